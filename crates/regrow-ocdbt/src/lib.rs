@@ -66,7 +66,7 @@ pub use commit::commit_version;
 pub use config::OcdbtConfig;
 pub use entries::EntryValue;
 pub use entries::{Entries, FileName, ValueRef};
-pub use manifest::MANIFEST_KEY;
+pub use manifest::{DATA_FOLDER, MANIFEST_KEY, is_numbered_manifest};
 pub use node::KEY_LEN_MAX_BYTES;
 pub use reader::Listed;
 pub use reader::OcdbtStore;

@@ -25,6 +25,16 @@ use super::versions::{
 /// The file that makes a folder a database.
 pub const MANIFEST_KEY: &str = "manifest.ocdbt";
 
+/// The folder with the data files of a database.
+pub const DATA_FOLDER: &str = "d";
+
+/// Whether a file of this name is a numbered manifest.
+pub fn is_numbered_manifest(name: &str) -> bool {
+    name.strip_prefix(NUMBERED_PREFIX).is_some_and(|number| {
+        number.len() == NUMBERED_DIGITS && number.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
+}
+
 const NUMBERED_PREFIX: &str = "manifest.";
 const NUMBERED_DIGITS: usize = 16;
 

@@ -19,7 +19,7 @@ use super::entries::{Entries, EntryValue, SortedEntries};
 use super::envelope::{Structure, seal};
 use super::keys::Keys;
 use super::leaves::{Files, leaf_body};
-use super::manifest::Manifest;
+use super::manifest::{DATA_FOLDER, Manifest};
 use super::node::{NodeRef, Stats, write_stats};
 use super::split::split;
 use super::table::{self, DataFile, common_prefix_len, is_safe};
@@ -93,7 +93,7 @@ pub fn write_sorted(
 pub fn random_data_file_name() -> Result<String> {
     let mut bytes = [0; 16];
     random(&mut bytes)?;
-    Ok(format!("d/{:032x}", u128::from_be_bytes(bytes)))
+    Ok(format!("{DATA_FOLDER}/{:032x}", u128::from_be_bytes(bytes)))
 }
 
 fn random(bytes: &mut [u8; 16]) -> Result<()> {

@@ -15,6 +15,7 @@
 //! | [`publication`] | a new checkpoint: begun, filled, committed or dropped |
 //! | [`transfer`], [`removal`] | a copy that can go on; what is removed |
 //! | [`within`], [`lent`], [`marked`] | publications and storages that stand for another |
+//! | [`Retries`] | reads start again if a writer replaces the checkpoint |
 //! | [`names`], [`side_files`] | which names are a checkpoint's own, by what the layouts say |
 //!
 //! The storage knows no layout: the layouts tell it their names with [`names::tell_names`].
@@ -47,19 +48,21 @@ mod object;
 mod options;
 pub mod publication;
 pub mod removal;
+mod retry;
 pub mod side_files;
 pub mod transfer;
 pub mod within;
 
 pub use crate::store::{Document, Identity};
 pub use desktop::{is_desktop_entry, is_desktop_file};
-pub use names::{Name, Names, foreign_files_in, tell_names};
+pub use names::{IsOwn, Name, Names, foreign_files_in, tell_names};
 pub use object::{COMMIT_MARKERS, is_bookkeeping, private_memory};
 pub use options::StorageOptions;
 pub use publication::{COMMITTED_MARKER, Publication, PublishOptions, Target, UNCOMMITTED_MARK};
 pub use publication::{no_such_file, replaced_in_between};
 pub(crate) use removal::{RESPECTED_FOR, is_recent};
 pub use removal::{Removal, Removed};
+pub use retry::Retries;
 pub use transfer::{Left, Marker, Transfer, TransferFile, TransferOptions};
 
 /// Every kind of storage that this build knows.

@@ -40,8 +40,11 @@ pub trait Names: Debug + Send + Sync {
     fn are_of_one(&self, files: &[&str]) -> bool;
 
     /// Tells the names in the folder of a checkpoint that are part of the checkpoint.
-    fn own_in<'f>(&self, folder: &'f Location) -> Box<dyn FnMut(&Name<'_>) -> Result<bool> + 'f>;
+    fn own_in<'f>(&self, folder: &'f Location) -> IsOwn<'f>;
 }
+
+/// Tells whether a name is a checkpoint's own.
+pub type IsOwn<'f> = Box<dyn FnMut(&Name<'_>) -> Result<bool> + 'f>;
 
 /// A name in the folder of a checkpoint.
 #[derive(Debug, Clone, Copy)]
@@ -137,7 +140,7 @@ impl Names for Unknown {
         files.is_empty()
     }
 
-    fn own_in<'f>(&self, _folder: &'f Location) -> Box<dyn FnMut(&Name<'_>) -> Result<bool> + 'f> {
+    fn own_in<'f>(&self, _folder: &'f Location) -> IsOwn<'f> {
         Box::new(|_| Ok(false))
     }
 }

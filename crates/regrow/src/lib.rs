@@ -89,8 +89,8 @@ pub mod location {
 /// What every kind of place for checkpoints can do: disk, memory, bucket, archive.
 pub mod storage {
     pub(crate) use regrow_storage::{
-        COMMIT_MARKERS, COMMITTED_MARKER, Name, Names, archive, is_bookkeeping, is_desktop_file, lent,
-        marked, private_memory, side_files, tell_names, within,
+        COMMIT_MARKERS, COMMITTED_MARKER, IsOwn, Names, Retries, archive, is_bookkeeping, is_desktop_file,
+        lent, marked, private_memory, side_files, tell_names, within,
     };
     pub use regrow_storage::{
         Document, Entry, EntryKind, Found, Identity, Left, Marker, Publication, PublishOptions, Reading,

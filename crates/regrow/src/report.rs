@@ -4,18 +4,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::error::Error;
+pub use crate::formats::Finding;
 use crate::formats::Loss;
 use crate::monitor::{IoPath, Monitor, Stage, StageReport, gb_per_s};
 use crate::signature::PublicKey;
 use crate::text::{counted, format_bytes, printable};
-
-/// One thing that is wrong.
-#[derive(Debug)]
-pub struct Finding {
-    /// What, where, expected and found, what to do.
-    pub error: Error,
-}
 
 /// What `verify` found.
 #[derive(Debug, Default)]

@@ -30,7 +30,7 @@ impl Names for Toy {
         files.iter().all(|name| stem(name).is_some_and(|stem| Some(stem) == first))
     }
 
-    fn own_in<'f>(&self, _folder: &'f Location) -> Box<dyn FnMut(&Name<'_>) -> Result<bool> + 'f> {
+    fn own_in<'f>(&self, _folder: &'f Location) -> IsOwn<'f> {
         Box::new(|name| {
             Ok(match name.is_folder {
                 true => name.text == "d",

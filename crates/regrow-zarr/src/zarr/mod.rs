@@ -41,6 +41,15 @@ mod array_tests;
 #[cfg(test)]
 mod fixture_tests;
 
+/// The document of an array in zarr v2.
+pub const V2_DOCUMENT: &str = v2::METADATA_KEY;
+
+/// The document of a group of arrays in zarr v2.
+pub const V2_GROUP_DOCUMENT: &str = v2::GROUP_KEY;
+
+/// The document of an array in zarr v3.
+pub const V3_DOCUMENT: &str = v3::METADATA_KEY;
+
 pub use array::LISTED_MIN;
 pub use array::{Missing, ZarrArray};
 pub use destination::Destination;

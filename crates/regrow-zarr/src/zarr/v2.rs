@@ -21,6 +21,9 @@ use crate::error::{Error, Result};
 /// The document's key, below the array's name.
 pub(super) const METADATA_KEY: &str = ".zarray";
 
+/// The document of a group of arrays.
+pub(super) const GROUP_KEY: &str = ".zgroup";
+
 /// What comes after the byte-order mark in NumPy's spelling.
 const NUMPY_KINDS: [(Dtype, &str); 14] = [
     (Dtype::Bool, "b1"),

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::casts::check_casts;
 use super::in_memory::info_of;
 use super::patterns::check_patterns;
-use super::retry::Retries;
 use super::side_files::take_from_files;
 use super::{AboutCheckpoint, Compression, Layout, SaveOptions, replace};
 use crate::array::{Array, Casting, Dtype};
@@ -15,6 +14,7 @@ use crate::formats::refusals::Refusals;
 use crate::formats::{Format, Loss, LossKind};
 use crate::location::Location;
 use crate::options::refuse_folder_named_like_a_file;
+use crate::storage::Retries;
 use crate::storage::{Publication, PublishOptions, Target};
 use crate::tree::{Leaf, LeafData, LeafInfo, LeafKind, Tree};
 

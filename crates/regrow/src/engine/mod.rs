@@ -2,7 +2,7 @@
 //!
 //! | module | does |
 //! |---|---|
-//! | `open`, `retry` | finds the layout, returns a [`Checkpoint`] of lazy leaves; starts again if it is replaced in between |
+//! | `open` | finds the layout, returns a [`Checkpoint`] of lazy leaves; starts again if it is replaced in between |
 //! | `leaves` | reads one leaf, or a part of one |
 //! | `search`, `keys` | finds a leaf by its key path, also if two print as the same text |
 //! | `patterns` | refuses globs that match nothing |
@@ -65,7 +65,6 @@ mod regions;
 mod remove;
 mod repair;
 mod replace;
-mod retry;
 mod salvage;
 mod save;
 mod seal;
@@ -90,6 +89,7 @@ pub use crate::options::{
     VerifyOptions, refuse_folder_named_like_a_file,
 };
 pub use crate::report::{Finding, SaveReport, UnprotectedFile, VerifyReport};
+pub(crate) use crate::storage::Retries;
 pub use crate::text::format_bytes;
 pub use background::{
     AsyncOptions, AsyncSaver, BeforeCommit, Blocked, CopyLeaves, OnEnd, QUEUE_LEN_MAX, REFER_FROM_BYTES,
@@ -114,7 +114,6 @@ pub use parity::{ParityOptions, ParityReport, add_parity};
 pub use regions::LeafRegion;
 pub use remove::{RemoveOptions, RemoveReport, remove};
 pub use repair::{HealedFile, ProofBy, RecoveredFile, RepairOptions, RepairReport, Verdict, repair};
-pub(crate) use retry::Retries;
 pub use salvage::{Intact, Salvaged, open_intact, salvage};
 pub use save::{save, save_with};
 pub use seal::{SealOptions, SealReport, seal};

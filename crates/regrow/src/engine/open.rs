@@ -7,7 +7,6 @@ use std::sync::{Arc, OnceLock};
 
 use super::OpenOptions;
 use super::keys;
-use super::retry::Retries;
 use super::sealed::read_under_seal;
 use super::search;
 use crate::commit::reappears;
@@ -15,6 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::{self, Files, PytreeData};
 use crate::formats::{Description, Format, Reader, builtin_formats, contents, foreign, located, suggestions};
 use crate::location::{Location, StepFolder, ToLocation};
+use crate::storage::Retries;
 use crate::storage::{Entry, Found, Identity, archive};
 use crate::text::printable;
 use crate::tree::{KeyPath, LeafInfo, Tree};

@@ -20,6 +20,7 @@ use super::{SaveOptions, replace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::flax::steps::ARRAYS_SUFFIX;
 use crate::formats::pytree_data::{Files, PytreeData};
+use crate::formats::safetensors::index::INDEX_SUFFIX;
 use crate::formats::{Format, builtin_formats, located};
 use crate::location::{Location, ToLocation};
 use crate::seal::side_files_of;
@@ -146,7 +147,7 @@ fn check(at: &Location) -> Result<Removal> {
             Ok(Removal::Files { files: found, beside: beside(at)? })
         }
         Some(Found::File { .. }) => {
-            let is_index = at.name_text().ends_with(".safetensors.index.json");
+            let is_index = at.name_text().ends_with(INDEX_SUFFIX);
             if is_index || at.with_suffix(ARRAYS_SUFFIX).is_folder() {
                 return Err(Error::invalid("the file is one of several that are the checkpoint")
                     .in_file(at)

@@ -7,7 +7,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::bands::{band_elements, for_each_band};
 use super::load::short_blocks;
-use super::retry::Retries;
 use super::sealed::misfits;
 use super::shares::shares_of;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, OpenOptions, VerifyOptions};
@@ -19,6 +18,7 @@ use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, Stage};
 use crate::reads::{CheckFor, Coded, Extent, Source, Unreadable, check_ahead};
 use crate::report::{Finding, UnprotectedFile, VerifyReport};
+use crate::storage::Retries;
 use crate::text::counted;
 use crate::threads::pool;
 use crate::tree::{KeyPath, LeafInfo, LeafKind};

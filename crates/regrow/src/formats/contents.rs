@@ -30,7 +30,7 @@ pub(crate) fn layout_of(at: &Location) -> Result<Option<&'static dyn Format>> {
     if torch::is_one_by_content(&first) {
         return Ok(Some(&torch::Torch));
     }
-    if first_member(&first).is_some_and(|name| name.ends_with(b".npy")) {
+    if first_member(&first).is_some_and(|name| name.ends_with(npy::SUFFIX.as_bytes())) {
         return Ok(Some(&npy::Npy));
     }
     Ok(flax::holds_one_object(at).then_some(&flax::Flax as &dyn Format))

@@ -99,7 +99,9 @@ fn file_of(first: &[u8], name: &str) -> Option<Foreign> {
         return match member {
             b"metadata.json" | b"config.json" | b"model.weights.h5" => known("a Keras file (.keras)", EXPORT),
             _ if member.ends_with(b"/data.pkl") => known("a zip archive of torch.save", EXPORT),
-            _ if member.ends_with(b".npy") => known("an archive of NumPy (.npz)", EXPORT),
+            _ if member.ends_with(super::npy::SUFFIX.as_bytes()) => {
+                known("an archive of NumPy (.npz)", EXPORT)
+            }
             _ => known(SOME_ZIP, ARCHIVE),
         };
     }

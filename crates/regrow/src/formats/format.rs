@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::fmt::Debug;
 
+use super::own_files::FileNames;
 use super::{Loss, Preview, Reader, Recovery, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -15,6 +16,11 @@ use crate::tree::{Leaf, LeafInfo, Tree};
 pub trait Format: Fidelity + Debug + Sync {
     /// Its name in `layout=`, in reports and in `Description`.
     fn name(&self) -> &'static str;
+
+    /// Which names in a folder are its own.
+    fn file_names(&self) -> FileNames {
+        FileNames::NONE
+    }
 
     /// Whether what is `at` a location (a file or a folder that exists) looks like this layout.
     /// Looks at names and first bytes only.

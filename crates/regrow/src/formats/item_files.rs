@@ -7,8 +7,9 @@
 //! | `regrow-structure.json` | npy files |
 //! | `arrays.npz`, `array.npy`, `checkpoint.msgpack`, `checkpoint.eqx` | this file |
 
+use super::builtin_formats;
 use crate::error::{Error, Result};
-use crate::options::{Form, Layout};
+use crate::options::Layout;
 
 /// Where the reader of such an item looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,20 +20,13 @@ pub(crate) enum Place {
     File(&'static str),
 }
 
-const FOLDERS: [&str; 4] =
-    ["regrow.json", "model.safetensors", "model.safetensors.index.json", "regrow-structure.json"];
-const NPZ: &str = "arrays.npz";
-const NPY: &str = "array.npy";
-const MSGPACK: &str = "checkpoint.msgpack";
-const EQUINOX: &str = "checkpoint.eqx";
-const SAFETENSORS: &str = "model.safetensors";
-
 /// Where the reader of an item looks that has these files; `None` if they are of no layout.
 pub(crate) fn find(names: &[&str]) -> Option<Place> {
-    if FOLDERS.iter().any(|name| names.contains(name)) {
+    let layouts = || builtin_formats().into_iter().map(|format| format.file_names());
+    if layouts().any(|own| own.of_item_folders.iter().any(|name| names.contains(name))) {
         return Some(Place::Folder);
     }
-    [NPZ, NPY, MSGPACK, EQUINOX].into_iter().find(|name| names.contains(name)).map(Place::File)
+    layouts().flat_map(|own| own.of_item_files).copied().find(|name| names.contains(name)).map(Place::File)
 }
 
 /// The name of an item's file in a layout that is a single file.
@@ -40,15 +34,9 @@ pub(crate) fn find(names: &[&str]) -> Option<Place> {
 /// # Errors
 /// `Unsupported` for a layout that no item can have.
 pub(crate) fn name_of(layout: &Layout) -> Result<&'static str> {
-    match layout {
-        Layout::Flax(_) => Ok(MSGPACK),
-        Layout::Equinox(_) => Ok(EQUINOX),
-        Layout::Safetensors(_) => Ok(SAFETENSORS),
-        Layout::Npy(own) if own.form == Some(Form::Npy) => Ok(NPY),
-        Layout::Npy(_) => Ok(NPZ),
-        Layout::Regrow(_) | Layout::Orbax(_) | Layout::PytreeData(_) | Layout::Trak(_) => {
-            Err(Error::unsupported(format!("the layout {} cannot be that of an item", layout.name()))
-                .help("save the item in the layout regrow or orbax, or this tree beside the checkpoint"))
-        }
+    match layout.format().file_names().item_file {
+        Some(name_of) => Ok(name_of(layout)),
+        None => Err(Error::unsupported(format!("the layout {} cannot be that of an item", layout.name()))
+            .help("save the item in the layout regrow or orbax, or this tree beside the checkpoint")),
     }
 }

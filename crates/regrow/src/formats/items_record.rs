@@ -22,6 +22,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::SummedFile;
+use super::own_files::first_files;
 use super::regrow::manifest::{SmallFile, Sum};
 use super::regrow::{open_whole, summed_whole};
 use crate::bytes::glance::Language;
@@ -178,7 +179,7 @@ impl ItemsRecord {
             name => file.name.strip_prefix(name)?.strip_prefix('/'),
         };
         self.files.iter().filter_map(move |file| Some((below(file)?, file))).filter(|(name, _)| {
-            item.has_own_marker || !super::COMMIT_MARKERS.contains(name) && *name != METADATA_OF_WHOLE
+            item.has_own_marker || !super::COMMIT_MARKERS.contains(name) && !first_files().contains(name)
         })
     }
 
@@ -222,8 +223,6 @@ impl ItemsRecord {
         self.files.iter().map(summed_whole).collect()
     }
 }
-
-const METADATA_OF_WHOLE: &str = "_CHECKPOINT_METADATA";
 
 /// The error for a file that is not what was written.
 fn changed() -> Error {

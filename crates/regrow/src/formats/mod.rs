@@ -51,10 +51,10 @@ pub(crate) use crate::storage::COMMIT_MARKERS;
 pub use crate::storage::{Target, UNCOMMITTED_MARK};
 pub use format::{Fidelity, Format, FormatExt, ManyWriters, SingleFile, WriterRank};
 pub use loss::{Loss, LossKind};
-pub use own_files::{CHECKPOINT_MARKERS, tell_storage};
-pub(crate) use own_files::{located, note_of_files, noted_files};
+pub use own_files::{FileNames, OwnNames, tell_storage};
+pub(crate) use own_files::{checkpoint_markers, located};
 pub use preview::Preview;
-pub use reader::{Description, Reader, ReaderExt, Rest, Sparse, Standing};
+pub use reader::{Description, Finding, Reader, ReaderExt, Rest, Sparse, Standing};
 pub use recovery::{Counterpart, RecoveredFile, Recovery, SummedFile};
 
 /// Every layout this build reads, in the order in which they are tried: the more particular first.

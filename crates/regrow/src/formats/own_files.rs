@@ -9,88 +9,101 @@
 //! except if the checkpoint lists them.
 
 use std::collections::HashSet;
+use std::sync::LazyLock;
 
-use serde::Deserialize;
-
-use super::orbax::json_text;
-use crate::bytes::limits::JSON_LEN_MAX_BYTES;
+use super::builtin_formats;
 use crate::error::Result;
 use crate::location::{Location, ToLocation};
-use crate::storage::{COMMITTED_MARKER, Found, Name, Names, tell_names};
+use crate::options::Layout;
+use crate::storage::{Found, IsOwn, Names, tell_names};
 use crate::store::StoreExt;
-
-/// A folder must hold a file of one of these names, or be empty, for `overwrite` to replace it.
-/// Names that other programs use too (`checkpoint`, `zarr.json`) are not among them: such folders
-/// may hold other data.
-pub const CHECKPOINT_MARKERS: [&str; 6] =
-    [METADATA_FILE, CHECKPOINT_METADATA_FILE, REGROW_MARKER, "orbax.checkpoint", DATABASE_ROOT, NPY_MARKER];
-
-/// Files that Orbax, TensorStore and regrow write at the top of a checkpoint, besides the markers.
-const FILES: [&str; 4] = ["regrow.items.json", "_sharding", "_strings.json", "checkpoint"];
-
-/// How the line of the commit marker begins that says which names lie in a checkpoint whose files
-/// only a handler of its own knows; a list of names in JSON follows.
-const FILES_LINE: &str = "regrow files ";
-
-/// More than this is not noted: the marker stays a small file. Such a checkpoint is not
-/// overwritten.
-const FILES_LINE_LEN_MAX_BYTES: usize = 1 << 19;
-
-/// By what the name of the handler of a JSON document ends, and the file that Orbax' own has.
-const JSON_HANDLER: &str = ".JsonCheckpointHandler";
-const JSON_FILE: &str = "metadata";
-
-/// What says that npy files belong to the checkpoint.
-const NPY_MARKER: &str = "regrow-structure.json";
-
-/// What says which safetensors files and whether a database belong to it.
-const REGROW_MARKER: &str = "regrow.json";
-
-/// Orbax' document of the pytree, and the member of it by which regrow says that `regrow.json` is
-/// beside it.
-const METADATA_FILE: &str = "_METADATA";
-const BESIDE_REGROW_JSON: &str = "\"beside_regrow_json\"";
-
-/// The folder of an OCDBT database, and its root.
-const DATABASE_FOLDER: &str = "d";
-const DATABASE_ROOT: &str = "manifest.ocdbt";
-
-/// A folder of Orbax.
-const METADATAS_FOLDER: &str = "array_metadatas";
-
-/// How the names of folders of OCDBT databases of several processes begin.
-const FOLDER_PREFIX: &str = "ocdbt.process_";
-
-/// How the numbered manifests of an OCDBT database begin.
-const MANIFEST_PREFIX: &str = "manifest.";
-
-/// How npy files end.
-const NPY_SUFFIX: &str = ".npy";
-
-/// A folder with one of these is an array, or a group of them.
-const ARRAY_DOCUMENTS: [&str; 3] = [".zarray", "zarr.json", ".zgroup"];
 
 /// How far down the array of a leaf may lie whose name has slashes in it.
 const DEPTH_MAX: usize = 8;
 
-/// Most of `_CHECKPOINT_METADATA` that is read to know the names of a checkpoint's items.
-const METADATA_LEN_MAX_BYTES: u64 = 1 << 20;
+/// Reads the names that the checkpoint in a folder lists.
+pub type ListedIn = fn(&Location) -> Option<HashSet<String>>;
 
-/// The document that names the handlers.
-const CHECKPOINT_METADATA_FILE: &str = "_CHECKPOINT_METADATA";
+/// Tells a layout's own names in a folder. The flag says that the checkpoint lists its files.
+pub type OwnIn = fn(&Location, bool) -> Box<dyn OwnNames + '_>;
 
-/// What a checkpoint on a web server has at least one of. Most have the first, or none.
-const BEGINNINGS: [&str; 8] = [
-    REGROW_MARKER,
-    METADATA_FILE,
-    CHECKPOINT_METADATA_FILE,
-    "orbax.checkpoint",
-    DATABASE_ROOT,
-    "model.safetensors.index.json",
-    "model.safetensors",
-    // All that an item has for sure which is no pytree.
-    COMMITTED_MARKER,
-];
+/// What a layout says of the names of its files.
+#[derive(Debug, Clone, Copy)]
+pub struct FileNames {
+    /// A folder with a file of one of these names is a checkpoint, and `overwrite` may replace it.
+    /// Names that other programs use too (`checkpoint`, `zarr.json`) are not among them: such
+    /// folders may hold other data.
+    pub markers: &'static [&'static str],
+    /// What the original writes into the folder of a checkpoint as soon as it makes the folder.
+    pub first: &'static [&'static str],
+    /// On a web server, which has no lists, a checkpoint's folder has one of these.
+    pub beginnings: &'static [&'static str],
+    /// The names at the top of a checkpoint's folder, of a checkpoint that lists them all.
+    pub listed_in: Option<ListedIn>,
+    /// The layout's own names in a folder.
+    pub own_in: Option<OwnIn>,
+    /// Whether these are all files of one checkpoint that has no marker.
+    pub are_of_one: Option<fn(&[&str]) -> bool>,
+    /// An item with one of these files is a folder of this layout.
+    pub of_item_folders: &'static [&'static str],
+    /// An item with one of these files is that file.
+    pub of_item_files: &'static [&'static str],
+    /// The one file of an item, as a save names it; `None` for a layout that no item can have.
+    pub item_file: Option<fn(&Layout) -> &'static str>,
+    /// The name of a step by its number and its plain name, if not the plain name.
+    pub step_name: Option<fn(u64, &str, &Layout) -> String>,
+}
+
+impl FileNames {
+    /// Those of a layout without folders.
+    pub const NONE: Self = Self {
+        markers: &[],
+        first: &[],
+        beginnings: &[],
+        listed_in: None,
+        own_in: None,
+        are_of_one: None,
+        of_item_folders: &[],
+        of_item_files: &[],
+        item_file: None,
+        step_name: None,
+    };
+}
+
+/// Which names in one folder are a layout's own.
+pub trait OwnNames {
+    /// Whether a file of this name is, at the top of the folder.
+    fn has_file(&self, name: &str) -> bool;
+
+    /// Whether a folder of this name is, at the top of the folder.
+    fn has_folder(&self, name: &str) -> bool;
+
+    /// Whether a folder further down is, by what is in it.
+    fn is_part(&self, _folder: &Location) -> bool {
+        false
+    }
+
+    /// Whether a file is, in a folder of this name further down.
+    fn has_file_below(&self, _folder: &str, _name: &str) -> bool {
+        false
+    }
+}
+
+/// The markers of all layouts.
+pub fn checkpoint_markers() -> &'static [&'static str] {
+    static MARKERS: LazyLock<Vec<&str>> = LazyLock::new(|| of_all(|names| names.markers));
+    &MARKERS
+}
+
+/// What originals write into the folder of a checkpoint as soon as they make the folder.
+pub(super) fn first_files() -> &'static [&'static str] {
+    static FIRST: LazyLock<Vec<&str>> = LazyLock::new(|| of_all(|names| names.first));
+    &FIRST
+}
+
+fn of_all(which: fn(FileNames) -> &'static [&'static str]) -> Vec<&'static str> {
+    builtin_formats().iter().flat_map(|format| which(format.file_names())).copied().collect()
+}
 
 /// The location of a path or URL; the storage knows the names of the layouts from then on.
 ///
@@ -104,192 +117,69 @@ pub(crate) fn located(place: impl ToLocation) -> Result<Location> {
 /// Tells the storage the names of the layouts.
 #[inline]
 pub fn tell_storage() {
-    tell_names(&OwnFiles);
+    tell_names(&OfAll);
 }
 
 /// The names of all layouts.
 #[derive(Debug)]
-struct OwnFiles;
+struct OfAll;
 
-impl Names for OwnFiles {
+impl Names for OfAll {
     fn markers(&self) -> &[&'static str] {
-        &CHECKPOINT_MARKERS
+        checkpoint_markers()
     }
 
     fn first_files(&self) -> &[&'static str] {
-        &[CHECKPOINT_METADATA_FILE]
+        first_files()
     }
 
     fn beginnings(&self) -> &[&'static str] {
+        static BEGINNINGS: LazyLock<Vec<&str>> = LazyLock::new(|| of_all(|names| names.beginnings));
         &BEGINNINGS
     }
 
     fn are_of_one(&self, files: &[&str]) -> bool {
-        let model_of = |name: &&str| model_of(name).filter(|_| !name.contains('/')).map(str::to_owned);
-        let models: Option<HashSet<String>> = files.iter().map(model_of).collect();
-        models.is_some_and(|models| models.len() <= 1)
+        let mut layouts = builtin_formats().into_iter().filter_map(|format| format.file_names().are_of_one);
+        layouts.any(|are_of_one| are_of_one(files))
     }
 
-    fn own_in<'f>(&self, folder: &'f Location) -> Box<dyn FnMut(&Name<'_>) -> Result<bool> + 'f> {
-        let own = Own::of(folder);
-        let (mut items, mut noted) = (None, None);
+    fn own_in<'f>(&self, folder: &'f Location) -> IsOwn<'f> {
+        let names = builtin_formats().map(|format| format.file_names());
+        let listed = names.iter().find_map(|names| names.listed_in?(folder));
+        let own = names.iter().filter_map(|names| Some(names.own_in?(folder, listed.is_some())));
+        let own: Vec<Box<dyn OwnNames + 'f>> = own.collect();
         Box::new(move |name| {
-            let belongs = match name.is_folder {
+            let is_listed = || listed.as_ref().is_some_and(|listed| listed.contains(name.text));
+            Ok(match name.is_folder {
                 true => {
-                    own.has_folder(name.text)
-                        || items
-                            .get_or_insert_with(|| item_names(folder))
-                            .iter()
-                            .any(|item| item == name.text)
-                        || is_part(&folder.join(name.text), own.has_npy, DEPTH_MAX)?
+                    is_listed()
+                        || own.iter().any(|own| own.has_folder(name.text))
+                        || is_part(&folder.join(name.text), &own, DEPTH_MAX)?
                 }
-                false => own.has_file(name.text),
-            };
-            let is = |noted: &String| noted == name.text;
-            Ok(belongs || noted.get_or_insert_with(|| names_of_handler(folder)).iter().any(is))
+                false => {
+                    checkpoint_markers().contains(&name.text)
+                        || is_listed()
+                        || own.iter().any(|own| own.has_file(name.text))
+                }
+            })
         })
     }
 }
 
-/// The stem of the files of one model, from the name of one file: `m` for `m.safetensors`,
-/// `m-00001-of-00002.safetensors` and `m.safetensors.index.json`.
-fn model_of(name: &str) -> Option<&str> {
-    let name = name.strip_suffix(".index.json").unwrap_or(name).strip_suffix(".safetensors")?;
-    let of_shard = || {
-        let (rest, count) = name.rsplit_once("-of-")?;
-        let (model, at) = rest.rsplit_once('-')?;
-        (is_number(at) && is_number(count)).then_some(model)
-    };
-    Some(of_shard().unwrap_or(name))
-}
-
-/// The whole of a short file; `None` if there is none, or a longer one.
-fn read_short(file: &Location, len_max_bytes: u64) -> Option<Vec<u8>> {
-    match file.look() {
-        Ok(Some(Found::File { len_bytes })) if len_bytes <= len_max_bytes => {}
-        _ => return None,
-    }
-    let found = file.parent().store().get_whole(file.name().as_encoded_bytes());
-    found.ok().flatten().map(Into::into)
-}
-
-/// What the checkpoint in a folder says of the names in it.
-struct Own {
-    /// What `regrow.json` lists: the first step of each path. `None` without one that can be read.
-    recorded: Option<HashSet<String>>,
-    /// Whether `regrow.json` is there at all, or was.
-    is_regrow: bool,
-    has_npy: bool,
-    has_database: bool,
-}
-
-/// Whether Orbax' own document says that there was a `regrow.json` beside it.
-fn has_lost_its_record(folder: &Location) -> bool {
-    let text = read_short(&folder.join(METADATA_FILE), JSON_LEN_MAX_BYTES).unwrap_or_default();
-    text.windows(BESIDE_REGROW_JSON.len()).any(|part| part == BESIDE_REGROW_JSON.as_bytes())
-}
-
-impl Own {
-    fn of(folder: &Location) -> Self {
-        let has = |name: &str| folder.join(name).is_file();
-        let recorded = recorded_names(folder);
-        let has_database = match &recorded {
-            Some(_) => has(DATABASE_ROOT),
-            // Its root may be what is lost. A folder of npy files never had one.
-            None => CHECKPOINT_MARKERS.iter().any(|&marker| marker != NPY_MARKER && has(marker)),
-        };
-        let is_regrow = has(REGROW_MARKER) || has_lost_its_record(folder);
-        Self { recorded, is_regrow, has_npy: has(NPY_MARKER), has_database }
-    }
-
-    fn has_file(&self, name: &str) -> bool {
-        let is_numbered_manifest = name
-            .strip_prefix(MANIFEST_PREFIX)
-            .is_some_and(|number| number.len() == 16 && number.bytes().all(|byte| byte.is_ascii_hexdigit()));
-        let is_of_arrays = match &self.recorded {
-            Some(recorded) => recorded.contains(name),
-            // Then its own kind of name has to be enough.
-            None => self.is_regrow && (is_data_file_of_regrow(name) || is_part_of_regrow(name)),
-        };
-        CHECKPOINT_MARKERS.contains(&name)
-            || FILES.contains(&name)
-            || is_numbered_manifest
-            || is_of_arrays
-            || self.has_npy && name.ends_with(NPY_SUFFIX)
-    }
-
-    fn has_folder(&self, name: &str) -> bool {
-        let is_recorded = || self.recorded.as_ref().is_some_and(|recorded| recorded.contains(name));
-        name == METADATAS_FOLDER
-            || name.starts_with(FOLDER_PREFIX)
-            || name == DATABASE_FOLDER && self.has_database
-            || is_recorded()
-    }
-}
-
-/// Whether regrow gives such a name to the record of what one process has written, or to what it
-/// has compressed: `regrow.process_0.json`, `regrow.process_0.zstd`.
-fn is_part_of_regrow(name: &str) -> bool {
-    let Some(name) = name.strip_prefix("regrow.process_") else { return false };
-    [".json", ".zstd"].into_iter().filter_map(|suffix| name.strip_suffix(suffix)).any(is_number)
-}
-
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-/// Whether regrow gives such a name to a file of arrays: `model.safetensors`,
-/// `model-00001-of-00002.safetensors`, and `model-00001-of-00002-2.safetensors` for the second file
-/// of a process.
-fn is_data_file_of_regrow(name: &str) -> bool {
-    let stem = name.strip_suffix(".safetensors").and_then(|name| name.strip_prefix("model"));
-    stem.is_some_and(|rest| {
-        let numbers = rest.strip_prefix('-').and_then(|rest| rest.split_once("-of-"));
-        rest.is_empty() || numbers.is_some_and(|(at, count)| is_number(at) && count.split('-').all(is_number))
-    })
-}
-
-/// The names at the top of the folder that its `regrow.json` lists; `None` without one that can be
-/// read.
-fn recorded_names(folder: &Location) -> Option<HashSet<String>> {
-    #[derive(Deserialize)]
-    struct Listed {
-        name: String,
-    }
-    #[derive(Deserialize)]
-    struct Lists {
-        data_files: Vec<Listed>,
-        files: Vec<Listed>,
-        #[serde(default)]
-        parts: Vec<Part>,
-    }
-    #[derive(Deserialize)]
-    struct Part {
-        name: String,
-        data_files: Vec<String>,
-    }
-    let text = read_short(&folder.join(REGROW_MARKER), JSON_LEN_MAX_BYTES)?;
-    let Lists { data_files, files, parts } = serde_json::from_slice(&text).ok()?;
-    let listed = data_files.iter().chain(&files).map(|listed| &listed.name);
-    let of_parts = parts.iter().flat_map(|part| part.data_files.iter().chain([&part.name]));
-    let top = |name: &String| name.split('/').next().unwrap_or_default().to_owned();
-    Some(listed.chain(of_parts).map(top).collect())
-}
-
 /// Whether a folder is an item, an array, a folder of arrays of a long name, or has nothing in it
 /// that could be lost.
-fn is_part(folder: &Location, has_npy: bool, depth: usize) -> Result<bool> {
-    let has = |name: &&str| folder.join(name).is_file();
-    if ARRAY_DOCUMENTS.iter().chain(&CHECKPOINT_MARKERS).any(has) {
+fn is_part(folder: &Location, own: &[Box<dyn OwnNames + '_>], depth: usize) -> Result<bool> {
+    if own.iter().any(|own| own.is_part(folder)) || folder.first_file(checkpoint_markers()).is_some() {
         return Ok(true);
     }
+    let name = folder.name_text();
     for entry in folder.entries()? {
-        // Orbax' JSON items: `metrics/metrics`, `config/metadata`.
-        let is_document = || entry.name == folder.name() || entry.name == "metadata";
-        let is_npy = || has_npy && entry.name.to_string_lossy().ends_with(NPY_SUFFIX);
+        let text = entry.name.to_string_lossy();
         let belongs = match entry.is_real_folder() {
-            true => depth > 0 && is_part(&folder.join(&entry.name), has_npy, depth - 1)?,
-            false => entry.is_file() && !entry.is_link && (is_document() || is_npy()),
+            true => depth > 0 && is_part(&folder.join(&entry.name), own, depth - 1)?,
+            false => {
+                entry.is_file() && !entry.is_link && own.iter().any(|own| own.has_file_below(&name, &text))
+            }
         };
         if !belongs {
             return Ok(false);
@@ -298,48 +188,14 @@ fn is_part(folder: &Location, has_npy: bool, depth: usize) -> Result<bool> {
     Ok(true)
 }
 
-/// The line of a commit marker that says which names belong to a checkpoint of files; nothing if
-/// they are too many.
-pub(crate) fn note_of_files(names: &[String]) -> String {
-    let list = serde_json::json!(names).to_string();
-    match list.len() > FILES_LINE_LEN_MAX_BYTES {
-        true => String::new(),
-        false => format!("\n{FILES_LINE}{list}\n"),
+/// The whole of a short file; `None` if there is none, or a longer one.
+pub(super) fn read_short(file: &Location, len_max_bytes: u64) -> Option<Vec<u8>> {
+    match file.look() {
+        Ok(Some(Found::File { len_bytes })) if len_bytes <= len_max_bytes => {}
+        _ => return None,
     }
-}
-
-/// The names that the marker of a checkpoint notes; `None` if it notes none.
-pub(crate) fn noted_files(folder: &Location) -> Option<Vec<String>> {
-    let marker = read_short(&folder.join(COMMITTED_MARKER), METADATA_LEN_MAX_BYTES)?;
-    let text = String::from_utf8(marker).ok()?;
-    text.lines().find_map(|line| serde_json::from_str(line.strip_prefix(FILES_LINE)?).ok())
-}
-
-/// The names of what the handler of the whole checkpoint has written, as far as the checkpoint says
-/// so.
-fn names_of_handler(folder: &Location) -> Vec<String> {
-    let mut names = noted_files(folder).unwrap_or_default();
-    let is_json =
-        |handler: &serde_json::Value| handler.as_str().is_some_and(|name| name.ends_with(JSON_HANDLER));
-    if handlers_in(folder).as_ref().is_some_and(is_json) {
-        names.push(JSON_FILE.to_owned());
-    }
-    names
-}
-
-/// The names of the items that the checkpoint itself lists.
-fn item_names(folder: &Location) -> Vec<String> {
-    let handlers = handlers_in(folder);
-    let items = handlers.as_ref().and_then(serde_json::Value::as_object);
-    items.map(|items| items.keys().cloned().collect()).unwrap_or_default()
-}
-
-/// What the checkpoint says of its handlers.
-fn handlers_in(folder: &Location) -> Option<serde_json::Value> {
-    let text = read_short(&folder.join(CHECKPOINT_METADATA_FILE), METADATA_LEN_MAX_BYTES)?;
-    // As Python writes it: metrics may be NaN.
-    let mut document: serde_json::Value = json_text::parse(&text).ok()?;
-    document.get_mut("item_handlers").map(serde_json::Value::take)
+    let found = file.parent().store().get_whole(file.name().as_encoded_bytes());
+    found.ok().flatten().map(Into::into)
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ use crate::array::{Dtype, Region, Shape};
 use crate::error::{Error, Result};
 use crate::location::StepFolder;
 use crate::reads::{CheckFor, Extent, Seal, Source, Text, Unreadable};
-use crate::report::Finding;
 use crate::signature::PublicKey;
 use crate::tree::{LeafInfo, Tree};
 
@@ -114,6 +113,13 @@ pub struct Standing<'r> {
     pub has_guessed_tree: bool,
     /// The items, of a checkpoint that has some.
     pub(crate) items: Option<&'r ItemFolder>,
+}
+
+/// One thing that is wrong.
+#[derive(Debug)]
+pub struct Finding {
+    /// What, where, expected and found, what to do.
+    pub error: Error,
 }
 
 /// What was found of everything that is not a leaf's data.

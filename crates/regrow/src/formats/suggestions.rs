@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 
-use super::{CHECKPOINT_MARKERS, FormatExt, UNCOMMITTED_MARK, builtin_formats, torch};
+use super::{FormatExt, UNCOMMITTED_MARK, builtin_formats, checkpoint_markers, torch};
 use crate::location::Location;
 use crate::storage::Entry;
 
@@ -41,7 +41,7 @@ pub(crate) fn may_be_one(name: &OsStr) -> bool {
 
 /// The marker of a checkpoint in `folder`, if it is one that has any.
 pub(crate) fn marker_in(folder: &Location) -> Option<&'static str> {
-    folder.first_file(&CHECKPOINT_MARKERS)
+    folder.first_file(checkpoint_markers())
 }
 
 /// The nearest first, by name; one more than are shown.
@@ -92,7 +92,7 @@ fn find(folder: &Location) -> Vec<Location> {
 }
 
 fn is_marker(entry: &Entry) -> bool {
-    let is_one = |name: &str| CHECKPOINT_MARKERS.contains(&name) || name == torch::DCP_INDEX;
+    let is_one = |name: &str| checkpoint_markers().contains(&name) || name == torch::DCP_INDEX;
     entry.is_file() && entry.name.to_str().is_some_and(is_one)
 }
 

@@ -18,8 +18,10 @@ use crate::formats::orbax::checkpoint_metadata::{
 };
 use crate::formats::orbax::history::StepRecord;
 use crate::formats::orbax::marker_files::COMMIT_SUCCESS_FILE;
+use crate::formats::orbax::metadata::METADATA_FILE;
 use crate::formats::orbax::steps::is_checkpoint;
 use crate::formats::refuse_unmarked;
+use crate::formats::regrow::manifest;
 use crate::location::{Location, StepFolder, ToLocation};
 use crate::storage::{Found, Stock, UNCOMMITTED_MARK};
 use crate::threads::map_ordered;
@@ -131,7 +133,7 @@ impl Steps {
         if let Some(Found::File { .. } | Found::Other(_)) = root.look()? {
             return Err(Error::invalid("this is a file, and no folder of steps").in_file(&root));
         }
-        let marks = [CHECKPOINT_METADATA_FILE, "_METADATA", "regrow.json"];
+        let marks = [CHECKPOINT_METADATA_FILE, METADATA_FILE, manifest::FILE_NAME];
         if let Some(mark) = root.first_file(&marks) {
             return Err(Error::invalid("this is a checkpoint by itself, and no folder of steps")
                 .in_file(&root)

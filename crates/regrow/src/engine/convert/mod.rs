@@ -18,13 +18,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::checks::losses_refused;
-use super::retry::Retries;
 use super::save::check_save;
 use super::{Checkpoint, Intact, Layout, OpenOptions, SaveOptions, SaveReport, save_with};
 use crate::array::{Array, Casting, Losses, Shape, transposed};
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::{Loss, LossKind, ReaderExt, located};
 use crate::location::{Location, ToLocation};
+use crate::storage::Retries;
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, PathPattern, Tree};
 
 mod adapt;

@@ -22,6 +22,7 @@ use crate::engine::shares::shares_of;
 use crate::engine::side_files::SideFiles;
 use crate::engine::{Checkpoint, Layout, SaveOptions, SaveReport, open_with};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::regrow::manifest::{claim_name, is_claim_name};
 use crate::formats::{ManyWriters, WriterRank, located};
 use crate::location::{Location, ToLocation};
 use crate::storage::{Publication, Target};
@@ -131,7 +132,7 @@ impl SharedConvert {
         let writers: Vec<u32> = shares.iter().map(|share| share.writer).collect();
         let at = publication.target().clone();
         many_writers(&save, &at)?.merge(&plan.tree, &writers, &*publication, &save)?;
-        publication.sweep("", &is_claim)?;
+        publication.sweep("", &is_claim_name)?;
         let sum = |bytes: fn(&ConvertedShare) -> u64| shares.iter().map(bytes).fold(0, u64::saturating_add);
         let stored_bytes = publication.stored_bytes()?.saturating_add(sum(|share| share.stored_bytes));
         let mut side_files = SideFiles::of(&save);
@@ -221,15 +222,11 @@ fn claim(joined: &dyn Publication, share: &ConvertShare<'_>) -> Result<u32> {
     for attempt in 0..CLAIMS_MAX {
         let number = share.count.checked_mul(attempt).and_then(|first| first.checked_add(share.share));
         let number = number.ok_or_else(|| Error::invalid("a conversion has too many shares"))?;
-        if joined.claim(&format!("regrow.process_{number}.claim"))? {
+        if joined.claim(&claim_name(number))? {
             return Ok(number);
         }
     }
     Err(Error::invalid(format!("share {} of a conversion was begun {CLAIMS_MAX} times", share.share)))
-}
-
-fn is_claim(name: &str) -> bool {
-    name.starts_with("regrow.process_") && name.ends_with(".claim")
 }
 
 /// How several processes write the layout.

@@ -15,7 +15,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::formats::orbax::steps::step_number;
 use crate::formats::{Loss, LossKind, located};
 use crate::location::{Location, ToLocation};
-use crate::options::Form;
 use crate::storage::UNCOMMITTED_MARK;
 use crate::tree::KeyPath;
 
@@ -139,16 +138,9 @@ fn name_of(step: &CommittedStep, layout: &Layout) -> String {
         Some(_) => step.name.clone(),
         None => step.number.to_string(),
     };
-    match layout {
-        Layout::Flax(_) => format!("checkpoint_{}", step.number),
-        Layout::Safetensors(_) => format!("{plain}.safetensors"),
-        Layout::Equinox(_) => format!("{plain}.eqx"),
-        Layout::Npy(own) => match own.form {
-            None | Some(Form::Npz) => format!("{plain}.npz"),
-            Some(Form::Npy) => format!("{plain}.npy"),
-            Some(Form::Folder) => plain,
-        },
-        Layout::Regrow(_) | Layout::Orbax(_) | Layout::PytreeData(_) | Layout::Trak(_) => plain,
+    match layout.format().file_names().step_name {
+        Some(name_of) => name_of(step.number, &plain, layout),
+        None => plain,
     }
 }
 

@@ -18,13 +18,13 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::convert::refuse_target_inside;
-use super::retry::Retries;
 use super::side_files::{take_from_files, take_from_replaced};
 use super::{SaveOptions, format_bytes, replace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::located;
 use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, gb_per_s};
+use crate::storage::Retries;
 use crate::storage::{Target, Transfer, TransferFile, TransferOptions};
 use crate::text::{counted, printable};
 

@@ -11,6 +11,7 @@ use crate::formats::COMMIT_MARKERS;
 use crate::formats::flax::steps::ARRAYS_SUFFIX;
 use crate::formats::orbax::{self, steps::step_number};
 use crate::formats::pytree_data::{self, DATA_SUFFIX, Files, MANIFEST_SUFFIX};
+use crate::formats::safetensors::index::INDEX_SUFFIX;
 use crate::location::Location;
 use crate::storage::{EntryKind, Marker, Target, TransferFile};
 use crate::store::{Blob, Store};
@@ -119,7 +120,7 @@ impl Plan {
     }
 
     fn of_file(at: &Location) -> Result<Self> {
-        let is_index = at.name_text().ends_with(".safetensors.index.json");
+        let is_index = at.name_text().ends_with(INDEX_SUFFIX);
         if is_index || at.with_suffix(ARRAYS_SUFFIX).is_folder() {
             return Err(Error::invalid("the file is one of several that are the checkpoint")
                 .in_file(at)

@@ -26,13 +26,13 @@ mod judge;
 mod pair;
 mod report;
 
-use super::retry::Retries;
 use super::{Checkpoint, OpenOptions};
 use crate::array::Tolerance;
 use crate::error::{Error, Result};
 use crate::formats::located;
 use crate::location::ToLocation;
 use crate::monitor::{Monitor, Stage};
+use crate::storage::Retries;
 use crate::tree::PathPattern;
 use compare::Comparison;
 use pair::Pairs;

@@ -13,7 +13,7 @@ use crate::formats::orbax::json_text;
 const METRICS: &str = "metrics";
 
 /// The file of a JSON item, and in the v1 API.
-const JSON_FILE: &str = "metadata";
+const JSON_FILE: &str = crate::formats::orbax::marker_files::JSON_FILE;
 const V1_JSON_FILE: &str = "data.json";
 
 impl ItemsSave {

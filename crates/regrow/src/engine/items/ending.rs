@@ -11,11 +11,11 @@ use crate::engine::SaveReport;
 use crate::engine::together::commit_together;
 use crate::error::{Error, Result};
 use crate::formats::items_record::{self, MARKER_LINE, sum_of_bytes};
-use crate::formats::note_of_files;
 use crate::formats::orbax::checkpoint_metadata::{
     CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, OF_THE_WHOLE,
 };
 use crate::formats::orbax::marker_files::{COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
+use crate::formats::orbax::own_files::note_of_files;
 use crate::formats::orbax::writer::documents::COMMIT_TEXT;
 use crate::formats::regrow::manifest;
 use crate::location::Location;

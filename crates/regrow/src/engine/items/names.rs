@@ -2,8 +2,7 @@
 
 use crate::engine::names::is_left_out;
 use crate::error::{Error, Result};
-use crate::formats::CHECKPOINT_MARKERS;
-use crate::formats::{COMMIT_MARKERS, UNCOMMITTED_MARK, items_record};
+use crate::formats::{COMMIT_MARKERS, UNCOMMITTED_MARK, checkpoint_markers, items_record};
 use crate::storage::side_files::is_name_of_side_file;
 use crate::storage::{is_bookkeeping, is_desktop_file};
 
@@ -41,7 +40,7 @@ impl Taken {
 pub(super) fn check_item(name: &str) -> Result<()> {
     check_file(name)?;
     let first = name.split('/').next().unwrap_or(name);
-    let is_of_the_whole = CHECKPOINT_MARKERS.contains(&first)
+    let is_of_the_whole = checkpoint_markers().contains(&first)
         || COMMIT_MARKERS.contains(&first)
         || first == items_record::FILE_NAME;
     match is_of_the_whole || is_bookkeeping(first) {

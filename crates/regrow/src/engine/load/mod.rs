@@ -24,12 +24,12 @@ mod select;
 pub(super) use run::short_blocks;
 pub use select::Selected;
 
-use super::retry::Retries;
 use super::{Checkpoint, LoadOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::located;
 use crate::location::ToLocation;
 use crate::monitor::Stage;
+use crate::storage::Retries;
 use crate::text::counted;
 use crate::tree::{Leaf, Tree};
 

@@ -34,6 +34,7 @@ use crate::formats::pytree_data::Files;
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::storage::{Entry, archive};
+use crate::store::ocdbt::DATA_FOLDER;
 use crate::text::{counted, format_bytes, printable};
 
 mod by_checksums;
@@ -328,7 +329,7 @@ fn whole_all_the_same(
     let files = report.lost.iter().filter_map(|error| error.place().file.clone()).collect();
     let parts = recovered::parts_of(at)?;
     let mut whole = by_checksums::whole_ones(&parts, &files, &Monitor::new())?;
-    for database in parts.iter().map(|part| part.join(recovered::DATA_OF_DATABASE).describe()) {
+    for database in parts.iter().map(|part| part.join(DATA_FOLDER).describe()) {
         let is_in = |file: &Path| file.starts_with(&database);
         if report.recovered.iter().any(|made| is_in(&made.path)) {
             whole.extend(files.iter().filter(|file| is_in(file)).cloned());

@@ -7,24 +7,26 @@ use super::lost_marker::{self, LostMarker, is_marker};
 use super::proof::{Proof, refused};
 use super::{RepairOptions, RepairReport, is_damage};
 use crate::error::{Error, Result};
-use crate::formats::{self, builtin_formats, items_record, orbax};
+use crate::formats::orbax::array_metadatas::ARRAY_METADATAS_FOLDER;
+use crate::formats::orbax::checkpoint_metadata::CHECKPOINT_METADATA_FILE;
+use crate::formats::orbax::marker_files::V1_MARKER_FILE;
+use crate::formats::orbax::{self, PROCESS_PREFIX};
+use crate::formats::{self, builtin_formats, items_record};
 use crate::location::Location;
 use crate::storage::side_files::DAMAGED_PREFIX;
 use crate::storage::{Entry, UNCOMMITTED_MARK};
 use crate::store::StoreExt;
+use crate::store::ocdbt::DATA_FOLDER;
 
 /// Of files that say the same as others, one may bring back another, and that one a third; then
 /// nothing is left to do.
 pub(super) const ROUNDS_MAX: usize = 4;
 
 /// Says that what is below a folder are its items.
-pub(super) const OF_ITEMS: [&str; 3] = ["_CHECKPOINT_METADATA", "orbax.checkpoint", items_record::FILE_NAME];
+pub(super) const OF_ITEMS: [&str; 3] = [CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, items_record::FILE_NAME];
 
 /// What lies beside the arrays of one pytree, and is no item.
-const PARTS: [&str; 3] = [DATA_OF_DATABASE, "array_metadatas", "ocdbt.process_"];
-
-/// Where the database of a pytree has its data files.
-pub(super) const DATA_OF_DATABASE: &str = "d";
+const PARTS: [&str; 3] = [DATA_FOLDER, ARRAY_METADATAS_FOLDER, PROCESS_PREFIX];
 
 /// Items that have no such file beside them, of former times.
 const ITEMS: [&str; 3] = ["default", "state", "params"];

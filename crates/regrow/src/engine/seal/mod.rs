@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::formats::flax::steps::ARRAYS_SUFFIX;
 use crate::formats::located;
 use crate::formats::pytree_data::{self, Files};
+use crate::formats::safetensors::index::INDEX_SUFFIX;
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::seal::{BLOCK_LEN_BYTES, FILE_NAME, Place, SealDocument};
@@ -179,7 +180,7 @@ fn names_beside(at: &Location, layout: &str) -> Result<Vec<String>> {
         let data = pytree_data::other_data_file(&files)?.unwrap_or_else(|| files.data.name_text());
         return Ok(vec![data, files.manifest.name_text()]);
     }
-    let is_index = at.name_text().ends_with(".safetensors.index.json");
+    let is_index = at.name_text().ends_with(INDEX_SUFFIX);
     if is_index || at.with_suffix(ARRAYS_SUFFIX).is_folder() {
         return Err(Error::invalid("the file is one of several that are the checkpoint")
             .in_file(at)

@@ -14,12 +14,12 @@ mod plan;
 mod read;
 mod report;
 
-use super::retry::Retries;
 use super::{Checkpoint, OpenOptions};
 use crate::error::Result;
 use crate::formats::located;
 use crate::location::ToLocation;
 use crate::monitor::{Monitor, Stage};
+use crate::storage::Retries;
 use crate::tree::PathPattern;
 pub use report::{LeafReading, LeafStatistics, StatisticsReport};
 

@@ -29,7 +29,7 @@ use std::ffi::OsStr;
 
 use super::npy::header::{MAGIC, TRAILER_MAGIC};
 use super::npy::read_of;
-use super::{Fidelity, Format, Loss, ManyWriters, Preview, Reader, SingleFile, Target};
+use super::{Fidelity, FileNames, Format, Loss, ManyWriters, Preview, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{Layout, OpenOptions, SaveOptions};
@@ -54,6 +54,10 @@ pub use pytree::as_leaf;
 
 /// What the names of these files end in.
 pub const SUFFIX: &str = "eqx";
+const ENDING: &str = ".eqx";
+
+/// The one file of an item.
+const ITEM_FILE: &str = "checkpoint.eqx";
 
 /// Bytes that are looked at to recognise a file of another name.
 const LOOKED_AT_BYTES: u64 = 64 << 10;
@@ -65,6 +69,15 @@ pub struct Equinox;
 impl Format for Equinox {
     fn name(&self) -> &'static str {
         "equinox"
+    }
+
+    fn file_names(&self) -> FileNames {
+        FileNames {
+            of_item_files: &[ITEM_FILE],
+            item_file: Some(|_| ITEM_FILE),
+            step_name: Some(|_, plain, _| format!("{plain}{ENDING}")),
+            ..FileNames::NONE
+        }
     }
 
     fn recognise(&self, at: &Location) -> Result<bool> {
@@ -134,7 +147,7 @@ impl SingleFile for Equinox {
     }
 
     fn suffix(&self) -> Option<&'static str> {
-        Some(".eqx")
+        Some(ENDING)
     }
 }
 

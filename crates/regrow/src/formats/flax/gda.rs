@@ -13,13 +13,13 @@ use crate::bytes::limits::ZARR_DOCUMENT_LEN_MAX_BYTES;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::location::Location;
 use crate::store::{Store, StoreExt};
-use crate::zarr::{ArrayMeta, Missing, ZarrArray};
+use crate::zarr::{ArrayMeta, Missing, V2_DOCUMENT, ZarrArray};
 
 /// What a text begins with that stands for an array.
 pub(super) const PLACEHOLDER: &str = "//GDAPlaceholder:";
 
 /// The document of a zarr array.
-const DOCUMENT: &str = ".zarray";
+const DOCUMENT: &str = V2_DOCUMENT;
 
 /// The folder with the arrays of one file.
 #[derive(Debug)]

@@ -31,7 +31,7 @@
 use std::ffi::OsStr;
 
 use super::joined::{Joined, Names};
-use super::{Fidelity, Format, Loss, ManyWriters, Preview, Reader, SingleFile, Target};
+use super::{Fidelity, FileNames, Format, Loss, ManyWriters, Preview, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{Layout, OpenOptions, SaveOptions};
@@ -60,6 +60,9 @@ pub(super) use files::holds_one_object;
 /// The files of a model that transformers has cut.
 const INDEXED: Names = Names { index: "flax_model.msgpack.index.json", suffix: files::ENDING, nests: true };
 
+/// The one file of an item.
+const ITEM_FILE: &str = "checkpoint.msgpack";
+
 /// Flax msgpack: one msgpack object, arrays as extension 1.
 #[derive(Debug)]
 pub struct Flax;
@@ -67,6 +70,15 @@ pub struct Flax;
 impl Format for Flax {
     fn name(&self) -> &'static str {
         "flax"
+    }
+
+    fn file_names(&self) -> FileNames {
+        FileNames {
+            of_item_files: &[ITEM_FILE],
+            item_file: Some(|_| ITEM_FILE),
+            step_name: Some(|number, _, _| format!("{}{number}", step_names::PREFIX)),
+            ..FileNames::NONE
+        }
     }
 
     fn recognise(&self, at: &Location) -> Result<bool> {

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use super::files::holds_one_object;
 use super::step_names::{PREFIX, number, split};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::checkpoint_markers;
 use crate::location::Location;
 use crate::options::OpenOptions;
 use crate::storage::Entry;
@@ -26,8 +27,8 @@ const UNFINISHED: &str = "tmp";
 /// What follows the name of a step in the name of the folder with its arrays of several processes.
 pub(crate) const ARRAYS_SUFFIX: &str = "_gda";
 
-/// Names that make a folder Orbax'.
-const ORBAX_MARKS: [&str; 3] = ["checkpoint", "_METADATA", "manifest.ocdbt"];
+/// A file of Orbax' oldest checkpoints, which has no number.
+const AGGREGATE_OF_ORBAX: &str = "checkpoint";
 
 /// Prefixes looked at in one folder: more than a few are files of something else.
 const PREFIXES_MAX: usize = 16;
@@ -143,7 +144,9 @@ pub(crate) fn named(folder: &Location, options: &OpenOptions) -> Result<Vec<(Opt
 fn found(folder: &Location) -> Result<BTreeMap<String, Vec<StepFile>>> {
     let mut by_prefix: BTreeMap<String, Vec<StepFile>> = BTreeMap::new();
     let names = names(folder)?;
-    if names.iter().any(|name| ORBAX_MARKS.contains(&name.text.as_str())) {
+    let is_of_another =
+        |name: &Name| name.text == AGGREGATE_OF_ORBAX || checkpoint_markers().contains(&name.text.as_str());
+    if names.iter().any(is_of_another) {
         return Ok(by_prefix);
     }
     for Name { text: name, is_file, .. } in names.iter().filter(|name| !name.is_folder) {

@@ -30,7 +30,7 @@
 
 use std::ffi::OsStr;
 
-use super::{Fidelity, Format, Loss, ManyWriters, Preview, Reader, SingleFile, Target};
+use super::{Fidelity, FileNames, Format, Loss, ManyWriters, Preview, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{Layout, OpenOptions, SaveOptions};
@@ -42,6 +42,7 @@ mod detect;
 pub mod header;
 mod losses;
 mod names;
+mod own_files;
 mod plan;
 mod pytree;
 mod reader;
@@ -54,6 +55,7 @@ mod zip;
 
 pub use crate::options::{Form, NpyOptions};
 pub(super) use detect::read_of;
+pub(super) use names::SUFFIX;
 
 /// NumPy files: one `.npy`, an archive of them (`.npz`), or a folder tree of them.
 #[derive(Debug)]
@@ -62,6 +64,10 @@ pub struct Npy;
 impl Format for Npy {
     fn name(&self) -> &'static str {
         "npy"
+    }
+
+    fn file_names(&self) -> FileNames {
+        own_files::FILE_NAMES
     }
 
     fn recognise(&self, at: &Location) -> Result<bool> {

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::tree::KeyPath;
 
 /// How the names of npy files end.
-pub(super) const SUFFIX: &str = ".npy";
+pub(in crate::formats) const SUFFIX: &str = ".npy";
 
 /// A root that is one leaf is called so, as NumPy calls what has no name.
 pub(super) const ROOT_NAME: &str = "arr_0";

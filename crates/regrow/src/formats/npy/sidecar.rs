@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::formats::structure::{Regrown, Structure};
 
 /// The file in a folder, and the name of the member that is not listed.
-pub(super) const FILE_NAME: &str = "regrow-structure.json";
+pub(in crate::formats) const FILE_NAME: &str = "regrow-structure.json";
 
 /// How the comment of an archive of ours begins.
 const COMMENT_BEGINNING: &str = "regrow structure at ";

@@ -23,10 +23,10 @@ use crate::location::Location;
 use crate::store::ocdbt::OcdbtStore;
 use crate::store::{ByteRange, Located, Store, resolve_range};
 use crate::tree::{LeafInfo, LeafKind};
-use crate::zarr::{ArrayMeta, Missing, ZarrArray};
+use crate::zarr::{ArrayMeta, Missing, V2_DOCUMENT, V3_DOCUMENT, ZarrArray};
 
 /// The documents of zarr v2 and v3.
-pub(super) const DOCUMENTS: [&str; 2] = [".zarray", "zarr.json"];
+pub(super) const DOCUMENTS: [&str; 2] = [V2_DOCUMENT, V3_DOCUMENT];
 
 /// Where the arrays of a pytree are, and the documents met so far.
 #[derive(Debug)]
@@ -194,7 +194,7 @@ impl Arrays {
             if let Some(meta) = self.documents.get(&bytes) {
                 return Ok(meta.clone());
             }
-            let parse = if document == ".zarray" { ArrayMeta::parse_v2 } else { ArrayMeta::parse_v3 };
+            let parse = if document == V2_DOCUMENT { ArrayMeta::parse_v2 } else { ArrayMeta::parse_v3 };
             let meta = Arc::new(parse(&bytes).map_err(|error| error.in_file(self.store.describe(&key)))?);
             self.documents.insert(bytes, meta.clone());
             return Ok(meta);

@@ -30,7 +30,7 @@ use super::steps::TMP_MARK;
 use super::strings::STRINGS_FILE;
 use super::structure;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
-use crate::formats::CHECKPOINT_MARKERS;
+use crate::formats::checkpoint_markers;
 use crate::formats::suggestions;
 use crate::location::Location;
 use crate::tree::LeafKind;
@@ -348,7 +348,7 @@ fn is_of_database(name: &str, is_folder: bool) -> bool {
 /// sure to be none.
 fn is_foreign(folder: &str, file: &str, in_array: bool) -> bool {
     if in_array {
-        return CHECKPOINT_MARKERS.contains(&file);
+        return checkpoint_markers().contains(&file);
     }
     let is_beside = BESIDE.contains(&file) || BESIDE_SUFFIXES.iter().any(|suffix| file.ends_with(suffix));
     let is_array = DOCUMENTS.contains(&file) || file.starts_with('.');

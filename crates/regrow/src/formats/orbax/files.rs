@@ -1,7 +1,7 @@
 //! Reads small files and folder listings, with bounds, and with errors that name the file.
 
 use super::checkpoint_metadata::CHECKPOINT_METADATA_FILE;
-use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, MANIFEST_FILE, V1_MARKER_FILE};
+use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, JSON_FILE, MANIFEST_FILE, V1_MARKER_FILE};
 use super::metadata::METADATA_FILE;
 use super::sharding::SHARDING_FILE;
 use super::strings::STRINGS_FILE;
@@ -34,7 +34,7 @@ const KNOWN: [&str; 17] = [
     COMMIT_SUCCESS_FILE,
     AGGREGATE_FILE,
     "pytreedef.json",
-    "metadata",
+    JSON_FILE,
     "data.json",
     "metrics",
     "proto.pbtxt",

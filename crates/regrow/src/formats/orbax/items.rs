@@ -22,8 +22,9 @@ use super::array_metadatas::ARRAY_METADATAS_FOLDER;
 use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata};
 use super::files::{Listed, list, read_small, some_names};
 use super::json_text::{self, Marked};
+use super::left::PROCESS_PREFIX;
 use super::legacy;
-use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, MANIFEST_FILE};
+use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, JSON_FILE, MANIFEST_FILE};
 use super::metadata::{METADATA_FILE, TreeMetadata};
 use super::opened::{Opened, Wanted};
 use super::pytree;
@@ -39,13 +40,13 @@ use crate::formats::regrow;
 use crate::location::Location;
 use crate::tree::{BIG_INTEGER, Key, KeyPath, LeafKind, Node, NodeKind, Scalar, Tree, TreeBuilder};
 
-const JSON_FILES: [&str; 2] = ["data.json", "metadata"];
+const JSON_FILES: [&str; 2] = ["data.json", JSON_FILE];
 const METRICS: &str = "metrics";
 const PROTO_FILE: &str = "proto.pbtxt";
 const JAX_KEY: &str = "jax_random_key";
 const NUMPY_KEY: &str = "np_random_key";
 /// The one leaf of what the array handlers write.
-const ARRAY_LEAF: &str = "checkpoint";
+const ARRAY_LEAF: &str = AGGREGATE_FILE;
 
 /// What an item is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +82,7 @@ impl Item {
             let known = JSON_FILES.into_iter().chain([METRICS]).find(|name| file(name)).map(str::to_owned);
             match (own.next(), own.next()) {
                 (Some(only), None) if !only.is_dir => only.name.clone(),
-                _ => known.unwrap_or_else(|| JSON_FILES[1].to_owned()),
+                _ => known.unwrap_or_else(|| JSON_FILE.to_owned()),
             }
         };
         match handler.map(Family::of) {
@@ -116,7 +117,7 @@ impl Item {
         let of_a_pytree = [MANIFEST_FILE, SHARDING_FILE, STRINGS_FILE];
         if of_a_pytree.into_iter().any(file)
             || folder(ARRAY_METADATAS_FOLDER)
-            || listed.iter().any(|entry| entry.is_dir && entry.name.starts_with("ocdbt.process_"))
+            || listed.iter().any(|entry| entry.is_dir && entry.name.starts_with(PROCESS_PREFIX))
         {
             return Self::Damaged;
         }
@@ -150,7 +151,7 @@ impl Item {
             Self::Damaged => Err(pytree::missing_metadata(folder)),
             Self::JaxKey => {
                 let mut opened = only_array(pytree::open(&folder.join(JAX_KEY), wanted)?);
-                let is_typed = read_flag(&folder.join("jax_random_key_metadata").join("metadata"), "typed")?;
+                let is_typed = read_flag(&folder.join("jax_random_key_metadata").join(JSON_FILE), "typed")?;
                 for slot in opened.tree.leaves_mut() {
                     // Which implementation it was is not stored.
                     slot.info.kind = if is_typed { LeafKind::PrngKey(None) } else { LeafKind::JaxArray };
@@ -159,7 +160,7 @@ impl Item {
             }
             Self::NumpyKey => {
                 let mut opened = pytree::open(&folder.join(NUMPY_KEY), wanted)?;
-                if read_flag(&folder.join("np_random_key_metadata").join("metadata"), "legacy")? {
+                if read_flag(&folder.join("np_random_key_metadata").join(JSON_FILE), "legacy")? {
                     opened.tree = list_as_tuple(opened.tree)?;
                 }
                 Ok(opened)

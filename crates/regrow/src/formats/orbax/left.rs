@@ -8,6 +8,7 @@ use super::opened::Wanted;
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::store::Located;
+pub(super) use crate::store::ocdbt::DATA_FOLDER;
 use crate::store::ocdbt::{self, OcdbtStore};
 
 /// The entries of the database of a folder without what is below nodes that cannot be read, and the
@@ -36,7 +37,7 @@ pub(super) fn entries_there(folder: &Location) -> Result<(ocdbt::Listed, Option<
 }
 
 /// What the folder of one process' database is called.
-pub(super) const PROCESS_PREFIX: &str = "ocdbt.process_";
+pub(crate) const PROCESS_PREFIX: &str = "ocdbt.process_";
 
 /// The number of the process whose database a folder is.
 pub(super) fn process_of(entry: &Listed) -> Option<(u32, &str)> {
@@ -44,8 +45,7 @@ pub(super) fn process_of(entry: &Listed) -> Option<(u32, &str)> {
     entry.is_dir.then_some((number, entry.name.as_str()))
 }
 
-/// Where a database has its data, and how long the names of its files are.
-pub(super) const DATA_FOLDER: &str = "d";
+/// How long the names of the data files of a database are.
 const DATA_NAME_LEN: usize = 32;
 
 /// The error for a folder that has the data of a database, and no root record: `d/` and nothing but

@@ -1,7 +1,7 @@
 //! Files whose names show the kind of a folder.
 
 /// Orbax' commit marker; on local disks only a courtesy to copies in buckets.
-pub const COMMIT_SUCCESS_FILE: &str = "commit_success.txt";
+pub const COMMIT_SUCCESS_FILE: &str = crate::storage::COMMITTED_MARKER;
 
 /// The empty file that marks the v1 layout.
 pub const V1_MARKER_FILE: &str = "orbax.checkpoint";
@@ -10,4 +10,7 @@ pub const V1_MARKER_FILE: &str = "orbax.checkpoint";
 pub const AGGREGATE_FILE: &str = "checkpoint";
 
 /// The root record of a database.
-pub(super) const MANIFEST_FILE: &str = "manifest.ocdbt";
+pub(super) const MANIFEST_FILE: &str = crate::store::ocdbt::MANIFEST_KEY;
+
+/// The file of a JSON item, under the name that `JsonCheckpointHandler` gives it.
+pub(crate) const JSON_FILE: &str = "metadata";

@@ -30,6 +30,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// Name of the file.
 pub const METADATA_FILE: &str = "_METADATA";
 
+/// The member by which regrow says that its own document is beside this one.
+pub(crate) const BESIDE_REGROW_JSON: &str = "\"beside_regrow_json\"";
+
 /// The document.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TreeMetadata {
@@ -188,7 +191,7 @@ impl TreeMetadata {
             json_text::push_python_text(out, &String::from_utf8_lossy(&text));
         }
         if self.beside_regrow_json {
-            out.extend_from_slice(b", \"beside_regrow_json\": true");
+            out.extend_from_slice(format!(", {BESIDE_REGROW_JSON}: true").as_bytes());
         }
         out.push(b'}');
         Ok(())

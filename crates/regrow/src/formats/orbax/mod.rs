@@ -38,7 +38,9 @@
 
 use std::borrow::Cow;
 
-use super::{Fidelity, Format, Loss, ManyWriters, Reader, Recovery, SingleFile, Target, WriterRank};
+use super::{
+    Fidelity, FileNames, Format, Loss, ManyWriters, Reader, Recovery, SingleFile, Target, WriterRank,
+};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{Layout, OpenOptions, OrbaxOptions, SaveOptions};
@@ -66,6 +68,7 @@ pub mod metadata;
 pub(crate) mod metadata_text;
 mod open;
 mod opened;
+pub(crate) mod own_files;
 pub(crate) mod python_repr;
 mod pytree;
 mod reader;
@@ -79,6 +82,7 @@ pub mod strings;
 mod structure;
 pub(crate) mod writer;
 
+pub(crate) use left::PROCESS_PREFIX;
 use opened::Wanted;
 
 /// The committed steps at a location; `None` if it is no folder of steps.
@@ -99,6 +103,10 @@ pub struct Orbax;
 impl Format for Orbax {
     fn name(&self) -> &'static str {
         "orbax"
+    }
+
+    fn file_names(&self) -> FileNames {
+        own_files::FILE_NAMES
     }
 
     fn recognise(&self, at: &Location) -> Result<bool> {

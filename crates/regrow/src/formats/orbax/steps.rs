@@ -19,14 +19,14 @@ use serde_json::Value;
 use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata};
 use super::files::{Listed, list, read_small};
 use super::history::StepRecord;
-use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
+use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, MANIFEST_FILE, V1_MARKER_FILE};
 use super::{json_text, metadata};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::location::{Location, StepFolder};
 use crate::threads::map_ordered;
 
 /// In the name of everything that is not committed.
-pub const TMP_MARK: &str = ".orbax-checkpoint-tmp";
+pub const TMP_MARK: &str = crate::storage::UNCOMMITTED_MARK;
 
 const ROOT_METADATA_FOLDER: &str = "metadata";
 const ROOT_METADATA_FILES: [&str; 2] = ["_ROOT_METADATA", "metadata"];
@@ -318,7 +318,7 @@ fn is_mark(entry: &Listed) -> bool {
         COMMIT_SUCCESS_FILE,
         V1_MARKER_FILE,
         AGGREGATE_FILE,
-        "manifest.ocdbt",
+        MANIFEST_FILE,
     ];
     !entry.is_dir && marks.contains(&entry.name.as_str())
 }

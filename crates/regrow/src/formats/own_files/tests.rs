@@ -55,50 +55,15 @@ fn what_is_beside_a_checkpoint_is_told_from_what_is_of_it() {
     assert_eq!(strangers(), Vec::<String>::new());
 }
 
-/// An overwrite removes every file that regrow would take for its own without a record.
-#[test]
-fn names_of_regrow_are_told_from_those_that_look_like_them() {
-    for name in [
-        "model.safetensors",
-        "model-00001-of-00002.safetensors",
-        "model-00001-of-00002-2.safetensors",
-        "model-00001-of-00002-2-3.safetensors",
-    ] {
-        assert!(is_data_file_of_regrow(name), "{name}");
-    }
-    for name in [
-        "models.safetensors",
-        "model-.safetensors",
-        "model-1.safetensors",
-        "model-a-of-00002.safetensors",
-        "model-00001-of-b.safetensors",
-        "model-00001-of-00002-x.safetensors",
-        "model-00001-of-.safetensors",
-        "model--of-00002.safetensors",
-        "model-00001-of-00002-.safetensors",
-        "model-1a-of-2.safetensors",
-        "model.safetensors.bak",
-        "my-model.safetensors",
-    ] {
-        assert!(!is_data_file_of_regrow(name), "{name}");
-    }
-    for name in ["regrow.process_0.json", "regrow.process_12.zstd"] {
-        assert!(is_part_of_regrow(name), "{name}");
-    }
-    for name in [
-        "regrow.process_.json",
-        "regrow.process_a.json",
-        "regrow.process_1a.json",
-        "regrow.process_0.txt",
-        "regrow.process_0",
-        "regrow.process.json",
-    ] {
-        assert!(!is_part_of_regrow(name), "{name}");
-    }
-}
-
 fn part(folder: &Path, has_npy: bool) -> bool {
-    is_part(&Location::local(folder), has_npy, DEPTH_MAX).unwrap()
+    let top = tempfile::tempdir().unwrap();
+    if has_npy {
+        fs::write(top.path().join("regrow-structure.json"), "{}").unwrap();
+    }
+    let top = Location::local(top.path());
+    let names = builtin_formats().map(|format| format.file_names());
+    let own: Vec<_> = names.iter().filter_map(|names| Some(names.own_in?(&top, false))).collect();
+    is_part(&Location::local(folder), &own, DEPTH_MAX).unwrap()
 }
 
 #[test]
@@ -144,7 +109,7 @@ fn a_folder_belongs_only_if_all_in_it_does() {
 }
 
 #[test]
-fn long_documents_and_long_lists_are_left_out() {
+fn long_documents_are_not_read() {
     let root = tempfile::tempdir().unwrap();
     let file = Location::local(root.path().join("x"));
     assert_eq!(read_short(&file, 10), None);
@@ -152,26 +117,17 @@ fn long_documents_and_long_lists_are_left_out() {
         fs::write(root.path().join("x"), vec![b'x'; len]).unwrap();
         assert_eq!(read_short(&file, 10).is_some(), is_read, "{len}");
     }
-    let list = |len: usize| vec!["x".repeat(len - r#"[""]"#.len())];
-    for (len, is_noted) in [
-        (100, true),
-        (FILES_LINE_LEN_MAX_BYTES, true),
-        (FILES_LINE_LEN_MAX_BYTES + 1, false),
-        (FILES_LINE_LEN_MAX_BYTES + 100, false),
-    ] {
-        assert_eq!(!note_of_files(&list(len)).is_empty(), is_noted, "{len}");
-    }
 }
 
 #[test]
 fn every_marker_makes_a_folder_replaceable() {
     let root = tempfile::tempdir().unwrap();
-    for marker in CHECKPOINT_MARKERS {
+    for marker in checkpoint_markers() {
         let target = root.path().join(format!("with {marker}"));
         fs::create_dir(&target).unwrap();
         fs::write(target.join(marker), b"").unwrap();
         save(&target, true, marker).unwrap();
-        assert_eq!(saved(&target), marker);
+        assert_eq!(saved(&target), *marker);
     }
 }
 
@@ -206,7 +162,7 @@ fn what_a_user_has_put_beside_a_checkpoint_keeps_it() {
         ("logs", true),
         ("wandb/run/files", true),
     ] {
-        for marker in CHECKPOINT_MARKERS {
+        for marker in checkpoint_markers() {
             let target = root.path().join(format!("{} {marker}", stranger.replace('/', " ")));
             fs::create_dir(&target).unwrap();
             fs::write(target.join(marker), b"").unwrap();
@@ -299,7 +255,7 @@ fn nothing_of_any_checkpoint_in_the_fixtures_is_a_stranger_to_it() {
             }
         }
         let is_marked = |marker: &&str| folder.join(marker).is_file();
-        if CHECKPOINT_MARKERS.iter().any(is_marked) {
+        if checkpoint_markers().iter().any(is_marked) {
             checked += 1;
             let mut strangers = foreign_files_in(&folder);
             // Ours, beside what was saved there.
@@ -308,22 +264,4 @@ fn nothing_of_any_checkpoint_in_the_fixtures_is_a_stranger_to_it() {
         }
     }
     assert!(checked > 200, "{checked}");
-}
-
-#[test]
-fn files_of_one_model_are_told_by_their_names() {
-    for (names, is_one) in [
-        (&["m.safetensors"][..], true),
-        (&["m-00001-of-00002.safetensors", "m.safetensors.index.json"], true),
-        // A name that only looks like that of a part is one of its own.
-        (&["m-a-of-00002.safetensors", "m.safetensors"], false),
-        (&["m-00001-of-b.safetensors", "m.safetensors"], false),
-        (&["m--of-00002.safetensors", "m.safetensors"], false),
-        (&["m-00001-of-.safetensors", "m.safetensors"], false),
-        (&["m-a-of-2.safetensors"], true),
-        (&["m-1-of-2.safetensors", "below/m-2-of-2.safetensors"], false),
-        (&["m.safetensors", "notes.txt"], false),
-    ] {
-        assert_eq!(OwnFiles.are_of_one(names), is_one, "{names:?}");
-    }
 }

@@ -38,10 +38,14 @@ use crate::array::Shape;
 use crate::bytes::checksum::{Crc32c, crc32c};
 use crate::bytes::hex;
 use crate::error::{Error, Result};
+use crate::formats::safetensors::SUFFIX;
 use crate::formats::structure::Structure;
 
 /// Name of the file.
 pub const FILE_NAME: &str = "regrow.json";
+
+/// How the names of files of arrays begin.
+const DATA_STEM: &str = "model";
 
 /// The version of a checkpoint that one process wrote whole.
 pub const VERSION: u32 = 1;
@@ -49,25 +53,79 @@ pub const VERSION: u32 = 1;
 /// The version of a checkpoint in parts, which is the last there is.
 pub const VERSION_OF_PARTS: u32 = 2;
 
+/// How the names begin of what one process has written.
+const PART_PREFIX: &str = "regrow.process_";
+
+/// How its record and its compressed data end, and the sign that a process has a number.
+const RECORD_SUFFIX: &str = ".json";
+const CODED_SUFFIX: &str = ".zstd";
+const CLAIM_SUFFIX: &str = ".claim";
+
 /// Name of the file that says what one process has written.
 pub fn part_name(process: u32) -> String {
-    format!("regrow.process_{process}.json")
+    format!("{PART_PREFIX}{process}{RECORD_SUFFIX}")
 }
 
 /// Name of the data file with what one process has compressed.
 pub fn coded_name(process: u32) -> String {
-    format!("regrow.process_{process}.zstd")
+    format!("{PART_PREFIX}{process}{CODED_SUFFIX}")
+}
+
+/// Name of the file by which a process takes a number.
+pub fn claim_name(process: u32) -> String {
+    format!("{PART_PREFIX}{process}{CLAIM_SUFFIX}")
+}
+
+/// Whether it is one of these names.
+pub fn is_claim_name(name: &str) -> bool {
+    name.starts_with(PART_PREFIX) && name.ends_with(CLAIM_SUFFIX)
 }
 
 /// The process of such a record; the last there is for other names.
 pub(super) fn rank_of_part(name: &str) -> u32 {
-    let number = name.strip_prefix("regrow.process_").and_then(|rest| rest.strip_suffix(".json"));
+    let number = name.strip_prefix(PART_PREFIX).and_then(|rest| rest.strip_suffix(RECORD_SUFFIX));
     number.and_then(|number| number.parse().ok()).unwrap_or(u32::MAX)
 }
 
-/// Whether it is one of these names.
+/// Whether it is the name of a record or of compressed data of one process.
 pub fn is_part_name(name: &str) -> bool {
-    name.starts_with("regrow.process_") && (name.ends_with(".json") || name.ends_with(".zstd"))
+    let Some(name) = name.strip_prefix(PART_PREFIX) else { return false };
+    [RECORD_SUFFIX, CODED_SUFFIX].into_iter().filter_map(|suffix| name.strip_suffix(suffix)).any(is_number)
+}
+
+/// Whether it is the name of the record of one process.
+pub(super) fn is_record_name(name: &str) -> bool {
+    is_part_name(name) && name.ends_with(RECORD_SUFFIX)
+}
+
+/// The name of a file of arrays, of several: that of number `at` of `count`, from 1 on.
+pub(super) fn data_name_of(at: u32, count: u32) -> String {
+    format!("{DATA_STEM}-{at:05}-of-{count:05}{SUFFIX}")
+}
+
+/// The same of the second file of a process and those behind it.
+pub(super) fn further_data_name_of(at: u32, count: u32, file: usize) -> String {
+    format!("{DATA_STEM}-{at:05}-of-{count:05}-{file}{SUFFIX}")
+}
+
+/// Whether a save gives such a name to a file of arrays: `model.safetensors`,
+/// `model-00001-of-00002.safetensors`, and `model-00001-of-00002-2.safetensors` for the second file
+/// of a process.
+pub fn is_data_name(name: &str) -> bool {
+    let stem = name.strip_suffix(SUFFIX).and_then(|name| name.strip_prefix(DATA_STEM));
+    stem.is_some_and(|rest| {
+        let numbers = rest.strip_prefix('-').and_then(|rest| rest.split_once("-of-"));
+        rest.is_empty() || numbers.is_some_and(|(at, count)| is_number(at) && count.split('-').all(is_number))
+    })
+}
+
+/// Whether a name begins and ends as those of files of arrays do.
+pub(super) fn looks_like_data_name(name: &str) -> bool {
+    name.starts_with(DATA_STEM) && name.ends_with(SUFFIX)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 pub(super) const OPENING: &str = "{\"crc32c\":\"";
@@ -420,3 +478,50 @@ pub(super) fn uuid_text(uuid: &[u8; 16]) -> String {
 
 const WITHOUT_IT: &str = "copy the checkpoint again; if that cannot be done, take regrow.json away: \
                           the folder then opens as a plain Orbax checkpoint, without regrow's checksums";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An overwrite removes every file that regrow would take for its own without a record.
+    #[test]
+    fn names_of_regrow_are_told_from_those_that_look_like_them() {
+        for name in [
+            "model.safetensors",
+            "model-00001-of-00002.safetensors",
+            "model-00001-of-00002-2.safetensors",
+            "model-00001-of-00002-2-3.safetensors",
+        ] {
+            assert!(is_data_name(name), "{name}");
+        }
+        for name in [
+            "models.safetensors",
+            "model-.safetensors",
+            "model-1.safetensors",
+            "model-a-of-00002.safetensors",
+            "model-00001-of-b.safetensors",
+            "model-00001-of-00002-x.safetensors",
+            "model-00001-of-.safetensors",
+            "model--of-00002.safetensors",
+            "model-00001-of-00002-.safetensors",
+            "model-1a-of-2.safetensors",
+            "model.safetensors.bak",
+            "my-model.safetensors",
+        ] {
+            assert!(!is_data_name(name), "{name}");
+        }
+        for name in ["regrow.process_0.json", "regrow.process_12.zstd"] {
+            assert!(is_part_name(name), "{name}");
+        }
+        for name in [
+            "regrow.process_.json",
+            "regrow.process_a.json",
+            "regrow.process_1a.json",
+            "regrow.process_0.txt",
+            "regrow.process_0",
+            "regrow.process.json",
+        ] {
+            assert!(!is_part_name(name), "{name}");
+        }
+    }
+}

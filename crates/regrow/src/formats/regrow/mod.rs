@@ -34,7 +34,8 @@
 
 use super::orbax::Orbax;
 use super::{
-    Description, Fidelity, Format, Loss, ManyWriters, Reader, Recovery, SingleFile, Target, WriterRank,
+    Description, Fidelity, FileNames, Format, Loss, ManyWriters, Reader, Recovery, SingleFile, Target,
+    WriterRank,
 };
 use crate::array::Dtype;
 use crate::error::{Error, Result};
@@ -47,6 +48,7 @@ use crate::tree::{Leaf, LeafInfo, Tree};
 mod checked;
 mod data_file;
 pub mod manifest;
+mod own_files;
 mod part_columns;
 mod reader;
 mod recorded;
@@ -64,6 +66,10 @@ pub struct Regrow;
 impl Format for Regrow {
     fn name(&self) -> &'static str {
         "regrow"
+    }
+
+    fn file_names(&self) -> FileNames {
+        own_files::FILE_NAMES
     }
 
     fn recognise(&self, at: &Location) -> Result<bool> {
@@ -194,10 +200,7 @@ pub(super) fn lost_manifest(folder: &Location, is_said: bool) -> Result<Option<L
     if file.is_taken() {
         return Ok(None);
     }
-    let is_data_file = |entry: &Entry| {
-        let name = entry.name.to_string_lossy();
-        name.starts_with("model") && name.ends_with(".safetensors")
-    };
+    let is_data_file = |entry: &Entry| manifest::looks_like_data_name(&entry.name.to_string_lossy());
     let is_lost = is_said || folder.has_listings() && folder.entries()?.iter().any(is_data_file);
     Ok(is_lost.then_some(file))
 }

@@ -20,7 +20,7 @@ use crate::store::ocdbt::{MANIFEST_KEY, OcdbtStore};
 use crate::store::{Blob, Located, Store, StoreExt};
 use crate::text::counted;
 use crate::tree::{LeafInfo, Tree};
-use crate::zarr::{ArrayMeta, Missing, ZarrArray};
+use crate::zarr::{ArrayMeta, Missing, V3_DOCUMENT, ZarrArray};
 
 /// Runs of a region that are read together: what they take beside the result stays small.
 const RUNS_MAX: usize = 4096;
@@ -222,7 +222,7 @@ impl RegrowReader {
                 self.database.get_or_init(|| opened).clone()
             }
         };
-        let key = super::zarr_key(&info.name, "zarr.json");
+        let key = super::zarr_key(&info.name, V3_DOCUMENT);
         let Some(json) = database.get_text_key(&key)? else {
             return Err(Error::corrupt(format!("the database has no {key}"))
                 .in_file(self.store.describe(MANIFEST_KEY.as_bytes())));

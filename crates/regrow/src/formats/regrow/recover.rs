@@ -21,23 +21,26 @@ use crate::bytes::checksum::crc32c;
 use crate::bytes::limits::work_space;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::orbax::Orbax;
+use crate::formats::orbax::array_metadatas::ARRAY_METADATAS_FOLDER;
+use crate::formats::orbax::checkpoint_metadata::CHECKPOINT_METADATA_FILE;
+use crate::formats::orbax::marker_files::COMMIT_SUCCESS_FILE;
 use crate::formats::orbax::metadata::{METADATA_FILE, TreeMetadata};
+use crate::formats::orbax::sharding::SHARDING_FILE;
+use crate::formats::orbax::strings::STRINGS_FILE;
 use crate::formats::safetensors::index::{INDEX_FILE_NAME, INDEX_SUFFIX};
-use crate::formats::safetensors::read_header;
+use crate::formats::safetensors::{SUFFIX, read_header};
 use crate::formats::structure::Structure;
 use crate::formats::{Counterpart, Format, Reader, ReaderExt, RecoveredFile, Recovery, SummedFile};
 use crate::location::Location;
 use crate::options::OpenOptions;
 use crate::reads::Source;
 use crate::storage::side_files::is_name_of_side_file;
-use crate::store::ocdbt::{MANIFEST_KEY, OcdbtStore};
+use crate::store::ocdbt::{DATA_FOLDER, MANIFEST_KEY, OcdbtStore};
 use crate::store::{FileWriter, Located, ReadPath, Store, StoreExt};
 use crate::tree::{LeafInfo, LeafKind, Tree};
 
 /// Bytes that are read at once.
 const PIECE_LEN_BYTES: u64 = 4 << 20;
-
-const SAFETENSORS_SUFFIX: &str = ".safetensors";
 
 /// Under this name a safetensors file has the pytree.
 const STRUCTURE: &str = "regrow";
@@ -228,7 +231,7 @@ fn is_lost(at: &Location) -> Result<bool> {
 }
 
 fn is_data_file(name: &str) -> bool {
-    !name.contains('/') && name.ends_with(SAFETENSORS_SUFFIX)
+    !name.contains('/') && name.ends_with(SUFFIX)
 }
 
 /// All files below the folder that are the checkpoint's own.
@@ -255,11 +258,11 @@ fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
     let has = |is_kind: fn(&LeafKind) -> bool| reader.tree().leaves().iter().any(|info| is_kind(&info.kind));
     let needed = [
         (METADATA_FILE, true),
-        ("_CHECKPOINT_METADATA", true),
-        ("commit_success.txt", true),
+        (CHECKPOINT_METADATA_FILE, true),
+        (COMMIT_SUCCESS_FILE, true),
         (MANIFEST_KEY, has_arrays),
-        ("_strings.json", has(|kind| *kind == LeafKind::Str)),
-        ("_sharding", has(|kind| *kind == LeafKind::JaxArray)),
+        (STRINGS_FILE, has(|kind| *kind == LeafKind::Str)),
+        (SHARDING_FILE, has(|kind| *kind == LeafKind::JaxArray)),
     ];
     let is_complete = needed.iter().all(|(name, is_needed)| !is_needed || is_said(name));
     if whole.len() == recorded && is_complete {
@@ -267,7 +270,7 @@ fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
     }
     // Its other files are named by it, and have names of their own in each save.
     let has_lost_nodes =
-        reader.store().small_records().any(|record| record.name.starts_with("d/") && !is_said(&record.name));
+        reader.store().small_records().any(|record| is_in_database(&record.name) && !is_said(&record.name));
     let is_database_whole = !has_arrays || is_said(MANIFEST_KEY) && !has_lost_nodes;
     let Remade { files, manifest } = save::remake(&reader, &whole, is_database_whole)?;
     if files.is_empty() {
@@ -288,7 +291,7 @@ fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
     let recovered = |(name, bytes): (String, Vec<u8>)| {
         let how = match name.as_str() {
             MANIFEST_KEY => "rebuilt from regrow.json, which has the place of each leaf",
-            "_CHECKPOINT_METADATA" => "rebuilt; its times are now, and the user's metadata in it is lost",
+            CHECKPOINT_METADATA_FILE => "rebuilt; its times are now, and the user's metadata in it is lost",
             _ => "rebuilt from regrow.json, which has the pytree",
         };
         RecoveredFile { name, bytes, how: how.to_owned(), is_guess: false }
@@ -327,7 +330,7 @@ fn record(at: &Location) -> Result<Vec<RecoveredFile>> {
     let known: HashSet<&str> = data.files.iter().map(|file| file.name.as_str()).collect();
     let database = OcdbtStore::open(Arc::clone(&store)).and_then(|it| it.entries().map(|_| it)).ok();
     // A database that cannot be read counts as missing: it is rebuilt if possible.
-    let is_of_broken = |name: &str| database.is_none() && (name == MANIFEST_KEY || name.starts_with("d/"));
+    let is_of_broken = |name: &str| database.is_none() && (name == MANIFEST_KEY || is_in_database(name));
     let is_one = |name: &&String| !known.contains(name.as_str()) && is_document(name) && !is_of_broken(name);
     let small: Result<Vec<SmallFile>> =
         names.iter().filter(is_one).map(|name| sum_of(&*store, name)).collect();
@@ -360,18 +363,23 @@ fn record(at: &Location) -> Result<Vec<RecoveredFile>> {
     Ok(vec![RecoveredFile { name: manifest::FILE_NAME.to_owned(), bytes, how, is_guess: true }])
 }
 
+fn is_in_database(name: &str) -> bool {
+    name.split_once('/').is_some_and(|(top, _)| top == DATA_FOLDER)
+}
+
 /// Whether a file of this name is one that a save writes beside the data.
 fn is_document(name: &str) -> bool {
     const DOCUMENTS: [&str; 7] = [
         METADATA_FILE,
-        "_CHECKPOINT_METADATA",
-        "_sharding",
-        "_strings.json",
-        "commit_success.txt",
+        CHECKPOINT_METADATA_FILE,
+        SHARDING_FILE,
+        STRINGS_FILE,
+        COMMIT_SUCCESS_FILE,
         MANIFEST_KEY,
         INDEX_FILE_NAME,
     ];
-    DOCUMENTS.contains(&name) || name.starts_with("array_metadatas/") || name.starts_with("d/")
+    let top = name.split_once('/').map(|(top, _)| top);
+    DOCUMENTS.contains(&name) || top == Some(ARRAY_METADATAS_FOLDER) || top == Some(DATA_FOLDER)
 }
 
 /// What the processes have written of a checkpoint in parts.
@@ -390,7 +398,7 @@ struct Parts {
 impl Parts {
     /// Reads all there are. Their files are taken out of `names`.
     fn read(store: &dyn Store, names: &mut BTreeSet<String>) -> Result<Self> {
-        let is_record = |name: &&String| manifest::is_part_name(name) && name.ends_with(".json");
+        let is_record = |name: &&String| manifest::is_record_name(name);
         let mut of_parts: Vec<String> = names.iter().filter(is_record).cloned().collect();
         of_parts.sort_by_key(|name| manifest::rank_of_part(name));
         let mut parts = Self::default();
@@ -496,7 +504,7 @@ impl DataFiles {
             Located::At(span) => String::from_utf8(span.key.to_vec()).ok(),
             Located::Inline(_) => None,
         });
-        let files: BTreeSet<String> = spans.filter(|name| name.starts_with("d/")).collect();
+        let files: BTreeSet<String> = spans.filter(|name| is_in_database(name)).collect();
         for name in files {
             self.files.push(record_of(&**store, &name, 0)?);
         }

@@ -19,6 +19,7 @@ use crate::array::Region;
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::orbax::Orbax;
+use crate::formats::safetensors::SUFFIX;
 use crate::formats::safetensors::layout::{Header, LENGTH_LEN_BYTES, stored_as};
 use crate::formats::structure::Structure;
 use crate::formats::{Format, Reader, ReaderExt};
@@ -35,8 +36,6 @@ const DECODED_LEN_MAX_BYTES: u64 = 1 << 20;
 
 const HELP: &str = "programs that read this checkpoint in different ways would read different things: copy it again; if \
                     it was written like this, save it again";
-
-const SAFETENSORS_SUFFIX: &str = ".safetensors";
 
 /// What a record says of the leaves in its data files.
 struct Recorded<'r> {
@@ -107,7 +106,7 @@ impl RegrowReader {
         recorded: &Recorded<'_>,
         found: &mut Vec<Error>,
     ) -> Result<Option<Header>> {
-        if !file.name.ends_with(SAFETENSORS_SUFFIX) {
+        if !file.name.ends_with(SUFFIX) {
             return Ok(None);
         }
         let place = self.store().describe(file.name.as_bytes());

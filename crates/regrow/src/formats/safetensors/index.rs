@@ -23,6 +23,9 @@ pub const INDEX_FILE_NAME: &str = "model.safetensors.index.json";
 /// How the names of index files end.
 pub const INDEX_SUFFIX: &str = ".safetensors.index.json";
 
+/// What an index has behind the name of its model in one file.
+pub(super) const INDEX_ENDING: &str = ".index.json";
+
 /// Which file holds which tensor. Every file's name is that of a file in the same folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Index {

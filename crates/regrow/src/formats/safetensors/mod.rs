@@ -29,7 +29,7 @@ use std::ffi::OsStr;
 
 use bytes::Bytes;
 
-use super::{Fidelity, Format, Loss, ManyWriters, Preview, Reader, Recovery, SingleFile, Target};
+use super::{Fidelity, FileNames, Format, Loss, ManyWriters, Preview, Reader, Recovery, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{OpenOptions, SaveOptions};
@@ -44,6 +44,7 @@ pub mod layout;
 mod losses;
 mod metadata;
 mod other_checkpoints;
+mod own_files;
 mod packed;
 mod parts;
 mod plan;
@@ -53,6 +54,7 @@ mod recover;
 mod writer;
 
 pub use crate::options::{ByteSize, SafetensorsOptions};
+pub(crate) use parts::{MODEL_FILE_NAME, SUFFIX};
 pub use pytree::TreeForm;
 pub(crate) use reader::read_header;
 pub use writer::FileImage;
@@ -64,6 +66,10 @@ pub struct Safetensors;
 impl Format for Safetensors {
     fn name(&self) -> &'static str {
         "safetensors"
+    }
+
+    fn file_names(&self) -> FileNames {
+        own_files::FILE_NAMES
     }
 
     fn recognise(&self, at: &Location) -> Result<bool> {

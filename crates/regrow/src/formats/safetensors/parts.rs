@@ -10,10 +10,10 @@ use crate::location::Location;
 use crate::storage::Entry;
 
 /// How the names of safetensors files end.
-const SUFFIX: &str = ".safetensors";
+pub(crate) const SUFFIX: &str = ".safetensors";
 
 /// The usual name of a model in one file, for storages that do not say what is in a folder.
-pub(super) const MODEL_FILE_NAME: &str = "model.safetensors";
+pub(crate) const MODEL_FILE_NAME: &str = "model.safetensors";
 
 /// The files of a checkpoint.
 #[derive(Debug)]

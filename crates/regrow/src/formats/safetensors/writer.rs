@@ -15,6 +15,7 @@ use super::build::HeaderBuilder;
 use super::index::{INDEX_FILE_NAME, Index};
 use super::metadata::{self, STRUCTURE};
 use super::packed::pack_f4;
+use super::parts::{MODEL_FILE_NAME, SUFFIX};
 use super::plan::{Form, Plan, PlannedTensor};
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
@@ -26,9 +27,6 @@ use crate::options::SaveOptions;
 use crate::storage::Publication;
 use crate::store::FileWriter;
 use crate::tree::{KeyPath, Leaf, LeafData, Tree};
-
-/// How the names of targets end that are one file.
-const SUFFIX: &str = ".safetensors";
 
 /// Where a file ends and the next begins: safetensors refuses headers above 100 MB.
 const HEADER_LEN_MAX_BYTES: usize = 64 << 20;
@@ -110,8 +108,8 @@ fn plan_folder<'a>(
 
 fn file_name(file: usize, count: usize) -> String {
     match count {
-        1 => "model.safetensors".to_owned(),
-        _ => format!("model-{:05}-of-{count:05}.safetensors", file + 1),
+        1 => MODEL_FILE_NAME.to_owned(),
+        _ => format!("model-{:05}-of-{count:05}{SUFFIX}", file + 1),
     }
 }
 

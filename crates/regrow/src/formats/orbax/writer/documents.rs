@@ -23,6 +23,7 @@ use crate::formats::orbax::checkpoint_metadata::{
     CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, PYTREE_HANDLER, V1_PYTREE_HANDLER,
 };
 use crate::formats::orbax::entry::{KeyType, ValueMetadata};
+use crate::formats::orbax::marker_files::{COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
 use crate::formats::orbax::metadata::{METADATA_FILE, TreeMetadata, equal_key_paths};
 use crate::formats::orbax::metadata_text::PathText;
 use crate::formats::orbax::python_repr::tuple_repr;
@@ -40,11 +41,7 @@ pub(crate) use self::array_metadatas::array_metadatas_of;
 /// Item that holds the pytree in the v1 API's layout; the v0 layout has the pytree at the top.
 pub(crate) const V1_ITEM: &str = "state";
 
-/// Empty file that marks a folder of the v1 API.
-const V1_MARKER: &str = "orbax.checkpoint";
-
-/// Present in a finished checkpoint; Orbax puts a path into it, which readers ignore.
-const COMMIT_FILE: &str = "commit_success.txt";
+/// The text of the commit marker. Orbax puts a path into it, which readers ignore.
 pub(crate) const COMMIT_TEXT: &str = "Checkpoint commit was successful";
 
 /// What kind of value an entry of `_METADATA` stands for.
@@ -253,10 +250,10 @@ pub(crate) fn documents<'a>(
         whole(sink, &item(STRINGS_FILE), &strings.to_json()?)?;
     }
     if switches.v1 {
-        whole(sink, V1_MARKER, b"")?;
+        whole(sink, V1_MARKER_FILE, b"")?;
     }
     whole(sink, CHECKPOINT_METADATA_FILE, &checkpoint)?;
-    whole(sink, COMMIT_FILE, COMMIT_TEXT.as_bytes())
+    whole(sink, COMMIT_SUCCESS_FILE, COMMIT_TEXT.as_bytes())
 }
 
 /// Refuses two entries of the same texts. Where all keys of each container are of one kind and no

@@ -41,9 +41,9 @@ use self::documents::{Document, Switches, array_metadatas_of, documents};
 use self::merge::gather;
 use self::plan::Plan;
 use self::share::{Share, withdraw};
-use crate::engine::{OrbaxOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::formats::WriterRank;
+use crate::options::{OrbaxOptions, SaveOptions};
 use crate::storage::Publication;
 use crate::tree::{Leaf, Tree};
 

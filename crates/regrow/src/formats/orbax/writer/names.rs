@@ -23,24 +23,29 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::orbax::array_metadatas::ARRAY_METADATAS_FOLDER;
+use crate::formats::orbax::checkpoint_metadata::CHECKPOINT_METADATA_FILE;
+use crate::formats::orbax::marker_files::COMMIT_SUCCESS_FILE;
+use crate::formats::orbax::metadata::METADATA_FILE;
+use crate::formats::orbax::sharding::SHARDING_FILE;
+use crate::formats::orbax::strings::STRINGS_FILE;
 use crate::formats::refusals::Refusals;
+use crate::store::local::folders::LOCK_SUFFIX;
 use crate::store::ocdbt::KEY_LEN_MAX_BYTES;
 use crate::tree::{Key, KeyPath, Tree};
+use crate::zarr::{V2_DOCUMENT, V3_DOCUMENT};
 
 /// Longest name of one file or folder, on every file system in use.
 const COMPONENT_BYTES_MAX: usize = 255;
 
-/// End of the names of TensorStore's lock files.
-const LOCK_SUFFIX: &str = ".__lock";
-
 /// What a checkpoint in plain folders keeps beside its arrays.
 const OWN_FILES: [&str; 6] = [
-    "_METADATA",
-    "_CHECKPOINT_METADATA",
-    "_sharding",
-    "_strings.json",
-    "array_metadatas",
-    "commit_success.txt",
+    METADATA_FILE,
+    CHECKPOINT_METADATA_FILE,
+    SHARDING_FILE,
+    STRINGS_FILE,
+    ARRAY_METADATAS_FOLDER,
+    COMMIT_SUCCESS_FILE,
 ];
 
 /// The name that the leaf at `path` is stored under: Orbax' param name. Empty for a tree that is
@@ -62,7 +67,7 @@ pub(crate) fn kvstore_key(name: &str, zarr_key: &str) -> String {
 pub(super) fn check_key_len(name: &str, farthest_chunk: &[u64]) -> Result<()> {
     let digits = |number: &u64| 1 + number.checked_ilog10().unwrap_or(0) as usize;
     let chunk_len = 1 + farthest_chunk.iter().map(|number| 1 + digits(number)).sum::<usize>();
-    let len_max_bytes = KEY_LEN_MAX_BYTES - "/".len() - chunk_len.max("zarr.json".len());
+    let len_max_bytes = KEY_LEN_MAX_BYTES - "/".len() - chunk_len.max(V3_DOCUMENT.len());
     if name.len() <= len_max_bytes {
         return Ok(());
     }
@@ -156,7 +161,7 @@ fn inside_an_array(name: &str, names: &HashSet<&str>) -> Option<&'static str> {
     name.match_indices('/').find_map(|(slash, _)| {
         let (above, below) = (name.get(..slash)?, name.get(slash + 1..)?);
         let part = below.split('/').next()?;
-        let meets = matches!(part, ".zarray" | "zarr.json" | "c") || is_chunk(part);
+        let meets = matches!(part, V2_DOCUMENT | V3_DOCUMENT | "c") || is_chunk(part);
         (names.contains(above) && meets).then_some("another array keeps its chunks there")
     })
 }

@@ -7,12 +7,11 @@ use super::super::manifest::{self, DataFile, LeafPlace};
 use super::super::reader::RegrowReader;
 use super::header::header_bytes;
 use super::plan::Plan;
-use crate::engine::Retries;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{Reader, refuse_uncommitted};
 use crate::location::Location;
 use crate::monitor::Monitor;
-use crate::storage::Publication;
+use crate::storage::{Publication, Retries};
 use crate::store::{Blob, ReadPath};
 
 /// The earlier checkpoint, opened: its `regrow.json`.

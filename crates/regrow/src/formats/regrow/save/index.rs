@@ -20,7 +20,7 @@ use super::plan::Plan;
 use crate::array::{Array, Dtype, Shape};
 use crate::error::Result;
 use crate::store::ocdbt::{Entries, EntryValue, FileName, ValueRef};
-use crate::zarr::ArrayMeta;
+use crate::zarr::{ArrayMeta, V3_DOCUMENT};
 
 /// Values up to this size also stand inside the database's nodes, where Orbax reads them without
 /// another seek.
@@ -119,7 +119,7 @@ impl Entries for RawEntries<'_> {
         let Some((leaf, document)) = self.entry(at) else { return };
         let name = self.plan.name(leaf as usize);
         let part =
-            if at.is_multiple_of(ENTRIES_PER_LEAF) { document.chunk_key.as_str() } else { "zarr.json" };
+            if at.is_multiple_of(ENTRIES_PER_LEAF) { document.chunk_key.as_str() } else { V3_DOCUMENT };
         if !name.is_empty() {
             out.extend_from_slice(name.as_bytes());
             out.push(b'/');

@@ -137,9 +137,7 @@ pub(super) fn index_of_pieces(
 fn remove_left(parts: &[PartRecord], staged: &dyn Publication) -> Result<()> {
     let of_part = |part: &PartRecord| [vec![part.file.name.clone()], part.data_files.clone()].concat();
     let kept: HashSet<String> = parts.iter().flat_map(of_part).collect();
-    let is_of_a_process = |name: &str| {
-        manifest::is_part_name(name) || name.starts_with("model") && name.ends_with(".safetensors")
-    };
+    let is_of_a_process = |name: &str| manifest::is_part_name(name) || manifest::looks_like_data_name(name);
     staged.sweep("", &|name| is_of_a_process(name) && !kept.contains(name))
 }
 

@@ -19,7 +19,7 @@ use crate::formats::coverage::{Coverage, CutLeaf};
 use crate::options::Compression;
 use crate::store::ocdbt::{Entries, FileName, ValueRef};
 use crate::tree::Leaf;
-use crate::zarr::ArrayMeta;
+use crate::zarr::{ArrayMeta, V3_DOCUMENT};
 
 /// Leaves whose pieces are placed at a time: the places of many processes' pieces of them lie in
 /// the cache.
@@ -297,7 +297,7 @@ impl Entries for PieceEntries<'_> {
             out.extend_from_slice(name.as_bytes());
             out.push(b'/');
         }
-        let part = document.chunks.get(at).map_or("zarr.json", |(key, _)| key.as_str());
+        let part = document.chunks.get(at).map_or(V3_DOCUMENT, |(key, _)| key.as_str());
         out.extend_from_slice(part.as_bytes());
     }
 

@@ -1,12 +1,13 @@
 //! The third stage of a save: every file gets its name and its header, and every raw leaf its
 //! offset.
 
-use super::super::manifest::LeafPlace;
+use super::super::manifest::{LeafPlace, data_name_of, further_data_name_of};
 use super::header::{header_bytes, structure_in_header};
 use super::plan::Plan;
 use super::reuse::{Origin, Reused};
 use crate::error::Result;
 use crate::formats::WriterRank;
+use crate::formats::safetensors::MODEL_FILE_NAME;
 
 /// All that is known before a byte is written.
 pub(super) struct Placed<'t> {
@@ -75,16 +76,12 @@ impl FileNames {
     /// The name of file number `file` of `count`.
     fn name(self, file: usize, count: usize) -> String {
         match self {
-            Self::OfProcess(WriterRank { rank, count }) if count > 1 || rank > 0 || file > 0 => {
-                let first = format!("model-{:05}-of-{count:05}", rank + 1);
-                if file == 0 {
-                    format!("{first}.safetensors")
-                } else {
-                    format!("{first}-{}.safetensors", file + 1)
-                }
-            }
-            Self::OfAll if count > 1 => format!("model-{:05}-of-{count:05}.safetensors", file + 1),
-            _ => "model.safetensors".to_owned(),
+            Self::OfProcess(WriterRank { rank, count }) if count > 1 || rank > 0 || file > 0 => match file {
+                0 => data_name_of(rank + 1, count),
+                _ => further_data_name_of(rank + 1, count, file + 1),
+            },
+            Self::OfAll if count > 1 => data_name_of(file as u32 + 1, count as u32),
+            _ => MODEL_FILE_NAME.to_owned(),
         }
     }
 }

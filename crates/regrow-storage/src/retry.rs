@@ -14,8 +14,8 @@ const ATTEMPTS_MIN: u32 = 20;
 /// read, wins.
 const TIME_MAX: Duration = Duration::from_secs(10);
 
-/// What retries have been in vain, of one that may be in another: a load opens what it loads, and a
-/// manager loads. Were each counted for itself, the numbers would multiply.
+/// Retries that failed. Calls within each other share the count of their thread: a load opens what
+/// it loads, and a manager loads. Counts of their own would multiply.
 #[derive(Debug, Clone, Copy, Default)]
 struct Vain {
     /// The first of them.
@@ -31,7 +31,7 @@ thread_local! {
 /// Counts retries: over when both limits are passed, so that neither a slow read nor a busy writer
 /// ends it early. What is retried within another one of this thread counts as that one's.
 #[derive(Debug)]
-pub(crate) struct Retries {
+pub struct Retries {
     is_outermost: bool,
     /// The account when it began.
     before: Vain,
@@ -40,7 +40,8 @@ pub(crate) struct Retries {
 }
 
 impl Retries {
-    pub(super) fn begin() -> Self {
+    /// Begins to count.
+    pub fn begin() -> Self {
         let outermost = OUTERMOST.get();
         let before = outermost.unwrap_or_default();
         OUTERMOST.set(Some(before));
@@ -51,7 +52,7 @@ impl Retries {
     ///
     /// # Errors
     /// What `read` says; `Replaced` if a writer wins.
-    pub(crate) fn until_unreplaced<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
+    pub fn until_unreplaced<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
         let mut retries = Self::begin();
         loop {
             match read() {
@@ -67,17 +68,12 @@ impl Retries {
 
     /// What was retried has been read: what this one has counted is forgotten, and what is around
     /// it has all of its own left.
-    pub(super) fn were_of_use(self) {
+    pub fn were_of_use(self) {
         OUTERMOST.set(Some(self.before));
     }
 
     /// Counts one that was in vain; whether there is to be another.
-    #[expect(
-        clippy::needless_pass_by_ref_mut,
-        clippy::unused_self,
-        reason = "it is this one's, and of all around it"
-    )]
-    pub(super) fn another(&mut self) -> bool {
+    pub fn another(&mut self) -> bool {
         let Vain { since, done } = OUTERMOST.get().unwrap_or_default();
         let vain = Vain { since: since.or_else(|| Some(Instant::now())), done: done + 1 };
         OUTERMOST.set(Some(vain));
