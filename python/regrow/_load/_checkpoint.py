@@ -367,7 +367,7 @@ class Checkpoint(Mapping[str, Leaf]):
         return self._native.warnings
 
     def overview(self) -> Overview:
-        """The checkpoint on one page: layout, step, metadata, sizes, shardings, the largest leaves."""
+        """The checkpoint on one page: layout, step, metadata, sizes, shardings, largest leaves."""
         return Overview(self._native.overview())
 
     def verify(self, *, progress: Progress = None) -> VerifyReport:
@@ -431,7 +431,7 @@ class Checkpoint(Mapping[str, Leaf]):
 
 
 class Overview(str):
-    """A checkpoint on one page. A notebook or a terminal shows it as text, shortened if it is long."""
+    """A checkpoint on one page. A notebook or a terminal shows it as text, shortened if long."""
 
     __slots__ = ()
 

@@ -335,7 +335,7 @@ def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes, in_place: 
 
 
 def part_like(native: _native.Checkpoint, like: Any, wishes: Wishes) -> str | None:
-    """The key path of a subtree that has all leaves of a template, where the whole tree lacks one."""
+    """The key path of a subtree that has all leaves of a template; the whole tree lacks one."""
     wanted = Template(like, wishes.only, wishes.handlers).paths_of_all()
     there = set(native.paths())
     first = next((path for path in wanted if path not in there), None)

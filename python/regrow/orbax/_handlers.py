@@ -293,7 +293,7 @@ _PLAIN: dict[type[Any], Callable[[Any], Any]] = {int: int.__int__, float: float.
 
 
 def _plain(tree: Any) -> Any:
-    """The tree with members of `IntEnum` and the like as their numbers and texts, as Orbax saves them."""
+    """The tree with numbers and texts for members of `IntEnum` and the like, as in Orbax."""
 
     def subclassed(leaf: Any) -> type[Any] | None:
         if type(leaf) is bool or isinstance(leaf, np.generic):

@@ -35,7 +35,7 @@ def _folder(path: Any) -> Any:
 
 
 class MetadataStore:
-    """Reads and writes JSON files of metadata. Writes end before they return: the files are small."""
+    """Reads and writes JSON files of metadata. They are small, so `write` waits for the file."""
 
     def __init__(self, enable_write: bool) -> None:
         self._enable_write = enable_write

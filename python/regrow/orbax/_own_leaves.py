@@ -1,9 +1,9 @@
 """Leaves of types with a handler of the caller, in saves and restores.
 
     save      tree ── each handler, with all its leaves ──┬── files in a folder that the save lends
-                                                          └── arrays that it hands on ──▶ the engine's tree
+                                                          └── arrays for the engine's tree
     restore   value types ── each handler, with all its leaves ──┬── files
-                                                                 └── arrays that it asks the engine for
+                                                                 └── arrays from the engine
 
 In the engine's tree a placeholder stands for a leaf that its handler writes. ``_METADATA`` has the
 handler's name for that leaf.

@@ -64,7 +64,7 @@ def is_temporary(path: Any) -> bool:
 
 
 def wants_marker(atomicity_options: Any) -> bool:
-    """Whether options accept a folder on a disk as a checkpoint only with the marker of a commit."""
+    """Whether options accept a folder on a disk only with the marker of a commit."""
     if atomicity_options is None:
         return False
     mode = getattr(atomicity_options.mode, "name", None)

@@ -55,7 +55,7 @@ _PLACES = {
     "tree": "tree.structure_utils tree.types",
     "tree arrays": "tree.utils",
 }
-"""The private modules of the original, by the modules here that have their names: the first one wins."""
+"""The original's private modules, by the modules here that have their names; the first wins."""
 
 
 class _Alias(types.ModuleType):

@@ -90,7 +90,7 @@ async def _begun(call: Awaitable[Any]) -> Any:
 
 
 def load(path: Any, name: str | None, abstract: Any, context: Context, *, is_one_of: bool = False) -> Any:
-    """Loads one checkpointable into the form of `abstract`; the path itself if its name is `None`."""
+    """Loads one checkpointable into the form of `abstract`; without a name, the path itself."""
     handler = _for_load(path, name, abstract, context)
     folder = _folder(path, name, context)
     as_one_of = _incompatible(name, handler) if is_one_of else contextlib.nullcontext()
