@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from .._errors import InvalidArgumentError
+from .._errors import InvalidArgumentError, failure
 from .._jax._single_replica import SingleReplica
 from .._jobs._job import Job
 from .._load._opening import TrustedKeys
@@ -101,7 +101,7 @@ class Options:
     damaged.
     """
     lost_files: Literal["warn", "error"] = field(default="warn", metadata=_calls("load open convert"))
-    """What a checkpoint does that has lost files but can still be read."""
+    """The treatment of a checkpoint that has lost files and can still be read."""
     ignore_seal: bool = field(default=False, metadata=_calls("load open verify"))
     """Read a sealed checkpoint that was changed on purpose."""
     trusted_keys: TrustedKeys = field(default=None, metadata=_calls("load open verify"))
@@ -126,7 +126,8 @@ def options(**settings: Any) -> Iterator[Options]:
     known = [each.name for each in fields(Options)]
     for name in settings:
         if name not in known:
-            raise InvalidArgumentError(f"options() has no field {name!r}\n  help: the fields are: {', '.join(known)}")
+            help = f"the fields are: {', '.join(known)}"
+            raise failure(InvalidArgumentError, f"options() has no field {name!r}", help=help)
     token = _block.set(replace(_block.get(), **settings))
     try:
         yield _block.get()
