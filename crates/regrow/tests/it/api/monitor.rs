@@ -156,7 +156,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cancelled_overwrite_leaves_the_old_one(at_bytes in 0..3 * 4 * LEN_ELEMENTS) {
+    fn a_cancelled_overwrite_leaves_the_old_checkpoint(at_bytes in 0..3 * 4 * LEN_ELEMENTS) {
         let small: BTreeMap<String, Vec<f32>> = BTreeMap::from([("a".to_owned(), vec![1.0; 10])]);
         for (name, options, suffix) in layouts() {
             let folder = tempfile::tempdir().unwrap();
@@ -200,7 +200,7 @@ fn every_layout_counts_its_bytes() {
 }
 
 #[test]
-fn the_hooks_error_is_the_errors_own() {
+fn the_error_of_the_hook_is_returned() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step_1");
     let refuse_at = |at: u64| {
@@ -256,7 +256,7 @@ fn the_hook_is_called_at_most_twenty_times_a_second_and_at_the_end() {
 }
 
 #[test]
-fn cancelled_work_does_not_begin() {
+fn cancelled_before_the_start_no_work_begins() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step_1");
     regrow::save(&path, &plain_tree()).unwrap();

@@ -195,7 +195,7 @@ fn regions_are_parts_of_the_leaves_in_every_layout() {
 }
 
 #[test]
-fn more_runs_than_fit_a_window_come_as_they_are() {
+fn regions_beyond_one_window_are_read_right() {
     let tree = dict(vec![
         ("a".into(), array(Dtype::UInt8, &[40_000, 8], 1)),
         ("b".into(), array(Dtype::UInt8, &[3], 2)),
@@ -216,7 +216,7 @@ fn more_runs_than_fit_a_window_come_as_they_are() {
 }
 
 #[test]
-fn regions_that_are_the_same_in_one_band_come_as_they_are() {
+fn regions_equal_in_one_band_are_read_right() {
     // Three bands of 8 MiB: in the second one the regions want the same, in the others not.
     let rows = 5_000;
     let tree = dict(vec![("w".into(), array(Dtype::UInt8, &[rows, 4096], 1))]);
@@ -267,7 +267,7 @@ fn an_impossible_region_is_refused_with_its_leaf() {
 }
 
 #[test]
-fn damage_is_seen_where_it_is_and_nowhere_else() {
+fn only_regions_that_meet_damage_are_errors() {
     let tree = dict(vec![("w".into(), array(Dtype::UInt8, &[4000, 4096], 1))]);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");

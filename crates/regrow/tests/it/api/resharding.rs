@@ -204,7 +204,7 @@ fn a_plan_costs_only_the_devices_it_touches() {
 }
 
 #[test]
-fn ten_thousand_leaves_take_as_many_steps_as_their_kinds_say() {
+fn a_plan_of_ten_thousand_leaves_shares_the_steps_of_equal_leaves() {
     let kinds = llama();
     let (from, to) = ([4, 256, 4], [16, 64, 4]);
     let (mut steps, mut expected) = (0, 0);

@@ -58,7 +58,7 @@ fn every_entry_that_orbax_wrote_is_written_again_to_the_byte() {
 }
 
 #[test]
-fn other_orders_unknown_members_and_nonsense_come_back_as_they_were() {
+fn unknown_members_and_their_order_are_kept() {
     for text in [
         r#"{"shape":[2],"sharding_type":"NamedSharding","axis_names":["x"],"partition_spec":["x"]}"#,
         r#"{"sharding_type":"NamedSharding","shape":[2],"axis_names":["x"],"partition_spec":[["x"],[],null],"memory_kind":"device"}"#,
@@ -442,7 +442,7 @@ fn holes_and_overlaps_are_named() {
 }
 
 #[test]
-fn regions_lie_on_a_regular_grid_or_do_not() {
+fn regular_grids_of_regions_are_recognised() {
     let regions = |axes: &[&[u64]]| {
         let mut all: Vec<(Vec<u64>, Vec<u64>)> = vec![(Vec::new(), Vec::new())];
         for bounds in axes {

@@ -60,7 +60,7 @@ fn every_layout_has_the_same_statistics() {
 }
 
 #[test]
-fn a_sample_is_spread_and_says_how_much_it_is() {
+fn a_sample_is_spread_and_gives_its_size() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
     save(&path, &dict([("long", floats((0..100_000).map(|i| i as f32))), ("short", floats([1.0; 10]))]))
@@ -86,7 +86,7 @@ fn a_sample_is_spread_and_says_how_much_it_is() {
 }
 
 #[test]
-fn some_leaves_and_some_histograms() {
+fn patterns_select_leaves_and_histograms() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
     let leaves =

@@ -302,7 +302,7 @@ fn a_failed_attempt_does_not_disturb_the_next() {
 }
 
 #[test]
-fn the_same_target_again_and_again() {
+fn ranks_meet_again_at_the_same_target() {
     for (at, _folder) in places("saved-twice") {
         on_ranks(3, |rank| {
             for round in 0..5 {
@@ -460,7 +460,7 @@ fn storage_that_is_not_shared_is_an_error_and_leaves_no_files() {
 }
 
 #[test]
-fn a_bucket_is_shared() {
+fn ranks_meet_in_a_bucket() {
     for (at, _folder) in places("bucket-shared") {
         on_ranks(2, |rank| {
             let target = at.join("runs/step_1");

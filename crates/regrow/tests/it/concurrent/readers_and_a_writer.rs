@@ -322,7 +322,7 @@ fn readers_beside_a_writer_see_one_whole_checkpoint() {
 /// Overwrites of one step, and a step that comes and goes: neither makes the folder of steps less
 /// than it is.
 #[test]
-fn every_step_that_stays_is_seen_beside_a_writer() {
+fn a_reader_beside_a_writer_lists_every_kept_step() {
     const SAVES: usize = if TWO_STEPS { 0 } else { 200 };
     let tree = || {
         let mut build = TreeBuilder::new();
@@ -374,7 +374,7 @@ fn every_step_that_stays_is_seen_beside_a_writer() {
 }
 
 #[test]
-fn a_base_that_is_replaced_gives_the_new_checkpoint_nothing_of_another() {
+fn a_base_replaced_during_a_save_gives_no_mixed_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let (base, next) = (folder.path().join("base"), folder.path().join("next"));
     let case = &cases()[0];
@@ -428,7 +428,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 /// The rule for the default layout, whose every file has a record: a file of another checkpoint
 /// under the same name is found, and no reader gets its numbers.
 #[test]
-fn a_file_of_another_checkpoint_is_found_whichever_it_is() {
+fn any_file_of_another_checkpoint_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     for case in cases().iter().take(2) {

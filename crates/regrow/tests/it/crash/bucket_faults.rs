@@ -120,7 +120,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn for_any_faults_of_a_bucket_a_checkpoint_is_the_old_or_the_new_one(
+    fn random_faults_leave_the_old_or_the_new_checkpoint(
         faults in prop::collection::vec(fault(), 1..4),
         layout in prop::sample::select(vec!["regrow", "orbax", "safetensors", "npy", "flax"]),
     ) {
@@ -190,7 +190,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases() / 2, max_shrink_iters: 10, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn for_any_faults_of_a_bucket_a_copy_is_complete_or_the_target_unchanged(
+    fn random_faults_leave_a_copy_complete_or_the_target_unchanged(
         faults in prop::collection::vec(fault(), 1..4),
         layout in prop::sample::select(vec!["regrow", "orbax", "safetensors", "npy", "flax", "pytree_data"]),
         way in prop::sample::select(vec![Way::ToBucket, Way::FromBucket, Way::Within]),

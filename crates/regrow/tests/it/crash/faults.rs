@@ -242,7 +242,7 @@ fn below(folder: &Path) -> usize {
 }
 
 #[test]
-fn a_folder_is_synced_before_it_has_its_name_and_the_one_above_afterwards() {
+fn a_folder_is_synced_before_its_rename_and_its_parent_after() {
     for overwrite in [false, true] {
         let mut calls = Vec::new();
         // Killed at each of them in turn, which says its name.

@@ -45,7 +45,7 @@ impl Drop for Mount {
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_full_disk_shows_before_anything_is_written() {
+fn a_full_disk_is_an_error_before_the_first_write() {
     // Without a mount of its own: more than any disk has left.
     let mount = Mount::new("size=8m");
     let elsewhere = tempfile::tempdir().unwrap();

@@ -329,7 +329,7 @@ fn repair_does_not_commit_an_unfinished_save() {
 /// Another process saves to the path when all damage has been found, and before any of it is
 /// repaired: over the checkpoint, or after it was removed.
 #[test]
-fn a_checkpoint_that_takes_the_path_is_left_alone() {
+fn repair_leaves_a_newer_checkpoint_alone() {
     let (server, root) = bucket();
     let near = memory_folder().unwrap();
     let cases = [("regrow", true), ("npy", true), ("orbax", true), ("regrow", false), ("safetensors", true)];
@@ -380,7 +380,7 @@ fn a_checkpoint_that_takes_the_path_is_left_alone() {
 /// The same to a checkpoint of items, when the first of them has been read: nothing is damaged, and
 /// all of the new ones is other bytes.
 #[test]
-fn items_that_take_the_path_are_left_alone() {
+fn repair_leaves_newer_items_alone() {
     let (server, root) = bucket();
     let near = memory_folder().unwrap();
     let save = |at: &Location, first: u8, overwrite: bool| -> regrow::Result<()> {

@@ -240,7 +240,7 @@ fn the_index_can_be_lost_in_one_of_its_copies() {
 }
 
 #[test]
-fn a_check_writes_nothing() {
+fn a_dry_run_writes_no_file() {
     let root = memory_folder().unwrap();
     for (name, path) in checkpoints(root.path()) {
         let folder = path.parent().unwrap();
@@ -263,7 +263,7 @@ fn a_check_writes_nothing() {
 }
 
 #[test]
-fn a_save_brings_its_parity_in_every_storage() {
+fn a_save_writes_its_parity_in_every_storage() {
     let folder = tempfile::tempdir().unwrap();
     let mut roots = vec![Location::local(folder.path()), "memory://parity/runs".to_location().unwrap()];
     roots.extend(crate::common::buckets::buckets("parity"));
@@ -577,7 +577,7 @@ fn a_killed_repair_makes_nothing_worse() {
 }
 
 #[test]
-fn the_step_that_is_asked_for_gets_the_parity() {
+fn only_the_requested_step_gets_parity() {
     let root = memory_folder().unwrap();
     for step in ["1", "2"] {
         regrow::save_with(root.path().join(step), &small_tree(), &options(&Layout::default())).unwrap();

@@ -224,7 +224,7 @@ fn verify_bytes(bytes: &[u8], name: &str) -> bool {
 }
 
 #[test]
-fn another_archive_under_the_name_is_noticed() {
+fn a_replaced_archive_is_an_error() {
     for (pack, kind) in KINDS {
         let folder = tempfile::tempdir().unwrap();
         let pack_of = |fill: u8| {
@@ -256,7 +256,7 @@ fn another_archive_under_the_name_is_noticed() {
 }
 
 #[test]
-fn names_alone_make_no_archive() {
+fn a_file_named_like_an_archive_is_not_one() {
     let folder = tempfile::tempdir().unwrap();
     // A checkpoint folder of such a name is a folder, and so is one with steps.
     for name in ["x.tar", "runs.zip/1", "runs.zip/2.tar"] {

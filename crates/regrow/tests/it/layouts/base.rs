@@ -201,7 +201,7 @@ impl ArraySource for Counting {
 }
 
 #[test]
-fn a_leaf_that_changed_costs_one_piece_and_one_that_is_linked_one_look() {
+fn a_changed_leaf_costs_one_write_and_a_linked_leaf_one_lookup() {
     const LEN_BYTES: u64 = 4 << 20;
     const PIECE_LEN_BYTES: u64 = 256 << 10;
     let folder = tempfile::tempdir().unwrap();

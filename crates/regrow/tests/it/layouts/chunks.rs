@@ -176,7 +176,7 @@ fn impossible_chunks_are_refused_before_a_write() {
 }
 
 #[test]
-fn another_tools_name_of_an_option_is_an_error_with_the_options_own() {
+fn an_option_name_of_another_tool_is_an_error_with_the_right_name() {
     for (layout, other, own, value) in [
         ("orbax", "use_ocdbt", "ocdbt", json!(false)),
         ("orbax", "use_zarr3", "zarr3", json!(true)),

@@ -88,7 +88,7 @@ fn a_dry_run_gives_the_errors_of_the_run() {
 }
 
 #[test]
-fn the_default_layout_is_checked_too() {
+fn a_dry_run_checks_the_default_layout() {
     let folder = tempfile::tempdir().unwrap();
     let source = source(folder.path(), &tree(&[(&["w"], Leaf { kind: LeafKind::Bytes, ..leaf_of_bytes() })]));
     let options = options("regrow", r#"{"strict": true}"#);

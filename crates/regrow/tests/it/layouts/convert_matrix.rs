@@ -194,7 +194,7 @@ fn check_law(before: &Tree<Leaf>, after: &Tree<Leaf>, losses: &[Loss], what: &st
 }
 
 #[test]
-fn every_pair_of_layouts_and_back() {
+fn a_tree_survives_every_pair_of_layouts() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("source");
     save(&source, &rich()).unwrap();

@@ -178,7 +178,7 @@ mod calls {
     }
 
     #[test]
-    fn steps_can_be_deleted_where_there_is_no_room_to_say_so() {
+    fn steps_can_be_deleted_on_a_full_disk() {
         let template = template();
         let root = template.path().join("run");
         let ended = child(&root, Work::Tidy).env(NO_ROOM, "1").output().unwrap();

@@ -313,7 +313,7 @@ fn files_of_others_in_a_step_are_left_alone() {
 }
 
 #[test]
-fn the_pointer_spares_a_long_list_and_is_not_believed_otherwise() {
+fn the_pointer_saves_a_long_list_and_is_only_a_hint() {
     for (root, _folder) in places("pointer") {
         let steps = Steps::new(&root, None).unwrap();
         save(&steps, 1);

@@ -126,7 +126,7 @@ fn storages_with_leases(test: &str) -> Vec<Location> {
 }
 
 #[test]
-fn waiting_ends_with_a_step_or_with_the_time() {
+fn waiting_ends_with_a_step_or_a_timeout() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("run");
     let steps = Steps::new(&root, None).unwrap();
@@ -157,7 +157,7 @@ fn waiting_ends_with_a_step_or_with_the_time() {
 /// steps that it has seen are deleted.
 #[cfg(feature = "cloud")]
 #[test]
-fn steps_that_all_go_while_they_are_looked_at_are_followed_by_newer_ones() {
+fn a_reader_lists_again_if_all_steps_are_deleted_meanwhile() {
     use regrow::location::StorageOptions;
     use regrow_testkit::object_server::ObjectServer;
 

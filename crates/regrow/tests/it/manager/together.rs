@@ -76,7 +76,7 @@ fn all_ranks_save_and_restore_the_step_of_rank_0() {
 }
 
 #[test]
-fn one_writes_and_a_second_job_is_refused_in_all_its_processes() {
+fn a_second_job_is_refused_in_all_its_processes() {
     let root = "memory://manager-job-refused/run".to_location().unwrap();
     let alone = Manager::new(&root, ManagerOptions::default()).unwrap();
     let refused = on_ranks(RANKS, |rank| Manager::new(&root, of_rank("refused", rank)).unwrap_err());
@@ -162,7 +162,7 @@ fn a_step_that_one_rank_cannot_restore_no_rank_restores() {
 }
 
 #[test]
-fn items_that_one_process_cannot_restore_none_takes() {
+fn a_step_whose_items_one_rank_cannot_restore_no_rank_restores() {
     let folder = tempfile::tempdir().unwrap();
     let root = Location::local(folder.path().join("run"));
     let told = on_ranks(RANKS, |rank| {

@@ -169,7 +169,7 @@ impl Unsealed {
 }
 
 #[test]
-fn every_flipped_bit_is_seen() {
+fn every_flipped_bit_is_found() {
     let folder = memory_folder().unwrap();
     let flips = std::env::var(FLIPS_VARIABLE).map_or(FLIPS, |text| text.parse().unwrap());
     println!(
@@ -204,7 +204,7 @@ fn every_flipped_bit_is_seen() {
 }
 
 #[test]
-fn cut_lost_swapped_and_added_files_are_seen() {
+fn cut_lost_swapped_and_added_files_are_found() {
     let folder = memory_folder().unwrap();
     for (name, path) in unprotected(folder.path()) {
         let good = contents(&regrow::engine::load(&path).unwrap());
@@ -229,7 +229,7 @@ fn cut_lost_swapped_and_added_files_are_seen() {
 /// Two databases, of the same length and each with a sound checksum of its own, in each other's
 /// place: what a CRC-32C of the whole file would not tell apart.
 #[test]
-fn the_files_of_another_checkpoint_are_seen() {
+fn the_files_of_another_checkpoint_are_found() {
     let folder = memory_folder().unwrap();
     let layout = Layout::from_name("orbax", serde_json::Value::Null).unwrap();
     for name in ["a", "b"] {
@@ -403,7 +403,7 @@ fn a_step_has_a_seal_of_its_own() {
 }
 
 #[test]
-fn a_damaged_checkpoint_is_not_sealed_and_a_seal_that_cannot_be_written_says_so() {
+fn damaged_checkpoints_and_failed_writes_give_no_seal() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
     let layout = Layout::from_name("orbax", serde_json::Value::Null).unwrap();

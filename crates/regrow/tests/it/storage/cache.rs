@@ -177,7 +177,7 @@ fn damage_to_any_block_is_found_and_mended() {
 }
 
 #[test]
-fn the_bound_holds_and_the_oldest_go_first() {
+fn the_cache_stays_within_its_bound() {
     let setting = Setting::new();
     let bound = 2 << 20;
     let cache = || setting.cache().with_len_max_bytes(bound);
@@ -284,7 +284,7 @@ fn a_world_writable_folder_is_refused() {
 }
 
 #[test]
-fn local_paths_and_memory_are_read_as_before() {
+fn local_paths_and_memory_are_not_cached() {
     let setting = Setting::new();
     let folder = tempfile::tempdir().unwrap();
     for path in [Location::local(folder.path().join("x")), "memory://cache/x".to_location().unwrap()] {

@@ -174,7 +174,7 @@ fn every_layout_goes_from_every_storage_to_every_other() {
 }
 
 #[test]
-fn an_overwrite_replaces_all_of_it_and_only_checkpoints() {
+fn an_overwrite_by_a_copy_replaces_only_checkpoints() {
     for (root, _folder) in storages("copy-overwrite") {
         for (at, (layout, suffix)) in layouts().into_iter().enumerate() {
             let (source, target) = (root.join(format!("s{at}{suffix}")), root.join(format!("t{at}{suffix}")));

@@ -127,7 +127,7 @@ fn a_folder_of_several_layouts_is_refused() {
 }
 
 #[test]
-fn an_overwrite_keeps_files_of_users() {
+fn an_overwrite_refuses_files_that_are_no_checkpoint() {
     let root = tempfile::tempdir().unwrap();
     let path = |name: &str| root.path().join(name);
     fs::write(path("thesis.pdf"), b"%PDF-1.7 years of work").unwrap();

@@ -60,7 +60,7 @@ fn listing(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_name_that_is_saved_to_opens_again() {
+fn every_accepted_target_name_opens_again() {
     let long = |len: usize| "n".repeat(len);
     let stems = [
         "plain".to_owned(),
@@ -139,7 +139,7 @@ fn nothing_is_saved_inside_a_checkpoint() {
 }
 
 #[test]
-fn a_users_files_beside_a_checkpoint_keep_it_from_being_replaced() {
+fn an_overwrite_refuses_a_folder_with_files_of_users() {
     for (layout, suffix) in layouts() {
         let root = tempfile::tempdir().unwrap();
         let target = root.path().join(format!("ckpt{suffix}"));
@@ -160,7 +160,7 @@ fn a_users_files_beside_a_checkpoint_keep_it_from_being_replaced() {
 }
 
 #[test]
-fn addresses_are_refused_by_everything_that_takes_a_path() {
+fn unknown_addresses_are_refused_by_every_call() {
     let root = tempfile::tempdir().unwrap();
     let sound = root.path().join("sound");
     save(&sound, &tree()).unwrap();

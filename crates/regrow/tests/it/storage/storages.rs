@@ -64,7 +64,7 @@ fn every_layout_loads_as_saved_from_every_storage() {
 }
 
 #[test]
-fn an_overwrite_replaces_all_of_it() {
+fn an_overwrite_replaces_the_whole_checkpoint() {
     for (root, _folder) in storages("overwrite") {
         for (at, (layout, suffix)) in layouts().into_iter().enumerate() {
             let path = root.join(format!("x{at}{suffix}"));
@@ -239,7 +239,7 @@ mod requests {
     }
 
     #[test]
-    fn the_default_layout_opens_with_one_list_and_one_read_and_loads_in_few() {
+    fn the_default_layout_opens_with_one_list_and_one_read() {
         let server = ObjectServer::start().unwrap();
         let path = bucket(&server).join("x");
         save_with(&path, &tree(1), &SaveOptions::default()).unwrap();
@@ -258,7 +258,7 @@ mod requests {
     }
 
     #[test]
-    fn other_layouts_open_with_few_requests_however_many_leaves_they_have() {
+    fn other_layouts_open_with_few_requests_for_any_number_of_leaves() {
         let server = ObjectServer::start().unwrap();
         let root = bucket(&server);
         for (at, (layout, suffix)) in layouts().into_iter().enumerate() {

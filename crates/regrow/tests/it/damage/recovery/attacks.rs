@@ -51,7 +51,7 @@ fn checksums_of_damaged_files_prove_nothing() {
 }
 
 #[test]
-fn nothing_unfinished_is_removed_before_the_checkpoint_is_whole() {
+fn temporary_files_stay_until_the_checkpoint_is_whole() {
     let root = memory_folder().unwrap();
     let left = root.path().join("7.orbax-checkpoint-tmp-12");
     regrow::save_with(root.path().join("x"), &small_tree(), &options(&Layout::default())).unwrap();
@@ -251,7 +251,7 @@ fn parity_does_not_follow_links_out_of_the_folder() {
 /// Another process saves to the path when all damage has been found, and before any of it is
 /// repaired.
 #[test]
-fn a_checkpoint_that_takes_the_path_is_left_alone() {
+fn repair_leaves_a_newer_checkpoint_alone() {
     let root = memory_folder().unwrap();
     let large = |step| tree_with(array(Dtype::Float32, &[600, 100], step));
     for (name, layout, by_parity) in

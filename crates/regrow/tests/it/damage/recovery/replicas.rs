@@ -95,7 +95,7 @@ fn the_seal_of_other_files_is_not_taken() {
 }
 
 #[test]
-fn the_newest_step_is_repaired_where_it_cannot_even_be_opened() {
+fn a_newest_step_that_does_not_open_is_repaired() {
     let root = memory_folder().unwrap();
     for (name, layout) in [("a", Layout::default()), ("b", layout("orbax", "{}"))] {
         let run = root.path().join(name);

@@ -176,7 +176,7 @@ fn an_uncommitted_save_leaves_no_files() {
 }
 
 #[test]
-fn a_name_is_given_once() {
+fn an_item_name_is_used_once() {
     let folder = tempfile::tempdir().unwrap();
     let begin = || begin(folder.path().join("1")).unwrap();
     let again = |save: &ItemsSave, name: &str| save.json(name, &json!({})).unwrap_err().kind();
@@ -261,7 +261,7 @@ fn links_in_the_folder_of_a_handler_are_refused() {
 }
 
 #[test]
-fn a_file_of_another_program_is_left_alone() {
+fn an_overwrite_refuses_a_folder_with_files_of_users() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("1");
     let save = begin(&path).unwrap();

@@ -48,7 +48,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn damage_anywhere_ends_in_an_outcome() {
+fn damaged_fixtures_load_or_are_an_error() {
     let (mut noticed, mut tried) = (0, 0);
     for fixture in fixture_names() {
         let files = files_below(&checkpoint(&fixture));

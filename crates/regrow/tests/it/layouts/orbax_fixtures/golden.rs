@@ -228,7 +228,7 @@ fn is_damaged(expected: &Value) -> bool {
 }
 
 #[test]
-fn every_item_of_every_fixture() {
+fn every_item_of_every_fixture_loads_as_orbax_says() {
     let mut arrays = 0;
     for fixture in fixture_names() {
         let expected = expected(&fixture);
