@@ -160,10 +160,7 @@ class MmapSaver(AbstractSaver):
 
     def _load_catalog(self) -> None:
         models, experiments, faults = self._store.catalog()
-        self.model_ids = {
-            number: {"is_featurized": int(featurized), "is_finalized": int(finalized)}
-            for number, featurized, finalized in models
-        }
+        self.model_ids = {number: _flags(featurized, finalized) for number, featurized, finalized in models}
         self.experiments = json.loads(experiments)
         for fault in faults:
             self.logger.warning(f"A file of the store cannot be used: {fault}")
@@ -189,8 +186,7 @@ class MmapSaver(AbstractSaver):
         if model_id in self.model_ids and not _allow_featurizing_already_registered:
             raise ModelIDException(f"model id {model_id} is already registered. Check {self.save_dir}")
         self._close_train()
-        featurized, finalized = self._store.register(model_id, bool(_allow_featurizing_already_registered))
-        self.model_ids[model_id] = {"is_featurized": int(featurized), "is_finalized": int(finalized)}
+        self.model_ids[model_id] = _flags(*self._store.register(model_id, bool(_allow_featurizing_already_registered)))
         self.load_current_store(model_id)
 
     def init_store(self, model_id: int) -> None:
@@ -199,7 +195,7 @@ class MmapSaver(AbstractSaver):
         self._close_train()
         self._store.reset_arrays(model_id)
         if model_id in self.model_ids:
-            self.model_ids[model_id] = {"is_featurized": 0, "is_finalized": 0}
+            self.model_ids[model_id] = _flags(False, False)
         self.load_current_store(model_id)
 
     def load_current_store(
@@ -240,7 +236,7 @@ class MmapSaver(AbstractSaver):
             self._store.model(model_id),
             writable,
             self.logger,
-            before_plain=lambda: self._unfinalize(model_id),
+            before_plain=partial(_unfinalize, self._store, self.model_ids, model_id),
             before_undone=partial(_unfeaturize, self._store, self.model_ids, model_id),
             marks_itself=False,
         )
@@ -267,12 +263,14 @@ class MmapSaver(AbstractSaver):
         if mode == "w+":
             self._store.init_experiment(exp_name, num_targets, model_id, True)
         writable = mode != "r"
+        unfinalize = partial(_unfinalize_scores, self._store, self.experiments, exp_name)
         opened = OpenArrays(
             self._store.experiment(exp_name, num_targets, model_id),
             writable,
             self.logger,
-            before_plain=lambda: self._unfinalize_scores(exp_name),
-            before_undone=partial(_targets_undone, self._store, self.experiments, exp_name),
+            before_plain=unfinalize,
+            # Scores stay final while targets are written again.
+            before_undone=lambda keep_final: None if keep_final else unfinalize(),
             marks_itself=True,
         )
         arrays = opened.arrays
@@ -300,8 +298,7 @@ class MmapSaver(AbstractSaver):
                 flags["is_featurized"] = 0
                 return
             self._train[1].flush()
-        featurized, finalized = self._store.write_flags(model_id, bool(flags["is_finalized"]))
-        flags.update(is_featurized=int(featurized), is_finalized=int(finalized))
+        flags.update(_flags(*self._store.write_flags(model_id, bool(flags["is_finalized"]))))
 
     def init_experiment(self, exp_name: str, num_targets: int, model_id: int) -> None:
         """Starts an experiment for a model, or joins it: existing scores are kept.
@@ -382,8 +379,7 @@ class MmapSaver(AbstractSaver):
             model_id, opened = self._train
             flags = self.model_ids.get(model_id)
             if flags is not None and not flags["is_featurized"] and opened.native.count_done() == self.train_set_size:
-                featurized, finalized = self._store.write_flags(model_id, bool(flags["is_finalized"]))
-                flags.update(is_featurized=int(featurized), is_finalized=int(finalized))
+                flags.update(_flags(*self._store.write_flags(model_id, bool(flags["is_finalized"]))))
 
     def close(self) -> None:
         """Flushes, and lets go of all arrays, also if they cannot be flushed."""
@@ -432,14 +428,6 @@ class MmapSaver(AbstractSaver):
             self.current_store.update(dict.fromkeys((f"{exp_name}_grads", f"{exp_name}_scores")))
         self._targets = None
         self._open.pop("targets", None)
-
-    def _unfinalize(self, model_id: int) -> None:
-        self._store.unfinalize(model_id)
-        if model_id in self.model_ids:
-            self.model_ids[model_id]["is_finalized"] = 0
-
-    def _unfinalize_scores(self, exp_name: str) -> None:
-        _unfinalize_scores(self._store, self.experiments, exp_name)
 
     def _merge_experiments(self) -> None:
         """The experiments on disk, also those of other processes."""
@@ -505,11 +493,21 @@ def _revoke(array: Any) -> None:
         array.revoke()
 
 
+def _flags(featurized: bool, finalized: bool) -> dict[str, int]:
+    return {"is_featurized": int(featurized), "is_finalized": int(finalized)}
+
+
+def _unfinalize(store: _native.TrakStore, model_ids: dict[int, dict[str, int]], model_id: int) -> None:
+    store.unfinalize(model_id)
+    if model_id in model_ids:
+        model_ids[model_id]["is_finalized"] = 0
+
+
 def _unfeaturize(
     store: _native.TrakStore, model_ids: dict[int, dict[str, int]], model_id: int, keep_final: bool
 ) -> None:
-    """Takes back that a model is featurized, and unless `keep_final` finalized, before its rows
-    are no longer done.
+    """Removes the flag of a model that is featurized, and unless `keep_final` the flag that it is
+    finalized, before its rows become not done.
     """
     store.take_back_flags(model_id, keep_final)
     if model_id in model_ids:
@@ -518,37 +516,28 @@ def _unfeaturize(
             model_ids[model_id]["is_finalized"] = 0
 
 
-def _targets_undone(
-    store: _native.TrakStore, experiments: dict[str, dict[str, Any]], exp_name: str, keep_final: bool
-) -> None:
-    """Takes back that scores are final, before targets are no longer done; not for targets that
-    are written again.
-    """
-    if not keep_final:
-        _unfinalize_scores(store, experiments, exp_name)
-
-
 def _unfinalize_scores(store: _native.TrakStore, experiments: dict[str, dict[str, Any]], exp_name: str) -> None:
     store.finalize_scores(exp_name, False, False)
     if exp_name in experiments:
         experiments[exp_name]["scores_finalized"] = 0
 
 
-def _count(value: Any, what: str) -> int:
+def _integer(value: Any, what: str) -> int:
     try:
-        number = operator.index(value)
+        return operator.index(value)
     except TypeError:
-        raise InvalidArgumentError(f"the {what} is an integer, not {value!r}") from None
+        raise InvalidArgumentError(f"{what} is an integer, not {value!r}") from None
+
+
+def _count(value: Any, what: str) -> int:
+    number = _integer(value, f"the {what}")
     if not 0 <= number < 2**63:
         raise InvalidArgumentError(f"the {what} is not negative, and has 63 bits at most: {number}")
     return number
 
 
 def _model_id(model_id: Any) -> int:
-    try:
-        number = operator.index(model_id)
-    except TypeError:
-        raise InvalidArgumentError(f"a model ID is an integer, not {model_id!r}") from None
+    number = _integer(model_id, "a model ID")
     if not -(2**63) <= number < 2**63:
         raise InvalidArgumentError(f"a model ID has 64 bits at most: {number}")
     return number

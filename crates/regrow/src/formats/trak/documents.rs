@@ -22,6 +22,7 @@ use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::orbax::json_text;
 use crate::store::local::regular::open_regular;
 use crate::store::read_opened_document;
+use crate::text::brief;
 
 /// The key of the identity in the file of a model's checkpoint.
 pub(super) const CHECKPOINT_KEY: &str = "checkpoint";
@@ -122,7 +123,7 @@ pub(super) fn read_object_up_to(path: &Path, max_len_bytes: u64) -> Result<Optio
             Value::Object(object) => Ok(Some(object)),
             other => Err(Error::corrupt("a JSON file holds something else than an object")
                 .in_file(path)
-                .expected("{...}", kind_of(&other))),
+                .expected("{...}", brief(&other.to_string()))),
         }
     };
     read().map_err(|error: Error| match error.kind() {
@@ -192,15 +193,4 @@ pub(super) fn write_flags(root: &Path, id: i64, flags: ModelFlags) -> Result<()>
 /// 0 or 1, or one of JSON's own.
 fn as_flag(value: &Value) -> Option<bool> {
     value.as_bool().or_else(|| value.as_i64().filter(|flag| (0..=1).contains(flag)).map(|flag| flag == 1))
-}
-
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a bool",
-        Value::Number(_) => "a number",
-        Value::String(_) => "text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
 }

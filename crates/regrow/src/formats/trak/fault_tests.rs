@@ -13,7 +13,7 @@ use super::tests::{metadata, name, records};
 use super::*;
 use crate::formats::trak::catalog::names_in;
 
-/// Damages a file.
+/// A name, and a function that damages a file.
 type Damage = (&'static str, fn(&Path));
 
 const DAMAGES: [Damage; 12] = [
@@ -75,7 +75,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// What opening and verifying say is wrong.
+/// The errors of opening and the findings of verifying.
 fn complaints(root: &Path) -> Vec<String> {
     match crate::verify(root) {
         Ok(report) => report.findings.iter().map(|finding| finding.error.to_string()).collect(),
@@ -83,7 +83,7 @@ fn complaints(root: &Path) -> Vec<String> {
     }
 }
 
-/// What is wrong with the advice on a store: it is followed, and everything is to be well then.
+/// Repairs the store as advised; then it must have no finding, and a second repair must do nothing.
 fn follow(root: &Path, complaints_before: &[String]) -> Result<(), String> {
     let wants_metadata = complaints_before.iter().any(|text| text.contains("metadata"));
     let with = Repair { metadata: wants_metadata.then(metadata), ..Repair::default() };
@@ -99,11 +99,11 @@ fn follow(root: &Path, complaints_before: &[String]) -> Result<(), String> {
 }
 
 #[test]
-fn repair_does_what_verify_says_that_it_does() {
+fn repair_mends_every_damage_that_verify_sends_to_it() {
     let sound = tempfile::tempdir().unwrap();
     finished(sound.path()).bind_checkpoint(0, "sha256:0").unwrap();
     let (mut advised, mut not_advised, mut broken) = (0, 0, Vec::new());
-    // The lock holds nothing, and verify does not look at it.
+    // The lock is an empty file, and verify does not read it.
     for file in files(sound.path()).into_iter().filter(|file| file != LOCK_FILE) {
         for has_record in [true, false] {
             for (what, damage) in DAMAGES {
@@ -114,8 +114,8 @@ fn repair_does_what_verify_says_that_it_does() {
                 }
                 damage(&folder.path().join(&file));
                 let before = complaints(folder.path());
-                // A complaint that repair cannot fix must not advise it; then all other complaints
-                // stay as well.
+                // A finding that repair cannot mend must not advise it. Then the other findings
+                // stay, too.
                 if before.is_empty() || !before.iter().all(|text| text.contains("`repair`")) {
                     not_advised += 1;
                     continue;
@@ -156,7 +156,7 @@ fn scores_without_a_record_are_a_leaf_a_note_and_a_finding() {
 }
 
 #[test]
-fn a_second_file_of_flags_is_seen() {
+fn a_second_file_of_flags_is_put_aside() {
     let flags = |id: &str, done: u8| json!({id: {"is_featurized": done, "is_finalized": done}}).to_string();
     for (file, text, is_finding) in [
         ("id_00.json", flags("0", 1), false),
@@ -202,7 +202,7 @@ fn a_second_file_of_flags_is_seen() {
 }
 
 #[test]
-fn what_killed_writers_left_goes_when_the_store_is_opened_and_a_living_one_keeps_its_own() {
+fn opening_removes_temporary_files_of_killed_writers_only() {
     let folder = tempfile::tempdir().unwrap();
     let store = finished(folder.path());
     let left = [

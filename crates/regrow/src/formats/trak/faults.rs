@@ -217,10 +217,10 @@ impl Survey {
             let error =
                 self.corrupt(&id_file(id), format!("model {id} has arrays, and no file of flags for it"));
             Some(error.help("the file was lost; `repair` adds it again"))
-        } else if rows.is_known && known.is_some_and(|known| known.is_featurized) && !rows.are_done() {
+        } else if rows.is_known && known.is_some_and(|known| known.is_featurized) && rows.done < rows.count {
             let what = format!("model {id} is flagged as featurized, but rows are missing");
             let expected = format!("{} rows done", rows.count);
-            let found = format!("{} in its mask", rows.done.len());
+            let found = format!("{} in its mask", rows.done);
             Some(self.corrupt(&id_file(id), what).expected(expected, found))
         } else {
             None
@@ -234,7 +234,7 @@ impl Survey {
         let was_deleted = !has_grads && features_condition != Condition::Missing;
         let was_finalized = known.map_or(was_deleted, |flags| flags.is_finalized);
         let wanted = |first_lost: Option<u64>| {
-            let is_featurized = rows.zero.is_empty() && rows.done_before(first_lost) == rows.count;
+            let is_featurized = rows.zero.is_empty() && rows.kept(first_lost) == rows.count;
             let is_whole = first_lost.or(features_condition.first_lost()).is_none();
             // Features that were computed from lost rows could be right or wrong.
             ModelFlags { is_featurized, is_finalized: was_finalized && is_featurized && is_whole }
@@ -283,27 +283,26 @@ impl Survey {
             }
         }
         for lost in unrecorded {
-            let fits = self.fits_together(&lost.name)?;
-            let error = || {
-                let what = if lost.has_targets { "targets" } else { "scores" };
-                let text = format!("experiment {:?} has {what} and no record", lost.name.as_str());
-                self.corrupt(EXPERIMENTS_FILE, text).help(match fits {
-                    true => "another process has lost it; `repair` adds it again",
-                    false => "and they are no arrays of this store's sizes: move their files away",
+            let name = lost.name.as_str();
+            let what = if lost.has_targets { "targets" } else { "scores" };
+            let finding = (lost.has_targets || lost.has_scores).then(|| {
+                let error =
+                    self.corrupt(EXPERIMENTS_FILE, format!("experiment {name:?} has {what} and no record"));
+                error.help(match lost.num_targets {
+                    Some(_) => "another process has lost it; `repair` adds it again",
+                    None => "and they are no arrays of a store: move their files away",
                 })
-            };
-            let remedy = lost.num_targets.map(|num_targets| match fits {
-                false => Remedy::Refuse(error()),
-                true => Remedy::SetRecord {
-                    name: lost.name.as_str().to_owned(),
-                    record: Some(
-                        Experiment { num_targets, scores_finalized: false }
-                            .to_record(&self.root.join(lost.name.scores_file())),
-                    ),
-                    said: Some(format!("{:?} added, its scores are not final", lost.name.as_str())),
-                },
             });
-            faults.push(Fault { finding: lost.is_lost().then(error), remedy });
+            let Some(num_targets) = lost.num_targets else {
+                faults.extend(finding.map(Fault::found));
+                continue;
+            };
+            let experiment = Experiment { num_targets, scores_finalized: false };
+            let record = experiment.to_record(&self.root.join(lost.name.scores_file()));
+            let said = Some(format!("{name:?} added, its scores are not final"));
+            let remedy = Remedy::SetRecord { name: name.to_owned(), record: Some(record.clone()), said };
+            faults.push(Fault::new(finding, remedy));
+            self.experiment(&lost.name, experiment, &record, &mut faults)?;
         }
         Ok(faults)
     }
@@ -352,12 +351,12 @@ impl Survey {
                 continue;
             }
             // No mark at all: TRAK wrote the targets, and does not record which.
-            let is_partial = !rows.done.is_empty() && !rows.are_done();
+            let is_partial = rows.done > 0 && rows.done < rows.count;
             if experiment.scores_finalized && flags.is_finalized && is_partial {
                 let what =
                     format!("scores of {:?} are flagged as final, but targets are missing", name.as_str());
                 let expected = format!("{targets} targets done");
-                let error = self.corrupt(&mask.file, what).expected(expected, rows.done.len());
+                let error = self.corrupt(&mask.file, what).expected(expected, rows.done);
                 of_arrays.push(Fault::found(error));
             }
             self.unmark(mask, rows, condition.first_lost(), &mut of_arrays);
@@ -510,33 +509,12 @@ impl Survey {
 
     /// Whether a process was killed while it started an experiment: it makes the arrays, the mask
     /// first, and adds the record last. No target is done then, and a new start goes on from there.
-    pub(super) fn is_barely_begun(&self, id: i64, name: &ExperimentName) -> bool {
+    fn is_barely_begun(&self, id: i64, name: &ExperimentName) -> bool {
         self.marked_rows(&name.targets_file(id)) == Some(0)
     }
 
     pub(super) fn spec_of(&self, file: &str) -> Result<ArraySpec> {
         ArrayFile::spec_of(&self.root.join(file))
-    }
-
-    /// Whether the readable arrays of an experiment fit the store, and each other's number of
-    /// targets.
-    fn fits_together(&self, name: &ExperimentName) -> Result<bool> {
-        let scores = self.spec_of(&name.scores_file()).ok();
-        let of_models = |file: &dyn Fn(i64) -> String| -> Vec<ArraySpec> {
-            self.folders.iter().filter_map(|&id| self.spec_of(&file(id)).ok()).collect()
-        };
-        let grads = of_models(&|id| name.grads_file(id));
-        let masks = of_models(&|id| name.targets_file(id));
-        let by_scores = scores.filter(|found| *found == self.parameters.scores(name, found.columns).spec);
-        let by_targets = grads.first().or(masks.first()).map(|spec| spec.rows);
-        let Some(targets) = by_scores.map(|found| found.columns).or(by_targets) else { return Ok(false) };
-        let (grads_spec, mask_spec) = (
-            self.parameters.target_grads(0, name, targets).spec,
-            self.parameters.target_mask(0, name, targets).spec,
-        );
-        Ok(scores.is_none_or(|found| found == self.parameters.scores(name, targets).spec)
-            && grads.iter().all(|found| *found == grads_spec)
-            && masks.iter().all(|found| *found == mask_spec))
     }
 
     /// The condition of an array. An array that cannot be mended is a fault that `repair` refuses.
@@ -568,7 +546,8 @@ impl Survey {
             mask_is_lost: condition.first_lost().is_some(),
             conditions,
             count: mask.spec.rows,
-            done: Vec::new(),
+            done: 0,
+            done_before_loss: 0,
             odd: Vec::new(),
             zero: Vec::new(),
         };
@@ -578,9 +557,13 @@ impl Survey {
         }
         // A mask of other sizes is a fault already.
         let Ok(array) = self.open(mask) else { return Ok(rows) };
+        let first_lost = conditions.into_iter().filter_map(Condition::first_lost).min();
         let read = array.for_each_number(|row, number| match number {
             0 => {}
-            1 => rows.done.push(row),
+            1 => {
+                rows.done += 1;
+                rows.done_before_loss += u64::from(first_lost.is_none_or(|lost| row < lost));
+            }
             _ => rows.odd.push(row),
         });
         if let Err(error) = read {
@@ -663,7 +646,10 @@ struct MaskedRows<const N: usize> {
     conditions: [Condition; N],
     /// Rows of the mask.
     count: u64,
-    done: Vec<u64>,
+    /// Rows that are marked as done.
+    done: u64,
+    /// Those before the first row that is lost of any array.
+    done_before_loss: u64,
     /// Rows that hold neither 0 nor 1.
     odd: Vec<u64>,
     /// Rows that are done, hold zeros only, and are to be computed again.
@@ -671,12 +657,13 @@ struct MaskedRows<const N: usize> {
 }
 
 impl<const N: usize> MaskedRows<N> {
-    fn are_done(&self) -> bool {
-        self.done.len() as u64 == self.count
-    }
-
-    fn done_before(&self, first_lost: Option<u64>) -> u64 {
-        self.done.partition_point(|row| first_lost.is_none_or(|lost| *row < lost)) as u64
+    /// How many rows stay done. Lost arrays have `first_lost` 0, or the first lost row of all.
+    fn kept(&self, first_lost: Option<u64>) -> u64 {
+        match first_lost {
+            None => self.done,
+            Some(0) => 0,
+            Some(_) => self.done_before_loss,
+        }
     }
 }
 
@@ -692,15 +679,9 @@ pub(super) struct Unrecorded {
     pub(super) name: ExperimentName,
     /// By the first array that can be read.
     pub(super) num_targets: Option<u64>,
-    has_targets: bool,
+    /// Of a model for which the experiment is not barely begun.
+    pub(super) has_targets: bool,
     pub(super) has_scores: bool,
-}
-
-impl Unrecorded {
-    /// Whether work is lost with the record.
-    fn is_lost(&self) -> bool {
-        self.has_targets || self.has_scores
-    }
 }
 
 /// Errs if an array of floats holds NaN or an infinity.

@@ -57,7 +57,7 @@ fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
-fn every_valid_store_opens_as_what_it_is() {
+fn every_valid_store_opens_as_trak_wrote_it() {
     for store in stores("valid") {
         let (name, path) = (&store["store"], folder_of(&store));
         assert!(Trak.recognise(&Location::local(&path)).unwrap(), "{name}");
@@ -121,7 +121,7 @@ fn json_and_headers_are_written_byte_for_byte_as_trak_does() {
 }
 
 #[test]
-fn a_store_is_written_back_as_it_was() {
+fn a_store_is_written_byte_for_byte() {
     for store in stores("valid") {
         let name = store["store"].as_str().unwrap();
         let tree = crate::engine::load(folder_of(&store)).unwrap();
@@ -165,8 +165,7 @@ fn a_store_is_written_back_as_it_was() {
     }
 }
 
-/// What becomes of each damaged store: it cannot be opened as a checkpoint, or opens and is found
-/// wanting, or is sound.
+/// The result of `verify` for a damaged store: it does not open, has findings, or is sound.
 #[derive(Debug, PartialEq)]
 enum Fate {
     Refused,
@@ -184,7 +183,7 @@ fn fate(name: &str) -> Fate {
 }
 
 #[test]
-fn every_damage_is_seen_and_nothing_is_changed_by_looking() {
+fn every_damage_is_found_and_verify_changes_nothing() {
     for store in stores("corrupt") {
         let name = store["store"].as_str().unwrap();
         let (_temporary, path) = copy_of(&store);
@@ -215,7 +214,7 @@ fn every_damage_is_seen_and_nothing_is_changed_by_looking() {
 }
 
 #[test]
-fn repair_makes_every_damaged_store_whole() {
+fn repair_mends_every_damaged_store() {
     for store in stores("corrupt") {
         let name = store["store"].as_str().unwrap();
         let (_temporary, path) = copy_of(&store);

@@ -72,8 +72,7 @@ impl TrakReader {
             documents::sizes_of(metadata).in_file(root.join(METADATA_FILE))?;
         }
         let survey = Survey::of(root, catalog)?;
-        let mut unrecorded = survey.unrecorded()?;
-        unrecorded.retain(|lost| lost.has_scores);
+        let unrecorded = survey.unrecorded()?;
         let mut out = Builder { survey: &survey, faults, build: TreeBuilder::new(), sources: Vec::new() };
         out.build_all(&unrecorded)?;
         let (tree, sources) = (out.build.finish()?, out.sources);
@@ -121,7 +120,7 @@ fn notes(survey: &Survey, unrecorded: &[Unrecorded]) -> Vec<String> {
             spare.file, spare.id, spare.counts
         )
     }));
-    notes.extend(unrecorded.iter().map(|lost| {
+    notes.extend(unrecorded.iter().filter(|lost| lost.has_scores).map(|lost| {
         format!("experiment {:?} has scores and no record in {EXPERIMENTS_FILE}", lost.name.as_str())
     }));
     notes
@@ -210,8 +209,11 @@ struct Builder<'a> {
 impl Builder<'_> {
     fn build_all(&mut self, unrecorded: &[Unrecorded]) -> Result<()> {
         let Survey { catalog, parameters, .. } = self.survey;
-        let num_targets: HashMap<ExperimentName, u64> =
-            self.survey.recorded().map(|(name, experiment)| (name, experiment.num_targets)).collect();
+        let recorded = || self.survey.recorded().map(|(name, experiment)| (name, experiment.num_targets));
+        // The arrays themselves give the number of targets of an experiment without a record.
+        let with_targets = unrecorded.iter().filter(|lost| lost.has_targets);
+        let by_arrays = with_targets.filter_map(|lost| Some((lost.name.clone(), lost.num_targets?)));
+        let num_targets: HashMap<ExperimentName, u64> = recorded().chain(by_arrays).collect();
         self.build.open(Key::Index(0), NodeKind::Dict)?;
         let metadata = Value::Object(catalog.metadata.clone().unwrap_or_default());
         self.member(Key::dict("metadata"), &metadata, METADATA_FILE)?;
@@ -221,10 +223,9 @@ impl Builder<'_> {
         }
         self.build.close()?;
         self.build.open(Key::dict(SCORES_FOLDER), NodeKind::Dict)?;
-        let recorded = self.survey.recorded().map(|(name, experiment)| (name, experiment.num_targets));
-        // The header of scores without a record gives the number of targets, if it can be read.
-        let lost = unrecorded.iter().map(|lost| (lost.name.clone(), lost.num_targets.unwrap_or(1)));
-        for (name, num_targets) in recorded.chain(lost) {
+        let with_scores = unrecorded.iter().filter(|lost| lost.has_scores);
+        let lost = with_scores.map(|lost| (lost.name.clone(), lost.num_targets.unwrap_or(1)));
+        for (name, num_targets) in recorded().chain(lost) {
             self.array(Key::dict(name.as_str()), parameters.scores(&name, num_targets), None)?;
         }
         self.build.close()?;
@@ -260,21 +261,14 @@ impl Builder<'_> {
         }
         let has_folder = self.survey.folders.contains(&id);
         let names = if has_folder { self.survey.experiments_of(id)? } else { Vec::new() };
-        // The arrays themselves give the number of targets of an experiment without a record.
-        let by_arrays = |name: &ExperimentName| {
-            let files = [name.grads_file(id), name.targets_file(id)];
-            let spec = files.iter().find_map(|file| self.survey.spec_of(file).ok());
-            spec.filter(|_| !self.survey.is_barely_begun(id, name)).map(|spec| spec.rows)
-        };
-        let number_of = |name: &ExperimentName| num_targets.get(name).copied().or_else(|| by_arrays(name));
-        let targets: Vec<(ExperimentName, u64)> =
-            names.into_iter().filter_map(|name| Some((name.clone(), number_of(&name)?))).collect();
+        let known = names.into_iter().filter_map(|name| num_targets.get_key_value(&name));
+        let targets: Vec<(&ExperimentName, &u64)> = known.collect();
         if !targets.is_empty() {
             self.build.open(Key::dict("targets"), NodeKind::Dict)?;
-            for (name, num_targets) in targets {
+            for (name, &num_targets) in targets {
                 self.build.open(Key::dict(name.as_str()), NodeKind::Dict)?;
-                let grads = parameters.target_grads(id, &name, num_targets);
-                let mask = parameters.target_mask(id, &name, num_targets);
+                let grads = parameters.target_grads(id, name, num_targets);
+                let mask = parameters.target_mask(id, name, num_targets);
                 self.array(Key::dict("grads"), grads, Some(mask.file.clone()))?;
                 if is_there(&mask.path(root))? {
                     self.array(Key::dict("done"), mask, None)?;

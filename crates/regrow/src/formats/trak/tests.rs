@@ -65,7 +65,7 @@ fn experiments_of_many_threads_are_all_there() {
 }
 
 #[test]
-fn a_worker_may_come_before_the_owner() {
+fn a_worker_may_start_before_the_owner() {
     let folder = tempfile::tempdir().unwrap();
     let worker = TrakStore::open(folder.path(), PARAMETERS, &Mode::Join(metadata())).unwrap();
     assert!(!folder.path().join("metadata.json").exists());
@@ -78,7 +78,7 @@ fn a_worker_may_come_before_the_owner() {
 }
 
 #[test]
-fn an_experiment_that_was_killed_while_it_began_is_in_nobodys_way() {
+fn a_killed_start_of_an_experiment_can_be_repeated() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     store.register(0, false).unwrap();
@@ -274,7 +274,7 @@ fn an_experiment_keeps_its_number_of_targets() {
 // Weakness 7: resuming.
 
 #[test]
-fn any_subset_of_rows_and_targets_is_picked_up_again() {
+fn any_subset_of_rows_and_targets_can_be_resumed() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     store.register(0, false).unwrap();
@@ -301,7 +301,7 @@ fn any_subset_of_rows_and_targets_is_picked_up_again() {
 }
 
 #[test]
-fn flags_that_are_made_up_take_nothing_back() {
+fn refreshed_flags_keep_newer_flags() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     store.register(0, false).unwrap();
@@ -343,7 +343,7 @@ fn starting_again_needs_an_option() {
 // Weakness 8: NaN as final scores.
 
 #[test]
-fn scores_that_are_no_numbers_are_not_final() {
+fn scores_with_nan_or_infinity_are_not_final() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     store.register(0, false).unwrap();
