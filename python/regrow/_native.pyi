@@ -128,25 +128,23 @@ class Session:
     in front of keys.
     """
 
-    def __new__(
-        cls, coordinator: Any, target: _Place, purpose: str, wait: tuple[float, str | None], gets_signals: bool
-    ) -> Session: ...
-    def gather(self, phase: str, value: bytes, gets_signals: bool) -> list[bytes] | None:
+    def __new__(cls, coordinator: Any, target: _Place, purpose: str, wait: tuple[float, str | None]) -> Session: ...
+    def gather(self, phase: str, value: bytes) -> list[bytes] | None:
         """What every process gives, on rank 0."""
 
-    def broadcast(self, phase: str, value: bytes, gets_signals: bool) -> bytes:
+    def broadcast(self, phase: str, value: bytes) -> bytes:
         """What rank 0 gives, on every process."""
 
-    def agree(self, phase: str, error: tuple[str, str] | None, gets_signals: bool) -> None:
+    def agree(self, phase: str, error: tuple[str, str] | None) -> None:
         """Raises in every process if one of them brings an error: its kind, and what it says."""
 
-    def post(self, phase: str, value: bytes, gets_signals: bool) -> None:
+    def post(self, phase: str, value: bytes) -> None:
         """Gives a value to the process that asks for it."""
 
-    def receive(self, phase: str, rank: int, gets_signals: bool) -> bytes:
+    def receive(self, phase: str, rank: int) -> bytes:
         """What another process has given."""
 
-    def shares_storage(self, target: _Place, gets_signals: bool) -> None:
+    def shares_storage(self, target: _Place) -> None:
         """Raises in every process unless all of them see what rank 0 writes there."""
 
     def finish(self) -> None:

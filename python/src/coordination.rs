@@ -8,17 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pyo3::exceptions::PyTimeoutError;
+use pyo3::exceptions::{PyException, PyTimeoutError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use regrow::coordination::{self, Folder, OnWait, SessionOptions, Single, Waiting};
 use regrow::location::ToLocation;
-use regrow::{Error, ErrorKind, Monitor, Result};
+use regrow::{Error, ErrorKind, Result};
 
-use crate::error::{OrRaise, called, released};
+use crate::error::{OrRaise, called, from_py_err, released};
 use crate::location::LocationIn;
-use crate::watch::cancellable;
 
 /// A coordinator of the engine's own: it keeps the protocol, too.
 #[pyclass(frozen, module = "regrow._native")]
@@ -99,8 +98,12 @@ pub enum CoordinatorIn {
 }
 
 impl CoordinatorIn {
-    /// The coordinator; rank and size are asked for once.
+    /// The coordinator, whose waits Ctrl-C ends; rank and size are asked for once.
     pub fn into_coordinator(self, py: Python<'_>) -> PyResult<Arc<dyn coordination::Coordinator>> {
+        Ok(Arc::new(Interruptible(self.into_found(py)?)))
+    }
+
+    fn into_found(self, py: Python<'_>) -> PyResult<Arc<dyn coordination::Coordinator>> {
         let object = match self {
             Self::Made(made) => return Ok(Arc::clone(&made.get().0)),
             Self::Foreign(object) => object,
@@ -143,13 +146,17 @@ impl Foreign {
     ) -> Result<T> {
         let answer = Python::try_attach(|py| {
             let object = self.object.bind(py);
-            call(py, object).map_err(|raised| raised_by(object, name, &raised))
+            call(py, object).map_err(|raised| raised_by(object, name, raised))
         });
         answer.unwrap_or_else(|| Err(Error::new(ErrorKind::Io, "Python has ended")))
     }
 }
 
-fn raised_by(object: &Bound<'_, PyAny>, name: &str, raised: &PyErr) -> Error {
+fn raised_by(object: &Bound<'_, PyAny>, name: &str, raised: PyErr) -> Error {
+    if !raised.is_instance_of::<PyException>(object.py()) {
+        // Ctrl-C, on the thread that gets signals.
+        return from_py_err(object.py(), raised);
+    }
     let is_late = raised.is_instance_of::<PyTimeoutError>(object.py());
     let kind = if is_late { ErrorKind::TimedOut } else { ErrorKind::Io };
     let class = object.get_type().name().map_or_else(|_| String::new(), |class| class.to_string());
@@ -209,7 +216,7 @@ impl coordination::Coordinator for Foreign {
 
 /// A coordinator whose waits end when a signal handler raises, as that of Ctrl-C does.
 #[derive(Debug)]
-pub struct Interruptible(pub Arc<dyn coordination::Coordinator>);
+struct Interruptible(Arc<dyn coordination::Coordinator>);
 
 impl coordination::Coordinator for Interruptible {
     fn rank(&self) -> usize {
@@ -257,12 +264,11 @@ pub fn check_signals() -> Result<()> {
 pub type WaitIn = (f64, Option<String>);
 
 /// The options of a session; long waits are told to Python's `logging`.
-pub fn session_options((timeout, prefix): WaitIn, monitor: &Monitor) -> Result<SessionOptions> {
+pub fn session_options((timeout, prefix): WaitIn) -> Result<SessionOptions> {
     let options = SessionOptions::default();
     Ok(SessionOptions {
         timeout: seconds(timeout)?,
         prefix: prefix.unwrap_or(options.prefix),
-        monitor: monitor.clone(),
         on_wait: Some(OnWait::new(log)),
         ..options
     })
@@ -284,10 +290,7 @@ fn seconds(seconds: f64) -> Result<Duration> {
 
 /// One save or restore by all processes.
 #[pyclass(frozen, module = "regrow._native")]
-pub struct Session {
-    session: Mutex<Option<Arc<coordination::Session>>>,
-    monitor: Monitor,
-}
+pub struct Session(Mutex<Option<Arc<coordination::Session>>>);
 
 #[pymethods]
 impl Session {
@@ -298,15 +301,12 @@ impl Session {
         target: LocationIn,
         purpose: &str,
         wait: WaitIn,
-        gets_signals: bool,
     ) -> PyResult<Self> {
         let coordinator = coordinator.into_coordinator(py)?;
         let target = target.to_location().or_raise()?;
-        let monitor = Monitor::new();
-        let options = session_options(wait, &monitor).or_raise()?;
-        let begin = || coordination::Session::begin(coordinator, &target, purpose, options);
-        let session = cancellable(py, gets_signals, &monitor, begin)?;
-        Ok(Self { session: Mutex::new(Some(Arc::new(session))), monitor })
+        let options = session_options(wait).or_raise()?;
+        let session = released(py, || coordination::Session::begin(coordinator, &target, purpose, options))?;
+        Ok(Self(Mutex::new(Some(Arc::new(session)))))
     }
 
     /// What every process gives, on rank 0.
@@ -315,65 +315,46 @@ impl Session {
         py: Python<'py>,
         phase: &str,
         value: Vec<u8>,
-        gets_signals: bool,
     ) -> PyResult<Option<Vec<Bound<'py, PyBytes>>>> {
         let session = self.session()?;
-        let all = cancellable(py, gets_signals, &self.monitor, || session.gather(phase, value.into()))?;
+        let all = released(py, || session.gather(phase, value.into()))?;
         Ok(all.map(|all| all.iter().map(|value| PyBytes::new(py, value)).collect()))
     }
 
     /// What rank 0 gives, on every process.
-    fn broadcast<'py>(
-        &self,
-        py: Python<'py>,
-        phase: &str,
-        value: Vec<u8>,
-        gets_signals: bool,
-    ) -> PyResult<Bound<'py, PyBytes>> {
+    fn broadcast<'py>(&self, py: Python<'py>, phase: &str, value: Vec<u8>) -> PyResult<Bound<'py, PyBytes>> {
         let session = self.session()?;
         let work = || session.broadcast(phase, || Ok(value.into()));
-        Ok(PyBytes::new(py, &cancellable(py, gets_signals, &self.monitor, work)?))
+        Ok(PyBytes::new(py, &released(py, work)?))
     }
 
     /// Gives a value to the process that asks for it.
-    fn post(&self, py: Python<'_>, phase: &str, value: Vec<u8>, gets_signals: bool) -> PyResult<()> {
+    fn post(&self, py: Python<'_>, phase: &str, value: Vec<u8>) -> PyResult<()> {
         let (session, value) = (self.session()?, value.into());
-        cancellable(py, gets_signals, &self.monitor, || session.post(phase, &value))
+        released(py, || session.post(phase, &value))
     }
 
     /// What another process has given.
-    fn receive<'py>(
-        &self,
-        py: Python<'py>,
-        phase: &str,
-        rank: usize,
-        gets_signals: bool,
-    ) -> PyResult<Bound<'py, PyBytes>> {
+    fn receive<'py>(&self, py: Python<'py>, phase: &str, rank: usize) -> PyResult<Bound<'py, PyBytes>> {
         let session = self.session()?;
         let work = || session.receive(phase, rank);
-        Ok(PyBytes::new(py, &cancellable(py, gets_signals, &self.monitor, work)?))
+        Ok(PyBytes::new(py, &released(py, work)?))
     }
 
     /// Errs in every process if one of them brings an error: its kind and what it says.
-    fn agree(
-        &self,
-        py: Python<'_>,
-        phase: &str,
-        error: Option<(String, String)>,
-        gets_signals: bool,
-    ) -> PyResult<()> {
+    fn agree(&self, py: Python<'_>, phase: &str, error: Option<(String, String)>) -> PyResult<()> {
         let session = self.session()?;
         let result = error.map_or(Ok(()), |(kind, what)| {
             Err(Error::new(ErrorKind::from_name(&kind).unwrap_or(ErrorKind::Io), what))
         });
-        cancellable(py, gets_signals, &self.monitor, || session.agree(phase, result))
+        released(py, || session.agree(phase, result))
     }
 
     /// Errs in every process unless all of them see what rank 0 writes there.
-    fn shares_storage(&self, py: Python<'_>, target: LocationIn, gets_signals: bool) -> PyResult<()> {
+    fn shares_storage(&self, py: Python<'_>, target: LocationIn) -> PyResult<()> {
         let session = self.session()?;
         let target = target.to_location().or_raise()?;
-        cancellable(py, gets_signals, &self.monitor, || session.shares_storage(&target))
+        released(py, || session.shares_storage(&target))
     }
 
     /// Ends it well.
@@ -391,11 +372,11 @@ impl Session {
 
 impl Session {
     fn taken(&self) -> Option<Arc<coordination::Session>> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn session(&self) -> PyResult<Arc<coordination::Session>> {
-        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         session.clone().ok_or_else(|| Error::invalid("the session has ended")).or_raise()
     }
 }

@@ -11,7 +11,6 @@ use std::time::Duration;
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use regrow::coordination::{Coordinator, Job};
 use regrow::error::{Error, Result};
 use regrow::formats::orbax::json_text;
 use regrow::location::ToLocation;
@@ -22,7 +21,7 @@ use serde_json::{Map, Value};
 
 use crate::background::{SaveHandle, wait};
 use crate::checkpoint::{SaveOut, save_report};
-use crate::coordination::{Interruptible, check_signals};
+use crate::coordination::check_signals;
 use crate::error::{OrRaise, called, from_py_err, released, to_py_err};
 use crate::location::LocationIn;
 use crate::options::{JobIn, to_job};
@@ -88,7 +87,7 @@ impl OptionsIn {
             names: self.names.map(names).transpose()?,
             save_when: SaveWhen::from_json(&self.save_when)?,
             tidy,
-            save: SaveOptions { job: self.job.map(interruptible).transpose()?, ..SaveOptions::default() },
+            save: SaveOptions { job: self.job.map(to_job).transpose()?, ..SaveOptions::default() },
             reuse: self.link_unchanged,
             read_only: self.read_only,
             preemption: Some(self.preemption.get().0.clone()),
@@ -359,7 +358,7 @@ pub struct Together(manager::Together);
 impl Together {
     #[new]
     fn new(root: LocationIn, job: Option<JobIn>) -> PyResult<Self> {
-        let job = job.map(interruptible).transpose().or_raise()?;
+        let job = job.map(to_job).transpose().or_raise()?;
         Ok(Self(manager::Together::new(job.as_ref(), &root.to_location().or_raise()?)))
     }
 
@@ -374,13 +373,6 @@ impl Together {
 fn time(seconds: Option<f64>) -> Duration {
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok());
     time.unwrap_or(Duration::MAX)
-}
-
-/// A job whose waits Ctrl-C ends.
-fn interruptible(job: JobIn) -> Result<Job> {
-    let job = to_job(job)?;
-    let coordinator: Arc<dyn Coordinator> = Arc::new(Interruptible(Arc::clone(&job.coordinator)));
-    Ok(Job { coordinator, ..job })
 }
 
 fn metrics_of(text: &str) -> Result<Map<String, Value>> {

@@ -8,7 +8,7 @@ use regrow::engine::{Compression, Layout, TemplateLeaf};
 use regrow::formats::orbax::json_text;
 use regrow::location::ToLocation;
 use regrow::tree::{PathPattern, Tree};
-use regrow::{Error, LoadOptions, Monitor, OpenOptions, Result, SaveOptions};
+use regrow::{Error, LoadOptions, OpenOptions, Result, SaveOptions};
 use serde_json::{Map, Value};
 
 use crate::columns::StructureIn;
@@ -141,7 +141,7 @@ pub fn to_job((coordinator, wait): JobIn) -> Result<Job> {
         Error::invalid(format!("the coordinator cannot be used: {raised}"))
             .help("give an object of the protocol regrow.Coordinator")
     })?;
-    let SessionOptions { timeout, prefix, on_wait, .. } = session_options(wait, &Monitor::new())?;
+    let SessionOptions { timeout, prefix, on_wait, .. } = session_options(wait)?;
     Ok(Job { coordinator, timeout, prefix, on_wait })
 }
 

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -408,6 +409,42 @@ def test_sigterm_sets_a_flag_and_the_next_step_is_saved(path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) == before
     (line,) = [json.loads(line) for line in log.read_text().splitlines()]
     assert (line["step"], line["preempted"]) == (2, True)
+
+
+def test_ctrl_c_ends_a_wait_and_the_save_goes_on(path: Path) -> None:
+    let_go = threading.Event()
+    # A shell ignores the signal for background processes.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with manager(path, on_saved=lambda step, report: let_go.wait(60)) as steps:
+            steps.save(1, tree(1))
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                steps.wait()
+            assert steps.pending == [1]
+            let_go.set()
+            steps.wait()
+            assert steps.steps == [1]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_an_exception_of_on_saved_is_raised_as_it_is(path: Path) -> None:
+    def on_saved(step: int, report: regrow.reports.SaveReport) -> None:
+        if step == 1:
+            raise LookupError(report.leaf_count)
+
+    with manager(path, on_saved=on_saved) as steps:
+        handle = steps.save(1, tree(1))
+        assert handle is not None
+        for _ in range(2):
+            with pytest.raises(LookupError) as error:
+                handle.result()
+            assert error.value.args == (2,)
+        # It was raised: the next call goes on.
+        assert steps.save(2, tree(2))
+        steps.wait()
+        assert steps.steps == [1, 2]
 
 
 def test_a_bucket_and_a_local_folder_are_the_same(path: Path) -> None:

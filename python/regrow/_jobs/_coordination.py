@@ -19,7 +19,6 @@ from typing import Protocol, runtime_checkable
 from .. import _native
 from .._core._arguments import count, wrong
 from .._core._location import StrPath, place
-from .._core._progress import _gets_signals
 
 _SERVICES = {
     "jax": "_coordination_jax",
@@ -164,15 +163,15 @@ class Session:
             RegrowError: of another process, as an error of its kind.
         """
         wait = (timeout, prefix)
-        self._native = _native.Session(coordinator, place("path", path), purpose, wait, _gets_signals())
+        self._native = _native.Session(coordinator, place("path", path), purpose, wait)
 
     def gather(self, phase: str, value: bytes) -> list[bytes] | None:
         """The values of all processes in the order of ranks, on rank 0. The others do not wait."""
-        return self._native.gather(phase, value, _gets_signals())
+        return self._native.gather(phase, value)
 
     def broadcast(self, phase: str, value: bytes = b"") -> bytes:
         """The value of rank 0, on every process."""
-        return self._native.broadcast(phase, value, _gets_signals())
+        return self._native.broadcast(phase, value)
 
     def agree(self, phase: str, error: BaseException | str | None = None) -> None:
         """Waits until every process has come here; raises in all of them if one of them brings
@@ -183,21 +182,21 @@ class Session:
         if isinstance(error, BaseException) and kind is None:
             text = f"{type(error).__name__}: {error}"
         told = None if error is None else (kind or "io", text)
-        self._native.agree(phase, told, _gets_signals())
+        self._native.agree(phase, told)
 
     def post(self, phase: str, value: bytes = b"") -> None:
         """Offers a value of this process to the processes that call `receive`; does not wait."""
-        self._native.post(phase, value, _gets_signals())
+        self._native.post(phase, value)
 
     def receive(self, phase: str, rank: int) -> bytes:
         """The value that the process `rank` posted. Waits for it."""
-        return self._native.receive(phase, rank, _gets_signals())
+        return self._native.receive(phase, rank)
 
     def shares_storage(self, path: StrPath) -> None:
         """Raises `InvalidArgumentError` in every process unless all of them see what rank 0
         writes beside `path`.
         """
-        self._native.shares_storage(place("path", path), _gets_signals())
+        self._native.shares_storage(place("path", path))
 
     def __enter__(self) -> Session:
         return self
