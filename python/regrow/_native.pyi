@@ -779,6 +779,25 @@ def set_mode(path: str | PathLike[str], mode: int) -> None:
 def sync_folder(folder: str | PathLike[str]) -> None:
     """Puts the names in a local folder on the disk, where its file system can."""
 
+def put_file(path: str | PathLike[str], data: bytes, mode: int | None = None) -> None:
+    """Writes a file, over another one if it is there: all of it or nothing, synced. A new file gets
+    `mode`.
+    """
+
+def put_checkpoint_file(path: str | PathLike[str], data: bytes, overwrite: bool) -> None:
+    """Writes a checkpoint of one file; with `overwrite`, over a checkpoint of any kind."""
+
+def sweep_folder(folder: str | PathLike[str]) -> None:
+    """Removes temporary files of killed writers from a folder, and puts back what they were
+    replacing.
+    """
+
+def remove_folder(folder: str | PathLike[str]) -> None:
+    """Removes a folder of any content. Its name is free first."""
+
+def is_locked(folder: str | PathLike[str]) -> bool:
+    """Whether a live writer of regrow has the lock of a temporary folder, or may have it."""
+
 def pytree_manifest(stem: str, manifest_suffix: str) -> str:
     """Where the manifest of a stem is: under its name, unless a save was killed before it had
     it.
@@ -844,13 +863,13 @@ class EquinoxFile:
 
 @final
 class StagedFile:
-    """A file under a temporary name, for Python to write; it gets its own when it is whole."""
+    """A file under a temporary name, for Python to write. `commit` gives it its own name."""
 
     def __new__(cls, path: str, durable: bool) -> StagedFile: ...
     @property
     def path(self) -> str | None: ...
     def commit(self) -> None:
-        """Gives it its name."""
+        """Syncs the file and gives it its name."""
 
     def discard(self) -> None:
         """Removes it, unless it has its name."""

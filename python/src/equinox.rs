@@ -1,12 +1,11 @@
-//! Equinox leaf files: headers of records, whole files, and a file that Python writes itself.
+//! Equinox leaf files: headers of records, and whole files of them.
 //!
 //! The Python half (`regrow/equinox/`) decides which leaf becomes which record. If a file has a
 //! path, its bytes never pass through Python.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use numpy::{PyReadwriteArray1, PyUntypedArray};
@@ -243,34 +242,5 @@ impl EquinoxFile {
             outs.push((*record, out.as_slice_mut()?));
         }
         released(py, || self.0.read(outs))
-    }
-}
-
-/// A file under a temporary name, for Python to write; it gets its own when it is whole.
-#[pyclass(frozen, module = "regrow._native")]
-pub struct StagedFile(Mutex<Option<commit::StagedFile>>);
-
-#[pymethods]
-impl StagedFile {
-    #[new]
-    fn new(py: Python<'_>, path: PathBuf, durable: bool) -> PyResult<Self> {
-        let staged = released(py, || commit::StagedFile::create(&path, true))?;
-        Ok(Self(Mutex::new(Some(staged.durable(durable)))))
-    }
-
-    #[getter]
-    fn path(&self) -> Option<OsString> {
-        let staged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        staged.as_ref().map(|staged| staged.single_file().into_os_string())
-    }
-
-    fn commit(&self, py: Python<'_>) -> PyResult<()> {
-        let staged = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        released(py, || staged.map(commit::StagedFile::commit).transpose())?;
-        Ok(())
-    }
-
-    fn discard(&self) {
-        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }

@@ -12,6 +12,7 @@
 //! | `unflatten` | puts a tree together |
 //! | `addresses` | maps by the addresses of Python objects |
 //! | `location` | paths and URLs, with the options of their storage |
+//! | `files` | files and folders that Python's own code puts in place or removes |
 //! | `columns` | the structure of a tree, keys, kinds of nodes |
 //! | `gather` | the kinds of a user's leaves, and those that a template asks for, as columns |
 //! | `leaves` | turns the columns into the engine's leaves, and back |
@@ -57,6 +58,7 @@ mod copy;
 mod diff;
 mod equinox;
 mod error;
+mod files;
 mod flatten;
 mod flax;
 mod gather;
@@ -108,7 +110,12 @@ mod _native {
     use crate::diff::{diff, held};
     #[pymodule_export]
     use crate::equinox::{
-        EquinoxFile, StagedFile, jax_leaf_order, npy_header, open_equinox, parse_npy_header, write_equinox,
+        EquinoxFile, jax_leaf_order, npy_header, open_equinox, parse_npy_header, write_equinox,
+    };
+    #[pymodule_export]
+    use crate::files::{
+        StagedFile, is_locked, put_checkpoint_file, put_file, remove_folder, set_mode, sweep_folder,
+        sync_folder,
     };
     #[pymodule_export]
     use crate::flatten::{Flat, flatten};
@@ -123,9 +130,7 @@ mod _native {
     #[pymodule_export]
     use crate::literal::literal;
     #[pymodule_export]
-    use crate::location::{
-        Location, layout_for, local_path, refuse_folder_named_like_a_file, set_mode, sync_folder,
-    };
+    use crate::location::{Location, layout_for, local_path, refuse_folder_named_like_a_file};
     #[pymodule_export]
     use crate::manager::{DueStep, Followed, Preemption, Run, Together};
     #[pymodule_export]

@@ -123,15 +123,3 @@ pub fn refuse_folder_named_like_a_file(path: LocationIn, layout: &str) -> PyResu
     let refused = path.to_location().and_then(|at| refuse_folder(&at, layout));
     refused.or_raise()
 }
-
-/// Puts the names in a local folder on the disk, where its file system can.
-#[pyfunction]
-pub fn sync_folder(py: Python<'_>, folder: PathBuf) -> PyResult<()> {
-    released(py, || regrow::commit::sync_folder(&folder))
-}
-
-/// Gives a local file or folder a mode, unless it has it.
-#[pyfunction]
-pub fn set_mode(py: Python<'_>, path: PathBuf, mode: u32) -> PyResult<()> {
-    released(py, || regrow::commit::set_mode(&path, mode))
-}

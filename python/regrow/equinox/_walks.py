@@ -55,9 +55,6 @@ def file_to_write(path: pathlib.Path | None, file: Any, durable: bool) -> Iterat
     try:
         with open(os.fsdecode(staged.path or ""), "wb") as opened:
             yield opened
-            opened.flush()
-            if durable:
-                os.fsync(opened.fileno())
         staged.commit()
     finally:
         staged.discard()

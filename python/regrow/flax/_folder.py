@@ -4,36 +4,36 @@
     <folder>/<prefix><step>_gda/         arrays of several processes, beside it
     <folder>/<prefix>tmp                 what a killed writer of Flax has left
     <folder>/<prefix><step>.orbax-checkpoint-tmp...
-                                         a folder of Orbax that is being written, by regrow or Orbax
-    <folder>/.<prefix><step>.regrow-tmp-<pid>-<random>
-                                         being written here; locked while its writer lives
-    <folder>/.<prefix><step>.regrow-tmp-<pid>-<random>-replaced
-                                         the folder that a file is taking the name of
+                                         being written, by regrow or Orbax
 
 A name counts as a checkpoint only if a number follows the prefix: `checkpoint_99.bak` is never the
 latest, never blocks a save, and is never removed.
 
-A file is written under its temporary name, synced, and then given its own; older ones are removed
-only when that is on the disk. The next save in the same folder removes what killed writers have
-left: the kernel has given up their locks. A folder that was to be replaced goes back to its name if
-no file has that yet.
+The engine commits a file as it commits any checkpoint of one file. Older checkpoints are removed
+only when the new file is on the disk. The next save in the same folder removes temporary files of
+killed writers, and puts back a folder that a killed save was replacing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import math
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from .. import _native
-from .._errors import InvalidArgumentError, IoError, PermissionDeniedError, RegrowError, StorageFullError
+from .._errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    IoError,
+    PermissionDeniedError,
+    RegrowError,
+    StorageFullError,
+)
 
 ORBAX_CKPT_FILENAME = "checkpoint"
 ORBAX_METADATA_FILENAME = "_METADATA"
@@ -52,12 +52,7 @@ SIGNED_FLOAT_RE = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)")
 
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 _INTEGER = re.compile(r"[-+]?\d+", re.ASCII)
-_TEMPORARY = ".regrow-tmp-"
-_REPLACED = "-replaced"
-_LEFTOVER = re.compile(rf"\.(.+){re.escape(_TEMPORARY)}\d+-[0-9a-f]{{16}}({_REPLACED})?", re.ASCII | re.DOTALL)
-_TRIES = 16
 _SHOWN = 60
-_NO_HARD_LINKS = {errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EMLINK}
 
 
 class Found(NamedTuple):
@@ -119,14 +114,10 @@ def list_checkpoints(base: str) -> tuple[list[Found], list[str]]:
         step = step_of(text)
         if step is not None and (not os.path.isdir(path) or is_checkpoint_folder(path)):
             found.append(Found(step, text, path))
-        elif text != "tmp" and not name.endswith(MP_ARRAY_POSTFIX) and not _is_temporary(name):
+        elif text != "tmp" and not name.endswith(MP_ARRAY_POSTFIX) and ORBAX_TEMPORARY not in name:
             strays.append(name)
     found.sort(key=lambda checkpoint: (checkpoint.step, _written_at(checkpoint.path)))
     return found, strays
-
-
-def _is_temporary(name: str) -> bool:
-    return _TEMPORARY in name or ORBAX_TEMPORARY in name
 
 
 def outdates(base: str, path: str, step: int | float | None) -> bool:
@@ -190,120 +181,12 @@ def _remove(path: str, with_arrays: bool) -> None:
 
 def put(path: str, data: bytes, *, overwrite: bool) -> bool:
     """Puts a file there, all of it or nothing, synced to disk; says whether the name was free."""
-    folder, name = os.path.split(path)
-    with as_regrow_error("cannot write", path):
-        _make_folders(folder or ".")
-        _sweep(folder or ".")
-        descriptor, temporary = _make_temporary(folder, name)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(descriptor)
-                was_free = _give_name(temporary, path, overwrite)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(temporary)
-        _native.sync_folder(folder or ".")
-    return was_free
-
-
-def _make_temporary(folder: str, name: str) -> tuple[int, str]:
-    for _ in range(_TRIES):
-        temporary = os.path.join(folder, f".{name}{_TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}")
-        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if os.fstat(descriptor).st_nlink:
-            return descriptor, temporary
-        # Another writer took it for a leftover, just before it was locked.
-        os.close(descriptor)
-    raise OSError(errno.EBUSY, "other writers keep removing the temporary file", folder)
-
-
-def _give_name(temporary: str, path: str, overwrite: bool) -> bool:
-    if overwrite:
-        if os.path.isdir(path) and not os.path.islink(path):
-            _replace_folder(temporary, path)
-        else:
-            os.replace(temporary, path)
-        return True
+    _native.sweep_folder(os.path.dirname(path) or ".")
     try:
-        os.link(temporary, path)
-    except FileExistsError:
+        _native.put_checkpoint_file(path, data, overwrite)
+    except AlreadyExistsError:
         return False
-    except OSError as error:
-        if error.errno not in _NO_HARD_LINKS:
-            raise
-        if os.path.lexists(path):
-            return False
-        os.rename(temporary, path)
     return True
-
-
-def _replace_folder(temporary: str, path: str) -> None:
-    if not is_checkpoint_folder(path):
-        raise InvalidArgumentError(f"{path} is a folder that holds no checkpoint", file=path)
-    aside = temporary + _REPLACED
-    try:
-        os.rename(path, aside)
-        os.replace(temporary, path)
-    except BaseException:
-        # Fails where the first has not been done, or both have.
-        with contextlib.suppress(OSError):
-            os.rename(aside, path)
-        raise
-    _native.sync_folder(os.path.dirname(path) or ".")
-    shutil.rmtree(aside)
-
-
-def _sweep(folder: str) -> None:
-    """Removes or puts back what killed writers have left; where there are no locks, it stays."""
-    leftovers = [match for match in map(_LEFTOVER.fullmatch, _names_in(folder)) if match]
-    # Files first: a folder whose file is still there afterwards has a writer that lives.
-    for match in sorted(leftovers, key=lambda match: match[2] is not None):
-        path = os.path.join(folder, match[0])
-        with contextlib.suppress(OSError):
-            if match[2]:
-                _sweep_replaced(path, os.path.join(folder, match[1]))
-            else:
-                with _locked(path):
-                    os.remove(path)
-
-
-def _sweep_replaced(aside: str, path: str) -> None:
-    folder = os.path.dirname(path) or "."
-    if os.path.lexists(aside.removesuffix(_REPLACED)):
-        return
-    if not os.path.lexists(path):
-        os.rename(aside, path)
-        _native.sync_folder(folder)
-        return
-    # A writer that lives still holds the lock of the file that it has given the name.
-    with _locked(path):
-        _native.sync_folder(folder)
-        shutil.rmtree(aside)
-
-
-@contextlib.contextmanager
-def _locked(path: str) -> Iterator[None]:
-    """Holds the lock of a file; an error if another process has it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _make_folders(folder: str) -> None:
-    missing = []
-    while not os.path.isdir(folder):
-        missing.append(folder)
-        folder = os.path.dirname(folder) or "."
-    for made in reversed(missing):
-        os.makedirs(made, exist_ok=True)
-        _native.sync_folder(os.path.dirname(made) or ".")
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import fcntl
 import json
 import logging
 import os
@@ -27,7 +26,7 @@ from . import _saving, _settings
 from ._bucket_path import BucketPath
 from ._errors import as_orbax
 from ._manager_options import CheckpointManagerOptions
-from ._paths import TMP_DIR_SUFFIX, as_path, is_finalized, is_temporary, lacks_marker, wants_marker
+from ._paths import as_path, is_finalized, is_temporary, lacks_marker, wants_marker
 from .checkpoint_managers import PolicyCheckpointInfo
 from .metadata import RootMetadata
 from .path import step as steps
@@ -274,7 +273,7 @@ class Folder:
             except AlreadyExistsError as error:
                 # The file was written recently. Writers of regrow hold a lock. Other writers do
                 # not, and the caller has asked for the removal.
-                if self._bucket is None and not _is_locked(path):
+                if self._bucket is None and not _native.is_locked(path):
                     _native.remove(at, True, True)
                 else:
                     _log.warning("%s was not removed: %s", path, error)
@@ -301,10 +300,7 @@ class Folder:
         if self._bucket is not None:
             file.write_text(text)
             return
-        file.parent.mkdir(parents=True, exist_ok=True)
-        staged = file.parent / f"_ROOT_METADATA{TMP_DIR_SUFFIX}"
-        staged.write_text(text)
-        os.replace(staged, file)
+        _native.put_file(file, text.encode())
 
     def read_root_metadata(self) -> RootMetadata | None:
         """The folder's own metadata; `None` if it has none."""
@@ -317,18 +313,3 @@ class Folder:
             unknown = {key: value for key, value in told.items() if key not in ("custom_metadata", "internal_metadata")}
             return RootMetadata(told.get("internal_metadata") or {}, {**unknown, **(known or {})})
         return None
-
-
-def _is_locked(folder: Any) -> bool:
-    """Whether a writer of regrow holds the lock of this temporary folder."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

@@ -19,6 +19,7 @@
 //! A process that writes or removes takes the exclusive lock. A process that only asks whether the
 //! writer lives takes a shared lock, so that two readers do not treat each other as a writer.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -183,6 +184,17 @@ pub(super) fn sweep(parent: &Path, name: &OsStr) -> bool {
 /// As [`sweep`], but for removing anything: puts back and finishes alone.
 pub(super) fn finish(parent: &Path, name: &OsStr) -> bool {
     settle(parent, name, true)
+}
+
+/// As `sweep`, for every name in a folder. Files of a name that is too long for temporary names stay
+/// for the next save to that name.
+pub fn sweep_folder(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    let names: BTreeSet<OsString> =
+        entries.flatten().filter_map(|entry| name_in(&entry.file_name())).collect();
+    for name in names {
+        sweep(folder, &name);
+    }
 }
 
 fn settle(parent: &Path, name: &OsStr, only_finish: bool) -> bool {
@@ -377,6 +389,16 @@ fn kind_of(entry: &OsStr, name: &OsStr) -> Option<Kind> {
     ours.then_some(kind)
 }
 
+/// The name that `entry` is a temporary name for, unless that name is shortened in it.
+fn name_in(entry: &OsStr) -> Option<OsString> {
+    let bytes = entry.as_encoded_bytes();
+    let end = bytes.windows(TEMPORARY.len()).position(|part| part == TEMPORARY.as_bytes())?;
+    let name = bytes.get(..end)?;
+    let is_shortened = name.len().checked_sub(HASH_LEN + 1).is_some_and(|at| name.get(at) == Some(&b'~'));
+    let name = name_of_bytes(name);
+    (!is_shortened && kind_of(entry, &name).is_some()).then_some(name)
+}
+
 /// Whose a folder is.
 pub(super) enum Lock {
     /// Ours now, until the file is dropped.
@@ -395,6 +417,12 @@ pub(super) fn lock(path: &Path) -> io::Result<Lock> {
 /// Takes a shared lock (readers). `Theirs` means that a writer has the lock.
 fn lock_shared(path: &Path) -> io::Result<Lock> {
     lock_by(path, File::try_lock_shared)
+}
+
+/// Whether a live writer has the lock of a temporary folder, or may have it: the file system has no
+/// locks.
+pub fn is_locked(folder: &Path) -> bool {
+    matches!(lock_shared(folder), Ok(Lock::Theirs | Lock::Unlockable(_)))
 }
 
 fn lock_by(path: &Path, take: fn(&File) -> std::result::Result<(), TryLockError>) -> io::Result<Lock> {
@@ -607,6 +635,28 @@ mod tests {
         assert!(!sweep(root.path(), name));
         assert!(!aside.exists());
         assert_eq!(fs::read(root.path().join("target/file")).unwrap(), b"old");
+    }
+
+    #[test]
+    fn sweep_folder_cleans_all_names_and_leaves_live_writers() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        let long = "x".repeat(KEPT_LEN_MAX_BYTES + 1);
+        let dead: Vec<PathBuf> = ["a", "b", &long]
+            .map(|name| OwnFolder::make(root.path(), OsStr::new(name), false).unwrap().path)
+            .into();
+        let live = OwnFolder::make(root.path(), OsStr::new("b"), false).unwrap();
+        let aside = replaced_path(root.path(), OsStr::new("c")).unwrap();
+        fs::create_dir(&aside).unwrap();
+        for other in ["d.orbax-checkpoint-tmp-0", "e"] {
+            fs::create_dir(path(other)).unwrap();
+        }
+        assert!(is_locked(&live.path) && !is_locked(&dead[0]) && !is_locked(&path("none")));
+        sweep_folder(root.path());
+        assert!(!dead[0].exists() && !dead[1].exists(), "their writers are dead");
+        assert!(dead[2].exists(), "its target is not known");
+        assert!(live.path.exists() && path("d.orbax-checkpoint-tmp-0").exists() && path("e").exists());
+        assert!(path("c").is_dir() && !aside.exists(), "it has its name again");
     }
 
     #[test]

@@ -64,13 +64,14 @@ mod transfer;
 
 pub use disk::LocalDisk;
 pub(crate) use hold::hold;
-pub use leftovers::{Begun, begun, reappears};
+pub use leftovers::{Begun, begun, is_locked, reappears, sweep_folder};
 pub(crate) use move_folder::move_folder;
 pub use new_file::{NewFile, sweep_new_files};
 pub use others::keep_others;
 pub use probe::Ability;
 pub use probe::probe;
 pub(crate) use publication::{begin, join, may_begin};
+pub use remove::remove_folder;
 pub(crate) use remove::{finish_unfinished, remove_checkpoint, remove_files, remove_unfinished, stock};
 pub use siblings::{is_under_way, where_is};
 pub use staged_file::StagedFile;

@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::leftovers::remove;
-use super::rename::{keep_owner_and_mode, rename_new};
+use super::leftovers::{Lock, lock, remove, replaced_path};
+use super::rename::{exchange, keep_owner_and_mode, rename_new, replace_in_two_steps};
 use super::staging::{Staged, Staging};
 use crate::error::{Error, ErrorKind, Result};
 use crate::monitor::Stage;
@@ -101,6 +101,23 @@ pub(super) fn take_name(
         }
     }
     Err(Error::new(ErrorKind::Io, "other writers keep changing the target").in_file(target))
+}
+
+/// Gives `source`, a file or a folder, the name of the target, which is a folder. Returns the path to
+/// remove afterwards.
+pub(super) fn replace_folder(staging: &Staging, source: &Path) -> io::Result<Option<PathBuf>> {
+    let Staging { own, absolute, .. } = staging;
+    if exchange(source, absolute)? {
+        return Ok(Some(own.path.clone()));
+    }
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let aside = replaced_path(parent, name).map_err(|error| io::Error::other(error.to_string()))?;
+    // Held so that no process takes the moved folder for a temporary one.
+    let _lock: Lock = lock(absolute)?;
+    replace_in_two_steps(source, absolute, &aside)?;
+    Ok(Some(aside))
 }
 
 impl Staging {

@@ -20,9 +20,6 @@ const TRIES: usize = 16;
 /// there.
 pub(crate) fn remove_checkpoint(folder: &Path) -> Result<Removed> {
     let absolute = std::path::absolute(folder).map_err(|_| no_name(folder))?;
-    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
-        return Err(no_name(folder));
-    };
     check_folder(&absolute, true, false).map_err(|error| match error.kind() {
         ErrorKind::InvalidArgument => {
             error.help("all of it would be removed: move it elsewhere, or remove it yourself")
@@ -30,15 +27,29 @@ pub(crate) fn remove_checkpoint(folder: &Path) -> Result<Removed> {
         _ => error,
     })?;
     let removed = stock(&absolute)?.0;
+    remove_folder(folder)?;
+    Ok(removed)
+}
+
+/// Removes a folder of any content: renamed first, so that it is never half there. The caller knows
+/// that the folder may go.
+///
+/// # Errors
+/// What the file system says. After an error the folder has its name and all of its content, or
+/// only a temporary name.
+pub fn remove_folder(folder: &Path) -> Result<()> {
+    let absolute = std::path::absolute(folder).map_err(|_| no_name(folder))?;
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return Err(no_name(folder));
+    };
     for _ in 0..TRIES {
         let aside = aside_path(parent, name)?;
         match rename_new(&absolute, &aside) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
-            other => other.map_err(|error| Error::io("cannot remove the checkpoint", folder, error))?,
+            other => other.map_err(|error| Error::io("cannot remove the folder", folder, error))?,
         }
         sync_folder(parent).map_err(|error| Error::io("cannot sync the folder", parent, error))?;
-        remove_all(&aside)?;
-        return Ok(removed);
+        return remove_all(&aside);
     }
     Err(Error::new(ErrorKind::Io, "every temporary name is taken").in_file(folder))
 }

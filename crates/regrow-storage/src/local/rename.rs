@@ -84,8 +84,12 @@ pub(super) fn keep_owner_and_mode(old: &Path, new: &Path) -> io::Result<()> {
         let _ = system::give_to_owner_of(&was, new);
     }
     // A folder's other bits say who owns what is made in it, and who may remove it; a file's would
-    // make it run as another.
-    let kept = if was.is_dir() { 0o7777 } else { 0o777 };
+    // make it run as another. A file in the place of a folder is no program.
+    let kept = match (was.is_dir(), is.is_dir()) {
+        (true, true) => 0o7777,
+        (true, false) => 0o666,
+        (false, _) => 0o777,
+    };
     system::set_mode_or_less(new, system::mode_of(&was) & kept)
 }
 

@@ -10,10 +10,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::naming::{self, take_name};
+use super::naming::{self, replace_folder, take_name};
 use super::rename::{exchange, keep_owner_and_mode, rename_new};
 use super::staging::{Place, Staged, Staging, Terms};
-use super::target::{check_file, check_name, resolve};
+use super::target::{check_file, check_file_or_checkpoint, check_name, resolve};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
@@ -31,6 +31,8 @@ pub struct StagedFile {
     may_replace: Option<MayReplace>,
     /// What this takes the place of, if of nothing else: a file, or none.
     in_place_of: Option<Option<Identity>>,
+    /// Whether an overwrite may also replace a checkpoint that is a folder.
+    replaces_folders: bool,
 }
 
 impl StagedFile {
@@ -46,16 +48,37 @@ impl StagedFile {
         Self::begin(Location::parse(target)?.local_path()?, &terms, None)
     }
 
+    /// As [`create`](Self::create), but an overwrite also replaces a checkpoint that is a folder. It
+    /// replaces a link itself, not the file that the link leads to.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create); `InvalidArgument` for a folder that is no checkpoint.
+    pub fn create_over_any(target: &Path, overwrite: bool) -> Result<Self> {
+        let monitor = Monitor::new();
+        let terms = Terms { replaces_links: true, ..Terms::of_save(overwrite, true, &monitor) };
+        Self::begin_over(Location::parse(target)?.local_path()?, &terms, None, true)
+    }
+
     /// Has each file that is to be replaced checked by `may_replace`, now and again by the commit.
     pub(super) fn begin(target: &Path, terms: &Terms<'_>, may_replace: Option<MayReplace>) -> Result<Self> {
+        Self::begin_over(target, terms, may_replace, false)
+    }
+
+    fn begin_over(
+        target: &Path,
+        terms: &Terms<'_>,
+        may_replace: Option<MayReplace>,
+        replaces_folders: bool,
+    ) -> Result<Self> {
         let absolute = place(target, terms.overwrite && !terms.replaces_links)?;
         let place = Place {
             given: target,
             targets: std::slice::from_ref(&absolute),
             absolute: absolute.clone(),
-            check: &|target| check_file(target, terms.overwrite),
+            check: &|target| check(target, terms.overwrite, replaces_folders),
         };
-        let staged = Self { staging: Staging::begin(place, terms)?, may_replace, in_place_of: None };
+        let staging = Staging::begin(place, terms)?;
+        let staged = Self { staging, may_replace, in_place_of: None, replaces_folders };
         staged.check_found()?;
         Ok(staged)
     }
@@ -81,6 +104,11 @@ impl StagedFile {
     /// Where to write it.
     pub fn single_file(&self) -> PathBuf {
         self.staging.data.join(self.staging.absolute.file_name().unwrap_or_default())
+    }
+
+    /// Has `commit` sync the file: another program writes it, and does not.
+    pub fn sync_later(&self) {
+        self.staging.sync_later(self.single_file());
     }
 
     /// Syncs the folder of the file, which its writer has synced, and gives it its name, as
@@ -141,6 +169,12 @@ fn place(target: &Path, follow: bool) -> Result<PathBuf> {
     Ok(absolute)
 }
 
+/// Errs unless the file may take the target.
+fn check(target: &Path, overwrite: bool, replaces_folders: bool) -> Result<()> {
+    let check = if replaces_folders { check_file_or_checkpoint } else { check_file };
+    check(target, overwrite)
+}
+
 impl Staged for StagedFile {
     fn staging(&self) -> &Staging {
         &self.staging
@@ -161,12 +195,21 @@ impl Staged for StagedFile {
         }
         let (source, target) = (self.single_file(), &self.staging.absolute);
         let check = || {
-            check_file(target, self.staging.overwrite)?;
+            check(target, self.staging.overwrite, self.replaces_folders)?;
             self.check_found()
         };
-        take_name(&self.staging, &source, &check, &|| fs::rename(&source, target).map(|()| None))?;
-        // The folder that it was in is empty now.
-        Ok(Some(self.staging.own.path.clone()))
+        let replace = || match fs::symlink_metadata(target)?.is_dir() {
+            true => replace_folder(&self.staging, &source),
+            false => fs::rename(&source, target).map(|()| None),
+        };
+        let own = &self.staging.own.path;
+        let replaced = take_name(&self.staging, &source, &check, &replace)?;
+        // The folder that the file was in is empty now, unless it has the replaced folder in it.
+        let aside = replaced.filter(|replaced| replaced != own);
+        if aside.is_some() {
+            let _ = fs::remove_dir(own);
+        }
+        Ok(aside.or_else(|| Some(own.clone())))
     }
 }
 
@@ -258,5 +301,35 @@ mod tests {
         fs::remove_file(&path).unwrap();
         assert!(is_replaced(staged("third").commit_in_place_of(second)), "it was removed");
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0, "nothing is left");
+    }
+
+    #[test]
+    fn a_file_replaces_a_checkpoint_folder_and_no_other_folder() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("x");
+        let save = |text: &str| {
+            let staged = StagedFile::create_over_any(&path, true)?;
+            fs::write(staged.single_file(), text).unwrap();
+            staged.sync_later();
+            staged.commit()
+        };
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("regrow.json"), b"{}").unwrap();
+        fs::write(path.join("thesis.tex"), b"...").unwrap();
+        assert_eq!(save("new").unwrap_err().kind(), ErrorKind::InvalidArgument);
+        fs::remove_file(path.join("thesis.tex")).unwrap();
+        // A plain staged file refuses every folder.
+        assert_eq!(StagedFile::create(&path, true).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert!(StagedFile::create_over_any(&path, false).is_err());
+        save("new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(crate::system::mode_of(&fs::metadata(&path).unwrap()) & 0o111, 0, "no program");
+        std::os::unix::fs::symlink("x", root.path().join("link")).unwrap();
+        let staged = StagedFile::create_over_any(&root.path().join("link"), true).unwrap();
+        fs::write(staged.single_file(), "other").unwrap();
+        staged.commit().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert!(!fs::symlink_metadata(root.path().join("link")).unwrap().is_symlink());
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2, "nothing is left");
     }
 }

@@ -7,14 +7,11 @@
 //! An overwrite replaces only a checkpoint, and only a folder without files of the user: see
 //! `target`.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::folder_files::FolderFiles;
-use super::leftovers::{Lock, lock, replaced_path};
-use super::naming::{self, take_name};
-use super::rename::{exchange, replace_in_two_steps};
+use super::naming::{self, replace_folder, take_name};
 use super::staging::{Place, Staged, Staging, Terms};
 use super::target::{check_folder, check_name, resolve};
 use crate::Publication;
@@ -100,22 +97,6 @@ impl StagedFolder {
     pub fn commit(self) -> Result<()> {
         naming::commit(Box::new(self))
     }
-
-    /// Puts it in the place of the folder that is there; what is to be removed afterwards.
-    fn replace(&self) -> io::Result<Option<PathBuf>> {
-        let Staging { own, data, absolute, .. } = &self.staging;
-        if exchange(data, absolute)? {
-            return Ok(Some(own.path.clone()));
-        }
-        let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
-        let aside = replaced_path(parent, name).map_err(|error| io::Error::other(error.to_string()))?;
-        // Held so that no process takes the moved folder for a temporary one.
-        let _lock: Lock = lock(absolute)?;
-        replace_in_two_steps(data, absolute, &aside)?;
-        Ok(Some(aside))
-    }
 }
 
 /// The target as an absolute path, if its name is one to save under.
@@ -141,7 +122,7 @@ impl Staged for StagedFolder {
     fn take_name(&mut self) -> Result<Option<PathBuf>> {
         let Staging { data, absolute, overwrite, keeps_others, .. } = &self.staging;
         let check = || check_folder(absolute, *overwrite, *keeps_others);
-        take_name(&self.staging, data, &check, &|| self.replace())
+        take_name(&self.staging, data, &check, &|| replace_folder(&self.staging, data))
     }
 }
 

@@ -75,6 +75,12 @@ pub(super) fn check_file(target: &Path, overwrite: bool) -> Result<()> {
     }
 }
 
+/// Errs unless a single file may take the target, which may be a checkpoint of any kind.
+pub(super) fn check_file_or_checkpoint(target: &Path, overwrite: bool) -> Result<()> {
+    let is_folder = fs::symlink_metadata(target).is_ok_and(|found| found.is_dir());
+    if is_folder { check_folder(target, overwrite, false) } else { check_file(target, overwrite) }
+}
+
 /// What is at the target, which may be replaced if at all only with `overwrite`.
 fn find_replaced(target: &Path, overwrite: bool) -> Result<Option<fs::Metadata>> {
     match fs::symlink_metadata(target) {

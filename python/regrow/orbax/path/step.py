@@ -40,7 +40,7 @@ class Metadata:
     def commit_timestamp(self) -> datetime.datetime:
         """When the step was committed, or else last written."""
         noted = self.commit_timestamp_nsecs
-        seconds = os.stat(self.path).st_mtime if noted is None else noted / 1e9
+        seconds = os.path.getmtime(self.path) if noted is None else noted / 1e9
         return datetime.datetime.fromtimestamp(seconds, tz=datetime.UTC)
 
     def _noted(self, name: str) -> int | None:

@@ -8,24 +8,20 @@ finishes it. Orbax reads and writes the same record, in `_CHECKPOINT_DELETION`.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import tempfile
 import uuid
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from ... import _native
-from ..._errors import RegrowError
 from ..._operations._remove import remove
 from .. import _saving
 from .._bucket_path import BucketPath
 from .._errors import as_orbax, not_covered
-from .._paths import TMP_DIR_SUFFIX, as_path
+from .._paths import as_path
 from ._context import Context, current
 from ._layout import CHECKPOINT_DELETION_KEY as RECORD
 from ._layout import CHECKPOINT_METADATA_FILENAME as METADATA
@@ -137,10 +133,8 @@ def _remove(path: Any) -> bool:
             with as_orbax():
                 remove(path)
     elif _saving.is_primary():
-        aside = path.parent / f"{path.name}{TMP_DIR_SUFFIX}-deleted-{uuid.uuid4().hex}"
-        os.rename(path, aside)
-        _native.sync_folder(path.parent)
-        shutil.rmtree(aside)
+        with as_orbax():
+            _native.remove_folder(path)
     return True
 
 
@@ -251,19 +245,4 @@ def _metadata(path: Any) -> dict[str, Any]:
 
 def _write_json(file: Any, value: dict[str, Any], mode: int | None = None) -> None:
     """Writes a file atomically and syncs it."""
-    target = Path(file)
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}")
-    try:
-        with os.fdopen(descriptor, "w") as stream:
-            json.dump(value, stream, sort_keys=True)
-            stream.flush()
-            os.fsync(stream.fileno())
-        wanted = target.stat().st_mode & 0o777 if target.exists() else mode or 0o644
-        # If the mode cannot be changed, the file keeps the private mode of its creation.
-        with contextlib.suppress(RegrowError):
-            _native.set_mode(name, wanted)
-        os.replace(name, target)
-        _native.sync_folder(target.parent)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    _native.put_file(file, json.dumps(value, sort_keys=True).encode(), mode or 0o644)

@@ -1,0 +1,115 @@
+//! Files and folders that Python's own code puts in place or removes, by the rules of a commit: all
+//! of it or nothing, on the disk before the call returns.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use regrow::Result;
+use regrow::commit;
+use regrow::storage::Publication;
+
+use crate::error::released;
+
+/// Writes a file, over another one if it is there. A new file gets `mode`.
+#[pyfunction]
+#[pyo3(signature = (path, data, mode=None))]
+pub fn put_file(py: Python<'_>, path: PathBuf, data: PyBackedBytes, mode: Option<u32>) -> PyResult<()> {
+    released(py, || {
+        let staged = commit::StagedFile::create(&path, true)?;
+        fill(&staged, &data)?;
+        if let Some(mode) = mode {
+            // Some file systems refuse every change. The file is committed with the mode that it has.
+            let _ = commit::set_mode(&staged.single_file(), mode);
+        }
+        staged.commit()
+    })
+}
+
+/// Writes a checkpoint of one file; with `overwrite`, over a checkpoint of any kind.
+#[pyfunction]
+pub fn put_checkpoint_file(
+    py: Python<'_>,
+    path: PathBuf,
+    data: PyBackedBytes,
+    overwrite: bool,
+) -> PyResult<()> {
+    released(py, || {
+        let staged = commit::StagedFile::create_over_any(&path, overwrite)?;
+        fill(&staged, &data)?;
+        staged.commit()
+    })
+}
+
+fn fill(staged: &commit::StagedFile, data: &[u8]) -> Result<()> {
+    let mut writer = staged.single_writer(data.len() as u64, 0)?;
+    writer.write(data)?;
+    writer.finish().map(drop)
+}
+
+/// Removes temporary files of killed writers from a folder, and puts back what they were replacing.
+#[pyfunction]
+pub fn sweep_folder(py: Python<'_>, folder: PathBuf) {
+    py.detach(|| commit::sweep_folder(&folder));
+}
+
+/// Removes a folder of any content. Its name is free first.
+#[pyfunction]
+pub fn remove_folder(py: Python<'_>, folder: PathBuf) -> PyResult<()> {
+    released(py, || commit::remove_folder(&folder))
+}
+
+/// Whether a live writer of regrow has the lock of a temporary folder, or may have it.
+#[pyfunction]
+pub fn is_locked(py: Python<'_>, folder: PathBuf) -> bool {
+    py.detach(|| commit::is_locked(&folder))
+}
+
+/// Puts the names in a local folder on the disk, where its file system can.
+#[pyfunction]
+pub fn sync_folder(py: Python<'_>, folder: PathBuf) -> PyResult<()> {
+    released(py, || commit::sync_folder(&folder))
+}
+
+/// Gives a local file or folder a mode, unless it has it.
+#[pyfunction]
+pub fn set_mode(py: Python<'_>, path: PathBuf, mode: u32) -> PyResult<()> {
+    released(py, || commit::set_mode(&path, mode))
+}
+
+/// A file under a temporary name, for Python to write. `commit` gives it its own name.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct StagedFile(Mutex<Option<commit::StagedFile>>);
+
+#[pymethods]
+impl StagedFile {
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf, durable: bool) -> PyResult<Self> {
+        let staged = released(py, || commit::StagedFile::create(&path, true))?;
+        Ok(Self(Mutex::new(Some(staged.durable(durable)))))
+    }
+
+    #[getter]
+    fn path(&self) -> Option<OsString> {
+        self.staged().as_ref().map(|staged| staged.single_file().into_os_string())
+    }
+
+    /// Syncs the file and gives it its name.
+    fn commit(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(staged) = self.staged().take() else { return Ok(()) };
+        staged.sync_later();
+        released(py, || staged.commit())
+    }
+
+    fn discard(&self) {
+        drop(self.staged().take());
+    }
+}
+
+impl StagedFile {
+    fn staged(&self) -> MutexGuard<'_, Option<commit::StagedFile>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
