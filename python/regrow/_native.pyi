@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 from typing_extensions import Buffer
+
+_T = TypeVar("_T")
 
 __version__: str
 NODE_KINDS: tuple[str, ...]
@@ -798,9 +800,24 @@ def remove_folder(folder: str | PathLike[str]) -> None:
 def is_locked(folder: str | PathLike[str]) -> bool:
     """Whether a live writer of regrow has the lock of a temporary folder, or may have it."""
 
-def pytree_manifest(stem: str, manifest_suffix: str) -> str:
-    """Where the manifest of a stem is: under its name, unless a save was killed before it had
-    it.
+def pytree_identity(stem: str, manifest_suffix: str) -> str | None:
+    """Tells one manifest of a stem from the next; `None` without one. Looks where a killed save
+    left it, too.
+    """
+
+@final
+class Attempt:
+    """One attempt of a read."""
+
+    def __new__(cls) -> Attempt: ...
+    def watch(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Notes a checkpoint that the attempt reads. If another one takes its path, an error of the
+        attempt counts as `ReplacedError`.
+        """
+
+def read_unreplaced(read: Callable[[Attempt], _T]) -> _T:
+    """What `read` returns. `read` is called again if it raises because a checkpoint was
+    replaced.
     """
 
 def pytree_appears(stem: str, manifest_suffix: str) -> bool:

@@ -19,6 +19,7 @@
 //! | `memory` | all `unsafe` code: Python's memory as [`Bytes`](bytes::Bytes), and the reverse |
 //! | `options` | the caller's options |
 //! | `checkpoint` | an opened checkpoint |
+//! | `retry` | reads again if the checkpoint is replaced |
 //! | `regions` | reads regions of its leaves into the caller's memory |
 //! | `background` | saves while Python continues |
 //! | `items` | several items in one checkpoint |
@@ -75,6 +76,7 @@ mod regions;
 mod remove;
 mod repair;
 mod report;
+mod retry;
 mod safetensors;
 mod seal;
 mod shards;
@@ -136,7 +138,7 @@ mod _native {
     #[pymodule_export]
     use crate::memory::{MapBuffer, Slab};
     #[pymodule_export]
-    use crate::pytree_data::{pytree_appears, pytree_entries, pytree_manifest};
+    use crate::pytree_data::{pytree_appears, pytree_entries, pytree_identity};
     #[pymodule_export]
     use crate::regions::{Regions, load_regions_into};
     #[pymodule_export]
@@ -145,6 +147,8 @@ mod _native {
     use crate::repair::{add_parity, repair};
     #[pymodule_export]
     use crate::report::{ReportPage, report};
+    #[pymodule_export]
+    use crate::retry::{Attempt, read_unreplaced};
     #[pymodule_export]
     use crate::safetensors::{
         safetensors_bytes, safetensors_open, safetensors_open_bytes, safetensors_open_mapped,

@@ -34,10 +34,14 @@ pub fn pytree_entries<'py>(
     Ok((entries.data.into_os_string(), arrays.collect::<PyResult<_>>()?, entries.empty))
 }
 
-/// Where the manifest of a stem is: under its name, unless a save was killed before it had it.
+/// Tells one manifest of a stem from the next; `None` without one. Looks where a killed save left
+/// it, too.
 #[pyfunction]
-pub fn pytree_manifest(py: Python<'_>, stem: PathBuf, manifest_suffix: &str) -> PyResult<OsString> {
-    released(py, || Ok(manifest_of(&stem, manifest_suffix)?.located().manifest.describe().into_os_string()))
+pub fn pytree_identity(py: Python<'_>, stem: PathBuf, manifest_suffix: &str) -> PyResult<Option<String>> {
+    released(py, || {
+        let manifest = manifest_of(&stem, manifest_suffix)?.located().manifest;
+        Ok(manifest.identity().map(|identity| format!("{identity:?}")))
+    })
 }
 
 /// Whether the manifest of a stem is there, now or after the commits that are under way.

@@ -95,7 +95,9 @@ class Loading:
             reshape=list(merged.get("reshape", {}).items()),
         )
 
-    def view(self, opened: _native.Checkpoint, place: Placed, opening: Opening) -> _native.Checkpoint:
+    def view(
+        self, opened: _native.Checkpoint, place: Placed, opening: Opening, attempt: _native.Attempt
+    ) -> _native.Checkpoint:
         """The part of a checkpoint that is loaded, under the key paths of the result."""
         at = self.at
         if at is not None:
@@ -106,7 +108,7 @@ class Loading:
                         f"the item {item!r} holds files, and no pytree\n  help: call regrow.load(path, at={item!r})",
                         help=f"call regrow.load(path, at={item!r})",
                     )
-                opened, at = _native.open(place, opening._replace(item=item)), rest
+                opened, at = attempt.watch(_native.open(place, opening._replace(item=item))), rest
             return replace(self, at=at or None).view_of(opened)
         return self.view_of(opened)
 

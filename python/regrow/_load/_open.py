@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, overload
 
 from .. import _native
 from .._core import _arguments, _options
 from .._core._cache import through
 from .._core._keywords import keywords
-from .._core._location import Place, StrPath, local_path, place, portables, shown
+from .._core._location import Place, StrPath, place, portables, shown
 from .._core._options import Options
 from .._core._progress import Progress, Watch
 from .._core._report import Finding, Stages
 from .._core._warnings import warn
-from .._errors import IncompleteCheckpointWarning, InvalidArgumentError, MismatchError, RegrowError, ReplacedError
+from .._errors import IncompleteCheckpointWarning, InvalidArgumentError, MismatchError
 from .._jobs._together import Together, posts_errors
 from .._operations import _executors, _shares
 from .._operations._executors import Executor
 from .._save._item_kinds import Files
 from .._tree import _nest
 from . import _load, _salvage
-from ._attempts import attempts
 from ._checkpoint import Checkpoint, Overview, VerifyReport
 from ._load import Extra, Loading, Missing, holds_files
 from ._opening import Opening, opening_of
-
-T = TypeVar("T")
 
 _FLAT = ("npy", "safetensors")
 """Layouts whose files have flat names."""
@@ -181,14 +177,14 @@ def load_as(
     warned: list[str] = []
     salvaged: list[_salvage.SalvageReport] = []
 
-    def read_whole() -> Any:
-        whole = _native.open(place_of, opening)
+    def read_whole(attempt: _native.Attempt) -> Any:
+        whole = attempt.watch(_native.open(place_of, opening))
         if asked.at is not None and holds_files(whole, asked.at):
             if like is not None or replace(asked, at=None, progress=None) != Loading():
                 raise InvalidArgumentError(f"the item {asked.at!r} holds files: leave out all keywords but `at`")
             warned[:] = whole.warnings
             return Files(dict(whole.item_files(asked.at)))
-        opened = asked.view(whole, place_of, opening)
+        opened = asked.view(whole, place_of, opening, attempt)
         warned[:] = opened.warnings
         wishes = asked.wishes(rare, together, stages)
         try:
@@ -206,13 +202,14 @@ def load_as(
                 )
             raise
 
-    def read() -> Any:
+    def read(attempt: _native.Attempt) -> Any:
         try:
-            return read_whole()
+            return read_whole(attempt)
         except _salvage.DAMAGE:
             if not salvages:
                 raise
         opened, found = _salvage.opened(place_of, opening, asked.progress)
+        attempt.watch(opened)
         warned[:], salvaged[:] = opened.warnings, [found]
         wishes = asked.wishes(rare, together, stages)
         view = asked.view_of(opened)
@@ -223,8 +220,8 @@ def load_as(
     try:
         with Together(path, rare, stages) as together:
             # A process that reads for others cannot start again by itself.
-            alone = together.single_replica is None
-            loaded = together.in_turn(lambda: _until_unreplaced(place_of, read) if alone else read())
+            again = together.single_replica is None
+            loaded = together.in_turn(lambda: _native.read_unreplaced(read) if again else read(_native.Attempt()))
     finally:
         # Once, however often it was opened, and of the one that was read.
         _warn(path, warned)
@@ -233,39 +230,6 @@ def load_as(
     if report is not None:
         report(stages.report(shown(path)))
     return loaded if separator is None else _nest.nested(loaded, separator)
-
-
-def _until_unreplaced(at: Place, read: Callable[[], T]) -> T:
-    """The result of ``read``, which is called again if the checkpoint was replaced in between."""
-    for is_last in attempts():
-        before = _identity(at)
-        try:
-            return read()
-        except RegrowError as error:
-            is_replaced = isinstance(error, ReplacedError) or _identity(at) != before
-            if is_last or not is_replaced:
-                raise
-    raise AssertionError("the last attempt returns or raises")
-
-
-def _identity(at: Place) -> tuple[int, int, int] | None:
-    """Which folder it is; the time tells apart two that were given the same inode one after the
-    other.
-
-    Of another storage than the local file system the engine alone says that something was replaced.
-    """
-    path = local_path(at)
-    if path is None:
-        return None
-    try:
-        status = os.stat(path)
-    except OSError:
-        try:
-            # A pytree's data and manifest go by a name that neither of them has.
-            status = os.stat(f"{path}.manifest")
-        except OSError:
-            return None
-    return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 @keywords
@@ -297,7 +261,7 @@ def open(
     opening = opening_of(rare, step)
     asked = Loading(at=at)
     asked.check()
-    opened = asked.view(_native.open(place_of, opening), place_of, opening)
+    opened = asked.view(_native.open(place_of, opening), place_of, opening, _native.Attempt())
     _warn(path, opened.warnings)
     return Checkpoint(opened)
 

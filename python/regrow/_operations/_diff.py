@@ -11,8 +11,7 @@ from .._core._keywords import keywords
 from .._core._progress import Progress, Watch
 from .._core._readable import readable
 from .._core._report import Finding
-from .._errors import InvalidArgumentError, ReplacedError
-from .._load._attempts import attempts
+from .._errors import InvalidArgumentError
 from ._convert import LeafForm
 from ._sides import is_place, opened, taken
 
@@ -206,19 +205,17 @@ def diff(
     if storage_options is not None and not any(takes_options):
         raise InvalidArgumentError("`storage_options` is for URLs, and both checkpoints are in memory or open")
     sides = [taken(name, side, storage_options) for name, side in (("a", a), ("b", b))]
-    for is_last in attempts():
-        try:
-            opened_a = opened(sides[0], steps[0], items[0])
-            opened_b = opened(
-                sides[1], steps[0] if steps[1] is None else steps[1], items[0] if items[1] is None else items[1]
-            )
-            with Watch(progress, "comparing") as watch:
-                return _report(_native.diff(opened_a, opened_b, options, watch))
-        except ReplacedError:
-            # A replaced path is read again; a checkpoint that the caller has opened is not.
-            if is_last or not all(takes_options):
-                raise
-    raise AssertionError("the last attempt returns or raises")
+
+    def compare(_: _native.Attempt) -> DiffReport:
+        opened_a = opened(sides[0], steps[0], items[0])
+        opened_b = opened(
+            sides[1], steps[0] if steps[1] is None else steps[1], items[0] if items[1] is None else items[1]
+        )
+        with Watch(progress, "comparing") as watch:
+            return _report(_native.diff(opened_a, opened_b, options, watch))
+
+    # A replaced path is read again; a checkpoint that the caller has opened is not.
+    return _native.read_unreplaced(compare) if all(takes_options) else compare(_native.Attempt())
 
 
 def _tolerance(name: str, value: Any) -> float | None:

@@ -20,7 +20,6 @@ from .._core._location import Portable, arrived
 from .._core._progress import Progress, Watch, unwatched
 from .._core._report import Finding
 from .._errors import CorruptError, IoError, RegrowError, ReplacedError, UnsupportedError, failure
-from .._load._attempts import attempts
 from .._load._checkpoint import VerifyReport
 from .._load._opening import Opening
 from .._save._writing import with_base
@@ -50,13 +49,7 @@ def convert(
 
     Plans, begins and commits here. Starts again if the source is replaced in between.
     """
-    for is_last in attempts():
-        try:
-            return _convert(shared, at, save, rules, progress)
-        except ReplacedError:
-            if is_last:
-                raise
-    raise AssertionError("the last attempt has returned or raised")
+    return _native.read_unreplaced(lambda _: _convert(shared, at, save, rules, progress))
 
 
 def _convert(
@@ -117,13 +110,7 @@ def verify(
     """Verifies, each share by a call of the executor. Starts again if the checkpoint is replaced in
     between.
     """
-    for is_last in attempts():
-        try:
-            return _verify(shared, at, opening, progress)
-        except ReplacedError:
-            if is_last:
-                raise
-    raise AssertionError("the last attempt has returned or raised")
+    return _native.read_unreplaced(lambda _: _verify(shared, at, opening, progress))
 
 
 def _verify(

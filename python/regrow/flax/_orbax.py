@@ -22,7 +22,7 @@ from .. import flax as serialization
 from .._core._duck import own_attribute
 from .._errors import InvalidArgumentError, MismatchError, failure
 from .._load._checkpoint import Checkpoint
-from .._load._open import _open, _until_unreplaced
+from .._load._open import _open
 from .._tree._flatten import flatten
 from ._orbax_mode import refusal
 from ._upstream import is_jax_array, loaded
@@ -147,10 +147,10 @@ def restore(path: str, target: Any, transforms: dict[str, Any] | None, strict: b
     except MismatchError:
         if strict:
             raise
-        return _until_unreplaced(path, lambda: _restore_what_fits(path, target))
+        return _native.read_unreplaced(lambda attempt: _restore_what_fits(path, target, attempt))
 
 
-def _restore_what_fits(path: str, target: Any) -> Any:
+def _restore_what_fits(path: str, target: Any, attempt: _native.Attempt) -> Any:
     """As Orbax does with the arguments that the original gives it: the checkpoint says shapes, and
     dtypes too unless the target has JAX arrays; what it does not have stays as it is in the target.
     """
@@ -158,7 +158,7 @@ def _restore_what_fits(path: str, target: Any) -> Any:
     paths = _native.paths(flat.structure)
     has_shardings = any(own_attribute(leaf, "sharding") is not None for leaf in flat.leaves)
     # The load before has passed its warnings on.
-    checkpoint = Checkpoint(_open(path))
+    checkpoint = Checkpoint(attempt.watch(_open(path)))
     stored: dict[str, list[regrow.reports.Leaf]] = {}
     for found in checkpoint.values():
         stored.setdefault(found.path, []).append(found)

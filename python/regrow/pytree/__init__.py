@@ -44,7 +44,6 @@ from .._errors import (
     failure,
 )
 from .._leaves._columns import DTYPE_NUMBERS, NUMPY_ARRAY, NUMPY_OTHER
-from .._load._attempts import attempts
 from .._save._writing import Writing
 from .._text import printable
 from .._tree._flatten import flatten
@@ -388,26 +387,31 @@ def model_load(
         raise InvalidArgumentError(f'mode={mode!r} is none of "c", "r", "r+"')
     stem = _native.local_path(place("filepath_stem", filepath_stem))
     manifest = stem + manifest_suffix
-    for is_last in attempts():
-        before = _identity(_native.pytree_manifest(stem, manifest_suffix))
+
+    def replaced() -> ReplacedError:
+        return ReplacedError(f"{manifest} was replaced while it was being read", file=manifest)
+
+    def read(_: _native.Attempt) -> tuple[Any, list[Any], list[str]]:
+        before = _native.pytree_identity(stem, manifest_suffix)
         try:
             data, entries, empty = _native.pytree_entries(stem, data_suffix, manifest_suffix, verify)
             memory = _map(data, mode if mmapped else "r")
-        except (RegrowError, OSError):
+        except (RegrowError, OSError) as error:
             # Absent before and after: of several writers one may have ended, and the next begun, in
             # between.
             if before is None:
                 is_replaced = _native.pytree_appears(stem, manifest_suffix)
             else:
-                is_replaced = _identity(_native.pytree_manifest(stem, manifest_suffix)) != before
-            if is_last or not is_replaced:
-                raise
-            continue
+                is_replaced = _native.pytree_identity(stem, manifest_suffix) != before
+            if is_replaced:
+                raise replaced() from error
+            raise
         # A manifest that is still there has the data that was mapped: it goes before the data does.
-        if before is not None and _identity(_native.pytree_manifest(stem, manifest_suffix)) == before:
-            break
-        if is_last:
-            raise ReplacedError(f"{manifest} was replaced again and again while it was being read", file=manifest)
+        if before is None or _native.pytree_identity(stem, manifest_suffix) != before:
+            raise replaced()
+        return memory, entries, empty
+
+    memory, entries, empty = _native.read_unreplaced(read)
     tree = revtuple_autovifify_from_linear(
         (path, _array(memory, entry, mmapped))
         for path, entry in zip(_paths([entry[0] for entry in entries]), entries, strict=True)
@@ -417,14 +421,6 @@ def model_load(
         for key in path:
             at = at.setdefault(key, {})
     return tree
-
-
-def _identity(path: str) -> tuple[int, int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 def _map(path: str, mode: str) -> Any:

@@ -15,7 +15,6 @@ from .. import _native
 from .._core._location import StrPath, place, shown
 from .._errors import NotFoundError, ReplacedError
 from .._leaves._columns import DTYPES, UNKNOWN
-from .._load._attempts import attempts
 from .._load._checkpoint import basic_region
 from .._tree._flatten import unflatten
 from ._errors import SafetensorError, as_safetensor_errors
@@ -60,13 +59,7 @@ class Tensors:
         """Makes a result of the files at `path`; again, if one of several files was replaced in
         between.
         """
-        for is_last in attempts():
-            try:
-                return make(cls.of_path(path, separator))
-            except ReplacedError:
-                if is_last:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+        return _native.read_unreplaced(lambda _: make(cls.of_path(path, separator)))
 
     @classmethod
     def of_bytes(cls, data: Any, separator: str | None = None) -> Tensors:

@@ -17,7 +17,6 @@ from .._core._progress import Progress
 from .._core._warnings import warn
 from .._errors import IncompleteCheckpointWarning, InvalidArgumentError, LimitError
 from .._load._load import refuse_placeholders
-from .._load._open import _until_unreplaced
 from .._load._opening import opening_of
 from ._encode import Walk
 from ._locations import mover
@@ -86,8 +85,8 @@ def load(
     opening = opening_of(replace(rare, mmap=False), step, at)
     warned: list[str] = []
 
-    def read() -> Any:
-        native = _native.open(where, opening)
+    def read(attempt: _native.Attempt) -> Any:
+        native = attempt.watch(_native.open(where, opening))
         warned[:] = native.warnings
         metadata = None if native.metadata is None else json.loads(native.metadata)
         opened = Opened(native, metadata)
@@ -103,7 +102,7 @@ def load(
             raise LimitError(f"{shown(path)} is nested too deeply for Python") from None
 
     try:
-        return _until_unreplaced(where, read)
+        return _native.read_unreplaced(read)
     finally:
         for warning in warned:
             warn(f"{shown(path)}: {warning}", IncompleteCheckpointWarning)

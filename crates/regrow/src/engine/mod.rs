@@ -3,6 +3,7 @@
 //! | module | does |
 //! |---|---|
 //! | `open` | finds the layout, returns a [`Checkpoint`] of lazy leaves; starts again if it is replaced in between |
+//! | `attempt` | reads that start again if one of their checkpoints is replaced |
 //! | `leaves` | reads one leaf, or a part of one |
 //! | `search`, `keys` | finds a leaf by its key path, also if two print as the same text |
 //! | `patterns` | refuses globs that match nothing |
@@ -40,6 +41,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod arena;
+mod attempt;
 mod background;
 mod bands;
 mod casts;
@@ -91,6 +93,7 @@ pub use crate::options::{
 pub use crate::report::{Finding, SaveReport, UnprotectedFile, VerifyReport};
 pub(crate) use crate::storage::Retries;
 pub use crate::text::format_bytes;
+pub use attempt::{Attempt, read_unreplaced};
 pub use background::{
     AsyncOptions, AsyncSaver, BeforeCommit, Blocked, CopyLeaves, OnEnd, QUEUE_LEN_MAX, REFER_FROM_BYTES,
     SaveHandle, WhenBusy, save_async, save_async_with,

@@ -24,12 +24,11 @@ mod select;
 pub(super) use run::short_blocks;
 pub use select::Selected;
 
-use super::{Checkpoint, LoadOptions};
-use crate::error::{Error, ErrorKind, Result};
+use super::{Checkpoint, LoadOptions, read_unreplaced};
+use crate::error::{Error, Result};
 use crate::formats::located;
 use crate::location::ToLocation;
 use crate::monitor::Stage;
-use crate::storage::Retries;
 use crate::text::counted;
 use crate::tree::{Leaf, Tree};
 
@@ -52,17 +51,7 @@ pub fn load_with(path: impl ToLocation, options: &LoadOptions) -> Result<Tree<Le
     let at = located(path)?;
     let mut open = options.open.clone();
     open.by_names |= options.template.is_some();
-    Retries::until_unreplaced(|| {
-        let checkpoint = super::open_with(&at, &open)?;
-        match checkpoint.load(options) {
-            // Also where the error is one of a checkpoint that is whole: the one that took its
-            // place may have none.
-            Err(error) if error.kind() != ErrorKind::Cancelled && checkpoint.is_replaced() => {
-                Err(checkpoint.was_replaced())
-            }
-            loaded => loaded,
-        }
-    })
+    read_unreplaced(|attempt| attempt.watch(super::open_with(&at, &open)?).load(options))
 }
 
 impl Checkpoint {
