@@ -7,6 +7,16 @@ from typing import Any, TypeVar, final
 import numpy as np
 from typing_extensions import Buffer
 
+from ._core._requests import (
+    BackgroundRequest,
+    ConvertRequest,
+    ItemsRequest,
+    LoadRequest,
+    RegionsRequest,
+    SaveRequest,
+)
+from ._load._opening import Opening
+
 _T = TypeVar("_T")
 
 __version__: str
@@ -21,7 +31,6 @@ EQUINOX_TRAILER_MAGIC: bytes
 
 _Leaves = tuple[bytes, list[Any], dict[int, str]]
 _LeavesIn = tuple[bytes, list[Any], dict[int, str], dict[int, str]]
-_Template = tuple[Structure, TemplateLeaves, bytes]
 _Info = tuple[str, str, list[int]]
 _Finding = tuple[str, str, str | None, str | None, int | None]
 _Listed = tuple[str, str, str | None, str, list[int], tuple[int | None, int | None, float | None], _Finding | None]
@@ -30,7 +39,6 @@ knows; what is wrong.
 """
 
 _Maps = tuple[list[MapBuffer], list[tuple[int, int, int] | None]]
-_Casts = tuple[list[tuple[str, str]], str]
 _Watch = tuple[bool, Callable[[int, int], object] | None]
 _Loss = tuple[str, str, str]
 _Saved = tuple[str, int, int, int, float, list[tuple[str, float, int, float]], str, int, list[str], list[_Loss]]
@@ -88,8 +96,6 @@ _Verified = tuple[list[_Finding], int, int, bool, list[str], int, str | None, li
 signer, files, step.
 """
 
-_Opening = tuple[int | None, str | None, bool, bool, bool, bool, Sequence[str], bool]
-"""How to open: `regrow._opening.Opening`."""
 _Place = str | Location
 
 @final
@@ -206,7 +212,7 @@ def template_leaves(
     says, by number.
     """
 
-def save(path: _Place, structure: Structure, leaves: _LeavesIn, options: tuple[Any, ...], watch: _Watch) -> _Saved:
+def save(path: _Place, structure: Structure, leaves: _LeavesIn, options: SaveRequest, watch: _Watch) -> _Saved:
     """Saves a tree; gives path, stored bytes, number of leaves, bytes of data, seconds, stages, I/O
     path, reused bytes, notes, losses.
 
@@ -225,11 +231,8 @@ class AsyncSaver:
         path: _Place,
         structure: Structure,
         leaves: _LeavesIn,
-        options: tuple[Any, ...],
-        when_busy: str,
-        copy: str,
-        check_source: bool,
-        seconds: float,
+        options: SaveRequest,
+        how: BackgroundRequest,
     ) -> SaveHandle | None:
         """Takes the snapshot; `None` if the save is to be skipped."""
 
@@ -249,10 +252,7 @@ class AsyncSaver:
     def save_items(
         self,
         items: ItemsSave,
-        copy: str,
-        check_source: bool,
-        seconds: float,
-        waited: float,
+        how: BackgroundRequest,
         before_commit: Callable[[], object] | None = None,
     ) -> SaveHandle:
         """Adds the trees that `items` keeps to it, as they are now, and commits it once
@@ -266,7 +266,7 @@ class ItemsSave:
     def __new__(
         cls,
         path: _Place,
-        options: tuple[Any, ...],
+        options: ItemsRequest,
         gets_signals: bool,
         progress: Callable[[int, int], object] | None,
     ) -> ItemsSave: ...
@@ -277,12 +277,12 @@ class ItemsSave:
         name: str,
         structure: Structure,
         leaves: _LeavesIn,
-        options: tuple[Any, ...],
+        options: SaveRequest,
         gets_signals: bool,
     ) -> None:
         """Adds a tree."""
 
-    def later(self, name: str, structure: Structure, leaves: _LeavesIn, options: tuple[Any, ...]) -> None:
+    def later(self, name: str, structure: Structure, leaves: _LeavesIn, options: SaveRequest) -> None:
         """Keeps a tree for `AsyncSaver.save_items`, which adds it."""
 
     def json(self, name: str, text: str, file: str | None) -> None:
@@ -354,7 +354,7 @@ def convert_rules(
     reshapes, whether it may lose something."""
 
 def plan_convert(
-    source: _Place, target: _Place, save: tuple[Any, ...], convert: tuple[Any, ...], all_steps: bool
+    source: _Place, target: _Place, save: SaveRequest, convert: ConvertRequest, all_steps: bool
 ) -> list[
     tuple[int | None, tuple[list[tuple[str, str | None, _Info, _Info]], list[tuple[str, str, str]], list[_Finding]]]
 ]:
@@ -364,8 +364,8 @@ def plan_convert(
 def convert(
     source: _Place,
     target: _Place,
-    save: tuple[Any, ...],
-    convert: tuple[Any, ...],
+    save: SaveRequest,
+    convert: ConvertRequest,
     all_steps: bool,
     watch: _Watch,
 ) -> list[tuple[int | None, tuple[_Saved, list[tuple[str, str, str]], list[_Finding]]]]:
@@ -377,7 +377,7 @@ class SharedConvert:
     """A conversion by several processes, which this one has begun."""
 
     def __new__(
-        cls, source: _Place, target: _Place, save: tuple[Any, ...], convert: tuple[Any, ...], gets_signals: bool
+        cls, source: _Place, target: _Place, save: SaveRequest, convert: ConvertRequest, gets_signals: bool
     ) -> SharedConvert: ...
     def about(self, count: int) -> tuple[str, int | None, list[int]]:
         """By what workers join, the step that was opened, and the bytes of each of `count`
@@ -397,8 +397,8 @@ class SharedConvert:
 def convert_share(
     source: _Place,
     target: _Place,
-    save: tuple[Any, ...],
-    convert: tuple[Any, ...],
+    save: SaveRequest,
+    convert: ConvertRequest,
     share: tuple[str, int, int],
     watch: _Watch,
 ) -> tuple[int, int, int, list[int]]:
@@ -682,25 +682,25 @@ class Together:
     def of_rank_0(self, purpose: str, look: Callable[[], str]) -> str:
         """The text that `look` gives on rank 0, in every process."""
 
-def open(path: _Place, opening: _Opening) -> Checkpoint:
+def open(path: _Place, opening: Opening) -> Checkpoint:
     """Opens a checkpoint of any layout."""
 
 def open_intact(
-    path: _Place, opening: _Opening, watch: _Watch
+    path: _Place, opening: Opening, watch: _Watch
 ) -> tuple[Checkpoint, list[_Finding], list[_Finding], bool]:
     """Opens and verifies a damaged checkpoint; gives it with placeholders for lost leaves, why each
     is lost, what else is wrong, and whether the pytree is lost."""
 
-def verify(path: _Place, opening: _Opening, watch: _Watch) -> _Verified:
+def verify(path: _Place, opening: Opening, watch: _Watch) -> _Verified:
     """Reads and checks everything: what `Checkpoint.verify` gives."""
 
-def verify_steps(path: _Place, opening: _Opening, watch: _Watch) -> list[tuple[int, _Verified | None, _Finding | None]]:
+def verify_steps(path: _Place, opening: Opening, watch: _Watch) -> list[tuple[int, _Verified | None, _Finding | None]]:
     """The same of each committed step of a folder: its number, and what was found or why it
     cannot be opened.
     """
 
 def verify_share(
-    path: _Place, opening: _Opening, share: tuple[int, int], watch: _Watch
+    path: _Place, opening: Opening, share: tuple[int, int], watch: _Watch
 ) -> tuple[_Verified, list[tuple[int, str]]]:
     """Checks a share: its number, of how many. Gives what `verify` gives; of each finding, its
     place among those of all shares and what it says in one line."""
@@ -720,7 +720,7 @@ def safetensors_open_mapped(path: _Place) -> tuple[Checkpoint, _Maps | None]:
 def safetensors_open_bytes(file: bytes, separator: str | None) -> Checkpoint:
     """The same of a file's bytes."""
 
-def safetensors_bytes(structure: Structure, leaves: _LeavesIn, options: tuple[Any, ...]) -> bytes:
+def safetensors_bytes(structure: Structure, leaves: _LeavesIn, options: SaveRequest) -> bytes:
     """The bytes of the file that `save` would write."""
 
 def paths(structure: Structure) -> list[str]:
@@ -994,45 +994,23 @@ class Checkpoint:
     def load_regions(
         self,
         wanted: Sequence[tuple[int, int, Regions]],
-        casting: str,
-        unverified: bool,
-        budget: int | None,
+        how: RegionsRequest,
         watch: _Watch,
     ) -> list[np.ndarray[Any, Any]]:
         """Regions of leaves (leaf, starts, lengths, number of the dtype), each an array of its
         own.
         """
 
-    def select(
-        self, only: list[str], casts: _Casts, template: _Template | None, partial: bool
-    ) -> tuple[list[int], bytes, bytes, list[Any]]:
+    def select(self, load: LoadRequest) -> tuple[list[int], bytes, bytes, list[Any]]:
         """The leaves that a load would give, -1 where it gives none: positions, kinds, dtypes as
         wanted, shapes.
         """
 
-    def load(
-        self,
-        only: list[str],
-        casts: _Casts,
-        template: _Template | None,
-        partial: bool,
-        unverified: bool,
-        mapped: bool,
-        budget: int | None,
-        watch: _Watch,
-        unread: list[int] = ...,
-    ) -> tuple[Structure, _Leaves]:
+    def load(self, load: LoadRequest, watch: _Watch) -> tuple[Structure, _Leaves]:
         """All of it, or a selection; the leaves of the positions `unread` come without data."""
 
     def load_into(
-        self,
-        casts: _Casts,
-        template: _Template,
-        partial: bool,
-        unverified: bool,
-        budget: int | None,
-        outs: list[np.ndarray[Any, Any] | None],
-        watch: _Watch,
+        self, load: LoadRequest, outs: list[np.ndarray[Any, Any] | None], watch: _Watch
     ) -> tuple[list[bool], _Leaves]:
         """Into arrays, one or `None` a leaf of the template; which of them were filled where
         they are, and the rest.
@@ -1107,9 +1085,7 @@ def load_regions_into(
     checkpoint: Checkpoint,
     wanted: Sequence[tuple[int, int, Regions]],
     outs: Sequence[np.ndarray[Any, Any]],
-    casting: str,
-    unverified: bool,
-    budget: int | None,
+    how: RegionsRequest,
     watch: _Watch,
 ) -> list[bool]:
     """Reads regions (leaf, number of the dtype, what of it) to contiguous arrays that share no

@@ -17,7 +17,7 @@ use crate::gather::let_go;
 use crate::items::ItemsSave;
 use crate::leaves::{LeavesIn, to_leaves};
 use crate::location::LocationIn;
-use crate::options::{SaveIn, or_posted, save_options, to_job};
+use crate::options::{SaveIn, or_posted, save_options};
 
 /// How long a wait goes on before it looks whether the user has pressed Ctrl-C.
 const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
@@ -46,9 +46,7 @@ impl AsyncSaver {
     }
 
     /// Takes the snapshot; `None` if the save is to be skipped. What is new in `structure` and
-    /// `leaves` stays referred to until the save has ended, unless it is copied. `seconds` have
-    /// gone by since the caller began.
-    #[expect(clippy::too_many_arguments, reason = "they cross the border in one call")]
+    /// `leaves` stays referred to until the save has ended, unless it is copied.
     fn save(
         &self,
         py: Python<'_>,
@@ -56,38 +54,22 @@ impl AsyncSaver {
         structure: StructureIn<'_>,
         leaves: LeavesIn<'_>,
         mut options: SaveIn,
-        when_busy: &str,
-        copy: &str,
-        check_source: bool,
-        seconds: f64,
+        how: BackgroundIn,
     ) -> PyResult<Option<SaveHandle>> {
         let since = Instant::now();
-        let job = options.10.take().map(to_job).transpose().or_raise()?;
+        let job = options.take_job().or_raise()?;
         let (tree, save) = or_posted(py, &path, job.as_ref(), || {
             let leaves = to_leaves(structure.tree(), &leaves)?;
             Ok((structure.tree().with_leaves(leaves).or_raise()?, save_options(options).or_raise()?))
         })?;
-        // References to Python objects that the thread drops wait until a thread holds the
-        // interpreter: here this thread does, once, so that arrays do not live on until the next
-        // call.
-        let on_end = OnEnd::new(|| {
-            Python::try_attach(let_go);
-        });
-        let mut options = AsyncOptions {
-            save: SaveOptions { job, ..save },
-            when_busy: to_when_busy(when_busy).or_raise()?,
-            copy: to_copy(copy).or_raise()?,
-            check_source,
-            before_commit: None,
-            on_end: Some(on_end),
-            before: Blocked::default(),
-        };
+        let mut options =
+            AsyncOptions { save: SaveOptions { job, ..save }, ..async_options(&how).or_raise()? };
         // In steps, so that Ctrl-C ends the wait for an earlier save.
         let waits_since = Instant::now();
         let has_room = |step| self.0.wait_for_room(options.when_busy, step);
         wait(py, None, |step| has_room(step).map(|has_room| has_room.then_some(())))?;
         options.before.waited_seconds = waits_since.elapsed().as_secs_f64();
-        options.before.seconds = seconds + since.elapsed().as_secs_f64();
+        options.before.seconds += since.elapsed().as_secs_f64();
         let handle = released(py, || self.0.save_tree(path, &options, || Ok(tree)))?;
         Ok(handle.map(SaveHandle))
     }
@@ -101,18 +83,13 @@ impl AsyncSaver {
     }
 
     /// Adds the trees that `items` keeps to it, as they are now, and commits it once
-    /// `before_commit` has returned; what that raises is for the caller to keep. `seconds` have
-    /// gone by since the caller began, `waited` of them for an earlier save.
-    #[pyo3(signature = (items, copy, check_source, seconds, waited, before_commit=None))]
-    #[expect(clippy::too_many_arguments, reason = "they cross the border in one call")]
+    /// `before_commit` has returned; what that raises is for the caller to keep.
+    #[pyo3(signature = (items, how, before_commit=None))]
     fn save_items(
         &self,
         py: Python<'_>,
         items: PyRef<'_, ItemsSave>,
-        copy: &str,
-        check_source: bool,
-        seconds: f64,
-        waited: f64,
+        how: BackgroundIn,
         before_commit: Option<Py<PyAny>>,
     ) -> PyResult<SaveHandle> {
         let before_commit = before_commit.map(|call| {
@@ -126,17 +103,7 @@ impl AsyncSaver {
                 })
             })
         });
-        let on_end = OnEnd::new(|| {
-            Python::try_attach(let_go);
-        });
-        let options = AsyncOptions {
-            copy: to_copy(copy).or_raise()?,
-            check_source,
-            before_commit,
-            on_end: Some(on_end),
-            before: Blocked { seconds, waited_seconds: waited, copied_bytes: 0 },
-            ..AsyncOptions::default()
-        };
+        let options = AsyncOptions { before_commit, ..async_options(&how).or_raise()? };
         let (begun, trees) = (items.take().or_raise()?, items.take_waiting());
         released(py, || self.0.save_items(begun, trees, &options)).map(SaveHandle)
     }
@@ -230,6 +197,32 @@ pub fn wait<T: Send>(
         }
         py.check_signals()?;
     }
+}
+
+/// How a save goes to the background: `regrow/_core/_requests.py`.
+#[derive(FromPyObject)]
+struct BackgroundIn {
+    when_busy: String,
+    copy: String,
+    check_source: bool,
+    seconds: f64,
+    waited_seconds: f64,
+}
+
+fn async_options(how: &BackgroundIn) -> Result<AsyncOptions> {
+    // References to Python objects that the thread drops wait until a thread holds the interpreter:
+    // here this thread does, once, so that arrays do not live on until the next call.
+    let on_end = OnEnd::new(|| {
+        Python::try_attach(let_go);
+    });
+    Ok(AsyncOptions {
+        when_busy: to_when_busy(&how.when_busy)?,
+        copy: to_copy(&how.copy)?,
+        check_source: how.check_source,
+        on_end: Some(on_end),
+        before: Blocked { seconds: how.seconds, waited_seconds: how.waited_seconds, copied_bytes: 0 },
+        ..AsyncOptions::default()
+    })
 }
 
 fn to_when_busy(name: &str) -> Result<WhenBusy> {

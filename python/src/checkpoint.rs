@@ -23,9 +23,7 @@ use crate::leaves::{
 };
 use crate::location::LocationIn;
 use crate::memory::{Destinations, Slab};
-use crate::options::{
-    CastingIn, CastsIn, SaveIn, TemplateIn, load_options, or_posted, save_options, to_job, to_template,
-};
+use crate::options::{LoadIn, RegionsHowIn, SaveIn, load_options, or_posted, region_options, save_options};
 use crate::regions::{RegionsIn, leaf_regions};
 use crate::safetensors::{MapsOut, maps_out};
 use crate::watch::{WatchIn, watched};
@@ -55,7 +53,7 @@ pub fn save(
     mut options: SaveIn,
     watch: WatchIn,
 ) -> PyResult<SaveOut> {
-    let job = options.10.take().map(to_job).transpose().or_raise()?;
+    let job = options.take_job().or_raise()?;
     let (tree, mut options) = or_posted(py, &path, job.as_ref(), || {
         let leaves = to_leaves(structure.tree(), &leaves)?;
         Ok((structure.tree().with_leaves(leaves).or_raise()?, save_options(options).or_raise()?))
@@ -100,17 +98,37 @@ pub fn save_report(report: SaveReport) -> SaveOut {
     )
 }
 
-/// How to open, as `_load/_opening.py` has it: step, item, strict, bare, mapped, whether a seal is
-/// ignored, trusted keys as hex digits, whether a template gives the tree.
-type OpeningIn = (Option<u64>, Option<String>, bool, bool, bool, bool, Vec<String>, bool);
+/// How to open: `regrow/_load/_opening.py`.
+#[derive(FromPyObject)]
+pub struct OpeningIn {
+    step: Option<u64>,
+    item: Option<String>,
+    strict: bool,
+    bare: bool,
+    mmap: bool,
+    ignore_seal: bool,
+    /// As hex digits.
+    trusted_keys: Vec<String>,
+    /// Whether a template gives the tree.
+    by_names: bool,
+}
 
-fn open_options(
-    (step, item, strict, bare, mapped, ignore_seal, keys, by_names): OpeningIn,
-) -> regrow::Result<OpenOptions> {
-    let trusted_keys = keys.iter().map(|key| PublicKey::parse(key)).collect::<Result<_, _>>()?;
-    let own =
-        OpenOptions { step, item, strict, bare, mapped, ignore_seal, trusted_keys, ..OpenOptions::default() };
-    Ok(OpenOptions { by_names, ..own })
+fn open_options(opening: OpeningIn) -> regrow::Result<OpenOptions> {
+    Ok(OpenOptions {
+        step: opening.step,
+        item: opening.item,
+        strict: opening.strict,
+        bare: opening.bare,
+        mapped: opening.mmap,
+        ignore_seal: opening.ignore_seal,
+        trusted_keys: opening
+            .trusted_keys
+            .iter()
+            .map(|key| PublicKey::parse(key))
+            .collect::<Result<_, _>>()?,
+        by_names: opening.by_names,
+        ..OpenOptions::default()
+    })
 }
 
 /// Opens a checkpoint of any layout: metadata only.
@@ -424,20 +442,18 @@ impl Checkpoint {
     }
 
     /// Regions of leaves, each as an array of its own.
-    #[pyo3(signature = (wanted, casting, unverified, budget, watch))]
     fn load_regions<'py>(
         &self,
         py: Python<'py>,
         wanted: Vec<RegionsIn<'py>>,
-        casting: CastingIn,
-        unverified: bool,
-        budget: Option<u64>,
+        how: RegionsHowIn,
         watch: WatchIn,
     ) -> PyResult<Bound<'py, PyList>> {
         let wanted = leaf_regions(wanted);
         let elements = wanted.iter().map(|want| want.region.len_elements());
+        let mut options = region_options(how);
         let arrays = watched(py, watch, elements.fold(0, u64::saturating_add), |monitor| {
-            let options = RegionOptions { casting: casting.0, unverified, budget_bytes: budget, monitor };
+            options.monitor = monitor;
             self.0.load_regions(&wanted, &options)
         })?;
         show_arrays(py, &arrays, |at| {
@@ -462,17 +478,8 @@ impl Checkpoint {
 
     /// The leaves that a load would give, -1 where it gives none: positions, kinds, dtypes as
     /// wanted, shapes.
-    #[pyo3(signature = (only, casts, template, partial))]
-    fn select<'py>(
-        &self,
-        py: Python<'py>,
-        only: Vec<String>,
-        casts: CastsIn,
-        template: Option<TemplateIn<'py>>,
-        partial: bool,
-    ) -> PyResult<SelectedOut<'py>> {
-        let template = template.map(to_template).transpose()?;
-        let options = load_options(&only, casts, template, partial, false, false, None).or_raise()?;
+    fn select<'py>(&self, py: Python<'py>, load: LoadIn<'py>) -> PyResult<SelectedOut<'py>> {
+        let options = load_options(load)?;
         let selected = released(py, || self.0.select(&options))?;
         let infos = self.0.tree().leaves();
         let info = |leaf: &Option<Selected>| leaf.and_then(|leaf| infos.get(leaf.leaf));
@@ -490,25 +497,14 @@ impl Checkpoint {
         ))
     }
 
-    #[pyo3(signature = (only, casts, template, partial, unverified, mapped, budget, watch, unread=Vec::new()))]
-    #[expect(clippy::too_many_arguments, reason = "the options of a load, one by one")]
+    /// Loads what a request selects.
     fn load<'py>(
         &self,
         py: Python<'py>,
-        only: Vec<String>,
-        casts: CastsIn,
-        template: Option<TemplateIn<'py>>,
-        partial: bool,
-        unverified: bool,
-        mapped: bool,
-        budget: Option<u64>,
+        load: LoadIn<'py>,
         watch: WatchIn,
-        unread: Vec<usize>,
     ) -> PyResult<(Structure, LeavesOut<'py>)> {
-        let template = template.map(to_template).transpose()?;
-        let mut options =
-            load_options(&only, casts, template, partial, unverified, mapped, budget).or_raise()?;
-        options.unread = unread;
+        let mut options = load_options(load)?;
         let tree = watched(py, watch, self.len_bytes(), |monitor| {
             options.monitor = monitor;
             self.0.load(&options)
@@ -521,22 +517,14 @@ impl Checkpoint {
 
     /// Loads into arrays, one or `None` a leaf of the template; says which of them were filled
     /// where they are.
-    #[pyo3(signature = (casts, template, partial, unverified, budget, outs, watch))]
-    #[expect(clippy::too_many_arguments, reason = "the options of a load, one by one")]
     fn load_into<'py>(
         &self,
         py: Python<'py>,
-        casts: CastsIn,
-        template: TemplateIn<'py>,
-        partial: bool,
-        unverified: bool,
-        budget: Option<u64>,
+        load: LoadIn<'py>,
         outs: Vec<Option<Bound<'py, PyUntypedArray>>>,
         watch: WatchIn,
     ) -> PyResult<(Vec<bool>, LeavesOut<'py>)> {
-        let template = to_template(template)?;
-        let mut options =
-            load_options(&[], casts, Some(template), partial, unverified, false, budget).or_raise()?;
+        let mut options = load_options(load)?;
         let mut outs = Destinations::new(outs);
         let bytes = outs.bytes_mut();
         let tree = watched(py, watch, self.len_bytes(), |monitor| {

@@ -15,20 +15,20 @@ use crate::location::LocationIn;
 use crate::options::{SaveIn, save_options};
 use crate::watch::{WatchIn, cancellable, watched};
 
-/// Step, item, whether to open strictly, whether bare, selection, renames, transposes, reshapes,
-/// whether it may lose something, whether to salvage.
-pub type ConvertIn = (
-    Option<u64>,
-    Option<String>,
-    bool,
-    bool,
-    Vec<String>,
-    Vec<(String, String)>,
-    Vec<(String, Vec<usize>)>,
-    Vec<(String, Vec<i64>)>,
-    bool,
-    bool,
-);
+/// What a conversion opens, and what it makes of the leaves: `regrow/_core/_requests.py`.
+#[derive(FromPyObject)]
+pub struct ConvertIn {
+    step: Option<u64>,
+    item: Option<String>,
+    strict: bool,
+    bare: bool,
+    only: Vec<String>,
+    rename: Vec<(String, String)>,
+    transpose: Vec<(String, Vec<usize>)>,
+    reshape: Vec<(String, Vec<i64>)>,
+    lossy: bool,
+    salvage: bool,
+}
 
 /// Kind, dtype, shape.
 type InfoOut = (&'static str, &'static str, Vec<u64>);
@@ -233,14 +233,14 @@ pub fn convert_share(
 }
 
 fn convert_options(save: SaveIn, convert: ConvertIn) -> Result<ConvertOptions> {
-    let (step, item, strict, bare, only, rename, transpose, reshape, lossy, salvage) = convert;
+    let ConvertIn { step, item, strict, bare, .. } = convert;
     Ok(ConvertOptions {
         open: OpenOptions { step, item, strict, bare, ..OpenOptions::default() },
         save: save_options(save)?,
-        only: only.iter().map(|text| PathPattern::new(text)).collect::<Result<_>>()?,
-        lossy,
-        salvage,
-        ..transform_rules(rename, transpose, reshape)?
+        only: convert.only.iter().map(|text| PathPattern::new(text)).collect::<Result<_>>()?,
+        lossy: convert.lossy,
+        salvage: convert.salvage,
+        ..transform_rules(convert.rename, convert.transpose, convert.reshape)?
     })
 }
 

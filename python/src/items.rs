@@ -20,8 +20,19 @@ use crate::location::LocationIn;
 use crate::options::{JobIn, SaveIn, metadata_members, save_options, to_job};
 use crate::watch::cancellable;
 
-/// Overwrite, durable, in the form of Orbax' v1 API, metadata as JSON, base, job, mode of folders.
-type ItemsIn = (bool, bool, bool, bool, bool, Option<String>, Option<LocationIn>, Option<JobIn>, Option<u32>);
+/// A save of several items: `regrow/_core/_requests.py`.
+#[derive(FromPyObject)]
+struct ItemsIn {
+    overwrite: bool,
+    keeps_others: bool,
+    durable: bool,
+    v1: bool,
+    of_step: bool,
+    metadata: Option<String>,
+    base: Option<LocationIn>,
+    job: Option<JobIn>,
+    mode: Option<u32>,
+}
 
 /// A tree that waits for the background.
 type Waiting = (String, Tree<Leaf>, SaveOptions);
@@ -47,7 +58,6 @@ impl ItemsSave {
         gets_signals: bool,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        let (overwrite, keeps_others, durable, v1, of_step, metadata, base, job, mode) = options;
         let monitor = match progress {
             None => Monitor::new(),
             Some(progress) => Monitor::with_hook(move |state| {
@@ -57,16 +67,16 @@ impl ItemsSave {
             }),
         };
         let options = ItemsOptions {
-            overwrite,
-            keeps_others,
-            not_durable: !durable,
-            v1,
-            of_step,
-            custom_metadata: metadata_members(metadata).or_raise()?,
-            base: base.as_ref().map(ToLocation::to_location).transpose().or_raise()?,
-            mode,
+            overwrite: options.overwrite,
+            keeps_others: options.keeps_others,
+            not_durable: !options.durable,
+            v1: options.v1,
+            of_step: options.of_step,
+            custom_metadata: metadata_members(options.metadata).or_raise()?,
+            base: options.base.as_ref().map(ToLocation::to_location).transpose().or_raise()?,
+            mode: options.mode,
             monitor: monitor.clone(),
-            job: job.map(to_job).transpose().or_raise()?,
+            job: options.job.map(to_job).transpose().or_raise()?,
         };
         let at = path.to_location().or_raise()?;
         let path = at.describe().into_os_string();

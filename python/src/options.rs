@@ -1,4 +1,4 @@
-//! The caller's options, in the tuples that `regrow/_core/_options.py` makes.
+//! What a caller asks for. The fields are those of the classes in `regrow/_core/_requests.py`.
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -8,7 +8,7 @@ use regrow::engine::{Compression, Layout, TemplateLeaf};
 use regrow::formats::orbax::json_text;
 use regrow::location::ToLocation;
 use regrow::tree::{PathPattern, Tree};
-use regrow::{Error, LoadOptions, OpenOptions, Result, SaveOptions};
+use regrow::{Error, LoadOptions, RegionOptions, Result, SaveOptions};
 use serde_json::{Map, Value};
 
 use crate::columns::StructureIn;
@@ -18,7 +18,11 @@ use crate::gather::TemplateLeaves;
 use crate::location::LocationIn;
 
 /// Patterns and names of dtypes, and what the casts may do to values.
-pub type CastsIn = (Vec<(String, String)>, CastingIn);
+#[derive(FromPyObject)]
+pub struct CastsIn {
+    rules: Vec<(String, String)>,
+    casting: CastingIn,
+}
 
 /// `"checked"`, `"lossy"` or `"as_numpy"`.
 pub struct CastingIn(pub Casting);
@@ -43,21 +47,30 @@ pub enum OverwriteIn {
     Name(String),
 }
 
-/// Overwrite, durable, casts, compression, metadata as JSON, seal and parity, whether the
-/// base is trusted, budget, layout and its options as JSON, base, job.
-pub type SaveIn = (
-    OverwriteIn,
-    bool,
-    CastsIn,
-    Option<CompressionIn>,
-    Option<String>,
-    (bool, Option<String>),
-    bool,
-    Option<u64>,
-    (String, String),
-    Option<LocationIn>,
-    Option<JobIn>,
-);
+/// A save.
+#[derive(FromPyObject)]
+pub struct SaveIn {
+    overwrite: OverwriteIn,
+    durable: bool,
+    casts: CastsIn,
+    compression: Option<CompressionIn>,
+    metadata: Option<String>,
+    seal: bool,
+    parity: Option<String>,
+    trust_base: bool,
+    budget_bytes: Option<u64>,
+    layout: String,
+    layout_options: String,
+    base: Option<LocationIn>,
+    job: Option<JobIn>,
+}
+
+impl SaveIn {
+    /// Takes out the job, which is known before the rest is checked.
+    pub fn take_job(&mut self) -> Result<Option<Job>> {
+        self.job.take().map(to_job).transpose()
+    }
+}
 
 /// A coordinator, and how its processes wait for each other.
 pub type JobIn = (CoordinatorIn, WaitIn);
@@ -70,21 +83,8 @@ pub enum CompressionIn {
 }
 
 /// The options of a save.
-pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
-    let (
-        overwrite,
-        durable,
-        (casts, CastingIn(casting)),
-        compression,
-        metadata,
-        (seal, parity),
-        trust_base,
-        budget_bytes,
-        (layout, layout_options),
-        base,
-        job,
-    ) = options;
-    let compression = match compression {
+pub fn save_options(save: SaveIn) -> Result<SaveOptions> {
+    let compression = match save.compression {
         None => None,
         Some(CompressionIn::Level(level)) => Some(Compression::Zstd(level)),
         Some(CompressionIn::Name(name)) if name == "none" => Some(Compression::None),
@@ -92,8 +92,8 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
             return Err(Error::invalid(format!("the compression {name:?} is not known")));
         }
     };
-    let custom_metadata = metadata.as_deref().map(to_metadata).transpose()?;
-    let (overwrite, replace_any_file) = match overwrite {
+    let custom_metadata = save.metadata.as_deref().map(to_metadata).transpose()?;
+    let (overwrite, replace_any_file) = match save.overwrite {
         OverwriteIn::Checkpoint(overwrite) => (overwrite, false),
         OverwriteIn::Name(name) if name == "any file" => (true, true),
         OverwriteIn::Name(name) => {
@@ -101,20 +101,20 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
         }
     };
     Ok(SaveOptions {
-        layout: to_layout(&layout, &layout_options)?,
+        layout: to_layout(&save.layout, &save.layout_options)?,
         overwrite,
         replace_any_file,
-        not_durable: !durable,
-        cast: to_casts(casts)?,
-        casting,
+        not_durable: !save.durable,
+        cast: to_casts(save.casts.rules)?,
+        casting: save.casts.casting.0,
         compression,
         custom_metadata,
-        seal,
-        parity: parity.as_deref().map(str::parse).transpose()?,
-        trust_base,
-        base: base.as_ref().map(ToLocation::to_location).transpose()?,
-        budget_bytes,
-        job: job.map(to_job).transpose()?,
+        seal: save.seal,
+        parity: save.parity.as_deref().map(str::parse).transpose()?,
+        trust_base: save.trust_base,
+        base: save.base.as_ref().map(ToLocation::to_location).transpose()?,
+        budget_bytes: save.budget_bytes,
+        job: save.job.map(to_job).transpose()?,
         ..SaveOptions::default()
     })
 }
@@ -167,35 +167,60 @@ pub fn to_layout(name: &str, options: &str) -> Result<Layout> {
     Layout::from_name(name, options)
 }
 
-/// The options of a load; opening has happened before.
-pub fn load_options(
-    only: &[String],
-    (casts, CastingIn(casting)): CastsIn,
-    template: Option<Tree<TemplateLeaf>>,
+/// A load of an opened checkpoint.
+#[derive(FromPyObject)]
+pub struct LoadIn<'py> {
+    only: Vec<String>,
+    casts: CastsIn,
+    template: Option<TemplateIn<'py>>,
     partial: bool,
-    unverified: bool,
-    mapped: bool,
+    verify: bool,
+    mmap: bool,
     budget_bytes: Option<u64>,
-) -> Result<LoadOptions> {
+    unread: Vec<usize>,
+}
+
+/// The options of a load.
+pub fn load_options(load: LoadIn<'_>) -> PyResult<LoadOptions> {
+    let template = load.template.map(to_template).transpose()?;
+    let only = load.only.iter().map(|text| PathPattern::new(text)).collect::<Result<_>>();
     Ok(LoadOptions {
-        open: OpenOptions::default(),
-        only: only.iter().map(|text| PathPattern::new(text)).collect::<Result<_>>()?,
-        cast: to_casts(casts)?,
-        casting,
+        only: only.or_raise()?,
+        cast: to_casts(load.casts.rules).or_raise()?,
+        casting: load.casts.casting.0,
         template,
-        partial,
-        unverified,
-        mapped,
-        budget_bytes,
+        partial: load.partial,
+        unverified: !load.verify,
+        mapped: load.mmap,
+        budget_bytes: load.budget_bytes,
+        unread: load.unread,
         ..LoadOptions::default()
     })
 }
 
+/// How regions of leaves are loaded.
+#[derive(FromPyObject)]
+pub struct RegionsHowIn {
+    casting: CastingIn,
+    verify: bool,
+    budget_bytes: Option<u64>,
+}
+
+/// The options of a load of regions.
+pub fn region_options(how: RegionsHowIn) -> RegionOptions {
+    RegionOptions {
+        casting: how.casting.0,
+        unverified: !how.verify,
+        budget_bytes: how.budget_bytes,
+        ..RegionOptions::default()
+    }
+}
+
 /// Structure, what its leaves want, which to skip.
-pub type TemplateIn<'py> = (StructureIn<'py>, PyRef<'py, TemplateLeaves>, PyBackedBytes);
+type TemplateIn<'py> = (StructureIn<'py>, PyRef<'py, TemplateLeaves>, PyBackedBytes);
 
 /// What a load is to fit.
-pub fn to_template((structure, leaves, skips): TemplateIn<'_>) -> PyResult<Tree<TemplateLeaf>> {
+fn to_template((structure, leaves, skips): TemplateIn<'_>) -> PyResult<Tree<TemplateLeaf>> {
     structure.tree().with_leaves(leaves.leaves(&skips)).or_raise()
 }
 

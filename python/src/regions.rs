@@ -2,13 +2,13 @@
 
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
+use regrow::LeafRegion;
 use regrow::array::{Dtype, Region};
-use regrow::{LeafRegion, RegionOptions};
 
 use crate::checkpoint::Checkpoint;
 use crate::error::OrRaise;
 use crate::memory::Destinations;
-use crate::options::CastingIn;
+use crate::options::{RegionsHowIn, region_options};
 use crate::watch::{WatchIn, watched};
 
 /// Regions of a leaf.
@@ -42,16 +42,12 @@ pub fn leaf_regions(wanted: Vec<RegionsIn<'_>>) -> Vec<LeafRegion> {
 /// contiguous, cannot be written to, or share memory with another one are left as they are, and
 /// their regions are not read.
 #[pyfunction]
-#[pyo3(signature = (checkpoint, wanted, outs, casting, unverified, budget, watch))]
-#[expect(clippy::too_many_arguments, reason = "they cross the border in one call")]
 pub fn load_regions_into<'py>(
     py: Python<'py>,
     checkpoint: PyRef<'py, Checkpoint>,
     wanted: Vec<RegionsIn<'py>>,
     outs: Vec<Bound<'py, PyUntypedArray>>,
-    casting: CastingIn,
-    unverified: bool,
-    budget: Option<u64>,
+    how: RegionsHowIn,
     watch: WatchIn,
 ) -> PyResult<Vec<bool>> {
     let wanted = leaf_regions(wanted);
@@ -60,13 +56,10 @@ pub fn load_regions_into<'py>(
     let (wanted, bytes): (Vec<LeafRegion>, Vec<&mut [u8]>) =
         wanted.into_iter().zip(outs.bytes_mut()).filter_map(|(want, out)| Some((want, out?))).unzip();
     let len_bytes = bytes.iter().map(|out| out.len() as u64).fold(0, u64::saturating_add);
-    let checkpoint = checkpoint.opened();
+    let (checkpoint, mut options) = (checkpoint.opened(), region_options(how));
     watched(py, watch, len_bytes, |monitor| {
-        checkpoint.load_regions_into(
-            &wanted,
-            bytes,
-            &RegionOptions { casting: casting.0, unverified, budget_bytes: budget, monitor },
-        )
+        options.monitor = monitor;
+        checkpoint.load_regions_into(&wanted, bytes, &options)
     })?;
     Ok(filled)
 }

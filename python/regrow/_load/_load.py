@@ -18,6 +18,7 @@ from .._core._location import StrPath
 from .._core._options import Options
 from .._core._progress import Progress, Watch
 from .._core._report import Stages
+from .._core._requests import Casts, LoadRequest
 from .._errors import (
     InvalidArgumentError,
     LeafNotFoundError,
@@ -31,7 +32,7 @@ from .._jax._single_replica import Replicas
 from .._jobs._together import Together
 from .._leaves._columns import DTYPE_NUMBERS, DTYPES, JAX_ARRAY, NUMPY_ARRAY, PRNG_KEY, LoadedLeaves, from_native
 from .._operations._rules import renames_of, with_kept
-from .._save._writing import Casts, casts
+from .._save._writing import casts
 from .._torch._fill import TorchTensors
 from .._torch._tensors import is_tensor
 from .._tree._flatten import Flat, flatten, path_text, unflatten
@@ -282,13 +283,18 @@ def register_nodes() -> None:
 def _read_whole(
     native: _native.Checkpoint, wishes: Wishes, template: Template | None, watch: Any, unread: list[int]
 ) -> Any:
-    columns = None if template is None else template.columns()
-    partial = template is not None and (wishes.drops_extra or template.is_selection)
-    only = wishes.only if template is None else []
+    request = LoadRequest(
+        casts=wishes.casts,
+        only=wishes.only if template is None else (),
+        template=None if template is None else template.columns(),
+        partial=template is not None and (wishes.drops_extra or template.is_selection),
+        verify=wishes.verify,
+        mmap=wishes.mmap,
+        budget_bytes=wishes.budget,
+        unread=unread,
+    )
     with wishes.stages.stage("read"):
-        structure, leaves = native.load(
-            only, wishes.casts, columns, partial, not wishes.verify, wishes.mmap, wishes.budget, watch, unread
-        )
+        structure, leaves = native.load(request, watch)
     if wishes.stages.is_asked_for:
         # A leaf that comes by regions is `None` here.
         whole = (getattr(value, "nbytes", 0) for value in LoadedLeaves(*leaves).values)
@@ -322,7 +328,7 @@ def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes, in_place: 
             _, leaves = _read_whole(native, wishes, template, watch, [])
         return template.fill(LoadedLeaves(*leaves))
     partial = wishes.drops_extra or template.is_selection
-    selected = native.select([], wishes.casts, template.columns(), partial)
+    selected = native.select(LoadRequest(casts=wishes.casts, template=template.columns(), partial=partial))
     targets, places = template.regions(selected, by_leaf)
     if wishes.salvages:
         _check_alone(targets, (wish.like for wish in template.tensors(selected)))
@@ -362,7 +368,7 @@ def _refuse_descriptions(kept: Mapping[str, Any]) -> None:
 
 def _load_parts(native: _native.Checkpoint, wishes: Wishes) -> Any:
     """Without a template: JAX arrays by `shardings`, or NumPy's by `region`."""
-    selected: Selected = native.select(wishes.only, wishes.casts, None, False)
+    selected: Selected = native.select(LoadRequest(casts=wishes.casts, only=wishes.only))
     positions, kinds, dtypes, shapes = selected
     all_paths = native.paths()
     paths = [all_paths[leaf] for leaf in positions]
@@ -411,7 +417,7 @@ def _with_impl(native: _native.Checkpoint, target: Target) -> Target:
     """With the implementation of the keys, which the data does not record."""
     with Watch(False, "loading") as watch:
         unread = list(range(native.leaf_count))
-        _, leaves = native.load([], casts(None), None, False, False, False, None, watch, unread)
+        _, leaves = native.load(LoadRequest(casts=casts(None), unread=unread), watch)
     return target._replace(key_impl=LoadedLeaves(*leaves).notes.get(target.leaf))
 
 
@@ -483,7 +489,7 @@ class _Reads:
         total = self._rest + sum(place.len_bytes() for place in every)
         self._reading = Reading(
             native,
-            casting=wishes.casts[1],
+            casting=wishes.casts.casting,
             verify=wishes.verify,
             budget=wishes.budget,
             progress=wishes.progress,
@@ -548,14 +554,18 @@ def _load_out(native: _native.Checkpoint, wishes: Wishes) -> Any:
     outs = [
         leaf if leaf.dtype in DTYPE_NUMBERS and template.is_wanted(at) else None for at, leaf in enumerate(flat.leaves)
     ]
-    partial = wishes.drops_extra or template.is_selection
+    request = LoadRequest(
+        casts=wishes.casts,
+        template=template.columns(),
+        partial=wishes.drops_extra or template.is_selection,
+        verify=wishes.verify,
+        budget_bytes=wishes.budget,
+    )
     with (
         Watch(wishes.progress, "loading") as watch,
         wishes.stages.stage("read", sum(leaf.nbytes for leaf in flat.leaves)),
     ):
-        filled, leaves = native.load_into(
-            wishes.casts, template.columns(), partial, not wishes.verify, wishes.budget, outs, watch
-        )
+        filled, leaves = native.load_into(request, outs, watch)
     template.leave_out(filled)
     rest = flatten(template.fill(LoadedLeaves(*leaves)))
     for target, source in zip(flat.leaves, rest.leaves, strict=True):

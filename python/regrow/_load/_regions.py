@@ -17,6 +17,7 @@ import numpy as np
 from .. import _native
 from .._core._progress import Progress, Watch
 from .._core._report import Stages
+from .._core._requests import RegionsRequest
 from .._errors import MismatchError, failure
 from .._leaves._columns import DTYPES
 from .._leaves._meshes import Box
@@ -105,9 +106,8 @@ class Reading:
         stages: Stages,
     ) -> None:
         self._native = native
-        self._casting = casting
-        self._verify = verify
         self._budget = BUDGET_DEFAULT_BYTES if budget is None else budget
+        self._how = RegionsRequest(casting=casting, verify=verify, budget_bytes=self._budget // 2)
         self._watch = Watch(progress, "loading")
         self._gets_signals = False
         self._report: Report | None = None
@@ -150,9 +150,7 @@ class Reading:
                 count += cut.regions_len
         len_bytes = sum(place.len_bytes() for place in places)
         with self.stages.stage("read", len_bytes):
-            arrays = self._native.load_regions(
-                wanted, self._casting, not self._verify, self._budget // 2, self.watch(len_bytes)
-            )
+            arrays = self._native.load_regions(wanted, self._how, self.watch(len_bytes))
         read = []
         for _, leaf, dtype, cut in places:
             first = firsts[leaf, dtype, cut]
@@ -180,9 +178,7 @@ class Reading:
         len_bytes = sum(place.len_bytes() for place in places)
         if not wanted:
             return []
-        filled = _native.load_regions_into(
-            self._native, wanted, outs, self._casting, not self._verify, self._budget // 2, self.watch(len_bytes)
-        )
+        filled = _native.load_regions_into(self._native, wanted, outs, self._how, self.watch(len_bytes))
         # The others are read again, and counted then.
         self._done -= sum(place.len_bytes() for place, is_filled in zip(places, filled, strict=True) if not is_filled)
         return filled

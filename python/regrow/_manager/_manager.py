@@ -159,7 +159,7 @@ class Manager(Reading):
         )
         if run_options.job is None:
             # In a job the first save says it to all processes.
-            self._writing.columns(None)
+            self._writing.request(None)
         root = _given.root(path, storage_options)
         super().__init__(root, _native.Run(place("directory", root), run_options), metric)
         self._following = Following(self._run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 from .. import _native
@@ -13,8 +14,9 @@ from .._core._options import Options
 from .._core._progress import Progress, Watch
 from .._core._readable import readable
 from .._core._report import Finding, Loss, SaveReport
+from .._core._requests import ConvertRequest
 from .._errors import InvalidArgumentError
-from .._save._writing import Writing, with_base
+from .._save._writing import Writing
 from .._text import counted, printable
 from ..layouts import Layout
 from . import _executors, _shares
@@ -308,18 +310,18 @@ def convert(
         base=base, durable=durable, parity=parity, seal=seal, storage_options=storage_options,
         options=Options(trust_base=rare.trust_base),
     ).laid_out(at["target"])  # fmt: skip
-    save = writing.columns(at.get("base"), alone=True)
-    how = (
-        _arguments.count("step", step),
-        _arguments.text("item", item),
-        _arguments.choice("lost_files", rare.lost_files, ("warn", "error")) == "error",
-        _arguments.flag("arrays_only", rare.arrays_only),
-        _arguments.patterns(only),
-        renames_of(rename),
-        numbers_of("transpose", transpose, minimum=0),
-        numbers_of("reshape", reshape, minimum=-1),
-        _arguments.flag("lossy", lossy),
-        _arguments.flag("salvage", rare.salvage),
+    save = writing.request(at.get("base"), alone=True)
+    how = ConvertRequest(
+        step=_arguments.count("step", step),
+        item=_arguments.text("item", item),
+        strict=_arguments.choice("lost_files", rare.lost_files, ("warn", "error")) == "error",
+        bare=_arguments.flag("arrays_only", rare.arrays_only),
+        only=_arguments.patterns(only),
+        rename=renames_of(rename),
+        transpose=numbers_of("transpose", transpose, minimum=0),
+        reshape=numbers_of("reshape", reshape, minimum=-1),
+        lossy=_arguments.flag("lossy", lossy),
+        salvage=_arguments.flag("salvage", rare.salvage),
     )
     shared = _executors.chosen(executor, workers)
     of_all = _arguments.flag("all_steps", all_steps)
@@ -331,7 +333,7 @@ def convert(
         return _by_step(plans) if of_all else plans[None]
     if shared is not None:
         shares = portables(storage_options, source=source, target=target, base=base)
-        return _report(*_shares.convert(shared, shares, with_base(save, None), how, progress), [])
+        return _report(*_shares.convert(shared, shares, replace(save, base=None), how, progress), [])
     with Watch(progress, "converting") as watch:
         converted = _native.convert(at["source"], at["target"], save, how, of_all, watch)
     reports = {step: _report(*report) for step, report in converted}

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,10 +20,10 @@ from .. import _native
 from .._core._location import Portable, arrived
 from .._core._progress import Progress, Watch, unwatched
 from .._core._report import Finding
+from .._core._requests import ConvertRequest, SaveRequest
 from .._errors import CorruptError, IoError, RegrowError, ReplacedError, UnsupportedError, failure
 from .._load._checkpoint import VerifyReport
 from .._load._opening import Opening
-from .._save._writing import with_base
 from .._text import counted
 from ._executors import Executor
 
@@ -41,8 +42,8 @@ into one of its own.
 def convert(
     shared: tuple[Executor, int],
     at: dict[str, Portable],
-    save: tuple[Any, ...],
-    rules: tuple[Any, ...],
+    save: SaveRequest,
+    rules: ConvertRequest,
     progress: Progress,
 ) -> tuple[Any, list[tuple[str, str, str]]]:
     """Converts, each share by a call of the executor; gives what the native half's `convert` does.
@@ -55,8 +56,8 @@ def convert(
 def _convert(
     shared: tuple[Executor, int],
     at: dict[str, Portable],
-    save: tuple[Any, ...],
-    rules: tuple[Any, ...],
+    save: SaveRequest,
+    rules: ConvertRequest,
     progress: Progress,
 ) -> tuple[Any, list[tuple[str, str, str]]]:
     executor, count = shared
@@ -67,7 +68,7 @@ def _convert(
         try:
             ticket, step, share_bytes = begun.about(count)
             # A newer step may be there before the last share opens the source.
-            pinned = rules if step is None else (step, *rules[1:])
+            pinned = rules if step is None else replace(rules, step=step)
             # Where there are more shares than leaves, the last have none.
             numbers = [share for share in range(count) if share_bytes[share] > 0] or [0]
             calls = [(source, target, base, save, pinned, (ticket, share, count)) for share in numbers]
@@ -81,8 +82,8 @@ def convert_share(
     source: Portable,
     target: Portable,
     base: Portable | None,
-    save: tuple[Any, ...],
-    rules: tuple[Any, ...],
+    save: SaveRequest,
+    rules: ConvertRequest,
     share: tuple[str, int, int],
     _call: tuple[Any, ...],
 ) -> _Outcome:
@@ -94,8 +95,8 @@ def convert_share(
         return None, error
 
 
-def _with_base(save: tuple[Any, ...], base: Portable | None) -> tuple[Any, ...]:
-    return with_base(save, None if base is None else arrived(base))
+def _with_base(save: SaveRequest, base: Portable | None) -> SaveRequest:
+    return replace(save, base=None if base is None else arrived(base))
 
 
 # ---- verifying ------------------------------------------------------------------------

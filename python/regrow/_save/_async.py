@@ -20,6 +20,7 @@ from .._core._location import StrPath, places, shown
 from .._core._options import Options
 from .._core._progress import Progress
 from .._core._report import SaveReport
+from .._core._requests import BackgroundRequest
 from .._errors import CancelledError, InvalidArgumentError, RegrowError
 from .._jobs import _job
 from .._jobs._job import Job
@@ -218,17 +219,17 @@ class AsyncSaver:
             _arguments.choice("when_busy", when_busy, get_args(WhenBusy))
             _arguments.choice("copy", rare.copy, get_args(CopyLeaves))
             check_source = _arguments.flag("check_source", rare.check_source)
-            columns = writing.columns(at.get("base"))
+            request = writing.request(at.get("base"))
             if when_busy == "skip":
                 refuse_skip_in_a_job(writing)
                 if self._native.is_busy():
                     return SaveHandle(shown(at["path"]), None)
             flat = flatten(tree, _arguments.handlers(rare.handlers), layout=writing.layout_name)
             leaves = to_native(flat, _arguments.flag("replica_parallel", rare.replica_parallel))
-        seconds = time.perf_counter() - began
-        handle = self._native.save(
-            at["path"], flat.structure, leaves, columns, when_busy, rare.copy, check_source, seconds
+        how = BackgroundRequest(
+            when_busy=when_busy, copy=rare.copy, check_source=check_source, seconds=time.perf_counter() - began
         )
+        handle = self._native.save(at["path"], flat.structure, leaves, request, how)
         return SaveHandle(shown(at["path"]), handle)
 
     def wait(self, timeout: float | None = None) -> None:

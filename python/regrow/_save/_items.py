@@ -18,6 +18,7 @@ from .._core._location import StrPath, place, places, shown
 from .._core._options import Options
 from .._core._progress import Progress, Watch
 from .._core._report import SaveReport
+from .._core._requests import BackgroundRequest, ItemsRequest
 from .._errors import InvalidArgumentError, NotFoundError, RegrowError, failure
 from .._jobs import _job
 from .._jobs._job import Job
@@ -82,21 +83,21 @@ class ItemsSave:
         with _job.posts_errors(writing.asked_job(), path):
             self._writing = replace(writing, layout=layouts.chosen(writing.layout or "regrow"))
             at = places(writing.storage_options, path=path, base=writing.base)
-            self._of_item({}).columns(None)
+            self._of_item({}).request(None)
             metadata = writing.metadata
-            told = (
-                _arguments.flag("overwrite", writing.overwrite),
-                keeps_others,
-                _arguments.flag("durable", writing.durable),
-                _is_v1(self._writing),
-                of_step,
-                None if metadata is None else json_object("metadata", metadata),
-                at.get("base"),
-                writing.native_job(),
-                _arguments.count("mode", mode),
+            request = ItemsRequest(
+                overwrite=_arguments.flag("overwrite", writing.overwrite),
+                keeps_others=keeps_others,
+                durable=_arguments.flag("durable", writing.durable),
+                v1=_is_v1(self._writing),
+                of_step=of_step,
+                metadata=None if metadata is None else json_object("metadata", metadata),
+                base=at.get("base"),
+                job=writing.native_job(),
+                mode=_arguments.count("mode", mode),
             )
         self._native = _native.ItemsSave(
-            at["path"], told, _progress.unwatched()[0], None if progress is None else self._tell
+            at["path"], request, _progress.unwatched()[0], None if progress is None else self._tell
         )
 
     @property
@@ -110,15 +111,15 @@ class ItemsSave:
         `name` may lead below an item whose `handler` was said before: ``"rng/jax_random_key"``. It
         may be `WHOLE`, as in all of these calls; call `handler` and `metadata` before.
         """
-        flat, leaves, native_options = self._tree(name, tree, options)
-        self._run(lambda signals: self._native.tree(name, flat.structure, leaves, native_options, signals))
+        flat, leaves, request = self._tree(name, tree, options)
+        self._run(lambda signals: self._native.tree(name, flat.structure, leaves, request, signals))
 
     def later(self, name: str, tree: Any, **options: Any) -> None:
         """Keeps a pytree for the saver in the background, which takes its snapshot when it takes
         the whole.
         """
-        flat, leaves, native_options = self._tree(name, tree, options)
-        self._native.later(name, flat.structure, leaves, native_options)
+        flat, leaves, request = self._tree(name, tree, options)
+        self._native.later(name, flat.structure, leaves, request)
 
     def json(self, name: str, value: Any, *, file: str | None = None) -> None:
         """Adds a JSON document."""
@@ -206,14 +207,14 @@ class ItemsSave:
     def _tree(self, name: str, tree: Any, options: Mapping[str, Any]) -> Any:
         writing = self._of_item(options)
         base = None if writing.base is None else place("base", writing.base, self._writing.storage_options)
-        columns, rare = writing.columns(base), writing.rare()
+        request, rare = writing.request(base), writing.rare()
         try:
             flat = flatten(tree, _arguments.handlers(rare.handlers), layout=writing.layout_name)
             leaves = to_native(flat, _arguments.flag("replica_parallel", rare.replica_parallel))
         except RegrowError as error:
             error.message = f"{error.message}\n  in the item {name!r} of `items`"
             raise
-        return flat, leaves, columns
+        return flat, leaves, request
 
     def _of_item(self, own: Mapping[str, Any]) -> Writing:
         """How one tree is saved."""
@@ -413,7 +414,13 @@ def save_items_later(
         _begin(save, items, metrics)
         for name, of_tree in trees.items():
             save.later(name, items[name], **of_tree)
-        handle = saver.save_items(save._native, rare.copy, check_source, time.perf_counter() - began, waited)
+        how = BackgroundRequest(
+            copy=rare.copy,
+            check_source=check_source,
+            seconds=time.perf_counter() - began,
+            waited_seconds=waited,
+        )
+        handle = saver.save_items(save._native, how)
     return SaveHandle(save.path, handle)
 
 

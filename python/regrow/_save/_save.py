@@ -114,9 +114,9 @@ def save_as(path: StrPath, tree: Any, writing: Writing, progress: Progress = Non
     with _job.posts_errors(writing.asked_job(), path):
         at = places(writing.storage_options, path=path, base=writing.base)
         writing = writing.laid_out(at["path"])
-        columns, rare = writing.columns(at.get("base")), writing.rare()
+        request, rare = writing.request(at.get("base")), writing.rare()
         flat = flatten(tree, _arguments.handlers(rare.handlers), layout=writing.layout_name)
         leaves = to_native(flat, _arguments.flag("replica_parallel", rare.replica_parallel))
     with Watch(progress, "saving") as watch:
-        report = _native.save(at["path"], flat.structure, leaves, columns, watch)
+        report = _native.save(at["path"], flat.structure, leaves, request, watch)
     return SaveReport.from_native(report)

@@ -1,4 +1,4 @@
-"""The options of a save or a conversion, and the columns that the engine takes."""
+"""The options of a save or a conversion, and the request that the engine takes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from .. import _native, layouts
 from .._core import _arguments, _json, _options
 from .._core._location import Place, StrPath
 from .._core._options import Options
+from .._core._requests import Casts, SaveRequest
 from .._errors import InvalidArgumentError
 from .._jobs import _job
 
@@ -50,26 +51,26 @@ class Writing:
         """The name of the layout; that of the default where none is named."""
         return "regrow" if self.layout is None else layouts.chosen(self.layout).name
 
-    def columns(self, base: Place | None, *, alone: bool = False) -> tuple[Any, ...]:
-        """The engine's columns: the one place that knows them. With `alone` no other process
-        takes part.
-        """
+    def request(self, base: Place | None, *, alone: bool = False) -> SaveRequest:
+        """The request to the engine. With `alone` no other process takes part."""
         layout, rare = layouts.chosen(self.layout or "regrow"), self.rare()
         replaces = self.overwrite
         if not (isinstance(replaces, str) and replaces == "any file"):
             replaces = _arguments.flag("overwrite", replaces)
-        return (
-            replaces,
-            _arguments.flag("durable", self.durable),
-            casts(self.cast, self.lossy),
-            compression_level(self.compression),
-            json_text(self.metadata),
-            (_arguments.flag("seal", self.seal), _arguments.text("parity", self.parity)),
-            _arguments.flag("trust_base", rare.trust_base),
-            _arguments.budget(rare.budget_bytes),
-            (layout.name, layout._json()),
-            base,
-            None if alone else self.native_job(),
+        return SaveRequest(
+            overwrite=replaces,
+            durable=_arguments.flag("durable", self.durable),
+            casts=casts(self.cast, self.lossy),
+            compression=compression_level(self.compression),
+            metadata=json_text(self.metadata),
+            seal=_arguments.flag("seal", self.seal),
+            parity=_arguments.text("parity", self.parity),
+            trust_base=_arguments.flag("trust_base", rare.trust_base),
+            budget_bytes=_arguments.budget(rare.budget_bytes),
+            layout=layout.name,
+            layout_options=layout._json(),
+            base=base,
+            job=None if alone else self.native_job(),
         )
 
     def native_job(self) -> _job.NativeJob | None:
@@ -81,11 +82,6 @@ class Writing:
         return _options.job_of(self.job, self.options)
 
 
-def with_base(columns: tuple[Any, ...], base: Place | None) -> tuple[Any, ...]:
-    """The engine's columns with another base."""
-    return (*columns[:-2], base, columns[-1])
-
-
 class AsNumpy(NamedTuple):
     """A cast of every array, that changes values as NumPy does: for functions that stand in for
     others.
@@ -94,26 +90,20 @@ class AsNumpy(NamedTuple):
     dtype: Any
 
 
-Casts = tuple[list[tuple[str, str]], str]
-"""Patterns and dtype names, and what the casts may do to values: ``"checked"``, ``"lossy"``,
-``"as_numpy"``.
-"""
-
-
 def casts(cast: Any, lossy: Any = False) -> Casts:
     """The casts, from one dtype for all or a dict of them, and whether values may change
     beyond rounding.
     """
     if isinstance(cast, AsNumpy):
-        return [("**", dtype_name(cast.dtype))], "as_numpy"
+        return Casts([("**", dtype_name(cast.dtype))], "as_numpy")
     casting = "lossy" if _arguments.flag("lossy", lossy) else "checked"
     if cast is None:
-        return [], casting
+        return Casts([], casting)
     if not isinstance(cast, Mapping):
         cast = {"**": cast}
     if not all(isinstance(pattern, str) for pattern in cast):
         raise _arguments.wrong("cast", cast, "a dtype, or a dict of globs over key paths with a dtype for each")
-    return [(pattern, dtype_name(dtype)) for pattern, dtype in cast.items()], casting
+    return Casts([(pattern, dtype_name(dtype)) for pattern, dtype in cast.items()], casting)
 
 
 def dtype_name(dtype: Any) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._core._duck import is_a
+from .._core._requests import BackgroundRequest
 from .._errors import failure
 from .._jobs._job import Job
 from .._save import _async
@@ -197,10 +198,8 @@ def publish(
         context = contextvars.copy_context()
         context.run(_is_before_commit.set, True)
         before_commit = functools.partial(context.run, written.finish) if written else None
-        seconds = time.perf_counter() - began
-        handle = SaveHandle(
-            save.path, saver._native.save_items(save._native, "mutable", False, seconds, 0.0, before_commit)
-        )
+        how = BackgroundRequest(copy="mutable", check_source=False, seconds=time.perf_counter() - began)
+        handle = SaveHandle(save.path, saver._native.save_items(save._native, how, before_commit))
     except BaseException as error:
         discard(error)
         raise

@@ -280,7 +280,7 @@ def model_save(
             durable=durable,
             # The original says nothing of what it changes.
             lossy=True,
-        ).columns(None, alone=True),
+        ).request(None, alone=True),
         unwatched(),
     )
     return size, time.monotonic() - since

@@ -29,8 +29,8 @@ def to_file(
     with as_safetensor_errors(writing=True):
         flat, leaves = prepared(tensors, sep)
         writing = told(metadata, sep, align, max_shard_size, durable=durable)
-        columns = writing.columns(None, alone=True)
-        _native.save(place("filename", filename), flat.structure, leaves, columns, unwatched())
+        request = writing.request(None, alone=True)
+        _native.save(place("filename", filename), flat.structure, leaves, request, unwatched())
 
 
 def to_bytes(tensors: Any, metadata: Any, sep: str | None, align: int) -> bytes:
@@ -38,7 +38,7 @@ def to_bytes(tensors: Any, metadata: Any, sep: str | None, align: int) -> bytes:
     with as_safetensor_errors():
         flat, leaves = prepared(tensors, sep)
         writing = told(metadata, sep, align, None)
-        return _native.safetensors_bytes(flat.structure, leaves, writing.columns(None, alone=True))
+        return _native.safetensors_bytes(flat.structure, leaves, writing.request(None, alone=True))
 
 
 def prepared(tensors: Any, sep: str | None) -> tuple[Flat, LeafColumns]:

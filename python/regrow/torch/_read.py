@@ -13,6 +13,7 @@ from .. import _native
 from .._core._dtypes import DTYPES
 from .._core._progress import Progress
 from .._core._report import Stages
+from .._core._requests import LoadRequest
 from .._errors import MismatchError, UnsupportedError
 from .._leaves._columns import JAX_ARRAY, NUMPY_ARRAY, LoadedLeaves, from_native
 from .._load._regions import Reading
@@ -297,11 +298,8 @@ class Opened:
         """These tensors by number, and of the leaves those that are none."""
         others = leaves - set(self._tensor_dtypes)
         unread = [leaf for leaf in self._places if leaf not in others]
-        structure, columns = self._native.load(
-            *([], casts(None), None, False, not asked.verify, False, asked.budget),
-            reading.watch(sum(map(self._len_bytes, others))),
-            unread,
-        )
+        request = LoadRequest(casts=casts(None), verify=asked.verify, budget_bytes=asked.budget, unread=unread)
+        structure, columns = self._native.load(request, reading.watch(sum(map(self._len_bytes, others))))
         made = tensors.read(reading)
         paths = _native.paths(structure)
         loaded = LoadedLeaves(*columns)

@@ -1,0 +1,120 @@
+"""Requests to the engine. The binding reads their fields by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from .. import _native
+    from .._jobs._job import NativeJob
+    from ._location import Place
+
+Renames = Sequence[tuple[str, str]]
+Moves = Sequence[tuple[str, Sequence[int]]]
+"""Globs over key paths, each with axes or a shape."""
+
+
+class Casts(NamedTuple):
+    """What arrays are cast to."""
+
+    rules: list[tuple[str, str]]
+    """Globs over key paths, and names of dtypes."""
+    casting: str
+    """What a cast may do to values: ``"checked"``, ``"lossy"`` or ``"as_numpy"``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SaveRequest:
+    """A save."""
+
+    overwrite: bool | str
+    """Whether a checkpoint may be replaced; ``"any file"`` also replaces other files."""
+    durable: bool
+    casts: Casts
+    compression: int | str | None
+    """A level of zstd, or ``"none"``; the layout's default if `None`."""
+    metadata: str | None
+    """JSON."""
+    seal: bool
+    parity: str | None
+    trust_base: bool
+    budget_bytes: int | None
+    layout: str
+    layout_options: str
+    """JSON."""
+    base: Place | None
+    job: NativeJob | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackgroundRequest:
+    """How a save goes to the background."""
+
+    when_busy: str = "wait"
+    copy: str
+    check_source: bool
+    seconds: float
+    """Time since the caller began."""
+    waited_seconds: float = 0.0
+    """The part of it that the caller waited for an earlier save."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ItemsRequest:
+    """A save of several items."""
+
+    overwrite: bool
+    keeps_others: bool
+    durable: bool
+    v1: bool
+    """In the form of Orbax' v1 API."""
+    of_step: bool
+    metadata: str | None
+    """A JSON object."""
+    base: Place | None
+    job: NativeJob | None
+    mode: int | None
+    """The mode of the folders."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadRequest:
+    """A load of an opened checkpoint."""
+
+    casts: Casts
+    only: Sequence[str] = ()
+    template: tuple[_native.Structure, _native.TemplateLeaves, bytes] | None = None
+    partial: bool = False
+    """Whether leaves that the template lacks are left out."""
+    verify: bool = True
+    mmap: bool = False
+    budget_bytes: int | None = None
+    unread: Sequence[int] = ()
+    """Leaves that come another way: they are absent in the result."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RegionsRequest:
+    """How regions of leaves are loaded."""
+
+    casting: str
+    verify: bool
+    budget_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConvertRequest:
+    """What a conversion opens, and what it makes of the leaves."""
+
+    step: int | None
+    item: str | None
+    strict: bool
+    bare: bool
+    only: Sequence[str]
+    rename: Renames
+    transpose: Moves
+    reshape: Moves
+    lossy: bool
+    salvage: bool
