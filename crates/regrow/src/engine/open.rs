@@ -12,7 +12,9 @@ use super::search;
 use crate::commit::reappears;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::{self, Files, PytreeData};
-use crate::formats::{Description, Format, Reader, builtin_formats, contents, foreign, located, suggestions};
+use crate::formats::{
+    Description, Detected, Format, Reader, builtin_formats, contents, foreign, located, suggestions,
+};
 use crate::location::{Location, StepFolder, ToLocation};
 use crate::storage::Retries;
 use crate::storage::{Entry, Found, Identity, archive};
@@ -110,12 +112,13 @@ fn open_any(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         Err(error) => return Err(pytree_data::unfinished(at).unwrap_or(error)),
     };
     for format in builtin_formats() {
-        if (is_there || format.name() == PytreeData.name()) && format.recognise(at)? {
-            return open_recognised(format, at, options);
+        let may_be = is_there || format.name() == PytreeData.name();
+        if let Some(open) = may_be.then(|| format.detect(at, options)).transpose()?.flatten() {
+            return open_detected(format, open, at, options);
         }
     }
     if let Some(format) = contents::layout_of(at)? {
-        return open_as_layout(format, at, options);
+        return unless_lost(format.open(at, options)?, at, options);
     }
     match at.storage().stands_for(at.path()) {
         Some(path) => open_any(&at.join(path), options),
@@ -123,21 +126,28 @@ fn open_any(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     }
 }
 
-/// Opens what a layout has recognised. A file that cannot be read as its name says may be of
-/// another layout.
-fn open_recognised(format: &dyn Format, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-    let error = match open_as_layout(format, at, options) {
+/// Opens what a layout has detected. A file that cannot be read as its name says may be of another
+/// layout.
+fn open_detected(
+    format: &dyn Format,
+    open: Detected<'_>,
+    at: &Location,
+    options: &OpenOptions,
+) -> Result<Box<dyn Reader>> {
+    let error = match open(at, options).and_then(|reader| unless_lost(reader, at, options)) {
         Err(error) if error.kind().is_of_content() || error.kind() == ErrorKind::Unsupported => error,
         opened => return opened,
     };
     match contents::layout_of(at) {
-        Ok(Some(other)) if other.name() != format.name() => open_as_layout(other, at, options),
+        Ok(Some(other)) if other.name() != format.name() => {
+            unless_lost(other.open(at, options)?, at, options)
+        }
         _ => Err(foreign::told(error, at, format.name())),
     }
 }
 
-fn open_as_layout(format: &dyn Format, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-    let reader = format.open(at, options)?;
+/// The reader, unless the options refuse a checkpoint that has lost files.
+fn unless_lost(reader: Box<dyn Reader>, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     match reader.description().warnings.first() {
         Some(warning) if options.strict => Err(Error::corrupt(warning)
             .in_file(at)

@@ -12,6 +12,9 @@ use crate::options::{OpenOptions, SaveOptions};
 use crate::storage::Publication;
 use crate::tree::{Leaf, LeafInfo, Tree};
 
+/// Opens what [`Format::detect`] has found, without a second look.
+pub type Detected<'a> = Box<dyn FnOnce(&Location, &OpenOptions) -> Result<Box<dyn Reader>> + 'a>;
+
 /// One layout.
 pub trait Format: Fidelity + Debug + Sync {
     /// Its name in `layout=`, in reports and in `Description`.
@@ -28,6 +31,16 @@ pub trait Format: Fidelity + Debug + Sync {
     /// # Errors
     /// What the file system says; `Uncommitted` for a save that never ended.
     fn recognise(&self, at: &Location) -> Result<bool>;
+
+    /// Looks as [`recognise`](Self::recognise) does, and gives what opens the checkpoint then. A
+    /// layout that looks at much to recognise a checkpoint hands on what it has found.
+    ///
+    /// # Errors
+    /// As there.
+    fn detect(&self, at: &Location, _options: &OpenOptions) -> Result<Option<Detected<'_>>> {
+        let open = |at: &Location, options: &OpenOptions| self.open(at, options);
+        Ok(self.recognise(at)?.then(|| Box::new(open) as Detected<'_>))
+    }
 
     /// Reads the metadata of the checkpoint `at` a location, no array data.
     ///

@@ -49,7 +49,7 @@ pub mod trak;
 
 pub(crate) use crate::storage::COMMIT_MARKERS;
 pub use crate::storage::{Target, UNCOMMITTED_MARK};
-pub use format::{Fidelity, Format, FormatExt, ManyWriters, SingleFile, WriterRank};
+pub use format::{Detected, Fidelity, Format, FormatExt, ManyWriters, SingleFile, WriterRank};
 pub use loss::{Loss, LossKind};
 pub use own_files::{FileNames, OwnNames, tell_storage};
 pub(crate) use own_files::{checkpoint_markers, located};

@@ -39,7 +39,7 @@
 use std::borrow::Cow;
 
 use super::{
-    Fidelity, FileNames, Format, Loss, ManyWriters, Reader, Recovery, SingleFile, Target, WriterRank,
+    Detected, Fidelity, FileNames, Format, Loss, ManyWriters, Reader, Recovery, SingleFile, Target, WriterRank,
 };
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -114,19 +114,18 @@ impl Format for Orbax {
         Ok(!matches!(detect::detect(at, Wanted::Intact)?, detect::Found::Nothing(_)))
     }
 
+    fn detect(&self, at: &Location, options: &OpenOptions) -> Result<Option<Detected<'_>>> {
+        let found = match detect::detect(at, Wanted::of(options)) {
+            Ok(detect::Found::Nothing(_)) => return Ok(None),
+            // What is wrong with its documents is for `open` to tell.
+            Err(error) if !self.recognise(at)? => return Err(error),
+            found => found,
+        };
+        Ok(Some(Box::new(|at, options| self.open_found(found, at, options))))
+    }
+
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        if !options.salvage {
-            super::refuse_bare(self, at, options)?;
-        }
-        let found = detect::detect(at, Wanted::of(options))?;
-        if matches!(found, detect::Found::FlaxSteps) {
-            return super::flax::Flax.open(at, options);
-        }
-        // Of steps each has a marker of its own.
-        if !matches!(found, detect::Found::Steps(_)) && at.commits_by_marker() && has_documents(at) {
-            super::refuse_unmarked(at)?;
-        }
-        open::open(found, at, options)
+        self.open_found(detect::detect(at, Wanted::of(options)), at, options)
     }
 
     fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
@@ -151,6 +150,28 @@ impl Format for Orbax {
 
     fn recovery(&self) -> Option<&dyn Recovery> {
         Some(self)
+    }
+}
+
+impl Orbax {
+    fn open_found(
+        &self,
+        found: Result<detect::Found>,
+        at: &Location,
+        options: &OpenOptions,
+    ) -> Result<Box<dyn Reader>> {
+        if !options.salvage {
+            super::refuse_bare(self, at, options)?;
+        }
+        let found = found?;
+        if matches!(found, detect::Found::FlaxSteps) {
+            return super::flax::Flax.open(at, options);
+        }
+        // Of steps each has a marker of its own.
+        if !matches!(found, detect::Found::Steps(_)) && at.commits_by_marker() && has_documents(at) {
+            super::refuse_unmarked(at)?;
+        }
+        open::open(found, at, options)
     }
 }
 

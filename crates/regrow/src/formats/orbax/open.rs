@@ -485,8 +485,8 @@ fn open_layout(
     let options =
         OpenOptions { salvage: options.salvage, by_names: options.by_names, ..OpenOptions::default() };
     for format in builtin_formats().into_iter().filter(|format| format.name() != Orbax.name()) {
-        if format.recognise(at)? {
-            return format.open(at, &options);
+        if let Some(open) = format.detect(at, &options)? {
+            return open(at, &options);
         }
     }
     Err(Error::new(ErrorKind::NotACheckpoint, "this item is in no layout that regrow reads").in_file(at))

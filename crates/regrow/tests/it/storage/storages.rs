@@ -273,6 +273,22 @@ mod requests {
     }
 
     #[test]
+    fn orbax_checkpoint_opens_with_each_document_read_once() {
+        let server = ObjectServer::start().unwrap();
+        let root = bucket(&server);
+        let layout = Layout::from_name("orbax", serde_json::json!({})).unwrap();
+        save_with(root.join("x"), &tree(1), &options(&layout)).unwrap();
+        save_with(root.join("steps/7"), &tree(1), &options(&layout)).unwrap();
+        for path in [root.join("x"), root.join("steps")] {
+            let mut opening = asked(&server, || drop(open(&path).unwrap()));
+            let all = opening.clone();
+            opening.sort();
+            opening.dedup();
+            assert_eq!(all.len(), opening.len(), "{all:?}");
+        }
+    }
+
+    #[test]
     fn a_killed_save_is_found_in_lists_of_several_pages() {
         let server = ObjectServer::builder().page_keys_max(3).start().unwrap();
         let root = bucket(&server);
