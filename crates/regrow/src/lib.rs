@@ -102,7 +102,8 @@ pub mod storage {
 /// A save on a local disk; the only module that renames.
 pub mod commit {
     pub use regrow_storage::local::{
-        Ability, StagedFile, StagedFolder, StagedSiblings, set_mode, sync_folder,
+        Ability, StagedFile, StagedFolder, StagedSiblings, is_locked, remove_folder, set_mode, sweep_folder,
+        sync_folder,
     };
     pub(crate) use regrow_storage::local::{
         Begun, NewFile, begun, is_under_way, keep_others, probe, reappears, sweep_new_files, where_is,

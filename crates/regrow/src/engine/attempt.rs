@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Checkpoint;
-use crate::storage::Retries;
 use crate::error::{Error, ErrorKind, Result};
+use crate::storage::Retries;
 
 /// One attempt of a read: knows the checkpoints that it opened. Clones share them.
 #[derive(Debug, Clone, Default)]

@@ -39,7 +39,8 @@
 use std::borrow::Cow;
 
 use super::{
-    Detected, Fidelity, FileNames, Format, Loss, ManyWriters, Reader, Recovery, SingleFile, Target, WriterRank,
+    Detected, Fidelity, FileNames, Format, Loss, ManyWriters, Reader, Recovery, SingleFile, Target,
+    WriterRank,
 };
 use crate::error::{Error, Result};
 use crate::location::Location;
