@@ -20,11 +20,11 @@
 //!
 //! | module | does |
 //! |---|---|
-//! | `mod` | finds the archive in a path; [`ArchiveStorage`] |
+//! | `mod` | finds the archive in a path; `ArchiveStorage` |
 //! | `index` | names, and the positions of their bytes |
 //! | `tar`, `zip` | the index of each kind |
 //! | `window` | combines small reads into long ones |
-//! | `keys` | a folder in an archive as a [`Store`], a member as a [`Blob`](crate::store::Blob) |
+//! | `keys` | a folder in an archive as a [`Store`], a member as a [`Blob`] |
 //!
 //! The index is read once, when a checkpoint is opened: the header of each member of a tar, the
 //! directory at the end of a zip. The opened archive stays the same, even if it is replaced. The

@@ -174,9 +174,9 @@ mod tests {
             std::thread::sleep(10 * SOON);
             let (left, _) = objects.list("runs/", false).unwrap();
             let names: Vec<&str> = left.iter().map(|object| object.key.as_str()).collect();
-            assert_eq!(names, ["runs/step_1/regrow-committed.txt", "runs/step_1/regrow.json"], "turn {turn}");
+            assert_eq!(names, ["runs/step_1/_METADATA", "runs/step_1/regrow-committed.txt"], "turn {turn}");
         }
-        let record = objects.get("runs/step_1/regrow.json").unwrap().unwrap().0;
+        let record = objects.get("runs/step_1/_METADATA").unwrap().unwrap().0;
         assert_eq!(record, "1");
     }
 }
