@@ -254,8 +254,8 @@ impl coordination::Coordinator for Interruptible {
     }
 }
 
-/// Calls the handlers of signals that have come, on the thread that gets them. An error is what a
-/// handler has raised.
+/// Calls the handlers of signals that have come, on the thread that gets signals. The error is the
+/// exception of a handler.
 pub fn check_signals() -> Result<()> {
     called(|py| py.check_signals())
 }

@@ -34,7 +34,8 @@ pub fn panicked(panic: &(dyn Any + Send)) -> Error {
         .help("this is a bug in regrow: please report it, with what stands on standard error")
 }
 
-/// The exception for an error of the engine. An error that comes from an exception gives that.
+/// The exception for an error of the engine. If an exception caused the error, the exception
+/// itself.
 pub fn to_py_err(error: Error) -> PyErr {
     Python::attach(|py| {
         let source = error.source();

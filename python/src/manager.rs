@@ -1,5 +1,5 @@
-//! The manager of a training loop's steps: the engine's [`manager::TrainingRun`], with functions of Python
-//! as its hooks.
+//! The manager of a training loop's steps: the engine's [`manager::TrainingRun`], with functions of
+//! Python as its hooks.
 //!
 //! Python functions are called on the caller's thread or on the manager's thread. Their exceptions
 //! are raised again unchanged.
@@ -125,7 +125,7 @@ impl Preemption {
 #[pyclass(frozen, module = "regrow._native")]
 pub struct Run(Arc<manager::TrainingRun>);
 
-/// Number, what `load` gave, newer steps that were passed over with the exception of each.
+/// Number, the value of `load`, skipped newer steps with the exception of each.
 type RestoredOut = (u64, Py<PyAny>, Vec<(u64, PyErr)>);
 
 #[pymethods]
@@ -294,7 +294,7 @@ impl DueStep {
         self.with(|due| Ok(due.is_preempted))
     }
 
-    /// Whether the save replaces what is at its path.
+    /// Whether the save replaces the files at its path.
     fn may_replace(&self, py: Python<'_>) -> PyResult<bool> {
         py.detach(|| self.with(|due| Ok(self.run.may_replace(due))))
     }
@@ -304,7 +304,8 @@ impl DueStep {
         py.detach(|| self.with(|due| Ok(self.run.base(due)?.map(|step| step.name))))
     }
 
-    /// Takes over the save: `handle` is Python's, with what its progress function has raised.
+    /// Takes over the save. `handle` is the `regrow.SaveHandle`: it knows the exceptions of the
+    /// progress function.
     fn follow(&self, py: Python<'_>, handle: Py<PyAny>, blocked_seconds: f64) -> PyResult<Followed> {
         let saving: Py<SaveHandle> = handle.getattr(py, intern!(py, "_handle"))?.extract(py)?;
         let due = self.due.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -333,7 +334,7 @@ impl DueStep {
     }
 }
 
-/// The save of a step, and what follows it.
+/// The save of a step, and the work after it.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct Followed(manager::Followed);
 

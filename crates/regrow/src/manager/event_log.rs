@@ -36,7 +36,7 @@ impl EventLog {
         Self { file, hooks }
     }
 
-    /// Says what has happened to a step. Members that are null are left out.
+    /// Adds the record of an event of a step, without the members that are null.
     ///
     /// # Errors
     /// What the system says of the file; that of the hook.
@@ -93,7 +93,7 @@ fn tell(event: &str, step: u64, is_bad: bool, record: &Map<String, Value>) {
     );
 }
 
-/// The members as pairs of the crate `log`; what is neither text, number nor flag is JSON text.
+/// The members as pairs of the crate `log`; objects and lists are JSON text.
 struct Members<'a>(&'a Map<String, Value>);
 
 impl Source for Members<'_> {

@@ -214,15 +214,16 @@ impl Drop for Follower {
 }
 
 impl Followed {
-    /// Whether the save has ended, and what follows it.
+    /// Whether the save and the work after it have ended.
     pub fn is_done(&self) -> bool {
         self.saved.outcome.get().is_some()
     }
 
-    /// The report of the save when it has ended, and what follows it; `None` after so long a time.
+    /// The report of the save, when the save and the work after it have ended; `None` if they have
+    /// not ended in this time.
     ///
     /// # Errors
-    /// Why the save, or what follows it, has failed. No later call of the manager returns this
+    /// The error of the save, or of the work after it. No later call of the manager returns this
     /// error.
     pub fn wait_for(&self, timeout: Duration) -> Result<Option<SaveReport>> {
         if !self.shared.wait_while(timeout, |_| !self.is_done())? {
@@ -283,7 +284,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Does what follows the save when it has ended.
+    /// Waits for the save, and does the work after it.
     fn outcome(&self, about: &About, begun: Begun) -> Result<SaveReport> {
         let Begun { path, blocked_seconds, end } = begun;
         let step = about.step;
@@ -361,7 +362,7 @@ fn left(deletions: &[Deletion]) -> Vec<String> {
     deletions.iter().filter_map(said).collect()
 }
 
-/// A record of each deletion; none of what was not there, or stays for its reader.
+/// Adds a record of each deletion; no record for a step that was gone or has a reader.
 ///
 /// # Errors
 /// What the system says of the log.

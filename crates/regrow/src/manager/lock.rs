@@ -56,7 +56,7 @@ impl WriterLock {
     /// its lease in time, such as a stopped process, loses it. Costs a read in a bucket.
     ///
     /// # Errors
-    /// `AlreadyExists`; what the storage says.
+    /// `AlreadyExists`; errors of the storage.
     pub fn check(&self) -> Result<()> {
         match &self.held {
             Held::System { .. } => Ok(()),
@@ -95,7 +95,7 @@ impl Steps {
     /// Takes the right to write to the folder, which is made if need be.
     ///
     /// # Errors
-    /// `AlreadyExists` if another one writes, in this process or elsewhere; what the storage says.
+    /// `AlreadyExists` if another one writes, in this process or elsewhere; errors of the storage.
     pub fn lock(&self) -> Result<WriterLock> {
         let root = self.root();
         let file = root.join(records::FOLDER).join(LOCK);

@@ -131,7 +131,7 @@ impl Steps {
     }
 }
 
-/// The first line of what an error says: that of another program may have several.
+/// The first line of an error's text: the text of an exception may have several lines.
 pub(super) fn headline(error: &Error) -> &str {
     error.what().lines().next().unwrap_or_default()
 }

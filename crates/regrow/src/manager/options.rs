@@ -12,14 +12,14 @@ use super::tidy::TidyOptions;
 use super::when::SaveWhen;
 use crate::engine::SaveOptions;
 
-/// How a manager saves and what it keeps.
+/// How a manager saves, and which steps it keeps.
 #[derive(Debug, Clone)]
 pub struct ManagerOptions {
     /// How steps are named; as those in the folder, if `None`.
     pub names: Option<StepNames>,
     /// When to save.
     pub save_when: SaveWhen,
-    /// What to keep, and what else follows a save.
+    /// Which steps to keep, and the other work after a save.
     pub tidy: TidyOptions,
     /// How to save, and with which processes: every process of [`SaveOptions::job`] makes the
     /// manager and calls the same. Overwriting, the base and metadata are for each save to say.

@@ -95,8 +95,8 @@ impl Manager {
         Ok(self.run.restore_one(step, |step| self.leased(step, &mut restore))?.value.0)
     }
 
-    /// The lease lives until all processes have what they want of the step. One process takes it
-    /// for all of a job.
+    /// Restores a step under a lease, which lives until all processes have restored it. Rank 0
+    /// takes the lease for all.
     fn leased<P>(
         &self,
         step: &Step,

@@ -85,7 +85,7 @@ impl TrainingRun {
     ///
     /// # Errors
     /// `AlreadyExists` if another writer has the folder; `InvalidArgument` for a path that is no
-    /// folder of steps, and for options that contradict each other; what the storage says.
+    /// folder of steps, and for options that contradict each other; errors of the storage.
     pub fn new(root: impl ToLocation, options: ManagerOptions) -> Result<Self> {
         options.save_when.check()?;
         options.tidy.keep.check()?;
@@ -123,7 +123,7 @@ impl TrainingRun {
         })
     }
 
-    /// The folder, and what is in it.
+    /// The folder and its steps.
     pub fn steps(&self) -> &Steps {
         &self.steps
     }
@@ -187,7 +187,7 @@ impl TrainingRun {
     /// process. `own` is an error of this process, which is one of all processes.
     ///
     /// # Errors
-    /// Why an earlier save, or what followed it, has failed: then nothing is to be saved now.
+    /// The error of an earlier save, or of the work after it: then this step is not saved.
     /// `AlreadyExists` with [`force`](SaveStep::force) for a step that exists, and if another
     /// writer has taken the folder over. `InvalidArgument` for a run that only reads, and for a
     /// step without the metric by which steps are kept.
@@ -227,13 +227,13 @@ impl TrainingRun {
         self.options.tidy.keep.check_metrics(&about.metrics)
     }
 
-    /// Whether the save of the step replaces what is at its path.
+    /// Whether the save of the step replaces the files at its path.
     pub fn may_replace(&self, due: &DueStep) -> bool {
         // An empty folder is no step.
         due.was_taken || self.steps.is_empty_folder(due.number)
     }
 
-    /// The step before, whose files are linked where they are the same.
+    /// The step before this one: the save links its unchanged files.
     ///
     /// # Errors
     /// What the storage says.
@@ -273,7 +273,7 @@ impl TrainingRun {
             .help("it is still being saved: wait for it, if the system lets you"))
     }
 
-    /// Waits for all saves and what follows them, but not longer than that; whether all is done.
+    /// Waits for all saves and the work after them; false if they have not ended in this time.
     ///
     /// # Errors
     /// That of [`Hooks::while_waiting`](super::Hooks::while_waiting).
@@ -281,7 +281,7 @@ impl TrainingRun {
         self.follower.wait_for(timeout)
     }
 
-    /// The first error of a save, or of what followed it, that no call has returned yet.
+    /// The first error of a save, or of the work after it, that no call has returned yet.
     ///
     /// # Errors
     /// That.

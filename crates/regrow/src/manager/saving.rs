@@ -39,7 +39,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(3600);
 /// let mut weights = vec![0_f32; 1000];
 /// for step in 0..40 {
 ///     weights[0] = step as f32;
-///     manager.save(step, &weights, &SaveStep::default())?; // also says what went wrong with the one before
+///     manager.save(step, &weights, &SaveStep::default())?; // also returns an error of the save before
 /// }
 /// manager.wait()?;
 /// assert_eq!(manager.steps().numbers()?, [20, 30]);
@@ -67,7 +67,7 @@ impl Manager {
     /// save.
     ///
     /// # Errors
-    /// Why an earlier save, or what followed it, has failed: then nothing is saved now.
+    /// The error of an earlier save, or of the work after it: then this step is not saved.
     /// `AlreadyExists` with [`force`](SaveStep::force) for a step that is there, and if another
     /// writer has taken the folder over. `TimedOut` for the save of a program that is asked to end,
     /// if it takes longer than [`grace`](ManagerOptions::grace): it goes on. `InvalidArgument` for
@@ -102,7 +102,7 @@ impl Manager {
     /// ```
     ///
     /// # Errors
-    /// As [`save`](Self::save); what `fill` says. Nothing is left of the step then.
+    /// As [`save`](Self::save); the error of `fill`. The save then leaves no files.
     pub fn save_items(
         &self,
         step: u64,
@@ -148,7 +148,7 @@ impl Manager {
         self.saver.save_items(items, trees, &AsyncOptions::default())
     }
 
-    /// Waits until all saves are done, and what follows them.
+    /// Waits for all saves and the work after them.
     ///
     /// # Errors
     /// Why one of them has failed; call again for more.
@@ -170,7 +170,7 @@ impl Manager {
     }
 }
 
-/// A manager can do what its run can: ask, delete, go back.
+/// A manager has all methods of its run: it asks, deletes and rolls back.
 impl Deref for Manager {
     type Target = TrainingRun;
 

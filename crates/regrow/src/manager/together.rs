@@ -30,7 +30,7 @@ impl Together {
         self.job.is_some()
     }
 
-    /// Whether this process does what one does for all.
+    /// Whether this process decides for all.
     pub(super) fn is_rank_0(&self) -> bool {
         self.job.as_ref().is_none_or(|job| job.coordinator.rank() == 0)
     }
@@ -59,7 +59,7 @@ impl Together {
         self.decide(purpose, (), |_| look())
     }
 
-    /// What `decide` makes on rank 0 of what each process gives, in every process.
+    /// Gathers a value of each process, and gives the decision of rank 0 in every process.
     ///
     /// # Errors
     /// What `decide` says, in every process.
