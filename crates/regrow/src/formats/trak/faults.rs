@@ -8,19 +8,19 @@
 //! | fault | finding | remedy |
 //! |---|---|---|
 //! | `metadata.json` missing, empty, cut | yes | written from the metadata that the caller gives |
-//! | `id_<ID>.json` empty, cut, incomplete | when opened | put aside; flags from the mask; finalized if the gradients were deleted |
+//! | `id_<ID>.json` empty, cut, incomplete | when opened | put aside; flags from the mask and the arrays |
 //! | a model without a file of flags | yes | the same |
 //! | a second file of flags of a model | if it differs | put aside |
 //! | a mask with other numbers than 0 and 1 | yes | these rows are not done |
 //! | flags say more than the mask | yes | flags from the mask |
-//! | `experiments.json` empty, cut | when opened | put aside; records from the sizes of the arrays; scores not final |
+//! | `experiments.json` empty, cut | when opened | put aside; records from the arrays, not final |
 //! | an experiment without a record | yes | the same |
 //! | a record with another number of targets than its arrays | yes | the number of the arrays |
-//! | an array is cut or too long | when read | gets its length; lost rows are not done, their results not final |
-//! | an array is missing or has no header | when read | made again; its rows are not done, their results not final |
+//! | an array is cut or too long | when read | made whole; lost rows are not done |
+//! | an array is missing or has no header | when read | made again; its rows are not done |
 //! | an array has another dtype or other sizes | yes | none: `repair` refuses |
 //! | rows that are done hold zeros only | a note | with `recompute_zero_rows`: not done |
-//! | features of zeros, scores of NaN, targets missing from final scores | yes | none: compute them again |
+//! | final features of zeros, final scores with NaN or without targets | yes | none |
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};

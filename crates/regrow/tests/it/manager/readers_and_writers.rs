@@ -157,7 +157,7 @@ fn waiting_ends_with_a_step_or_a_timeout() {
 /// steps that it has seen are deleted.
 #[cfg(feature = "cloud")]
 #[test]
-fn a_reader_lists_again_if_all_steps_are_deleted_meanwhile() {
+fn a_reader_lists_again_if_all_steps_are_deleted() {
     use regrow::location::StorageOptions;
     use regrow_testkit::object_server::ObjectServer;
 
