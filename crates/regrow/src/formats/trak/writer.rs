@@ -124,13 +124,16 @@ struct Item<'a> {
 }
 
 /// Everything that is to be written, checked.
-#[derive(Default)]
 struct Plan<'a> {
     metadata: Map<String, Value>,
     experiments: Map<String, Value>,
     models: Vec<(i64, ModelFlags)>,
     checkpoints: Vec<(i64, String)>,
     arrays: Vec<(Slot, &'a Array)>,
+    parameters: Parameters,
+    /// Of each experiment with a record.
+    num_targets: HashMap<String, u64>,
+    refused: Refusals,
 }
 
 impl<'a> Plan<'a> {
@@ -140,16 +143,12 @@ impl<'a> Plan<'a> {
         }
         let root = nest(tree)?;
         let mut refused = Refusals::default();
-        let mut sections = HashMap::new();
         for (key, item) in root.dict()? {
-            match &*key.text() {
-                name @ ("metadata" | "models" | "scores" | "experiments") => {
-                    sections.insert(name.to_owned(), item);
-                }
-                _ => refused.add(&item.path, unexpected(EXPECTED)),
+            if !matches!(&*key.text(), "metadata" | "models" | "scores" | "experiments") {
+                refused.add(&item.path, unexpected(EXPECTED));
             }
         }
-        let Some(metadata) = sections.get("metadata") else {
+        let Some(metadata) = root.child("metadata") else {
             return Err(Error::unsupported("only the tree of a TRAK store can be written as one")
                 .expected(EXPECTED, "a tree without metadata"));
         };
@@ -157,124 +156,108 @@ impl<'a> Plan<'a> {
             return Err(unexpected("a dict of metadata").at_leaf(&metadata.path));
         };
         let (train_set_size, proj_dim) = documents::sizes_of(&metadata)?;
-        let mut plan = Self { metadata, ..Self::default() };
-        let precision = first_precision(sections.get("models").copied());
-        let parameters = Parameters { train_set_size, proj_dim, precision };
-        let mut counts = HashMap::new();
-        for (key, item) in sections.get("experiments").map_or(Ok(&[][..]), |item| item.dict())? {
-            let record = refused.keep(&item.path, item.to_json());
-            let known = record.and_then(|record| {
-                let known = Experiment::from_record(&key.text(), &record)
-                    .map_err(|error| Error::unsupported(error.what().to_owned()));
-                refused.keep(&item.path, known).map(|known| (known, record))
+        let precision = first_precision(root.child("models"));
+        let mut plan = Self {
+            metadata,
+            experiments: Map::new(),
+            models: Vec::new(),
+            checkpoints: Vec::new(),
+            arrays: Vec::new(),
+            parameters: Parameters { train_set_size, proj_dim, precision },
+            num_targets: HashMap::new(),
+            refused,
+        };
+        for (key, item) in root.members("experiments")? {
+            let record = item.to_json().and_then(|record| {
+                let known = Experiment::from_record(&key.text(), &record).map_err(in_a_tree)?;
+                Ok((known.num_targets, record))
             });
-            if let Some((known, record)) = known {
-                counts.insert(key.text().into_owned(), known.num_targets);
+            if let Some((num_targets, record)) = plan.refused.keep(&item.path, record) {
+                plan.num_targets.insert(key.text().into_owned(), num_targets);
                 plan.experiments.insert(key.text().into_owned(), record);
             }
         }
-        for (key, item) in sections.get("models").map_or(Ok(&[][..]), |item| item.dict())? {
+        for (key, item) in root.members("models")? {
             match model_folder_id(&key.text()) {
-                Some(id) => plan.model(id, item, &parameters, &counts, &mut refused)?,
-                None => refused.add(&item.path, unexpected("an integer as a model's ID")),
+                Some(id) => plan.model(id, item)?,
+                None => plan.refused.add(&item.path, unexpected("an integer as a model's ID")),
             }
         }
-        for (key, item) in sections.get("scores").map_or(Ok(&[][..]), |item| item.dict())? {
-            let name = refused.keep(&item.path, ExperimentName::new(&key.text()));
-            let Some(name) = name else { continue };
-            match counts.get(name.as_str()) {
-                Some(&targets) => plan.array(item, parameters.scores(&name, targets), &mut refused),
-                None => {
-                    let error = unexpected("scores of an experiment that has a record");
-                    refused.add(&item.path, error.help("`repair` of the store adds records that were lost"));
-                }
+        for (key, item) in root.members("scores")? {
+            let expected = "scores of an experiment that has a record";
+            if let Some((name, targets)) = plan.recorded(&key.text(), item, expected) {
+                plan.array(item, plan.parameters.scores(&name, targets));
             }
         }
-        refused.finish("cannot be written to a TRAK store")?;
+        std::mem::take(&mut plan.refused).finish("cannot be written to a TRAK store")?;
         Ok(plan)
     }
 
-    fn model(
-        &mut self,
-        id: i64,
-        item: &Item<'a>,
-        parameters: &Parameters,
-        counts: &HashMap<String, u64>,
-        refused: &mut Refusals,
-    ) -> Result<()> {
-        let mut seen = Vec::new();
+    fn model(&mut self, id: i64, item: &Item<'a>) -> Result<()> {
         let mut flags = ModelFlags::default();
         for (key, member) in item.dict()? {
             let text = key.text();
             if let Some(array) = TrainArray::ALL.into_iter().find(|array| array.key() == text) {
-                seen.push(array);
-                self.array(member, parameters.train(id, array), refused);
+                self.array(member, self.parameters.train(id, array));
                 continue;
             }
             match &*text {
                 "flags" => {
-                    let parsed = member
-                        .to_json()
-                        .and_then(|record| documents::flags_in(&Map::from_iter([(id.to_string(), record)])))
-                        .map_err(|error| Error::unsupported(error.what().to_owned()));
-                    if let Some(&[(_, parsed)]) = refused.keep(&member.path, parsed).as_deref() {
-                        flags = parsed;
+                    let document = |record| Map::from_iter([(id.to_string(), record)]);
+                    let parsed = member.to_json().and_then(|record| documents::flags_in(&document(record)));
+                    let parsed = self.refused.keep(&member.path, parsed.map_err(in_a_tree));
+                    flags =
+                        parsed.and_then(|parsed| parsed.first().copied()).map_or(flags, |(_, found)| found);
+                }
+                "targets" => {
+                    for (key, experiment) in member.dict()? {
+                        self.targets(id, &key.text(), experiment)?;
                     }
                 }
-                "targets" => self.targets(id, member, parameters, counts, refused)?,
                 "checkpoint" => match member.leaf.map(|leaf| &leaf.data) {
                     Some(LeafData::Text(text)) => self.checkpoints.push((id, text.to_string())),
-                    _ => refused.add(&member.path, unexpected("text")),
+                    _ => self.refused.add(&member.path, unexpected("text")),
                 },
-                _ => refused.add(&member.path, unexpected("a member of a TRAK model")),
+                _ => self.refused.add(&member.path, unexpected("a member of a TRAK model")),
             }
         }
         for array in TrainArray::ALL {
             let may_be_missing = array == TrainArray::Grads && flags.is_finalized;
-            if !seen.contains(&array) && !may_be_missing {
-                refused.add(
-                    &item.path.child(Key::dict(array.key())),
-                    Error::unsupported("an array of a TRAK model is missing"),
-                );
+            if item.child(array.key()).is_none() && !may_be_missing {
+                let error = Error::unsupported("an array of a TRAK model is missing");
+                self.refused.add(&item.path.child(Key::dict(array.key())), error);
             }
         }
         self.models.push((id, flags));
         Ok(())
     }
 
-    fn targets(
-        &mut self,
-        id: i64,
-        item: &Item<'a>,
-        parameters: &Parameters,
-        counts: &HashMap<String, u64>,
-        refused: &mut Refusals,
-    ) -> Result<()> {
-        for (key, experiment) in item.dict()? {
-            let Some(name) = refused.keep(&experiment.path, ExperimentName::new(&key.text())) else {
-                continue;
-            };
-            let Some(&targets) = counts.get(name.as_str()) else {
-                let error = unexpected("targets of an experiment that has a record");
-                refused
-                    .add(&experiment.path, error.help("`repair` of the store adds records that were lost"));
-                continue;
-            };
-            for (key, member) in experiment.dict()? {
-                match &*key.text() {
-                    "grads" => self.array(member, parameters.target_grads(id, &name, targets), refused),
-                    "done" => self.array(member, parameters.target_mask(id, &name, targets), refused),
-                    _ => refused.add(&member.path, unexpected("grads or done")),
-                }
+    fn targets(&mut self, id: i64, name: &str, item: &Item<'a>) -> Result<()> {
+        let expected = "targets of an experiment that has a record";
+        let Some((name, targets)) = self.recorded(name, item, expected) else { return Ok(()) };
+        for (key, member) in item.dict()? {
+            match &*key.text() {
+                "grads" => self.array(member, self.parameters.target_grads(id, &name, targets)),
+                "done" => self.array(member, self.parameters.target_mask(id, &name, targets)),
+                _ => self.refused.add(&member.path, unexpected("grads or done")),
             }
         }
         Ok(())
     }
 
-    fn array(&mut self, item: &Item<'a>, slot: Slot, refused: &mut Refusals) {
+    /// The experiment of this name and its number of targets, if it has a record.
+    fn recorded(&mut self, name: &str, item: &Item<'_>, expected: &str) -> Option<(ExperimentName, u64)> {
+        let found = ExperimentName::new(name).and_then(|name| match self.num_targets.get(name.as_str()) {
+            Some(&targets) => Ok((name, targets)),
+            None => Err(unexpected(expected).help("`repair` of the store adds records that were lost")),
+        });
+        self.refused.keep(&item.path, found)
+    }
+
+    fn array(&mut self, item: &Item<'a>, slot: Slot) {
         let leaf = item.leaf.filter(|leaf| leaf.kind.is_castable());
         let Some(array) = leaf.and_then(Leaf::as_array) else {
-            return refused.add(&item.path, unexpected("an array"));
+            return self.refused.add(&item.path, unexpected("an array"));
         };
         let spec = slot.spec;
         if array.dtype() == spec.dtype && array.shape().dims() == [spec.rows, spec.columns] {
@@ -282,14 +265,21 @@ impl<'a> Plan<'a> {
         }
         let found = format!("{} of shape {}", array.dtype(), array.shape());
         let error = Error::unsupported("an array is not what the metadata say").expected(spec, found);
-        refused.add(
-            &item.path,
-            error.help("a TRAK store has one precision and one set of sizes for all models"),
-        );
+        let help = "a TRAK store has one precision and one set of sizes for all models";
+        self.refused.add(&item.path, error.help(help));
     }
 }
 
 impl<'a> Item<'a> {
+    fn child(&self, name: &str) -> Option<&Self> {
+        self.children.iter().find(|(key, _)| key.text() == name).map(|(_, child)| child)
+    }
+
+    /// The members of a dict below this one; none if it is missing.
+    fn members(&self, name: &str) -> Result<&[(Key, Item<'a>)]> {
+        self.child(name).map_or(Ok(&[]), Self::dict)
+    }
+
     fn dict(&self) -> Result<&[(Key, Item<'a>)]> {
         match self.kind {
             NodeKind::Dict | NodeKind::OrderedDict | NodeKind::DefaultDict => Ok(&self.children),
@@ -316,6 +306,11 @@ impl<'a> Item<'a> {
             }
         })
     }
+}
+
+/// The error of a JSON file as the error of a tree.
+fn in_a_tree(error: Error) -> Error {
+    Error::unsupported(error.what().to_owned())
 }
 
 fn unexpected(expected: &str) -> Error {
