@@ -314,7 +314,7 @@ mod tests {
             staged.commit()
         };
         fs::create_dir(&path).unwrap();
-        fs::write(path.join("regrow.json"), b"{}").unwrap();
+        fs::write(path.join("_METADATA"), b"{}").unwrap();
         fs::write(path.join("thesis.tex"), b"...").unwrap();
         assert_eq!(save("new").unwrap_err().kind(), ErrorKind::InvalidArgument);
         fs::remove_file(path.join("thesis.tex")).unwrap();
