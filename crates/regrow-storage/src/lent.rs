@@ -1,12 +1,12 @@
-//! A local folder for files that other code writes, and that become part of a checkpoint: an item
-//! with its own handler, the state of an iterator.
+//! A *lent folder*: a local folder that other code fills with files of a checkpoint. The files of a
+//! user's own handler and the state of an iterator come this way.
 //!
 //! On a disk it is a folder inside the temporary folder of the checkpoint. For other storages it is
 //! a temporary folder of this machine, and is uploaded.
 //!
-//! The files may be the checkpoint itself. Then the lent folder lies inside the checkpoint's
-//! folder, and its content moves up one level at the end. It is a separate folder because the
-//! writer may replace it by another one, as a save does.
+//! If the files are the whole checkpoint, the lent folder is a subfolder of the checkpoint, and the
+//! commit moves the files up one level. The subfolder exists because a writer may replace the folder
+//! that it fills, as a save does.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

@@ -38,7 +38,8 @@
 //! the writer dies during the settling, the checkpoint is complete, and the next overwrite settles
 //! it first.
 //!
-//! Some processes block others only for moments. Their objects show this, and the others wait:
+//! Some operations keep other processes out for a short time. For that time the operation puts one
+//! of these objects in the bucket, and other processes wait:
 //!
 //! ```text
 //! a hold      T/regrow-settling.json                       a process replaces or removes this checkpoint, or moves it there

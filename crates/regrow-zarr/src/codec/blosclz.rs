@@ -1,4 +1,4 @@
-//! BloscLZ, the compressor of blosc's own: a relative of FastLZ. Decoding only.
+//! BloscLZ, blosc's own compressor. It is similar to FastLZ. regrow only decodes it.
 //!
 //! ```text
 //! 000n nnnn                     n+1 literal bytes follow

@@ -25,7 +25,7 @@ const DEPTH_MAX: usize = 8;
 pub type ListedIn = fn(&Location) -> Option<HashSet<String>>;
 
 /// Tells a layout's own names in a folder. The flag says that the checkpoint lists its files.
-pub type OwnIn = fn(&Location, bool) -> Box<dyn OwnNames + '_>;
+pub type OwnNamesIn = fn(&Location, bool) -> Box<dyn OwnNames + '_>;
 
 /// What a layout says of the names of its files.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +41,7 @@ pub struct FileNames {
     /// The names at the top of a checkpoint's folder, of a checkpoint that lists them all.
     pub listed_in: Option<ListedIn>,
     /// The layout's own names in a folder.
-    pub own_in: Option<OwnIn>,
+    pub own_in: Option<OwnNamesIn>,
     /// Whether these are all files of one checkpoint that has no marker.
     pub are_of_one: Option<fn(&[&str]) -> bool>,
     /// An item with one of these files is a folder of this layout.

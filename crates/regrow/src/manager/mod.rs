@@ -18,7 +18,7 @@
 //! | module | does |
 //! |---|---|
 //! | `names` | the forms of names |
-//! | `when`, `keep` | the two policies: pure functions of what is known |
+//! | `when`, `keep` | when to save; which steps to keep: functions of their arguments alone |
 //! | `history` | the steps that the next save continues from, and the abandoned steps |
 //! | `steps` | [`Steps`]: a folder; the list, one step, its size on the disk |
 //! | `pointer` | the newest step in one read, for long lists |

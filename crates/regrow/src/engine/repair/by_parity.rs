@@ -1,4 +1,5 @@
-//! Repair with the parity of a checkpoint, and with a replica for blocks that are intact there.
+//! Repairs a checkpoint with its parity. If a copy of the checkpoint has an intact block, the repair
+//! takes the block from the copy.
 
 use std::collections::BTreeSet;
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `opening` | finds the seal, and opens the layout with it |
 //! | `reader` | the reader of a sealed checkpoint |
-//! | `check` | checks blocks without a leaf |
+//! | `check` | checks the blocks that no check of a leaf has read |
 
 mod check;
 mod opening;

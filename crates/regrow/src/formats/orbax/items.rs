@@ -12,9 +12,9 @@
 //! | `regrow.json`, `model.safetensors`, … | a pytree in another layout: see [`item_files`] |
 //! | anything else | listed, not read |
 //!
-//! If there is a record of an item, it decides: `regrow.items.json` of regrow, or the name of the
-//! handler of Orbax. The table is for all other items. With a handler that is not Orbax' own, the
-//! item is an item of files, except if its `_METADATA` describes a pytree.
+//! `regrow.items.json` and the handler names of Orbax record the kinds of items. An item with such
+//! a record has that kind. The table is for all other items. If the handler is not Orbax' own, the
+//! item is an item of files, unless its `_METADATA` describes a pytree.
 
 use serde_json::Value;
 

@@ -18,8 +18,8 @@
 //! | `mod` | the resulting values |
 //!
 //! Every value is stored once in one list, and containers have positions in this list. A pickle may
-//! make a value that contains itself, or that contains another value a million times. Here neither
-//! costs more than its bytes. Texts and bytes are not copied. Source: CPython `Lib/pickle.py`,
+//! make a value that contains itself, or that contains another value a million times. In both cases
+//! the memory is proportional to the length of the pickle. Texts and bytes are not copied. Source: CPython `Lib/pickle.py`,
 //! `Lib/pickletools.py`.
 
 use crate::error::{Error, Result};
