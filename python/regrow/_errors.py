@@ -268,3 +268,8 @@ def failure(
     if not issubclass(cls, RegrowError):
         return cls(message, **fields)
     return cls(message, leaf=leaf or first_leaf, help=help, **fields)
+
+
+def advise(error: RegrowError, help: str) -> None:
+    """Adds what to do to an error that is on its way."""
+    error.message += f"\n  help: {help}"

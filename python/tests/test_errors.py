@@ -268,3 +268,9 @@ def test_words_for_python_exist() -> None:
             assert keyword in inspect.signature(operator.attrgetter(called)(regrow)).parameters, python
         if keyword := re.fullmatch(r"(\w+)=.*", code):
             assert keyword[1] in known, python
+
+
+def test_one_module_writes_the_line_of_help() -> None:
+    package = Path(regrow.__file__).parent
+    found = [file.name for file in package.rglob("*.py") if "\\n  help: " in file.read_text()]
+    assert found == ["_errors.py"]

@@ -26,6 +26,7 @@ from .._errors import (
     MismatchError,
     NotFoundError,
     UnsupportedError,
+    failure,
 )
 from .._jax._shardings import JaxArrays, Target, shardings_by_leaf
 from .._jax._single_replica import Replicas
@@ -105,8 +106,9 @@ class Loading:
             item, _, rest = at.partition("/")
             if item in dict(opened.items):
                 if holds_files(opened, item):
-                    raise UnsupportedError(
-                        f"the item {item!r} holds files, and no pytree\n  help: call regrow.load(path, at={item!r})",
+                    raise failure(
+                        UnsupportedError,
+                        f"the item {item!r} holds files, and no pytree",
                         help=f"call regrow.load(path, at={item!r})",
                     )
                 opened, at = attempt.watch(_native.open(place, opening._replace(item=item))), rest
@@ -125,8 +127,10 @@ class Loading:
     def seen_from_view(self, paths: Iterable[str]) -> Iterator[str]:
         """Key paths of the whole checkpoint as they are in its view."""
         if renames_of(self.rename):
-            raise InvalidArgumentError(
-                "`salvage` does not rename\n  help: call regrow.convert(..., options=regrow.Options(salvage=True))"
+            raise failure(
+                InvalidArgumentError,
+                "`salvage` does not rename",
+                help="call regrow.convert(..., options=regrow.Options(salvage=True))",
             )
         above = "" if self.at is None else f"{self.at}/"
         return (path[len(above) :] for path in paths if path.startswith(above))
@@ -253,9 +257,10 @@ def refuse_placeholders(paths: list[str], help: str) -> None:
     if not paths:
         return
     what = "a leaf was saved" if len(paths) == 1 else f"{len(paths)} leaves were saved"
-    raise UnsupportedError(
-        f"{what} as a placeholder, `...`, without data: {', '.join(paths[:10])}\n  help: {help}",
-        leaf=paths[0],
+    raise failure(
+        UnsupportedError,
+        f"{what} as a placeholder, `...`, without data: {', '.join(paths[:10])}",
+        first_leaf=paths[0],
         help=help,
     )
 
@@ -358,10 +363,10 @@ def _refuse_descriptions(kept: Mapping[str, Any]) -> None:
     """Refuses to keep leaves of a template that have no values."""
     described = [path for path, leaf in kept.items() if is_a(leaf, "ShapeDtypeStruct")]
     if described:
-        raise MismatchError(
-            f"the checkpoint lacks {', '.join(described[:10])}, and the template only describes them"
-            '\n  help: put arrays there: missing="keep" keeps them',
-            leaf=described[0],
+        raise failure(
+            MismatchError,
+            f"the checkpoint lacks {', '.join(described[:10])}, and the template only describes them",
+            first_leaf=described[0],
             help='put arrays there: missing="keep" keeps them',
         )
 
@@ -429,7 +434,7 @@ def _check_alone(targets: Iterable[Target], tensors: Iterable[Any]) -> None:
     if is_shared or any(has(tensor, "placements") for tensor in tensors):
         help = "make a checkpoint of the intact leaves: regrow.convert(..., options=regrow.Options(salvage=True))"
         what = "`salvage` is for one process, and arrays of the template are spread over several"
-        raise InvalidArgumentError(f"{what}\n  help: {help}", help=help)
+        raise failure(InvalidArgumentError, what, help=help)
 
 
 def _boxes(wishes: Wishes, paths: list[str], kinds: bytes, shapes: list[Any]) -> dict[int, Any]:
@@ -447,7 +452,7 @@ def _boxes(wishes: Wishes, paths: list[str], kinds: bytes, shapes: list[Any]) ->
     if idle:
         help = f"key paths are such as {', '.join(paths[:5])}"
         named = ", ".join(f'"{glob}"' for glob in idle)
-        raise NotFoundError(f"region: no leaf matches {named}\n  help: {help}", help=help)
+        raise failure(NotFoundError, f"region: no leaf matches {named}", help=help)
     boxes = {}
     for at, match in enumerate(_native.match_paths(globs, paths)):
         if match < 0 or region[globs[match]] is None:

@@ -15,7 +15,7 @@ from .._core._options import Options
 from .._core._progress import Progress, Watch
 from .._core._report import Finding, Stages
 from .._core._warnings import warn
-from .._errors import IncompleteCheckpointWarning, InvalidArgumentError, MismatchError
+from .._errors import IncompleteCheckpointWarning, InvalidArgumentError, MismatchError, advise
 from .._jobs._together import Together, posts_errors
 from .._operations import _executors, _shares
 from .._operations._executors import Executor
@@ -193,13 +193,11 @@ def load_as(
             part = None if like is None else _load.part_like(opened, like, wishes)
             if part is not None:
                 at = part if asked.at is None else f"{asked.at}/{part}"
-                error.message += f"\n  help: the template fits the part {part!r}: pass at={at!r}"
+                advise(error, f"the template fits the part {part!r}: pass at={at!r}")
             found = None if separator is not None else _nest.separator_of(opened.paths(), like)
             # Some trees print as the names do, and are no flat dict.
             if found is not None and opened.layout in _FLAT:
-                error.message += (
-                    f"\n  help: its names are flat: options=regrow.Options(nest={found!r}) makes dicts of them"
-                )
+                advise(error, f"its names are flat: options=regrow.Options(nest={found!r}) makes dicts of them")
             raise
 
     def read(attempt: _native.Attempt) -> Any:

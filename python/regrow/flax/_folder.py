@@ -33,6 +33,7 @@ from .._errors import (
     PermissionDeniedError,
     RegrowError,
     StorageFullError,
+    failure,
 )
 
 ORBAX_CKPT_FILENAME = "checkpoint"
@@ -88,7 +89,7 @@ def step_to_save(step: object) -> int | float:
         help = "give an integer, or a finite float"
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
         what = f"{shown} ({type(step).__name__}) is no step: a checkpoint of that name would not be found again"
-        raise InvalidArgumentError(f"{what}\n  help: {help}", help=help)
+        raise failure(InvalidArgumentError, what, help=help)
     return number
 
 

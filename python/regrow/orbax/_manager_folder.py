@@ -18,15 +18,16 @@ from typing import Any
 
 from .. import _native
 from .._core._location import Location, place
-from .._errors import AlreadyExistsError, CorruptError, RegrowError, from_native
+from .._errors import AlreadyExistsError, CorruptError, RegrowError, failure, from_native
 from .._jobs import _job
 from .._load._open import verify
 from .._operations._copy import copy
-from . import _saving, _settings
+from . import _settings
 from ._bucket_path import BucketPath
 from ._errors import as_orbax
 from ._manager_options import CheckpointManagerOptions
 from ._paths import as_path, is_finalized, is_temporary, lacks_marker, wants_marker
+from ._processes import barrier, is_primary
 from .checkpoint_managers import PolicyCheckpointInfo
 from .metadata import RootMetadata
 from .path import step as steps
@@ -146,7 +147,7 @@ class Folder:
             CorruptError: if the step is damaged.
         """
         path = self.find(step)
-        if path is None or not _settings.checks_saves() or not _saving.is_primary():
+        if path is None or not _settings.checks_saves() or not is_primary():
             return path is not None
         try:
             wrong = [finding.message for finding in verify(path, progress=False).findings]
@@ -154,9 +155,7 @@ class Folder:
             wrong = [error.message]
         if wrong:
             help = f"nothing was deleted; {wrong[0]}"
-            raise CorruptError(
-                f"step {step} is not what was saved\n  in {path}\n  help: {help}", file=str(path), help=help
-            )
+            raise failure(CorruptError, f"step {step} is not what was saved", f"in {path}", file=str(path), help=help)
         return True
 
     @contextlib.contextmanager
@@ -179,18 +178,18 @@ class Folder:
 
     def create(self) -> None:
         """Makes the folder before any process continues."""
-        if self._bucket is None and _saving.is_primary():
+        if self._bucket is None and is_primary():
             mode = getattr(self._options.file_options, "path_permission_mode", None)
             is_new = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
             if is_new and mode is not None:
                 _native.set_mode(self.path, mode)
-        _saving.barrier(f"{self.path}:created", 300)
+        barrier(f"{self.path}:created", 300)
 
     def set_permissions(self, step: int) -> None:
         """Sets the permissions from the options on the folders of a saved step."""
         mode = getattr(self._options.file_options, "path_permission_mode", None)
-        if mode is None or self._bucket is not None or not _saving.is_primary():
+        if mode is None or self._bucket is not None or not is_primary():
             return
         path = self.path_of(step)
         for folder in (path, *(child for child in path.iterdir() if child.is_dir())):
@@ -203,7 +202,7 @@ class Folder:
             AlreadyExistsError: if a `regrow.Manager` has this folder open, in any process.
         """
         own = self.path / _OWN
-        if not _saving.is_primary() or not (own / ("writer.lock" if self._bucket is None else "writer.json")).exists():
+        if not is_primary() or not (own / ("writer.lock" if self._bucket is None else "writer.json")).exists():
             return
         for left in reversed(range(_LOCK_TRIES)):
             try:
@@ -218,7 +217,7 @@ class Folder:
 
     def point(self) -> None:
         """Stores which step is newest, in buckets, where listings are long."""
-        if self._bucket is not None and _saving.is_primary():
+        if self._bucket is not None and is_primary():
             self._engine.refresh()
 
     def delete(self, numbers: list[int]) -> dict[int, RegrowError | None]:
@@ -227,7 +226,7 @@ class Folder:
 
         Process 0 deletes, and sends the result to the others.
         """
-        if not numbers or not _saving.is_primary():
+        if not numbers or not is_primary():
             return {}
         native = self._engine
         left: dict[int, RegrowError | None] = {}
@@ -263,7 +262,7 @@ class Folder:
         """Removes temporary files of broken saves, if the options say so. Saves of regrow in
         progress stay.
         """
-        if not self._options.cleanup_tmp_directories or not _saving.is_primary():
+        if not self._options.cleanup_tmp_directories or not is_primary():
             return
         for name in self._engine.list()[1]:
             path = self.path / name
@@ -294,7 +293,7 @@ class Folder:
         """Writes the folder's own metadata, once."""
         file = self.path / METADATA_ITEM_NAME / "_ROOT_METADATA"
         is_wanted = given is not None and self._options.save_root_metadata and not self._options.read_only
-        if not is_wanted or not _saving.is_primary() or file.exists():
+        if not is_wanted or not is_primary() or file.exists():
             return
         text = json.dumps({"internal_metadata": {}, "custom_metadata": dict(given or {})})
         if self._bucket is not None:

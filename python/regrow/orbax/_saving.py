@@ -27,8 +27,6 @@ from ._composite import CompositeCheckpointHandler
 from ._errors import as_orbax
 from ._handlers import JsonCheckpointHandler, OwnHandler
 from ._paths import as_path
-from ._processes import barrier as barrier
-from ._processes import is_primary as is_primary
 from .checkpoint_args import is_args
 
 

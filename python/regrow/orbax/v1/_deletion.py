@@ -17,11 +17,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ... import _native
+from ..._errors import failure
 from ..._operations._remove import remove
-from .. import _saving
 from .._bucket_path import BucketPath
 from .._errors import as_orbax, not_covered
 from .._paths import as_path
+from .._processes import is_primary
 from ._context import Context, current
 from ._layout import CHECKPOINT_DELETION_KEY as RECORD
 from ._layout import CHECKPOINT_METADATA_FILENAME as METADATA
@@ -66,13 +67,15 @@ def plan(
     if in_bucket and name is not None:
         raise not_covered("deletions of one checkpointable in a bucket", "delete the checkpoint, or save it again")
     if os.path.islink(path) or not path.name:
-        raise ValueError(f"{path} is a symlink, or the root of a storage\n  help: give the path of a checkpoint")
+        raise failure(
+            ValueError, f"{path} is a symlink, or the root of a storage", help="give the path of a checkpoint"
+        )
     if not path.exists():
         if missing_ok:
             return None
         raise FileNotFoundError(f"Checkpoint at {path} not found.")
     if not path.is_dir():
-        raise NotADirectoryError(f"{path} is no folder\n  help: give the path of a checkpoint")
+        raise failure(NotADirectoryError, f"{path} is no folder", help="give the path of a checkpoint")
     if not is_step:
         _check_root(path)
     if name is None:
@@ -82,11 +85,13 @@ def plan(
         record = _new_record(path, name, missing_ok)
         if record is None:
             return None
-        if _saving.is_primary():
+        if is_primary():
             _write_json(path / RECORD, record, context.file.path_permission_mode)
     elif record["checkpointable_name"] != name:
-        raise DeletionRecoveryError(
-            f"the deletion of {record['checkpointable_name']!r} in {path} has not ended\n  help: delete that first"
+        raise failure(
+            DeletionRecoveryError,
+            f"the deletion of {record['checkpointable_name']!r} in {path} has not ended",
+            help="delete that first",
         )
     told = record["updated_metadata"]
     return lambda: _remove_item(path, name, told)
@@ -113,26 +118,30 @@ def check_arguments(name: Any, missing_ok: Any) -> None:
 def _check_root(path: Any) -> None:
     """Refuses a path that is not a checkpoint: the deletion would remove the whole folder."""
     if any((path.parent / mark).exists() for mark in (INDICATOR, METADATA, RECORD)):
-        raise InvalidLayoutError(
-            f"{path} is a part of a checkpoint\n  help: give the path of the checkpoint, and checkpointable_name",
+        raise failure(
+            InvalidLayoutError,
+            f"{path} is a part of a checkpoint",
             file=str(path),
+            help="give the path of the checkpoint, and checkpointable_name",
         )
     if not any(path.iterdir()):
         return
     if not any((path / mark).is_file() for mark in _MARKS):
-        raise InvalidLayoutError(
-            f"{path} is no checkpoint of Orbax\n  help: give the path of one checkpoint; or regrow.remove()",
+        raise failure(
+            InvalidLayoutError,
+            f"{path} is no checkpoint of Orbax",
             file=str(path),
+            help="give the path of one checkpoint; or regrow.remove()",
         )
 
 
 def _remove(path: Any) -> bool:
     """Removes a folder. Its name disappears first."""
     if isinstance(path, BucketPath):
-        if _saving.is_primary():
+        if is_primary():
             with as_orbax():
                 remove(path)
-    elif _saving.is_primary():
+    elif is_primary():
         with as_orbax():
             _native.remove_folder(path)
     return True
@@ -142,12 +151,14 @@ def _new_record(path: Any, name: str, missing_ok: bool) -> dict[str, Any] | None
     told = _metadata(path)
     handlers = told.get("item_handlers")
     if not isinstance(handlers, dict):
-        raise InvalidLayoutError(
-            f"{path} has no checkpointables by name\n  help: delete all of it: leave checkpointable_name out",
+        raise failure(
+            InvalidLayoutError,
+            f"{path} has no checkpointables by name",
             file=str(path),
+            help="delete all of it: leave checkpointable_name out",
         )
     if os.path.islink(path / name):
-        raise ValueError(f"{path / name} is a symlink\n  help: delete the checkpoint")
+        raise failure(ValueError, f"{path / name} is a symlink", help="delete the checkpoint")
     if name not in handlers or not (path / name).is_dir():
         if missing_ok and not (path / name).exists():
             return None
@@ -155,8 +166,10 @@ def _new_record(path: Any, name: str, missing_ok: bool) -> dict[str, Any] | None
     if not any(
         (path / other).is_dir() for other in handlers if other != name and other not in RESERVED_CHECKPOINTABLE_KEYS
     ):
-        raise ValueError(
-            f"{name!r} is the final checkpointable in {path}\n  help: delete all of it: leave checkpointable_name out"
+        raise failure(
+            ValueError,
+            f"{name!r} is the final checkpointable in {path}",
+            help="delete all of it: leave checkpointable_name out",
         )
     return {
         "operation_id": uuid.uuid4().hex,
@@ -172,7 +185,7 @@ def _without(told: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _remove_item(path: Any, name: str, told: dict[str, Any]) -> bool:
-    if _saving.is_primary():
+    if is_primary():
         shutil.rmtree(path / name, ignore_errors=not (path / name).exists())
         _write_json(path / METADATA, told)
         (path / RECORD).unlink()
@@ -218,8 +231,10 @@ def pending(path: Any, requested: Collection[str]) -> str | None:
         return None
     name: str = record["checkpointable_name"]
     if name in requested:
-        raise DeletionInProgressError(
-            f"the deletion of {name!r} in {path} was begun and has not ended\n  help: delete it again"
+        raise failure(
+            DeletionInProgressError,
+            f"the deletion of {name!r} in {path} was begun and has not ended",
+            help="delete it again",
         )
     return name
 
@@ -231,8 +246,10 @@ def refuse_pending(path: Any) -> None:
         DeletionInProgressError: for such a checkpoint.
     """
     if not urlsplit(str(path)).netloc and read_record(path) is not None:
-        raise DeletionInProgressError(
-            f"a deletion in {path} was begun and has not ended\n  help: delete the same again, then save"
+        raise failure(
+            DeletionInProgressError,
+            f"a deletion in {path} was begun and has not ended",
+            help="delete the same again, then save",
         )
 
 
