@@ -64,7 +64,7 @@ impl AsyncSaver {
         })?;
         let mut options =
             AsyncOptions { save: SaveOptions { job, ..save }, ..async_options(&how).or_raise()? };
-        // In steps, so that Ctrl-C ends the wait for an earlier save.
+        // Wait in short steps, so that Ctrl-C ends the wait for an earlier save.
         let waits_since = Instant::now();
         let has_room = |step| self.0.wait_for_room(options.when_busy, step);
         wait(py, None, |step| has_room(step).map(|has_room| has_room.then_some(())))?;
@@ -210,8 +210,8 @@ struct BackgroundIn {
 }
 
 fn async_options(how: &BackgroundIn) -> Result<AsyncOptions> {
-    // References to Python objects that the thread drops wait until a thread holds the interpreter:
-    // here this thread does, once, so that arrays do not live on until the next call.
+    // The worker thread drops references without the interpreter. Release them here once, so that
+    // arrays do not live on until the next call.
     let on_end = OnEnd::new(|| {
         Python::try_attach(let_go);
     });

@@ -65,7 +65,7 @@ pub fn save(
         options.monitor = monitor;
         regrow::save_with(path, &tree, &options)
     });
-    // With the interpreter held again: its leaves own Python objects.
+    // Drop the tree while this thread holds the interpreter: the leaves own Python objects.
     drop(tree);
     let_go(py);
     Ok(save_report(report?))
@@ -160,7 +160,7 @@ pub fn open_intact(
 #[pyfunction]
 pub fn verify(py: Python<'_>, path: LocationIn, opening: OpeningIn, watch: WatchIn) -> PyResult<VerifyOut> {
     let open = released(py, || open_options(opening))?;
-    // How much there is to check shows only when it is open: it may be long.
+    // The size is unknown until the checkpoint is open, so watch as if the work were long.
     let report =
         watched(py, watch, u64::MAX, |monitor| regrow::verify_with(path, &VerifyOptions { open, monitor }))?;
     Ok(verify_out(report))

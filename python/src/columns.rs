@@ -140,7 +140,7 @@ impl KeysIn {
 
     fn text(&mut self, key: &Bound<'_, PyAny>) -> PyResult<Arc<str>> {
         let address = key.as_ptr().addr();
-        // Objects lie at multiples of 16 bytes.
+        // Python objects lie at multiples of 16 bytes.
         let slot = self.texts.get_mut((address >> 4) % Self::KEPT);
         if let Some(Some((known, text))) = &slot
             && *known == address
@@ -190,8 +190,7 @@ impl<'a, 'py> KeysOut<'a, 'py> {
     }
 
     fn text(&mut self, py: Python<'py>, text: &'a Arc<str>) -> Bound<'py, PyAny> {
-        // No two texts that are there at the same time begin in the same place: each has a count
-        // before it.
+        // Two live texts never have the same address: a reference count precedes the bytes of each.
         let address = text.as_ptr().addr();
         let slot = self.recent.get_mut((address >> 4) % Self::RECENT);
         if let Some(Some((known, made))) = &slot
@@ -236,7 +235,7 @@ pub fn node_kind_number(kind: &NodeKind) -> u8 {
         NodeKind::Tuple => 6,
         NodeKind::NamedTuple(_) => 7,
         NodeKind::Dataclass(_) => 8,
-        // The enum may grow: a kind that this build does not know is a class by its name.
+        // The enum may grow: an unknown kind becomes a class by its name.
         _ => 9,
     }
 }

@@ -119,7 +119,7 @@ pub fn convert(
     watch: WatchIn,
 ) -> PyResult<OfSteps<ReportOut>> {
     let mut options = convert_options(save, convert).or_raise()?;
-    // How much there is to convert shows only when it is open: it may be long.
+    // The size is unknown until the source is open, so watch as if the work were long.
     let reports = watched(py, watch, u64::MAX, |monitor| {
         options.save.monitor = monitor;
         let (source, target) = (source.to_location()?, target.to_location()?);

@@ -109,7 +109,7 @@ impl CoordinatorIn {
             Self::Foreign(object) => object,
         };
         let here = object.bind(py);
-        // `regrow.Folder`: the engine need not go through Python.
+        // A `regrow.Folder` holds a Rust coordinator, so the engine need not call Python.
         let made = here.getattr(intern!(py, "_native")).and_then(|made| Ok(made.cast_into::<Coordinator>()?));
         if let Ok(made) = made {
             return Ok(Arc::clone(&made.get().0));
@@ -154,7 +154,7 @@ impl Foreign {
 
 fn raised_by(object: &Bound<'_, PyAny>, name: &str, raised: PyErr) -> Error {
     if !raised.is_instance_of::<PyException>(object.py()) {
-        // Ctrl-C, on the thread that gets signals.
+        // The exception is Ctrl-C, raised on the thread that gets signals.
         return from_py_err(object.py(), raised);
     }
     let is_late = raised.is_instance_of::<PyTimeoutError>(object.py());
@@ -232,7 +232,7 @@ impl coordination::Coordinator for Interruptible {
     }
 
     fn get(&self, key: &str, wait: Duration) -> Result<Option<Bytes>> {
-        // A session waits in slices of at most a second.
+        // A session waits at most one second in each call, so signals are checked often enough.
         check_signals()?;
         self.0.get(key, wait)
     }

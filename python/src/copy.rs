@@ -24,7 +24,7 @@ pub fn copy(
     options: CopyIn,
     watch: WatchIn,
 ) -> PyResult<CopyOut> {
-    // How much there is to copy shows only when the source is open: it may be long.
+    // The size is unknown until the source is open, so watch as if the work were long.
     let report = watched(py, watch, u64::MAX, |monitor| {
         let options = CopyOptions { monitor, ..copy_options(options) };
         regrow::copy(source.to_location()?, target.to_location()?, &options)

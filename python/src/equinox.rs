@@ -102,7 +102,7 @@ pub fn write_equinox(
         write(&staged, &mut contents)?;
         staged.commit()
     })?;
-    // With the interpreter held again: the records own Python objects.
+    // Drop the records while this thread holds the interpreter: they own Python objects.
     drop(contents);
     Ok(())
 }
@@ -169,7 +169,7 @@ fn array_kind(kind: u8, implementation: Option<String>) -> LeafKind {
 
 fn to_header((descr, fortran_order, shape): HeaderIn) -> Result<Header> {
     let descr = match parse(&descr, LiteralOptions::default())? {
-        // What NumPy writes, though it reads as the name.
+        // NumPy writes this text for float8_e5m2, though the text also reads as another dtype.
         Literal::Str(text) if text == "<f1" => Descr::as_numpy_writes(Dtype::Float8E5m2),
         literal => Descr::from_literal(&literal)?,
     };

@@ -21,7 +21,8 @@ pub fn put_file(py: Python<'_>, path: PathBuf, data: PyBackedBytes, mode: Option
         let staged = commit::StagedFile::create(&path, true)?;
         fill(&staged, &data)?;
         if let Some(mode) = mode {
-            // Some file systems refuse every change. The file is committed with the mode that it has.
+            // Some file systems refuse every change of the mode. Commit the file with the mode that
+            // it has.
             let _ = commit::set_mode(&staged.single_file(), mode);
         }
         staged.commit()

@@ -197,8 +197,7 @@ impl<'py> Walk<'py> {
         if let Some(&way) = self.ways.get(&address(&class)) {
             return Ok(way);
         }
-        // Only classes in the table stay what they are; others may be registered, or told leaf from
-        // node, any time.
+        // Remember only classes in the table: other classes may be registered at any time.
         let way = match self.hooks.0.get_item(&class)? {
             Some(opener) if opener.is_none() => Way::Leaf,
             Some(_) => Way::Other,
@@ -224,7 +223,7 @@ impl<'py> Walk<'py> {
             } else if key.is_exact_instance_of::<PyInt>() && key.extract::<i64>().is_ok() {
                 KEY_DICT_INT
             } else {
-                // It says which key cannot be stored.
+                // The Python opener names the key that cannot be stored.
                 let opener = self.hooks.0.as_any().get_item(dict.get_type())?;
                 self.pending.truncate(pending_after);
                 return self.open_other(child, &opener);
@@ -311,7 +310,7 @@ impl<'py> Walk<'py> {
             }
             ChildKey::Object(kind, key) => {
                 let made = self.keys.get(kind, &key);
-                // Kept for every kind: what `keys` remembers of it goes by where it lies.
+                // Keep every key alive, because `keys` remembers a key by its address.
                 self.dict_keys.push(Some(key.unbind()));
                 made
             }

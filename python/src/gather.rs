@@ -164,8 +164,8 @@ impl<'a, 'py> Gather<'a, 'py> {
         if self.is_refused(leaf)? {
             return Ok(None);
         }
-        // What has gone wrong, Python says: it was deleted, or its computation has failed, or
-        // DLPack has no such dtype.
+        // Python's own path reports the reason: a deleted array, a failed computation, or a dtype
+        // that DLPack lacks.
         let capsule = export.call1((leaf,)).ok();
         let Some((capsule, device)) = capsule.and_then(|capsule| {
             let device = tensor_host_device(&capsule)?;
@@ -252,7 +252,7 @@ pub fn let_go(py: Python<'_>) {
         let modules = py.import(intern!(py, "sys"))?.getattr(intern!(py, "modules"))?;
         modules.get_item(intern!(py, "jaxlib._jax"))?.call_method0(intern!(py, "collect_garbage"))
     };
-    // Without JAX, or with one that has another name for it, there is nothing to do.
+    // Nothing to do if JAX is missing, or has another name for the function.
     let _: PyResult<_> = collect();
 }
 

@@ -103,7 +103,7 @@ impl ItemsSave {
         let tree = structure.tree().with_leaves(to_leaves(structure.tree(), &leaves)?).or_raise()?;
         let options = save_options(options).or_raise()?;
         let added = cancellable(py, gets_signals, &self.monitor, || begun.tree(name, &tree, &options));
-        // With the interpreter held again: its leaves own Python objects.
+        // Drop the tree while this thread holds the interpreter: the leaves own Python objects.
         drop(tree);
         let_go(py);
         added

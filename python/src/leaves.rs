@@ -211,7 +211,7 @@ impl Dtypes {
         }
         let name: String = descriptor.getattr("name")?.extract()?;
         Ok(name.parse().inspect(|&dtype| {
-            // An array may bring a descriptor of its own: do not keep one for each leaf.
+            // Bound the cache, because each array may have a dtype object of its own.
             if self.0.len() < 64 {
                 self.0.push((descriptor.unbind(), dtype));
             }
@@ -232,7 +232,7 @@ pub fn kind_number(kind: &LeafKind) -> u8 {
         LeafKind::Placeholder => 7,
         LeafKind::NumpyOther(_) => 9,
         LeafKind::NumpyOtherScalar(_) => 10,
-        // The enum may grow: what this build does not know has no value in Python.
+        // The enum may grow: a leaf of an unknown kind has no value in Python.
         _ => 8,
     }
 }

@@ -249,7 +249,7 @@ impl Run {
 
     /// Waits for all saves, and gives the folder up.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        // Ctrl-C ends this wait.
+        // Wait here, where Ctrl-C can end the wait.
         self.wait(py, None)?;
         py.detach(|| self.0.close());
         Ok(())
@@ -315,7 +315,7 @@ impl DueStep {
             let outcome = saving.get().wait_for_end();
             called(|py| {
                 let ended = handle.call_method0(py, "result").map(drop);
-                // With the interpreter held: they own Python objects.
+                // Drop both while this thread holds the interpreter: they own Python objects.
                 drop((handle, saving));
                 ended
             })?;

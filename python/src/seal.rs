@@ -22,7 +22,7 @@ pub fn seal(
     remove: bool,
     watch: WatchIn,
 ) -> PyResult<SealOut> {
-    // How much there is to read shows only when it is open: it may be long.
+    // The size is unknown until the checkpoint is open, so watch as if the work were long.
     let report =
         watched(py, watch, u64::MAX, |monitor| regrow::seal(path, &SealOptions { step, remove, monitor }))?;
     Ok((report.path.into_os_string(), report.file_count, report.bytes, report.has_changed))

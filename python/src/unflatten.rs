@@ -116,7 +116,7 @@ fn fold<'py>(
     mut build: impl FnMut(usize, &Node, Children<'_, 'py>) -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let too_few = || Error::invalid("a tree needs exactly one value for each leaf");
-    // Of nodes made already, the latest last, which is the first among its siblings.
+    // Nodes that are built and wait for their parent. The last one is the first of its siblings.
     let mut made: Vec<(usize, Bound<'py, PyAny>)> = Vec::new();
     let mut leaves = leaves.iter().rev();
     for (at, node) in nodes.iter().enumerate().rev() {

@@ -53,8 +53,7 @@ pub fn watched<T: Send>(
         None => Monitor::new(),
     };
     let callback = progress.as_ref();
-    // A thread that does not start drops its closure: so the work is handed over only to one that
-    // has started.
+    // A thread that fails to start drops its closure, so send the work only to a started thread.
     let (hand_over, taken) = channel();
     let started = py.detach(move || {
         std::thread::scope(|scope| {
@@ -68,7 +67,7 @@ pub fn watched<T: Send>(
                 }
             });
             let Ok(thread) = thread else { return Err(work) };
-            // The thread waits for it, so that it cannot fail.
+            // The send cannot fail, because the thread waits for the work.
             let _ = hand_over.send(work);
             let raised = attend(&monitor, &told, &answer, callback);
             Ok((thread.join().unwrap_or_else(|panic| Err(panicked(&*panic))), raised))
@@ -79,7 +78,7 @@ pub fn watched<T: Send>(
         Err(work) => return unwatched(py, progress, work),
     };
     match raised {
-        // Raised only now: the work has stopped, and removed what it had begun.
+        // Raise only now: the work has stopped and removed its temporary files.
         Some(raised) => Err(raised),
         None => result.or_raise(),
     }
@@ -125,7 +124,7 @@ pub fn cancellable<T: Send>(
         return released(py, work);
     }
     let (tell, told) = channel();
-    // No watcher: there is no callback.
+    // Without a callback no receiver is needed.
     let (answer, _answers) = channel();
     let (result, raised) = py.detach(move || {
         std::thread::scope(|scope| {
@@ -188,7 +187,7 @@ fn attend(
             }
         }
         if event.is_ok() {
-            // The answer has no receiver only if the work is at its end.
+            // The receiver is gone only if the work has ended.
             let _ = answer.send(raised.is_none());
         }
     }

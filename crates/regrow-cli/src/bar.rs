@@ -60,8 +60,8 @@ fn visible(message: &'static str) -> Ticking {
     }
     let (ticks, ended) = channel();
     let ticking = bar.clone();
-    // Moves on also while the disk syncs and no bytes are done; indicatif's own thread panics where
-    // none can be started.
+    // A thread moves the bar while the disk syncs. indicatif's own thread panics if it cannot
+    // start.
     let _ = std::thread::Builder::new().name("regrow-bar".to_owned()).spawn(move || {
         while ended.recv_timeout(TICK_EVERY) == Err(RecvTimeoutError::Timeout) && !ticking.is_finished() {
             ticking.tick();

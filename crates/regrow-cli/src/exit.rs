@@ -41,7 +41,7 @@ impl Failure {
         match self {
             Self::Engine(error) => exit_of(error.kind()),
             Self::Usage(_) => Exit::WrongUsage,
-            // The reader of our output has closed it: `regrow ls x | head`.
+            // The reader of our output closed the pipe, as in `regrow ls x | head`.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Fine,
             Self::Output(_) => Exit::CouldNotRead,
         }
@@ -112,7 +112,7 @@ fn exit_of(kind: ErrorKind) -> Exit {
         | ErrorKind::StorageFull
         | ErrorKind::TimedOut
         | ErrorKind::Io => Exit::CouldNotRead,
-        // `ErrorKind` may grow; what this build does not know, it could not read.
+        // `ErrorKind` may grow: a kind that this build does not know counts as unreadable.
         _ => Exit::CouldNotRead,
     }
 }

@@ -89,8 +89,8 @@ struct Globals {
     ignore_seal: bool,
     /// Read only what this public key has signed (`regrow sign`): a file with the key (PEM,
     /// OpenSSH), or its 64 hex digits. Can be given several times: one of them has to fit.
-    // What makes no sense as a value, clap repeats: it must not be told whether this does. It might
-    // be a private key.
+    // Clap prints values that fail to parse, and the value might be a private key. So clap gets no
+    // parser for it.
     #[arg(long = "trusted-key", global = true, value_name = "KEY", allow_hyphen_values = true)]
     trusted_keys_given: Vec<String>,
     /// The same, read.
@@ -225,7 +225,7 @@ impl Globals {
     /// Errs if there are storage options and no URL that they could be for, or some that would be
     /// passed over.
     fn check_storage_options(&self, paths: &[&Path]) -> Result<(), Error> {
-        // Of those on both sides of the command's name, clap gives only the later ones.
+        // If options stand before and after the command's name, clap returns only the later ones.
         if self.storage_options_given > self.storage_options.len() {
             return Err(Error::invalid("there are storage options before the command and after it")
                 .help("give all of them after it"));
@@ -262,7 +262,7 @@ enum Command {
     Verify(Verify),
     Diff(Diff),
     Report(Report),
-    // Larger than all others.
+    // This variant is much larger than the others.
     Convert(Box<Convert>),
     Cp(Cp),
     Rm(Rm),
@@ -380,8 +380,8 @@ fn suggest_command(usage: &mut clap::Error) {
 pub fn main(arguments: impl IntoIterator<Item = OsString>, packages: Option<Packages<'_>>) -> u8 {
     signals::ignore_file_size_limit();
     let exit = run_and_report(&arguments.into_iter().collect::<Vec<_>>(), packages);
-    // The process may go on, and then no other code flushes. A failure is known by now, or is a
-    // closed pipe.
+    // The caller's process may go on, and no other code flushes stdout. Errors were reported
+    // before, or the pipe is closed.
     let _ = std::io::stdout().flush();
     exit as u8
 }
@@ -392,14 +392,13 @@ fn run_and_report(arguments: &[OsString], packages: Option<Packages<'_>>) -> Exi
         Ok(cli) => cli,
         Err(mut usage) => {
             suggest_command(&mut usage);
-            // Help and version are no failure; clap knows which stream each belongs to. A closed
-            // pipe is fine.
+            // Help and version are no failures; clap chooses the stream. Ignore a closed pipe.
             if !usage.use_stderr() {
                 let _ = usage.print();
                 return Exit::Fine;
             }
-            // Clap repeats what it was given. Where that would steer a terminal, it goes without
-            // clap's colours.
+            // Clap prints the user's arguments. If these contain control characters, print the text
+            // escaped and without colours.
             let text = usage.render().to_string();
             match printable_lines(&text) {
                 Cow::Borrowed(_) => drop(usage.print()),

@@ -395,9 +395,8 @@ pub fn when(time: SystemTime) -> String {
         Err(before) => i64::try_from(before.duration().as_secs()).map_or(i64::MIN, |seconds| -seconds),
     };
     let (days, in_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Of the Gregorian calendar, counted from 0000-03-01 in eras of 400 years, so that a leap day
-    // ends its year. Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms",
-    // civil_from_days.
+    // The Gregorian calendar in eras of 400 years from 0000-03-01, so that a leap day ends its
+    // year. Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days.
     let days = days + 719_468;
     let (era, in_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
     let year_of_era = (in_era - in_era / 1460 + in_era / 36_524 - in_era / 146_096) / 365;

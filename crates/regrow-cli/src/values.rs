@@ -26,7 +26,7 @@ pub fn write_text(out: &mut impl Write, array: &Array, full: bool) -> Result<(),
     let elements = Elements::new(array)?;
     let summarise = !full && array.shape().len_elements() > SUMMARY_FROM_ELEMENTS;
     let mut shown = Vec::new();
-    // NumPy shows one pair of brackets where there are no elements.
+    // NumPy prints one pair of brackets for an array without elements.
     let dims = extents(array.shape().dims(), 0);
     collect(dims, 0, summarise, &mut |at| match at {
         At::Element(index) => {
@@ -37,8 +37,7 @@ pub fn write_text(out: &mut impl Write, array: &Array, full: bool) -> Result<(),
     })?;
     let width = shown.iter().map(|text| text.chars().count()).max().unwrap_or(0);
     let mut shown = shown.into_iter();
-    // `pending` counts the lists that have ended, so that the gap before the next one is as many
-    // lines wide.
+    // `pending` counts the lists that have ended: the next gap has as many newlines.
     let (mut depth, mut ended, mut first) = (0_usize, 0_usize, true);
     collect(dims, 0, summarise, &mut |at| {
         if matches!(at, At::Open | At::Element(_) | At::Gap) && !first {

@@ -282,7 +282,7 @@ impl<'py> Packer<'py> {
             return Ok(at);
         }
         let name = dtype.getattr("name")?.extract()?;
-        // An array may bring a descriptor of its own: do not keep one for each leaf.
+        // Bound the cache, because each array may have a dtype object of its own.
         if self.dtypes.len() >= 64 {
             self.dtypes.clear();
         }

@@ -28,8 +28,8 @@ pub fn msgpack_unpack<'py>(py: Python<'py>, data: &Bound<'py, PyAny>) -> PyResul
     let buffer = ReadOnly::new(data)?;
     let bytes = buffer.as_bytes();
     let numpy = py.import("numpy")?;
-    // An array over a buffer lets go of it at once, and a `bytearray` could move; one over this
-    // array cannot.
+    // `frombuffer` keeps the buffer exported. An `ndarray` over the buffer itself does not, and a
+    // `bytearray` could move.
     let view = match bytes.is_empty() {
         true => buffer.view(py),
         false => numpy.call_method1("frombuffer", (buffer.view(py), "u1"))?,
@@ -101,7 +101,7 @@ impl<'a, 'py> Unpacker<'a, 'py> {
                 self.key()?;
             }
             let Some(mut value) = self.value()? else { continue };
-            // The value is complete, and with it every container that it ends.
+            // A complete value may also complete the containers around it.
             loop {
                 let is_complete = match self.open.last_mut() {
                     None => {

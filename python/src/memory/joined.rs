@@ -101,7 +101,7 @@ fn copy_with_threads(jobs: Vec<(&mut [MaybeUninit<u8>], Piece<'_>)>) -> Result<(
         }
     };
     std::thread::scope(|scope| {
-        // What no thread can be started for, this one copies.
+        // If no thread can be started, this thread copies everything.
         let start = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
         let others: Vec<_> = (1..COPY_THREADS).map_while(start).collect();
         let own = work();

@@ -86,7 +86,7 @@ impl<'py> Shown<'py> {
             if PY_ARRAY_API.PyArray_SetBaseObject(py, pointer, keeper.into_ptr()) < 0 {
                 return Err(PyErr::fetch(py));
             }
-            // Bytes of a file lie where they lie: whether they are aligned is for NumPy to see.
+            // Bytes of a file may be unaligned, so let NumPy compute the flags.
             PY_ARRAY_API.PyArray_UpdateFlags(py, pointer, npyffi::NPY_ARRAY_UPDATE_ALL);
             Ok(made)
         }

@@ -88,8 +88,8 @@ impl Cat {
         if self.raw {
             out.write_all(&array.to_c_order()?)?;
         } else if globals.json {
-            // Written piece by piece: as one JSON value, a large array would take many times its
-            // size.
+            // Write the elements in parts: one JSON value of a large array would take many times
+            // its size.
             let head = json!({
                 "key_path": path.to_string(),
                 "kind": info.kind.name(),

@@ -19,7 +19,7 @@ pub struct Completions {
 
 impl Completions {
     pub fn run(&self, out: &mut impl Write) -> Result<Exit, Failure> {
-        // `generate` panics where it cannot write, so it gets a buffer that always can.
+        // `generate` panics if a write fails, and a write to a `Vec` cannot fail.
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "regrow", &mut script);
         out.write_all(&script)?;

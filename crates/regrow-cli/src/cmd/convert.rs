@@ -113,11 +113,11 @@ impl Convert {
     }
 
     pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
-        // Every invalid option is wrong usage, also one that the engine calls unsupported.
+        // Every invalid option is a usage error, even if the engine calls the option unsupported.
         let mut options = self.convert_options(globals).map_err(Failure::Usage)?;
         let (source, target) = (globals.locate(&self.source)?, globals.locate(&self.target)?);
         globals.refuse_step_with_all(self.all_steps)?;
-        // What cannot be opened at all is no refusal.
+        // Open the source first: a source that cannot be opened is an error, not a refusal.
         let step = match self.salvage {
             true => globals.step,
             false => regrow::open_with(&source, &options.open)?.description().step,
@@ -215,14 +215,14 @@ impl Convert {
 
     /// How a refusal ends, on a dry run as on a run.
     fn refused(error: Error, source: &Location, is_lossy: bool, globals: &Globals) -> Result<Exit, Failure> {
-        // The source itself was opened before: what it has not is a leaf that a glob asks for.
+        // The source was opened before, so this error means that a glob matches no leaf.
         if error.kind() == ErrorKind::NotFound && error.place().file.as_deref() == Some(&*source.describe()) {
             return Err(Failure::Usage(error));
         }
         if error.kind() != ErrorKind::Unsupported || is_lossy {
             return Err(error.into());
         }
-        // Not unreadable: the two layouts differ.
+        // The source is readable; the target layout cannot store all of it.
         exit::report(&error, globals.json);
         Ok(Exit::FoundWrong)
     }
@@ -234,7 +234,7 @@ impl Convert {
         };
         if let Some(layout) = &self.layout {
             if rules.to_layout()?.name() != layout {
-                // They are of another layout.
+                // The options in the rules are for another layout.
                 rules.options = Map::new();
             }
             rules.layout = Some(layout.clone());
@@ -252,8 +252,8 @@ impl Convert {
             rules.only.clone_from(&self.only);
         }
         rules.lossy |= self.lossy;
-        // The first rule that matches decides: those of the command line come before those of the
-        // file.
+        // The first matching rule decides, so the rules of the command line precede the rules of
+        // the file.
         prepend(&mut rules.rename, &self.rename, |text| {
             let (from, to) = split(text, "REGEX=PATH")?;
             Ok(RenameRule { from: from.to_owned(), to: to.to_owned() })

@@ -142,7 +142,7 @@ fn damage(story: &mut Story<'_, impl Write>, folder: &Path) -> Result<bool, Fail
     copy_folder(&whole, &copy).map_err(|error| cannot("cannot copy", &whole, error))?;
     let file = copy.join("model.safetensors");
     let mut bytes = fs::read(&file).map_err(|error| cannot("cannot read", &file, error))?;
-    // Three quarters in: the header is padded to a page, the rest is leaves.
+    // The header is padded to a page, so the byte at three quarters belongs to a leaf.
     let at = bytes.len() / 4 * 3;
     if let Some(byte) = bytes.get_mut(at) {
         *byte ^= FLIPPED_BIT;
@@ -196,7 +196,7 @@ fn ramp(dtype: Dtype, dims: &[u64]) -> Result<Array, Error> {
     let value = |i: u64| (i.wrapping_mul(2_654_435_761) % 2000) as f32 / 1000.0 - 1.0;
     let data: Vec<u8> = match dtype {
         Dtype::Float32 => (0..shape.len_elements()).flat_map(|i| value(i).to_le_bytes()).collect(),
-        // The upper half of a float32 is its bfloat16, cut.
+        // The upper half of a float32 is the same number as a truncated bfloat16.
         Dtype::BFloat16 => (0..shape.len_elements())
             .flat_map(|i| ((value(i).to_bits() >> 16) as u16).to_le_bytes())
             .collect(),
@@ -213,7 +213,7 @@ fn same_bytes(a: &Tree<Leaf>, b: &Tree<Leaf>) -> bool {
             .collect()
     };
     let (mut a, mut b) = (arrays(a), arrays(b));
-    // Orbax keeps the leaves of a dict in another order.
+    // Orbax stores the leaves of a dict in another order.
     a.sort();
     b.sort();
     a == b
@@ -234,7 +234,7 @@ fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 fn cannot(what: &str, path: &Path, error: io::Error) -> Failure {
-    // Only a folder that the user names can be there already.
+    // Only a folder that the user names can already exist.
     let is_there = error.kind() == io::ErrorKind::AlreadyExists;
     let error = Error::io(what, path, error);
     if is_there {

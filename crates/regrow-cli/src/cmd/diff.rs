@@ -105,7 +105,8 @@ impl Diff {
         let compared = regrow::diff_with(a, b, &options);
         drop(bar);
         let report = compared.map_err(|error| match error.kind() {
-            // What is not there has a file; a glob that matches nothing has none.
+            // An error about a missing checkpoint names a file; an error about an unmatched glob
+            // names none.
             ErrorKind::NotFound if error.place().file.is_none() => Failure::Usage(error),
             _ => Failure::Engine(error),
         })?;
@@ -190,7 +191,7 @@ fn print_leaves(out: &mut impl Write, table: &Table<10>) -> std::io::Result<()> 
         align.iter_mut().zip(columns).for_each(|(align, column)| *align = column);
         align
     };
-    // The last columns go first.
+    // Drop the last columns first.
     let fitting = |first: [Align; 4], least: usize, room: usize| {
         (least..=6).rev().map(|shown| aligned(first, shown)).find(|align| table.width(*align) <= room)
     };
@@ -225,7 +226,7 @@ fn table(leaves: &[&LeafDiff]) -> Table<10> {
             continue;
         };
         table.cell(format_args!("{} of {}", distance.differing_count(), distance.count()));
-        // Pairs that have no distance: the columns behind are of the others alone.
+        // Count the pairs that have no distance: the next columns leave these pairs out.
         table.cell(or_none(Some(distance.incomparable_count()).filter(|&count| count > 0)));
         table.cell(or_none(distance.max_abs().map(number)));
         table.cell(or_none(distance.max_relative().map(number)));

@@ -67,7 +67,7 @@ impl Ls {
             Err(error)
                 if may_list && matches!(error.kind(), ErrorKind::NotACheckpoint | ErrorKind::Uncommitted) =>
             {
-                // What was wrong with it counts, unless there are checkpoints in it.
+                // Report the error only if the folder contains no checkpoints.
                 let found = globals.locate(&self.path).and_then(regrow::list).unwrap_or_default();
                 return if found.is_empty() {
                     Err(error.into())
@@ -77,8 +77,8 @@ impl Ls {
             }
             opened => opened?,
         };
-        // Computed again each time: storing so many key paths would cost more than building them
-        // twice.
+        // Build the key paths again for each pass: a list of all paths would cost more than two
+        // passes.
         let leaves = || {
             let leaves = checkpoint.tree().iter();
             leaves.filter(|(path, _)| patterns.is_empty() || patterns.iter().any(|glob| glob.matches(path)))
@@ -101,10 +101,10 @@ impl Ls {
             self.print_leaves(globals, out, &checkpoint, leaves)?;
         }
         if checkpoint.tree().is_empty() {
-            // What there is instead of leaves.
+            // The notes say why a checkpoint has no leaves.
             checkpoint.description().notes.iter().for_each(|note| out::warn(&format!("note: {note}")));
         }
-        // The process ends here, and with it goes the memory, at once instead of leaf by leaf.
+        // The process ends here and frees its memory at once, which is faster than leaf by leaf.
         std::mem::forget(checkpoint);
         Ok(Exit::Fine)
     }
@@ -317,7 +317,7 @@ impl<'a, F: Fn() -> I, I: Iterator<Item = (KeyPath, &'a LeafInfo)>> Serialize fo
         map.serialize_entry("variant", &about.variant)?;
         map.serialize_entry("step", &about.step)?;
         map.serialize_entry("leaves", &Rows(self))?;
-        // The rows have counted themselves.
+        // Writing the rows has updated the totals.
         map.serialize_entry("totals", &share_json(self.totals.get()))?;
         map.end()
     }

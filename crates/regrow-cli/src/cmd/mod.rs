@@ -71,7 +71,7 @@ struct Subtree<'a> {
 /// come in flatten order.
 fn subtrees<'a>(leaves: impl Iterator<Item = (KeyPath, &'a LeafInfo)>, depth: usize) -> Vec<Subtree<'a>> {
     let mut all = Vec::<Subtree<'_>>::new();
-    // The subtrees around the leaf before, from the root down.
+    // The subtrees that contain the previous leaf, from the root down.
     let mut open = Vec::<usize>::new();
     for (path, leaf) in leaves {
         let keys = path.keys();

@@ -68,13 +68,13 @@ impl Report {
                 Error::invalid(what).help("give -o the name of a file, or leave it out"),
             ));
         }
-        // With --json the model is what is asked for; a page only if it has a name.
+        // --json prints the model, and writes a page only if -o names a file.
         let file = match &self.output {
             _ if to_stdout => None,
             None if globals.json => None,
             output => Some(output.clone().unwrap_or_else(|| OUTPUT_DEFAULT.into())),
         };
-        // Before a long read.
+        // Check the target before the long read.
         file.as_deref().map_or(Ok(()), |file| check_target(file, self.overwrite))?;
         let (bar, monitor) = globals.bar("reading");
         let options = ReportOptions {
@@ -93,7 +93,7 @@ impl Report {
         let model = assemble(&subject, &others, &options);
         drop(bar);
         let model = model.map_err(|error| match error.kind() {
-            // A glob that matches nothing: the checkpoints were opened before.
+            // The checkpoints were opened before, so only an unmatched glob can give this error.
             ErrorKind::NotFound if error.what().starts_with("no leaf matches") => Failure::Usage(error),
             _ => Failure::Engine(error),
         })?;
@@ -101,7 +101,7 @@ impl Report {
             save_page(&model, file, self.overwrite)?;
         }
         if globals.json {
-            // Columns: a line for each number would be too long to read.
+            // Write arrays as columns: one line for each number would be too long to read.
             out::json_line(out, &model)?;
         } else if let Some(file) = &file {
             say(out, file, &model)?;

@@ -91,7 +91,7 @@ impl Steps {
             out.flush()?;
             seen.extend(rows.iter().map(|row| row.name.clone()));
             std::thread::sleep(pause);
-            // The names may have a form by now.
+            // New steps can show the form of the names, so read the form again.
             let folder = Folder::new(&at, None)?;
             rows = self.rows(&folder, &folder.list()?, &seen)?;
         }

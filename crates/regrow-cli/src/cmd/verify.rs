@@ -54,7 +54,7 @@ impl Verify {
                 false => Ok(vec![(None, regrow::verify_with(at, &options))]),
             });
             drop(bar);
-            // One path that cannot be opened is no reason to leave the others unverified.
+            // Verify the other paths even if one cannot be opened.
             for (step, verified) in verified.unwrap_or_else(|error| vec![(None, Err(error))]) {
                 if let (None, None, false, Ok(VerifyReport { step: Some(newest), steps, .. })) =
                     (step, globals.step, globals.json, &verified)

@@ -95,7 +95,7 @@ impl MeetingPlace {
             .in_file(&exchange.target));
         }
         let met = exchange.collect(PHASE, Awaited::OfOthers("here"), exchange.options.timeout);
-        // A process that comes now is too late for this attempt: it waits for the next.
+        // A process that arrives now is too late for this attempt, and waits for the next attempt.
         let removed = service.remove(&self.current()).map_err(Stop::from);
         match met.and(removed).and_then(|()| Ok(exchange.put("begun", &Bytes::new())?)) {
             Ok(_) => Ok(exchange),

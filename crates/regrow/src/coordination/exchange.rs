@@ -179,7 +179,7 @@ impl Exchange {
         let mut next_tell = self.options.tell_after;
         loop {
             found.look_at_all()?;
-            // One after the other: the later ones arrive in the same time.
+            // Wait for one rank at a time: the other ranks arrive at the same time.
             let Some(rank) = found.first_missing() else { break };
             let left = patience.saturating_sub(began.elapsed());
             if found.look_at(rank, slice.min(left))? {

@@ -77,11 +77,11 @@ impl Coordinator for Folder {
         let began = Instant::now();
         let (mut pause, longest) = if self.at.commits_by_marker() { BUCKET_LOOKS } else { DISK_LOOKS };
         loop {
-            // A new store each time: a store remembers missing files.
+            // Use a new store for each look, because a store remembers missing files.
             match self.at.store().get(&file_name(key), ByteRange::Full) {
                 Ok(Some(value)) => return Ok(Some(value)),
                 Ok(None) => {}
-                // Removed between two requests.
+                // Another process removed the file between two requests.
                 Err(error) if error.kind() == ErrorKind::Replaced => {}
                 Err(error) => return Err(error),
             }
@@ -97,7 +97,8 @@ impl Coordinator for Folder {
     fn get_many(&self, keys: &[String]) -> Result<Option<Vec<Option<Bytes>>>> {
         let store = self.at.store();
         let names: Vec<Vec<u8>> = keys.iter().map(|key| file_name(key)).collect();
-        // On a disk it costs as little to look for what is not there as to find that out for all.
+        // Only a bucket is worth a listing: on a disk, looking for one missing file costs as
+        // little.
         let listed =
             self.at.commits_by_marker().then(|| store.list(&shared_beginning(&names))).transpose()?;
         let read = |name: &Vec<u8>| {
@@ -105,7 +106,7 @@ impl Coordinator for Folder {
                 return Ok(None);
             }
             match store.get(name, ByteRange::Full) {
-                // Removed in between.
+                // Another process removed the file after the listing.
                 Err(error) if error.kind() == ErrorKind::Replaced => Ok(None),
                 value => value,
             }

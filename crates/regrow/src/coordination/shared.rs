@@ -77,15 +77,15 @@ struct Probe {
 impl Probe {
     fn write(target: &Location) -> Result<Self> {
         let mut above = target.folders_above().enumerate();
-        // A bucket has every folder that is named.
+        // In a bucket every folder name is valid, so the first folder is taken.
         let there = above.find(|(_, folder)| target.commits_by_marker() || folder.is_folder());
         let (levels, above) =
             there.ok_or_else(|| Error::invalid("there is no folder above this").in_file(target))?;
-        // A name that no reader takes for a checkpoint, and always the same for one target: what a
-        // process that died has left there, half written files too, the next save removes with its
-        // own.
+        // No reader takes this name for a checkpoint. The name is the same for each save of a
+        // target, so the next save removes the probe of a killed process.
         let folder = format!(".probe-{}{UNCOMMITTED_MARK}", target.name().to_string_lossy());
-        // Before it is written: what was written is removed also where the answer says otherwise.
+        // Create the guard before the write: it removes the file even if the write returns an
+        // error.
         let probe = Self { above, folder, levels, nonce: random_name()? };
         probe.above.store().put(probe.key().as_bytes(), Bytes::from(probe.nonce.clone()))?;
         Ok(probe)
@@ -98,7 +98,7 @@ impl Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        // A folder that cannot be removed is no checkpoint, and no process waits for it.
+        // A folder that cannot be removed is no checkpoint, and no process waits for its removal.
         let _ = self.above.store().delete(self.key().as_bytes());
         if !self.above.commits_by_marker() {
             let _ = self.above.storage().remove_unfinished(&self.above.join(&self.folder), true);
@@ -117,7 +117,7 @@ fn is_seen(target: &Location, probe: &[u8]) -> Result<bool> {
     let Some(folder) = folder else { return Ok(false) };
     let began = Instant::now();
     loop {
-        // A folder that is not there, or that may not be read, is not the one of rank 0.
+        // A folder that is missing or unreadable is not the folder of rank 0.
         let found = folder.store().get(key.as_bytes(), ByteRange::Full);
         if found.is_ok_and(|found| found.is_some_and(|found| found[..] == *nonce.as_bytes())) {
             return Ok(true);

@@ -48,7 +48,7 @@ impl Arena {
         let place = if len == 0 {
             None
         } else if len > SHARED_LEN_BYTES / 2 {
-            // Maps of whole large pages begin on one.
+            // A map of whole large pages begins at a page boundary.
             self.maps.push(map(len.checked_next_multiple_of(LARGE_PAGE_LEN_BYTES).ok_or_else(too_much)?)?);
             Some((self.maps.len() - 1, 0..len))
         } else {

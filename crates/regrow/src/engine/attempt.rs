@@ -33,7 +33,8 @@ pub fn read_unreplaced<T>(mut read: impl FnMut(&Attempt) -> Result<T>) -> Result
     Retries::until_unreplaced(|| {
         let attempt = Attempt::default();
         match read(&attempt) {
-            // The error may be about a checkpoint that is whole, and its successor may not have it.
+            // If the checkpoint was replaced during the read, the error says nothing about the new
+            // one.
             Err(error) if !matches!(error.kind(), ErrorKind::Cancelled | ErrorKind::Replaced) => {
                 Err(attempt.was_replaced().unwrap_or(error))
             }

@@ -29,7 +29,7 @@ fn elements_between(info: &LeafInfo, chunk: Option<&Shape>, len_bytes: u64) -> u
         return total;
     }
     let Some(chunk) = chunk else { return (len_bytes / size).clamp(1, total) };
-    // Axes of length 1 before it do not matter: rows are those of the first that has any length.
+    // Leading axes of length 1 do not matter: the rows lie along the first longer axis.
     let Some(axis) = info.shape.dims().iter().position(|&dim| dim != 1) else { return total };
     let rows = info.shape.dims().get(axis).copied().unwrap_or(1).max(1);
     let chunk_rows = chunk.dims().get(axis).copied().unwrap_or(1).clamp(1, rows);

@@ -104,7 +104,7 @@ pub(super) fn check_losses(
     tree: &Tree<Leaf>,
     options: &SaveOptions,
 ) -> Result<Vec<Loss>> {
-    // What is refused in any case comes first.
+    // Report leaves that no option can allow before the others.
     check_leaves(tree, options)?;
     if matches!(options.layout, Layout::Regrow(_)) {
         return Ok(Vec::new());

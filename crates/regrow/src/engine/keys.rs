@@ -17,7 +17,7 @@ pub(super) fn print_apart(tree: &Tree<LeafInfo>) -> bool {
         Key::Dict(text) | Key::Attr(text) => !text.contains(|c: char| c == '/' || !is_printable(c)),
         Key::DictInt(_) | Key::Index(_) => true,
     };
-    // Of the containers that are open: children to come, and the kind of their keys.
+    // For each open container: the number of children to come and the kind of its keys.
     let mut open: Vec<(usize, Option<Discriminant<Key>>)> = Vec::new();
     tree.nodes().iter().enumerate().all(|(at, node)| {
         while let Some((0, _)) = open.last() {
@@ -31,7 +31,7 @@ pub(super) fn print_apart(tree: &Tree<LeafInfo>) -> bool {
         if node.kind != NodeKind::Leaf {
             open.push((node.child_count, None));
         }
-        // The root's own key means nothing.
+        // The root's key has no meaning.
         at == 0 || is_of_one_kind && prints_as_one(&node.key)
     })
 }
@@ -56,8 +56,7 @@ pub(super) fn unique(tree: &Tree<LeafInfo>, paths: &[KeyPath]) -> Vec<String> {
         if printed.get(text) == Some(&1) {
             continue;
         }
-        // A text that several leaves print as identifies none of them: there the stored name
-        // decides.
+        // A text that several leaves share identifies none of them; use the stored name.
         *text = if names.get(&*info.name) == Some(&1) && printed.get(&*info.name) != Some(&1) {
             info.name.to_string()
         } else {

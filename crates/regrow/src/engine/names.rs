@@ -41,7 +41,7 @@ pub(super) fn names_in(at: &Location, store: &dyn Store) -> Result<Vec<String>> 
             store.list(b"")?.into_iter().map(text).collect::<Result<_>>()?
         }
     };
-    // A folder may be called so: a leaf of that name.
+    // Compare only the last part of the path: a leaf's folder may have a desktop file's name.
     let is_of_a_desktop = |name: &String| is_desktop_file(name.rsplit('/').next().unwrap_or(name));
     let is_part = |name: &String| !name.split('/').any(is_left_out) && !is_of_a_desktop(name);
     Ok(names.into_iter().filter(is_part).collect())

@@ -78,7 +78,7 @@ pub fn open_with(path: impl ToLocation, options: &OpenOptions) -> Result<Checkpo
 
 /// What tells the checkpoint at a location from another one there.
 pub(super) fn identity(at: &Location) -> Option<Identity> {
-    // A pytree's data and manifest go by a name that neither of them has.
+    // The name of a pytree_data checkpoint is the stem of its two files; no file has this name.
     at.identity().or_else(|| Files::of(at).located().manifest.identity())
 }
 
@@ -90,10 +90,10 @@ fn place(at: &Location) -> Option<PathBuf> {
 
 fn open_any(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     let is_there = match at.look() {
-        // To read from a pipe or a device may take for ever.
+        // A read from a pipe or a device may never end.
         Ok(Some(Found::Other(_))) => return Err(not_a_checkpoint(at)),
         Ok(Some(_)) => true,
-        // A pytree's data and manifest go by a name that neither of them has.
+        // The name of a pytree_data checkpoint is the stem of its two files; no file has this name.
         Ok(None) if PytreeData.recognise(at)? => false,
         Ok(None) => {
             let source = std::io::Error::from_raw_os_error(2);
@@ -183,24 +183,24 @@ impl Checkpoint {
             let opened = read_under_seal(&opening.location, options, &read);
             let opened =
                 opened.map(|reader| Self::of(&at, before, options.mapped, opening.is_pinned(), reader));
-            // Opened during a replacement: parts of two checkpoints, or neither.
+            // An opening during a replacement may have read parts of two checkpoints.
             let is_replaced = match &opened {
                 Ok(checkpoint) if checkpoint.reader().standing().reads_open_files => false,
-                // Bytes of another checkpoint fail their checksum, or have another version.
+                // Reads of a replaced checkpoint fail by their checksum or their version.
                 Ok(checkpoint)
                     if opening.is_pinned() && checkpoint.reader().standing().has_data_checksums =>
                 {
                     false
                 }
                 Err(error) if error.kind() == ErrorKind::Replaced => true,
-                // Of several writers one may have ended, and the next begun, while this looked.
+                // Another writer may have committed the checkpoint during this opening.
                 Err(error) if before.is_none() => {
-                    // What lies beside it may have been seen already, and it not yet.
+                    // The opening may have read a side file before the checkpoint had its name.
                     let has_come = error.kind().is_of_content() && identity(&at).is_some();
                     has_come || pytree_data::appears_at(&at) || at.local_path().is_ok_and(reappears)
                 }
-                // In an archive a folder may be left out of the address: what was read is asked for
-                // as it was then.
+                // An address into an archive may leave a folder out, so compare the resolved
+                // places.
                 Err(_) => {
                     let now = at.for_reading().ok().map(|now| self::place(&now.location));
                     identity(&at) != before || now.is_some_and(|now| now != place)
@@ -211,7 +211,7 @@ impl Checkpoint {
                 if opened.is_ok() && !is_replaced {
                     retries.were_of_use();
                 }
-                // An error in a document that has no file name yet.
+                // Errors in a document do not name the file yet.
                 return opened.map_err(|error| match error.kind() {
                     ErrorKind::Corrupt | ErrorKind::Limit => error.in_file(&at),
                     _ => error,
@@ -382,7 +382,7 @@ impl Checkpoint {
     /// `NotFound` with the nearest names; `InvalidArgument` if two leaves print as this text and no
     /// stored name decides.
     pub fn find(&self, text: &str) -> Result<usize> {
-        // Key paths are compared as they print.
+        // Key paths are compared by their printed text.
         let printed = printable(text);
         if self.0.by_text.get().is_none()
             && self.may_search()
@@ -438,7 +438,7 @@ impl Checkpoint {
 
     /// Whether one more leaf may be looked for in the whole tree, before there is an index of it.
     fn may_search(&self) -> bool {
-        // Only a counter: nothing else is to be seen in any order.
+        // Relaxed is enough for a counter that orders no other data.
         self.0.searches.fetch_add(1, Ordering::Relaxed) < SEARCHES_MAX
     }
 
@@ -450,8 +450,7 @@ impl Checkpoint {
                 .and_modify(|found| *found = Match::Several)
                 .or_insert(Match::One(leaf));
         }
-        // Names come second: a key path is what people see first, and names are unique by
-        // themselves.
+        // Names are tried second: people see key paths first, and names are unique anyway.
         for (leaf, info) in self.tree().leaves().iter().enumerate() {
             let found = by_text.entry(info.name.to_string()).or_insert(Match::One(leaf));
             if matches!(found, Match::Several) {

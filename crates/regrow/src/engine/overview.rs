@@ -92,7 +92,7 @@ impl<'a> Overview<'a> {
             if let Some(sharding) = &leaf.sharding {
                 overview.by_sharding.entry(sharding.to_string()).or_default().add(leaf);
             }
-            // Flatten order keeps the leaves of one top-level key together.
+            // In flatten order, leaves with the same top-level key are neighbours.
             let top = KeyPath::from_iter(path.keys().first().cloned()).to_string();
             match overview.by_top_level.last_mut() {
                 Some((key, share)) if *key == top => share.add(leaf),

@@ -22,7 +22,7 @@ pub(super) fn check_patterns<'a, L>(
     let mut idle: Vec<&PathPattern> = patterns.collect();
     let ends = || tree.walk().filter(|(_, node)| is_end(node)).map(|(path, _)| path);
     let mut paths = ends();
-    // `**` matches the first of them, and a million others need no path then.
+    // Stop at the first match of each pattern: for `**`, one path is enough for a million leaves.
     while !idle.is_empty() {
         match paths.next() {
             Some(path) => idle.retain(|pattern| !pattern.matches(&path)),
@@ -62,7 +62,7 @@ fn nearest(patterns: &[&PathPattern], paths: &[KeyPath]) -> Vec<String> {
             (wanted.iter().map(|pairs| pairs.intersection(&has).count()).max().unwrap_or(0), text)
         })
         .collect();
-    // Equally good ones stay in the order of the tree.
+    // The sort is stable: candidates with equal scores stay in the order of the tree.
     scored.sort_by_key(|(score, _)| std::cmp::Reverse(*score));
     scored.into_iter().take(NAMED_MAX).map(|(_, text)| text).collect()
 }

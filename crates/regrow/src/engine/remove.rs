@@ -80,8 +80,8 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
         false => {
             let what = check(&at)?;
             let mut removed = at.storage().remove(&at, &what)?;
-            // If a save has ended in between, its files are removed now, and only the side files
-            // are left.
+            // If another save ended, `remove` has removed its files too, and left only side files.
+            // files.
             let left = if matches!(what, Removal::Files { .. }) { beside(&at)? } else { Vec::new() };
             if !left.is_empty() && identity(&at).is_none() && is_gone(&at) {
                 take_away(&left)?;
@@ -123,7 +123,7 @@ fn check(at: &Location) -> Result<Removal> {
     replace::check_place(at, &SaveOptions::default())?;
     match looked {
         Some(Found::Folder) => {
-            // One that cannot be opened can be removed all the same.
+            // A checkpoint that cannot be opened can still be removed.
             match super::open(at) {
                 Ok(checkpoint) if !checkpoint.description().steps.is_empty() => {
                     return Err(Error::invalid("this is a folder of several checkpoints")
@@ -138,8 +138,7 @@ fn check(at: &Location) -> Result<Removal> {
             Ok(Removal::Folder)
         }
         _ if format.name() == PytreeData.name() => {
-            // A commit whose writer died between two files is ended first: then all of them have
-            // their names.
+            // Finish the commit of a killed writer first, so that all files have their names.
             at.storage().finish_unfinished(at)?;
             let files = Files::of(at).located();
             let mut found = vec![files.manifest];

@@ -34,7 +34,7 @@ const FOLDERS_ABOVE_MAX: usize = 4;
 pub(super) fn check_file(at: &Location) -> Result<()> {
     let len_bytes = match at.look()? {
         Some(Found::File { len_bytes }) => len_bytes,
-        // Removed in between.
+        // Another process removed the file in between.
         None => return Ok(()),
         Some(Found::Folder | Found::Other(_)) => 0,
     };
@@ -64,7 +64,7 @@ pub(super) fn check_place(target: &Location, options: &SaveOptions) -> Result<()
     let is_committed = |folder: &Location| !folder.name_text().contains(UNCOMMITTED_MARK);
     let above: Vec<Location> =
         target.folders_above().take(FOLDERS_ABOVE_MAX).take_while(is_committed).collect();
-    // In a bucket every look is a request, so all are asked at once.
+    // In a bucket every look is a request, so ask all folders at once.
     let threads = if target.commits_by_marker() { above.len() } else { 1 };
     let look = |folder: Location| Ok(marker_in(&folder).map(|marker| (marker, folder)));
     map_ordered(
@@ -93,7 +93,7 @@ fn marker_in(folder: &Location) -> Option<&'static str> {
     if !folder.commits_by_marker() {
         return suggestions::marker_in(folder);
     }
-    // Every checkpoint folder in a bucket has this one.
+    // In a bucket every checkpoint folder has this marker.
     let marker = COMMIT_MARKERS[0];
     let found = folder.store().len_bytes(marker.as_bytes());
     found.is_ok_and(|len_bytes| len_bytes.is_some()).then_some(marker)
@@ -143,7 +143,7 @@ fn must_be(format: &'static dyn Format, found: Option<&'static dyn Format>, targ
         Some(found) => {
             format!("a file of this name would be opened in the layout {}, not {name}", found.name())
         }
-        // Of the other layouts only names tell; who chose the form chose that.
+        // Only the name of the file could show this layout, and the caller chose the name.
         None if format.suffix().is_none() => return Ok(()),
         None => format!(
             "a file of this name would not be recognised: nothing in such a tree shows the layout {name}"

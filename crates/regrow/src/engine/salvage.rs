@@ -152,7 +152,7 @@ fn open_somehow(at: &Location, options: &OpenOptions, damage: &mut Vec<Error>) -
     for (options, is_bare) in [(lenient, false), (bare, true)] {
         let Ok(checkpoint) = open_with(at, &options) else { continue };
         let (len, openable) = (checkpoint.tree().len(), openable_len(&checkpoint));
-        // By names alone there may be arrays of what has lost its tree.
+        // An opening by names alone may find arrays whose tree is lost.
         if best.as_ref().is_none_or(|(before, _)| openable > *before) {
             best = Some((openable, Opened { checkpoint, is_bare, options }));
         }
@@ -162,7 +162,7 @@ fn open_somehow(at: &Location, options: &OpenOptions, damage: &mut Vec<Error>) -
     }
     let Some((_, mut opened)) = best else { return Err(error) };
     damage.push(error);
-    // What else an opening has done without.
+    // The warnings name the other files that the opening did without.
     let warnings = &opened.checkpoint.description().warnings;
     damage.extend(warnings.iter().map(|warning| Error::corrupt(warning.as_str()).in_file(at)));
     opened.is_bare |= opened.checkpoint.reader().standing().has_lost_pytree;
@@ -205,15 +205,15 @@ fn intact(
     options: &LoadOptions,
     damage: &mut Vec<Error>,
 ) -> Result<(Tree<Leaf>, Vec<Error>)> {
-    // Patterns that match nothing and templates that do not fit are the caller's errors. For leaves
-    // that cannot be opened, the fit is unknown.
+    // Patterns without a match and templates that do not fit are errors of the caller. The fit of a
+    // leaf that cannot be opened is unknown.
     let unread = (0..checkpoint.tree().len()).filter(|&leaf| !is_openable(checkpoint, leaf)).collect();
     let selected = checkpoint.select(&LoadOptions { unread, ..options.clone() })?;
     let mut wanted: Vec<usize> = selected.into_iter().flatten().map(|selected| selected.leaf).collect();
     wanted.sort_unstable();
     let mut lost = lost_leaves(checkpoint, &options.monitor, damage)?;
     let places = Places::of(checkpoint);
-    // Each round but the last one loses a leaf.
+    // Each round except the last loses one leaf.
     let tree = loop {
         let options = LoadOptions { unread: lost.keys().copied().collect(), ..options.clone() };
         match checkpoint.load(&options) {
@@ -256,8 +256,8 @@ fn lost_leaves(
         Ok(report) => {
             for finding in report.findings {
                 match places.of_leaf(&finding.error) {
-                    // Of a sharding that does not fit, and of views that disagree, the numbers may
-                    // be what they were.
+                    // A finding about a sharding or a view does not mean that the numbers are
+                    // damaged, so read them.
                     Some(leaf) if checkpoint.read_error(leaf, monitor)?.is_some() => {
                         lost.insert(leaf, finding.error);
                     }
@@ -266,7 +266,7 @@ fn lost_leaves(
             }
         }
         Err(error) if error.kind().is_damage() => {
-            // It ended before it had come to the leaves, or to all of them.
+            // The verification ended before it had read all leaves, so read each leaf here.
             damage.push(error);
             for leaf in 0..checkpoint.tree().len() {
                 if let Some(error) = checkpoint.read_error(leaf, monitor)? {
@@ -276,7 +276,7 @@ fn lost_leaves(
         }
         Err(error) => return Err(error),
     }
-    // They may be sound, and cannot be loaded.
+    // A leaf with an unreadable form cannot be loaded, even if its bytes are sound.
     for leaf in 0..checkpoint.tree().len() {
         if let Ok(Source::Unreadable(Unreadable { why, .. })) = checkpoint.reader().source(leaf) {
             lost.entry(leaf).or_insert_with(|| checkpoint.of_leaf(leaf, why));

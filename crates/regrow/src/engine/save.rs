@@ -96,8 +96,8 @@ fn save_tree(
     let publication = publish(at, &kind, options)?;
     let has_name_when_whole = kind == Target::File && publication.staged_file().is_none();
     if has_name_when_whole {
-        // Where a file has its name as soon as it is whole, it is too late to refuse the name
-        // afterwards.
+        // On this storage a complete file has its name at once, so refuse a bad name before the
+        // write.
         replace::check_name_ahead(format, &tree, at, options)?;
         options.monitor.check()?;
     }
@@ -107,8 +107,7 @@ fn save_tree(
     }
     let stored_bytes = publication.stored_bytes()?;
     if has_name_when_whole && options.overwrite {
-        // It is there, in the place of another one: too late to stop. Who watches was told right
-        // before. A new one is removed again.
+        // The new file has replaced the old one, so the save can no longer be cancelled.
         may_commit().map_err(|error| error.help(HAS_REPLACED))?;
     } else if has_name_when_whole {
         options.monitor.check()?;
@@ -167,7 +166,7 @@ pub(super) fn check_save(at: &Location, tree: &Tree<Leaf>, options: &SaveOptions
 /// The tree as [`Format::write`] takes it.
 pub(super) fn as_written<'a>(tree: &'a Tree<Leaf>, options: &SaveOptions) -> Result<Cow<'a, Tree<Leaf>>> {
     match options.layout {
-        // These two cast on their way to the file, and keep what they know of the original.
+        // These two layouts cast while they write, and record the original dtype.
         Layout::Regrow(_) | Layout::Orbax(_) => Ok(Cow::Borrowed(tree)),
         _ if options.cast.is_empty() => Ok(Cow::Borrowed(tree)),
         _ => cast_leaves(tree, options).map(Cow::Owned),

@@ -17,7 +17,7 @@ pub(super) fn leaf_of(tree: &Tree<LeafInfo>, printed: &str, name: &str) -> Optio
         let mut named = names.filter(|(_, info)| *info.name == *name).map(|(leaf, _)| leaf);
         named.next().filter(|_| named.next().is_none())
     };
-    // A text that does not print as it is can be that of a name alone.
+    // Only a name can equal a text that prints in another form.
     if printed != name
         && let Some(leaf) = by_name()
     {
@@ -56,7 +56,7 @@ impl<'a, 't> Walk<'a, 't> {
     fn rest(&mut self, node: &Node) -> Option<&'t str> {
         let is_leaf = node.kind == NodeKind::Leaf;
         let Some(parent) = self.open.last_mut() else {
-            // The root prints as a dot, if it is a leaf, and else not at all.
+            // The root prints as a dot if it is a leaf; otherwise it has no text.
             return if is_leaf { self.text.strip_prefix('.') } else { Some(self.text) };
         };
         parent.left = parent.left.saturating_sub(1);

@@ -17,7 +17,7 @@ pub(super) fn shares_of(len_bytes: impl Iterator<Item = u64>, count: u32) -> Vec
         if let Some(own) = shares.get_mut(at) {
             *own = share;
         }
-        // A leaf without bytes costs something, too.
+        // Even a leaf without bytes costs some work.
         loads.push(Reverse((load.saturating_add(len_bytes.max(1)), share)));
     }
     shares

@@ -51,8 +51,8 @@ impl SideFiles {
         let target = publication.target();
         match target.is_folder() {
             true => Ok(()),
-            // On these storages files have their names as soon as they are complete, and another
-            // process may have written side files for the new ones.
+            // On these storages complete files have their names at once, so another process may
+            // already have written side files for the new ones.
             false if target.commits_by_marker() && self.is_overwrite => take_from_replaced(target),
             false if target.commits_by_marker() => take_misfits(target),
             false if self.is_overwrite => take_from_files(target),
@@ -65,7 +65,7 @@ impl SideFiles {
     /// # Errors
     /// What the storage says, and that the checkpoint is there without the side file.
     pub fn after(self, at: &Location) -> Result<()> {
-        // In a bucket that was done when the files had their names.
+        // In a bucket an earlier step did this, when the files got their names.
         if !at.commits_by_marker() && !at.is_folder() {
             take_from_replaced(at)?;
         }
@@ -111,7 +111,7 @@ pub(super) fn take_misfits(at: &Location) -> Result<()> {
     }
     let before = identity(at);
     if before.is_none() && is_gone(at) {
-        // Another process removed the files, and did not find their side files then.
+        // Another process removed the files before these side files existed.
         return take_from_files(at);
     }
     let parity = ParityPlace::of(at);
@@ -127,7 +127,7 @@ pub(super) fn take_misfits(at: &Location) -> Result<()> {
             return Ok(());
         }
         let is_fit = match is_fit {
-            // It is not even about such files.
+            // The side file is about files of another kind.
             Err(error) if error.kind().is_damage() || NO_FIT.contains(&error.kind()) => false,
             is_fit => is_fit?,
         };

@@ -93,13 +93,12 @@ impl<'c> Standing<'c> {
             return Ok(done);
         }
         let (Self::Opened(_, at) | Self::At(at, _)) = self;
-        // A look that has failed says nothing of what is there: what was there before may lie in
-        // what was put.
+        // If the look fails, keep the side file: its old checkpoint may still be there.
         if identity(at).is_some() || is_gone(at) {
-            // What comes to this place with the other one is to be told from what was put here.
+            // Finish an unfinished save first, so that its side file is not mistaken for ours.
             let _ = at.storage().finish_unfinished(at);
             side_file.take_back()?;
-            // If the checkpoint was removed, its folder was made again for the side file.
+            // If the checkpoint was removed, the write of the side file made its folder again.
             if side_file.file.parent().is_same(at) {
                 at.storage().remove_if_empty(at.path());
             }

@@ -42,7 +42,7 @@ pub(super) fn match_template(
     let mut loose: HashMap<String, Option<usize>> = HashMap::with_capacity(stored_paths.len());
     for (leaf, path) in stored_paths.iter().enumerate() {
         exact.insert(path, leaf);
-        // Two stored paths with the same texts: only an exact match can tell them apart.
+        // If two stored paths have the same texts, only an exact match can distinguish them.
         loose.entry(loose_text(path)).and_modify(|found| *found = None).or_insert(Some(leaf));
     }
     let mut names: HashMap<String, Option<usize>> = HashMap::new();
@@ -56,7 +56,7 @@ pub(super) fn match_template(
         let found = exact.get(&path).copied().or_else(|| loose.get(&loose_text(&path)).copied().flatten());
         let named = || names.get(&name_of(&path)).copied().flatten();
         let found = found.or_else(|| if by_names { named() } else { None });
-        // One stored leaf fills one place: a second template leaf of the same text finds nothing.
+        // A stored leaf fills one place, so a second template leaf of the same text finds nothing.
         let found = found.filter(|&leaf| used.get(leaf) == Some(&false));
         if let Some(used) = found.and_then(|leaf| used.get_mut(leaf)) {
             *used = true;
@@ -68,7 +68,8 @@ pub(super) fn match_template(
             None => {
                 differences.push(format!("missing   {path}: the template has it, the checkpoint has not"))
             }
-            // What only NumPy has a dtype for lies there as bytes: no template of bytes means it.
+            // Leaves of a dtype that only NumPy has are stored as bytes, but a template of bytes
+            // does not mean them.
             Some(LeafInfo {
                 kind: LeafKind::NumpyOther(stored) | LeafKind::NumpyOtherScalar(stored),
                 ..
@@ -107,7 +108,7 @@ fn fits_as_it_is(stored: &Tree<LeafInfo>, template: &Tree<TemplateLeaf>) -> bool
     let is_leaf = |node: &Node| node.kind == NodeKind::Leaf;
     nodes.len() == wanted.len()
         && nodes.iter().zip(wanted).enumerate().all(|(at, (node, want))| {
-            // The root's own key means nothing.
+            // The root's key has no meaning.
             (at == 0 || node.key == want.key)
                 && node.child_count == want.child_count
                 && is_leaf(node) == is_leaf(want)
@@ -129,7 +130,7 @@ fn name_of(path: &KeyPath) -> String {
 }
 
 fn loose_text(path: &KeyPath) -> String {
-    // No key can hold a separator of its own here: lengths come first.
+    // Write the length before each key, because a key can contain any separator.
     let mut text = String::new();
     for key in path.keys() {
         let key = key.text();

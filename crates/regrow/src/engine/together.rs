@@ -116,10 +116,10 @@ pub(super) fn write_together(
     whole: &dyn Publication,
 ) -> Result<u64> {
     let at = part.target();
-    // Within the session of the whole, which may be of the same target.
+    // This session runs inside the session of the whole, which may have the same target.
     let session = job.begin(at, "save-part", &options.monitor)?;
     let writer = writer_of(&session);
-    // The place was looked at when the whole was begun.
+    // Only rank 0 checks the target. The save of the whole did so, so pass another rank.
     let elsewhere = WriterRank { rank: u32::MAX, ..writer };
     let many = session.agree("check", check(options.layout.format(), at, tree, options, elsewhere))?;
     check_same_tree(&session, tree, options)?;
@@ -155,7 +155,7 @@ pub(super) fn commit_together(
     if session.rank() > 0 {
         session.agree("write", written.and_then(|()| publication.finish_share()))?;
         let committed = match session.agree("commit", Ok(())) {
-            // Who lost touch with rank 0 looks whether the checkpoint is there.
+            // A process that lost its connection to rank 0 looks for the checkpoint in the storage.
             Err(error) if publication.is_published().unwrap_or(false) => {
                 drop(error);
                 Ok(())
@@ -175,7 +175,7 @@ pub(super) fn commit_together(
     });
     match committed {
         Ok(stored_bytes) => {
-            // Who does not hear of it finds it in the storage.
+            // A process that misses this message finds the checkpoint in the storage.
             let _ = session.agree("commit", Ok(()));
             Ok(stored_bytes)
         }
@@ -244,7 +244,8 @@ fn check_same_tree(session: &Session, tree: &Tree<Leaf>, options: &SaveOptions) 
         }
         match differ.into_iter().next() {
             None => Ok(Bytes::new()),
-            // Which leaf it is they find out together; for anything else this says enough.
+            // If the trees differ, the processes find the differing leaf together in a next
+            // exchange.
             Some(("another tree", _)) => Ok(Bytes::from_static(b"differ")),
             Some((what, ranks)) => {
                 let said = |line: usize, rank: usize| {

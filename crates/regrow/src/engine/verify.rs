@@ -107,7 +107,7 @@ fn verify_once(at: &Location, options: &VerifyOptions, share: Share) -> Result<V
     if let Some(verified) = verify_without_seal(&error, at, options, share)? {
         return Ok(verified);
     }
-    // Where only the pytree beside the arrays is damaged, they are checked all the same.
+    // If only the pytree's file is damaged, the arrays can still be checked.
     let bare = OpenOptions { bare: true, ..options.open.clone() };
     let Some(checkpoint) = error.kind().is_of_content().then(|| super::open_with(at, &bare).ok()).flatten()
     else {
@@ -229,7 +229,8 @@ impl Checkpoint {
         let root = KeyPath::root();
         let mut order = reader.read_order();
         order.retain(|&leaf| own(leaf));
-        // All at the speed of the disk; what fails is found again, and named, leaf by leaf.
+        // Read all extents at the speed of the disk. The loop below finds failing leaves again and
+        // names them.
         let extents: Vec<Extent<'_>> = order.iter().filter_map(|&leaf| raw(reader, leaf)).collect();
         check_ahead(extents.iter().filter_map(short_blocks), CheckFor::Verify, Some(monitor))?;
         let cost =
@@ -260,7 +261,7 @@ impl Checkpoint {
         let warnings = if has_rest { self.description().warnings.as_slice() } else { &[] };
         notes.extend(warnings.iter().filter(|warning| !is_found(warning)).cloned());
         if has_rest && self.tree().is_empty() {
-            // What there is instead of leaves, and was not looked at.
+            // The notes name data beside the leaves that was not checked.
             notes.extend(self.description().notes.iter().cloned());
         }
         let unprotected = self.unprotected_files(own);
@@ -306,7 +307,7 @@ impl Checkpoint {
                 is_bare.then(|| (extent.blob.describe(), info.len_bytes())).into_iter().collect()
             }
             Ok(Source::Coded(Coded { seal: None, .. })) => {
-                // What cannot be read is a finding already.
+                // An unreadable holder is already a finding.
                 let holders = self.reader().holders(leaf).unwrap_or_default();
                 if holders.is_empty() { whole() } else { holders }
             }
@@ -319,7 +320,7 @@ impl Checkpoint {
     fn misfit_shardings(&self) -> Vec<Error> {
         let leaves = self.tree().leaves().iter().zip(self.paths());
         let misfit = |(info, path): (&LeafInfo, &KeyPath)| {
-            // Kinds that are not known may fit.
+            // A sharding of an unknown kind may fit.
             let error = info.sharding.as_ref()?.layout(&info.shape).err()?;
             let is_wrong = error.kind() == ErrorKind::InvalidArgument;
             let what = format!("the sharding that is stored for a leaf does not fit it: {}", error.what());
@@ -397,7 +398,7 @@ fn check_leaf(reader: &dyn Reader, leaf: usize, info: &LeafInfo, monitor: &Monit
             short_blocks(&extent).is_some()
         }
         Source::Raw(extent) if extent.view()?.is_some() => false,
-        // Views of numbers: nothing is decoded, however often they repeat.
+        // Views need no decoding, even if they repeat numbers many times.
         Source::Coded(Coded { seal: Some(seal), span: Some(extent), .. }) if extent.view()?.is_some() => {
             seal.check()?;
             false
@@ -431,7 +432,7 @@ fn decode(reader: &dyn Reader, leaf: usize, info: &LeafInfo, monitor: &Monitor) 
         monitor.done(Stage::Read, len_bytes)
     };
     match reader.sparse(leaf)? {
-        // What is not stored has nothing to check.
+        // Regions without stored bytes have nothing to check.
         Some(Sparse::Regions(regions)) => regions.iter().try_for_each(read)?,
         Some(Sparse::Repeats(shape, _)) => {
             let once = LeafInfo { shape, ..info.clone() };

@@ -94,12 +94,11 @@ impl Steps {
 
     fn delete_one(&self, step: &Step, options: &DeleteOptions) -> Result<Deleted> {
         let _announced = match Announced::new(self.root(), &step.name) {
-            // Room is what a deletion makes. Where there is none, no reader can leave a lease
-            // either.
+            // A deletion must work on a full disk, where no reader can write a lease anyway.
             Err(error) if error.kind() == ErrorKind::StorageFull => None,
             announced => Some(announced?),
         };
-        // From here on a new reader sees the announcement; one that came before has a lease.
+        // From here on new readers see the announcement; earlier readers have a lease.
         if !options.also_leased && self.leased()?.contains(&step.number) {
             return Ok(Deleted::Leased);
         }
@@ -117,7 +116,7 @@ impl Steps {
         let folder = self.root().join(aside);
         let to = free_name(&folder, &step.name);
         if !step.location.storage().move_folder(&step.location, &to)? {
-            // A bucket renames nothing: all objects are copied, and then removed.
+            // A bucket cannot rename, so copy all objects and then remove them.
             copy(&step.location, &to, &CopyOptions::default())?;
             remove(&step.location, &RemoveOptions::default())?;
         }

@@ -136,7 +136,7 @@ impl Follower {
             None => Some(task),
         };
         drop(thread);
-        // The system has no thread to give: the caller does it.
+        // The system cannot start a thread, so the caller does the work.
         refused.into_iter().for_each(|task| self.shared.follow(task));
         Followed { saved, shared: Arc::clone(&self.shared) }
     }
@@ -294,7 +294,7 @@ impl Shared {
             Err(error) => {
                 self.state().failed.push(step);
                 let told = json!({ "error": error.to_string(), "preempted": preempted });
-                // Why the save has failed counts for more than why the log has.
+                // The error of the save matters more than an error of the log.
                 let _ = self.log.add("save", step, &path, true, told);
                 return Err(error);
             }

@@ -72,7 +72,7 @@ impl History {
             }
             return;
         }
-        // It was abandoned before: what it came from is the current history again.
+        // The step was abandoned before, so the history that it came from is current again.
         let left = self.record.left.clone();
         match record.filter(|record| self.record.is_own(record)) {
             Some(record) => self.go_back(turns_of(&record), record.left, Some(step)),
@@ -120,7 +120,7 @@ impl History {
             let last = left.split_off(&first).into_values().fold(*newest, u64::max);
             left.insert(first, last);
         }
-        // What is not there any more needs no word.
+        // Turns without a remaining step need no record.
         let mut from = until(turns, to);
         from.retain(|turn, last| self.steps.range(..=*last).any(|(_, record)| own(record) == Some(*turn)));
         left.retain(|first, last| {

@@ -249,7 +249,7 @@ impl Keep {
             }
             Self::EverySteps(interval) => those(&|step| step.number.is_multiple_of(*interval)),
             Self::ClosestSteps(interval) => {
-                // The steps are sorted: of equals the last one stays in the map.
+                // The steps are sorted, so the last of equal steps stays in the map.
                 let mut nearest: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
                 for step in steps {
                     let (multiple, distance) = nearest_multiple(step.number, *interval);
@@ -263,7 +263,7 @@ impl Keep {
             Self::EverySeconds(interval) => {
                 let mut last: Option<f64> = None;
                 let mut keeps = |step: &StepFacts| {
-                    // The time of its save is unknown: it stays.
+                    // Keep a step if the time of its save is unknown.
                     let Some(seconds) = step.seconds else { return true };
                     let is_due = last.is_none_or(|last| seconds - last >= *interval);
                     if is_due {

@@ -75,7 +75,7 @@ impl Steps {
         // The name is unique, and a lease need not survive a power cut: no sync.
         records::create(&root, &name, &held(number))?;
         let lease = Lease { root, name, step, is_over: Arc::default(), pid: std::process::id() };
-        // Now a deletion sees the lease, or has announced itself before.
+        // Either a deletion sees the lease now, or it was announced before.
         if is_announced(&lease.root, &lease.step.name)? || self.find(number)?.is_none() {
             return Err(Error::new(ErrorKind::NotFound, format!("step {number} is being deleted"))
                 .in_file(&lease.step.location)
@@ -111,12 +111,11 @@ impl Lease {
                 if *is_over {
                     return;
                 }
-                // The next time it may work: there are several before it is too late.
+                // Ignore a failure: several more renewals come before the lease ends.
                 let _ = renew(&root, &name, step);
             }
         };
-        // Without a thread, where the system gives none, the lease holds as long as it was written
-        // for.
+        // If the system cannot start a thread, the lease ends at the time that is written in it.
         let _ = std::thread::Builder::new().name("regrow-lease".to_owned()).spawn(keep);
     }
 }
@@ -124,7 +123,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if self.pid == std::process::id() {
-            // Waits for a renewal that is on its way: it must not come after the file is removed.
+            // Wait for a running renewal, which must not write the file after its removal.
             *self.is_over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
             self.is_over.1.notify_all();
             let _ = records::remove(&self.root, &self.name);
@@ -147,7 +146,7 @@ fn leased(root: &Location, now: f64) -> Result<Vec<u64>> {
     for name in records::names(root, LEASES)? {
         match records::read::<Record>(root, &name)? {
             Some(record) if record.until >= now && !record.holder.is_dead() => leased.push(record.step),
-            // A clock that differs by less than this loses no lease.
+            // Keep an expired lease for a while, because clocks may differ.
             Some(record) if record.until + HOLDS.as_secs_f64() < now || record.holder.is_dead() => {
                 let _ = records::remove(root, &name);
             }

@@ -165,7 +165,7 @@ impl WriterLease {
             if !records::create(root, LEASE, &Record::new(&nonce))? {
                 return Err(refused(root, None));
             }
-            // Another one may have found the same dead lease, and removed this one for it.
+            // Another process may have found the same dead lease, and removed ours in its place.
             let found = records::read::<Record>(root, LEASE)?;
             if found.as_ref().is_none_or(|found| found.nonce != nonce) {
                 return Err(refused(root, found.as_ref().map(|found| found.holder.holder.as_str())));
@@ -180,7 +180,7 @@ impl WriterLease {
         match records::read::<Record>(&self.root, LEASE)? {
             Some(found) if found.nonce == self.nonce => Ok(()),
             Some(found) => Err(refused(&self.root, Some(&found.holder.holder))),
-            // The lease was removed, and no process has it.
+            // The lease was removed and no other process has it.
             None => match records::create(&self.root, LEASE, &Record::new(&self.nonce))? {
                 true => Ok(()),
                 false => Err(refused(&self.root, None)),
@@ -215,8 +215,7 @@ impl Drop for WriterLease {
         }
         *self.is_over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.is_over.1.notify_all();
-        // One that stays keeps other writers out for two minutes: a request that fails is asked
-        // again.
+        // Ask twice: a lease that stays keeps other writers out for two minutes.
         let read = || records::read::<Record>(&self.root, LEASE);
         if let Ok(Some(found)) = read().or_else(|_| read())
             && found.nonce == self.nonce

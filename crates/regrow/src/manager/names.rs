@@ -76,7 +76,7 @@ impl StepName {
     pub fn parse(&self, name: &str) -> Option<u64> {
         let (prefix, digits) = split_name(name)?;
         let step = number_of(digits)?;
-        // What this form would have written, and nothing else: `05` is no name of a plain step 5.
+        // Accept only the name that this form writes: `05` is no name of a plain step 5.
         (prefix == self.prefix && self.format(step) == name).then_some(step)
     }
 }
@@ -129,7 +129,7 @@ impl StepNames {
     /// The forms that the names in a folder have, the most frequent first, which is the one that is
     /// written; plain numbers where there are no steps.
     pub fn found_in<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
-        // By prefix: how many names are plain, and how many are padded to which width.
+        // For each prefix: the count of plain names, and the count of padded names of each width.
         let mut counts: BTreeMap<(&str, usize), usize> = BTreeMap::new();
         let mut plain: Vec<(&str, usize)> = Vec::new();
         for name in names {
@@ -142,7 +142,7 @@ impl StepNames {
                 false => plain.push((prefix, digits.len())),
             }
         }
-        // A number that is long enough without zeros is of the padded form, if there is one.
+        // A number that is long enough without zeros counts for the padded form, if one exists.
         for (prefix, len) in plain {
             let padded =
                 counts.iter().filter(|((other, width), _)| *other == prefix && (1..=len).contains(width));
@@ -150,7 +150,7 @@ impl StepNames {
             *counts.entry(form).or_default() += 1;
         }
         let mut forms: Vec<_> = counts.into_iter().collect();
-        // A stable order: among equals the plain numbers, and then the shorter ones, win.
+        // The sort is stable: of equal counts, plain numbers win, then shorter ones.
         forms.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         let mut forms = forms
             .into_iter()

@@ -41,8 +41,8 @@ impl Preemption {
     pub fn on_sigterm() -> Result<Self> {
         let flag = Self::new();
         let cannot = |error| Error::io("cannot take SIGTERM", "SIGTERM", error);
-        // The first to be registered is asked first: of the first signal it sees a flag that is not
-        // set yet.
+        // Handlers run in the order of registration. On the first signal, the first handler still
+        // sees an unset flag.
         flag::register_conditional_default(SIGTERM, Arc::clone(&flag.0.is_set)).map_err(cannot)?;
         flag::register(SIGTERM, Arc::clone(&flag.0.is_set)).map_err(cannot)?;
         Ok(flag)

@@ -28,7 +28,7 @@ pub(super) fn read<T: DeserializeOwned>(root: &Location, name: &str) -> Result<O
     });
     match found {
         Ok(bytes) => Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok())),
-        // Taken away between two requests.
+        // Another process removed the file between two requests.
         Err(error) if matches!(error.kind(), ErrorKind::Replaced | ErrorKind::NotFound) => Ok(None),
         Err(error) => Err(error),
     }

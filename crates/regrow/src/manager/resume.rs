@@ -61,7 +61,7 @@ impl TrainingRun {
     ) -> Result<Result<(Step, T)>> {
         let own = self.steps.step(number).and_then(|step| Ok((restore(&step)?, step)));
         let is_fault = match &own {
-            // Where not even that can be found out, all end with the error.
+            // If the check itself fails, all processes end with the error.
             Err(error) if may_pass_over => self.steps.is_fault_of(number, error).unwrap_or(false),
             _ => false,
         };
@@ -73,7 +73,7 @@ impl TrainingRun {
         if own.as_ref().is_err_and(|error| is_damage(error, is_fault)) {
             self.follower.is_damaged(number);
         }
-        // Other processes hear of it, and this one of theirs.
+        // The processes exchange their refusals, and all take the first one.
         let verdict = self.together.decide(&format!("manager-restore-{number}"), refusal, |all| {
             Ok(all.into_iter().flatten().min())
         })?;

@@ -93,7 +93,7 @@ impl TrainingRun {
         let root = located(root)?;
         let together = Together::new(options.save.job.as_ref(), &root);
         let steps = Steps::new(&root, options.names.clone());
-        // An error of the folder's name for deleted steps, before there are steps to delete.
+        // Report a bad name of the folder for deleted steps before there are steps to delete.
         let steps = steps.and_then(|steps| steps.delete(&[], &options.tidy.delete).map(|_| steps));
         let steps = together.agree("manager-open", steps)?;
         let mut lock = None;
@@ -104,7 +104,7 @@ impl TrainingRun {
             }
             Ok((steps.names().clone(), History::of(&steps.list()?.steps)?))
         })?;
-        // All name steps as rank 0 does.
+        // All processes name steps as rank 0 does.
         let steps = Steps::new(&root, Some(names))?;
         let log = EventLog::new(options.log.clone(), options.hooks.clone());
         let (tidy, hooks) = (options.tidy.clone(), options.hooks.clone());
@@ -203,7 +203,7 @@ impl TrainingRun {
         }
         check_number(step)?;
         self.settle(own, || match is_preempted {
-            // The last save of a program that is to end is worth more than its rank.
+            // A preempted program needs its last save, even without the metric that ranks the save.
             true => Ok(()),
             false => self.check_metrics(about),
         })?;
@@ -213,7 +213,7 @@ impl TrainingRun {
                 .in_file(self.steps.root())
                 .help("pass `overwrite` to replace it"));
         }
-        // What fails before the save has begun changes nothing.
+        // Change a copy: if the save fails before it has begun, the history stays as it is.
         let was_taken = history.is_taken(step);
         let record = history.begin(step);
         let metrics = about.metrics.clone();
@@ -229,7 +229,7 @@ impl TrainingRun {
 
     /// Whether the save of the step replaces the files at its path.
     pub fn may_replace(&self, due: &DueStep) -> bool {
-        // An empty folder is no step.
+        // An empty folder is no step, but it is at the path.
         due.was_taken || self.steps.is_empty_folder(due.number)
     }
 
@@ -392,7 +392,7 @@ impl TrainingRun {
     /// As [`numbers`](Self::numbers).
     pub fn latest(&self) -> Result<Option<u64>> {
         self.together.of_rank_0("manager-latest", || match self.options.read_only {
-            // The pointer spares the list.
+            // A read-only manager follows the pointer, which avoids listing the steps.
             true => Ok(self.steps.latest()?.map(|step| step.number)),
             false => Ok(self.current_of(&self.steps.list()?).pop()),
         })

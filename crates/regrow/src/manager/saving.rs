@@ -49,7 +49,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(3600);
 /// ```
 #[derive(Debug)]
 pub struct Manager {
-    // Before the saver: it has a failure to tell, and each is told once.
+    // Drop order: the run reports a failed save first, and each failure is reported once.
     pub(super) run: TrainingRun,
     saver: AsyncSaver,
 }

@@ -219,7 +219,7 @@ impl Steps {
             |(number, _, name)| Ok((self.look_at(number, &name)?, name)),
             |(looked, name)| {
                 match looked {
-                    // Of two forms the first counts.
+                    // If two names have one number, the first counts.
                     Looked::Committed(step)
                         if list.steps.last().is_some_and(|last| last.number == step.number) =>
                     {
@@ -229,7 +229,7 @@ impl Steps {
                     }
                     Looked::Committed(step) => list.steps.push(*step),
                     Looked::Unfinished => {
-                        // In a bucket what was removed has no marker.
+                        // In a bucket a removed step has lost its marker, so it looks unfinished.
                         may_have_gone = true;
                         list.unfinished.push(name);
                     }
@@ -314,8 +314,8 @@ impl Steps {
             {
                 return Ok(Some(*step));
             }
-            // In a bucket each step costs a request: the turn that the pointer names spares all but
-            // the highest number.
+            // In a bucket each look costs a request. If the pointer's turn fits, only the highest
+            // step is read.
             let highest = self.highest()?;
             let turn = highest.as_ref().and_then(|step| Some(step.record.as_ref()?.turn));
             if turn == pointer.turn {
@@ -380,7 +380,7 @@ impl Steps {
         match Retries::until_unreplaced(|| self.look_into(number, name, &location)) {
             Err(error) => match error.kind() {
                 ErrorKind::Uncommitted => Ok(Looked::Unfinished),
-                // Removed or replaced between two looks.
+                // The step was removed or replaced between two looks.
                 ErrorKind::NotFound | ErrorKind::Replaced => Ok(Looked::Gone),
                 _ => Err(error),
             },
@@ -393,8 +393,7 @@ impl Steps {
             refuse_unmarked(location)?;
             return self.read(number, name, location, &location.for_reading()?.location);
         }
-        // What an overwrite has left of the old step must not be taken for the new one, nor parts
-        // of both for one.
+        // An overwrite during the read may mix parts of the old and the new step.
         let standing = StepFolder::at(location);
         let looked = self.read(number, name, location, location);
         if standing.is_replaced() { Err(standing.was_replaced()) } else { looked }
@@ -404,8 +403,8 @@ impl Steps {
     fn read(&self, number: u64, name: &str, location: &Location, reading: &Location) -> Result<Looked> {
         let is_bucket = location.commits_by_marker();
         let about = match read_json(&reading.join(CHECKPOINT_METADATA_FILE))? {
-            // An unreadable document: the folder may be a checkpoint, and opening it reports the
-            // error.
+            // The document is unreadable. The folder may still be a checkpoint, and an opening
+            // reports the error.
             Some(bytes) => CheckpointMetadata::parse(&bytes).unwrap_or_default(),
             None => match location.look()? {
                 None => return Ok(Looked::Gone),
@@ -423,7 +422,7 @@ impl Steps {
             !is_bucket && about.step_record.is_some() && !is_complete(location, &about.item_handlers);
         let times = about.init_timestamp_nsecs.zip(about.commit_timestamp_nsecs);
         let save_seconds = times.and_then(|(began, ended)| Some(ended.checked_sub(began)? as f64 / 1e9));
-        // On a disk it takes no time to look; in a bucket it takes a request.
+        // A look is free on a disk, but costs a request in a bucket.
         let may_have_metrics = !is_bucket || lists_metrics(&about.item_handlers);
         let metrics = match about.metrics.is_empty() && may_have_metrics {
             true => metrics_item(reading)?,

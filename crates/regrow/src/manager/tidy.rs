@@ -63,19 +63,19 @@ impl Steps {
         }
         let list = self.list()?;
         match self.point(&list) {
-            // Deletions make room for the pointer of next time.
+            // The deletions below make room, and the next save writes the pointer.
             Err(error) if error.kind() == ErrorKind::StorageFull => {}
             pointed => pointed?,
         }
         let mut gone =
             to_delete(&list.facts(&self.leased()?, &options.damaged, options.adopt), &options.keep);
-        // Only the verified step is known to be good, with any number.
+        // Keep the step just saved: of all steps, only this one was verified.
         gone.retain(|step| *step != saved);
         let deletions = match gone.is_empty() {
             true => Vec::new(),
             false => self.delete(&gone, &options.delete)?,
         };
-        // The rest of an earlier deletion that failed half-way. Files that cannot be removed are
+        // Remove the rest of an earlier deletion that failed. Files that cannot be removed are
         // harmless.
         list.unfinished.iter().for_each(|name| drop(self.sweep(name)));
         Ok(Tidied { deletions, is_verified: options.verify })
@@ -95,7 +95,7 @@ impl Steps {
             .iter()
             .try_fold(false, |has_named, name| Ok::<_, Error>(self.sweep(name)? || has_named))?;
         sweep_announcements(self.root())?;
-        // A step that was caught between two names is in the list now.
+        // A step whose rename was finished just now is missing in the old list.
         self.point(&if has_named { self.list()? } else { list })
     }
 
@@ -110,7 +110,8 @@ impl Steps {
             Ok(_) => Ok(false),
             Err(error) => match error.kind() {
                 ErrorKind::InvalidArgument => Ok(true),
-                // Its writer lives, or has removed it. Files that cannot be removed are harmless.
+                // The writer is alive, or has removed the files. Files that cannot be removed are
+                // harmless.
                 ErrorKind::AlreadyExists | ErrorKind::NotFound | ErrorKind::PermissionDenied => Ok(false),
                 _ => Err(error),
             },

@@ -53,7 +53,7 @@ impl TrainingRun {
         *lease = None;
         let Some(step) = self.steps.newer_than(seen)? else { return Ok(None) };
         match self.steps.step(step).and_then(|step| self.lease(&step)) {
-            // A writer deleted it between two requests: the next look finds another.
+            // A writer deleted the step between two requests; the next look finds another step.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             leased => *lease = leased?,
         }

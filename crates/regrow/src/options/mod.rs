@@ -258,8 +258,8 @@ impl Layout {
                 return Ok(T::default());
             }
             serde_json::from_value(options.clone()).map_err(|error| {
-                // serde says what it found and not where: an option that is wrong is wrong by
-                // itself too.
+                // serde's error does not name the option, so try each option alone to find the
+                // wrong one.
                 let single = |(name, value): (&String, &serde_json::Value)| {
                     let alone = serde_json::json!({ name.as_str(): value });
                     serde_json::from_value::<T>(alone).err().map(|error| (name.clone(), error))

@@ -23,7 +23,7 @@ impl Encoder {
     /// `Unsupported` if there is no such code.
     pub fn new(geometry: &Geometry) -> Result<Self> {
         let Geometry { data_blocks, parity_blocks, block_len_bytes, .. } = *geometry;
-        // Both are powers of two.
+        // Both lengths are powers of two, so slices divide a block evenly.
         let slice_len = count(block_len_bytes.min(SLICE_LEN_BYTES));
         let code = ReedSolomonEncoder::new(count(data_blocks), count(parity_blocks), slice_len);
         Ok(Self { code: code.map_err(unusable)?, slice_len, block_len: count(block_len_bytes) })

@@ -45,7 +45,7 @@ impl Blob for SealedBlob {
         let is_inside =
             offset_bytes.checked_add(out.len() as u64).is_some_and(|end| end <= self.file.len_bytes);
         if !is_inside {
-            // It says what is wrong.
+            // The read returns the error that describes the bounds.
             return self.blob.read(offset_bytes, out, way);
         }
         self.file.read_checked(&*self.blob, offset_bytes, out, &of_blob(&*self.blob, way))

@@ -75,7 +75,8 @@ impl Place {
 
     /// The same of a checkpoint of single files.
     fn beside(at: &Location, names: SideNames) -> Self {
-        // Data and manifest have one seal, whichever of the three names is given.
+        // The two files of a pytree_data checkpoint share one seal, whichever of the three names is
+        // given.
         let name = at.name_text();
         let stem = [DATA_SUFFIX, MANIFEST_SUFFIX].iter().find_map(|suffix| name.strip_suffix(suffix));
         let stem = stem.filter(|stem| !stem.is_empty()).unwrap_or(&name);
@@ -113,7 +114,7 @@ impl Place {
         read: &dyn Fn(Self) -> Result<Option<Seal>>,
     ) -> Result<Option<Seal>> {
         let own = read(Self::named(at, names))?;
-        // Elsewhere each look is a request.
+        // Beyond the local disk each look costs a request, so skip the folder above.
         if own.is_some() || at.local_path().is_err() || at.name().is_empty() {
             return Ok(own);
         }
@@ -125,9 +126,8 @@ impl Place {
     /// # Errors
     /// What the storage says; `Limit`.
     pub(crate) fn read(&self, what: &str) -> Result<Option<Vec<u8>>> {
-        // Neither is a reason for an error of its own: what is to be opened has one then, or is
-        // nothing that was sealed. The folder of a bare name is the working folder, whose path is
-        // empty.
+        // A too long name or a missing folder means no seal; the opening reports the error. The
+        // folder of a bare name is the working folder, whose path is empty.
         let folder = &self.folder;
         let is_here = folder.path().as_os_str().is_empty();
         let is_nowhere = || folder.local_path().is_ok() && !is_here && !folder.is_folder();
@@ -135,7 +135,7 @@ impl Place {
             return Ok(None);
         }
         match self.file.read_document(what, Language::Json, JSON_LEN_MAX_BYTES) {
-            // Web servers and buckets say so of what is not there, too.
+            // Web servers and buckets also deny access to files that do not exist.
             Err(error) if error.kind() == ErrorKind::PermissionDenied && folder.local_path().is_err() => {
                 Ok(None)
             }
@@ -248,7 +248,7 @@ impl Seal {
 
     /// What the seal has to say of a path of its storage.
     pub(super) fn governs(&self, path: &Path) -> Governed<'_> {
-        // Of a signed checkpoint nothing is read that was not signed, wherever it lies.
+        // A reader of a signed checkpoint reads only signed files, in any folder.
         let other = if self.signer.is_some() { Governed::Unlisted } else { Governed::Free };
         let Ok(below) = path.strip_prefix(self.place.folder.path()) else { return other };
         if path == self.place.file.path() {

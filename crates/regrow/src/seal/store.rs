@@ -95,7 +95,7 @@ impl Store for SealedStore {
         let part = resolve_range(range, file.len_bytes).map_err(|error| error.in_file(self.describe(key)))?;
         let mut at = part.start;
         while at < part.end {
-            // To where a block ends, so that none is read twice.
+            // End each part at the end of a block, so that no block is read twice.
             let to = file.table.block_at(at.saturating_add(FETCH_LEN_MAX_BYTES)).start.min(part.end);
             each(&self.checked(key, &file, at, to)?)?;
             at = to;

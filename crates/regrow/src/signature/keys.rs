@@ -256,7 +256,7 @@ fn kind_of(text: &str) -> String {
 /// Whether a path looks like a key that was passed instead of a path: lines of PEM, the base64 of a
 /// key without them, or as many letters in a row as 32 bytes take.
 fn may_be_a_key(text: &str) -> bool {
-    // PKCS#8 without and with the public key, OpenSSH.
+    // The beginnings of PKCS#8 without the public key, PKCS#8 with it, and OpenSSH.
     const OPENINGS: [&str; 3] = ["MC4CAQAwBQYDK2Vw", "MFECAQEwBQYDK2Vw", "b3BlbnNzaC1rZXktdjEA"];
     const BASE64_LEN: usize = 43;
     let is_letter = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '+' | '=');

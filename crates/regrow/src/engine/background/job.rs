@@ -98,7 +98,7 @@ impl Job {
                 }
                 let ready = trees.iter().try_for_each(|(_, work)| work.check_unchanged());
                 let ready = ready.and_then(|()| before_commit.map_or(Ok(()), |call| (call.0)()));
-                // The other processes of a job end with the same.
+                // The other processes of the job return the same error.
                 ready.inspect_err(|error| items.fail(error.duplicate()))?;
                 items.commit()?
             }

@@ -291,7 +291,8 @@ impl AsyncSaver {
         let spawned = std::thread::Builder::new().name("regrow-save".to_owned()).spawn(move || shared.work());
         state.has_thread = true;
         if spawned.is_err() {
-            // The system has no thread to give: the caller waits for this save as for any other.
+            // The system cannot start a thread: the caller waits for this save, as for a save
+            // without one.
             drop(state);
             self.shared.work();
         }

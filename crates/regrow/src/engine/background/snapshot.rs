@@ -55,14 +55,14 @@ impl Pool {
         if let Some((at, _)) = best {
             return Ok(maps.swap_remove(at));
         }
-        // None of them will be needed again: trees grow or stay as they are.
+        // The maps are too small, and trees rarely shrink: free all of them.
         maps.clear();
         drop(maps);
         MmapOptions::new().len(len_bytes).map_anon()
     }
 
     fn give_back(&self, map: MmapMut) {
-        // Tried, not waited for: a child forked at the wrong moment finds it locked for ever.
+        // Only try the lock: in a child process the fork may have left it locked for ever.
         if let Ok(mut maps) = self.0.try_lock()
             && maps.len() < POOL_LEN
         {
@@ -158,7 +158,7 @@ pub(super) fn snapshot(
         let next = next.filter(|&next| next < isize::MAX as usize - ALIGN_BYTES).ok_or_else(too_large)?;
         places.push(Place { leaf, dtype, shape, range: end..next });
         end = next.next_multiple_of(ALIGN_BYTES);
-        // Absent until its copy is there.
+        // The leaf is absent until its copy is ready.
         if let LeafData::Array(array) = std::mem::replace(&mut data.data, LeafData::Absent) {
             arrays.push(array);
         }
@@ -210,7 +210,7 @@ fn fill(tree: &Tree<Leaf>, places: &[Place], arrays: Vec<Array>, map: &mut [u8])
     if at < PARALLEL_FROM_BYTES {
         return pieces.into_iter().try_for_each(copy);
     }
-    // Neighbours together: what is small must not pass the queue one by one.
+    // Put small neighbours into one batch, because each batch costs a turn of the queue.
     let mut batches: Vec<Vec<Piece<'_>>> = Vec::new();
     let mut batch_len = PIECE_LEN_BYTES;
     for piece in pieces {

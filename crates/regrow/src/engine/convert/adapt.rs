@@ -76,11 +76,10 @@ pub(super) fn plan(
         }
     }
     losses.extend(format.losses(&infos, &texts, &options.save));
-    // The leaves of a document that is written as text meet no limits of the layout.
+    // The limits of the layout do not apply to leaves that are written as a text document.
     losses.retain(|loss: &Loss| !items.as_ref().is_some_and(|items| items.keeps_text_of(&loss.path)));
     losses.extend(left_out::losses(checkpoint, format, options, items.as_ref()));
-    // That a leaf is lost is told as damage of the source. Whether the target has a place for the
-    // gap is no further loss.
+    // The report already lists the leaf as damage of the source, so the gap is no further loss.
     for loss in losses.iter_mut().filter(|loss| gaps.contains(&loss.path)) {
         loss.kind = LossKind::Note;
     }

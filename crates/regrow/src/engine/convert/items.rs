@@ -83,7 +83,7 @@ impl PlannedItems {
         let tree_count = kinds.iter().filter(|(_, kind)| !is_beside(kind)).count();
         let CheckpointMetadata { item_handlers, step_record, .. } = metadata_of(&folder.at)?;
         let planned = |(name, kind): &(String, String)| {
-            // The only tree among the items is the tree of the whole.
+            // If only one item is a tree, this item is the whole tree.
             let key = (tree_count > 1).then(|| Key::dict(name.as_str()));
             let mut item = PlannedItem { name: name.clone(), key, form: ItemForm::Tree };
             item.form = match kind.as_str() {

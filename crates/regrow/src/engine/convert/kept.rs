@@ -134,7 +134,7 @@ impl ConvertRules {
     /// `InvalidArgument`, with the line and the column.
     pub fn parse(text: &str) -> Result<Self> {
         toml::from_str(text).map_err(|error| {
-            // The names of the file's entries, not the options of a call, which have other names.
+            // Quote the names with `"`: backquotes mark options of a call, which have other names.
             let error = error.to_string().replace('`', "\"");
             let text = format!("a file of rules cannot be understood: {error}");
             Error::invalid(text.trim_end()).help(

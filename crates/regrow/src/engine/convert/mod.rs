@@ -204,8 +204,7 @@ impl Checkpoint {
             LeafKind::Placeholder | LeafKind::Unknown(_) => LeafData::Absent,
             _ => {
                 if info.len_bytes() == 0 {
-                    // Its data will not be read again, so the record that it has none is checked
-                    // here.
+                    // No later step reads an empty leaf, so check its record here.
                     self.read(leaf)?;
                 }
                 let source = LeafSource::new(self, leaf, info, &options.save.monitor);
@@ -310,7 +309,7 @@ impl ConvertPlan {
     /// Refuses what would be lost; how to save otherwise.
     fn admit(&self, target: &Location, options: &ConvertOptions) -> Result<SaveOptions> {
         if !options.lossy && !self.is_lossless() {
-            // What `lossy` would not help with comes first.
+            // Report errors first that `lossy` would not avoid.
             self.check(target, options)?;
             return Err(refused(&self.losses, options));
         }

@@ -41,7 +41,7 @@ pub(super) fn metadata(
         _ => None,
     };
     let Some(text) = text.or(about.objects.as_deref()) else { return own };
-    // A record that cannot be read stays as it is: a load of it tells.
+    // Leave an unreadable record as it is: a load reports the damage.
     let Some(record) = moved(text, leaves, options) else { return own };
     let mut entries = match own {
         Some(Value::Object(entries)) => entries,
@@ -59,7 +59,7 @@ fn moved(text: &str, leaves: &[PlannedLeaf], options: &ConvertOptions) -> Option
         let from = pointer(&leaf.from);
         let to = leaf.to.as_ref().map(pointer);
         if to.as_deref() != Some(&*from) {
-            // Containers above have lost a child.
+            // The containers above this leaf lose a child.
             let ends = from.match_indices('/').map(|(at, _)| at);
             broken.extend(ends.filter_map(|at| from.get(..at)).map(str::to_owned));
         }

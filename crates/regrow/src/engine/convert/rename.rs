@@ -178,7 +178,7 @@ impl<'a> Trie<'a> {
     /// The nodes of the original, its items still missing.
     fn of_nodes<L>(tree: &Tree<L>, items: &'a [Item]) -> Self {
         let mut trie = Self { items, nodes: Vec::new(), children: HashMap::new() };
-        // Open containers: position, children still to come.
+        // For each open container: its position and the number of children to come.
         let mut open: Vec<(usize, usize)> = Vec::new();
         for node in tree.nodes() {
             while open.last().is_some_and(|top| top.1 == 0) {
@@ -198,7 +198,7 @@ impl<'a> Trie<'a> {
     fn add(&mut self, parent: Option<usize>, key: Key, was: Option<(NodeKind, usize)>) -> usize {
         let at = self.nodes.len();
         if let Some(parent) = parent {
-            // Two keys of one text (1 and "1") are found by neither; the first keeps the name.
+            // Two keys can have the same text (1 and "1"). A search by text finds the first.
             self.children.entry((parent, Arc::from(&*key.text()))).or_insert(at);
             if let Some(parent) = self.nodes.get_mut(parent) {
                 parent.children.push(at);
@@ -217,7 +217,8 @@ impl<'a> Trie<'a> {
                 return Err(self.collision(other, item, keys));
             }
             let found = self.children.get(&(at, Arc::from(&*key.text()))).copied();
-            // What keeps its name goes by its exact key, also beside another of the same text.
+            // A node that keeps its name is found by its exact key, even if a sibling has the same
+            // text.
             let found = match found.and_then(|found| self.nodes.get(found)) {
                 Some(node) if !moved && node.key != *key => {
                     let siblings = self.nodes.get(at).map_or(&[][..], |node| node.children.as_slice());
@@ -325,7 +326,8 @@ impl<'a> Trie<'a> {
             }
             let children: Vec<usize> = node.children.iter().copied().filter(alive).collect();
             let (kind, keeps_keys) = match &node.was {
-                // What is told apart by position alone, or by all of its fields, must be whole.
+                // Nodes that need all of their positions or fields keep their kind only if
+                // complete.
                 Some((kind, count)) if !node.changed && children.len() == *count => (kind.clone(), true),
                 Some((kind @ (NodeKind::Dict | NodeKind::OrderedDict | NodeKind::DefaultDict), _)) => {
                     (kind.clone(), true)

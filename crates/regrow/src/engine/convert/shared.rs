@@ -233,7 +233,7 @@ fn claim(joined: &dyn Publication, share: &ConvertShare<'_>) -> Result<u32> {
 fn many_writers(save: &SaveOptions, target: &Location) -> Result<&'static dyn ManyWriters> {
     let format = save.layout.format();
     let is_regrow = matches!(save.layout, Layout::Regrow(_));
-    // Orbax' own layout has no place for the number of a worker that died.
+    // Orbax' own layout cannot record the number of a worker that died.
     format.many_writers().filter(|_| is_regrow).ok_or_else(|| {
         Error::unsupported(format!("several workers cannot write the layout {} together", format.name()))
             .in_file(target)

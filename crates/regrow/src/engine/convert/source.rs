@@ -117,7 +117,7 @@ impl LeafSource {
                 State::View(view) => (0, view.clone()),
                 State::Band { start_bytes, bytes } => {
                     if offset < *start_bytes || offset >= *start_bytes + bytes.len() as u64 {
-                        // The old band goes before the new one comes.
+                        // Free the old band before reading the new one.
                         *bytes = Bytes::new();
                         (*start_bytes, *bytes) = self.band_at(offset)?;
                     }

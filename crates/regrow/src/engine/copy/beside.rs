@@ -65,8 +65,7 @@ impl Beside {
             return Ok(());
         }
         self.put_all(target)?;
-        // A save may have followed this copy, and what lies beside its checkpoint is its own
-        // matter.
+        // If another save has replaced this copy, that save owns the side files.
         let is_replaced = copied.is_some() && identity(target) != copied;
         if is_replaced { take_misfits(target) } else { Ok(()) }
     }
@@ -97,7 +96,7 @@ fn put_new(file: &Location, bytes: Vec<u8>) -> Result<()> {
     if file.commits_by_marker() {
         return file.parent().store().put_if_absent(file.name().as_encoded_bytes(), bytes.into()).map(drop);
     }
-    // On a disk it is to survive a power cut, too.
+    // On a disk, sync the file so that it survives a power cut.
     write_new(file, |writer| writer.write(&bytes)).map(drop)
 }
 

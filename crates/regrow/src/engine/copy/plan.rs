@@ -93,12 +93,12 @@ impl Plan {
         let needs_one = || layout == "regrow" || layout == "orbax" && orbax::has_documents(at);
         let marker = match own {
             _ if has_steps => Marker::OfSteps,
-            // Where the name commits, the marker is a file like the others.
+            // If a rename commits the target, its marker is copied like other files.
             Some(own) if target.commits_by_marker() => Marker::Own(files.remove(own).read_short()?),
             None if needs_one() => Marker::Own(Vec::new()),
             _ => Marker::Other,
         };
-        // A marker within, of a step or an item, says that all files beside it are there.
+        // Copy the marker of a step or item last: it says that all files beside it are complete.
         files.sort_by(|a, b| {
             let key = |file: &SourceFile| (file.is_marker(), file.transfer.name.clone());
             key(a).cmp(&key(b))
@@ -241,7 +241,7 @@ fn files_of_steps(root: &Location, target: &Location) -> Result<Vec<SourceFile>>
         let marker = format!("{name}/{MARKER}");
         let is_marked = step.iter().any(|file| file.transfer.name == marker);
         if is_step && root.commits_by_marker() && !is_marked {
-            // A save that never ended.
+            // These files belong to a save that did not finish.
             continue;
         }
         if is_step && target.commits_by_marker() && !is_marked {

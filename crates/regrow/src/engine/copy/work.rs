@@ -49,7 +49,7 @@ impl<'a> Copying<'a> {
         self.options.monitor.enter(Stage::Copy);
         let numbered = || plan.files.iter().enumerate();
         if plan.kind != Target::Folder {
-            // In their order: the last makes the checkpoint.
+            // Copy in order: the last file commits the checkpoint.
             return numbered().try_for_each(|(at, file)| self.one(at, file));
         }
         let is_large = |file: &SourceFile| file.transfer.len_bytes > PIECE_LEN_BYTES;
@@ -57,7 +57,7 @@ impl<'a> Copying<'a> {
             self.one(at, file)?;
         }
         let is_small = |(_, file): &(usize, &SourceFile)| !file.is_marker() && !is_large(file);
-        // Twice its length: what is read back lies in memory too.
+        // The cost is twice the length, because the bytes read back lie in memory too.
         let cost = |(_, file): &(usize, &SourceFile)| 2 * file.transfer.len_bytes;
         for_each_parallel(
             self.threads,
@@ -82,7 +82,7 @@ impl<'a> Copying<'a> {
                 if is_same {
                     self.reused_bytes.fetch_add(len_bytes, Ordering::Relaxed);
                     self.transfer.finished(at, digest, is_verified)?;
-                    // What was read for this has been counted; what was not counts as done.
+                    // Bytes read for the comparison were already counted; count the rest as done.
                     let was_read = is_verified && !is_proven;
                     return monitor.advance(if is_verified && !was_read { 2 * len_bytes } else { len_bytes });
                 }

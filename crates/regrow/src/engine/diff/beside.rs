@@ -30,7 +30,7 @@ pub(super) fn compare(
 ) -> Result<()> {
     let of = |checkpoint: &Checkpoint| checkpoint.reader().standing().items.map(|items| items.is_whole);
     let is_in_memory = [a, b].iter().any(|checkpoint| checkpoint.path().as_os_str().is_empty());
-    // Of one item, and of a pytree in memory, there are leaves alone.
+    // A single item and a pytree in memory have only leaves to compare.
     match (of(a), of(b)) {
         (Some(false), _) | (_, Some(false)) | (None, None) => return Ok(()),
         _ if is_in_memory => return Ok(()),
@@ -88,7 +88,7 @@ fn beside(
         report.findings.push(DiffFinding { side, error });
     }
     for (name, value) in [("metrics", &about.metrics), ("metadata", &about.custom_metadata)] {
-        // Numbers are compared as numbers: two writers may spell them differently.
+        // Compare numbers as numbers: two writers may spell one number differently.
         let text = value.as_ref().map(ToString::to_string);
         beside.extend(text.map(|text| (path(&[name]), text.into())));
     }

@@ -197,7 +197,7 @@ impl<'c> Comparison<'c> {
             job.is_sealed = is_sealed(self.a, pair.a.leaf) || is_sealed(self.b, pair.b.leaf);
             let (a, b) = (&*pair.once(pair.a), &*pair.once(pair.b));
             if pair.check_claims().is_err() {
-                // It says so when its turn comes.
+                // The job itself reports the refused claim.
                 jobs.push(job);
                 continue;
             }
@@ -216,7 +216,8 @@ impl<'c> Comparison<'c> {
             ));
             job.cost_bytes = working.saturating_add(step.saturating_mul(per_element));
             let job_elements = match job.is_sealed {
-                // Its checksum is checked while it is read front to back.
+                // One job reads all of the leaf, because the checksum needs the leaf from front to
+                // back.
                 true => total.max(1),
                 false => pieces::job_elements(step),
             };
@@ -304,7 +305,7 @@ impl<'c> Comparison<'c> {
         loop {
             self.options.monitor.check()?;
             let run = (first, step.min(end - first));
-            // Small leaves are one piece.
+            // A small leaf is one part.
             let piece_a = match small_a {
                 Some(bytes) => Ok(bytes),
                 None => pair.a.read(a, run, &mut of_a),
@@ -323,7 +324,7 @@ impl<'c> Comparison<'c> {
             };
             let read_bytes = (piece_a.len() + piece_b.len()) as u64;
             let piece_b = if job.is_same_file { piece_a } else { piece_b };
-            // If only equality is asked for, equal bytes need no more work.
+            // If `equality_only` is set, equal bytes need no more work.
             if !self.options.equality_only || a.dtype != b.dtype || piece_a != piece_b {
                 distance.update(first, piece_a, piece_b)?;
             }
@@ -417,7 +418,7 @@ impl Outcomes {
         match (self.outcomes.get_mut(&pair), outcome) {
             (None, outcome) => drop(self.outcomes.insert(pair, outcome)),
             (Some(Outcome::Failed(known)), Outcome::Failed(more)) => {
-                // The first of each side is enough: the next part of the leaf fails for the same
+                // Keep only the first error of each side: other parts of the leaf fail for the same
                 // reason.
                 for (side, error) in more {
                     if !known.iter().any(|(other, _)| *other == side) {

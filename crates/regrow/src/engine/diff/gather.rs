@@ -53,7 +53,7 @@ pub(super) fn report(
         let Some(outcome) = outcome else { continue };
         report.counts.add(status, 1);
         let (distance, is_same_file) = match outcome {
-            // Where a read ended at the first difference, there is no distance to tell of.
+            // With `equality_only` the read ends at the first difference, so there is no distance.
             Outcome::Numbers { distance, is_same_file } => {
                 (Some(distance).filter(|_| !options.equality_only), is_same_file)
             }

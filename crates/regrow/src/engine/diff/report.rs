@@ -220,7 +220,7 @@ impl DiffReport {
                 0 => distance.max_abs(),
                 _ => Some(f64::INFINITY),
             });
-            // Of those that were compared as numbers the distance decides.
+            // Leaves compared as numbers are sorted by their distance.
             let form =
                 if matches!(leaf.status, LeafStatus::Values) { LeafStatus::Dtype } else { leaf.status };
             (form, far.unwrap_or(0.0))

@@ -35,7 +35,7 @@ impl ItemsSave {
         }
         let written = match self.session.as_ref().is_none_or(|session| session.rank() == 0) {
             true => self.take_lent(),
-            // On a disk all have written into the same folders.
+            // On a disk all processes have written into the same folders.
             false if self.publication.local_folder().is_some() => self.take_lent(),
             false => Ok(()),
         };
@@ -131,7 +131,7 @@ fn write_rest(
         Rest::Marker => return publication.write(COMMIT_SUCCESS_FILE, marker.as_bytes()),
         Rest::All => {}
     }
-    // As Orbax. In a bucket each folder needs its marker to be read by itself.
+    // Orbax marks items in the same cases. In a bucket a reader of one item needs its marker.
     let marks_items = !v1 || of_step || publication.local_folder().is_none();
     let is_item =
         |item: &str| marks_items && item != WHOLE && !state.marked.iter().any(|marked| marked == item);
@@ -158,7 +158,7 @@ fn write_rest(
         ..CheckpointMetadata::default()
     };
     write(CHECKPOINT_METADATA_FILE, &about.to_json()?)?;
-    // What is Orbax' own has no other files than Orbax writes: its handlers say what the items are.
+    // The handlers describe all items of a checkpoint that has only Orbax' files.
     let has_handlers = state.handlers.iter().all(|(_, handler)| handler.is_some());
     let is_said = has_handlers && (v1 || state.noted.is_all_of_orbax());
     if let Some(record) = state.noted.record().filter(|_| !is_said) {

@@ -111,8 +111,7 @@ pub struct ItemsOptions {
 /// ```
 #[derive(Debug)]
 pub struct ItemsSave {
-    // Before the session: what was begun is removed before the others are told that this process
-    // has left.
+    // Drop order: the publication removes its files before the session tells others of the end.
     publication: Box<dyn Publication>,
     session: Option<Session>,
     at: Location,
@@ -354,8 +353,7 @@ impl ItemsSave {
     pub fn fail(&self, error: Error) {
         self.has_failed.store(true, Ordering::Release);
         if let Some(session) = &self.session {
-            // The error is the caller's to raise; the others may have been told of another one
-            // before.
+            // The caller returns its own error, even if the others heard of another one before.
             let _ = session.agree::<()>("item", Err(error));
         }
     }
@@ -444,7 +442,7 @@ impl ItemsSave {
     /// Notes the item of a name, and its handler unless there is one.
     fn note(&self, name: &str, handler: Option<&str>) {
         let item = name.split('/').next().unwrap_or(name);
-        // Only the item's own handler knows the files deeper in the item.
+        // Only the handler of the whole item knows files deeper in the item.
         let handler = handler.filter(|_| item == name).map(str::to_owned);
         let mut state = self.state();
         match state.handlers.iter_mut().find(|(known, _)| known == item) {

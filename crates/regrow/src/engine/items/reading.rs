@@ -42,7 +42,8 @@ impl Checkpoint {
             ..OpenOptions::default()
         };
         let opened = open_with(self.location(), &options);
-        // Before it was opened or after: what has the place now may be of another save.
+        // If the checkpoint was replaced before or after the opening, the item may be of another
+        // save.
         if self.is_replaced() { Err(self.was_replaced()) } else { opened }
     }
 

@@ -34,7 +34,7 @@ impl ItemsSave {
         let at = if name == WHOLE { self.at.clone() } else { self.at.join(name) };
         let part = match format.target(&at, &own) {
             Target::Folder if name == WHOLE => {
-                // What regrow.json has a checksum of is the layout's to write.
+                // The layout regrow writes the marker itself, because regrow.json has its checksum.
                 let has_checksums = matches!(own.layout, Layout::Regrow(_));
                 self.state().rest = if has_checksums { Rest::Nothing } else { Rest::Marker };
                 Within::folder(whole, name, if has_checksums { &[] } else { &[COMMIT_SUCCESS_FILE] })
@@ -47,7 +47,8 @@ impl ItemsSave {
                 .help("save it by a save of its own"));
             }
             Target::Folder => {
-                // What regrow.json has a checksum of stays.
+                // Orbax leaves files of the whole out; regrow keeps all files that regrow.json
+                // records.
                 let left_out = if matches!(own.layout, Layout::Orbax(_)) { OF_THE_WHOLE } else { &[] };
                 if matches!(own.layout, Layout::Regrow(_)) {
                     self.state().marked.push(name.to_owned());
@@ -115,14 +116,14 @@ impl ItemsSave {
     fn own_options(&self, name: &str, options: &SaveOptions) -> SaveOptions {
         let layout = match &options.layout {
             layout if name == WHOLE => layout.clone(),
-            // The marker and the item are those of the whole.
+            // The whole writes the marker and the item metadata.
             Layout::Orbax(orbax) => Layout::Orbax(OrbaxOptions { v1: false, ..orbax.clone() }),
             other => other.clone(),
         };
         let has_record = |at: &Location| at.join(manifest::FILE_NAME).is_file();
         let in_base = |base: &Location| if name == WHOLE { base.clone() } else { base.join(name) };
         let base = match (&options.base, &self.base) {
-            // The item of a checkpoint of items.
+            // The base is an item of a checkpoint of items, or else the checkpoint itself.
             (Some(base), _) => Some(Some(in_base(base)).filter(has_record).unwrap_or_else(|| base.clone())),
             (None, Some(base)) if matches!(layout, Layout::Regrow(_)) && options.compression.is_none() => {
                 Some(in_base(base)).filter(has_record)

@@ -102,8 +102,8 @@ impl<'r> Plan<'r> {
         let mut steps = Vec::with_capacity(order.len());
         for leaf in order {
             let Some(info) = infos.get(leaf) else { continue };
-            // Paths of all leaves would take longer than opening: they are for a cast's patterns,
-            // and for the one error.
+            // Only patterns of a cast and one error need paths. Paths of all leaves would take
+            // longer than opening.
             let step = planner.step(leaf, info, is_given(leaf));
             steps.push(step.map_err(|error| error.at_leaf(&checkpoint.tree().path_of(leaf)))?);
         }

@@ -165,8 +165,8 @@ impl Checkpoint {
         let how = ReadOptions { verified: !options.unverified, direct: true };
         let named = |leaf, error: Error| error.at_leaf(&self.tree().path_of(leaf));
         fill(blocks, how, Some(&options.monitor), named)?;
-        // What keeps one thread long comes first, so that the others do not wait for it at the end;
-        // the rest in the order of the disk.
+        // Read long bands first, so that the other threads do not wait for them at the end. The
+        // other bands follow in disk order.
         bands.sort_by_key(|band| Reverse(band.is_long()));
         let wanted_bytes: u64 = bands.iter().map(|band| band.out.len() as u64).sum();
         let threads_min = if wanted_bytes < BAND_LEN_BYTES { 1 } else { THREADS_MIN };

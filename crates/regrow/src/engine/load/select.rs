@@ -40,7 +40,7 @@ impl Checkpoint {
 
     /// What a leaf is to be cast to.
     pub(super) fn cast_of(&self, leaf: usize, info: &LeafInfo, options: &LoadOptions) -> Option<Dtype> {
-        // Paths are made for patterns alone.
+        // Only patterns need paths.
         let path = if options.cast.is_empty() { None } else { self.paths().get(leaf) };
         path.and_then(|path| options.cast_for(path, &info.kind, info.dtype))
     }

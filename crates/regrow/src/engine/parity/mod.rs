@@ -136,7 +136,7 @@ pub(super) fn put(
     let file = &place.file;
     let index = made.index;
     standing.put(SideFile { file, bytes: &index, with: Some(&blocks) }, || {
-        // In a bucket the end of the file is the commit.
+        // In a bucket the end of the upload is the commit.
         writer.finish()?;
         publication.commit()?;
         file.parent().store().put(file.name().as_encoded_bytes(), index.clone().into())
@@ -202,7 +202,7 @@ fn open_and_remove(at: &Location, options: &ParityOptions) -> Result<ParityRepor
     };
     match open(at, options.step) {
         Ok(checkpoint) => remove(&part_of(at, &checkpoint)),
-        // Parity that is all that is left goes, too.
+        // Remove the parity even if the checkpoint itself is gone.
         Err(_) if options.step.is_none() && has_any(at) => remove(at),
         Err(error) => Err(error),
     }
@@ -214,7 +214,7 @@ fn open_and_remove(at: &Location, options: &ParityOptions) -> Result<ParityRepor
 /// What the storage says.
 fn remove(at: &Location) -> Result<ParityReport> {
     let ParityPlace { place, blocks } = ParityPlace::of(at);
-    // The index goes first: blocks without it are only room on the disk.
+    // Remove the index first: blocks without an index only take space.
     let files: Vec<&Location> = [&place.file, &blocks].into_iter().filter(|file| file.is_file()).collect();
     let has_changed = !files.is_empty();
     take_away(files)?;
@@ -250,8 +250,7 @@ impl ParityOfSave {
         let place = ParityPlace::of(&at).place;
         let files = files_of(&at, &place, self.layout)?;
         let mut writer = publication.writer(BLOCKS_FILE_NAME, 0, 0)?;
-        // The place of the blocks is no part of what they are made of: they have their name
-        // already.
+        // The blocks already have their name, so they are no input of themselves.
         let made = Made::of(files, self.layout, ratio, &place, &mut writer, &Monitor::new())?;
         writer.finish()?;
         publication.write(FILE_NAME, &made.index)?;
@@ -266,10 +265,9 @@ impl ParityOfSave {
     pub fn after(self, at: &Location) -> Result<()> {
         let Some(ratio) = self.ratio else { return Ok(()) };
         let make = || put(at, self.layout, ratio, &Monitor::new(), &Standing::now(at));
-        // Where another save has followed, its parity may have gone with this one.
+        // A save that replaced this checkpoint may have removed the new parity.
         match Retries::until_unreplaced(make) {
-            // Another save has followed this one, and what lies beside its checkpoint is its own
-            // matter.
+            // Another save has replaced this checkpoint, and that save owns the side files.
             Err(error) if error.kind() == ErrorKind::Replaced => Ok(()),
             put => put.map(drop).map_err(|error| {
                 error.help("the checkpoint was saved, and got no parity: `regrow parity` tries again")

@@ -105,7 +105,7 @@ impl Run {
             move |file| {
                 let start = file.range.start.max(offset_bytes);
                 let len = file.range.end.min(end) - start;
-                // `len_bytes` is that of memory.
+                // `len_bytes` means the length in memory.
                 Part {
                     file,
                     offset_bytes: start - file.range.start,

@@ -60,8 +60,7 @@ pub(super) fn write_blocks(
         .map(|first| Group { first, count: count_max.min(stripes - first) });
     let mut checksums = vec![0; geometry.blocks() as usize];
     let mut parity_checksums = Vec::with_capacity(geometry.all_parity_blocks() as usize);
-    // What a group has worked in, the next one works in: memory that is new costs as much as the
-    // code.
+    // Groups reuse their buffers, because new memory costs as much time as the code.
     let idle = Mutex::new(Vec::new());
     map_ordered(
         thread_count(),
@@ -161,7 +160,8 @@ fn read_rows<'w>(
             }
             None => 0..0,
         };
-        // What a stripe has not is zeros, and not what the group before had.
+        // Fill the missing part of a stripe with zeros: the reused buffer holds bytes of another
+        // group.
         let (row, none) = row.split_at_mut((bytes.end - bytes.start) as usize);
         none.fill(0);
         reader.read(bytes.start, row)?;

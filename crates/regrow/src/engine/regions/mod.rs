@@ -108,7 +108,7 @@ impl Checkpoint {
                 _ => others.push((place, &mut **out)),
             }
         }
-        // What the caller has not touched yet has no pages; the others stay as they are.
+        // Make pages only for memory that the caller has not touched yet.
         let pages = Pages::of_all(firsts.iter().map(|out| &**out));
         let slices = firsts.iter_mut().map(|out| &mut **out).collect();
         pages.made_during(|| self.watch_regions(&distinct.first, slices, options))?;

@@ -48,7 +48,7 @@ pub(super) fn read_raw<'e>(
 ) -> Result<()> {
     let mut window = Window { outs, spans: Vec::new(), copies: Vec::new(), how, monitor, named };
     for leaf in leaves {
-        // What a record puts at the same bytes as the leaf before it is read on its own.
+        // If a record places two leaves at the same bytes, read each leaf on its own.
         let is_behind = |last: &Span<'_>| {
             !std::ptr::eq(last.checked.table, leaf.checked.table) || last.end() <= leaf.offset_bytes
         };
@@ -113,7 +113,7 @@ impl<'e, N: Fn(usize, Error) -> Error + Sync> Window<'_, '_, 'e, N> {
         for (region, out) in &leaf.regions {
             streams.push((region.runs(leaf.shape, leaf.dtype)?, *out));
         }
-        // The next run of each region, the foremost first.
+        // A heap of the next run of each region; the lowest offset is first.
         let mut heads = BinaryHeap::with_capacity(streams.len());
         let next = |streams: &mut [(Runs, usize)], stream: usize| {
             let (runs, _) = streams.get_mut(stream)?;
@@ -122,7 +122,7 @@ impl<'e, N: Fn(usize, Error) -> Error + Sync> Window<'_, '_, 'e, N> {
         for stream in 0..streams.len() {
             heads.extend(next(&mut streams, stream));
         }
-        // What was read last, as far as other runs may begin in it.
+        // Spans read before, as far as later runs may overlap them.
         let mut known: VecDeque<Span<'e>> = VecDeque::new();
         while let Some(Reverse((offset_bytes, stream, at, len_bytes))) = heads.pop() {
             heads.extend(next(&mut streams, stream));
@@ -137,8 +137,8 @@ impl<'e, N: Fn(usize, Error) -> Error + Sync> Window<'_, '_, 'e, N> {
             while known.front().is_some_and(|known| known.end() <= span.offset_bytes) {
                 known.pop_front();
             }
-            // Known spans follow each other without a gap from where this one begins: a run that
-            // began no later reached to the end of the last of them.
+            // Known spans follow each other without a gap, because runs come in the order of their
+            // offsets.
             for source in &known {
                 if span.len_bytes == 0 {
                     break;
@@ -201,7 +201,7 @@ impl<'e, N: Fn(usize, Error) -> Error + Sync> Window<'_, '_, 'e, N> {
     }
 
     fn read_all(&mut self) -> Result<()> {
-        // What of each destination has not been handed out, and where in it that begins.
+        // For each destination: the start and the bytes of the part not yet handed out.
         let mut rests: Vec<(usize, &mut [u8])> = self.outs.iter_mut().map(|out| (0, &mut **out)).collect();
         let mut wanted = Vec::with_capacity(self.spans.len());
         for span in self.spans.drain(..) {

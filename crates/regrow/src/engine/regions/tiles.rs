@@ -240,7 +240,7 @@ fn read_shared(reader: &dyn Reader, tiles: &Tiles<'_>, parts: &mut [(Region, &mu
     let pieces = Pieces::grid(Grid::of_chunks(shape, &tile)?);
     let wanted = Wanted::of_regions(parts.iter().map(|(region, _)| region.clone()))?;
     let plan = plan(&pieces, &wanted)?;
-    // The part that a region of the plan is read for, and those that are the same.
+    // Each region of the plan is read for its first part; equal parts are copied.
     let mut first = vec![None; wanted.regions().len()];
     let mut equal = Vec::new();
     for (part, &number) in wanted.region_of().iter().enumerate() {
@@ -276,7 +276,7 @@ fn read_tile<'p>(
     steps: impl Iterator<Item = (&'p Step, usize)>,
     parts: &mut [(Region, &mut [u8])],
 ) -> Result<()> {
-    // Where the steps are in the array.
+    // The positions of the steps in the array.
     let mut placed = Vec::new();
     for (step, part) in steps {
         let Some((region, _)) = parts.get(part) else { continue };

@@ -40,7 +40,7 @@ pub(super) fn heal(
         found.filter_map(Result::transpose).collect()
     };
     let heal_all = |found: &[Summed], of_markers: bool, report: &mut RepairReport| -> Result<()> {
-        // What is there now is what the checksums are of: to read all of it may take long.
+        // Take the guards first: reading all files of the checkpoint may take long.
         let guards = found.iter().map(|summed| guard.over(&summed.folder, summed.names()));
         let guards: Vec<Guard<'_>> = guards.collect::<Result<_>>()?;
         let mut all = found.iter().zip(&guards);
@@ -48,10 +48,10 @@ pub(super) fn heal(
     };
     let whole = find(vec![at.clone()])?;
     heal_all(&whole, false, report)?;
-    // The record of the whole may have brought back those of its items.
+    // Healing the whole may have restored the records of its items.
     let items = find(parts_of(at)?.into_iter().filter(|part| !part.is_same(at)).collect())?;
     heal_all(&items, false, report)?;
-    // A marker says that all else is there, the items, too.
+    // Heal the markers last: a marker says that all other files and items are complete.
     heal_all(&items, true, report)?;
     heal_all(&whole, true, report)?;
     let found: Vec<Summed> = whole.into_iter().chain(items).collect();
@@ -162,7 +162,7 @@ impl Summed {
     /// Those of a seal, else those that the layout has; `None` if there are none.
     fn find(at: &Location, from: &Location) -> Result<Option<Self>> {
         let seal = match Seal::found(at) {
-            // One that covers a folder around the checkpoint is the seal of that one.
+            // A seal that covers a folder around the checkpoint belongs to that folder.
             Ok(seal) => seal.filter(|seal| seal.place.file.is_same(&Place::of(at).file)),
             Err(error) if is_damage(&error, at) => None,
             Err(error) => return Err(error),
@@ -348,7 +348,8 @@ impl<'s> Healing<'s> {
     fn fill(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         let (mut at, mut left) = (offset_bytes, out);
         while !left.is_empty() {
-            // The damaged block that holds this byte, else everything up to the next one.
+            // The damaged block that holds this byte, or else all bytes up to the next damaged
+            // block.
             let holding = self.damage.range(..=at).next_back().filter(|(_, (end, _))| at < *end);
             let next = self.damage.range(at..).next().map(|(start, _)| *start);
             let (origin, end) = match holding {

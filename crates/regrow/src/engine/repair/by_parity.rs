@@ -114,7 +114,7 @@ fn prove(at: &Location, parity: &Parity, before: &Damage, lost: usize) -> Result
     if after.len() <= lost && after.is_subset(&before.data) {
         return Ok(());
     }
-    // A save that replaces files removes their parity first.
+    // A save that replaces files removes their parity first, so other parity shows such a save.
     if let Ok(now) = Parity::find(at)
         && now.is_none_or(|now| now.document.block_crc32 != parity.document.block_crc32)
     {

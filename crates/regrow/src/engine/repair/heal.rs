@@ -182,7 +182,7 @@ impl Heal<'_, '_> {
         let error = |range: Range<u64>| {
             let start = range.start.max(file.range.start) - file.range.start;
             let end = range.end.min(file.range.end) - file.range.start;
-            // Which of the files in one block is damaged, its checksum does not say.
+            // If files share a block, its checksum does not say which of the files is damaged.
             let is_shared = range.start < file.range.start || range.end > file.range.end;
             let are = if is_shared { "may be" } else { "are" };
             Error::corrupt(format!(
@@ -240,7 +240,7 @@ impl Heal<'_, '_> {
         while at < end {
             let blocks = self.geometry.blocks_of(at..end);
             let block = blocks.start;
-            // Good blocks are read together, up to the next damaged one.
+            // Read good blocks together, up to the next damaged block.
             let next_bad = bad.range(blocks).next().copied();
             let to = match next_bad {
                 Some(next) if next == block => self.geometry.range(block).end.min(end),

@@ -28,13 +28,13 @@ impl Parity {
             if !at.blocks.is_file() && !at.place.file.is_file() {
                 return Ok(None);
             }
-            // A save may have written it after the look.
+            // A save may have written the index after the first look.
             copies = Copies::read(&at)?;
         }
         let Copies { own, behind } = copies;
         let parsed = |bytes: Option<Vec<u8>>| bytes.map(|bytes| ParityDocument::parse(&bytes));
         let (behind, own) = (parsed(behind), parsed(own));
-        // Two who have made it at the same time may each have written one of them.
+        // Two processes that made parity at the same time may each have written one of the copies.
         let is_index_whole = match (&behind, &own) {
             (Some(Ok(behind)), Some(Ok(own))) => behind.is_of_same_parity(own),
             _ => false,

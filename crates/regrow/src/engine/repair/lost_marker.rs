@@ -62,7 +62,7 @@ pub(super) fn put_back(
                 report.lost.retain(|error| !is_about(error, &file.describe()));
                 write(LostMarker { folder, marker }, report)?;
             }
-            // What has healed the rest may have said so.
+            // An earlier stage may have reported the loss already.
             Some(_) if report.lost.iter().any(|error| is_about(error, &file.describe())) => {}
             Some(reason) => report.lost.push(not_put_back(file, Some(&reason))),
         }
@@ -83,7 +83,7 @@ fn reason_against(
     };
     let said = |error: &Error| Error::corrupt(error.to_string());
     let lost = report.lost.iter().find(is_of_others).map(said);
-    // Of what a check would write nothing can be read.
+    // A check writes nothing, so the files that it would write cannot be verified.
     if report.is_check && !(report.recovered.is_empty() && report.healed.is_empty()) {
         return Ok(lost);
     }

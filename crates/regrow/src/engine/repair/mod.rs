@@ -240,12 +240,13 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     let guard = Guard::of(&part, !options.check)?;
     at.storage().check_finished(&part)?;
     let repaired = repair_found(at, found, options, &guard, report);
-    // The findings may be of either. A file of its own is another one when it has been healed.
+    // The findings may mix two checkpoints. A healed single file has a new identity, so it is not
+    // checked.
     if part.is_folder() {
         guard.check_folder()?;
     }
     match repaired {
-        // Another process removed the files while they were read.
+        // Another process removed the files during the read.
         Err(error) if error.kind().is_of_content() && identity(&part).is_none() && is_gone(&part) => {
             Err(replaced(&part))
         }
@@ -267,15 +268,15 @@ fn repair_found(
         (None, Some(from)) => by_checksums::heal(&part, from, options, guard, &mut report)?,
         (None, None) => {}
     }
-    // What the parity brings back need not be made.
+    // If the parity can restore all files, no file is rebuilt.
     if !(options.check && parity.is_some() && report.lost.is_empty()) {
-        // If a record comes from a copy, the files that it records come from there, too.
+        // If a record comes from a copy, the files in this record come from the copy too.
         let rounds = if parity.is_none() && options.from.is_some() { 1 } else { recovered::ROUNDS_MAX };
         recovered::recover(&part, rounds, options, guard, &proof, &mut report)?;
     }
     if let (None, Some(from), false) = (&parity, &options.from, report.recovered.is_empty() || options.check)
     {
-        // Rebuilt files may tell what the rest should be.
+        // Rebuilt files may hold the checksums of the other files.
         report.lost.clear();
         report.notes.retain(|note| note != by_checksums::NO_CHECKSUMS);
         report.bytes = 0;
@@ -294,7 +295,7 @@ fn repair_found(
         (report.findings, is_proved) = findings(&part, options)?;
     }
     if let (Some(parity), false) = (&parity, report.recovered.is_empty()) {
-        // What is there now is not what the parity was made of.
+        // Rebuilt files differ from the files that the parity was made of.
         let whole = if is_proved { whole_all_the_same(&part, &report, options)? } else { BTreeSet::new() };
         let is_there =
             |file: &Path| whole.contains(file) || report.recovered.iter().any(|made| made.path == file);
@@ -374,11 +375,11 @@ fn find(at: &Location, options: &RepairOptions) -> Result<Found> {
             Ok(Found { part, parity, unopened: None })
         }
         Err(error) if is_out_of_reach(&error) => Err(error),
-        // A step that cannot be opened may be repaired like anything else.
+        // A folder of steps may be unreadable only because one step is damaged.
         Err(error) => match damaged_step(at, &error) {
             Some(step) => find(&step, &RepairOptions { step: None, ..options.clone() }),
             None if options.step.is_some() => Err(error),
-            // Whether anything can be done, the files say.
+            // The files show later whether a repair is possible.
             None => Ok(Found { part: at.clone(), parity: None, unopened: Some(error) }),
         },
     }
@@ -386,7 +387,7 @@ fn find(at: &Location, options: &RepairOptions) -> Result<Found> {
 
 /// The step that an error of opening a folder of steps is about.
 fn damaged_step(at: &Location, error: &Error) -> Option<Location> {
-    // A folder with item metadata is one checkpoint, with any names of the items.
+    // A folder with item metadata is one checkpoint with any item names.
     if at.first_file(&recovered::OF_ITEMS).is_some() {
         return None;
     }

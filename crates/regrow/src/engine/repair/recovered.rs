@@ -97,7 +97,7 @@ fn files_of(
         let files = match format.recovery().map(|it| it.recover(folder, other)) {
             Some(Ok(files)) => files,
             None => Vec::new(),
-            // What it would be made of is damaged, too.
+            // The files that the layout would rebuild from are damaged too.
             Some(Err(error)) if is_damage(&error, folder) => {
                 add(&mut report.lost, error);
                 Vec::new()
@@ -107,7 +107,7 @@ fn files_of(
         if !files.is_empty() {
             return Ok(files);
         }
-        // The first that knows the folder is the one that reads it.
+        // The first layout that recognises the folder also reads it.
         if format.recognise(folder).unwrap_or(false) {
             break;
         }
@@ -131,7 +131,7 @@ fn write(
 ) -> Result<bool> {
     let mut has_written = false;
     let options = writing.options;
-    // What a check would heal is not there yet.
+    // A check heals nothing, so the files that it would heal are still missing or damaged.
     let is_healed = |file: &formats::RecoveredFile| {
         let path = folder.join(&file.name).describe();
         report.healed.iter().any(|healed| healed.path == path)
@@ -157,7 +157,7 @@ fn write(
             writing.guard.has_written()?;
         }
         match report.recovered.iter_mut().find(|file| file.path == path) {
-            // Rebuilt again, with files that have come back in between.
+            // The file was rebuilt again, from files restored since the last round.
             Some(file) => file.bytes = len_bytes,
             None => report.recovered.push(RecoveredFile { path, bytes: len_bytes, how, is_guess }),
         }

@@ -162,7 +162,7 @@ impl<'r> Restored<'r> {
         })?;
         match found.iter().find(|(block, bytes)| !self.is_good(*block, bytes)) {
             None => Ok(found),
-            // A good block has changed since it was looked at.
+            // A good block has changed since the scan.
             Some((block, _)) => Err(Error::corrupt("a restored block fails its checksum")
                 .in_file(&self.parity.at.blocks)
                 .expected(format_args!("the CRC-32 of block {block}"), "another")

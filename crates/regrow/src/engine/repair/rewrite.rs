@@ -23,11 +23,11 @@ pub(super) fn rewrite_file(
 ) -> Result<()> {
     let target = folder.join(name);
     let publication = target.storage().publish(&target, PublishOptions::of_one_file(&Monitor::new()))?;
-    // What is there now is looked at again behind this, so that it is what was there at first.
+    // After the write the guard checks that the old file is still the file that was read at first.
     let mut writer = publication.single_writer_in_place(len_bytes)?;
     writer.write_with(len_bytes, fill)?;
     if folder.commits_by_marker() {
-        // The end of the object is the commit.
+        // `finish` ends the object, which is the commit.
         guard.check(name)?;
         writer.finish()?;
     } else {

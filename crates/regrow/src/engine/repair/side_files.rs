@@ -21,7 +21,7 @@ pub(super) fn restore(
 ) -> Result<()> {
     for side in [SEAL, SIGNATURE] {
         let (place, theirs) = ((side.place_of)(at), (side.place_of)(from));
-        // Of the checkpoint itself: an item is under the seal of the whole.
+        // An item has no seal of its own: the seal of the whole covers it.
         if !place.file.is_file() || place.covers_folder != theirs.covers_folder {
             continue;
         }
@@ -84,7 +84,7 @@ const SIGNATURE: Side = Side {
     name: "the signature",
     help: "sign the checkpoint again with the key: `regrow sign`",
     place_of: signature::place_of,
-    // It says nothing of how the names begin.
+    // A signature does not record the beginning of the file names.
     renamed: |bytes, _, _| Ok(bytes),
     in_use: signature::of_its_own_keys,
 };

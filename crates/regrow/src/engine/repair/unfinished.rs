@@ -18,7 +18,7 @@ pub(super) fn finish(at: &Location, options: &RepairOptions, report: &mut Repair
             "`regrow rm --unfinished` removes them; if they are all that is left, rename the folder, and repair it under its new name",
         ));
     }
-    // To look is to finish.
+    // The look itself finishes the save, so a check must not look.
     if !options.check && at.storage().finish_unfinished(at)? {
         let note = "a save whose writer had died just before the checkpoint got its name was finished";
         report.notes.push(note.to_owned());

@@ -108,7 +108,7 @@ pub(super) fn part_of(at: &Location, checkpoint: &Checkpoint) -> Location {
 fn unseal(at: &Location, options: &SealOptions) -> Result<SealReport> {
     match open(at, options) {
         Ok(checkpoint) => remove(&part_of(at, &checkpoint)),
-        // A seal that is all that is left goes, too.
+        // Remove the seal even if the checkpoint itself is gone.
         Err(_) if options.step.is_none() && Place::of(at).file.is_file() => remove(at),
         Err(error) => Err(error),
     }
@@ -117,7 +117,7 @@ fn unseal(at: &Location, options: &SealOptions) -> Result<SealReport> {
 fn make(at: &Location, options: &SealOptions) -> Result<SealReport> {
     let checkpoint = open(at, options)?;
     let layout = checkpoint.description().layout.clone();
-    // Of items some may be in other layouts, or no pytrees.
+    // Items may use other layouts or be no pytrees, so they need a seal in any case.
     if layout == DEFAULT_LAYOUT && checkpoint.reader().standing().items.is_none() {
         let path = checkpoint.path().to_owned();
         return Ok(SealReport { path, file_count: 0, bytes: 0, has_changed: false });
@@ -262,10 +262,9 @@ impl SealOfSave {
             let standing = Standing::now(at);
             write(&place, &document_of(at, &place, self.layout, &Monitor::new())?.0, &standing)
         };
-        // Where another save has followed, its seal may have gone with this one.
+        // A save that replaced this checkpoint may have removed the new seal.
         match Retries::until_unreplaced(seal) {
-            // Another save has followed this one, and what lies beside its checkpoint is its own
-            // matter.
+            // Another save has replaced this checkpoint, and that save owns the side files.
             Err(error) if error.kind() == ErrorKind::Replaced => Ok(()),
             sealed => sealed.map(drop).map_err(|error| {
                 error.help("the checkpoint was saved, and could not be sealed: `regrow seal` tries again")

@@ -86,7 +86,8 @@ pub(super) fn untouched_findings<'r>(
             Err(error) => found.push(error),
         }
     }
-    // All at the speed of the disk; what fails is found again, and named.
+    // Read all ranges at the speed of the disk. The loop below finds the failing blocks again and
+    // names them.
     check_ahead(ranges.iter().cloned(), CheckFor::Verify, None)?;
     for (file, range, _) in &ranges {
         let blocks = file.table.blocks(range.start, range.end).filter(|&block| !file.table.has_passed(block));

@@ -28,7 +28,7 @@ pub(in crate::engine) fn read_under_seal(
     if let Some(seal) = found_for(at, options)? {
         return under(seal, at, options, read);
     }
-    // Which step is opened only its layout knows. Each has a seal and a signature of its own.
+    // Only the layout knows which step it opens. Each step has its own seal and signature.
     let reader = read(at)?;
     let step = step_of(&*reader);
     let seal = step.as_ref().map_or(Ok(None), |step| found_for(step, options))?;
@@ -57,7 +57,8 @@ fn found(at: &Location, options: &OpenOptions) -> Result<Option<Seal>> {
         keys => signature::trusted(at, keys),
     };
     found.map_err(|error| match error.kind() {
-        // It is the first request: what is wrong is the way to the checkpoint, not the seal.
+        // The seal is the first file requested, so the error is about the address of the
+        // checkpoint.
         ErrorKind::Io if at.local_path().is_err() => error.of_file(at),
         _ => error,
     })
@@ -80,7 +81,7 @@ fn under(
     options: &OpenOptions,
     read: &dyn Fn(&Location) -> Result<Box<dyn Reader>>,
 ) -> Result<Box<dyn Reader>> {
-    // Who salvages is told of each leaf that lies in such a file.
+    // Salvage reports each leaf in such a file instead.
     if !options.salvage
         && let Some(first) = seal.misfits()?.into_iter().next()
     {
@@ -89,7 +90,7 @@ fn under(
     let seal = Arc::new(seal);
     match read(&seal.location(at)) {
         Ok(reader) => Ok(Box::new(SealedReader::new(reader, seal, options.salvage)?)),
-        // Some files are read whole to be opened, with array data that may be damaged.
+        // Some layouts read a whole file to open it, and its array data may be damaged.
         Err(error) if options.salvage && seal.signer.is_none() && error.kind().is_of_content() => {
             let unchecked = read(at).and_then(|reader| SealedReader::new(reader, seal, true));
             match unchecked.and_then(|sealed| sealed.check_structure().map(|()| sealed)) {

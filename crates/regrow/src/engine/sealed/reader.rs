@@ -217,7 +217,7 @@ impl Reader for SealedReader {
     }
 
     fn standing(&self) -> Standing<'_> {
-        // Files are opened when they are wanted.
+        // The reader opens a file only when it needs the file, so a replacement can come between.
         Standing {
             has_data_checksums: true,
             reads_open_files: false,

@@ -123,7 +123,7 @@ fn signed_of(at: &Location, layout: &str, monitor: &Monitor) -> Result<Signed> {
 /// The signature that is there, if it is one of the same files.
 fn earlier(at: &Location, signed: &Signed) -> Result<Option<SignatureDocument>> {
     let Some(bytes) = place_of(at).read("the signature")? else { return Ok(None) };
-    // One that cannot be read is replaced, like one of other files.
+    // Replace an unreadable signature, like a signature of other files.
     let document = SignatureDocument::parse(&bytes).ok();
     Ok(document.filter(|document| document.unverified().is_ok_and(|earlier| earlier.has_files_of(signed))))
 }

@@ -116,7 +116,7 @@ fn push_jobs(
         Task::Unknown => return jobs.push(LeafJob { len_bytes: 0, ..whole }),
         Task::Numbers | Task::Histogram | Task::Opaque => {}
     }
-    // A claim that is refused makes one job, which says so.
+    // A refused claim needs one job, which reports the refusal.
     let once = pieces::once(checkpoint, leaf, info);
     if pieces::check_claim(checkpoint, leaf, &once).is_err() {
         return jobs.push(LeafJob { len_bytes: 0, ..whole });
@@ -134,7 +134,7 @@ fn push_jobs(
         jobs.push(LeafJob { first, count, step, is_whole, is_sample, len_bytes, cost_bytes, ..whole });
     };
     match sample_bytes.map(|bytes| (bytes / size).max(1)) {
-        // One checksum is checked while all of it is read; no part of it can be trusted alone.
+        // A leaf with one checksum is read as a whole, because no part of it can be checked alone.
         Some(wanted) if wanted < total && !is_sealed => {
             let blocks = SAMPLE_BLOCKS.min(wanted);
             let count = wanted / blocks;

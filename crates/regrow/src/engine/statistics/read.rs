@@ -78,7 +78,7 @@ impl Found {
     fn add(&mut self, job: &LeafJob, outcome: Outcome) -> Result<()> {
         let Some(own) = self.leaves.get_mut(job.leaf) else { return Ok(()) };
         match outcome {
-            // Of a leaf that failed the other parts say nothing.
+            // If one part of a leaf failed, ignore the other parts.
             _ if own.reading == LeafReading::Failed => {}
             Outcome::Failed(error) => {
                 *own = LeafStatistics { reading: LeafReading::Failed, stats: None };
@@ -145,7 +145,7 @@ fn read_array(
     loop {
         monitor.check()?;
         let run = (first, job.step.min(end - first));
-        // Small leaves are one piece.
+        // A small leaf is one part.
         let piece = match small {
             Some(bytes) => Ok(bytes),
             None => read_elements(checkpoint, job.leaf, info, run, &mut buffer),
