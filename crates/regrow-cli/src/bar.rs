@@ -19,12 +19,13 @@ const TEMPLATE: &str = "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {bi
 #[derive(Debug)]
 pub struct Bar(Arc<OnceLock<Ticking>>);
 
-/// A bar, and what its ticks end with.
+/// A bar, and the channel that ends its ticks.
 #[derive(Debug)]
 struct Ticking(ProgressBar, #[expect(dead_code, reason = "its end is what is told")] Sender<()>);
 
 impl Bar {
-    /// A bar for a piece of work, and the monitor that moves it. `is_wanted` is what the user says.
+    /// Makes a bar for one task, and the monitor that moves the bar. `is_wanted` is false if the
+    /// user wants no bar.
     pub fn new(message: &'static str, is_wanted: bool) -> (Self, Monitor) {
         let shown = Arc::new(OnceLock::new());
         let bar = Self(shown.clone());

@@ -11,7 +11,7 @@ const PROFILE: &str = env!("REGROW_BUILD_PROFILE");
 const COMPILER: &str = env!("REGROW_BUILD_COMPILER");
 const COMMIT: &str = env!("REGROW_BUILD_COMMIT");
 
-/// What `regrow --version` prints behind the name.
+/// The text that `regrow --version` prints after the name.
 pub static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
     let urls: Vec<String> = schemes().map(|scheme| format!("{scheme}://")).collect();
     format!(
@@ -20,11 +20,11 @@ pub static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The same in a line.
+/// The build on one line.
 pub const SUMMARY: &str =
     concat!(env!("CARGO_PKG_VERSION"), ", ", env!("REGROW_BUILD_PROFILE"), ", ", env!("REGROW_BUILD_TARGET"));
 
-/// The same for programs.
+/// The build as JSON, for programs.
 pub fn as_json() -> Value {
     json!({
         "version": VERSION,

@@ -13,13 +13,13 @@ use crate::out;
 pub enum Exit {
     /// Nothing to complain about.
     Fine = 0,
-    /// The command ran, and what it looked at is damaged or different.
+    /// The command ran, and found damage or differences.
     FoundWrong = 1,
     /// The command line makes no sense for this checkpoint, or at all.
     WrongUsage = 2,
     /// There was nothing that could be read.
     CouldNotRead = 3,
-    /// Nothing wrong was found, and nothing says that what was looked at is what was written.
+    /// Nothing wrong was found, but no checksum covers all bytes.
     NotKnown = 4,
 }
 
@@ -47,7 +47,7 @@ impl Failure {
         }
     }
 
-    /// Says on stderr what happened.
+    /// Prints the failure on stderr.
     pub fn report(&self, as_json: bool) {
         match self {
             Self::Engine(error) | Self::Usage(error) => report(error, as_json),

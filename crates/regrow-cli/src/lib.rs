@@ -375,8 +375,8 @@ fn suggest_command(usage: &mut clap::Error) {
 /// Runs the command, and gives the number to end the process with. The first argument is the name
 /// of the program.
 ///
-/// Stdout, stderr and stdin are those of the process, past what a language around it may keep in
-/// buffers of its own.
+/// Uses the stdout, stderr and stdin of the process directly, not the buffers of a language around
+/// it.
 pub fn main(arguments: impl IntoIterator<Item = OsString>, packages: Option<Packages<'_>>) -> u8 {
     signals::ignore_file_size_limit();
     let exit = run_and_report(&arguments.into_iter().collect::<Vec<_>>(), packages);

@@ -38,7 +38,7 @@ pub fn warn(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}{rest}", tint.applied(word, tint != Tint::Plain));
 }
 
-/// What a word means, as a colour.
+/// The meaning of a word, shown as a colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tint {
     /// Nothing in particular.
@@ -74,7 +74,7 @@ pub fn tint(tint: Tint, text: &str) -> Cow<'_, str> {
     tint.applied(text, Look::of_stdout().has_colors)
 }
 
-/// What can be shown.
+/// What the terminal can show.
 #[derive(Debug, Clone, Copy, Default)]
 struct Look {
     /// Columns of the terminal; `None` where there is none.
@@ -109,8 +109,8 @@ pub fn json_line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()>
     writeln!(out)
 }
 
-/// JSON in the style of another formatter, with what is not printable as an escape: `\u202e`. To a
-/// program that is the same text.
+/// JSON in the style of another formatter. Characters that are not printable become escapes
+/// (`\u202e`); a JSON parser reads the same text.
 pub struct Harmless<F>(pub F);
 
 impl<F: Formatter> Formatter for Harmless<F> {
@@ -195,22 +195,21 @@ pub fn columns<const N: usize>(
     table.print(out, indent, align)
 }
 
-/// A longer cell moves the rest of its own row, and of no other: else every row would be as long as
-/// the longest.
+/// A longer cell moves only the rest of its own row, so that other rows stay short.
 const COLUMN_WIDTH_MAX: usize = 160;
 
 /// Columns of text are not made narrower than this to fit a terminal.
 const FITTED_WIDTH_MIN: usize = 16;
 
-/// A table of any length: the text of all its cells in one string, so that a row costs no memory of
-/// its own.
+/// A table of any length. One string holds the text of all cells, so that a row needs no
+/// allocation.
 #[derive(Debug)]
 pub struct Table<const N: usize> {
     text: String,
     cells: Vec<Cell>,
 }
 
-/// Where a cell ends in the text of its table, how wide it is, and its colour.
+/// The end of a cell in the text of its table, its width and its colour.
 #[derive(Debug, Clone, Copy)]
 struct Cell {
     end: usize,
@@ -229,12 +228,12 @@ impl<const N: usize> Table<N> {
         titles.into_iter().for_each(|title| self.tinted(Tint::Title, title));
     }
 
-    /// One more cell; after `N` of them comes the next row.
+    /// Adds a cell; after `N` cells the next row begins.
     pub fn cell(&mut self, value: impl fmt::Display) {
         self.tinted(Tint::Plain, value);
     }
 
-    /// One more cell, of this colour.
+    /// Adds a cell in this colour.
     pub fn tinted(&mut self, tint: Tint, value: impl fmt::Display) {
         let start = self.text.len();
         // Writing to a `String` cannot fail.
@@ -254,7 +253,7 @@ impl<const N: usize> Table<N> {
         self.print_for(Look::of_stdout(), out, indent, align)
     }
 
-    /// The same as lines, each with its line feed; nothing is shortened.
+    /// The table as lines, each with its line feed; no cell is shortened.
     pub fn lines(&self, indent: &str, align: [Align; N]) -> Vec<String> {
         let mut text = Vec::new();
         let look = Look { width: None, ..Look::of_stdout() };
@@ -367,7 +366,7 @@ fn fit<const N: usize>(widths: &mut [usize; N], align: [Align; N], room: usize) 
     }
 }
 
-/// A text without its middle: of a key path both ends tell more.
+/// The text without its middle, because both ends of a key path matter more.
 fn shortened(text: &str, own_width: usize, width: usize) -> String {
     let kept = width.saturating_sub(1);
     let (before, after) = (kept / 2, kept - kept / 2);
@@ -375,7 +374,7 @@ fn shortened(text: &str, own_width: usize, width: usize) -> String {
     chars().take(before).chain(['…']).chain(chars().skip(own_width.saturating_sub(after))).collect()
 }
 
-/// As many words as there is room for.
+/// The first words that fit into the width.
 fn first_words(text: &str, width: usize) -> String {
     let room = width.saturating_sub(2);
     let mut end = 0;

@@ -12,7 +12,7 @@ use regrow::Error;
 use regrow::array::{Region, Shape};
 use regrow::text::counted;
 
-/// What of an array is meant, before its shape is known.
+/// The selected part of an array whose shape is not known yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slice(Vec<Axis>);
 
@@ -23,10 +23,10 @@ enum Axis {
     Dots,
 }
 
-/// A region, and the shape of what it holds once indexed axes are dropped.
+/// A region, and the shape of its elements without the indexed axes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// What to read.
+    /// The region to read.
     pub region: Region,
     /// The shape to show it in.
     pub shape: Shape,
@@ -39,7 +39,7 @@ pub fn split(leaf: &str) -> Option<(&str, &str)> {
 }
 
 impl Slice {
-    /// Parses what stands within the brackets.
+    /// Parses the text within the brackets.
     ///
     /// # Errors
     /// `InvalidArgument` that names the part which makes no sense.
@@ -119,7 +119,7 @@ fn parse_axis(text: &str) -> Result<Axis, Error> {
     }
 }
 
-/// `at` counted from the end where it is negative; `None` if that lies before the start.
+/// `at`, counted from the end if negative; `None` if the result lies before the start.
 fn from_end(at: i64, dim: u64) -> Option<u64> {
     if at < 0 { dim.checked_sub(at.unsigned_abs()) } else { Some(at.unsigned_abs()) }
 }

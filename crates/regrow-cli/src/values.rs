@@ -95,8 +95,8 @@ pub fn write_json(out: &mut impl Write, array: &Array) -> Result<(), crate::exit
     })
 }
 
-/// The extents that are walked. Of an array without elements those up to its first 0, or that 0
-/// alone where there were more than `lists_max` empty lists.
+/// The extents to walk. For an array without elements: the extents up to the first 0, or only that
+/// 0 if there are more than `lists_max` empty lists.
 fn extents(dims: &[u64], lists_max: u64) -> &[u64] {
     let Some(zero) = dims.iter().position(|&dim| dim == 0) else { return dims };
     let leading = dims.get(..zero).unwrap_or_default();
@@ -107,14 +107,14 @@ fn extents(dims: &[u64], lists_max: u64) -> &[u64] {
     }
 }
 
-/// What a walk over an array meets.
+/// An event in a walk over an array.
 #[derive(Debug, Clone, Copy)]
 enum At {
     Open,
     Close,
     /// Left out by a summary.
     Gap,
-    /// By its position in C order.
+    /// An element, by its position in C order.
     Element(u64),
 }
 
@@ -209,7 +209,7 @@ impl Elements {
     }
 }
 
-/// One element cast to a type of eight bytes.
+/// Casts one element to a type of eight bytes.
 fn wide(element: &[u8], from: Dtype, to: Dtype) -> Result<[u8; 8], Error> {
     let mut out = [0; 8];
     cast_bytes(element, from, to, &mut out)?;

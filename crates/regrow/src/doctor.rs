@@ -20,7 +20,7 @@ use crate::options::BUDGET_DEFAULT_BYTES;
 use crate::system::room;
 use crate::threads::thread_count;
 
-/// What a machine has.
+/// The machine.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Machine {
@@ -28,10 +28,10 @@ pub struct Machine {
     pub cores: Option<usize>,
     /// Threads of a save or a load that is not told how many.
     pub threads: usize,
-    /// Memory that can be taken without pushing others out, by what the system and the process's
-    /// group say; `None` where they say nothing.
+    /// Memory that is available without swapping, according to the system and the process's group;
+    /// `None` if neither says.
     pub memory_available_bytes: Option<u64>,
-    /// What a call takes beside the arrays, unless it is told otherwise.
+    /// Memory that a call uses beside the arrays by default.
     pub budget_bytes: u64,
 }
 
@@ -58,16 +58,17 @@ pub struct Disk {
     pub free_bytes: Option<u64>,
     /// All of its room.
     pub total_bytes: Option<u64>,
-    /// How many more files and folders fit on it; `None` where there is no limit, or none is told.
+    /// How many more files and folders fit on the disk; `None` if there is no limit, or the limit
+    /// is unknown.
     pub free_files: Option<u64>,
-    /// Each ability, and whether it is there; an error if nothing can be made in the folder.
+    /// Each ability, and whether the disk has it; an error if the folder is not writable.
     pub abilities: Result<Vec<(Ability, bool)>>,
 }
 
 /// Looks at the file system of a folder.
 ///
 /// # Errors
-/// `NotFound` if there is no such folder; what the file system says.
+/// `NotFound` if there is no such folder; errors of the file system.
 pub fn disk(folder: &Path) -> Result<Disk> {
     let absolute = folder.canonicalize().map_err(|error| Error::io("cannot open", folder, error))?;
     let room = room(&absolute).ok();

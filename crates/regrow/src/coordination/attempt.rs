@@ -35,10 +35,10 @@ use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::store::local::folders::random_name;
 
-/// How long rank 0 waits at the end until the others have read all.
+/// How long rank 0 waits at the end until the others have read everything.
 const END_WAIT: Duration = Duration::from_secs(10);
 
-/// How often to look whether rank 0 has begun another attempt than the one that is there.
+/// How often a process looks whether rank 0 has begun another attempt.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Longest part of the target's name that is in the keys, for people.
@@ -66,8 +66,7 @@ impl MeetingPlace {
         format!("{}/{nonce}", self.0)
     }
 
-    /// Where all processes are when this returns: each in an attempt that rank 0 has begun for all
-    /// of them.
+    /// Returns when all processes are in the same attempt, which rank 0 has begun.
     pub(super) fn meet(
         &self,
         service: Arc<dyn Coordinator>,
@@ -138,8 +137,8 @@ impl MeetingPlace {
         }
     }
 
-    /// Takes part in the attempt that is there; false if it is none of ours: an earlier life of
-    /// this process was in it, or it has failed, or rank 0 leaves it for another one.
+    /// Joins the existing attempt. Returns false if the attempt is not ours: an earlier life of
+    /// this process was in it, it has failed, or rank 0 has left it for another attempt.
     fn enter(&self, exchange: &Exchange, patience: Duration) -> Result<bool> {
         let token = random_name()?.into_bytes().into();
         if exchange.failure()?.is_some() || !exchange.put(&format!("here/{}", exchange.rank()), &token)? {
@@ -165,7 +164,7 @@ impl MeetingPlace {
     }
 }
 
-/// What `current` says.
+/// The content of `current`.
 struct Current {
     nonce: String,
     size: usize,
@@ -176,7 +175,7 @@ impl Current {
         format!("{} {}", self.nonce, self.size).into()
     }
 
-    /// For invalid bytes: an attempt without processes.
+    /// Returns an attempt without processes for invalid bytes.
     fn parse(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
         let (nonce, size) = text.split_once(' ').unwrap_or_default();
@@ -195,7 +194,7 @@ fn plain(name: &OsStr) -> String {
     Path::new(name).to_string_lossy().chars().map(keep).take(NAME_LEN_MAX).collect()
 }
 
-/// Whether a character may be in a key.
+/// Whether a key may contain the character.
 pub(super) fn is_plain(sign: char) -> bool {
     sign.is_ascii_alphanumeric() || matches!(sign, '-' | '_' | '.')
 }

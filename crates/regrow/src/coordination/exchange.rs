@@ -19,17 +19,18 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 
-/// How long the first slice of a wait is, and the longest: so late is a failure seen.
+/// The first and the longest slice of a wait. A process sees the failure of another one at most
+/// this late.
 const SLICES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// What a [`Session`](super::Session) can be told.
+/// The options of a [`Session`](super::Session).
 #[derive(Debug, Clone)]
 pub struct SessionOptions {
     /// How long a process waits for the others in each phase.
     ///
-    /// It begins when this process has come there, so it must be longer than the time by which the
-    /// slowest process is later than the fastest. Who waits for rank 0 waits a little longer, so
-    /// that it is rank 0 who says which rank is missing.
+    /// The time starts when this process reaches the phase, so it must exceed the time by which the
+    /// slowest process trails the fastest. A process that waits for rank 0 waits a little longer,
+    /// so that rank 0 names the missing rank.
     pub timeout: Duration,
     /// Put in front of all keys: processes with another prefix form another group, such as one of
     /// evaluators that restore while others save. Letters, digits, `-`, `_`, `.`.
@@ -38,7 +39,7 @@ pub struct SessionOptions {
     pub monitor: Monitor,
     /// Is told about long waits.
     pub on_wait: Option<OnWait>,
-    /// How long a wait is when it is told first; then again whenever it has become twice as long.
+    /// A wait this long is reported first, and again each time its length has doubled.
     pub tell_after: Duration,
 }
 
@@ -57,13 +58,13 @@ impl Default for SessionOptions {
 /// A wait that goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
-    /// In which phase.
+    /// The phase.
     pub phase: String,
-    /// For which ranks.
+    /// The missing ranks.
     pub missing: Vec<usize>,
-    /// How long by now.
+    /// How long the wait has taken so far.
     pub waited: Duration,
-    /// How long at most.
+    /// How long the wait may take.
     pub timeout: Duration,
 }
 
@@ -79,12 +80,12 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// Who is told about long waits.
+/// Receives reports of long waits.
 #[derive(Clone)]
 pub struct OnWait(Arc<dyn Fn(&Waiting) + Send + Sync>);
 
 impl OnWait {
-    /// Calls `tell`, on whichever thread waits.
+    /// Calls `tell` on the thread that waits.
     pub fn new(tell: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
         Self(Arc::new(tell))
     }
@@ -96,12 +97,12 @@ impl fmt::Debug for OnWait {
     }
 }
 
-/// What is waited for.
+/// The values that a process waits for.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Awaited<'a> {
     /// The value of one rank, under this name.
     Of(usize, &'a str),
-    /// Those of all other ranks, each under `<this name>/<rank>`.
+    /// The values of all other ranks, each under `<this name>/<rank>`.
     OfOthers(&'a str),
 }
 
@@ -155,8 +156,8 @@ impl Exchange {
         timeout.saturating_add((timeout / 4).min(Duration::from_secs(10)))
     }
 
-    /// Tells all others that this attempt has failed, unless one of them was faster. That they
-    /// cannot be told is no error: then their waits end after their time.
+    /// Tells all others that this attempt has failed, unless another process did so first. Errors
+    /// of the service are ignored: the other processes then stop at their time-outs.
     pub(super) fn fail(&self, failure: &Failure) {
         let _ = self.put("failed", &failure.to_bytes());
     }
@@ -239,7 +240,7 @@ impl Exchange {
     }
 }
 
-/// What has been found of what is waited for.
+/// The awaited values that were found so far.
 struct Found<'a> {
     exchange: &'a Exchange,
     awaited: Awaited<'a>,
@@ -268,9 +269,9 @@ impl<'a> Found<'a> {
         Ok(is_there)
     }
 
-    /// Looks at all values that are missing in one call, where the service has one. In between the
-    /// ranks are looked at one by one for as long as the call took, so together they cost no more
-    /// than twice what the better way does.
+    /// Looks for all missing values in one call, if the service has such a call. Between two calls
+    /// it looks for single ranks, for as long as the call took, so both together cost at most twice
+    /// the better way.
     fn look_at_all(&mut self) -> Result<()> {
         let begin = Instant::now();
         if self.next_look.is_none_or(|next_look| begin < next_look) {

@@ -54,7 +54,7 @@ impl Failure {
         serde_json::from_slice(bytes).unwrap_or_else(unreadable)
     }
 
-    /// As those see it who did not fail themselves.
+    /// The failure as an error in the other processes.
     pub(super) fn into_error(self) -> Error {
         let kind = ErrorKind::from_name(&self.kind).unwrap_or(ErrorKind::Io);
         let mut error =
@@ -72,7 +72,7 @@ impl Failure {
     }
 }
 
-/// Why a wait has ended without what was waited for.
+/// The reason why a wait ended without the awaited values.
 #[derive(Debug)]
 pub(super) enum Stop {
     /// This process gave up.
@@ -82,7 +82,7 @@ pub(super) enum Stop {
 }
 
 impl Stop {
-    /// What the others are told.
+    /// The failure that the other processes receive.
     pub(super) fn failure(&self, rank: usize, phase: &str) -> Failure {
         match self {
             Self::Here(error) => Failure::new(rank, phase, error),

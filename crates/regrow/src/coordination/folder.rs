@@ -19,10 +19,10 @@ use crate::location::Location;
 use crate::store::ByteRange;
 use crate::threads::map_ordered;
 
-/// How long to wait before the second look, and how long at most between two, on a disk.
+/// The pause before the second look, and the longest pause between two looks, on a disk.
 const DISK_LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// The same in a bucket, where a look is a request that costs time and money.
+/// The same pauses in a bucket, where each look is a request that costs time and money.
 const BUCKET_LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 /// Values that a thread reads one after the other.
@@ -34,9 +34,9 @@ const THREADS: usize = 16;
 
 /// A coordinator for processes that share nothing but storage.
 ///
-/// It can be any folder that all of them see and no other job uses at that time, also one where an
-/// earlier job was killed. It cannot know which processes live. To gather from N processes costs 2
-/// N requests in a bucket, at rank 0, several at a time.
+/// Any folder works that all processes see and no other job uses at the same time, even after a
+/// killed job. The folder does not show which processes live. In a bucket, gathering from N
+/// processes takes 2 N requests at rank 0, several at a time.
 #[derive(Debug, Clone)]
 pub struct Folder {
     at: Location,
@@ -135,7 +135,7 @@ impl Coordinator for Folder {
     }
 }
 
-/// What all of these begin with.
+/// The common prefix of all names.
 fn shared_beginning(names: &[Vec<u8>]) -> Vec<u8> {
     let Some((first, others)) = names.split_first() else { return Vec::new() };
     let shared = |name: &Vec<u8>| first.iter().zip(name).take_while(|(one, another)| one == another).count();

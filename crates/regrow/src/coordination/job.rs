@@ -11,7 +11,7 @@ use crate::monitor::Monitor;
 /// The processes that save or restore one checkpoint together.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// How they find each other's words.
+    /// The service through which the processes exchange values.
     pub coordinator: Arc<dyn Coordinator>,
     /// How long a process waits for the others in each phase; see [`SessionOptions::timeout`].
     pub timeout: Duration,
@@ -22,13 +22,13 @@ pub struct Job {
 }
 
 impl Job {
-    /// Of a coordinator, with the default time-out and prefix.
+    /// Makes a job with the default time-out and prefix.
     pub fn new(coordinator: Arc<dyn Coordinator>) -> Self {
         let SessionOptions { timeout, prefix, on_wait, .. } = SessionOptions::default();
         Self { coordinator, timeout, prefix, on_wait }
     }
 
-    /// Whether there are other processes.
+    /// Whether the job has other processes.
     pub fn has_others(&self) -> bool {
         self.coordinator.size() > 1
     }
@@ -36,7 +36,7 @@ impl Job {
     /// Begins a [`Session`].
     ///
     /// # Errors
-    /// As [`Session::begin`].
+    /// The errors of [`Session::begin`].
     pub fn begin(&self, target: &Location, purpose: &str, monitor: &Monitor) -> Result<Session> {
         let options = SessionOptions {
             timeout: self.timeout,

@@ -82,33 +82,33 @@ pub trait Coordinator: Debug + Send + Sync {
     /// Which process this is, from 0 on.
     fn rank(&self) -> usize;
 
-    /// How many processes there are.
+    /// The number of processes.
     fn size(&self) -> usize;
 
-    /// Puts a value where there is none: false, and nothing has changed, if there is one. Of
-    /// several callers at once, one gets true; from then on every process gets the value, all of
-    /// it.
+    /// Puts a value if the key has none. Returns false, and changes nothing, if the key has a
+    /// value. Of several callers at once, one gets true; from then on every process gets the
+    /// complete value.
     ///
     /// # Errors
-    /// What the service says.
+    /// Errors of the service.
     fn put_if_absent(&self, key: &str, value: Bytes) -> Result<bool>;
 
     /// The value at the key; waits until there is one. `None` if there is none after that time,
     /// which may be nothing.
     ///
     /// # Errors
-    /// What the service says.
+    /// Errors of the service.
     fn get(&self, key: &str, wait: Duration) -> Result<Option<Bytes>>;
 
-    /// The values at these keys, in their order, as far as one call to the service gives them:
-    /// `None` for what is not there, and for what has to be got alone. No vector at all where the
-    /// service has no such call.
+    /// The values of these keys, in order, from one call to the service. `None` stands for a
+    /// missing value, and for a value that needs its own `get`. Returns no vector if the service
+    /// has no such call.
     ///
-    /// Rank 0 asks for what it gathers from the others: keys in one folder, or one folder deeper,
-    /// whose values are short enough for all of them to fit into a message.
+    /// Rank 0 uses it to gather: all keys are in one folder or one folder deeper, and all values
+    /// together fit into one message.
     ///
     /// # Errors
-    /// What the service says.
+    /// Errors of the service.
     fn get_many(&self, _keys: &[String]) -> Result<Option<Vec<Option<Bytes>>>> {
         Ok(None)
     }
@@ -117,13 +117,13 @@ pub trait Coordinator: Debug + Send + Sync {
     /// them.
     ///
     /// # Errors
-    /// What the service says.
+    /// Errors of the service.
     fn remove(&self, key: &str) -> Result<()>;
 
     /// The ranks that are known to live; `None` if the service cannot know. Does not wait.
     ///
     /// # Errors
-    /// What the service says.
+    /// Errors of the service.
     fn live(&self) -> Result<Option<Vec<usize>>> {
         Ok(None)
     }

@@ -31,14 +31,14 @@ use crate::location::Location;
 const WELL: u8 = 1;
 const FAILED: u8 = 0;
 
-/// How long a verdict may take to be seen by one who was told that it is there.
+/// How long a verdict may take to appear after a process learned that it exists.
 const VERDICT_WAIT: Duration = Duration::from_secs(30);
 
 /// One save or restore of one checkpoint, in which every process of the job takes part.
 ///
-/// Every process goes through the same phases in the same order, each under a name of its own. The
-/// first error of any of them ends the session for all, and so does a process that drops its
-/// session without [`finish`](Self::finish).
+/// Every process runs the same phases in the same order; each phase has its own name. The first
+/// error of any process ends the session for all, and so does a process that drops its session
+/// without [`finish`](Self::finish).
 #[derive(Debug)]
 pub struct Session {
     /// None for a job of one process, which sends no messages.
@@ -53,13 +53,13 @@ impl Session {
     /// Begins to `purpose` (a word, such as `save`) the checkpoint at `target`; returns when all
     /// processes have come.
     ///
-    /// Call it before anything else that may fail, so that no other process waits in vain. After an
-    /// error, or in a process that begins again while others are still in the earlier session,
-    /// calling it again is all there is to do.
+    /// Call it before any other step that may fail, so that no other process waits in vain. Call it
+    /// again after an error, or in a restarted process while others are still in the earlier
+    /// session.
     ///
     /// # Errors
     /// `TimedOut`, with the ranks that have not come or have ended; the first error of another
-    /// process; `Cancelled`; what the service says; `InvalidArgument` for a purpose or a prefix
+    /// process; `Cancelled`; errors of the service; `InvalidArgument` for a purpose or a prefix
     /// that cannot be in a key.
     pub fn begin(
         coordinator: Arc<dyn Coordinator>,
@@ -87,18 +87,18 @@ impl Session {
         self.rank
     }
 
-    /// How many processes there are.
+    /// The number of processes.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// What every process gives, in the order of ranks, on rank 0; `None` on the others, which do
-    /// not wait.
+    /// On rank 0: the values of all processes, in the order of ranks. `None` on the other ranks,
+    /// which do not wait.
     ///
     /// Values may be megabytes. Rank 0 holds all of them.
     ///
     /// # Errors
-    /// As [`begin`](Self::begin); `InvalidArgument` for a phase that there was already.
+    /// The errors of [`begin`](Self::begin); `InvalidArgument` for a phase that there was already.
     pub fn gather(&self, phase: &str, value: Bytes) -> Result<Option<Vec<Bytes>>> {
         let Some(exchange) = self.enter(phase)? else { return Ok(Some(vec![value])) };
         let gathered = self.contribute(exchange, phase, &value);
@@ -108,10 +108,10 @@ impl Session {
         })
     }
 
-    /// What `make` makes on rank 0, in every process. The others do not call it.
+    /// Runs `make` on rank 0 only, and returns its result in every process.
     ///
     /// # Errors
-    /// What `make` says, in every process; as [`gather`](Self::gather).
+    /// Errors of `make`, in every process; errors of [`gather`](Self::gather).
     pub fn broadcast(&self, phase: &str, make: impl FnOnce() -> Result<Bytes>) -> Result<Bytes> {
         let Some(exchange) = self.enter(phase)? else { return make() };
         if self.rank != 0 {
@@ -128,7 +128,7 @@ impl Session {
     /// failure: the process that fails deletes the temporary files.
     ///
     /// # Errors
-    /// That; as [`gather`](Self::gather).
+    /// The agreed error; errors of [`gather`](Self::gather).
     pub fn agree<T>(&self, phase: &str, result: Result<T>) -> Result<T> {
         let Some(exchange) = self.enter(phase)? else { return result };
         let value = result.map_err(|error| self.tell(exchange, phase, error))?;
@@ -143,7 +143,7 @@ impl Session {
     /// Waits until every process has come here.
     ///
     /// # Errors
-    /// As [`agree`](Self::agree).
+    /// The errors of [`agree`](Self::agree).
     pub fn barrier(&self, phase: &str) -> Result<()> {
         self.agree(phase, Ok(()))
     }
@@ -152,7 +152,7 @@ impl Session {
     /// [`receive`](Self::receive); does not wait.
     ///
     /// # Errors
-    /// What the service says; `InvalidArgument` for a phase that there was already.
+    /// Errors of the service; `InvalidArgument` for a phase that there was already.
     pub fn post(&self, phase: &str, value: &Bytes) -> Result<()> {
         let Some(exchange) = self.enter(phase)? else { return Ok(()) };
         let put = exchange.put(&given_by(phase, self.rank), value);
@@ -164,12 +164,12 @@ impl Session {
         Err(self.give_up(exchange, phase, stop))
     }
 
-    /// What the process `rank` has given with [`post`](Self::post); waits for it. A phase may be
-    /// asked for every rank.
+    /// Waits for the value that process `rank` has given with [`post`](Self::post). A phase can be
+    /// received from every rank.
     ///
     /// # Errors
-    /// As [`begin`](Self::begin), with the rank that has not come; `InvalidArgument` if there is no
-    /// such other rank.
+    /// The errors of [`begin`](Self::begin), with the rank that has not come; `InvalidArgument` if
+    /// there is no such other rank.
     pub fn receive(&self, phase: &str, rank: usize) -> Result<Bytes> {
         self.check_goes_on(phase)?;
         if rank >= self.size || rank == self.rank {
@@ -183,8 +183,8 @@ impl Session {
         Ok(values.into_iter().next().unwrap_or_default())
     }
 
-    /// Ends the session in this process. Rank 0 waits a moment for the others, and removes what the
-    /// session has left.
+    /// Ends the session in this process. Rank 0 waits a moment for the others, and removes the
+    /// session's values.
     pub fn finish(self) {
         let is_over = self.is_over.swap(true, Ordering::Relaxed);
         if let Some((place, exchange)) = self.with_others.as_ref().filter(|_| !is_over) {
@@ -211,7 +211,7 @@ impl Session {
         Ok(())
     }
 
-    /// Puts this process's value; on rank 0 waits for those of the others.
+    /// Puts this process's value; rank 0 then waits for the values of the others.
     fn contribute(
         &self,
         exchange: &Exchange,
@@ -238,7 +238,7 @@ impl Session {
         }
     }
 
-    /// Waits for what rank 0 decides.
+    /// Waits for the decision of rank 0.
     fn follow(&self, exchange: &Exchange, phase: &str) -> Result<Bytes> {
         let verdict = verdict_of(phase);
         match exchange.collect(phase, Awaited::Of(0, &verdict), exchange.patience_with_rank_0()) {
@@ -247,7 +247,7 @@ impl Session {
         }
     }
 
-    /// This process gives up; what holds then is the verdict.
+    /// This process gives up; the verdict decides for all.
     fn settle(&self, exchange: &Exchange, phase: &str, stop: Stop) -> Result<Bytes> {
         let failure = stop.failure(self.rank, phase);
         let verdict = [&[FAILED], &failure.to_bytes()[..]].concat().into();
@@ -273,7 +273,7 @@ impl Session {
         Err(Failure::from_bytes(&value).into_error())
     }
 
-    /// This process has an error of its own: it tells the others, and keeps it.
+    /// Tells the others about this process's own error, and returns the error.
     ///
     /// A missing file is the exception. The process that failed first deletes the temporary files,
     /// so its error is the reason.

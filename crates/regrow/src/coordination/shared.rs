@@ -12,20 +12,20 @@ use crate::storage::UNCOMMITTED_MARK;
 use crate::store::ByteRange;
 use crate::store::local::folders::random_name;
 
-/// How long the probe may take to be seen on another machine.
+/// How long the probe may take to appear on another machine.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// How often to look.
+/// The pause between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl Session {
-    /// Finds out whether every process sees what rank 0 writes beside `target`: a small file, which
-    /// is removed again, in the nearest folder above it that there is. To be called before a save,
-    /// when nothing has been written.
+    /// Checks that every process sees what rank 0 writes beside `target`: a small file in the
+    /// nearest existing folder above it, which is removed again. Call it before a save, while
+    /// nothing is written.
     ///
     /// # Errors
-    /// `InvalidArgument` in every process, with the ranks that do not see it; what the storage
-    /// says; as [`gather`](Self::gather).
+    /// `InvalidArgument` in every process, with the ranks that do not see it; errors of the
+    /// storage; errors of [`gather`](Self::gather).
     pub fn shares_storage(&self, target: &Location) -> Result<()> {
         if self.size() == 1 {
             return Ok(());
@@ -63,14 +63,14 @@ impl Session {
     }
 }
 
-/// A file that rank 0 has written, in a folder of its own. Both are removed when this is dropped.
+/// A file of rank 0 in a folder of its own. Dropping the probe removes both.
 struct Probe {
-    /// Where the folder is.
+    /// The folder above the probe.
     above: Location,
     folder: String,
-    /// The name of the file, and what is in it.
+    /// The name of the file, and its content.
     nonce: String,
-    /// How many folders above the target.
+    /// The number of folders up from the target.
     levels: usize,
 }
 
@@ -106,7 +106,7 @@ impl Drop for Probe {
     }
 }
 
-/// Whether this process sees what rank 0 has written.
+/// Whether this process sees the probe of rank 0.
 fn is_seen(target: &Location, probe: &[u8]) -> Result<bool> {
     let probe = String::from_utf8_lossy(probe);
     let mut parts = probe.splitn(3, ' ');

@@ -17,14 +17,14 @@ use crate::error::{Error, ErrorKind, Result};
 
 const LENGTH_LEN_BYTES: usize = size_of::<u64>();
 
-/// What the first parts of all processes take together, beside their keys: a quarter of the longest
-/// message of gRPC.
+/// The total length of the first parts of all processes, without their keys: a quarter of the
+/// longest message of gRPC.
 const FIRST_PARTS_LEN_BYTES: usize = 1 << 20;
 
 /// The least and the most of a value that its first part holds.
 const FIRST_PART_LEN_BYTES: (usize, usize) = (64, 4096);
 
-/// How long a part may take to be seen when a later one has been.
+/// How long a part may take to appear after a later part has appeared.
 const PART_WAIT: Duration = Duration::from_secs(30);
 
 /// The values below `at`.
@@ -87,7 +87,8 @@ impl Values<'_> {
         if value.len() as u64 == len_bytes { Ok(value.freeze()) } else { Err(cut_short(&key)) }
     }
 
-    /// What of a value fits into the first part, beside its length, and into every other.
+    /// How many bytes of a value fit into the first part, beside the length, and into each other
+    /// part.
     fn part_lens_bytes(self) -> (usize, usize) {
         let (least, most) = FIRST_PART_LEN_BYTES;
         let longest = self.service.value_len_max_bytes();

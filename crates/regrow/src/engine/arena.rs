@@ -16,7 +16,8 @@ use memmap2::{MmapMut, MmapOptions};
 use crate::bytes::pages::{LARGE_PAGE_LEN_BYTES, Pages};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Leaves begin at multiples of this: a cache line, and what JAX takes over without a copy.
+/// Leaves begin at multiples of this: a cache line, and the alignment that JAX takes over without a
+/// copy.
 const ALIGN_BYTES: usize = 64;
 
 /// Length of a map that leaves share. So much stays taken while one small leaf of it is still held.
@@ -26,14 +27,14 @@ const SHARED_LEN_BYTES: usize = 8 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     maps: Vec<MmapMut>,
-    /// For each leaf, its map and where in it; `None` for one without bytes.
+    /// For each leaf, its map and its range in the map; `None` for a leaf without bytes.
     places: Vec<Option<(usize, Range<usize>)>>,
     /// The map that is shared, and how much of it is taken.
     shared: Option<(usize, usize)>,
 }
 
 impl Arena {
-    /// Takes memory for one more leaf. It is zero.
+    /// Takes zeroed memory for one more leaf.
     ///
     /// # Errors
     /// `Limit` if there is not that much.
@@ -67,7 +68,7 @@ impl Arena {
         Ok(())
     }
 
-    /// The pages that leaves lie in.
+    /// The pages of the leaves.
     pub fn pages(&self) -> Pages {
         let mut spans: Vec<(usize, usize)> = self.maps.iter().map(|map| (map.as_ptr().addr(), 0)).collect();
         for (map, place) in self.places.iter().flatten() {

@@ -6,7 +6,7 @@ use super::Checkpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Retries;
 
-/// One attempt of a read: knows the checkpoints that it opened. Clones share them.
+/// One attempt of a read, which records the checkpoints that it opened. Clones share the record.
 #[derive(Debug, Clone, Default)]
 pub struct Attempt(Arc<Mutex<Vec<Checkpoint>>>);
 
@@ -28,7 +28,7 @@ impl Attempt {
 /// Reads again while the attempt fails and a checkpoint that it watches was replaced in between.
 ///
 /// # Errors
-/// Those of `read`; `Replaced` if writers replace the checkpoint again and again.
+/// The errors of `read`; `Replaced` if writers replace the checkpoint again and again.
 pub fn read_unreplaced<T>(mut read: impl FnMut(&Attempt) -> Result<T>) -> Result<T> {
     Retries::until_unreplaced(|| {
         let attempt = Attempt::default();

@@ -13,7 +13,7 @@ use crate::formats::Reader;
 use crate::reads::Source;
 use crate::tree::LeafInfo;
 
-/// How many elements a band of about `len_bytes` of a leaf holds: all of a smaller leaf's.
+/// The number of elements in a band of about `len_bytes`; all elements of a smaller leaf.
 pub(super) fn band_elements(reader: &dyn Reader, leaf: usize, info: &LeafInfo, len_bytes: u64) -> u64 {
     let is_cut_between = || {
         info.len_bytes() > len_bytes && !matches!(reader.source(leaf), Ok(Source::Raw(_) | Source::Memory(_)))
@@ -42,7 +42,7 @@ fn elements_between(info: &LeafInfo, chunk: Option<&Shape>, len_bytes: u64) -> u
 /// Calls `each(region, count)` for the boxes that all bands are made of, in C order.
 ///
 /// # Errors
-/// What `each` says.
+/// Errors of `each`.
 pub(super) fn for_each_band(
     reader: &dyn Reader,
     leaf: usize,

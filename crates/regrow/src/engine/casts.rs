@@ -47,7 +47,7 @@ pub(super) fn described(path: &KeyPath, kind: &LeafKind, dtype: Dtype) -> String
     }
 }
 
-/// The error for a rule that changes nothing of what it matches.
+/// The error for a rule that changes none of the leaves it matches.
 pub(super) fn no_effect(
     what: &str,
     pattern: &PathPattern,

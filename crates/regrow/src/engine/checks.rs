@@ -38,7 +38,7 @@ pub(super) fn publish(at: &Location, kind: &Target, options: &SaveOptions) -> Re
     Retries::until_unreplaced(|| at.storage().publish(at, how_published(kind, options)))
 }
 
-/// How the checkpoint of a save is published.
+/// How a save publishes its checkpoint.
 pub(super) fn how_published<'a>(kind: &'a Target, options: &'a SaveOptions) -> PublishOptions<'a> {
     let may_replace: Option<fn(&Location) -> Result<()>> =
         if options.replace_any_file { None } else { Some(replace::check_file) };
@@ -93,8 +93,8 @@ pub(super) fn check_rules(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()
     })
 }
 
-/// What the tool of the layout does not read back as it was saved, without notes. The default
-/// layout takes every leaf.
+/// Errs if the layout's tool would not read all leaves back as saved, notes aside. The default
+/// layout stores every leaf.
 ///
 /// # Errors
 /// `Unsupported` with the leaves whose values would be lost, unless casts may lose values, too: one

@@ -17,7 +17,7 @@ struct Piece {
     len_bytes: u64,
 }
 
-/// A file, and what its blocks have come to.
+/// A file and the digests of its blocks.
 #[derive(Debug)]
 pub(super) struct Digested<D> {
     pub name: String,
@@ -33,7 +33,7 @@ type Part<D> = (u64, Vec<D>);
 pub(super) struct Digest<D> {
     pub block_len_bytes: u64,
     pub of_block: fn(&[u8]) -> D,
-    /// What is done with the checkpoint, for errors: it is being `sealed`.
+    /// The action on the checkpoint for errors, such as `sealed`.
     pub doing: &'static str,
 }
 

@@ -37,7 +37,7 @@ impl Checkpoint {
     }
 }
 
-/// What a leaf in memory is.
+/// The description of a leaf in memory.
 ///
 /// # Errors
 /// `InvalidArgument` for a text too long to count.

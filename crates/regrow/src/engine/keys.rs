@@ -10,8 +10,8 @@ use std::mem::{Discriminant, discriminant};
 use crate::text::{is_printable, printable};
 use crate::tree::{Key, KeyPath, LeafInfo, NodeKind, Tree};
 
-/// Whether no two leaves can print as the same text, from the keys alone: each key prints as one
-/// step, and no container has keys of two kinds.
+/// Whether the keys alone rule out two leaves with the same text: each key prints as one step, and
+/// no container has keys of two kinds.
 pub(super) fn print_apart(tree: &Tree<LeafInfo>) -> bool {
     let prints_as_one = |key: &Key| match key {
         Key::Dict(text) | Key::Attr(text) => !text.contains(|c: char| c == '/' || !is_printable(c)),

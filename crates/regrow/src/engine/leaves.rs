@@ -93,7 +93,7 @@ impl Checkpoint {
         Ok(out.into())
     }
 
-    /// With the key path of the leaf that was at fault.
+    /// Adds the key path of the failing leaf to an error.
     fn at_leaf<T>(&self, leaf: usize, result: Result<T>) -> Result<T> {
         result.map_err(|error| error.at_leaf(&self.tree().path_of(leaf)))
     }

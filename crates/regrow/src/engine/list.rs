@@ -16,28 +16,28 @@ use crate::threads::{map_ordered, thread_count};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Listed {
-    /// Its name in the folder.
+    /// The name in the folder.
     pub name: String,
-    /// Its path or URL.
+    /// The path or URL.
     pub path: PathBuf,
-    /// Its layout; empty if it cannot be opened.
+    /// The layout; empty if the checkpoint cannot be opened.
     pub layout: String,
     /// The steps in it, of a folder of steps.
     pub steps: Vec<u64>,
-    /// Whether it can be opened.
+    /// Whether the checkpoint can be opened.
     pub state: ListedState,
-    /// Its files, if the storage could say.
+    /// The files, if the storage can list them.
     pub stock: Option<Stock>,
 }
 
-/// What is to be said of a checkpoint in a list.
+/// The state of a checkpoint in a list.
 #[derive(Debug)]
 pub enum ListedState {
-    /// It is there, whole as far as its metadata tell.
+    /// The checkpoint is committed, and its metadata are complete.
     Committed,
     /// A save or a copy that is under way, or never ended.
     Unfinished,
-    /// It cannot be opened.
+    /// The checkpoint cannot be opened.
     Damaged(Error),
 }
 
@@ -58,8 +58,8 @@ impl ListedState {
 /// Each is opened: its metadata are read.
 ///
 /// # Errors
-/// `NotFound` if there is no folder; `Uncommitted` for a folder that is itself being written; what
-/// the storage says.
+/// `NotFound` if there is no folder; `Uncommitted` for a folder that is itself being written;
+/// errors of the storage.
 pub fn list(folder: impl ToLocation) -> Result<Vec<Listed>> {
     let at = located(folder)?;
     let at = archive::find(&at)?.unwrap_or(at);
@@ -88,7 +88,7 @@ pub fn list(folder: impl ToLocation) -> Result<Vec<Listed>> {
     Ok(listed)
 }
 
-/// The name of what may be a checkpoint.
+/// The name of a possible checkpoint.
 fn candidate(folder: &Location, entry: Entry) -> Option<String> {
     let is_file = entry.is_file();
     let is_folder = entry.is_folder();
@@ -105,7 +105,7 @@ fn candidate(folder: &Location, entry: Entry) -> Option<String> {
     (is_file && is_named).then_some(name)
 }
 
-/// What is there under a name; `None` if it is no checkpoint.
+/// Looks at the checkpoint of this name; `None` if it is no checkpoint.
 fn look(folder: &Location, name: String) -> Option<Listed> {
     let at = folder.join(&name);
     let mut listed = Listed {

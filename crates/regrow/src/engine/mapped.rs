@@ -12,10 +12,9 @@ use crate::reads::{CheckFor, Extent, MappedPlace, PrivateMaps, check_ahead};
 use crate::threads::pool;
 
 impl Checkpoint {
-    /// Private maps of the files in which leaves lie as they are, and where each of them lies. What
-    /// is written to a map does not reach its file. Of a leaf that has gaps, or axes in another
-    /// order, the place is from its first element to its last. A leaf that is coded, or on no local
-    /// disk, has none.
+    /// Private maps of the files with raw leaves, and the place of each leaf. Writes to a map do
+    /// not reach its file. The place of a leaf with gaps, or with axes in another order, spans its
+    /// first to its last element. A leaf that is encoded, or not on a local disk, has no place.
     ///
     /// Unless `options` say otherwise every leaf that has a place is checked first.
     ///
@@ -71,7 +70,7 @@ impl Checkpoint {
         Ok(maps)
     }
 
-    /// Checks what vouches for the spans, each block once.
+    /// Checks the blocks with checksums that cover the spans, each block once.
     fn check_spans(
         &self,
         leaves: &[usize],

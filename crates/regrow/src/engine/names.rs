@@ -10,13 +10,13 @@ use crate::storage::{EntryKind, is_bookkeeping, is_desktop_file};
 use crate::store::Store;
 use crate::store::local::folders::LOCK_SUFFIX;
 
-/// Folders in folders: what lies deeper is likely a link that leads back.
+/// The most levels of folders. A deeper folder is likely a link that leads back.
 const DEPTH_MAX: usize = 64;
 
-/// How a network file system names what was removed while it was open.
+/// The prefix with which a network file system names files removed while open.
 const REMOVED_PREFIX: &str = ".nfs";
 
-/// Names of what is no part of a checkpoint: the unfinished, locks, the removed, bookkeeping.
+/// Whether a name is no part of a checkpoint: temporary and removed files, locks, records.
 pub(in crate::engine) fn is_left_out(name: &str) -> bool {
     name.contains(UNCOMMITTED_MARK)
         || name.ends_with(LOCK_SUFFIX)
@@ -27,8 +27,8 @@ pub(in crate::engine) fn is_left_out(name: &str) -> bool {
 /// All files below the folder `at`, whose keys are in `store`: their paths below it, sorted.
 ///
 /// # Errors
-/// `Unsupported` for what is no file, and for names that are no text; `Limit`; what the storage
-/// says.
+/// `Unsupported` for what is no file, and for names that are no text; `Limit`; errors of the
+/// storage.
 pub(super) fn names_in(at: &Location, store: &dyn Store) -> Result<Vec<String>> {
     let names = match at.local_path() {
         Ok(_) => {
@@ -51,7 +51,7 @@ pub(super) fn names_in(at: &Location, store: &dyn Store) -> Result<Vec<String>> 
 /// which must not be written.
 ///
 /// # Errors
-/// `Unsupported`; what the storage says.
+/// `Unsupported`; errors of the storage.
 pub(super) fn check_no_links(at: &Location) -> Result<()> {
     if at.local_path().is_err() {
         return Ok(());

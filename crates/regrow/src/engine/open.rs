@@ -31,20 +31,20 @@ pub struct Checkpoint(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     location: Location,
-    /// What a person would call the location.
+    /// The location as a user would write it.
     name: PathBuf,
-    /// Of the folder that was opened: another one under the same path is another checkpoint.
+    /// The identity of the opened folder: another identity at the same path is another checkpoint.
     identity: Option<Identity>,
     reader: Box<dyn Reader>,
     /// Whether leaves are read as views of files that others may write into.
     is_mapped: bool,
-    /// Whether every file is read in the version that the opening has seen.
+    /// Whether every file is read in the version that the opening saw.
     is_pinned: bool,
     paths: OnceLock<Vec<KeyPath>>,
     by_text: OnceLock<HashMap<String, Match>>,
-    /// Of each leaf, how many others lie before it on disk.
+    /// For each leaf, the number of leaves before it on disk.
     ranks: OnceLock<Vec<usize>>,
-    /// How often the whole tree was gone through for one leaf.
+    /// The number of searches through the whole tree for one leaf.
     searches: AtomicU32,
 }
 
@@ -71,19 +71,21 @@ pub fn open(path: impl ToLocation) -> Result<Checkpoint> {
 /// Opens a step or an item of the checkpoint at a path or URL.
 ///
 /// # Errors
-/// As [`open`]; `NotFound` also for a step or an item that is not there.
+/// The errors of [`open`]; `NotFound` also for a step or an item that is not there.
 pub fn open_with(path: impl ToLocation, options: &OpenOptions) -> Result<Checkpoint> {
     Checkpoint::open_as(located(path)?, options, |at| open_any(at, options))
 }
 
-/// What tells the checkpoint at a location from another one there.
+/// The identity of the checkpoint at a location, which differs from that of any other checkpoint
+/// there.
 pub(super) fn identity(at: &Location) -> Option<Identity> {
     // The name of a pytree_data checkpoint is the stem of its two files; no file has this name.
     at.identity().or_else(|| Files::of(at).located().manifest.identity())
 }
 
-/// Where the manifest of data and manifest is, if `at` is their stem; `None` if something is there
-/// itself. It changes, and the files do not, when a save finishes what a killed one had begun.
+/// The path of the manifest if `at` is the stem of a pytree_data checkpoint; `None` if a file or
+/// folder exists at `at`. The path changes, and the files do not, when a save finishes the commit
+/// of a killed save.
 fn place(at: &Location) -> Option<PathBuf> {
     if at.exists() { None } else { Some(Files::of(at).located().manifest.describe()) }
 }
@@ -126,7 +128,7 @@ fn open_any(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     }
 }
 
-/// Opens what a layout has detected. A file that cannot be read as its name says may be of another
+/// Opens a checkpoint in the detected layout. A file that does not fit its suffix may be of another
 /// layout.
 fn open_detected(
     format: &dyn Format,
@@ -157,8 +159,8 @@ fn unless_lost(reader: Box<dyn Reader>, at: &Location, options: &OpenOptions) ->
 }
 
 impl Checkpoint {
-    /// Opens what is at a path or URL with a reader of the caller's choice: for options that only
-    /// one layout has. Its leaves are read as with [`OpenOptions::mapped`].
+    /// Opens the checkpoint at a path or URL with the caller's reader, for options that only one
+    /// layout has. Its leaves are read as with [`OpenOptions::mapped`].
     ///
     /// # Errors
     /// Errors of `read`, which is called again if the checkpoint is replaced in between.
@@ -248,13 +250,13 @@ impl Checkpoint {
         }))
     }
 
-    /// The same checkpoint with another reader, which reads through this one.
+    /// The same checkpoint with another reader on top of this one.
     pub(super) fn read_by(&self, reader: impl FnOnce(Self) -> Box<dyn Reader>) -> Self {
         let Inner { location, identity, is_mapped, is_pinned, .. } = &*self.0;
         Self::of(location, *identity, *is_mapped, *is_pinned, reader(self.clone()))
     }
 
-    /// Whether it was opened for views of all raw data.
+    /// Whether the checkpoint was opened for views of all raw data.
     pub(super) fn is_mapped(&self) -> bool {
         self.0.is_mapped
     }
@@ -278,12 +280,12 @@ impl Checkpoint {
         }
     }
 
-    /// Where it was opened, as a path or URL.
+    /// The path or URL that was opened.
     pub fn path(&self) -> &Path {
         &self.0.name
     }
 
-    /// Where it was opened.
+    /// The location that was opened.
     pub fn location(&self) -> &Location {
         &self.0.location
     }
@@ -328,12 +330,12 @@ impl Checkpoint {
         &*self.0.reader
     }
 
-    /// What the checkpoint says of itself.
+    /// The description of the checkpoint.
     pub fn description(&self) -> &Description {
         self.0.reader.description()
     }
 
-    /// The structure, with what is known of each leaf.
+    /// The structure, with the metadata of each leaf.
     pub fn tree(&self) -> &Tree<LeafInfo> {
         self.0.reader.tree()
     }
@@ -343,8 +345,8 @@ impl Checkpoint {
         self.0.paths.get_or_init(|| self.tree().paths())
     }
 
-    /// Sorts leaves by where they lie on disk. The order of all leaves is found out at the first
-    /// call: loads in parts ask for it many times.
+    /// Sorts leaves by their order on disk. The first call computes the order of all leaves,
+    /// because loads in parts need it many times.
     pub(super) fn sort_by_place(&self, leaves: &mut [usize]) {
         if leaves.len() < 2 {
             return;
@@ -369,7 +371,7 @@ impl Checkpoint {
         keys::unique(self.tree(), self.paths())
     }
 
-    /// The first of [`keys`](Self::keys), if they can be told without looking at all leaves' paths.
+    /// The first of [`keys`](Self::keys); `None` if this needs the paths of all leaves.
     pub fn first_keys(&self, count: usize) -> Option<Vec<String>> {
         let first = || self.tree().iter().take(count).map(|(path, _)| path.to_string()).collect();
         keys::print_apart(self.tree()).then(first)
@@ -413,7 +415,7 @@ impl Checkpoint {
         }
     }
 
-    /// What is known of a leaf.
+    /// The metadata of a leaf.
     ///
     /// # Errors
     /// `InvalidArgument` if there are not that many leaves.
@@ -436,7 +438,7 @@ impl Checkpoint {
         Ok(self.paths().get(leaf).cloned().unwrap_or_default())
     }
 
-    /// Whether one more leaf may be looked for in the whole tree, before there is an index of it.
+    /// Whether one more search through the whole tree is allowed before an index is built.
     fn may_search(&self) -> bool {
         // Relaxed is enough for a counter that orders no other data.
         self.0.searches.fetch_add(1, Ordering::Relaxed) < SEARCHES_MAX

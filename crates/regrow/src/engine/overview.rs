@@ -7,7 +7,7 @@ use super::Checkpoint;
 use crate::text::{brief, counted, format_bytes, printable};
 use crate::tree::{KeyPath, LeafInfo};
 
-/// A longer cell moves the rest of its own row, and of no other.
+/// A longer cell moves only the rest of its own row.
 const COLUMN_WIDTH_MAX: usize = 160;
 
 /// Rows of a table. A checkpoint of at most so many leaves shows them all.
@@ -53,15 +53,15 @@ impl Share {
 /// ```
 #[derive(Debug)]
 pub struct Overview<'a> {
-    /// What it is about.
+    /// The checkpoint.
     pub checkpoint: &'a Checkpoint,
     /// All leaves.
     pub all: Share,
-    /// By dtype, as tables show it.
+    /// Shares by dtype, as tables show it.
     pub by_dtype: BTreeMap<String, Share>,
-    /// By how they lay on devices, in words; without leaves that have no sharding.
+    /// Shares by placement on devices, in words, without leaves that have no sharding.
     pub by_sharding: BTreeMap<String, Share>,
-    /// By the first key, in flatten order.
+    /// Shares by first key, in flatten order.
     pub by_top_level: Vec<(String, Share)>,
     /// All leaves in flatten order if there are at most 20; otherwise the 20 largest, the largest
     /// first.

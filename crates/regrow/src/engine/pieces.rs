@@ -24,7 +24,7 @@ const JOB_LEN_BYTES: u64 = 32 << 20;
 /// Small jobs are handed over so many bytes at a time.
 const BATCH_LEN_BYTES: u64 = 4 << 20;
 
-/// What a leaf costs beside its bytes.
+/// Memory for a leaf beside its bytes.
 const LEAF_COST_BYTES: u64 = 4096;
 
 /// Fewest threads: while some wait for the disk, others compute.
@@ -39,8 +39,8 @@ pub(super) trait Job: Send {
     fn cost_bytes(&self) -> u64;
 }
 
-/// Does `work` on all jobs, in batches, on several threads; what they read at the same time costs
-/// at most the budget, 64 MiB if `None`.
+/// Does `work` on all jobs, in batches, on several threads. The memory of concurrent reads is at
+/// most the budget, 64 MiB if `None`.
 ///
 /// # Errors
 /// The first error that happens.
@@ -69,8 +69,8 @@ pub(super) fn for_each_batch<J: Job>(
     pool::for_each_parallel(threads, batches, budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES), cost, work)
 }
 
-/// A leaf as what of it is read: of a long one whose elements repeat along some axes, these axes
-/// are 1 long.
+/// The part of a leaf to read: if elements of a long leaf repeat along some axes, these axes have
+/// length 1.
 pub(super) fn once<'i>(checkpoint: &Checkpoint, leaf: usize, info: &'i LeafInfo) -> Cow<'i, LeafInfo> {
     match checkpoint.reader().sparse(leaf) {
         Ok(Some(Sparse::Repeats(shape, _))) if info.len_bytes() > PIECE_LEN_BYTES => {
@@ -84,7 +84,7 @@ pub(super) fn once<'i>(checkpoint: &Checkpoint, leaf: usize, info: &'i LeafInfo)
 /// [`once`] gives.
 ///
 /// # Errors
-/// `Limit` with both lengths; what the storage says.
+/// `Limit` with both lengths; errors of the storage.
 pub(super) fn check_claim(checkpoint: &Checkpoint, leaf: usize, info: &LeafInfo) -> Result<()> {
     let claimed_bytes = info.len_bytes();
     if claimed_bytes <= CLAIM_LEN_MAX_BYTES {
@@ -114,7 +114,7 @@ pub(super) fn job_elements(piece_elements: u64) -> u64 {
     piece_elements.saturating_mul((JOB_LEN_BYTES / PIECE_LEN_BYTES).max(1))
 }
 
-/// Whether one checksum is over all of a leaf: it is checked while the leaf is read front to back.
+/// Whether one checksum covers the whole leaf, so that it is read from front to back.
 pub(super) fn is_sealed(checkpoint: &Checkpoint, leaf: usize) -> bool {
     matches!(checkpoint.reader().source(leaf), Ok(Source::Coded(coded)) if coded.seal.is_some())
 }
@@ -139,7 +139,7 @@ pub(super) fn working_len_bytes(
 /// Reads elements of a leaf, checked, to the beginning of `out`: there they are.
 ///
 /// # Errors
-/// `Corrupt` with file and offset; what the storage says.
+/// `Corrupt` with file and offset; errors of the storage.
 pub(super) fn read_elements<'o>(
     checkpoint: &Checkpoint,
     leaf: usize,

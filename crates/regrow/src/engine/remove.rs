@@ -29,9 +29,9 @@ use crate::storage::{Found, Removal, Removed, archive};
 /// How to remove.
 #[derive(Debug, Clone, Default)]
 pub struct RemoveOptions {
-    /// Remove what a save or a copy has left that never ended, instead of a checkpoint.
+    /// Remove temporary files of an unfinished save or copy, instead of a checkpoint.
     pub unfinished: bool,
-    /// With `unfinished`: also if its writer may still live.
+    /// With `unfinished`: remove them even if their writer may still live.
     pub force: bool,
 }
 
@@ -39,7 +39,7 @@ pub struct RemoveOptions {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RemoveReport {
-    /// Where it was.
+    /// The path of the removed checkpoint.
     pub path: PathBuf,
     /// Files that are gone.
     pub file_count: usize,
@@ -47,8 +47,8 @@ pub struct RemoveReport {
     pub bytes: u64,
 }
 
-/// Removes the checkpoint at a path or URL; with [`unfinished`](RemoveOptions::unfinished), what a
-/// save to that path has left that never ended.
+/// Removes the checkpoint at a path or URL; with [`unfinished`](RemoveOptions::unfinished), the
+/// temporary files of an unfinished save to that path.
 ///
 /// # Errors
 /// `NotFound` if the path does not exist; `NotACheckpoint` for other files; `InvalidArgument` for a
@@ -81,7 +81,6 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
             let what = check(&at)?;
             let mut removed = at.storage().remove(&at, &what)?;
             // If another save ended, `remove` has removed its files too, and left only side files.
-            // files.
             let left = if matches!(what, Removal::Files { .. }) { beside(&at)? } else { Vec::new() };
             if !left.is_empty() && identity(&at).is_none() && is_gone(&at) {
                 take_away(&left)?;

@@ -54,8 +54,8 @@ pub(super) fn check_file(at: &Location) -> Result<()> {
         .help("overwriting would remove it; choose another path, or remove it yourself"))
 }
 
-/// Errs if the target lies inside an archive, or inside a checkpoint folder; not if that is
-/// uncommitted, since its writer, such as Orbax, may put a checkpoint into it.
+/// Errs if the target lies inside an archive or a checkpoint folder. An uncommitted folder is
+/// allowed, because its writer, such as Orbax, may put a checkpoint into it.
 pub(super) fn check_place(target: &Location, options: &SaveOptions) -> Result<()> {
     archive::refuse_inside(target)?;
     if options.replace_any_file {
@@ -99,9 +99,8 @@ fn marker_in(folder: &Location) -> Option<&'static str> {
     found.is_ok_and(|len_bytes| len_bytes.is_some()).then_some(marker)
 }
 
-/// Errs if the file that was written would not be opened as what it is under the name that it is to
-/// get: a single number or text has nothing to be recognised by, and some suffixes are other
-/// layouts'.
+/// Errs if the new file would be opened in another layout under its final name: a single number or
+/// text has no mark of its layout, and some suffixes belong to other layouts.
 pub(super) fn check_written(
     format: &'static dyn Format,
     tree: &Tree<Leaf>,

@@ -26,28 +26,26 @@ use crate::monitor::Monitor;
 use crate::reads::{Source, Unreadable};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
-/// What is intact of a checkpoint.
+/// The intact part of a checkpoint.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Salvaged {
-    /// The leaves that are intact, in the whole structure: placeholders stand for those that are
-    /// lost.
+    /// The intact leaves, in the whole structure; placeholders replace lost leaves.
     pub tree: Tree<Leaf>,
-    /// Why each lost leaf is lost, with its key path, and with file and offset where these are
-    /// known. In flatten order.
+    /// The reason for each lost leaf, with its key path, and with file and offset if known. In
+    /// flatten order.
     pub lost: Vec<Error>,
-    /// What else is wrong: with the opening, or with files that no leaf lies in.
+    /// Other damage: errors of the opening, and damage in files without leaves.
     pub damage: Vec<Error>,
-    /// Whether the pytree is lost, or a file of an array with it: what is given are the arrays that
-    /// there are, by their names.
+    /// Whether the pytree, or a file of an array with it, is lost. Then the tree holds the existing
+    /// arrays by their names.
     pub is_bare: bool,
-    /// Whether damage to any leaf that was given would have been seen: all their bytes are under
-    /// checksums.
+    /// Whether checksums cover all bytes of the returned leaves, so that any damage is found.
     pub has_data_checksums: bool,
 }
 
 impl Salvaged {
-    /// Whether nothing was lost, and nothing is wrong.
+    /// Whether nothing is lost or damaged.
     pub fn is_whole(&self) -> bool {
         self.lost.is_empty() && self.damage.is_empty()
     }
@@ -58,18 +56,18 @@ struct Opened {
     checkpoint: Checkpoint,
     /// As [`Salvaged::is_bare`].
     is_bare: bool,
-    /// How it was opened.
+    /// The options of the opening.
     options: OpenOptions,
 }
 
-/// Loads what is intact in the checkpoint at a path or URL, where [`load`](super::load) gives an
-/// error: the leaves that can be read and pass all checksums that are over them. What is intact as
-/// a whole comes as from a load, and costs the same; what is damaged is read twice. With trusted
-/// keys only proved leaves are given.
+/// Loads the intact leaves of the checkpoint at a path or URL: leaves that can be read and pass all
+/// their checksums. Use it if [`load`](super::load) returns an error. An intact checkpoint costs
+/// the same as a load; damaged files are read twice. With trusted keys only proved leaves are
+/// returned.
 ///
 /// # Errors
-/// As [`open`](super::open), if the checkpoint cannot be opened in any way; `Corrupt` if no leaf is
-/// intact; `Mismatch` if a template does not fit; `InvalidArgument` with
+/// The errors of [`open`](super::open), if the checkpoint cannot be opened in any way; `Corrupt` if
+/// no leaf is intact; `Mismatch` if a template does not fit; `InvalidArgument` with
 /// [`unverified`](LoadOptions::unverified) or leaves that are [`unread`](LoadOptions::unread);
 /// `Cancelled`.
 pub fn salvage(path: impl ToLocation, options: &LoadOptions) -> Result<Salvaged> {
@@ -97,7 +95,7 @@ pub fn salvage(path: impl ToLocation, options: &LoadOptions) -> Result<Salvaged>
     Ok(Salvaged { tree, lost, damage, is_bare, has_data_checksums })
 }
 
-/// What is intact of a checkpoint, opened.
+/// The intact part of a checkpoint, opened.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Intact {
@@ -105,18 +103,18 @@ pub struct Intact {
     pub checkpoint: Checkpoint,
     /// Why each lost leaf is lost, as [`Salvaged::lost`].
     pub lost: Vec<Error>,
-    /// What else is wrong, as [`Salvaged::damage`].
+    /// Other damage, as [`Salvaged::damage`].
     pub damage: Vec<Error>,
     /// Whether the pytree is lost, as [`Salvaged::is_bare`].
     pub is_bare: bool,
 }
 
-/// Opens what is intact in the checkpoint at a path or URL: opens it in the first way that works,
-/// and verifies all of it.
+/// Opens the intact part of the checkpoint at a path or URL in the first way that works, and
+/// verifies all of it.
 ///
 /// # Errors
-/// As [`open`](super::open), if the checkpoint cannot be opened in any way; `Corrupt` if no leaf is
-/// intact; `Cancelled`.
+/// The errors of [`open`](super::open), if the checkpoint cannot be opened in any way; `Corrupt` if
+/// no leaf is intact; `Cancelled`.
 pub fn open_intact(path: impl ToLocation, options: &OpenOptions, monitor: &Monitor) -> Result<Intact> {
     let mut damage = Vec::new();
     let at = located(path)?;
@@ -199,7 +197,7 @@ impl Opened {
     }
 }
 
-/// The tree without what is lost, and what that is.
+/// The tree without lost leaves, and the reasons of the losses.
 fn intact(
     checkpoint: &Checkpoint,
     options: &LoadOptions,
@@ -243,8 +241,7 @@ impl<'c> Places<'c> {
     }
 }
 
-/// The leaves in which a verification finds damage, by their positions. What it finds elsewhere is
-/// damage.
+/// The leaves in which a verification finds damage, by position. Other findings go to `damage`.
 fn lost_leaves(
     checkpoint: &Checkpoint,
     monitor: &Monitor,
@@ -300,7 +297,7 @@ fn listed(
     }
 }
 
-/// What was not read is a placeholder: a kind without data would look like a leaf that is there.
+/// Replaces unread leaves by placeholders: a kind without data would look like a real leaf.
 fn without_lost(tree: Tree<Leaf>) -> Result<Tree<Leaf>> {
     let leaf = |leaf: &Leaf| match (&leaf.data, &leaf.kind) {
         (LeafData::Absent, LeafKind::Unknown(_)) => leaf.clone(),

@@ -20,9 +20,8 @@ use crate::tree::{KeyPath, Leaf, LeafData, Pytree, Tree};
 /// layout (`x.safetensors`, `x.npz`, `x.npy`, `x.msgpack`, `x.eqx`); any other path becomes a
 /// folder in the default layout.
 ///
-/// A [`Tree<Leaf>`](Tree) is written as it is. Of any other [`Pytree`] a tree is made first, with a
-/// copy of the data of those leaves that cannot be shared: see
-/// [`tree::pytree`](crate::tree::pytree).
+/// A [`Tree<Leaf>`](Tree) is written as it is. Any other [`Pytree`] is made into a tree first, with
+/// copies of leaves that cannot be shared: see [`tree::pytree`](crate::tree::pytree).
 ///
 /// # Errors
 /// `AlreadyExists`, `PermissionDenied`, `StorageFull`, `Unsupported` or `NameCollision` with key
@@ -41,15 +40,15 @@ pub fn save<P: Pytree>(path: impl ToLocation, value: &P) -> Result<SaveReport> {
 /// [`Layout::for_target`].
 ///
 /// # Errors
-/// As [`save`]; `InvalidArgument` if the layout would make a folder under the name of a file;
-/// `Cancelled`, or what the hook said, if the [monitor](SaveOptions::monitor) ended it.
+/// The errors of [`save`]; `InvalidArgument` if the layout would make a folder under the name of a
+/// file; `Cancelled`, or what the hook said, if the [monitor](SaveOptions::monitor) ended it.
 pub fn save_with<P: Pytree>(path: impl ToLocation, value: &P, options: &SaveOptions) -> Result<SaveReport> {
     save_watched(&located(path)?, options, || value.to_tree(), &|| Ok(()))
 }
 
-/// Saves what `tree` makes under the eyes of the options' monitor; `may_commit` has the last word,
-/// when all is written. Over a single file in a bucket it comes too late to keep the old one: the
-/// new one is there when it is whole.
+/// Saves the tree that `tree` makes, under the options' monitor. `may_commit` can refuse after the
+/// write. For a single file in a bucket it comes too late to keep the old file, because the
+/// complete new file has replaced it.
 pub(super) fn save_watched<'a>(
     at: &Location,
     options: &SaveOptions,
@@ -74,7 +73,7 @@ pub(super) fn save_watched<'a>(
     monitor.conclude(report)
 }
 
-/// What is told of a save that is refused when its file is there already.
+/// The help for a save refused after its file exists.
 const HAS_REPLACED: &str = "in a bucket a single file has its name as soon as it is whole: this one has replaced the old one; save again";
 
 fn save_tree(
@@ -148,7 +147,7 @@ pub(super) fn data_len_bytes(tree: &Tree<Leaf>, options: &SaveOptions) -> u64 {
 /// nothing.
 ///
 /// # Errors
-/// Those of [`save_with`], in the same order.
+/// The errors of [`save_with`], in the same order.
 pub(super) fn check_save(at: &Location, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
     let format = options.layout.format();
     check_options(format, options)?;

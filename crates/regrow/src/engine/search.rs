@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use crate::text::printable;
 use crate::tree::{Key, LeafInfo, Node, NodeKind, Tree};
 
-/// The only leaf whose printed key path is `printed`, else the only one whose stored name is
+/// The only leaf with the printed key path `printed`, else the only leaf with the stored name
 /// `name`; `None` if there is none or there are several.
 pub(super) fn leaf_of(tree: &Tree<LeafInfo>, printed: &str, name: &str) -> Option<usize> {
     let by_name = || {
@@ -35,7 +35,7 @@ pub(super) fn leaf_of(tree: &Tree<LeafInfo>, printed: &str, name: &str) -> Optio
 /// A container whose children are being looked at.
 struct Open<'t> {
     left: usize,
-    /// What a child's text has to begin with; `None` if the container's own does not fit.
+    /// The text that a child must begin with; `None` if the container itself does not match.
     rest: Option<&'t str>,
 }
 
@@ -52,7 +52,7 @@ impl<'a, 't> Walk<'a, 't> {
         Self { nodes: nodes.iter(), text, open: Vec::new(), leaf: 0 }
     }
 
-    /// What is left of the text behind the node's own key; for a container also behind the slash.
+    /// The text after the node's own key; for a container after the slash.
     fn rest(&mut self, node: &Node) -> Option<&'t str> {
         let is_leaf = node.kind == NodeKind::Leaf;
         let Some(parent) = self.open.last_mut() else {

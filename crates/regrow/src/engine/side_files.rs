@@ -12,8 +12,8 @@ use crate::seal::{Place, side_files_of};
 use crate::signature;
 use crate::storage::Publication;
 
-/// What a save puts beside its checkpoint: with it where that can be read before it is committed,
-/// else right behind it.
+/// The side files of a save: written with the checkpoint if that is readable before its commit,
+/// otherwise right after the commit.
 #[derive(Debug)]
 pub(super) struct SideFiles {
     seal: SealOfSave,
@@ -22,18 +22,19 @@ pub(super) struct SideFiles {
 }
 
 impl SideFiles {
-    /// Those which the options ask for.
+    /// The side files that the options ask for.
     pub fn of(options: &SaveOptions) -> Self {
         let (seal, parity) = (SealOfSave::of(options), ParityOfSave::of(options));
         Self { seal, parity, is_overwrite: options.overwrite }
     }
 
-    /// The same; `None` where nothing is asked for.
+    /// The same; `None` if the options ask for no side file.
     pub fn wanted(options: &SaveOptions) -> Option<Self> {
         Some(Self::of(options)).filter(|files| files.seal.is_wanted() || files.parity.is_wanted())
     }
 
-    /// Those of a checkpoint that has an item with these options; `None` if nothing is asked for.
+    /// The side files of a checkpoint that has an item with these options; `None` if there are
+    /// none.
     pub fn of_items(options: &SaveOptions) -> Option<Self> {
         let files = Self { seal: SealOfSave::of_items(options), ..Self::of(options) };
         Some(files).filter(|files| files.seal.is_wanted() || files.parity.is_wanted())
@@ -44,7 +45,7 @@ impl SideFiles {
     /// faster save, and stay; or to removed files, and are removed after the commit.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn before(&mut self, publication: &dyn Publication) -> Result<()> {
         self.seal.before(publication)?;
         self.parity.before(publication)?;
@@ -63,7 +64,7 @@ impl SideFiles {
     /// After the commit, removes side files that another process made for the replaced files.
     ///
     /// # Errors
-    /// What the storage says, and that the checkpoint is there without the side file.
+    /// Errors of the storage. The checkpoint then exists without the side file.
     pub fn after(self, at: &Location) -> Result<()> {
         // In a bucket an earlier step did this, when the files got their names.
         if !at.commits_by_marker() && !at.is_folder() {
@@ -74,11 +75,11 @@ impl SideFiles {
     }
 }
 
-/// Takes away what lies beside files that are about to be replaced; what lies in a folder goes with
-/// the folder.
+/// Removes side files of single files before these are replaced. Side files in a folder are
+/// replaced with the folder.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn take_from_files(at: &Location) -> Result<()> {
     if at.is_folder() {
         return Ok(());
@@ -91,7 +92,7 @@ pub(super) fn take_from_files(at: &Location) -> Result<()> {
 /// exist. Side files of the new files stay: a faster save wrote them, or they were made since.
 ///
 /// # Errors
-/// What the storage says; the checkpoint is there.
+/// Errors of the storage; the checkpoint is there.
 pub(super) fn take_from_replaced(at: &Location) -> Result<()> {
     take_misfits(at).map_err(|error| {
         error.help(
@@ -100,11 +101,11 @@ pub(super) fn take_from_replaced(at: &Location) -> Result<()> {
     })
 }
 
-/// Takes away what lies beside single files and is not of those that are there now. Reads the files
-/// only where something is there.
+/// Removes side files that do not belong to the current single files. Reads the files only if side
+/// files exist.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn take_misfits(at: &Location) -> Result<()> {
     if !side_files_of(at).any(|file| file.is_file()) {
         return Ok(());
@@ -138,9 +139,9 @@ pub(super) fn take_misfits(at: &Location) -> Result<()> {
     Ok(())
 }
 
-/// What a look at side files errs with that are of other files, or of other kinds of files.
+/// The errors of checking a side file of other files, or of another kind.
 const NO_FIT: [ErrorKind; 4] =
     [ErrorKind::NotFound, ErrorKind::InvalidArgument, ErrorKind::Replaced, ErrorKind::Limit];
 
-/// Whether what lies beside single files is of these.
+/// Whether a side file belongs to the current files.
 type Fits = fn(&Location) -> Result<bool>;

@@ -15,8 +15,8 @@ const LEN_MAX_BYTES: u64 = 256 << 10;
 pub(super) struct SmallLeaves(HashMap<usize, Array>);
 
 impl SmallLeaves {
-    /// Reads those of the leaves that are small and raw. What fails is not here: read alone, it
-    /// says which leaf it was.
+    /// Reads the small raw leaves. A leaf that fails is left out: its own read then reports the
+    /// error.
     pub fn read(checkpoint: &Checkpoint, leaves: impl Iterator<Item = usize>) -> Self {
         let wanted: Vec<LeafRegion> = leaves
             .filter_map(|leaf| {

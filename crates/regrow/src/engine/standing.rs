@@ -9,19 +9,19 @@ use crate::storage::side_files::is_name_of_side_file;
 use crate::storage::{Entry, Found, Identity};
 use crate::store::ByteRange;
 
-/// What is put beside a checkpoint.
+/// A file to put beside a checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SideFile<'f> {
     /// The document.
     pub file: &'f Location,
-    /// What is in it.
+    /// The content.
     pub bytes: &'f [u8],
     /// A file that is nothing without it.
     pub with: Option<&'f Location>,
 }
 
 impl SideFile<'_> {
-    /// Takes it away, unless another one has come in its place.
+    /// Removes the file, unless another file has replaced it.
     fn take_back(self) -> Result<()> {
         let Some(Found::File { len_bytes }) = self.file.look()? else { return Ok(()) };
         if len_bytes != self.bytes.len() as u64 {
@@ -35,12 +35,12 @@ impl SideFile<'_> {
     }
 }
 
-/// Whether the checkpoint that something is put beside is still the one that it was made of.
+/// Whether the checkpoint of a side file is still the one that the side file was made from.
 #[derive(Debug)]
 pub(crate) enum Standing<'c> {
-    /// One that was opened, and where it is: of a folder of steps, the step.
+    /// An opened checkpoint and its location; in a folder of steps, the step.
     Opened(&'c Checkpoint, &'c Location),
-    /// One at a location, as it was there at a moment.
+    /// The checkpoint at a location, with its identity at some moment.
     At(&'c Location, Option<Identity>),
 }
 
@@ -50,12 +50,11 @@ impl<'c> Standing<'c> {
         Self::At(at, identity(at))
     }
 
-    /// One that was opened. A save that was killed while it brought it to its place is finished
-    /// first.
+    /// An opened checkpoint. First finishes a killed save of it that only lacked its last rename.
     ///
     /// # Errors
     /// `Replaced` if there was one: what is open are not the files that are at the place now.
-    /// `AlreadyExists` while another process is at that; what the storage says.
+    /// `AlreadyExists` while another process is at that; errors of the storage.
     pub(crate) fn of(checkpoint: &'c Checkpoint, at: &'c Location) -> Result<Self> {
         match at.storage().finish_unfinished(at)? {
             true => Err(checkpoint.was_replaced()),
@@ -114,7 +113,7 @@ impl<'c> Standing<'c> {
     }
 }
 
-/// Whether a look has shown that there is nothing, or nothing but what is put beside checkpoints.
+/// Whether a look shows that the path holds nothing but side files.
 pub(super) fn is_gone(at: &Location) -> bool {
     let is_beside = |entry: &Entry| entry.name.to_str().is_some_and(is_name_of_side_file);
     match at.look() {
@@ -124,11 +123,11 @@ pub(super) fn is_gone(at: &Location) -> bool {
     }
 }
 
-/// Takes away what lies beside a checkpoint, in one folder. What is done next finds it gone after a
-/// power cut, too: what was made of one checkpoint must not come back beside the next.
+/// Removes side files of a checkpoint, in one folder, and syncs the folder: after a power cut, old
+/// side files must not reappear beside the next checkpoint.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn take_away<'f>(files: impl IntoIterator<Item = &'f Location>) -> Result<()> {
     let files: Vec<&Location> = files.into_iter().collect();
     let Some(first) = files.first() else { return Ok(()) };

@@ -18,7 +18,7 @@ pub struct CommittedStep {
 /// The committed steps in a folder, by number; none if the location is one checkpoint.
 ///
 /// # Errors
-/// `InvalidArgument` for steps of Flax whose numbers are not whole; what the storage says.
+/// `InvalidArgument` for steps of Flax whose numbers are not whole; errors of the storage.
 pub fn committed_steps(at: impl ToLocation, options: &OpenOptions) -> Result<Vec<CommittedStep>> {
     let at = located(at)?;
     if let Some(steps) = orbax::steps_in(&at)? {
@@ -64,7 +64,7 @@ pub(super) fn all_steps(at: &Location, options: &OpenOptions) -> Result<Vec<Comm
 /// opened.
 ///
 /// # Errors
-/// `InvalidArgument` if this is no folder of steps; `Cancelled`; what the storage says of the
+/// `InvalidArgument` if this is no folder of steps; `Cancelled`; errors of the storage for the
 /// folder.
 pub fn verify_steps(
     path: impl ToLocation,

@@ -41,7 +41,7 @@ const NAMED_MAX: usize = 8;
 /// Saves as one of the processes of a job.
 ///
 /// # Errors
-/// As a save, in every process; `TimedOut` with the ranks that have not come.
+/// The errors of a save, in every process; `TimedOut` with the ranks that have not come.
 pub(super) fn save_together(
     at: &Location,
     tree: &Tree<Leaf>,
@@ -83,7 +83,7 @@ fn writer_of(session: &Session) -> WriterRank {
 /// Begins the checkpoint on rank 0, and joins it on the others.
 ///
 /// # Errors
-/// As a save, in every process.
+/// The errors of a save, in every process.
 pub(super) fn publish_together(
     session: &Session,
     at: &Location,
@@ -107,7 +107,7 @@ pub(super) fn publish_together(
 /// of its own; rank 0 puts the shares together. Bytes of what this process holds.
 ///
 /// # Errors
-/// As a save, in every process.
+/// The errors of a save, in every process.
 pub(super) fn write_together(
     tree: &Tree<Leaf>,
     options: &SaveOptions,

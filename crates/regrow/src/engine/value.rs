@@ -28,8 +28,8 @@ use crate::tree::{Fit, Pytree};
 /// ```
 ///
 /// # Errors
-/// As [`open`](crate::open); `Corrupt` with file, leaf and offset; `Mismatch` if the type does not
-/// fit, with all differences at once.
+/// The errors of [`open`](crate::open); `Corrupt` with file, leaf and offset; `Mismatch` if the
+/// type does not fit, with all differences at once.
 pub fn load<P: Pytree>(path: impl ToLocation) -> Result<P> {
     load_with(path, &LoadOptions::default())
 }
@@ -37,7 +37,7 @@ pub fn load<P: Pytree>(path: impl ToLocation) -> Result<P> {
 /// Loads what `options` select, as the type that is asked for.
 ///
 /// # Errors
-/// As [`load`].
+/// The errors of [`load`].
 pub fn load_with<P: Pytree>(path: impl ToLocation, options: &LoadOptions) -> Result<P> {
     let at = located(path)?;
     P::from_tree_with(super::load_with(&at, options)?, fit(options)).in_file(&at)
@@ -50,7 +50,7 @@ pub fn load_with<P: Pytree>(path: impl ToLocation, options: &LoadOptions) -> Res
 /// numbers, text, options and enum variants become what was stored.
 ///
 /// # Errors
-/// As [`load`]. `value` has not changed.
+/// The errors of [`load`]. `value` has not changed.
 pub fn load_into<P: Pytree>(path: impl ToLocation, value: &mut P) -> Result<()> {
     load_into_with(path, value, &LoadOptions::default())
 }
@@ -59,7 +59,7 @@ pub fn load_into<P: Pytree>(path: impl ToLocation, value: &mut P) -> Result<()> 
 /// stays as it is.
 ///
 /// # Errors
-/// As [`load_into`].
+/// The errors of [`load_into`].
 pub fn load_into_with<P: Pytree>(path: impl ToLocation, value: &mut P, options: &LoadOptions) -> Result<()> {
     let at = located(path)?;
     value.load_tree(&super::load_with(&at, options)?, fit(options)).in_file(&at)
@@ -69,7 +69,7 @@ impl Checkpoint {
     /// Loads what `options` select, as the type that is asked for.
     ///
     /// # Errors
-    /// As [`load`](crate::load()).
+    /// The errors of [`load`](crate::load()).
     pub fn load_value<P: Pytree>(&self, options: &LoadOptions) -> Result<P> {
         P::from_tree_with(self.load(options)?, fit(options)).in_file(self.path())
     }
@@ -77,7 +77,7 @@ impl Checkpoint {
     /// Loads what `options` select into a value that is there.
     ///
     /// # Errors
-    /// As [`load_into`].
+    /// The errors of [`load_into`].
     pub fn load_into<P: Pytree>(&self, value: &mut P, options: &LoadOptions) -> Result<()> {
         value.load_tree(&self.load(options)?, fit(options)).in_file(self.path())
     }

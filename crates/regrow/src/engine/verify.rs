@@ -49,7 +49,7 @@ pub fn verify(path: impl ToLocation) -> Result<VerifyReport> {
 /// As [`verify`], of a step or an item, or watched.
 ///
 /// # Errors
-/// As [`verify`]; `Cancelled`.
+/// The errors of [`verify`]; `Cancelled`.
 pub fn verify_with(path: impl ToLocation, options: &VerifyOptions) -> Result<VerifyReport> {
     let at = located(path)?;
     Retries::until_unreplaced(|| verify_once(&at, options, Share::ALL)).map(|verified| verified.report)
@@ -69,7 +69,7 @@ pub struct VerifiedShare {
 /// in each, and in share 0 all that is beside them.
 ///
 /// # Errors
-/// As [`verify_with`].
+/// The errors of [`verify_with`].
 pub fn verify_share(
     path: impl ToLocation,
     options: &VerifyOptions,
@@ -153,7 +153,7 @@ impl Checkpoint {
     /// The same under the eyes of a monitor.
     ///
     /// # Errors
-    /// As [`verify`](Self::verify); `Cancelled`.
+    /// The errors of [`verify`](Self::verify); `Cancelled`.
     pub fn verify_watched(&self, monitor: &Monitor) -> Result<VerifyReport> {
         self.verify_part(monitor, Share::ALL)
     }

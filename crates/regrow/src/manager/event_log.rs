@@ -39,7 +39,7 @@ impl EventLog {
     /// Adds the record of an event of a step, without the members that are null.
     ///
     /// # Errors
-    /// What the system says of the file; that of the hook.
+    /// Errors of the system for the file; that of the hook.
     pub(super) fn add(
         &self,
         event: &str,

@@ -365,7 +365,7 @@ fn left(deletions: &[Deletion]) -> Vec<String> {
 /// Adds a record of each deletion; no record for a step that was gone or has a reader.
 ///
 /// # Errors
-/// What the system says of the log.
+/// Errors of the system for the log.
 pub(super) fn log_deletions(log: &EventLog, steps: &Steps, deletions: &[Deletion]) -> Result<()> {
     for Deletion { step, name, outcome } in deletions {
         let told = match outcome {

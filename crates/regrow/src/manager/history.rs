@@ -31,7 +31,7 @@ impl History {
     /// Of the steps in a folder; a new run where no step has a record.
     ///
     /// # Errors
-    /// What the system says of its random numbers.
+    /// Errors of the system of its random numbers.
     pub fn of(list: &[Step]) -> Result<Self> {
         let steps: BTreeMap<u64, Option<StepRecord>> =
             list.iter().map(|step| (step.number, step.record.clone())).collect();

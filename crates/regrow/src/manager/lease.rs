@@ -66,7 +66,7 @@ impl Steps {
     ///
     /// # Errors
     /// `NotFound` if it is not there, or about to be deleted; `PermissionDenied` where nothing can
-    /// be written; what the storage says.
+    /// be written; errors of the storage.
     pub fn lease(&self, number: u64) -> Result<Lease> {
         let nonce = random_name()?;
         let step = self.step(number)?;
@@ -88,7 +88,7 @@ impl Steps {
     /// The numbers of the steps that have readers.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn leased(&self) -> Result<Vec<u64>> {
         leased(self.root(), records::now())
     }
@@ -169,7 +169,7 @@ impl<'a> Announced<'a> {
     /// Of the step with this name.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub(super) fn new(root: &'a Location, step: &str) -> Result<Self> {
         let name = format!("{DELETIONS}{step}");
         let announcement = Announcement { since: records::now(), holder: Holder::own() };
@@ -187,7 +187,7 @@ impl Drop for Announced<'_> {
 /// Removes the announcements of deletions that no longer run.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn sweep_announcements(root: &Location) -> Result<()> {
     for name in records::names(root, DELETIONS)? {
         if !records::read::<Announcement>(root, &name)?.is_some_and(|found| found.counts()) {

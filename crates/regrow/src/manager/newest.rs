@@ -54,7 +54,7 @@ impl Steps {
     /// again.
     ///
     /// # Errors
-    /// As [`restore_newest`](Self::restore_newest).
+    /// The errors of [`restore_newest`](Self::restore_newest).
     pub(super) fn newest_of<T>(
         &self,
         mut list: impl FnMut() -> Result<Vec<u64>>,
@@ -106,7 +106,7 @@ impl Steps {
     /// own fault.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn is_fault_of(&self, number: u64, error: &Error) -> Result<bool> {
         match self.find(number)? {
             Some(step) => self.is_at_fault(&step, error),
@@ -119,7 +119,7 @@ impl Steps {
     /// the whole step is read once more.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn is_at_fault(&self, step: &Step, error: &Error) -> Result<bool> {
         use ErrorKind::{Corrupt, NotACheckpoint, NotFound, Replaced, Uncommitted};
         match error.kind() {

@@ -36,7 +36,7 @@ impl Pointer {
     /// What the pointer of a folder says; `None` if there is none.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub(super) fn read(root: &Location) -> Result<Option<Self>> {
         records::read(root, NAME)
     }
@@ -44,7 +44,7 @@ impl Pointer {
     /// Makes it the pointer of a folder.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub(super) fn write(&self, root: &Location) -> Result<()> {
         records::write(root, NAME, self)
     }
@@ -52,7 +52,7 @@ impl Pointer {
     /// Removes the pointer of a folder that has no step any more.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub(super) fn remove(root: &Location) -> Result<()> {
         records::remove(root, NAME)
     }

@@ -37,7 +37,7 @@ impl Preemption {
     /// the program, as one would without this.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn on_sigterm() -> Result<Self> {
         let flag = Self::new();
         let cannot = |error| Error::io("cannot take SIGTERM", "SIGTERM", error);

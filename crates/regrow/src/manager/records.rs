@@ -19,7 +19,7 @@ const LEN_MAX_BYTES: u64 = 64 << 10;
 /// What a file says; `None` if there is none, or one that says something else.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn read<T: DeserializeOwned>(root: &Location, name: &str) -> Result<Option<T>> {
     let store = root.join(FOLDER).store();
     let found = store.len_bytes(name.as_bytes()).and_then(|len_bytes| match len_bytes {
@@ -37,7 +37,7 @@ pub(super) fn read<T: DeserializeOwned>(root: &Location, name: &str) -> Result<O
 /// Writes a file, and replaces an existing one.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn write(root: &Location, name: &str, value: &impl Serialize) -> Result<()> {
     root.join(FOLDER).store().put(name.as_bytes(), text_of(value)?.into())
 }
@@ -45,7 +45,7 @@ pub(super) fn write(root: &Location, name: &str, value: &impl Serialize) -> Resu
 /// Writes a file that is not there; false if it is.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn create(root: &Location, name: &str, value: &impl Serialize) -> Result<bool> {
     root.join(FOLDER).store().put_if_absent(name.as_bytes(), text_of(value)?.into())
 }
@@ -53,7 +53,7 @@ pub(super) fn create(root: &Location, name: &str, value: &impl Serialize) -> Res
 /// Removes a file, if it is there.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn remove(root: &Location, name: &str) -> Result<()> {
     root.join(FOLDER).store().delete(name.as_bytes())
 }
@@ -61,7 +61,7 @@ pub(super) fn remove(root: &Location, name: &str) -> Result<()> {
 /// The names of the files whose names begin so.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn names(root: &Location, begins: &str) -> Result<Vec<String>> {
     let keys = match root.join(FOLDER).store().list(begins.as_bytes()) {
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),

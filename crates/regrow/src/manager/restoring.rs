@@ -13,7 +13,8 @@ impl Manager {
     /// be saved again.
     ///
     /// # Errors
-    /// As [`Steps::restore_newest`](super::Steps::restore_newest), of any process of a job.
+    /// The errors of [`Steps::restore_newest`](super::Steps::restore_newest), of any process of a
+    /// job.
     pub fn restore<P: Pytree>(&self, options: &LoadOptions) -> Result<Restored<P>> {
         self.restore_newest(|step| {
             refuse_lost_items(&open_with(&step.location, &options.open)?)?;
@@ -24,7 +25,8 @@ impl Manager {
     /// Loads a step. Newer ones are of another history from now on, and may be saved again.
     ///
     /// # Errors
-    /// As [`Steps::step`](super::Steps::step) and [`load`](crate::load()), of any process of a job.
+    /// The errors of [`Steps::step`](super::Steps::step) and [`load`](crate::load()), of any
+    /// process of a job.
     pub fn restore_step<P: Pytree>(&self, step: u64, options: &LoadOptions) -> Result<P> {
         self.restore_one(step, |step| load(step, options))
     }
@@ -63,8 +65,8 @@ impl Manager {
     /// ```
     ///
     /// # Errors
-    /// As [`restore`](Self::restore). An item that a good step never had is an error at once, and
-    /// no reason to take an older step: `NotFound`, with the items that are there.
+    /// The errors of [`restore`](Self::restore). An item that a good step never had is an error at
+    /// once, and no reason to take an older step: `NotFound`, with the items that are there.
     pub fn restore_items<T>(&self, mut restore: impl FnMut(&Checkpoint) -> Result<T>) -> Result<Restored<T>> {
         self.restore_newest(|step| {
             of_version(step, &mut |checkpoint| {
@@ -76,7 +78,8 @@ impl Manager {
     /// The same of this step.
     ///
     /// # Errors
-    /// As [`restore_step`](Self::restore_step); `NotFound` for an item that is not there.
+    /// The errors of [`restore_step`](Self::restore_step); `NotFound` for an item that is not
+    /// there.
     pub fn restore_step_items<T>(
         &self,
         step: u64,

@@ -27,7 +27,8 @@ impl TrainingRun {
     /// is good in all processes of a job.
     ///
     /// # Errors
-    /// As [`Steps::restore_newest`](super::Steps::restore_newest), of any process of a job.
+    /// The errors of [`Steps::restore_newest`](super::Steps::restore_newest), of any process of a
+    /// job.
     pub fn restore_newest<T>(&self, mut restore: impl FnMut(&Step) -> Result<T>) -> Result<Restored<T>> {
         self.follower.wait()?;
         let began = Instant::now();
@@ -42,7 +43,7 @@ impl TrainingRun {
     /// Calls `restore` with a step.
     ///
     /// # Errors
-    /// As [`Steps::step`](super::Steps::step) and `restore`, of any process of a job.
+    /// The errors of [`Steps::step`](super::Steps::step) and `restore`, of any process of a job.
     pub fn restore_one<T>(&self, step: u64, restore: impl FnMut(&Step) -> Result<T>) -> Result<Restored<T>> {
         self.follower.wait()?;
         let began = Instant::now();

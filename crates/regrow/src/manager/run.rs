@@ -236,7 +236,7 @@ impl TrainingRun {
     /// The step before this one: the save links its unchanged files.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn base(&self, due: &DueStep) -> Result<Option<Step>> {
         let earlier = self.state().history.latest_but(due.number).filter(|_| self.options.reuse);
         Ok(earlier.map(|earlier| self.steps.find(earlier)).transpose()?.flatten())
@@ -380,7 +380,7 @@ impl TrainingRun {
     /// The committed steps of any history.
     ///
     /// # Errors
-    /// What the storage says, in every process of a job; so do the three methods below.
+    /// Errors of the storage, in every process of a job; so do the three methods below.
     pub fn numbers(&self) -> Result<Vec<u64>> {
         self.together.of_rank_0("manager-steps", || self.steps.numbers())
     }
@@ -389,7 +389,7 @@ impl TrainingRun {
     /// that one's.
     ///
     /// # Errors
-    /// As [`numbers`](Self::numbers).
+    /// The errors of [`numbers`](Self::numbers).
     pub fn latest(&self) -> Result<Option<u64>> {
         self.together.of_rank_0("manager-latest", || match self.options.read_only {
             // A read-only manager follows the pointer, which avoids listing the steps.
@@ -401,7 +401,7 @@ impl TrainingRun {
     /// The committed steps of abandoned histories.
     ///
     /// # Errors
-    /// As [`numbers`](Self::numbers).
+    /// The errors of [`numbers`](Self::numbers).
     pub fn abandoned(&self) -> Result<Vec<u64>> {
         self.together.of_rank_0("manager-abandoned", || self.own_abandoned())
     }
@@ -413,7 +413,7 @@ impl TrainingRun {
     /// The best committed step of the current history by a metric.
     ///
     /// # Errors
-    /// As [`numbers`](Self::numbers).
+    /// The errors of [`numbers`](Self::numbers).
     pub fn best(&self, metric: &str, mode: BestMode) -> Result<Option<u64>> {
         self.together.of_rank_0("manager-best", || {
             let list = self.steps.list()?;

@@ -58,7 +58,7 @@ impl Manager {
     /// Of the steps in a folder, which is made when the first is saved.
     ///
     /// # Errors
-    /// As [`TrainingRun::new`].
+    /// The errors of [`TrainingRun::new`].
     pub fn new(root: impl ToLocation, options: ManagerOptions) -> Result<Self> {
         Ok(Self { run: TrainingRun::new(root, options)?, saver: AsyncSaver::new() })
     }
@@ -102,7 +102,7 @@ impl Manager {
     /// ```
     ///
     /// # Errors
-    /// As [`save`](Self::save); the error of `fill`. The save then leaves no files.
+    /// The errors of [`save`](Self::save); the error of `fill`. The save then leaves no files.
     pub fn save_items(
         &self,
         step: u64,

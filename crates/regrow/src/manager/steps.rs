@@ -127,7 +127,7 @@ impl Steps {
     /// `None` those that the names in the folder have now.
     ///
     /// # Errors
-    /// `InvalidArgument` if the path is a file or a checkpoint by itself; what the storage says.
+    /// `InvalidArgument` if the path is a file or a checkpoint by itself; errors of the storage.
     pub fn new(root: impl ToLocation, names: Option<StepNames>) -> Result<Self> {
         let root = located(root)?;
         if let Some(Found::File { .. } | Found::Other(_)) = root.look()? {
@@ -171,7 +171,7 @@ impl Steps {
     /// What is there. Each step is looked at: a small file of it is read.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn list(&self) -> Result<StepList> {
         self.look(|names| {
             let (list, may_have_gone) = self.list_of(names)?;
@@ -250,7 +250,7 @@ impl Steps {
     /// The numbers of the committed steps, of any history.
     ///
     /// # Errors
-    /// As [`list`](Self::list).
+    /// The errors of [`list`](Self::list).
     pub fn numbers(&self) -> Result<Vec<u64>> {
         Ok(self.list()?.steps.into_iter().map(|step| step.number).collect())
     }
@@ -258,7 +258,7 @@ impl Steps {
     /// The numbers of the committed steps of the current history.
     ///
     /// # Errors
-    /// As [`list`](Self::list).
+    /// The errors of [`list`](Self::list).
     pub fn current(&self) -> Result<Vec<u64>> {
         Ok(self.list()?.current().map(|step| step.number).collect())
     }
@@ -267,7 +267,7 @@ impl Steps {
     ///
     /// # Errors
     /// `NotFound`, with the steps that are there; `Uncommitted` if it is being written or its
-    /// writer was killed; what the storage says.
+    /// writer was killed; errors of the storage.
     pub fn step(&self, number: u64) -> Result<Step> {
         if let Some(step) = self.find(number)? {
             return Ok(step);
@@ -291,7 +291,7 @@ impl Steps {
     /// The step of this number; `None` if it is not there, or not committed.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn find(&self, number: u64) -> Result<Option<Step>> {
         for name in self.names.names_of(number) {
             if let Looked::Committed(step) = self.look_at(number, &name)? {
@@ -304,7 +304,7 @@ impl Steps {
     /// The newest committed step of the current history; `None` if there is none.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn latest(&self) -> Result<Option<Step>> {
         if self.root.commits_by_marker()
             && let Some(pointer) = Pointer::read(&self.root)?
@@ -349,7 +349,7 @@ impl Steps {
     /// Rewrites the pointer if it differs from the list.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub(super) fn point(&self, list: &StepList) -> Result<()> {
         let Some(last) = list.current().next_back() else {
             return match Pointer::read(&self.root)? {
@@ -369,7 +369,7 @@ impl Steps {
     /// Files and bytes of a step; `None` if unknown.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn stock(&self, step: &Step) -> Result<Option<Stock>> {
         step.location.storage().stock(step.location.path())
     }

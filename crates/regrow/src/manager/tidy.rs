@@ -46,8 +46,8 @@ impl Steps {
     /// its place.
     ///
     /// # Errors
-    /// `Corrupt` if the step is not what was saved, and then nothing is deleted; what the storage
-    /// says.
+    /// `Corrupt` if the step is not what was saved, and then nothing is deleted; errors of the
+    /// storage.
     pub fn tidy(&self, saved: u64, options: &TidyOptions) -> Result<Tidied> {
         options.keep.check()?;
         let Some(step) = self.find(saved)? else {
@@ -87,7 +87,7 @@ impl Steps {
     /// interrupted copy can use.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn refresh(&self) -> Result<()> {
         let list = self.list()?;
         let has_named = list

@@ -50,7 +50,7 @@ impl Together {
     /// What `look` finds on rank 0, in every process.
     ///
     /// # Errors
-    /// What `look` says, in every process.
+    /// Errors of `look`, in every process.
     pub fn of_rank_0<T: Serialize + DeserializeOwned>(
         &self,
         purpose: &str,
@@ -62,7 +62,7 @@ impl Together {
     /// Gathers a value of each process, and gives the decision of rank 0 in every process.
     ///
     /// # Errors
-    /// What `decide` says, in every process.
+    /// Errors of `decide`, in every process.
     pub(super) fn decide<G: Serialize + DeserializeOwned, T: Serialize + DeserializeOwned>(
         &self,
         purpose: &str,

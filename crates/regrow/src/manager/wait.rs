@@ -14,7 +14,7 @@ impl Steps {
     /// higher, or the run has gone back to an older step since.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn newer_than(&self, seen: Option<u64>) -> Result<Option<u64>> {
         let Some(latest) = self.latest()?.map(|step| step.number) else { return Ok(None) };
         let is_newer = match seen {
@@ -30,7 +30,7 @@ impl TrainingRun {
     /// has a lease until the next call, or [`close`](Self::close).
     ///
     /// # Errors
-    /// What the storage says; that of [`Hooks::while_waiting`](super::Hooks::while_waiting).
+    /// Errors of the storage; that of [`Hooks::while_waiting`](super::Hooks::while_waiting).
     pub fn wait_for_new(
         &self,
         after: Option<u64>,

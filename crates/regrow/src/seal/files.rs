@@ -107,7 +107,7 @@ impl Place {
     /// holds it, if one of its files is below the location.
     ///
     /// # Errors
-    /// What `read` says.
+    /// Errors of `read`.
     pub(crate) fn search(
         at: &Location,
         names: SideNames,
@@ -124,7 +124,7 @@ impl Place {
     /// The bytes of the file, if there is one.
     ///
     /// # Errors
-    /// What the storage says; `Limit`.
+    /// Errors of the storage; `Limit`.
     pub(crate) fn read(&self, what: &str) -> Result<Option<Vec<u8>>> {
         // A too long name or a missing folder means no seal; the opening reports the error. The
         // folder of a bare name is the working folder, whose path is empty.
@@ -186,7 +186,7 @@ impl Seal {
     /// holds it.
     ///
     /// # Errors
-    /// `Corrupt` and `Unsupported` for a seal that cannot be used; what the storage says.
+    /// `Corrupt` and `Unsupported` for a seal that cannot be used; errors of the storage.
     pub(crate) fn found(at: &Location) -> Result<Option<Self>> {
         Place::search(at, NAMES, &Self::read)
     }
@@ -194,7 +194,7 @@ impl Seal {
     /// The seal at a place, if there is one.
     ///
     /// # Errors
-    /// As [`found`](Self::found).
+    /// The errors of [`found`](Self::found).
     fn read(place: Place) -> Result<Option<Self>> {
         let Some(bytes) = place.read("the seal")? else { return Ok(None) };
         Self::of(&bytes, place.clone()).in_file(&place.file).map(Some)
@@ -276,7 +276,7 @@ impl Seal {
     /// The files that are gone or have another length: what is wrong with each.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub(crate) fn misfits(&self) -> Result<Vec<Error>> {
         let mut found = Vec::new();
         let is_far = self.place.folder.local_path().is_err();

@@ -13,7 +13,7 @@ impl SealedFile {
     /// are read directly into the destination; `is_far` fetches all bytes by one request instead.
     ///
     /// # Errors
-    /// `Corrupt` with file and offset of the first block that fails; what `read` says.
+    /// `Corrupt` with file and offset of the first block that fails; errors of `read`.
     pub(super) fn read_checked(
         &self,
         blob: &dyn Blob,

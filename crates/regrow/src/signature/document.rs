@@ -164,7 +164,7 @@ impl SignatureDocument {
     /// What is signed, without a look at who signed it.
     ///
     /// # Errors
-    /// As [`Signed::parse`].
+    /// The errors of [`Signed::parse`].
     pub fn unverified(&self) -> Result<Signed> {
         Signed::parse(self.signed.get())
     }

@@ -37,7 +37,7 @@ impl PrivateKey {
     /// Reads a file with a private key, PKCS#8 PEM or OpenSSH.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse); `NotFound` and what else the storage says.
+    /// The errors of [`parse`](Self::parse); `NotFound` and other errors of the storage.
     pub fn read(path: impl ToLocation) -> Result<Self> {
         let (text, file) = read_text(path)?;
         Self::parse(&text).in_file(file)
@@ -122,7 +122,7 @@ impl PublicKey {
     /// Reads a file with a public key: SPKI PEM, OpenSSH, or 64 hex digits.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse); `NotFound` and what else the storage says.
+    /// The errors of [`parse`](Self::parse); `NotFound` and other errors of the storage.
     pub fn read(path: impl ToLocation) -> Result<Self> {
         let (text, file) = read_text(path)?;
         Self::parse(&text).in_file(file)
@@ -164,7 +164,7 @@ impl PublicKey {
     /// A public key as people give it: the key itself, or the path of a file with it.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse) and [`read`](Self::read).
+    /// The errors of [`parse`](Self::parse) and [`read`](Self::read).
     pub fn parse_or_read(text: &str) -> Result<Self> {
         if Self::is_text_of_key(text) { Self::parse(text) } else { Self::read(text) }
     }

@@ -40,7 +40,7 @@ pub(crate) fn place_of(at: &Location) -> Place {
 /// that of the folder. `None` if there is no signature at all.
 ///
 /// # Errors
-/// As [`SignatureDocument::verified`]; what the storage says.
+/// The errors of [`SignatureDocument::verified`]; errors of the storage.
 pub(crate) fn trusted(at: &Location, keys: &[PublicKey]) -> Result<Option<Seal>> {
     Place::search(at, NAMES, &|place| read(place, keys))
 }
@@ -49,7 +49,7 @@ pub(crate) fn trusted(at: &Location, keys: &[PublicKey]) -> Result<Option<Seal>>
 /// under it. `None` if it cannot be read.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(crate) fn unverified(at: &Location) -> Result<Option<Seal>> {
     let place = place_of(at);
     let Some(bytes) = place.read("the signature")? else { return Ok(None) };
@@ -65,7 +65,7 @@ pub(crate) fn unverified(at: &Location) -> Result<Option<Seal>> {
 /// valid, but need not be trusted.
 ///
 /// # Errors
-/// As [`SignatureDocument::verified`].
+/// The errors of [`SignatureDocument::verified`].
 pub(crate) fn of_its_own_keys(bytes: &[u8], place: Place) -> Result<Seal> {
     let document = SignatureDocument::parse(bytes)?;
     let (signed, signer) = document.verified(&document.signers())?;

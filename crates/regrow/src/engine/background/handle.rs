@@ -24,22 +24,22 @@ pub struct SaveHandle {
 }
 
 impl SaveHandle {
-    /// Where the checkpoint will be.
+    /// The path of the new checkpoint.
     pub fn path(&self) -> &Path {
         &self.job.path
     }
 
-    /// What the call that started it has taken.
+    /// The time that the call blocked its caller.
     pub fn blocked(&self) -> Blocked {
         self.job.blocked
     }
 
-    /// How far it is.
+    /// The progress of the save.
     pub fn progress(&self) -> Progress {
         self.job.monitor.progress()
     }
 
-    /// Whether it has ended, one way or another.
+    /// Whether the save has ended, with or without an error.
     pub fn is_done(&self) -> bool {
         check_process(self.pid, self.path()).is_ok() && self.job.is_done()
     }
@@ -53,9 +53,9 @@ impl SaveHandle {
     /// Waits until it has ended.
     ///
     /// # Errors
-    /// As [`save_with`](crate::save_with); `Cancelled`; `SourceChanged` if an array was changed
-    /// during the save. Over a single file in a bucket, the new file exists by then and may hold
-    /// either state.
+    /// The errors of [`save_with`](crate::save_with); `Cancelled`; `SourceChanged` if an array was
+    /// changed during the save. Over a single file in a bucket, the new file exists by then and may
+    /// hold either state.
     pub fn wait(&self) -> Result<SaveReport> {
         loop {
             if let Some(outcome) = self.wait_for(Duration::from_secs(3600)) {

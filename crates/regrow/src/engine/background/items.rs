@@ -11,11 +11,12 @@ use crate::tree::{Leaf, Tree};
 
 impl AsyncSaver {
     /// Adds trees to a checkpoint of items and commits it, in the background; all other items were
-    /// added before. Waits for no other save: [`wait_for_room`](Self::wait_for_room) does, and is
-    /// to be called before the items are begun. Of `options`, how to save is each tree's own.
+    /// added before. Does not wait for another save: call [`wait_for_room`](Self::wait_for_room)
+    /// before beginning the items. Each tree has its own save options, instead of those in
+    /// `options`.
     ///
     /// # Errors
-    /// As [`save`](Self::save); nothing is left of what was begun.
+    /// The errors of [`save`](Self::save); nothing is left of what was begun.
     pub fn save_items(
         &self,
         items: ItemsSave,

@@ -30,12 +30,13 @@ pub(super) struct Job {
     is_seen: AtomicBool,
 }
 
-/// What is to be saved.
+/// What the job saves.
 #[derive(Debug)]
 pub(super) enum Work {
     /// A checkpoint of one tree.
     Tree(Box<TreeWork>),
-    /// One of several items: it has begun, and lacks these trees, and what this function waits for.
+    /// A begun checkpoint of items that lacks these trees, and the function to call before the
+    /// commit.
     Items(Box<ItemsSave>, Vec<(String, TreeWork)>, Option<BeforeCommit>),
 }
 
@@ -44,7 +45,7 @@ pub(super) enum Work {
 pub(super) struct TreeWork {
     pub tree: Tree<Leaf>,
     pub options: SaveOptions,
-    /// By which it is seen whether it was changed since.
+    /// Hashes that show whether a leaf was changed since the snapshot.
     pub fingerprints: Option<Vec<Option<u32>>>,
 }
 

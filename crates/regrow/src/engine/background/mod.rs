@@ -55,11 +55,11 @@ use crate::tree::{Leaf, Pytree, Tree};
 /// values.
 pub const QUEUE_LEN_MAX: usize = 8;
 
-/// Saves a value at `path` in the background, with a saver of its own. The suffix of `path` chooses
-/// the layout, as in [`save`](crate::save()).
+/// Saves a value at `path` in the background with its own saver. The suffix of `path` chooses the
+/// layout, as in [`save`](crate::save()).
 ///
 /// # Errors
-/// As [`AsyncSaver::save`].
+/// The errors of [`AsyncSaver::save`].
 pub fn save_async<P: Pytree>(path: impl ToLocation, value: &P) -> Result<SaveHandle> {
     let at = located(path)?;
     let save = SaveOptions { layout: Layout::for_target(&at)?, ..SaveOptions::default() };
@@ -69,7 +69,7 @@ pub fn save_async<P: Pytree>(path: impl ToLocation, value: &P) -> Result<SaveHan
 /// [`save_async`] with options.
 ///
 /// # Errors
-/// As [`AsyncSaver::save`].
+/// The errors of [`AsyncSaver::save`].
 pub fn save_async_with<P: Pytree>(
     path: impl ToLocation,
     value: &P,
@@ -143,8 +143,8 @@ impl AsyncSaver {
     /// Takes a snapshot and saves it in the background; `None` if another save is running and this
     /// one is to be skipped.
     ///
-    /// Of a [`Pytree`] that is no [`Tree<Leaf>`](Tree) a tree is made, with a copy of what cannot
-    /// be shared.
+    /// A [`Pytree`] that is no [`Tree<Leaf>`](Tree) is made into a tree first, with copies of
+    /// leaves that cannot be shared.
     ///
     /// # Errors
     /// The error of an earlier save that no call has returned yet: then this value is not saved.
@@ -219,10 +219,10 @@ impl AsyncSaver {
         Ok(())
     }
 
-    /// Waits, but not longer than that; whether nothing is left to save.
+    /// Waits for at most `timeout`. Returns whether all saves have ended.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// The errors of [`wait`](Self::wait).
     pub fn wait_for(&self, timeout: Duration) -> Result<bool> {
         self.check_process(Path::new(""))?;
         let state = self.lock();
@@ -236,7 +236,7 @@ impl AsyncSaver {
     /// it need not.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// The errors of [`wait`](Self::wait).
     pub fn wait_for_room(&self, when_busy: WhenBusy, timeout: Duration) -> Result<bool> {
         self.check_process(Path::new(""))?;
         let is_full = |state: &mut State| !when_busy.has_room(state);
@@ -246,7 +246,7 @@ impl AsyncSaver {
         Ok(when_busy.has_room(&state))
     }
 
-    /// Waits until nothing is left to save, and leaves what went wrong for the next call to say.
+    /// Waits for all saves; the next call returns their errors.
     pub fn join(&self) {
         if self.check_process(Path::new("")).is_ok() {
             let waited = self.shared.changed.wait_while(self.lock(), |state| state.is_busy());
@@ -254,13 +254,13 @@ impl AsyncSaver {
         }
     }
 
-    /// Whether a save is running or waiting for its turn. `false` in a forked child: it is the
+    /// Whether a save is running or waiting. `false` in a forked child, because the save is the
     /// parent's.
     pub fn is_busy(&self) -> bool {
         self.check_process(Path::new("")).is_ok() && self.lock().is_busy()
     }
 
-    /// Where the save that is running goes to, and how far it is.
+    /// The target of the running save, and its progress.
     pub fn running(&self) -> Option<(PathBuf, Progress)> {
         self.check_process(Path::new("")).ok()?;
         self.lock().running.as_ref().map(|job| (job.path.clone(), job.monitor.progress()))

@@ -22,7 +22,7 @@ pub enum WhenBusy {
 }
 
 impl WhenBusy {
-    /// Whether a save need not wait.
+    /// Whether a new save can start without waiting.
     pub(super) fn has_room(self, state: &State) -> bool {
         match self {
             Self::Wait => !state.is_busy(),
@@ -39,8 +39,8 @@ pub enum CopyLeaves {
     /// Rust shares.
     #[default]
     Nothing,
-    /// Those that are not immutable arrays: all but [`LeafKind::JaxArray`], and of these the ones
-    /// below [`REFER_FROM_BYTES`].
+    /// Copy leaves that are not immutable arrays: all kinds but [`LeafKind::JaxArray`], and JAX
+    /// arrays below [`REFER_FROM_BYTES`].
     Mutable,
     /// All of them.
     All,
@@ -77,17 +77,17 @@ pub struct AsyncOptions {
     pub when_busy: WhenBusy,
     /// Which leaves to copy.
     pub copy: CopyLeaves,
-    /// For finding a bug: hash what is referred to at the snapshot, and again before the commit; a
-    /// leaf that was changed in between is an error that names it, and nothing is saved. Costs two
-    /// passes over the data, one of them while the caller waits.
+    /// For debugging: hash the shared data at the snapshot and again before the commit. If a leaf
+    /// was changed in between, the save fails and names the leaf. Costs two passes over the data,
+    /// one of them while the caller waits.
     pub check_source: bool,
-    /// Called on the saving thread when all is written, before the commit; after an error nothing
-    /// is committed. It waits for what others write into the checkpoint.
+    /// Called on the saving thread when all files are written, before the commit; an error prevents
+    /// the commit. Use it to wait for other writers of the checkpoint.
     pub before_commit: Option<BeforeCommit>,
     /// Called on the saving thread when the save has ended, one way or another, and has let go of
     /// the data.
     pub on_end: Option<OnEnd>,
-    /// What the caller has taken for this save before the call: it counts with the rest.
+    /// The time that the caller spent on this save before the call, for the report.
     pub before: Blocked,
 }
 
@@ -96,7 +96,7 @@ pub struct AsyncOptions {
 pub struct BeforeCommit(pub(super) Arc<dyn Fn() -> Result<()> + Send + Sync>);
 
 impl BeforeCommit {
-    /// Calls this one. It must not wait for the save.
+    /// Wraps `call`, which must not wait for the save.
     pub fn new(call: impl Fn() -> Result<()> + Send + Sync + 'static) -> Self {
         Self(Arc::new(call))
     }
@@ -113,7 +113,7 @@ impl fmt::Debug for BeforeCommit {
 pub struct OnEnd(pub(super) Arc<dyn Fn() + Send + Sync>);
 
 impl OnEnd {
-    /// Calls this one. It must not wait for the save.
+    /// Wraps `call`, which must not wait for the save.
     pub fn new(call: impl Fn() + Send + Sync + 'static) -> Self {
         Self(Arc::new(call))
     }
@@ -125,19 +125,19 @@ impl fmt::Debug for OnEnd {
     }
 }
 
-/// What the call that started a save has taken.
+/// The time that a save blocked its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Blocked {
     /// From the call to its return, with all that follows.
     pub seconds: f64,
-    /// Of these, waiting for an earlier save.
+    /// The part of this time spent waiting for an earlier save.
     pub waited_seconds: f64,
     /// Bytes that were copied.
     pub copied_bytes: u64,
 }
 
 impl Blocked {
-    /// As stages of the save, before all others.
+    /// The times as stages of the save, before all other stages.
     pub(super) fn stages(&self) -> impl Iterator<Item = StageReport> {
         let &Self { seconds, waited_seconds, copied_bytes } = self;
         let wait = StageReport { stage: Stage::WaitForSave, seconds: waited_seconds, bytes: 0 };

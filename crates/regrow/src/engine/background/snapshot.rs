@@ -36,7 +36,7 @@ const PIECE_LEN_BYTES: usize = 8 << 20;
 /// Less than this is not worth a thread.
 const PARALLEL_FROM_BYTES: usize = 4 << 20;
 
-/// One for the save that runs, one for the next.
+/// One map for the running save and one for the next.
 const POOL_LEN: usize = 2;
 
 /// Maps that were used for a snapshot before.
@@ -76,7 +76,8 @@ impl Pool {
     }
 }
 
-/// A filled map that the copies slice. It returns to its pool when the last copy is dropped.
+/// A filled map. The copies are slices of it, and dropping the last copy returns the map to its
+/// pool.
 struct Filled {
     map: Option<MmapMut>,
     pool: Weak<Pool>,
@@ -235,7 +236,7 @@ fn fill(tree: &Tree<Leaf>, places: &[Place], arrays: Vec<Array>, map: &mut [u8])
 /// CRC-32C of every leaf with array data, as it is now.
 ///
 /// # Errors
-/// What reading a leaf says.
+/// Errors of reading a leaf.
 pub(super) fn fingerprints(tree: &Tree<Leaf>) -> Result<Vec<Option<u32>>> {
     let of = |(at, leaf): (usize, &Leaf)| {
         let LeafData::Array(array) = &leaf.data else { return Ok(None) };
@@ -250,7 +251,7 @@ pub(super) fn fingerprints(tree: &Tree<Leaf>) -> Result<Vec<Option<u32>>> {
     tree.leaves().iter().enumerate().map(of).collect()
 }
 
-/// Errs if a leaf is not what it was when the fingerprints were taken.
+/// Errs if a leaf has changed since the fingerprints were taken.
 ///
 /// # Errors
 /// `SourceChanged`, with all leaves that were changed.

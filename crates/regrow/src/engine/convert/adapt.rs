@@ -30,7 +30,8 @@ const COMMON: [Dtype; 12] = [
     Dtype::Complex128,
 ];
 
-/// Puts the plan together; with `lossy`, leaves that the target refuses have become what it takes.
+/// Makes the plan. With `lossy`, leaves that the target refuses are replaced by leaves that it
+/// accepts.
 pub(super) fn plan(
     checkpoint: &Checkpoint,
     positions: &Tree<usize>,
@@ -103,7 +104,7 @@ pub(super) fn plan(
     Ok(ConvertPlan { leaves, losses, damage: Vec::new(), source, tree, items, is_lossy, metadata })
 }
 
-/// Whether it stands for a leaf that the source has lost.
+/// Whether the draft stands for a lost leaf of the source.
 fn is_gap(draft: &Draft, options: &ConvertOptions) -> bool {
     options.salvage && draft.source.kind == LeafKind::Placeholder
 }
@@ -136,7 +137,7 @@ fn adapt(
     Ok(Err(draft))
 }
 
-/// What has become of a leaf, for people.
+/// The change of a leaf, in words.
 fn in_words(from: &LeafInfo, to: &LeafInfo) -> String {
     let becomes = match (&from.kind, &to.kind) {
         (from_kind, to_kind) if from_kind == to_kind => {
@@ -175,7 +176,7 @@ fn refusal_of(format: &dyn Format, leaf: &LeafInfo, options: &ConvertOptions) ->
     refusal(format, leaf, options).is_some()
 }
 
-/// What could stand for a leaf, the nearest first.
+/// Leaf kinds and dtypes that can replace a leaf, the nearest first.
 fn substitutes(leaf: &LeafInfo) -> Vec<(LeafKind, Dtype)> {
     let mut out = Vec::new();
     match &leaf.kind {
@@ -205,7 +206,7 @@ fn substitutes(leaf: &LeafInfo) -> Vec<(LeafKind, Dtype)> {
     out
 }
 
-/// Dtypes that hold every value, those of the same class first.
+/// Dtypes that hold every value of this dtype; dtypes of the same class come first.
 fn wider(from: Dtype) -> impl Iterator<Item = Dtype> {
     let holds = move |same_class: bool| {
         let fits = move |&to: &Dtype| {

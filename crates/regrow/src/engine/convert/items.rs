@@ -24,7 +24,7 @@ use crate::formats::orbax::steps::metadata_of;
 use crate::location::Location;
 use crate::tree::{Key, KeyPath, Leaf, Tree};
 
-/// What becomes of the items of a source.
+/// The items of the source in the target.
 #[derive(Debug)]
 pub(super) struct PlannedItems {
     /// The source.
@@ -43,7 +43,7 @@ struct PlannedItem {
 }
 
 impl PlannedItem {
-    /// Its part of the tree of all; `None` if none of its leaves is converted.
+    /// The item's part of the whole tree; `None` if none of its leaves is converted.
     fn tree(&self, whole: &Tree<Leaf>) -> Option<Tree<Leaf>> {
         self.key.as_ref().map_or_else(|| Some(whole.clone()), |key| whole.child(key))
     }
@@ -58,7 +58,7 @@ enum ItemForm {
     Tree,
     Json,
     Metrics,
-    /// With the handler that Orbax reads them by.
+    /// Files, with the name of Orbax' handler for them.
     Files(Option<String>),
 }
 
@@ -66,7 +66,7 @@ impl PlannedItems {
     /// The items of a source that stay items; `None` if the result is one pytree.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn of(checkpoint: &Checkpoint, drafts: &[Draft], options: &ConvertOptions) -> Result<Option<Self>> {
         let has_items = matches!(options.save.layout, Layout::Regrow(_) | Layout::Orbax(_));
         let folder = checkpoint.reader().standing().items.filter(|items| items.is_whole);
@@ -99,20 +99,20 @@ impl PlannedItems {
         Ok(Some(Self { checkpoint: checkpoint.clone(), items, step_record }))
     }
 
-    /// Whether a leaf is part of a document that is written as it is.
+    /// Whether a leaf is part of a document that is copied unchanged.
     pub fn keeps_text_of(&self, leaf: &KeyPath) -> bool {
         self.items.iter().any(|item| item.form == ItemForm::Json && item.has_leaf(leaf))
     }
 
-    /// Whether the metrics of the source are an item, which stays one.
+    /// Whether the metrics of the source stay an item of the target.
     pub fn has_metrics(&self) -> bool {
         self.items.iter().any(|item| item.form == ItemForm::Metrics)
     }
 
-    /// Says what [`save`](Self::save) would refuse. Writes nothing.
+    /// Returns the errors of [`save`](Self::save) ahead. Writes nothing.
     ///
     /// # Errors
-    /// Those of a save of each tree.
+    /// The errors of a save of each tree.
     pub fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
         check_place(target, options)?;
         let trees = self.items.iter().filter(|item| item.form == ItemForm::Tree);
@@ -122,7 +122,7 @@ impl PlannedItems {
     /// Writes them.
     ///
     /// # Errors
-    /// As a save of items; what reading the source says.
+    /// The errors of a save of items; errors of reading the source.
     pub fn save(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<SaveReport> {
         let custom_metadata = options.custom_metadata.as_ref().and_then(Value::as_object);
         let mut custom_metadata = custom_metadata.cloned().unwrap_or_default();
@@ -177,7 +177,7 @@ impl PlannedItems {
     }
 }
 
-/// Whether all leaves of an item are converted, and none of them is changed.
+/// Whether all leaves of an item are converted unchanged.
 fn is_untouched(checkpoint: &Checkpoint, drafts: &[Draft], item: &PlannedItem) -> bool {
     let is_same = |draft: &&Draft| {
         let (from, to) = (&draft.source, &draft.target);

@@ -39,7 +39,7 @@ use crate::tree::PathPattern;
 /// The longest file of rules that is read.
 const LEN_MAX_BYTES: u64 = 4 << 20;
 
-/// Rules of a conversion as a file has them: TOML. What is not in the file is empty.
+/// The rules of a conversion as read from a TOML file. Missing entries are empty.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConvertRules {
@@ -67,7 +67,7 @@ pub struct ConvertRules {
 pub struct RenameRule {
     /// A regular expression over a whole key path of the source.
     pub from: String,
-    /// What takes its place, with `$1` for what a group has matched.
+    /// The replacement, with `$1` for the text of a group.
     pub to: String,
 }
 
@@ -153,7 +153,7 @@ impl ConvertRules {
         Layout::from_name(name, Value::Object(self.options.clone()))
     }
 
-    /// What [`convert`](super::convert) takes.
+    /// The rules as options of [`convert`](super::convert).
     ///
     /// # Errors
     /// `InvalidArgument` for a layout, a pattern, an expression or a dtype that is none.

@@ -27,7 +27,7 @@ pub(super) fn refuse_many_steps(checkpoint: &Checkpoint, options: &ConvertOption
         .help("pass `step` to convert one, or `all_steps` to convert all into a folder of steps"))
 }
 
-/// What is lost beside leaves.
+/// The losses beside leaves.
 pub(super) fn losses(
     checkpoint: &Checkpoint,
     format: &dyn Format,

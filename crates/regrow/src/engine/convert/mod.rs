@@ -50,10 +50,10 @@ pub use steps::{convert_steps, plan_convert_steps};
 pub struct ConvertOptions {
     /// How to open the source.
     pub open: OpenOptions,
-    /// How to save: the layout with its options, overwriting, durability, a
-    /// [base](SaveOptions::base). Casts and the monitor, too, go here.
+    /// How to save: layout, overwriting, durability, [base](SaveOptions::base), casts and monitor.
     pub save: SaveOptions,
-    /// Only leaves that one of these matches, by their path in the source; all if empty.
+    /// Convert only leaves that match one of these globs, by their source paths; all leaves if
+    /// empty.
     pub only: Vec<PathPattern>,
     /// New key paths; the first rule that matches a leaf decides.
     pub rename: Vec<Rename>,
@@ -61,24 +61,24 @@ pub struct ConvertOptions {
     pub transpose: Vec<(PathPattern, Vec<usize>)>,
     /// New shapes, after the transpose; one extent may be -1 and is inferred.
     pub reshape: Vec<(PathPattern, Vec<i64>)>,
-    /// Convert also what the target cannot hold as it is: leaves become what comes nearest, or stay
-    /// behind.
+    /// Also convert leaves that the target cannot hold: they become the nearest kind, or are left
+    /// out.
     pub lossy: bool,
-    /// Convert what is intact in a damaged checkpoint, as [`salvage`](super::salvage) loads it. All
-    /// of it is verified first. Lost leaves become placeholders, or stay behind where the target
-    /// cannot hold such.
+    /// Convert the intact leaves of a damaged checkpoint, as [`salvage`](super::salvage) loads
+    /// them. All of the source is verified first. Lost leaves become placeholders, or are left out
+    /// if the target cannot hold placeholders.
     pub salvage: bool,
-    /// Where a checkpoint has one item, make one of one item, too; otherwise it becomes a
-    /// checkpoint by itself.
+    /// Make a checkpoint of one item out of one item; otherwise the item becomes a checkpoint by
+    /// itself.
     pub keep_items: bool,
 }
 
-/// What becomes of one leaf.
+/// The plan for one leaf.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedLeaf {
-    /// Its path in the source.
+    /// The path in the source.
     pub from: KeyPath,
-    /// Its path in the target; `None` if it stays behind.
+    /// The path in the target; `None` if the leaf is left out.
     pub to: Option<KeyPath>,
     /// Kind, dtype and shape in the source.
     pub source: LeafInfo,
@@ -89,19 +89,18 @@ pub struct PlannedLeaf {
 /// What a conversion will do; nothing has been written.
 #[derive(Debug)]
 pub struct ConvertPlan {
-    /// Every chosen leaf, in the order of the target; those that stay behind come last.
+    /// Every chosen leaf, in the order of the target; left-out leaves come last.
     pub leaves: Vec<PlannedLeaf>,
     /// What the target cannot hold, the worst first.
     pub losses: Vec<Loss>,
-    /// With [`salvage`](ConvertOptions::salvage): why each lost leaf of the source is lost, and
-    /// what else is wrong with it.
+    /// With [`salvage`](ConvertOptions::salvage): the reason for each lost leaf, and other damage.
     pub damage: Vec<Error>,
-    /// Where it comes from.
+    /// The location of the source.
     source: Location,
     tree: Tree<Leaf>,
-    /// What stays an item; `None` if the target is one pytree.
+    /// The items of the target; `None` if the target is one pytree.
     items: Option<items::PlannedItems>,
-    /// Of each leaf of the tree, whether its cast has changed a value beyond rounding.
+    /// For each leaf, whether its cast has changed a value beyond rounding.
     is_lossy: Vec<Arc<AtomicBool>>,
     /// The checkpoint's own metadata, where the target has a place for it.
     metadata: Option<serde_json::Value>,
@@ -110,22 +109,21 @@ pub struct ConvertPlan {
 /// What a conversion did.
 #[derive(Debug)]
 pub struct ConvertReport {
-    /// As of a save.
+    /// The report of the save.
     pub save: SaveReport,
     /// What the target could not hold.
     pub losses: Vec<Loss>,
-    /// With [`salvage`](ConvertOptions::salvage): why each lost leaf of the source is lost, and
-    /// what else is wrong with it.
+    /// With [`salvage`](ConvertOptions::salvage): the reason for each lost leaf, and other damage.
     pub damage: Vec<Error>,
 }
 
 impl ConvertPlan {
-    /// The pytree that would be written. Its arrays are read when they are asked for.
+    /// The planned pytree. It reads its arrays on demand.
     pub(super) fn into_tree(self) -> Tree<Leaf> {
         self.tree
     }
 
-    /// Whether the target can give everything back but for what [`LossKind::Note`] says.
+    /// Whether the target can return all data, apart from losses of kind [`LossKind::Note`].
     pub fn is_lossless(&self) -> bool {
         self.losses.iter().all(|loss| loss.kind == LossKind::Note)
     }
@@ -147,10 +145,10 @@ pub fn convert(
     Retries::until_unreplaced(|| plan_convert(&source, options)?.run(&target, options))
 }
 
-/// Works out what a conversion of the checkpoint at `source` would do: all that `--dry-run` shows.
+/// Plans the conversion of the checkpoint at `source`, as `--dry-run` shows it.
 ///
 /// # Errors
-/// What opening says; as [`Checkpoint::plan_convert`].
+/// Errors of opening; errors of [`Checkpoint::plan_convert`].
 pub fn plan_convert(source: impl ToLocation, options: &ConvertOptions) -> Result<ConvertPlan> {
     if !options.salvage {
         let checkpoint = super::open_with(source, &options.open)?;
@@ -167,8 +165,8 @@ pub fn plan_convert(source: impl ToLocation, options: &ConvertOptions) -> Result
 }
 
 impl Checkpoint {
-    /// Works out what a conversion would do: all that `--dry-run` shows. Reads metadata and texts
-    /// only. Whether the target takes it is for [`ConvertPlan::check`] to say.
+    /// Plans a conversion, as `--dry-run` shows it. Reads only metadata and texts.
+    /// [`ConvertPlan::check`] checks the target.
     ///
     /// # Errors
     /// `NotFound` for patterns that match nothing, `InvalidArgument` for rules that cannot be
@@ -185,7 +183,7 @@ impl Checkpoint {
         adapt::plan(self, &positions, drafts, options)
     }
 
-    /// One leaf after its transformations, before the target has a say.
+    /// One leaf after its transformations, before the target changes it.
     fn draft(
         &self,
         leaf: usize,
@@ -257,11 +255,11 @@ struct Draft {
 }
 
 impl ConvertPlan {
-    /// Says what [`run`](Self::run) would refuse even with `lossy`: names that the target cannot
-    /// hold, options that it has no use for, a target that is there already. Writes nothing.
+    /// Returns the errors of [`run`](Self::run) that `lossy` does not avoid: names that the target
+    /// cannot hold, unknown options, an existing target. Writes nothing.
     ///
     /// # Errors
-    /// Those of `run`, word for word.
+    /// The errors of `run`, word for word.
     pub fn check(&self, target: impl ToLocation, options: &ConvertOptions) -> Result<()> {
         let target = located(target)?;
         refuse_target_inside(&self.source, &target)?;
@@ -272,10 +270,10 @@ impl ConvertPlan {
         }
     }
 
-    /// Writes what was planned.
+    /// Writes the planned checkpoint.
     ///
     /// # Errors
-    /// As [`convert`].
+    /// The errors of [`convert`].
     pub fn run(self, target: impl ToLocation, options: &ConvertOptions) -> Result<ConvertReport> {
         let target = located(target)?;
         let save_options = self.admit(&target, options)?;
@@ -293,7 +291,7 @@ impl ConvertPlan {
         flags.filter(|(flag, _)| flag.load(Ordering::Relaxed)).map(|(_, leaf)| leaf).collect()
     }
 
-    /// All losses, with those of casts that were found when the data were read.
+    /// All losses, with the cast losses found while reading the data.
     fn losses_with(&self, changed: &[u32]) -> Vec<Loss> {
         let casts = changed.iter().filter_map(|&leaf| self.leaves.get(leaf as usize)).map(|leaf| Loss {
             kind: LossKind::Value,
@@ -306,7 +304,7 @@ impl ConvertPlan {
         casts.chain(self.losses.iter().cloned()).collect()
     }
 
-    /// Refuses what would be lost; how to save otherwise.
+    /// Refuses losses without `lossy`; returns the save options.
     fn admit(&self, target: &Location, options: &ConvertOptions) -> Result<SaveOptions> {
         if !options.lossy && !self.is_lossless() {
             // Report errors first that `lossy` would not avoid.
@@ -360,7 +358,7 @@ fn infer(from: &Shape, dims: &[i64]) -> Result<Shape> {
     Shape::new(dims.iter().map(|&dim| if dim == -1 { missing } else { dim as u64 }).collect::<Vec<_>>())
 }
 
-/// A target inside the source would become part of what it is made from.
+/// Errs if the target lies inside the source, because it would become part of its own source.
 pub(super) fn refuse_target_inside(source: &Location, target: &Location) -> Result<()> {
     match target.folders_above().any(|folder| folder.leads_to(source)) {
         true => Err(Error::invalid("the target lies inside the source").in_file(target)),

@@ -16,13 +16,13 @@ use super::{ConvertOptions, PlannedLeaf, first};
 use crate::engine::Checkpoint;
 use crate::formats::torch::pointer;
 
-/// Where the record stands in the metadata.
+/// The key of the record in the metadata.
 const RECORD: &str = "regrow.torch";
 
 /// What ties a tensor to the memory of others.
 const TIES: [&str; 5] = ["of", "same", "storage", "len", "view"];
 
-/// Where a leaf goes, and whether it stays what it was.
+/// The target of a leaf, and whether the leaf is unchanged.
 struct Moved {
     to: String,
     is_same: bool,

@@ -75,7 +75,7 @@ fn check_groups(pattern: &Regex, replacement: &str) -> Result<()> {
     Ok(())
 }
 
-/// What selections and rules go by: a leaf, or a container with nothing in it.
+/// The unit of selections and rules: a leaf, or an empty container.
 #[derive(Debug, Clone)]
 pub(super) struct Item {
     pub path: KeyPath,
@@ -91,7 +91,7 @@ pub(super) enum Part {
 }
 
 impl Item {
-    /// Its path, and what it is if it is no leaf.
+    /// The path, and the container kind if this is no leaf.
     pub fn name(&self) -> String {
         match &self.part {
             Part::Leaf(_) => self.path.to_string(),
@@ -299,7 +299,7 @@ impl<'a> Trie<'a> {
     fn build(&self) -> Result<Tree<usize>> {
         let alive = |at: &usize| self.nodes.get(*at).is_some_and(Place::is_alive);
         let mut build = TreeBuilder::new();
-        /// What is still to be done, last first.
+        /// The steps still to do, last first.
         enum Step {
             Enter(usize, Option<Key>),
             Close,
@@ -347,7 +347,7 @@ impl<'a> Trie<'a> {
 }
 
 impl Place {
-    /// Whether anything is left of it.
+    /// Whether any item of the node is left.
     fn is_alive(&self) -> bool {
         self.item.is_some() || self.has_below
     }

@@ -12,12 +12,12 @@ use crate::error::Result;
 use crate::options::{CastPattern, cast_for};
 use crate::tree::{LeafInfo, PathPattern, Tree};
 
-/// The chosen leaves under their new paths, by their positions in the source. With `only`, `None`
-/// and empty containers that it does not match are left out as leaves are.
+/// The chosen leaves under their new paths, by their positions in the source. `only` also leaves
+/// out `None` and empty containers that it does not match.
 ///
 /// # Errors
 /// `NotFound` with all patterns that match nothing; `InvalidArgument` for one that has no effect;
-/// as [`rename`].
+/// errors of [`rename`].
 pub(in crate::engine) fn select(checkpoint: &Checkpoint, options: &ConvertOptions) -> Result<Tree<usize>> {
     let tree = checkpoint.tree();
     let ConvertOptions { only, rename: renames, .. } = options;
@@ -43,7 +43,7 @@ pub(in crate::engine) fn select(checkpoint: &Checkpoint, options: &ConvertOption
     }
 }
 
-/// What a rule does to a leaf.
+/// The effect of a rule on a leaf.
 #[derive(Clone, Copy)]
 enum Change<'a> {
     Transpose,
@@ -63,8 +63,8 @@ fn unmatched<'a>(patterns: impl Iterator<Item = &'a PathPattern>, items: &[Item]
     patterns.filter(|pattern| !items.iter().any(|item| pattern.matches(&item.path))).collect()
 }
 
-/// Errs if nothing that the pattern matches can be changed like this. Of leaves without axes, a
-/// transpose and a reshape say more themselves.
+/// Errs if the rule can change none of the leaves that its pattern matches. For leaves without
+/// axes, transpose and reshape return more exact errors.
 fn check_effect(
     change: Change<'_>,
     pattern: &PathPattern,

@@ -43,14 +43,14 @@ pub struct SharedConvert {
     began: Instant,
 }
 
-/// What one process has written.
+/// The share that one process has written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConvertedShare {
     /// The number of its files, by which [`SharedConvert::finish`] knows them.
     pub writer: u32,
-    /// Bytes of its files, where only their writer can tell.
+    /// The bytes of its files, if only their writer can count them.
     pub stored_bytes: u64,
-    /// Those that a base had.
+    /// Bytes reused from a base.
     pub reused_bytes: u64,
     /// Positions in the target of leaves in which a cast has changed values beyond rounding.
     pub changed_leaves: Vec<u32>,
@@ -59,11 +59,11 @@ pub struct ConvertedShare {
 /// Which part of a conversion falls to a process.
 #[derive(Debug, Clone, Copy)]
 pub struct ConvertShare<'a> {
-    /// What [`SharedConvert::ticket`] says.
+    /// The text of [`SharedConvert::ticket`].
     pub ticket: &'a str,
     /// From 0 on.
     pub share: u32,
-    /// How many shares there are; the same for all.
+    /// The number of shares, the same in all processes.
     pub count: u32,
 }
 
@@ -71,7 +71,8 @@ impl SharedConvert {
     /// Plans a conversion, and begins the new checkpoint. Reads no array data.
     ///
     /// # Errors
-    /// As [`convert`](super::convert); `Unsupported` for a layout that one process has to write.
+    /// The errors of [`convert`](super::convert); `Unsupported` for a layout that one process has
+    /// to write.
     pub fn begin(source: impl ToLocation, target: impl ToLocation, options: &ConvertOptions) -> Result<Self> {
         if options.salvage {
             return Err(Error::invalid("a conversion by several processes cannot salvage")
@@ -95,7 +96,7 @@ impl SharedConvert {
         Ok(Self { checkpoint, plan, save, publication, ticket, began })
     }
 
-    /// By what others join: a short text.
+    /// A short text by which other processes join.
     pub fn ticket(&self) -> &str {
         &self.ticket
     }
@@ -120,8 +121,8 @@ impl SharedConvert {
     /// Makes one checkpoint of the shares, in their order, and gives it its name.
     ///
     /// # Errors
-    /// As a save; `InvalidArgument` if a leaf is in none of the shares; `Replaced` if another
-    /// checkpoint has taken the place of the source. Nothing is left.
+    /// The errors of a save; `InvalidArgument` if a leaf is in none of the shares; `Replaced` if
+    /// another checkpoint has taken the place of the source. Nothing is left.
     pub fn finish(self, shares: &[ConvertedShare]) -> Result<ConvertReport> {
         let Self { checkpoint, plan, save, publication, began, .. } = self;
         let monitor = save.monitor.clone();
@@ -154,9 +155,9 @@ impl SharedConvert {
 /// and options. Leaves of other shares are not read.
 ///
 /// # Errors
-/// As [`convert`](super::convert); `Replaced` if the source is no longer what was planned;
-/// `NotFound` if the process that started the conversion has given it up, or writes elsewhere. The
-/// files of the share are removed with the conversion.
+/// The errors of [`convert`](super::convert); `Replaced` if the source is no longer what was
+/// planned; `NotFound` if the process that started the conversion has given it up, or writes
+/// elsewhere. The files of the share are removed with the conversion.
 pub fn convert_share(
     source: impl ToLocation,
     target: impl ToLocation,
@@ -216,8 +217,8 @@ fn write_share(
     })
 }
 
-/// An unused number: that of the share, or, if the share was started before, one beyond those of
-/// all shares.
+/// An unused number: the number of the share, or a number beyond all shares if the share was
+/// started before.
 fn claim(joined: &dyn Publication, share: &ConvertShare<'_>) -> Result<u32> {
     for attempt in 0..CLAIMS_MAX {
         let number = share.count.checked_mul(attempt).and_then(|first| first.checked_add(share.share));
@@ -246,7 +247,7 @@ fn len_bytes(leaf: &Leaf) -> u64 {
 }
 
 impl ConvertPlan {
-    /// By what processes see that they have planned the same.
+    /// A digest that shows whether two processes have the same plan.
     fn digest(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for leaf in &self.leaves {

@@ -16,8 +16,8 @@ use crate::tree::LeafInfo;
 /// Bytes of a band.
 const BAND_LEN_BYTES: u64 = 16 << 20;
 
-/// One leaf. It keeps the band that it decoded last, and gives it up when the last byte has been
-/// read: a writer that takes one leaf after the other costs the memory of one band.
+/// One leaf. It keeps the last decoded band, and drops it after the last byte. So a writer that
+/// takes leaves in turn needs the memory of one band.
 #[derive(Debug)]
 pub(super) struct LeafSource {
     checkpoint: Checkpoint,
@@ -32,7 +32,7 @@ enum State {
     /// Not asked yet.
     #[default]
     New,
-    /// It lies raw in a file, mapped and checked.
+    /// A raw leaf in a file, mapped and checked.
     View(Bytes),
     /// The band that begins at this byte.
     Band { start_bytes: u64, bytes: Bytes },

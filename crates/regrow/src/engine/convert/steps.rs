@@ -30,8 +30,8 @@ struct Planned {
 /// Converts each committed step of the folder at `source` into a step of the folder at `target`.
 ///
 /// # Errors
-/// As [`convert`](super::convert), with the step; `InvalidArgument` if the source is no folder of
-/// steps, if the target has steps that the source has not, and for a base.
+/// The errors of [`convert`](super::convert), with the step; `InvalidArgument` if the source is no
+/// folder of steps, if the target has steps that the source has not, and for a base.
 pub fn convert_steps(
     source: impl ToLocation,
     target: impl ToLocation,
@@ -68,10 +68,10 @@ pub fn convert_steps(
     Ok(reports)
 }
 
-/// Works out what [`convert_steps`] would do, and says what it would refuse even with `lossy`.
+/// Plans [`convert_steps`], and returns its errors that `lossy` does not avoid.
 ///
 /// # Errors
-/// As [`convert_steps`].
+/// The errors of [`convert_steps`].
 pub fn plan_convert_steps(
     source: impl ToLocation,
     target: impl ToLocation,

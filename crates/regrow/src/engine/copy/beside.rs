@@ -18,10 +18,10 @@ use crate::store::{Blob, FileWriter, ReadPath};
 /// Bytes of parity that are copied at once.
 const PIECE_LEN_BYTES: u64 = 4 << 20;
 
-/// What lies beside a checkpoint of single files, on its way.
+/// The side files of a checkpoint of single files, during a copy.
 #[derive(Debug)]
 pub(super) struct Beside {
-    /// With the names of the copy.
+    /// The seal, with the names of the copy.
     seal: Option<SealDocument>,
     signature: Option<Vec<u8>>,
     parity: Option<Parity>,
@@ -35,10 +35,10 @@ struct Parity {
 }
 
 impl Beside {
-    /// That of `source`, for its copy at `target`.
+    /// Reads the side files of `source` for its copy at `target`.
     ///
     /// # Errors
-    /// `Corrupt` for a seal or a parity that cannot be used; what the storage says.
+    /// `Corrupt` for a seal or a parity that cannot be used; errors of the storage.
     pub(super) fn of(source: &Location, target: &Location) -> Result<Self> {
         if source.is_folder() {
             return Ok(Self { seal: None, signature: None, parity: None });
@@ -56,10 +56,11 @@ impl Beside {
         Ok(Self { seal, signature: signature::place_of(source).read("the signature")?, parity })
     }
 
-    /// Puts it beside the copy, by whose identity it is known whether that is still there.
+    /// Puts the side files beside the copy. The identity `copied` shows whether the copy is still
+    /// there.
     ///
     /// # Errors
-    /// What the storage says, and that the copy is there without it.
+    /// Errors of the storage, and that the copy is there without it.
     pub(super) fn put(self, target: &Location, copied: Option<Identity>) -> Result<()> {
         if self.seal.is_none() && self.signature.is_none() && self.parity.is_none() {
             return Ok(());

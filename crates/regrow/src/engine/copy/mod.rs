@@ -40,9 +40,9 @@ use work::Copying;
 /// How to copy.
 #[derive(Debug, Clone, Default)]
 pub struct CopyOptions {
-    /// Replace a checkpoint that is there, under the rules of [`SaveOptions::overwrite`].
+    /// Replace an existing checkpoint, under the rules of [`SaveOptions::overwrite`].
     pub overwrite: bool,
-    /// Do not read back what was written.
+    /// Do not read back the written bytes.
     pub unverified: bool,
     /// Skip syncing to disk: faster, and a power cut may cost the copy.
     pub not_durable: bool,
@@ -58,7 +58,7 @@ pub struct CopyOptions {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CopyReport {
-    /// Where the copy now is.
+    /// The path of the copy.
     pub path: PathBuf,
     /// Files of the checkpoint.
     pub file_count: usize,
@@ -66,7 +66,7 @@ pub struct CopyReport {
     pub bytes: u64,
     /// Bytes that an interrupted copy had brought there before; a part of `bytes`.
     pub reused_bytes: u64,
-    /// What all of it took.
+    /// The duration of the whole copy.
     pub seconds: f64,
 }
 
@@ -99,7 +99,7 @@ impl fmt::Display for CopyReport {
 /// a folder with all committed steps. Signatures are copied too. Each file is read back and
 /// compared by its BLAKE3 before the target becomes a checkpoint.
 ///
-/// Where a copy to the same target was interrupted, this goes on with it.
+/// Continues an interrupted copy to the same target.
 ///
 /// # Errors
 /// The errors of opening the source; `AlreadyExists` if the target exists and is not to be
@@ -139,7 +139,7 @@ fn copy_once(source: &Location, target: &Location, options: &CopyOptions) -> Res
     })
 }
 
-/// Makes a checkpoint of what was copied, with what lies beside the source if that is no folder.
+/// Commits the copy, and writes the side files if the source is no folder.
 fn commit(
     source: &Location,
     target: &Location,
@@ -196,7 +196,7 @@ fn transfer_options<'a>(
         monitor: &options.monitor,
     }
 }
-/// Says what to do about a copy that the storage has stopped.
+/// Adds help to an error of the storage that stopped a copy.
 fn stays(error: Error, options: &CopyOptions) -> Error {
     let is_of_storage = matches!(error.kind(), ErrorKind::Io | ErrorKind::StorageFull);
     match is_of_storage && error.help_text().is_none() && !options.monitor.is_cancelled() {

@@ -30,7 +30,7 @@ pub(super) struct Plan {
     pub(super) marker: Marker,
 }
 
-/// One file, in the version that was found.
+/// One file, in the version that the plan saw.
 #[derive(Debug)]
 pub(super) struct SourceFile {
     pub(super) transfer: TransferFile,
@@ -43,7 +43,7 @@ enum Content {
         store: Arc<dyn Store>,
         key: Vec<u8>,
     },
-    /// A marker that the source does without.
+    /// A marker that the source does not have.
     Made(Vec<u8>),
 }
 
@@ -77,7 +77,7 @@ impl Plan {
         self.files.iter().map(|file| file.transfer.len_bytes).fold(0, u64::saturating_add)
     }
 
-    /// The files, as a storage is told of them.
+    /// The files as the storage takes them.
     pub(super) fn transfer_files(&self) -> Vec<TransferFile> {
         self.files.iter().map(|file| file.transfer.clone()).collect()
     }
@@ -217,7 +217,7 @@ fn stored(store: Arc<dyn Store>, key: Vec<u8>, name: String) -> Result<SourceFil
     Ok(SourceFile { transfer, content: Content::Stored { store, key } })
 }
 
-/// All files of a folder of steps: those of the committed steps, and what lies beside them.
+/// All files of a folder of steps: files of the committed steps, and files beside them.
 fn files_of_steps(root: &Location, target: &Location) -> Result<Vec<SourceFile>> {
     let mut files = Vec::new();
     for entry in root.entries()? {

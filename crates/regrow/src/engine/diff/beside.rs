@@ -15,10 +15,10 @@ use crate::error::{Error, Result};
 use crate::formats::item_folder::ItemFolder;
 use crate::tree::{Key, KeyPath, LeafInfo, LeafKind};
 
-/// What a checkpoint has beside its leaves, by key path.
+/// The data of a checkpoint that is not in leaves, by key path.
 type Beside = BTreeMap<KeyPath, Bytes>;
 
-/// Compares what both have beside their leaves, and adds it to the report.
+/// Compares the data beside the leaves, and adds the result to the report.
 ///
 /// # Errors
 /// What says nothing of what is there.

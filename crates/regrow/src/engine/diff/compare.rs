@@ -21,7 +21,7 @@ use crate::monitor::Stage;
 use crate::reads::Source;
 use crate::tree::LeafInfo;
 
-/// What came of a pair.
+/// The result for a pair.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// Known without reading, or of texts.
@@ -30,14 +30,14 @@ pub(super) enum Outcome {
     Numbers { distance: Box<Distance>, is_same_file: bool },
     /// Bytes without a known meaning.
     Opaque(Box<Distance>),
-    /// It could not be read.
+    /// One or both sides cannot be read.
     Failed(Vec<(Side, Error)>),
 }
 
-/// What came of all pairs.
+/// The results for all pairs.
 #[derive(Debug, Default)]
 pub(super) struct Outcomes {
-    /// By the number of the pair; those that are equal and not asked for are not here.
+    /// The outcomes by pair number, without equal pairs that the options leave out.
     pub outcomes: BTreeMap<usize, Outcome>,
     /// The pairs that are equal and not in `outcomes`.
     pub equal_count: u64,
@@ -64,7 +64,7 @@ pub(super) struct Pair<'c> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Half<'c> {
     checkpoint: &'c Checkpoint,
-    /// Its position.
+    /// The position of the leaf.
     leaf: usize,
     pub info: &'c LeafInfo,
 }
@@ -76,11 +76,11 @@ struct PairJob {
     task: Task,
     first: u64,
     count: u64,
-    /// Whether it is all of the pair.
+    /// Whether the job covers the whole pair.
     is_whole: bool,
     /// Whether both sides are the same bytes of one file.
     is_same_file: bool,
-    /// Whether one checksum is over all of it, so that it is read to its end.
+    /// Whether one checksum covers the whole leaf, so that the leaf is read to its end.
     is_sealed: bool,
     /// Bytes of both sides that are read.
     len_bytes: u64,
@@ -138,7 +138,7 @@ impl<'c> Comparison<'c> {
         Some(Pair { a: half(self.a, a)?, b: half(self.b, b)? })
     }
 
-    /// The status of a pair by what came of it.
+    /// The status of a pair, from its outcome.
     pub fn status(&self, outcome: &Outcome, pair: Pair<'_>) -> LeafStatus {
         let (a, b) = (pair.a.info, pair.b.info);
         match outcome {
@@ -159,7 +159,7 @@ impl<'c> Comparison<'c> {
         job.is_whole && !self.options.list_equal && self.status(outcome, pair) == LeafStatus::Equal
     }
 
-    /// What is small of the leaves of both sides.
+    /// The small leaves of both sides.
     fn small(&self, batch: &[PairJob]) -> [SmallLeaves; 2] {
         let read = |job: &&PairJob| matches!(job.task, Task::Numbers | Task::Opaque) && job.len_bytes > 0;
         let leaves = |job: &PairJob| self.pairs.both.get(job.pair).copied();
@@ -275,8 +275,8 @@ impl<'c> Comparison<'c> {
         }
     }
 
-    /// Reads the elements of a job on both sides, and compares them; or what kept a side from being
-    /// read.
+    /// Reads the elements of a job on both sides and compares them; returns the read errors
+    /// otherwise.
     fn distance(
         &self,
         job: &PairJob,
@@ -356,7 +356,7 @@ impl<'c> Pair<'c> {
         self.a.piece_elements().max(self.b.piece_elements())
     }
 
-    /// A leaf of the two as what of it is read: without what repeats in both.
+    /// A leaf without the elements that repeat in both checkpoints.
     fn once(self, half: Half<'c>) -> Cow<'c, LeafInfo> {
         let [a, b] = [self.a, self.b].map(|half| pieces::once(half.checkpoint, half.leaf, half.info));
         let dims = a.shape.dims().iter().zip(b.shape.dims()).map(|(a, b)| *a.max(b));
@@ -366,7 +366,7 @@ impl<'c> Pair<'c> {
         }
     }
 
-    /// The errors of those that claim to be much longer than what is stored of them.
+    /// The errors of leaves that claim to be much longer than their stored bytes.
     fn check_claims(self) -> std::result::Result<(), Vec<(Side, Error)>> {
         let check = |half: Half<'c>| pieces::check_claim(half.checkpoint, half.leaf, &self.once(half)).err();
         let errors = errors(check(self.a), check(self.b));

@@ -4,7 +4,7 @@ use super::DiffOptions;
 use super::report::LeafStatus;
 use crate::tree::{BIG_INTEGER, LeafInfo, LeafKind};
 
-/// What is to be done with a pair of leaves.
+/// How a pair of leaves is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Task {
     /// Nothing: this is known by now.
@@ -13,13 +13,13 @@ pub(super) enum Task {
     Texts,
     /// Both are arrays of one shape; their distances mean something.
     Numbers,
-    /// The same, of elements that are only bytes to the engine.
+    /// Compare elements whose dtype the engine does not know, as bytes.
     Opaque,
     /// Data of another program, which cannot be read.
     Unknown,
 }
 
-/// What is to be done, by what the metadata say.
+/// How to compare two leaves, from their metadata.
 pub(super) fn task(a: &LeafInfo, b: &LeafInfo) -> Task {
     use LeafKind as K;
     let other_dtype = |info: &LeafInfo| match &info.kind {

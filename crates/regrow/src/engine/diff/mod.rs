@@ -45,8 +45,8 @@ pub struct DiffOptions {
     pub open_a: OpenOptions,
     /// How to open the second checkpoint.
     pub open_b: OpenOptions,
-    /// Only leaves that one of these matches; all if empty. A pattern that matches nothing in both
-    /// is an error.
+    /// Compare only leaves that match one of these; all leaves if empty. A pattern without a match
+    /// in both checkpoints is an error.
     pub only: Vec<PathPattern>,
     /// How far elements may be apart without counting as different.
     pub tolerance: Tolerance,
@@ -77,8 +77,8 @@ pub fn diff(a: impl ToLocation, b: impl ToLocation) -> Result<DiffReport> {
 /// As [`diff`], under a tolerance, of steps or items, of some leaves.
 ///
 /// # Errors
-/// As [`diff`]. If a checkpoint is replaced during the comparison, the comparison starts again with
-/// the new one.
+/// The errors of [`diff`]. If a checkpoint is replaced during the comparison, the comparison starts
+/// again with the new one.
 pub fn diff_with(a: impl ToLocation, b: impl ToLocation, options: &DiffOptions) -> Result<DiffReport> {
     let (a, b) = (located(a)?, located(b)?);
     Retries::until_unreplaced(|| {
@@ -90,8 +90,8 @@ pub fn diff_with(a: impl ToLocation, b: impl ToLocation, options: &DiffOptions) 
 impl Checkpoint {
     /// Compares this checkpoint with another one: structure, dtypes, shapes and every element.
     ///
-    /// Of checkpoints of items, files, metrics and metadata are compared, too, and told like
-    /// leaves. Memory is the budget.
+    /// In checkpoints of items, files, metrics and metadata are compared too, and reported like
+    /// leaves. Uses memory up to the budget.
     ///
     /// # Errors
     /// `NotFound` for patterns that match nothing, `InvalidArgument` for a tolerance that is none;

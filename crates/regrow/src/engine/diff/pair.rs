@@ -13,14 +13,13 @@ use crate::tree::{KeyPath, NodeKind, PathPattern};
 /// The chosen leaves of two checkpoints, by their positions.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
-    /// In both, in the order of the first.
+    /// Leaves in both checkpoints, in the order of the first.
     pub both: Vec<(usize, usize)>,
-    /// In the first alone.
+    /// Leaves only in the first checkpoint.
     pub only_a: Vec<usize>,
-    /// In the second alone.
+    /// Leaves only in the second checkpoint.
     pub only_b: Vec<usize>,
-    /// Containers that are another kind in the other one, and those that end a path there is in one
-    /// alone.
+    /// Containers of different kinds, and containers without children that only one checkpoint has.
     pub containers: Vec<ContainerDiff>,
 }
 
@@ -91,7 +90,7 @@ fn texts(path: &KeyPath) -> Vec<String> {
 struct Container {
     path: KeyPath,
     kind: String,
-    /// Whether the path ends here: it has no children that would tell of themselves.
+    /// Whether the path ends here, so that no child reports the difference.
     is_end: bool,
 }
 

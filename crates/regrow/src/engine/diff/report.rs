@@ -30,7 +30,7 @@ impl Side {
     }
 }
 
-/// What came of a leaf. All but the first two are differences.
+/// The result for a leaf. All but the first two variants are differences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LeafStatus {
     /// The same bits.
@@ -50,7 +50,7 @@ pub enum LeafStatus {
     OnlyA,
     /// The second checkpoint alone has it.
     OnlyB,
-    /// It could not be read on one side or both, so the answer is not known.
+    /// One or both sides cannot be read, so the result is unknown.
     Unread,
 }
 
@@ -92,18 +92,18 @@ impl LeafStatus {
 /// One leaf of one or both checkpoints.
 #[derive(Debug, Clone)]
 pub struct LeafDiff {
-    /// Its key path, as the first checkpoint has it, if it has it.
+    /// The key path, taken from the first checkpoint if it has the leaf.
     pub path: KeyPath,
-    /// What came of it.
+    /// The result of the comparison.
     pub status: LeafStatus,
-    /// What is known of it in the first checkpoint.
+    /// The leaf in the first checkpoint.
     pub a: Option<LeafInfo>,
-    /// What is known of it in the second checkpoint.
+    /// The leaf in the second checkpoint.
     pub b: Option<LeafInfo>,
-    /// How far its elements are apart; `None` where they were not compared as numbers.
+    /// The distance between the elements; `None` if they were not compared as numbers.
     pub distance: Option<Box<Distance>>,
-    /// Whether both sides are the same bytes of one file: they were read once, or, where only
-    /// equality was asked for, not at all.
+    /// Whether both sides are the same bytes of one file. These bytes are read once, or not at all
+    /// if only equality is asked for.
     pub is_same_file: bool,
 }
 
@@ -120,7 +120,8 @@ impl LeafDiff {
         Some((index.collect(), worst))
     }
 
-    /// Whether the leaf is of another kind in the other checkpoint: a NumPy array and a JAX array.
+    /// Whether the leaf has another kind in the other checkpoint, such as a NumPy array and a JAX
+    /// array.
     pub fn is_of_two_kinds(&self) -> bool {
         self.a.as_ref().zip(self.b.as_ref()).is_some_and(|(a, b)| a.kind != b.kind)
     }
@@ -130,11 +131,11 @@ impl LeafDiff {
 /// in one alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerDiff {
-    /// Its key path.
+    /// The key path.
     pub path: KeyPath,
-    /// What it is in the first checkpoint: `dict`, `named_tuple optax.AdamState`.
+    /// The container in the first checkpoint: `dict`, `named_tuple optax.AdamState`.
     pub a: Option<String>,
-    /// What it is in the second checkpoint.
+    /// The container in the second checkpoint.
     pub b: Option<String>,
 }
 
@@ -174,8 +175,8 @@ impl DiffCounts {
     }
 }
 
-/// What two checkpoints have in common, and what not. As text it is a verdict, and a line for each
-/// of the worst leaves:
+/// The differences of two checkpoints. As text it is a verdict, and a line for each of the worst
+/// leaves:
 ///
 /// ```text
 /// step_1 and step_2 differ: 2 of 120 leaves (1 values, 1 only_b); 2.0 GiB read
@@ -188,10 +189,10 @@ pub struct DiffReport {
     pub a: PathBuf,
     /// The second checkpoint.
     pub b: PathBuf,
-    /// The leaves that differ, in the order of the first checkpoint, then those of the second
-    /// alone; with [`list_equal`](super::DiffOptions::list_equal) all of them.
+    /// The leaves that differ: first in the order of the first checkpoint, then the leaves only in
+    /// the second. With [`list_equal`](super::DiffOptions::list_equal) all leaves.
     pub leaves: Vec<LeafDiff>,
-    /// How many there are of each status, also of those that are not listed.
+    /// The number of leaves of each status, including leaves that are not listed.
     pub counts: DiffCounts,
     /// Containers that differ. No difference unless
     /// [`check_types`](super::DiffOptions::check_types) asks for it.
@@ -206,13 +207,13 @@ pub struct DiffReport {
 }
 
 impl DiffReport {
-    /// Whether nothing differs by more than was allowed, and all of it could be read.
+    /// Whether no difference exceeds the tolerance, and all leaves could be read.
     pub fn is_equal(&self) -> bool {
         self.is_equal
     }
 
-    /// The leaves, the worst first: what could not be read, what is in one alone, what has another
-    /// form; then by the largest distance.
+    /// The leaves, the worst first: unreadable leaves, leaves in one checkpoint only, leaves of
+    /// another form; then by the largest distance.
     pub fn worst_first(&self) -> Vec<&LeafDiff> {
         let rank = |leaf: &LeafDiff| {
             let distance = leaf.distance.as_ref();

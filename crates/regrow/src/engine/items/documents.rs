@@ -20,16 +20,15 @@ impl ItemsSave {
     /// Adds a JSON document, as Orbax' `JsonCheckpointHandler` keeps it.
     ///
     /// # Errors
-    /// `AlreadyExists` for a name that was added before; what the storage says.
+    /// `AlreadyExists` for a name that was added before; errors of the storage.
     pub fn json(&self, name: &str, value: &Value) -> Result<()> {
         self.json_text(name, None, &json_text::to_python_json(value)?)
     }
 
-    /// The same of a text, which may have Python's `NaN` and `Infinity` in it, in a file of this
-    /// name.
+    /// Adds a JSON text, which may contain Python's `NaN` and `Infinity`, in a file of this name.
     ///
     /// # Errors
-    /// As [`json`](Self::json); `InvalidArgument` if it is no JSON.
+    /// The errors of [`json`](Self::json); `InvalidArgument` if it is no JSON.
     pub fn json_text(&self, name: &str, file: Option<&str>, text: &[u8]) -> Result<()> {
         let (usual, handler) = match self.v1 {
             true => (V1_JSON_FILE, V1_JSON_HANDLER),
@@ -46,15 +45,15 @@ impl ItemsSave {
     /// checkpoint's metadata.
     ///
     /// # Errors
-    /// As [`json`](Self::json).
+    /// The errors of [`json`](Self::json).
     pub fn metrics(&self, metrics: &Value) -> Result<()> {
         self.metrics_text(&json_text::to_python_json(metrics)?)
     }
 
-    /// The same of a text, which may have Python's `NaN` and `Infinity` in it.
+    /// Adds metrics as a JSON text, which may contain Python's `NaN` and `Infinity`.
     ///
     /// # Errors
-    /// As [`json_text`](Self::json_text).
+    /// The errors of [`json_text`](Self::json_text).
     pub fn metrics_text(&self, text: &[u8]) -> Result<()> {
         let handler = if self.v1 { V1_METRICS_HANDLER } else { JSON_HANDLER };
         self.add(METRICS, Taken::Alone, || {

@@ -81,7 +81,7 @@ impl ItemsSave {
         Ok(SaveReport { reused_bytes, losses, ..report })
     }
 
-    /// Takes what others have written into the folders that were lent.
+    /// Collects the files that callers have written into lent folders.
     fn take_lent(&self) -> Result<()> {
         let all = std::mem::take(&mut self.state().lent);
         for lent in all {
@@ -116,7 +116,7 @@ fn settle(state: &mut State, publication: &dyn Publication) -> Result<()> {
     Ok(())
 }
 
-/// What stands beside the items, when they are all there.
+/// Writes the files beside the items when all items are complete.
 fn write_rest(
     state: &mut State,
     v1: bool,
@@ -168,7 +168,7 @@ fn write_rest(
     publication.write(COMMIT_SUCCESS_FILE, marker.as_bytes())
 }
 
-/// As Orbax: of the checkpoint's folder, and of those of its items.
+/// Sets the mode of the checkpoint's folder and of its items' folders, as Orbax does.
 fn set_modes(state: &State, mode: u32, publication: &dyn Publication) -> Result<()> {
     let items = state.handlers.iter().map(|(item, _)| item.as_str()).filter(|item| *item != WHOLE);
     items.chain([""]).try_for_each(|folder| publication.set_mode(folder, mode))

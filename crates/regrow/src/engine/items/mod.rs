@@ -69,24 +69,25 @@ pub const WHOLE: &str = "";
 /// How a checkpoint of several items is saved.
 #[derive(Debug, Clone, Default)]
 pub struct ItemsOptions {
-    /// Replace a checkpoint that is there, as [`SaveOptions::overwrite`].
+    /// Replace an existing checkpoint, as [`SaveOptions::overwrite`].
     pub overwrite: bool,
-    /// With `overwrite`, replace a folder with a user's own files in it, and keep these there: in
-    /// the folder of a disk. Elsewhere they are refused.
+    /// With `overwrite` on a disk, replace a folder that holds a user's own files, and keep these
+    /// files. Other storages refuse this.
     pub keeps_others: bool,
     /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
     pub not_durable: bool,
     /// The form of Orbax' v1 API: its marker, its names of handlers and of JSON files.
     pub v1: bool,
-    /// With `v1`: it is a step of a folder of steps. Orbax writes other markers then.
+    /// With `v1`: the checkpoint is a step in a folder of steps, for which Orbax writes other
+    /// markers.
     pub of_step: bool,
     /// The checkpoint's own metadata.
     pub custom_metadata: Map<String, Value>,
     /// An earlier checkpoint of items: of each item in the default layout that it has too,
     /// [`SaveOptions::base`].
     pub base: Option<Location>,
-    /// The mode of the folders of the checkpoint and of its items, on a disk; what the system gives
-    /// them if `None`.
+    /// The mode of the folders of the checkpoint and its items, on a disk; the system's default if
+    /// `None`.
     pub mode: Option<u32>,
     /// Watches the save, and stops it.
     pub monitor: Monitor,
@@ -119,10 +120,10 @@ pub struct ItemsSave {
     of_step: bool,
     mode: Option<u32>,
     base: Option<Location>,
-    /// What holds of all items.
+    /// Options for all items.
     options: SaveOptions,
     state: Mutex<State>,
-    /// Whether something has failed that was to be part of it.
+    /// Whether a part of the checkpoint has failed.
     has_failed: AtomicBool,
     began: Instant,
     began_nsecs: Option<u64>,
@@ -133,14 +134,14 @@ pub struct ItemsSave {
 struct State {
     /// Item and handler, in the order of the calls.
     handlers: Vec<(String, Option<String>)>,
-    /// What is recorded of the items.
+    /// The record of the items.
     noted: Noted,
-    /// Names that were given away, of items and of parts of items, and for what.
+    /// Names already used for items or parts of items, and their use.
     taken: Vec<(String, Taken)>,
     lent: Vec<Lent>,
-    /// Of a checkpoint that has files which no layout knows: the names right in it.
+    /// The names at the top of a checkpoint that has files which no layout knows.
     files: Option<Vec<String>>,
-    /// What the layout of a checkpoint that is itself a pytree has left to write.
+    /// The files still to write by the layout of a checkpoint that is itself a pytree.
     rest: Rest,
     /// If an item asks for one.
     side_files: Option<SideFiles>,
@@ -148,20 +149,20 @@ struct State {
     marked: Vec<String>,
     custom_metadata: Map<String, Value>,
     metrics: Map<String, Value>,
-    /// What readers of the trees' layouts do not get.
+    /// Losses for readers of the trees' layouts.
     losses: Vec<Loss>,
     tree_count: usize,
     leaf_count: usize,
     data_bytes: u64,
 }
 
-/// What is left to write when all items are there.
+/// The files still to write when all items are complete.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Rest {
     /// The documents of the whole.
     #[default]
     All,
-    /// Its marker.
+    /// The marker.
     Marker,
     Nothing,
 }
@@ -220,26 +221,26 @@ impl ItemsSave {
         })
     }
 
-    /// Where the checkpoint will be.
+    /// The location of the new checkpoint.
     pub fn location(&self) -> &Location {
         &self.at
     }
 
-    /// Who watches.
+    /// The monitor of the save.
     pub fn monitor(&self) -> &Monitor {
         &self.options.monitor
     }
 
-    /// Adds a pytree, in the layout of `options` and as they say. Whether something is overwritten
-    /// or synced, who watches and who saves together is settled for the whole checkpoint.
+    /// Adds a pytree in the layout of `options`. Overwriting, syncing, monitor and job are options
+    /// of the whole checkpoint.
     ///
     /// `name` is that of the item, or a path below it (`rng/jax_random_key`). For the [`WHOLE`],
     /// what is to be known of the checkpoint ([`handler`](Self::handler),
     /// [`metadata`](Self::metadata)) is said before.
     ///
     /// # Errors
-    /// As a save; `Unsupported` for a layout that no item can have; `AlreadyExists` for a name that
-    /// was added before.
+    /// The errors of a save; `Unsupported` for a layout that no item can have; `AlreadyExists` for
+    /// a name that was added before.
     pub fn tree<P: Pytree>(&self, name: &str, value: &P, options: &SaveOptions) -> Result<()> {
         self.add(name, Taken::Tree, || {
             let tree = value.to_tree()?;
@@ -251,7 +252,7 @@ impl ItemsSave {
     ///
     /// # Errors
     /// `AlreadyExists` for a file that was added before; `InvalidArgument` for a name that leads
-    /// out of the item; what the storage says.
+    /// out of the item; errors of the storage.
     pub fn file(&self, name: &str, file: &str, bytes: &[u8]) -> Result<()> {
         self.guarded(|| {
             self.check_name(name)?;
@@ -269,8 +270,8 @@ impl ItemsSave {
     /// it.
     ///
     /// # Errors
-    /// As [`file`](Self::file); `NotFound`; `InvalidArgument` for links and everything else that is
-    /// not a regular file.
+    /// The errors of [`file`](Self::file); `NotFound`; `InvalidArgument` for links and everything
+    /// else that is not a regular file.
     pub fn copy_of(&self, name: &str, from: &Path) -> Result<()> {
         let from = Location::local(from);
         self.add(name, Taken::Alone, || {
@@ -302,8 +303,8 @@ impl ItemsSave {
         })
     }
 
-    /// A local folder into which the caller writes the files of an item, until the commit: that of
-    /// a handler of its own.
+    /// Lends a local folder, into which the caller writes the files of an item with its own
+    /// handler, until the commit.
     ///
     /// On a disk the folder is that of the item in the checkpoint, under its temporary name. For
     /// other storages it is a temporary folder of this machine, and the commit uploads its content.
@@ -314,7 +315,7 @@ impl ItemsSave {
     /// [`OrbaxOptions::value_types`]: super::OrbaxOptions::value_types
     ///
     /// # Errors
-    /// `AlreadyExists` for a name that was added before; what the system says.
+    /// `AlreadyExists` for a name that was added before; errors of the system.
     pub fn folder(&self, name: &str) -> Result<PathBuf> {
         self.add(name, Taken::Folder, || {
             self.note(name, None);
@@ -326,8 +327,8 @@ impl ItemsSave {
         })
     }
 
-    /// By which handler Orbax is to read an item: the full name of a class. Items have that of
-    /// their kind otherwise, files none.
+    /// Names the handler (a full class name) with which Orbax reads an item. By default items have
+    /// the handler of their kind, and files have none.
     pub fn handler(&self, item: &str, handler: &str) {
         let mut state = self.state();
         match state.handlers.iter_mut().find(|(name, _)| name == item) {
@@ -336,9 +337,8 @@ impl ItemsSave {
         }
     }
 
-    /// Says that what is written into the [`folder`](Self::folder) of this name is files as they
-    /// are, also if a handler is named: `item_files` gives them. Without a handler that holds of
-    /// every folder.
+    /// Declares the content of the [`folder`](Self::folder) of this name as plain files, even if it
+    /// has a handler: `item_files` returns them. Folders without a handler are plain files anyway.
     pub fn files(&self, item: &str) {
         self.note_kind(item, ItemKind::Files);
     }
@@ -361,7 +361,8 @@ impl ItemsSave {
     /// Gives the checkpoint its name.
     ///
     /// # Errors
-    /// As the commit of any save; `InvalidArgument` if an item has failed, or there is none.
+    /// The errors of the commit of any save; `InvalidArgument` if an item has failed, or there is
+    /// none.
     pub fn commit(self) -> Result<SaveReport> {
         let (monitor, began) = (self.options.monitor.clone(), self.began);
         let saved = self.committed().map(|mut report| {
@@ -371,7 +372,7 @@ impl ItemsSave {
         monitor.conclude(saved)
     }
 
-    /// Takes a name, and does what is to be done under it.
+    /// Takes a name, and runs the work for it.
     fn add<T>(&self, name: &str, taken: Taken, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.guarded(|| {
             self.check_name(name)?;
@@ -403,7 +404,7 @@ impl ItemsSave {
         }
     }
 
-    /// Keeps in mind a name that lies right in a checkpoint that is itself an item.
+    /// Remembers a name at the top of a checkpoint that is itself an item.
     fn keep_name(&self, name: &str, file: &str) -> Result<()> {
         if name == WHOLE {
             check_item(file)?;

@@ -6,7 +6,7 @@ use crate::formats::{COMMIT_MARKERS, UNCOMMITTED_MARK, checkpoint_markers, items
 use crate::storage::side_files::is_name_of_side_file;
 use crate::storage::{is_bookkeeping, is_desktop_file};
 
-/// What a name is taken for.
+/// The use of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
     /// One of several files. Other files may have the same name, or a name below it.
@@ -15,12 +15,12 @@ pub(super) enum Taken {
     Folder,
     /// A tree, which a folder that is lent may share.
     Tree,
-    /// Something of its own.
+    /// A use that excludes other uses.
     Alone,
 }
 
 impl Taken {
-    /// Whether what takes `name` stands in the way of what has taken `taken`, or in it.
+    /// Whether the two names exclude each other: one equals the other or lies in it.
     pub(super) fn clashes(self, name: &str, taken: &str, other: Self) -> bool {
         let is_below =
             |a: &str, b: &str| b.is_empty() || a.strip_prefix(b).is_some_and(|rest| rest.starts_with('/'));

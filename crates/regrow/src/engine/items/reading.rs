@@ -7,8 +7,8 @@ use crate::engine::{Checkpoint, OpenOptions, open_with};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Checkpoint {
-    /// One of the items, opened by itself, in the version of the checkpoint that was opened here,
-    /// also if a save has replaced it.
+    /// Opens one of the items by itself, in the version opened here. The item is readable even if a
+    /// save has replaced the checkpoint.
     ///
     /// ```
     /// # use regrow::engine::{ItemsOptions, ItemsSave, LoadOptions, SaveOptions};
@@ -31,8 +31,8 @@ impl Checkpoint {
     /// ```
     ///
     /// # Errors
-    /// As [`open_with`]: `NotFound` with the items that are there, or because there are none.
-    /// `Replaced` if another checkpoint has taken the path.
+    /// The errors of [`open_with`]: `NotFound` with the items that are there, or because there are
+    /// none. `Replaced` if another checkpoint has taken the path.
     pub fn item(&self, item: &str) -> Result<Self> {
         let options = OpenOptions {
             step: self.description().step,
@@ -47,12 +47,11 @@ impl Checkpoint {
         if self.is_replaced() { Err(self.was_replaced()) } else { opened }
     }
 
-    /// The files of an item by their names below its folder, in the order of these: of items that
-    /// are no trees. All of them are in memory, and are checked by what was recorded of them, by
-    /// the seal and by the signature.
+    /// The files of an item that is no tree, sorted by their names below the item's folder. All
+    /// files are in memory, checked against the record, the seal and the signature.
     ///
     /// # Errors
-    /// `NotFound` if there is no such item; `Corrupt`; `Replaced`; what the storage says.
+    /// `NotFound` if there is no such item; `Corrupt`; `Replaced`; errors of the storage.
     pub fn item_files(&self, item: &str) -> Result<Vec<(String, Bytes)>> {
         check_item(item)?;
         let items = self.reader().standing().items;

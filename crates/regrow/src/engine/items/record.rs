@@ -32,10 +32,10 @@ impl Noted {
         &mut self.items[at]
     }
 
-    /// Sums what lies there by now, and says of folders without a handler that they are files.
+    /// Sums the files written by now, and records folders without a handler as plain files.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn settle(
         &mut self,
         handlers: &[(String, Option<String>)],
@@ -76,8 +76,7 @@ impl Noted {
         Ok(())
     }
 
-    /// Whether there are trees, all of them in the layout orbax, and nothing that is files as they
-    /// are.
+    /// Whether there are only trees in the layout orbax, and no plain files.
     pub fn is_all_of_orbax(&self) -> bool {
         let is_orbax = |item: &ItemRecord| item.layout.as_deref().is_none_or(|layout| layout == "orbax");
         let is_tree = |item: &ItemRecord| matches!(item.kind, ItemKind::Tree | ItemKind::Handler);
@@ -85,8 +84,8 @@ impl Noted {
             && self.items.iter().all(|item| item.kind != ItemKind::Files && is_orbax(item))
     }
 
-    /// The record; `None` for a checkpoint that is itself what a handler has written: it reads all
-    /// files there are.
+    /// The record; `None` for a checkpoint that is itself the item of a handler, which reads all
+    /// files.
     pub fn record(&self) -> Option<ItemsRecord> {
         let is_of_handler = |item: &ItemRecord| item.name == WHOLE && item.kind == ItemKind::Handler;
         match self.items.is_empty() || self.items.iter().any(is_of_handler) {
@@ -97,8 +96,8 @@ impl Noted {
 }
 
 impl ItemsSave {
-    /// Notes what an item is. Of a tree that shares its name with a folder, that it is a tree; of
-    /// what has parts with names of their own, that its handler knows.
+    /// Records the kind of an item. A tree that shares its name with a folder counts as a tree; an
+    /// item whose parts have their own names belongs to its handler.
     pub(super) fn note_kind(&self, name: &str, kind: ItemKind) {
         let item = name.split('/').next().unwrap_or(name);
         let kind = if item == name { kind } else { ItemKind::Handler };
@@ -150,8 +149,8 @@ impl ItemsSave {
         Ok(())
     }
 
-    /// Sums what was written into a folder that was lent; on a disk later, when all processes have
-    /// written into it.
+    /// Sums the files in a lent folder. On a disk this happens later, when all processes have
+    /// written into the folder.
     pub(super) fn sum_lent(&self, folder: &Location, path: &str) -> Result<()> {
         if self.publication.local_folder().is_some() {
             self.state().noted.unsummed.push(path.to_owned());

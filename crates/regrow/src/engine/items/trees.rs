@@ -17,7 +17,7 @@ use crate::storage::within::Within;
 use crate::tree::{Key, KeyPath, Leaf, Tree};
 
 impl ItemsSave {
-    /// Writes the item, and notes what it is.
+    /// Writes the item, and records its kind.
     pub(super) fn write_tree(&self, name: &str, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
         self.ask_side_files(name, options);
         let own = self.own_options(name, options);
@@ -112,7 +112,7 @@ impl ItemsSave {
         session.barrier(&format!("tree-{number}"))
     }
 
-    /// The options of one tree, with what holds of the whole.
+    /// The options of one tree, combined with the options of the whole.
     fn own_options(&self, name: &str, options: &SaveOptions) -> SaveOptions {
         let layout = match &options.layout {
             layout if name == WHOLE => layout.clone(),
@@ -146,7 +146,7 @@ impl ItemsSave {
         }
     }
 
-    /// What was said so far of the checkpoint.
+    /// The metadata of the checkpoint given so far.
     fn about(&self) -> AboutCheckpoint {
         let state = self.state();
         let handler = state.handlers.iter().find(|(item, _)| item == WHOLE);

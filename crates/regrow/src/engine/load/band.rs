@@ -27,8 +27,7 @@ impl Band<'_> {
         (self.dtype != info.dtype).then(|| self.stored_len_bytes(info))
     }
 
-    /// Memory that it takes beside its destination. A band that is to be cast is held as it was
-    /// stored, too.
+    /// Memory needed beside the destination. A band that is cast also needs its stored bytes.
     pub fn cost_bytes(&self, info: &LeafInfo) -> u64 {
         let stored = self.source_len_bytes(info);
         let working = self.working_len_bytes.unwrap_or(stored.unwrap_or(self.out.len() as u64));
@@ -40,7 +39,7 @@ impl Band<'_> {
         self.region.len_elements() * info.dtype.size_bytes() as u64
     }
 
-    /// Whether it keeps one thread long.
+    /// Whether the band takes one thread long.
     pub fn is_long(&self) -> Option<usize> {
         Some(self.out.len()).filter(|&len| len as u64 > 2 * BAND_LEN_BYTES)
     }

@@ -38,7 +38,7 @@ use crate::tree::{Leaf, Tree};
 /// [`Pytree`](crate::Pytree).
 ///
 /// # Errors
-/// As [`open`](super::open), and `Corrupt` with file, leaf and offset.
+/// The errors of [`open`](super::open), and `Corrupt` with file, leaf and offset.
 pub fn load(path: impl ToLocation) -> Result<Tree<Leaf>> {
     load_with(path, &LoadOptions::default())
 }
@@ -46,7 +46,7 @@ pub fn load(path: impl ToLocation) -> Result<Tree<Leaf>> {
 /// Loads what `options` select.
 ///
 /// # Errors
-/// As [`load`]; `Mismatch` if a template does not fit, with all differences.
+/// The errors of [`load`]; `Mismatch` if a template does not fit, with all differences.
 pub fn load_with(path: impl ToLocation, options: &LoadOptions) -> Result<Tree<Leaf>> {
     let at = located(path)?;
     let mut open = options.open.clone();
@@ -58,7 +58,8 @@ impl Checkpoint {
     /// Loads what `options` select.
     ///
     /// # Errors
-    /// As [`load_with`]: `NotFound` also for patterns that match nothing, all of them named.
+    /// The errors of [`load_with`]: `NotFound` also for patterns that match nothing, all of them
+    /// named.
     pub fn load(&self, options: &LoadOptions) -> Result<Tree<Leaf>> {
         self.load_watched(options, Vec::new())
     }

@@ -24,13 +24,13 @@ use crate::reads::{BlobRef, Extent, Source, Text, Unreadable};
 use crate::store::LONG_LEN_MIN_BYTES;
 use crate::tree::{LeafInfo, LeafKind};
 
-/// Views are checked this many bytes ahead of where they are handed out.
+/// Views are checked this many bytes before they are returned.
 const AHEAD_LEN_BYTES: u64 = 256 << 20;
 
-/// What is done, in this order.
+/// The work of a load, in this order.
 #[derive(Debug)]
 pub(super) struct Plan<'r> {
-    /// A step for each leaf that is wanted, in the order in which they lie on disk.
+    /// A step for each wanted leaf, in disk order.
     pub steps: Vec<Step<'r>>,
     /// The steps whose views are checked at once.
     pub portions: Vec<Range<usize>>,
@@ -42,41 +42,41 @@ pub(super) struct Plan<'r> {
 #[derive(Debug)]
 pub(super) struct Step<'r> {
     pub leaf: usize,
-    /// As which it is wanted.
+    /// The wanted dtype.
     pub dtype: Dtype,
     pub how: How<'r>,
     pub to: Destination,
 }
 
-/// How a leaf comes.
+/// How a leaf is read.
 #[derive(Debug)]
 pub(super) enum How<'r> {
-    /// It has no data.
+    /// The leaf has no data.
     Nothing,
-    /// It has data that cannot be read: an error, once these are known to be whole.
+    /// The leaf has data that cannot be read: an error, after the data has passed its checks.
     Unreadable(Unreadable<'r>),
     Text(Text<'r>),
-    /// As a view of the map, once its blocks have passed.
+    /// A view of the map, after its blocks have passed.
     View(Extent<'r>, Bytes),
-    /// It is in memory.
+    /// The leaf is in memory.
     Memory(Bytes),
-    /// Its blocks are read, and checked there.
+    /// The blocks are read into the destination and checked there.
     Blocks(Extent<'r>),
-    /// The layout decodes it in bands. Each band needs this many bytes beside the result; `None`:
-    /// as many as the band.
+    /// The layout decodes the leaf in bands. Each band needs this many bytes beside the result, or
+    /// as many as the band if `None`.
     Bands(Option<u64>),
 }
 
-/// Where the bytes of a leaf go.
+/// The destination of a leaf's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Destination {
     /// They stay where they are, or there are none.
     Stay,
-    /// To where the caller wants them.
+    /// The caller's memory.
     Given,
-    /// To fresh memory, whose pages come as they are touched.
+    /// Fresh memory, whose pages are made at the first write.
     Fresh,
-    /// To fresh memory, whose pages are made ahead: the disk is faster than they come.
+    /// Fresh memory, whose pages are made ahead, because the disk is faster than page faults.
     Paged,
 }
 
@@ -145,8 +145,8 @@ impl<'r> Plan<'r> {
         }
     }
 
-    /// Of two leaves at the same bytes, which no layout writes but a record may have, the second is
-    /// decoded alone: what is read at once does not overlap.
+    /// Decodes the second of two leaves at the same bytes alone, because reads at the same time
+    /// must not overlap. No layout writes such leaves, but a record may contain them.
     fn leave_overlaps(&mut self, infos: &[LeafInfo]) {
         let mut end: Option<(*const (), u64)> = None;
         for step in &mut self.steps {
@@ -199,7 +199,7 @@ impl<'r> Planner<'r, '_> {
         })
     }
 
-    /// How an array comes that may have to be moved, and cast.
+    /// How to read an array that may have to be moved and cast.
     fn array(&mut self, source: Source<'r>, is_moved: bool, is_cast: bool) -> Result<How<'r>> {
         Ok(match source {
             Source::Raw(extent) if is_cast => How::Bands(extent.working_len_bytes),
@@ -213,8 +213,8 @@ impl<'r> Planner<'r, '_> {
         })
     }
 
-    /// What others may write into is no place for a view: its numbers would change, or fault, with
-    /// the file.
+    /// Makes no view of a file that others may write into: its numbers would change with the file,
+    /// or a read would fault.
     fn view(&mut self, extent: &Extent<'r>) -> Result<Option<Bytes>> {
         let blob = match extent.blob {
             _ if !self.has_views => return Ok(None),
@@ -246,12 +246,12 @@ impl Step<'_> {
     }
 }
 
-/// What has checksums is read by blocks; the layout reads the rest, a band at a time.
+/// Data with checksums is read by blocks; other data is read by the layout, one band at a time.
 fn in_memory(extent: Extent<'_>) -> How<'_> {
     if extent.checks.is_some() { How::Blocks(extent) } else { How::Bands(extent.working_len_bytes) }
 }
 
-/// The leaves that are wanted, in the order in which they lie on disk.
+/// The wanted leaves, in disk order.
 fn in_order(reader: &dyn Reader, wanted: &[usize]) -> Vec<usize> {
     let mut is_wanted = vec![false; reader.tree().len()];
     for &leaf in wanted {
@@ -264,8 +264,7 @@ fn in_order(reader: &dyn Reader, wanted: &[usize]) -> Vec<usize> {
     order
 }
 
-/// Whether the page cache lacks most of these views, which lie side by side: a few of them are
-/// looked at.
+/// Whether the page cache lacks most of these neighbouring views; tests a few of them.
 fn is_mostly_cold(steps: &[Step<'_>]) -> bool {
     let views: Vec<&How<'_>> = steps.iter().filter(|step| step.is_view()).map(|step| &step.how).collect();
     let last = views.len().saturating_sub(1);

@@ -63,8 +63,8 @@ pub(super) fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>, empty: &[b
     build.finish()
 }
 
-/// For each node whether there is a chosen leaf or node in it, and how many nodes it is with those
-/// below.
+/// For each node: whether it contains a chosen leaf or node, and the number of nodes of its
+/// subtree.
 fn kept(nodes: &[Node], leaves: &[Option<Leaf>], empty: &[bool]) -> (Vec<bool>, Vec<usize>) {
     let mut keeps = vec![false; nodes.len()];
     let mut sizes = vec![1_usize; nodes.len()];

@@ -20,12 +20,12 @@ use crate::tree::{Leaf, LeafData, LeafInfo};
 /// disk.
 const THREADS_MIN: usize = 5;
 
-/// The data of every leaf of the checkpoint, as far as it is there.
+/// The data of every leaf of the checkpoint; `None` for leaves not loaded.
 type Loaded = Vec<Option<LeafData>>;
 
 impl Checkpoint {
-    /// Reads the `wanted` leaves; the result has a place for every leaf of the checkpoint. Those
-    /// that have one in `outs` are read there.
+    /// Reads the `wanted` leaves into their places in `outs`, or into new memory. The result has an
+    /// entry for every leaf of the checkpoint.
     pub(super) fn read_all(
         &self,
         wanted: &[usize],
@@ -62,7 +62,7 @@ impl Checkpoint {
         Ok(self.tree().leaves().iter().zip(loaded).map(leaf).collect())
     }
 
-    /// Checks the views of a portion, all at once, and hands out what needs no reading.
+    /// Checks the views of one portion at once, and returns the leaves that need no reading.
     fn hand_out_views(&self, steps: &[Step<'_>], options: &LoadOptions, loaded: &mut Loaded) -> Result<()> {
         let monitor = &options.monitor;
         if !options.unverified {
@@ -105,8 +105,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Reads what does not stay where it is: to where the caller wants it, or into memory that is
-    /// taken for it.
+    /// Reads the leaves that are no views, into the caller's memory or into new memory.
     fn read_into_memory(
         &self,
         plan: &Plan<'_>,
@@ -185,7 +184,7 @@ impl Checkpoint {
     /// Reads the whole of one array leaf by its blocks, if it has any; `None` if it has not.
     ///
     /// # Errors
-    /// As [`fill`].
+    /// The errors of [`fill`].
     pub(in crate::engine) fn read_blocks(&self, leaf: usize, extent: &Extent<'_>) -> Result<Option<Vec<u8>>> {
         let Some(info) = self.tree().leaves().get(leaf) else { return Ok(None) };
         if extent.checks.is_none() || extent.len_bytes != info.len_bytes() {

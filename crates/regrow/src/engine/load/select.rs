@@ -12,16 +12,16 @@ use crate::tree::{KeyPath, Leaf, LeafInfo, LeafKind, NodeKind, Tree};
 /// A leaf that a load gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Selected {
-    /// Its position in the checkpoint.
+    /// The position in the checkpoint.
     pub leaf: usize,
-    /// As which it is wanted.
+    /// The wanted dtype.
     pub dtype: Dtype,
 }
 
 impl Checkpoint {
-    /// The leaves that a [`load`](Self::load) with these options gives: for each leaf of the
-    /// template its own, or `None` where it gives none; without a template those that are selected,
-    /// in flatten order. Reads no data.
+    /// The leaves that a [`load`](Self::load) with these options returns. With a template: for each
+    /// template leaf its stored leaf, or `None`; without one: the selected leaves, in flatten
+    /// order. Reads no data.
     ///
     /// # Errors
     /// `NotFound` for patterns that match nothing; `Mismatch` if the template does not fit.
@@ -38,7 +38,7 @@ impl Checkpoint {
         Ok(leaves.into_iter().map(|leaf| leaf.and_then(selected)).collect())
     }
 
-    /// What a leaf is to be cast to.
+    /// The dtype to which a leaf is cast.
     pub(super) fn cast_of(&self, leaf: usize, info: &LeafInfo, options: &LoadOptions) -> Option<Dtype> {
         // Only patterns need paths.
         let path = if options.cast.is_empty() { None } else { self.paths().get(leaf) };
@@ -122,7 +122,7 @@ impl Checkpoint {
         template.with_leaves(placed.collect())
     }
 
-    /// The leaves that `only` chooses, and of the tree what holds them.
+    /// The leaves that `only` chooses, in the part of the tree that contains them.
     fn load_chosen(&self, options: &LoadOptions) -> Result<Tree<Leaf>> {
         let chosen = |path: &KeyPath| options.only.iter().any(|pattern| pattern.matches(path));
         let wanted = self.chosen(options);

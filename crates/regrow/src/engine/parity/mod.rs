@@ -37,19 +37,19 @@ pub struct ParityOptions {
     pub monitor: Monitor,
 }
 
-/// What parity covers.
+/// The result of making or removing parity.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ParityReport {
     /// The index of the parity.
     pub path: PathBuf,
-    /// Files that can be healed; 0 if the parity was taken away.
+    /// Files covered by the parity; 0 if it was removed.
     pub file_count: usize,
     /// Their bytes.
     pub bytes: u64,
     /// Bytes of the parity; about the ratio of `bytes`.
     pub parity_bytes: u64,
-    /// Whether parity was made or taken away.
+    /// Whether parity was made or removed.
     pub has_changed: bool,
 }
 
@@ -70,9 +70,9 @@ impl fmt::Display for ParityReport {
 }
 
 /// Writes parity beside the checkpoint at a path or URL, in any layout: Reed-Solomon blocks with
-/// which [`repair`](super::repair) restores damaged and lost files, as long as the damage is not
-/// larger than the parity. The checkpoint itself is verified first, and not changed. Its files are
-/// read twice. Existing parity is replaced.
+/// which [`repair`](super::repair) restores damaged and lost files, up to the amount of parity.
+/// First verifies the checkpoint, which is not changed. Reads its files twice, and replaces
+/// existing parity.
 ///
 /// # Errors
 /// Errors of opening; `Corrupt` if the checkpoint is damaged; `InvalidArgument` for a file that is
@@ -113,10 +113,10 @@ fn make(at: &Location, options: &ParityOptions) -> Result<ParityReport> {
     put(&part, &layout, options.ratio, &options.monitor, &Standing::of(&checkpoint, &part)?)
 }
 
-/// Makes the parity of the files of a checkpoint that is there.
+/// Makes the parity of an existing checkpoint.
 ///
 /// # Errors
-/// As [`add_parity`].
+/// The errors of [`add_parity`].
 pub(super) fn put(
     at: &Location,
     layout: &str,
@@ -211,7 +211,7 @@ fn open_and_remove(at: &Location, options: &ParityOptions) -> Result<ParityRepor
 /// Takes away the parity of a checkpoint.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 fn remove(at: &Location) -> Result<ParityReport> {
     let ParityPlace { place, blocks } = ParityPlace::of(at);
     // Remove the index first: blocks without an index only take space.
@@ -221,8 +221,8 @@ fn remove(at: &Location) -> Result<ParityReport> {
     Ok(ParityReport { path: place.file.describe(), file_count: 0, bytes: 0, parity_bytes: 0, has_changed })
 }
 
-/// The parity of a save: with the checkpoint where that can be read before it is committed, else
-/// right behind it.
+/// The parity of a save: written with the checkpoint if that is readable before its commit,
+/// otherwise right after the commit.
 #[derive(Debug)]
 pub(super) struct ParityOfSave {
     layout: &'static str,
@@ -230,12 +230,12 @@ pub(super) struct ParityOfSave {
 }
 
 impl ParityOfSave {
-    /// That which the options ask for.
+    /// The parity that the options ask for.
     pub fn of(options: &SaveOptions) -> Self {
         Self { layout: options.layout.name(), ratio: options.parity }
     }
 
-    /// Whether there is any to be made.
+    /// Whether parity is still to be made.
     pub fn is_wanted(&self) -> bool {
         self.ratio.is_some()
     }
@@ -243,7 +243,7 @@ impl ParityOfSave {
     /// Before the commit, of a folder on a disk.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn before(&mut self, publication: &dyn Publication) -> Result<()> {
         let Some((folder, ratio)) = publication.local_folder().zip(self.ratio) else { return Ok(()) };
         let at = Location::local(folder);
@@ -258,10 +258,10 @@ impl ParityOfSave {
         Ok(())
     }
 
-    /// After the commit: everything else.
+    /// After the commit: makes the parity that `before` could not make.
     ///
     /// # Errors
-    /// What the storage says, and that the checkpoint is there without its parity.
+    /// Errors of the storage. The checkpoint then exists without its parity.
     pub fn after(self, at: &Location) -> Result<()> {
         let Some(ratio) = self.ratio else { return Ok(()) };
         let make = || put(at, self.layout, ratio, &Monitor::new(), &Standing::now(at));

@@ -11,7 +11,7 @@ use crate::store::{Blob, ReadPath, Store};
 /// Files one after another, read as one.
 #[derive(Debug)]
 pub(in crate::engine) struct Run {
-    /// Where the files are.
+    /// The folder of the files.
     folder: Location,
     store: Arc<dyn Store>,
     files: Vec<RunFile>,
@@ -20,9 +20,9 @@ pub(in crate::engine) struct Run {
 /// A file of a run.
 #[derive(Debug)]
 pub(in crate::engine) struct RunFile {
-    /// Its key.
+    /// The key of the file.
     pub name: String,
-    /// Its bytes in the run.
+    /// The range of its bytes in the run.
     pub range: Range<u64>,
 }
 
@@ -34,12 +34,12 @@ struct Part<'r> {
 }
 
 impl Run {
-    /// Of the files that an index names, below a folder.
+    /// A run of the files in an index, below a folder.
     pub fn new(folder: &Location, store: Arc<dyn Store>, document: &ParityDocument) -> Self {
         Self::of(folder, store, document.names.iter().cloned(), &document.len_bytes)
     }
 
-    /// Of the files of these names and lengths, in this order.
+    /// A run of files with these names and lengths, in this order.
     pub fn of(
         folder: &Location,
         store: Arc<dyn Store>,
@@ -60,7 +60,7 @@ impl Run {
         &self.files
     }
 
-    /// Where they are.
+    /// The folder of the files.
     pub fn folder(&self) -> &Location {
         &self.folder
     }
@@ -73,19 +73,18 @@ impl Run {
     /// Fills `out` with the bytes from `offset_bytes` on.
     ///
     /// # Errors
-    /// `Corrupt` if a file is gone or too short; what the storage says.
+    /// `Corrupt` if a file is gone or too short; errors of the storage.
     pub fn read(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         self.reader().read(offset_bytes, out)
     }
 
-    /// What reads one part of it after another, and opens a file once for parts that follow each
-    /// other.
+    /// A reader for one part after another, which keeps a file open for neighbouring parts.
     pub fn reader(&self) -> RunReader<'_> {
         RunReader { run: self, last: None }
     }
 
-    /// The same; false where the bytes are not to be had: a file is gone, too short or not one, a
-    /// disk cannot read it.
+    /// Like `read`, but returns false if the bytes are lost: a file is missing, too short or no
+    /// regular file, or the disk cannot read it.
     ///
     /// # Errors
     /// Errors that prevent reading: permissions, networks.
@@ -128,7 +127,7 @@ impl RunReader<'_> {
     /// Fills `out` with the bytes from `offset_bytes` on.
     ///
     /// # Errors
-    /// As [`Run::read`].
+    /// The errors of [`Run::read`].
     pub fn read(&mut self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         let mut left = out;
         for part in self.run.parts(offset_bytes, left.len() as u64) {

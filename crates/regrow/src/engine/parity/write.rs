@@ -11,8 +11,8 @@ use crate::parity::{Encoder, Geometry, ParityDocument, closing};
 use crate::store::FileWriter;
 use crate::threads::{map_ordered, thread_count};
 
-/// Bytes that are wanted in each read: a disk gives fewer of them at half its speed. So many
-/// stripes that lie beside each other are read together.
+/// The least length of a read: with shorter reads a disk has half its speed. So neighbouring
+/// stripes are read together.
 const ROW_LEN_BYTES: u64 = 128 << 10;
 
 /// Reads that each group has under way at once: one after another they leave a disk idle in
@@ -22,14 +22,14 @@ const READS_AT_ONCE: usize = 8;
 /// Bytes of all stripes that are held at once, over all threads.
 const HELD_LEN_BYTES: u64 = 128 << 20;
 
-/// Stripes beside each other.
+/// Neighbouring stripes.
 #[derive(Debug, Clone, Copy)]
 struct Group {
     first: u64,
     count: u64,
 }
 
-/// What has become of a group.
+/// The result for a group.
 struct Encoded {
     /// Checksums of data blocks, by their numbers.
     checksums: Vec<(u64, u32)>,
@@ -37,11 +37,11 @@ struct Encoded {
     parity: Vec<u8>,
 }
 
-/// Writes the parity blocks of a run, then the index, which is filled in, then what closes the
-/// file. All of the run is read once.
+/// Writes the parity blocks of a run, then the completed index, then the closing bytes of the file.
+/// Reads the whole run once.
 ///
 /// # Errors
-/// `Corrupt` if a file is gone or too short; what the storages say; `Cancelled`.
+/// `Corrupt` if a file is gone or too short; errors of the storages; `Cancelled`.
 pub(super) fn write_blocks(
     run: &Run,
     document: &mut ParityDocument,
@@ -94,7 +94,7 @@ pub(super) fn write_blocks(
     out.write(&closing(index.len() as u64))
 }
 
-/// What encodes groups, one after another.
+/// Encodes groups, one after another.
 struct Worker<'r> {
     /// Each reads some rows that follow each other.
     readers: Vec<RunReader<'r>>,

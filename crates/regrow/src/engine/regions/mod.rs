@@ -39,17 +39,17 @@ const BLOCK_LEN_BYTES: u64 = 64 << 10;
 pub struct LeafRegion {
     /// The leaf's position in flatten order.
     pub leaf: usize,
-    /// In elements of the leaf.
+    /// The region, in elements of the leaf.
     pub region: Region,
-    /// As which it is wanted; as it is stored if `None`.
+    /// The wanted dtype; the stored dtype if `None`.
     pub dtype: Option<Dtype>,
 }
 
 impl Checkpoint {
-    /// Reads regions of leaves, each into memory of its own. Those that are the same share it.
+    /// Reads regions of leaves, each into its own memory. Equal regions share memory.
     ///
-    /// Of raw leaves every byte is read at most once, and none outside of the checksummed blocks
-    /// that the regions meet; of leaves in chunks each chunk that they meet is decoded once.
+    /// In raw leaves every byte is read at most once, and no block outside the regions. In leaves
+    /// with chunks, each chunk that the regions meet is decoded once.
     ///
     /// # Errors
     /// `InvalidArgument` if a leaf is no array or a region leaves it; `Mismatch` for a cast of what
@@ -75,8 +75,8 @@ impl Checkpoint {
     /// exactly its bytes, which go there in C order, little endian.
     ///
     /// # Errors
-    /// As [`load_regions`](Self::load_regions); `Mismatch` if a slice has another length. After an
-    /// error the contents of all of them are unspecified.
+    /// The errors of [`load_regions`](Self::load_regions); `Mismatch` if a slice has another
+    /// length. After an error the contents of all of them are unspecified.
     pub fn load_regions_into(
         &self,
         wanted: &[LeafRegion],
@@ -118,7 +118,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// What is known of the leaf, and how many bytes the region is, as wanted.
+    /// The metadata of the leaf, and the length of the region in the wanted dtype.
     fn check_region(&self, want: &LeafRegion) -> Result<(&LeafInfo, u64)> {
         let info = self.info(want.leaf)?;
         let dtype = want.dtype.unwrap_or(info.dtype);
@@ -215,8 +215,8 @@ impl Checkpoint {
         monitor.finish()
     }
 
-    /// Where the wanted leaves are, in the order of the disk. What is under one checksum is checked
-    /// before a part of it is read.
+    /// The places of the wanted leaves, in disk order. A leaf under one checksum is checked before
+    /// any part of it is read.
     fn sources_of(&self, wanted: &[LeafRegion], options: &RegionOptions) -> Result<Vec<Located<'_>>> {
         let mut by_leaf: HashMap<usize, Vec<usize>> = HashMap::with_capacity(wanted.len());
         for (at, want) in wanted.iter().enumerate().filter(|(_, want)| !want.region.is_empty()) {
@@ -250,7 +250,7 @@ impl Checkpoint {
 struct Located<'r> {
     leaf: usize,
     source: Source<'r>,
-    /// How it is read, if it is raw without checksums.
+    /// The block table, if the leaf is raw without checksums.
     table: Option<BlockTable>,
     /// Which of the regions are its own.
     wanted: Vec<usize>,
@@ -265,7 +265,7 @@ impl<'r> Located<'r> {
     }
 }
 
-/// Regions by what they are to become.
+/// Regions by their wanted dtype.
 fn by_dtype(wanted: &[LeafRegion], of_leaf: &[usize], stored: Dtype) -> Vec<(Dtype, Vec<usize>)> {
     let mut groups: Vec<(Dtype, Vec<usize>)> = Vec::new();
     for &at in of_leaf {
@@ -278,10 +278,10 @@ fn by_dtype(wanted: &[LeafRegion], of_leaf: &[usize], stored: Dtype) -> Vec<(Dty
     groups
 }
 
-/// Regions without those that come again.
+/// Regions without repetitions.
 struct Distinct {
     first: Vec<LeafRegion>,
-    /// For each region that was asked for, which of the first ones it is.
+    /// For each requested region, the position of its first equal.
     places: Vec<usize>,
 }
 

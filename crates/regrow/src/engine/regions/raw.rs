@@ -22,12 +22,12 @@ use crate::reads::{Checked, Part, ReadOptions, fill};
 /// Runs of a window: some MiB of them.
 const WINDOW_LEN: usize = 64 << 10;
 
-/// A raw leaf, and what is wanted of it.
+/// A raw leaf and its wanted regions.
 #[derive(Clone)]
 pub(super) struct RawLeaf<'e> {
     pub leaf: usize,
     pub checked: Checked<'e>,
-    /// Its first byte in the blob.
+    /// The first byte in the blob.
     pub offset_bytes: u64,
     pub shape: &'e Shape,
     pub dtype: Dtype,
@@ -38,7 +38,7 @@ pub(super) struct RawLeaf<'e> {
 /// Reads regions of raw leaves, which are in the order of their blobs, each to its own destination.
 ///
 /// # Errors
-/// As [`fill`].
+/// The errors of [`fill`].
 pub(super) fn read_raw<'e>(
     leaves: impl IntoIterator<Item = RawLeaf<'e>>,
     outs: &mut [&mut [u8]],
@@ -82,25 +82,25 @@ impl<'e> Span<'e> {
         self.offset_bytes + self.len_bytes as u64
     }
 
-    /// What lies from `offset_bytes` on, which is inside.
+    /// The part from `offset_bytes` on, which lies inside.
     fn from(self, offset_bytes: u64) -> Self {
         let skipped = (offset_bytes - self.offset_bytes) as usize;
         let place = Place { at: self.place.at + skipped, ..self.place };
         Self { offset_bytes, len_bytes: self.len_bytes - skipped, place, ..self }
     }
 
-    /// What lies before `offset_bytes`, which is inside.
+    /// The part before `offset_bytes`, which lies inside.
     fn before(self, offset_bytes: u64) -> Self {
         Self { len_bytes: (offset_bytes - self.offset_bytes) as usize, ..self }
     }
 }
 
-/// What is to be read next.
+/// The spans to read next.
 struct Window<'w, 'o, 'e, N> {
     outs: &'w mut [&'o mut [u8]],
-    /// In the order of the blob; no two of a blob overlap.
+    /// Spans in the order of the blob; spans of one blob do not overlap.
     spans: Vec<Span<'e>>,
-    /// What goes to another place as well: where it is by then, and where it goes.
+    /// Copies to further places: the span after the read, and its target.
     copies: Vec<(Span<'e>, Place)>,
     how: ReadOptions,
     monitor: Option<&'w Monitor>,

@@ -26,7 +26,7 @@ const BAND_LEN_BYTES: u64 = 8 << 20;
 /// Longest shard of chunks that is read as one, as the reader does where all of it is wanted.
 const SHARD_LEN_MAX_BYTES: u64 = 8 << 20;
 
-/// Where the elements come from.
+/// The source of the elements.
 #[derive(Clone)]
 pub(super) enum Origin<'e> {
     Layout(&'e dyn Reader),
@@ -34,7 +34,7 @@ pub(super) enum Origin<'e> {
     Raw(RawLeaf<'e>),
 }
 
-/// How a leaf is cut, and what its parts become.
+/// The chunks of a leaf, and the targets of its parts.
 #[derive(Clone)]
 pub(super) struct Tiles<'e> {
     leaf: usize,
@@ -42,7 +42,7 @@ pub(super) struct Tiles<'e> {
     dtype: Dtype,
     casting: Casting,
     origin: Origin<'e>,
-    /// Extents of what is decoded at once; `None`: any.
+    /// The shape of a tile, which is decoded as a whole; any shape if `None`.
     tile: Option<Vec<u64>>,
     /// Memory that decoding takes, unless it is as much as the part.
     working_len_bytes: Option<u64>,
@@ -148,8 +148,8 @@ pub(super) fn cut_into_jobs<'e, 'a>(
     Ok(())
 }
 
-/// Sets of parts such that no two sets meet the same chunk. Where there are no chunks, all parts
-/// are one.
+/// Groups the parts so that no two groups share a chunk. If there are no chunks, all parts are one
+/// group.
 fn apart<'a>(tiles: &Tiles<'_>, parts: Parts<'a>) -> Result<Vec<Parts<'a>>> {
     if tiles.tile.is_none() {
         return Ok(vec![parts]);
@@ -186,7 +186,7 @@ impl Job<'_, '_> {
             * self.tiles.info.dtype.size_bytes() as u64
     }
 
-    /// Memory that it takes beside the result.
+    /// Memory needed beside the result.
     pub fn cost_bytes(&self) -> u64 {
         let working = self.tiles.working_len_bytes.unwrap_or_else(|| self.source_len_bytes());
         if self.is_alone() && self.tiles.dtype == self.tiles.info.dtype {
@@ -233,7 +233,7 @@ impl Job<'_, '_> {
     }
 }
 
-/// Reads parts that share tiles: each tile once, and what two parts have in common once.
+/// Reads parts that share tiles: each tile once, and the overlap of two parts once.
 fn read_shared(reader: &dyn Reader, tiles: &Tiles<'_>, parts: &mut [(Region, &mut [u8])]) -> Result<()> {
     let shape = &tiles.info.shape;
     let tile = tiles.tile.clone().map_or_else(|| Ok(shape.clone()), Shape::new)?;
@@ -269,7 +269,7 @@ fn read_shared(reader: &dyn Reader, tiles: &Tiles<'_>, parts: &mut [(Region, &mu
     Ok(())
 }
 
-/// Reads what a plan wants of one tile, once, and copies it to each part.
+/// Reads the wanted regions of one tile once, and copies them to each part.
 fn read_tile<'p>(
     reader: &dyn Reader,
     tiles: &Tiles<'_>,
@@ -319,9 +319,8 @@ fn read_and_cast(
     parts.try_for_each(|((_, out), source)| tiles.cast(source, out))
 }
 
-/// Memory for as long as a tile is decoded. It goes back to the system at once: large blocks that
-/// an allocator was given back it keeps, and takes as a sign that all blocks of that size are to be
-/// kept.
+/// Memory for the decoding of one tile, which is unmapped at once. An allocator would keep large
+/// freed blocks, and then keep all blocks of that size.
 fn memory(lens_bytes: &[u64]) -> Result<Arena> {
     let mut arena = Arena::default();
     lens_bytes.iter().try_for_each(|&len_bytes| arena.add(len_bytes))?;

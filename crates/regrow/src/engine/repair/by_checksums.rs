@@ -19,7 +19,7 @@ use crate::reads::{Block, BlockTable};
 use crate::seal::{Place, Seal};
 use crate::store::{Blob, ReadPath};
 
-/// What is said where nothing tells good bytes from others.
+/// The note if no checksum shows which bytes are good.
 pub(super) const NO_CHECKSUMS: &str = "nothing tells which bytes of the other checkpoint are right: this one has neither parity nor a seal, \
                             and no checksums of its own; if the other one is a copy, copy it again";
 
@@ -61,7 +61,7 @@ pub(super) fn heal(
     Ok(())
 }
 
-/// Whether the files here are all what a seal says, or a signature. Reads all of them.
+/// Whether all files match a seal or signature. Reads all of them.
 ///
 /// # Errors
 /// Errors that prevent reading; `Cancelled`.
@@ -148,18 +148,18 @@ fn heal_files(
     Ok(())
 }
 
-/// The files of a checkpoint with their checksums, and where else they may be.
+/// The files of a checkpoint with their checksums, and their places in the other checkpoint.
 struct Summed {
     folder: Location,
     files: Vec<SummedFile>,
-    /// The folder of the other checkpoint, and what its names begin with instead.
+    /// The folder of the other checkpoint, and the prefix of its names.
     theirs: Location,
     stems: Option<(String, String)>,
     counterpart: Option<Box<dyn Counterpart>>,
 }
 
 impl Summed {
-    /// Those of a seal, else those that the layout has; `None` if there are none.
+    /// Reads the checksums of a seal, or else of the layout; `None` if there are none.
     fn find(at: &Location, from: &Location) -> Result<Option<Self>> {
         let seal = match Seal::found(at) {
             // A seal that covers a folder around the checkpoint belongs to that folder.
@@ -213,7 +213,7 @@ impl Summed {
     }
 }
 
-/// A file, if it is there and is one.
+/// Opens a file if it exists and is a regular file.
 fn opened(folder: &Location, name: &str) -> Result<Option<Arc<dyn Blob>>> {
     match folder.store().open(name.as_bytes()) {
         Err(error) if is_damage(&error, folder) => Ok(None),
@@ -221,10 +221,10 @@ fn opened(folder: &Location, name: &str) -> Result<Option<Arc<dyn Blob>>> {
     }
 }
 
-/// Where the good bytes of a damaged block are.
+/// The source of the good bytes of a damaged block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// In the other checkpoint's file of this name.
+    /// The file of this name in the other checkpoint.
     SameFile,
     /// Elsewhere in the other checkpoint.
     Counterpart,
@@ -238,7 +238,7 @@ struct Healing<'s> {
     file: &'s SummedFile,
     own: Option<Arc<dyn Blob>>,
     theirs: Option<Arc<dyn Blob>>,
-    /// Whether the file is gone, or has another length.
+    /// Whether the file is missing, or has another length.
     is_misfit: bool,
     /// The damaged blocks, by where they begin: where they end, and where good ones are.
     damage: BTreeMap<u64, (u64, Origin)>,
@@ -263,7 +263,7 @@ impl<'s> Healing<'s> {
         Ok(healing)
     }
 
-    /// Where the good bytes of a block are, if not here.
+    /// The source of the good bytes of a block that is damaged here.
     fn origin(&self, table: &BlockTable, block: Block) -> Result<Option<Origin>> {
         let mut bytes = work_space(block.end - block.start)?;
         let is_there = self.read_own(block.start, &mut bytes)?;
@@ -297,7 +297,7 @@ impl<'s> Healing<'s> {
         self.damage.is_empty() && !self.is_misfit
     }
 
-    /// Whether there are bytes for which nothing could be written: not even what is there now.
+    /// Whether some bytes have no source at all, not even the damaged file.
     fn has_holes(&self) -> bool {
         let is_hole = |origin: Origin| match origin {
             Origin::Lost { is_there } => self.is_misfit || !is_there,
@@ -316,7 +316,7 @@ impl<'s> Healing<'s> {
         restored.map(|(start, (end, _))| end - start).sum()
     }
 
-    /// What is lost, as errors: one for each run of blocks.
+    /// The lost bytes as errors, one for each run of blocks.
     fn lost(&self) -> Vec<Error> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for (&start, &(end, origin)) in &self.damage {

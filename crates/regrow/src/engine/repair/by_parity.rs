@@ -20,10 +20,10 @@ use crate::parity::{ParityPlace, ParityRatio};
 /// Said where files have been sealed or signed since the parity was made.
 pub(super) const CHANGED_SINCE: &str = "files were changed, and sealed or signed, since the parity was made: they stay, and the parity is of them now";
 
-/// Heals what can be healed.
+/// Heals all files that the parity can heal.
 ///
 /// # Errors
-/// As [`repair`](super::repair).
+/// The errors of [`repair`](super::repair).
 pub(super) fn heal(
     at: &Location,
     parity: &Parity,
@@ -77,7 +77,7 @@ pub(super) fn heal(
 /// Rewrites the parity, from the files as they are.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn remake(at: &Location, parity: &Parity, guard: &Guard<'_>) -> Result<()> {
     let document = &parity.document;
     let ratio: ParityRatio = document.ratio.parse().unwrap_or_default();
@@ -105,8 +105,7 @@ fn replica(from: &Location, at: &Location, parity: &Parity) -> Result<Run> {
     Ok(Run::of(folder, folder.store(), parity.document.names.iter().map(renamed), &parity.document.len_bytes))
 }
 
-/// Reads what was written, and errs unless it is what it should be: nothing but what is lost may be
-/// damaged.
+/// Reads the written files again, and errs if any block other than the lost ones is damaged.
 fn prove(at: &Location, parity: &Parity, before: &Damage, lost: usize) -> Result<()> {
     let folder = &parity.at.place.folder;
     let run = Run::new(folder, folder.store(), &parity.document);

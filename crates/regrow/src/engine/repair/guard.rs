@@ -13,11 +13,12 @@ use crate::store::Version;
 #[derive(Debug)]
 pub(super) struct Guard<'g> {
     folder: &'g Location,
-    /// That of the checkpoint which this is an item of: who replaces that replaces this.
+    /// The guard of the checkpoint that contains this item: a replacement of it replaces the item
+    /// too.
     around: Option<&'g Guard<'g>>,
     before: Arc<Mutex<Option<Identity>>>,
     files: HashMap<String, Seen>,
-    /// Whether anything is to be written.
+    /// Whether the repair writes.
     writes: bool,
 }
 
@@ -26,7 +27,7 @@ pub(super) struct Guard<'g> {
 enum Seen {
     /// On a disk, by its inode: a link to it changes its times, and makes it no other file.
     File(Option<Identity>),
-    /// In a bucket, where an object has nothing else to be known by.
+    /// An object in a bucket, known only by its version.
     Object(Option<Version>),
 }
 
@@ -58,11 +59,11 @@ impl<'g> Guard<'g> {
         Ok(Self { folder, around: None, before, files: HashMap::new(), writes })
     }
 
-    /// The same for this folder, an item of it or one elsewhere, and for files of these names
-    /// there, which are looked at now.
+    /// A guard for this folder, an item or another folder, and for its files of these names, in
+    /// their current state.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn over<'h>(
         &'h self,
         folder: &'h Location,
@@ -76,10 +77,10 @@ impl<'g> Guard<'g> {
         Ok(Guard { folder, around, before, files: Seen::of(folder, names)?, writes: self.writes })
     }
 
-    /// Errs if something else has taken the path of the folder.
+    /// Errs if another folder has taken the path.
     ///
     /// # Errors
-    /// `Replaced`; what the storage says.
+    /// `Replaced`; errors of the storage.
     pub fn check_folder(&self) -> Result<()> {
         if let Some(around) = self.around {
             around.check_folder()?;
@@ -94,11 +95,11 @@ impl<'g> Guard<'g> {
         }
     }
 
-    /// The same of a file of it, too. To be called when its new contents lie beside it: what takes
-    /// the folder's path from then on takes them along.
+    /// Checks the folder and one of its files. Call it when the new content lies beside the file: a
+    /// later replacement of the folder then moves the new content too.
     ///
     /// # Errors
-    /// `Replaced`; what the storage says.
+    /// `Replaced`; errors of the storage.
     pub fn check(&self, name: &str) -> Result<()> {
         self.check_folder()?;
         match self.files.get(name) {
@@ -117,11 +118,10 @@ impl<'g> Guard<'g> {
         }
     }
 
-    /// Takes what is there now for its own, where a file tells one save from another, which the
-    /// repair may have written itself.
+    /// Re-reads the identity of the checkpoint, which the repair's own write may have changed.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn has_written(&self) -> Result<()> {
         if !self.folder.commits_by_marker() {
             return Ok(());

@@ -29,15 +29,14 @@ pub struct HealedFile {
     pub bytes: u64,
 }
 
-/// What came of it.
+/// The result of the healing.
 #[derive(Debug, Default)]
 pub(super) struct Healed {
     /// Files that are whole again.
     pub healed: Vec<HealedFile>,
-    /// What is lost.
+    /// The lost bytes.
     pub lost: Vec<Error>,
-    /// Blocks that are not what they were when the parity was made, and stay as they are, although
-    /// they could be healed.
+    /// Blocks that differ from the parity but stay as they are, although they could be healed.
     pub left_blocks: BTreeSet<u64>,
 }
 
@@ -49,7 +48,7 @@ pub(super) struct Heal<'h, 'r> {
     pub damage: &'r Damage,
     pub restored: Restored<'r>,
     pub guard: &'h Guard<'h>,
-    /// What the files were when they were sealed or signed.
+    /// The sealed or signed state of the files.
     pub proof: &'h Proof,
     /// Look, and write nothing.
     pub is_check: bool,
@@ -63,7 +62,7 @@ impl Heal<'_, '_> {
     /// made. A missing marker is written last, and only if nothing is lost.
     ///
     /// # Errors
-    /// What the storage says. Files that have been written by then are whole, all others as they
+    /// Errors of the storage. Files that have been written by then are whole, all others as they
     /// were.
     pub fn all(&mut self) -> Result<Healed> {
         let mut done = Healed::default();
@@ -109,7 +108,7 @@ impl Heal<'_, '_> {
         Ok(done)
     }
 
-    /// Whether a file is what was sealed or signed; false where nothing is.
+    /// Whether a file is as sealed or signed; false without seal and signature.
     fn is_as_sealed(&self, file: &RunFile) -> Result<bool> {
         if self.proof.is_none() {
             return Ok(false);
@@ -131,8 +130,7 @@ impl Heal<'_, '_> {
         })
     }
 
-    /// Whether what would be written to a file is what was sealed or signed, as far as it is
-    /// restored.
+    /// Whether the restored parts of a file would be as sealed or signed.
     fn would_be_as_sealed(&mut self, file: &RunFile, bad: &[u64]) -> Result<bool> {
         let (at, start, geometry) = (self.at(file), file.range.start, self.geometry);
         let bad: BTreeSet<u64> = bad.iter().copied().collect();
@@ -150,8 +148,7 @@ impl Heal<'_, '_> {
         })
     }
 
-    /// Whether there are lost bytes of a file for which nothing could be written: not even what is
-    /// there now.
+    /// Whether some lost bytes of a file have no source at all, not even the damaged file.
     fn has_holes(&self, file: &RunFile, bad: &[u64], is_misfit: bool) -> Result<bool> {
         for &block in bad.iter().filter(|block| self.restored.lost.contains(block)) {
             let range = self.part(file, block);
@@ -167,7 +164,7 @@ impl Heal<'_, '_> {
         self.folder.join(&file.name)
     }
 
-    /// What is lost of a file, as errors: one for each run of blocks.
+    /// The lost bytes of a file as errors, one for each run of blocks.
     fn lost_of(&self, file: &RunFile, bad: &[u64]) -> Vec<Error> {
         let lost: BTreeSet<u64> =
             bad.iter().copied().filter(|block| self.restored.lost.contains(block)).collect();
@@ -196,7 +193,7 @@ impl Heal<'_, '_> {
         runs.into_iter().map(error).collect()
     }
 
-    /// Bytes of a file in damaged blocks that were restored to something else than what is there.
+    /// The number of restored bytes in damaged blocks that differ from the current file.
     fn changed_bytes(&mut self, file: &RunFile, bad: &[u64]) -> Result<u64> {
         let mut changed = 0;
         for &block in bad {

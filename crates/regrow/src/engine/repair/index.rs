@@ -16,11 +16,11 @@ pub(super) struct Parity {
 }
 
 impl Parity {
-    /// That which lies beside the checkpoint at a location, if there is any: the index from its own
-    /// file, or from behind the blocks, where it was written together with them.
+    /// Finds the parity of the checkpoint at a location. The index is read from its own file, or
+    /// from its copy behind the blocks.
     ///
     /// # Errors
-    /// `Corrupt` if neither copy of the index can be used; what the storage says.
+    /// `Corrupt` if neither copy of the index can be used; errors of the storage.
     pub fn find(at: &Location) -> Result<Option<Self>> {
         let at = ParityPlace::of(at);
         let mut copies = Copies::read(&at)?;
@@ -57,10 +57,10 @@ impl Parity {
         Ok(Some(Self { at, document, is_index_whole }))
     }
 
-    /// The file with the blocks, opened, if it is there.
+    /// Opens the file with the blocks, if it exists.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn blocks(&self) -> Result<Option<std::sync::Arc<dyn Blob>>> {
         let file = &self.at.blocks;
         file.parent().store().open(file.name().as_encoded_bytes())

@@ -9,22 +9,22 @@ use crate::formats::{COMMIT_MARKERS, RecoveredFile};
 use crate::location::Location;
 use crate::storage::marked::Marked;
 
-/// Whether a file of a folder is the marker of that, or of an item in it.
+/// Whether a file is the commit marker of its folder, or of an item in the folder.
 pub(super) fn is_marker(folder: &Location, name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or_default();
     folder.commits_by_marker() && COMMIT_MARKERS.contains(&name)
 }
 
-/// Whether a file of a folder is such a marker, and gone. One that is there, damaged or not, has
-/// its say already.
+/// Whether a file is a missing commit marker. An existing marker, damaged or not, was handled
+/// before.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn is_lost_marker(folder: &Location, name: &str) -> Result<bool> {
     Ok(is_marker(folder, name) && folder.store().len_bytes(name.as_bytes())?.is_none())
 }
 
-/// What is said of a marker that is not put back, and what is wrong with the rest.
+/// The error for a marker that is not restored, with the damage that prevents it.
 pub(super) fn not_put_back(marker: Location, wrong: Option<&Error>) -> Error {
     let wrong = wrong.map(|wrong| format!(" ({wrong})")).unwrap_or_default();
     Error::corrupt(format!("the marker is lost, and is not put back: the checkpoint is not whole{wrong}"))
@@ -45,7 +45,7 @@ pub(super) struct LostMarker {
 /// all is whole but for those to come.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn put_back(
     at: &Location,
     mut markers: Vec<LostMarker>,

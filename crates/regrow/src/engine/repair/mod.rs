@@ -69,7 +69,7 @@ pub struct RepairOptions {
     /// Another checkpoint, whose good blocks are taken before any is computed: a replica, or
     /// another step of the same run.
     pub from: Option<Location>,
-    /// Say what would be done, and write nothing.
+    /// Report the repairs, and write nothing.
     pub check: bool,
     /// Watches the work, and stops it.
     pub monitor: Monitor,
@@ -83,21 +83,21 @@ pub struct RepairReport {
     pub path: PathBuf,
     /// Bytes that were looked at.
     pub bytes: u64,
-    /// Files that are whole again; with [`RepairOptions::check`] those that would be.
+    /// Healed files; with [`RepairOptions::check`], files that a repair would heal.
     pub healed: Vec<HealedFile>,
-    /// Files that were lost or damaged and were rebuilt from the others, without parity; with
-    /// [`RepairOptions::check`] those that would be.
+    /// Lost or damaged files that were rebuilt from other files, without parity; with
+    /// [`RepairOptions::check`], files that a repair would rebuild.
     pub recovered: Vec<RecoveredFile>,
-    /// What could not be healed: file, offset, length.
+    /// Bytes that could not be healed: file, offset, length.
     pub lost: Vec<Error>,
     /// Whether the parity was also damaged; it was rewritten unless something is lost.
     pub is_parity_damaged: bool,
-    /// What opening and verifying the checkpoint find afterwards, leaf by leaf; with
-    /// [`RepairOptions::check`], before, and only where there is no parity.
+    /// Findings of opening and verifying the checkpoint after the repair, leaf by leaf. With
+    /// [`RepairOptions::check`]: before the repair, and only without parity.
     pub findings: Vec<Error>,
-    /// What else was done: saves that never ended, finished or removed.
+    /// Other actions: unfinished saves that were finished or removed.
     pub notes: Vec<String>,
-    /// Whether the checkpoint is whole now, and what says so.
+    /// Whether the checkpoint is whole now, and the proof of it.
     pub verdict: Verdict,
     /// Whether this was a check, and nothing was written.
     pub is_check: bool,
@@ -119,8 +119,8 @@ impl RepairReport {
         }
     }
 
-    /// Whether nothing is lost, and verification finds nothing. [`verdict`](Self::verdict) says
-    /// whether anything vouches for the rest.
+    /// Whether nothing is lost, and the verification finds no damage. [`verdict`](Self::verdict)
+    /// says whether checksums prove the rest.
     pub fn is_sound(&self) -> bool {
         self.lost.is_empty() && self.findings.is_empty()
     }
@@ -162,7 +162,7 @@ impl fmt::Display for RepairReport {
     }
 }
 
-/// Makes the checkpoint at a path or URL whole again, by what there is:
+/// Repairs the checkpoint at a path or URL, with:
 ///
 /// - [parity](super::add_parity) beside it: damaged blocks, files that are cut or gone, and the
 ///   parity itself. The files become what they were when it was made. If one was changed on purpose
@@ -188,8 +188,8 @@ impl fmt::Display for RepairReport {
 /// `NotACheckpoint` and `NotFound` if there is nothing that could be one; `InvalidArgument` if
 /// `from` is the checkpoint itself; `Uncommitted` in a bucket where a save, a copy or a removal has
 /// not ended; `Unsupported` in an archive and on a web server; `Corrupt` if the parity's index is
-/// lost, or what was written is not read back; `PermissionDenied`, `StorageFull` and what else the
-/// storage says; `Cancelled`. That something cannot be healed is no error: the report says it.
+/// lost, or what was written is not read back; `PermissionDenied`, `StorageFull` and other errors
+/// of the storage; `Cancelled`. That something cannot be healed is no error: the report says it.
 pub fn repair(path: impl ToLocation, options: &RepairOptions) -> Result<RepairReport> {
     let at = located(path)?;
     if archive::find(&at)?.is_some() {
@@ -205,10 +205,10 @@ pub fn repair(path: impl ToLocation, options: &RepairOptions) -> Result<RepairRe
     monitor.conclude(report)
 }
 
-/// Whether the parity beside single files, if there is any, is of these.
+/// Whether existing parity beside single files belongs to these files.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn parity_fits(at: &Location) -> Result<bool> {
     let parity = match Parity::find(at) {
         Ok(Some(parity)) => parity,
@@ -343,16 +343,16 @@ fn is_about(error: &Error, file: &Path) -> bool {
     error.place().file.as_deref() == Some(file)
 }
 
-/// Of two folders of steps, the same step of the other one.
+/// The same step in the other folder, if both are folders of steps.
 fn step_of(from: &Location, at: &Location, part: &Location) -> Location {
     let step = from.join(part.name());
     if part.is_same(at) || !step.is_folder() { from.clone() } else { step }
 }
 
-/// What is said where more might have been done.
+/// The note for a repair that parity would have helped.
 const NO_PARITY: &str = "there is no parity beside the checkpoint: lost data comes only from a copy (`--from`); `salvage` reads the intact leaves";
 
-/// What there is to be repaired.
+/// The checkpoint to repair.
 struct Found {
     /// The checkpoint: at the location, or the step that is opened there.
     part: Location,
@@ -399,13 +399,12 @@ fn damaged_step(at: &Location, error: &Error) -> Option<Location> {
     steps.find_map(|name| Some(at.join(name)).filter(|step| file.starts_with(step.describe())))
 }
 
-/// Whether an error says nothing of what is there.
+/// Whether an error leaves open what the storage holds.
 fn is_out_of_reach(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Io | ErrorKind::Cancelled)
 }
 
-/// What is wrong with a checkpoint but for some of its files. And whether all bytes of arrays were
-/// found to be right.
+/// The damage of a checkpoint without some of its files, and whether all array bytes were proved.
 ///
 /// # Errors
 /// What says nothing of what is there.
@@ -422,8 +421,8 @@ fn what_is_wrong(at: &Location, but: &[PathBuf]) -> Result<(Option<Error>, bool)
     }
 }
 
-/// What is wrong with the checkpoint as a whole: what keeps it from being opened, or what its
-/// layout's own checks find. And whether all bytes of arrays were found to be right.
+/// The damage of the whole checkpoint, found by opening it and by its layout's checks, and whether
+/// all array bytes were proved.
 fn findings(at: &Location, options: &RepairOptions) -> Result<(Vec<Error>, bool)> {
     options.monitor.check()?;
     match verify_with(at, &VerifyOptions::default()) {

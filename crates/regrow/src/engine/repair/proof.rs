@@ -15,7 +15,7 @@ use crate::signature;
 /// Gives bytes of a file from an offset on; false where they are not to be had.
 pub(super) type ReadPart<'f> = &'f mut dyn FnMut(u64, &mut [u8]) -> Result<bool>;
 
-/// What would be written under a seal or a signature, and is not what was sealed or signed.
+/// The error for a file that would differ from its sealed or signed state.
 pub(super) fn refused(file: &Location) -> Error {
     Error::corrupt("the rebuilt files are not what was sealed or signed").in_file(file).help(
         "pass `--from` to take it from a copy; or remove the seal (`regrow seal --remove`) or the signature (remove its file, \
@@ -23,15 +23,15 @@ pub(super) fn refused(file: &Location) -> Error {
     )
 }
 
-/// What a checkpoint was when it was sealed or signed. What is put back under that is just this, or
-/// nothing: another one would break it for good, and a replica could not mend it.
+/// The sealed or signed state of a checkpoint. A repair restores exactly this state: another file
+/// would break the seal, and a replica could not mend it later.
 pub(super) struct Proof(Vec<Seal>);
 
 impl Proof {
-    /// Of the checkpoint at a location.
+    /// Reads the proof of the checkpoint at a location.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn of(at: &Location) -> Result<Self> {
         let seal = match Seal::found(at) {
             Err(error) if is_damage(&error, at) => None,
@@ -40,8 +40,7 @@ impl Proof {
         Ok(Self(seal.into_iter().chain(signature::unverified(at)?).collect()))
     }
 
-    /// Whether these bytes may be written to a file of this path below a folder; true where nothing
-    /// is sealed or signed.
+    /// Whether the repair may write these bytes to a file; true without seal and signature.
     pub fn allows(&self, file: &Location, bytes: &[u8]) -> bool {
         self.0.iter().all(|seal| {
             listed(seal, file).is_some_and(|listed| {
@@ -61,21 +60,20 @@ impl Proof {
         self.0
     }
 
-    /// Whether anything says what the files were.
+    /// Whether there is no seal and no signature.
     pub fn is_none(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether there was no such file.
+    /// Whether the sealed checkpoint did not have this file.
     pub fn has_none(&self, file: &Location) -> bool {
         self.0.iter().all(|seal| listed(seal, file).is_none())
     }
 
-    /// Whether a file of this length is what all that is sealed or signed says, in its blocks that
-    /// are `wanted`.
+    /// Whether the `wanted` blocks of a file of this length match all seals and signatures.
     ///
     /// # Errors
-    /// What `read` says.
+    /// Errors of `read`.
     pub fn fits(
         &self,
         file: &Location,
@@ -98,7 +96,7 @@ impl Proof {
     }
 }
 
-/// What a seal or a signature says of a file.
+/// The entry of a seal or signature for a file.
 fn listed<'s>(seal: &'s Seal, file: &Location) -> Option<&'s Arc<SealedFile>> {
     let below = file.below(&seal.place.folder);
     seal.files.iter().find(|listed| Path::new(&listed.name) == below)

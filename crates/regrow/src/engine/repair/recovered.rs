@@ -18,17 +18,16 @@ use crate::storage::{Entry, UNCOMMITTED_MARK};
 use crate::store::StoreExt;
 use crate::store::ocdbt::DATA_FOLDER;
 
-/// Of files that say the same as others, one may bring back another, and that one a third; then
-/// nothing is left to do.
+/// The most rounds: a file rebuilt in one round may serve to rebuild another in the next.
 pub(super) const ROUNDS_MAX: usize = 4;
 
-/// Says that what is below a folder are its items.
+/// Files that show that the folders beside them are items.
 pub(super) const OF_ITEMS: [&str; 3] = [CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, items_record::FILE_NAME];
 
-/// What lies beside the arrays of one pytree, and is no item.
+/// Folders beside the arrays of one pytree that are no items.
 const PARTS: [&str; 3] = [DATA_FOLDER, ARRAY_METADATAS_FOLDER, PROCESS_PREFIX];
 
-/// Items that have no such file beside them, of former times.
+/// Items of earlier versions, which have no such file beside them.
 const ITEMS: [&str; 3] = ["default", "state", "params"];
 
 /// A file that was lost or damaged, and was rebuilt from the others.
@@ -37,19 +36,19 @@ const ITEMS: [&str; 3] = ["default", "state", "params"];
 pub struct RecoveredFile {
     /// The file.
     pub path: PathBuf,
-    /// Its length.
+    /// The length of the file.
     pub bytes: u64,
-    /// What it was made of, and what is not sure about it.
+    /// The source of the file, and what is uncertain about it.
     pub how: String,
-    /// Whether nothing proves that it says what was there before: checksums of files as they are
-    /// now, metadata of another step. What was there is kept beside it, as `regrow.damaged.NAME`.
+    /// Whether the old content is unproved: new checksums of the current files, or metadata of
+    /// another step. The old file is kept beside it, as `regrow.damaged.NAME`.
     pub is_guess: bool,
 }
 
 /// Makes lost files of the others, in a folder and in its items; in so many rounds at most.
 ///
 /// # Errors
-/// What the storage says. Files that were written by then are whole.
+/// Errors of the storage. Files that were written by then are whole.
 pub(super) fn recover(
     at: &Location,
     rounds: usize,
@@ -115,7 +114,7 @@ fn files_of(
     Ok(Vec::new())
 }
 
-/// How files are written, and which.
+/// How to write files, and which.
 struct Writing<'w> {
     options: &'w RepairOptions,
     guard: &'w Guard<'w>,
@@ -192,8 +191,8 @@ fn add(lost: &mut Vec<Error>, error: Error) {
     }
 }
 
-/// The item of another checkpoint that has the name of this one; of what is no item, and where
-/// there is none, the other itself.
+/// The item of the same name in another checkpoint; the other checkpoint itself if this is no item,
+/// or the other has no such item.
 pub(super) fn of_item(other: &Location, at: &Location, folder: &Location) -> Location {
     let item = other.join(folder.name());
     if folder.is_same(at) || !item.is_folder() { other.clone() } else { item }
@@ -202,7 +201,7 @@ pub(super) fn of_item(other: &Location, at: &Location, folder: &Location) -> Loc
 /// A checkpoint, and the items that it has.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn parts_of(at: &Location) -> Result<Vec<Location>> {
     let items = if at.is_folder() { items_of(at)? } else { Vec::new() };
     Ok([vec![at.clone()], items].concat())

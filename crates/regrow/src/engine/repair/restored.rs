@@ -29,9 +29,9 @@ pub(super) struct Restored<'r> {
     in_other: BTreeSet<u64>,
     damage: &'r Damage,
     blob: Option<std::sync::Arc<dyn Blob>>,
-    /// Those that are damaged and can be restored.
+    /// Damaged blocks that can be restored.
     healable: Vec<u64>,
-    /// Those that cannot.
+    /// Damaged blocks that cannot be restored.
     pub lost: BTreeSet<u64>,
     held: HashMap<u64, Vec<u8>>,
 }
@@ -124,7 +124,7 @@ impl<'r> Restored<'r> {
         Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes the wanted blocks of a stripe of those that are left.
+    /// Computes the wanted blocks of a stripe from its good blocks.
     fn stripe(&self, stripe: u64, wanted: &BTreeSet<u64>) -> Result<Vec<Block>> {
         let Geometry { block_len_bytes, data_blocks, parity_blocks, .. } = self.geometry;
         let mut data: Vec<Block> = Vec::with_capacity(data_blocks as usize);
@@ -185,7 +185,7 @@ impl<'r> Restored<'r> {
         Ok(Some(bytes))
     }
 
-    /// The bytes of a block in the replica, if they are what they were.
+    /// The bytes of a block in the replica, if they match its checksum.
     fn of_other(&self, block: u64) -> Result<Option<Vec<u8>>> {
         let Some(other) = self.other else { return Ok(None) };
         let range = self.geometry.range(block);

@@ -19,10 +19,10 @@ const PIECE_LEN_BYTES: u64 = 4 << 20;
 /// Reads bytes of a run or of a file; false where they are not to be had.
 type Read<'r> = &'r (dyn Fn(u64, &mut [u8]) -> Result<bool> + Sync);
 
-/// What was found.
+/// The damaged blocks.
 #[derive(Debug, Default)]
 pub(super) struct Damage {
-    /// Blocks of the run that are not what they were.
+    /// Blocks of the run that fail their checksums.
     pub data: BTreeSet<u64>,
     /// Parity blocks that are not.
     pub parity: BTreeSet<u64>,
@@ -52,16 +52,16 @@ impl Damage {
     /// The damage of the files that the parity covers, also if the parity itself is damaged.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// The errors of [`find`](Self::find).
     pub fn of_files(parity: &Parity, run: &Run) -> Result<Self> {
         let data = Self::of_data(parity, run, &Monitor::new())?;
         Ok(Self { data, parity: BTreeSet::new(), misfits: misfits(run)? })
     }
 
-    /// The blocks of the run that are not what they were.
+    /// The blocks of the run that fail their checksums.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// The errors of [`find`](Self::find).
     pub fn of_data(parity: &Parity, run: &Run, monitor: &Monitor) -> Result<BTreeSet<u64>> {
         let geometry = parity.document.geometry();
         let checksums = &parity.document.block_crc32;
@@ -69,7 +69,7 @@ impl Damage {
         bad_blocks(&geometry, 0..geometry.blocks(), geometry.len_bytes, checksums, &read, monitor)
     }
 
-    /// Whether nothing is wrong.
+    /// Whether no block is damaged.
     pub fn is_none(&self) -> bool {
         self.data.is_empty() && self.parity.is_empty() && self.misfits.is_empty()
     }
@@ -105,8 +105,7 @@ pub(super) fn read_parity(
     }
 }
 
-/// The blocks of `wanted` that fail their checksums. They lie one after another in `len_bytes`
-/// bytes.
+/// The blocks of `wanted` that fail their checksums. They follow one another in `len_bytes` bytes.
 fn bad_blocks(
     geometry: &Geometry,
     wanted: std::ops::Range<u64>,

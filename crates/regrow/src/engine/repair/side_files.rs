@@ -11,7 +11,7 @@ use crate::signature;
 /// written: they may never have existed.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn restore(
     at: &Location,
     from: &Location,
@@ -58,12 +58,12 @@ pub(super) fn restore(
     Ok(())
 }
 
-/// A file that says what the others are.
+/// A side file with checksums of the checkpoint's files.
 struct Side {
     name: &'static str,
     help: &'static str,
     place_of: fn(&Location) -> Place,
-    /// Its bytes for files whose names begin otherwise: from the first beginning to the second.
+    /// Its bytes after a rename of the files: the prefix changes from the first text to the second.
     renamed: fn(Vec<u8>, &str, &str) -> Result<Vec<u8>>,
     in_use: fn(&[u8], Place) -> Result<Seal>,
 }

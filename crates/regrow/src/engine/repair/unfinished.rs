@@ -10,7 +10,7 @@ use crate::text::{counted, format_bytes};
 /// Gives a checkpoint its name whose writer died just before it had it. Removes nothing.
 ///
 /// # Errors
-/// What the storage says; `InvalidArgument` for what a save has left, which may be all that there
+/// Errors of the storage; `InvalidArgument` for what a save has left, which may be all that there
 /// is.
 pub(super) fn finish(at: &Location, options: &RepairOptions, report: &mut RepairReport) -> Result<()> {
     if at.name_text().contains(UNCOMMITTED_MARK) {
@@ -26,11 +26,11 @@ pub(super) fn finish(at: &Location, options: &RepairOptions, report: &mut Repair
     Ok(())
 }
 
-/// Removes what other saves have left beside a checkpoint that is whole: what might be needed still
-/// stays.
+/// Removes temporary files of other saves beside a whole checkpoint. Files that a repair might
+/// still need stay.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn remove(at: &Location, report: &mut RepairReport) -> Result<()> {
     let note = match at.storage().remove_unfinished(at, false) {
         Ok(Removed { is_finished: true, .. }) => return Ok(()),
@@ -54,7 +54,7 @@ pub(super) fn remove(at: &Location, report: &mut RepairReport) -> Result<()> {
 /// Finishes the files of a checkpoint with a file that a killed repair was rewriting.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn remove_of_files(part: &Location, report: &mut RepairReport) -> Result<()> {
     if part.commits_by_marker() {
         return Ok(());

@@ -22,18 +22,18 @@ use crate::store::{ReadPath, Store};
 /// Bytes of two files that are compared at a time.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
 
-/// Whether a checkpoint is what it was.
+/// Whether a checkpoint is as it was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Each of its files is what was written: this says so.
+    /// Each file is as written, proved by this.
     Whole(ProofBy),
-    /// Nothing wrong was found, and nothing says that all of its files are what was written.
+    /// No damage was found, but no checksum proves all files.
     NotKnown,
     /// Something is lost or wrong; of a check: or would be healed.
     Damaged,
 }
 
-/// What says that files are what was written.
+/// The proof that files are as written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProofBy {
     /// A seal, or a signature (whose key was not asked for).
@@ -47,7 +47,7 @@ pub enum ProofBy {
 }
 
 impl Verdict {
-    /// In a word: `whole`, `not known`, `damaged`.
+    /// The verdict in a word: `whole`, `not known`, `damaged`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Whole(_) => "whole",
@@ -70,7 +70,7 @@ impl fmt::Display for Verdict {
 }
 
 impl ProofBy {
-    /// In words.
+    /// The proof in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::Seal => "its seal or signature",
@@ -84,7 +84,7 @@ impl ProofBy {
 /// Judges a checkpoint that has been repaired.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn judge(
     at: &Location,
     parity: Option<&Parity>,
@@ -130,7 +130,7 @@ fn files(at: &Location) -> Result<Option<Files>> {
     }
 }
 
-/// Whether a seal or a signature is of all these files, and each is what it says.
+/// Whether a seal or a signature covers all these files, and each file matches it.
 fn is_sealed(at: &Location, names: &[String]) -> Result<bool> {
     for seal in Proof::of(at)?.into_seals() {
         let covers = |seal: &Seal| names.iter().all(|name| seal.files.iter().any(|file| file.name == *name));

@@ -36,17 +36,17 @@ pub struct SealOptions {
     pub monitor: Monitor,
 }
 
-/// What a seal covers.
+/// The result of sealing.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SealReport {
     /// The seal; of a checkpoint in the default layout, which needs none, the checkpoint.
     pub path: PathBuf,
-    /// Files under it; 0 if it was taken away or is not needed.
+    /// Files under the seal; 0 if it was removed or is not needed.
     pub file_count: usize,
     /// Their bytes.
     pub bytes: u64,
-    /// Whether a seal was made or taken away: not where there is nothing to do.
+    /// Whether a seal was made or removed.
     pub has_changed: bool,
 }
 
@@ -99,7 +99,7 @@ fn open(at: &Location, options: &SealOptions) -> Result<Checkpoint> {
     open_with(at, &OpenOptions { step: options.step, ignore_seal: true, ..OpenOptions::default() })
 }
 
-/// Where a checkpoint that was opened at a location is: of a folder of steps, the step.
+/// The location of an opened checkpoint; in a folder of steps, the step.
 pub(super) fn part_of(at: &Location, checkpoint: &Checkpoint) -> Location {
     let step = checkpoint.reader().standing().step_folder;
     step.map_or_else(|| at.clone(), |step| at.join(step.location().below(at)))
@@ -162,7 +162,7 @@ fn document_of(at: &Location, place: &Place, layout: &str, monitor: &Monitor) ->
 /// The files of a checkpoint that a seal or a signature covers: their names, as keys of the store.
 ///
 /// # Errors
-/// `InvalidArgument` for a file that is one of several; what the storage says.
+/// `InvalidArgument` for a file that is one of several; errors of the storage.
 pub(super) fn files_of(at: &Location, place: &Place, layout: &str) -> Result<(Arc<dyn Store>, Vec<String>)> {
     if !place.covers_folder {
         return Ok((place.folder.store(), names_beside(at, layout)?));
@@ -189,10 +189,10 @@ fn names_beside(at: &Location, layout: &str) -> Result<Vec<String>> {
     Ok(vec![at.name_text()])
 }
 
-/// Whether the seal beside single files, if there is one, is one of these.
+/// Whether an existing seal beside single files belongs to these files.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn fits(at: &Location) -> Result<bool> {
     let place = Place::of(at);
     let Some(bytes) = place.read("the seal")? else { return Ok(true) };
@@ -210,8 +210,8 @@ fn remove(at: &Location) -> Result<SealReport> {
     Ok(SealReport { path: file.describe(), file_count: 0, bytes: 0, has_changed })
 }
 
-/// The seal of a save: with the checkpoint where that can be read before it is committed, else
-/// right behind it.
+/// The seal of a save: written with the checkpoint if that is readable before its commit, otherwise
+/// right after the commit.
 #[derive(Debug)]
 pub(super) struct SealOfSave {
     layout: &'static str,
@@ -219,18 +219,18 @@ pub(super) struct SealOfSave {
 }
 
 impl SealOfSave {
-    /// That which the options ask for. The default layout needs none.
+    /// The seal that the options ask for. The default layout needs none.
     pub fn of(options: &SaveOptions) -> Self {
         let is_wanted = options.seal && !matches!(options.layout, Layout::Regrow(_));
         Self { layout: options.layout.name(), is_wanted }
     }
 
-    /// That of a checkpoint of items, which covers all files of all of them.
+    /// The seal of a checkpoint of items, which covers all files of all items.
     pub fn of_items(options: &SaveOptions) -> Self {
         Self { layout: "orbax", is_wanted: options.seal }
     }
 
-    /// Whether there is one to be made.
+    /// Whether a seal is still to be made.
     pub fn is_wanted(&self) -> bool {
         self.is_wanted
     }
@@ -238,7 +238,7 @@ impl SealOfSave {
     /// Before the commit: a folder on a disk is sealed as it is written.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn before(&mut self, publication: &dyn Publication) -> Result<()> {
         if let Some(folder) = publication.local_folder().filter(|_| self.is_wanted) {
             let at = Location::local(folder);
@@ -249,10 +249,10 @@ impl SealOfSave {
         Ok(())
     }
 
-    /// After the commit: everything else.
+    /// After the commit: makes the seal that `before` could not make.
     ///
     /// # Errors
-    /// What the storage says, and that the checkpoint is there without its seal.
+    /// Errors of the storage. The checkpoint then exists without its seal.
     pub fn after(self, at: &Location) -> Result<()> {
         if !self.is_wanted {
             return Ok(());

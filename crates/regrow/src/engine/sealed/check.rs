@@ -37,7 +37,7 @@ impl Touched {
         }
     }
 
-    /// Takes the blocks of a file that lie wholly within these bytes for looked at.
+    /// Marks the blocks that lie wholly within these bytes as checked.
     pub fn add_within(&mut self, at: usize, file: &SealedFile, bytes: Range<u64>) {
         let Some(blocks) = self.blocks.get_mut(at) else { return };
         for block in file.table.blocks(bytes.start, bytes.end) {
@@ -71,7 +71,7 @@ impl Touched {
 /// Checks all blocks that no other reader checks, and returns their errors.
 ///
 /// # Errors
-/// What opening the files says.
+/// Errors of opening the files.
 pub(super) fn untouched_findings<'r>(
     touched: &Touched,
     checked: impl Fn(usize) -> Result<Option<Checked<'r>>>,
@@ -101,7 +101,7 @@ pub(super) fn untouched_findings<'r>(
 /// Checks a whole file.
 ///
 /// # Errors
-/// `Corrupt` with file and offset of the first block that fails; what the storage says.
+/// `Corrupt` with file and offset of the first block that fails; errors of the storage.
 pub(super) fn first_bad(file: Checked<'_>) -> Result<()> {
     let range = file.table.range();
     check_ahead([(file, range.clone(), 0..0)], CheckFor::Verify, None)?;

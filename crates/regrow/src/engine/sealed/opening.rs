@@ -10,11 +10,11 @@ use crate::options::OpenOptions;
 use crate::seal::Seal;
 use crate::signature;
 
-/// Reads the metadata of a checkpoint: under the signature that the options ask for; else under its
-/// seal, if it has one.
+/// Reads the metadata of a checkpoint under the required signature, or else under its seal, if it
+/// has one.
 ///
 /// # Errors
-/// What `read` says; `Untrusted`; `Corrupt` if the files are not those that were sealed or signed;
+/// Errors of `read`; `Untrusted`; `Corrupt` if the files are not those that were sealed or signed;
 /// `Replaced` if another step is the newest by now.
 pub(in crate::engine) fn read_under_seal(
     at: &Location,
@@ -42,15 +42,15 @@ pub(in crate::engine) fn read_under_seal(
     }
 }
 
-/// What does not fit of the signature or the seal of a location; nothing if it has none.
+/// The misfits between the files at a location and their signature or seal; none without both.
 ///
 /// # Errors
-/// As [`read_under_seal`].
+/// The errors of [`read_under_seal`].
 pub(in crate::engine) fn misfits(at: &Location, options: &OpenOptions) -> Result<Vec<Error>> {
     found(at, options)?.map_or(Ok(Vec::new()), |seal| seal.misfits())
 }
 
-/// The signature by a trusted key where that is asked for, else the seal.
+/// The signature by a trusted key if required, otherwise the seal.
 fn found(at: &Location, options: &OpenOptions) -> Result<Option<Seal>> {
     let found = match options.trusted_keys.as_slice() {
         [] => Seal::found(at),
@@ -64,8 +64,7 @@ fn found(at: &Location, options: &OpenOptions) -> Result<Option<Seal>> {
     })
 }
 
-/// The same for an opening: who salvages does without a seal that cannot be read, and never without
-/// a signature.
+/// Finds it for an opening. Salvage ignores an unreadable seal, but never a missing signature.
 fn found_for(at: &Location, options: &OpenOptions) -> Result<Option<Seal>> {
     match found(at, options) {
         Err(error) if options.salvage && options.trusted_keys.is_empty() && error.kind().is_of_content() => {

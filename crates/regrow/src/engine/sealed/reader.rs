@@ -16,8 +16,8 @@ use crate::storage::side_files::is_name_of_side_file;
 use crate::store::{Blob, Store};
 use crate::tree::{LeafInfo, Tree};
 
-/// So many files are kept open for reads past the page cache; those of a checkpoint of more are
-/// opened by their store.
+/// The most files kept open for reads past the page cache. If a checkpoint has more files, its
+/// store opens them.
 const OPEN_FILES_MAX: usize = 64;
 
 /// Most files that are named which the seal does not know.
@@ -33,10 +33,10 @@ pub(super) struct SealedReader {
     description: Description,
     seal: Arc<Seal>,
     store: Arc<dyn Store>,
-    /// The files by what they are called in errors, which is how a blob is known again.
+    /// The files by their names in errors, which identify a blob.
     by_name: HashMap<PathBuf, usize>,
     blobs: Vec<OnceLock<Arc<dyn Blob>>>,
-    /// What is wrong with files that are read by their paths, if the checkpoint is salvaged.
+    /// Errors of files that are read by their paths, if the checkpoint is salvaged.
     lost: HashMap<String, Error>,
 }
 
@@ -44,7 +44,7 @@ impl SealedReader {
     /// `reader` has read its metadata under the seal.
     ///
     /// # Errors
-    /// What the storage says; `Corrupt` for a layout that reads files by their paths, if any block
+    /// Errors of the storage; `Corrupt` for a layout that reads files by their paths, if any block
     /// of them fails. To salvage, the leaves in such a file are lost.
     pub fn new(reader: Box<dyn Reader>, seal: Arc<Seal>, salvage: bool) -> Result<Self> {
         let folder = &seal.place.folder;
@@ -79,8 +79,8 @@ impl SealedReader {
         Ok(sealed)
     }
 
-    /// Why a leaf is lost that lies in a file that is read by its path. Its name is that of the
-    /// file, and of its place there.
+    /// The reason why a leaf is lost whose file is read by its path. The leaf's name is the name of
+    /// this file.
     fn lost(&self, leaf: usize) -> Option<&Error> {
         let name =
             if self.lost.is_empty() { None } else { self.tree().leaves().get(leaf).map(|info| &*info.name) };
@@ -90,7 +90,7 @@ impl SealedReader {
         name.and_then(|name| self.lost.iter().find(|(file, _)| is_in(file, name)).map(|(_, why)| why))
     }
 
-    /// A file as it lies there, unchecked.
+    /// A file, unchecked.
     fn blob(&self, at: usize) -> Result<Option<(&Arc<dyn Blob>, &SealedFile)>> {
         let Some((slot, file)) = self.blobs.get(at).zip(self.seal.files.get(at)) else { return Ok(None) };
         if let Some(blob) = slot.get() {
@@ -112,8 +112,8 @@ impl SealedReader {
         Ok(self.blob(at)?.map(|(blob, file)| Checked { blob: &**blob, table: &file.table }))
     }
 
-    /// An extent of a sealed file without checksums of its own, with those of the seal. Of a signed
-    /// one, always with the digests of the signature.
+    /// An extent of a sealed file, with the checksums of the seal if it has none of its own. In a
+    /// signed file, always with the digests of the signature.
     fn under_seal<'r>(&'r self, extent: Extent<'r>) -> Result<Extent<'r>> {
         if extent.checks.is_some() && self.seal.signer.is_none() {
             return Ok(extent);
@@ -143,7 +143,7 @@ impl SealedReader {
     /// unchecked bytes.
     ///
     /// # Errors
-    /// `Corrupt`; what the storage says.
+    /// `Corrupt`; errors of the storage.
     pub fn check_structure(&self) -> Result<()> {
         let mut touched = Touched::none(&self.seal.files);
         for leaf in 0..self.tree().len() {

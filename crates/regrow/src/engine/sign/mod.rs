@@ -26,7 +26,7 @@ pub struct SignOptions {
     pub monitor: Monitor,
 }
 
-/// What a signature covers.
+/// The result of signing.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SignReport {
@@ -36,7 +36,7 @@ pub struct SignReport {
     pub file_count: usize,
     /// Their bytes.
     pub bytes: u64,
-    /// All who have signed them, in the order in which they did.
+    /// All signers of the files, in the order of their signatures.
     pub signers: Vec<PublicKey>,
 }
 
@@ -54,8 +54,7 @@ impl fmt::Display for SignReport {
 /// [`OpenOptions::trusted_keys`] checks that each byte it reads was signed. The checkpoint itself
 /// is verified first, and not changed. All files are read twice.
 ///
-/// Where others have signed the same files, their signatures stay. A signature of other files is
-/// replaced.
+/// Other keys' signatures of the same files stay. A signature of other files is replaced.
 ///
 /// # Errors
 /// Errors of opening; `Corrupt` if the checkpoint is damaged; `InvalidArgument` for a file that is
@@ -105,7 +104,7 @@ fn sign_once(at: &Location, key: &PrivateKey, options: &SignOptions) -> Result<S
     })
 }
 
-/// What there is to sign: the digests of the files of a checkpoint.
+/// The data to sign: the digests of a checkpoint's files.
 fn signed_of(at: &Location, layout: &str, monitor: &Monitor) -> Result<Signed> {
     let place = place_of(at);
     let (store, names) = files_of(at, &place, layout)?;
@@ -120,7 +119,7 @@ fn signed_of(at: &Location, layout: &str, monitor: &Monitor) -> Result<Signed> {
     Ok(Signed::new(layout, place.covers_folder, files.collect()))
 }
 
-/// The signature that is there, if it is one of the same files.
+/// The existing signature, if it is of the same files.
 fn earlier(at: &Location, signed: &Signed) -> Result<Option<SignatureDocument>> {
     let Some(bytes) = place_of(at).read("the signature")? else { return Ok(None) };
     // Replace an unreadable signature, like a signature of other files.
@@ -128,10 +127,10 @@ fn earlier(at: &Location, signed: &Signed) -> Result<Option<SignatureDocument>> 
     Ok(document.filter(|document| document.unverified().is_ok_and(|earlier| earlier.has_files_of(signed))))
 }
 
-/// Whether the signature beside single files, if there is one, is one of these.
+/// Whether an existing signature beside single files belongs to these files.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn fits(at: &Location) -> Result<bool> {
     let Some(bytes) = place_of(at).read("the signature")? else { return Ok(true) };
     let signed = SignatureDocument::parse(&bytes).and_then(|document| document.unverified());
@@ -142,7 +141,7 @@ pub(super) fn fits(at: &Location) -> Result<bool> {
 /// Writes a signature in one step.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn put(file: &Location, bytes: Vec<u8>) -> Result<()> {
     file.parent().store().put(file.name().as_encoded_bytes(), bytes.into())
 }

@@ -36,7 +36,7 @@ enum Outcome {
 /// Does all jobs.
 ///
 /// # Errors
-/// `Cancelled`; `Limit` where there is no memory; what the storage says of the files beside the
+/// `Cancelled`; `Limit` where there is no memory; errors of the storage for the files beside the
 /// leaves.
 pub(super) fn run(
     checkpoint: &Checkpoint,
