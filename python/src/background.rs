@@ -19,10 +19,10 @@ use crate::leaves::{LeavesIn, to_leaves};
 use crate::location::LocationIn;
 use crate::options::{SaveIn, or_posted, save_options};
 
-/// How long a wait goes on before it looks whether the user has pressed Ctrl-C.
+/// How often a wait looks for Ctrl-C.
 const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
 
-/// Saves one after the other, on a thread of its own.
+/// Saves one value after another, on its own thread.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct AsyncSaver(regrow::engine::AsyncSaver);
 
@@ -45,8 +45,8 @@ impl AsyncSaver {
         Self(regrow::engine::AsyncSaver::new())
     }
 
-    /// Takes the snapshot; `None` if the save is to be skipped. What is new in `structure` and
-    /// `leaves` stays referred to until the save has ended, unless it is copied.
+    /// Takes the snapshot; `None` if the save is skipped. New objects in `structure` and `leaves`
+    /// stay referenced until the save has ended, unless they are copied.
     fn save(
         &self,
         py: Python<'_>,
@@ -108,7 +108,7 @@ impl AsyncSaver {
         released(py, || self.0.save_items(begun, trees, &options)).map(SaveHandle)
     }
 
-    /// Waits until nothing is left to save; `False` if that takes longer than `timeout` seconds.
+    /// Waits for all saves; `False` if this takes longer than `timeout` seconds.
     #[pyo3(signature = (timeout))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let waited = wait(py, timeout, |step| self.0.wait_for(step).map(|is_idle| is_idle.then_some(())))?;
@@ -119,7 +119,7 @@ impl AsyncSaver {
         py.detach(|| self.0.is_busy())
     }
 
-    /// Where the save that is running goes, bytes done, bytes in all.
+    /// The target of the running save, bytes done, bytes in all.
     fn running(&self, py: Python<'_>) -> Option<(OsString, u64, u64)> {
         let (path, progress) = py.detach(|| self.0.running())?;
         Some((path.into_os_string(), progress.done_bytes, progress.total_bytes))
@@ -167,7 +167,7 @@ impl SaveHandle {
 }
 
 impl SaveHandle {
-    /// Where the checkpoint will be.
+    /// The path of the new checkpoint.
     pub fn path_buf(&self) -> PathBuf {
         self.0.path().to_owned()
     }
@@ -199,7 +199,7 @@ pub fn wait<T: Send>(
     }
 }
 
-/// How a save goes to the background: `regrow/_core/_requests.py`.
+/// The options of a background save: `regrow/_core/_requests.py`.
 #[derive(FromPyObject)]
 struct BackgroundIn {
     when_busy: String,

@@ -7,13 +7,13 @@ use regrow::engine::ByteSize;
 
 use crate::error::OrRaise;
 
-/// A folder of a local disk that keeps what was read from buckets.
+/// A folder of a local disk that caches bytes read from buckets.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct Cache(pub regrow::Cache);
 
 #[pymethods]
 impl Cache {
-    /// In a folder, holding at most so much, as text with a unit.
+    /// A cache in a folder, with its largest size as text with a unit.
     #[new]
     fn new(folder: PathBuf, max_size: &str) -> PyResult<Self> {
         let made = || {

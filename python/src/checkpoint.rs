@@ -71,7 +71,7 @@ pub fn save(
     Ok(save_report(report?))
 }
 
-/// Kind, key path, what becomes of it.
+/// Kind, key path, what happens to the leaf.
 pub type LossOut = (&'static str, String, String);
 
 /// Something that the layout cannot give back as it was.
@@ -137,11 +137,11 @@ pub fn open(py: Python<'_>, path: LocationIn, opening: OpeningIn) -> PyResult<Ch
     released(py, || regrow::open_with(path, &open_options(opening)?)).map(Checkpoint)
 }
 
-/// What is intact of a checkpoint, in which lost leaves are placeholders; what is lost; what else
-/// is wrong; whether the pytree is lost.
+/// The intact part of a checkpoint, with placeholders for lost leaves; the losses; other damage;
+/// whether the pytree is lost.
 type IntactOut = (Checkpoint, Vec<FindingOut>, Vec<FindingOut>, bool);
 
-/// Opens what is intact of a damaged checkpoint, and verifies all of it.
+/// Opens the intact part of a damaged checkpoint, and verifies all of it.
 #[pyfunction]
 pub fn open_intact(
     py: Python<'_>,
@@ -166,11 +166,11 @@ pub fn verify(py: Python<'_>, path: LocationIn, opening: OpeningIn, watch: Watch
     Ok(verify_out(report))
 }
 
-/// Number of a step, what was found of it, why it cannot be opened.
+/// Number of a step, its report, or the error of its opening.
 type VerifiedStepOut = (u64, Option<VerifyOut>, Option<FindingOut>);
 
-/// The same of each committed step of a folder: its number, and what was found or why it cannot be
-/// opened.
+/// Verifies each committed step of a folder: its number, and the report or the error of its
+/// opening.
 #[pyfunction]
 pub fn verify_steps(
     py: Python<'_>,
@@ -189,8 +189,8 @@ pub fn verify_steps(
     Ok(verified.into_iter().map(step).collect())
 }
 
-/// Reads and checks one share of the leaves; also, of each finding, its place among those of all
-/// shares and what it says in one line.
+/// Reads and checks one share of the leaves. Also returns, for each finding, its rank among the
+/// findings of all shares, and its text on one line.
 #[pyfunction]
 pub fn verify_share(
     py: Python<'_>,
@@ -246,7 +246,7 @@ impl Checkpoint {
         Self(checkpoint)
     }
 
-    /// As the engine has it.
+    /// The engine's checkpoint.
     pub fn opened(&self) -> &regrow::Checkpoint {
         &self.0
     }
@@ -387,7 +387,7 @@ impl Checkpoint {
         Ok((path, info.name.to_string(), kind_number(&info.kind), info.dtype as u8, shape))
     }
 
-    /// The first of the keys, if they can be told without looking at all.
+    /// The first of the keys; `None` if this needs the paths of all leaves.
     fn first_keys(&self, count: usize) -> Option<Vec<String>> {
         self.0.first_keys(count)
     }
@@ -397,8 +397,8 @@ impl Checkpoint {
         released(py, || Ok(self.0.keys()))
     }
 
-    /// The printed key paths of leaves without data that one of the patterns matches; of all,
-    /// without patterns.
+    /// The printed key paths of leaves without data that match one of the patterns; of all such
+    /// leaves, without patterns.
     fn placeholders(&self, only: Vec<String>) -> PyResult<Vec<String>> {
         let only =
             only.iter().map(|text| PathPattern::new(text)).collect::<Result<Vec<_>, _>>().or_raise()?;
@@ -441,7 +441,7 @@ impl Checkpoint {
         Ok(Slab::new(array.to_c_order().or_raise()?))
     }
 
-    /// Regions of leaves, each as an array of its own.
+    /// Loads regions of leaves, each into its own array.
     fn load_regions<'py>(
         &self,
         py: Python<'py>,
@@ -462,7 +462,7 @@ impl Checkpoint {
         })
     }
 
-    /// Private maps of the files of these leaves, and where each of them lies.
+    /// Private maps of the files of these leaves, and the place of each leaf.
     fn map_private(
         &self,
         py: Python<'_>,
@@ -497,7 +497,7 @@ impl Checkpoint {
         ))
     }
 
-    /// Loads what a request selects.
+    /// Loads the leaves that a request selects.
     fn load<'py>(
         &self,
         py: Python<'py>,

@@ -39,12 +39,12 @@ pub const KEY_DICT_INT: u8 = 1;
 pub struct Structure(Tree<()>);
 
 impl Structure {
-    /// Of a tree without leaves of its own.
+    /// The columns of a tree without leaves of its own.
     pub fn new(tree: Tree<()>) -> Self {
         Self(tree)
     }
 
-    /// Of a tree with leaves.
+    /// The columns of a tree with leaves.
     pub fn of<L>(tree: &Tree<L>) -> PyResult<Self> {
         tree.with_leaves(vec![(); tree.len()]).or_raise().map(Self)
     }
@@ -80,7 +80,7 @@ pub fn print_paths(paths: &[KeyPath]) -> Vec<String> {
     paths.iter().map(ToString::to_string).collect()
 }
 
-/// For each path the position of the first pattern that matches it; -1 if none does.
+/// For each path the position of the first matching pattern; -1 if none matches.
 #[pyfunction]
 pub fn match_paths(py: Python<'_>, patterns: Vec<String>, paths: Vec<String>) -> PyResult<Vec<i64>> {
     let patterns: Result<Vec<PathPattern>> = patterns.iter().map(|text| PathPattern::new(text)).collect();
@@ -167,7 +167,7 @@ fn no_text(key: &Bound<'_, PyAny>) -> PyErr {
 /// them.
 pub struct KeysOut<'a, 'py> {
     by_text: HashMap<&'a str, Bound<'py, PyAny>>,
-    /// Some of them, by where the text lies: most keys share one.
+    /// Some texts, by their addresses: most keys share one text.
     recent: Vec<Option<(usize, Bound<'py, PyAny>)>>,
 }
 

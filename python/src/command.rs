@@ -6,11 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use pyo3::prelude::*;
 use regrow_cli::Package;
 
-/// What a program of Rust ends with after a panic, whose message is on stderr by then.
+/// The exit status of a Rust program after a panic, whose message was printed on stderr.
 const PANICKED: u8 = 101;
 
-/// Runs the command, and gives the number to end the process with. `packages` is called if the
-/// command wants to know: name, version if it is installed, and what it is used for, of each.
+/// Runs the command, and returns the exit status. The command calls `packages` if it needs them:
+/// for each, the name, the version if installed, and its use.
 #[pyfunction]
 pub fn command(py: Python<'_>, arguments: Vec<OsString>, packages: Py<PyAny>) -> u8 {
     let ask = || {

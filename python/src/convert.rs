@@ -15,7 +15,7 @@ use crate::location::LocationIn;
 use crate::options::{SaveIn, save_options};
 use crate::watch::{WatchIn, cancellable, watched};
 
-/// What a conversion opens, and what it makes of the leaves: `regrow/_core/_requests.py`.
+/// The source and the rules of a conversion: `regrow/_core/_requests.py`.
 #[derive(FromPyObject)]
 pub struct ConvertIn {
     step: Option<u64>,
@@ -33,7 +33,7 @@ pub struct ConvertIn {
 /// Kind, dtype, shape.
 type InfoOut = (&'static str, &'static str, Vec<u64>);
 
-/// Path in the source, path in the target, what it is, what it becomes.
+/// Path in the source, path in the target, the stored leaf, the converted leaf.
 type PlannedOut = (String, Option<String>, InfoOut, InfoOut);
 
 /// Layout, its options as JSON, selection, renames, casts, transposes, reshapes, whether it may
@@ -71,15 +71,15 @@ type PlanOut = (Vec<PlannedOut>, Vec<LossOut>, Vec<FindingOut>);
 /// The report of the save, losses, damage.
 type ReportOut = (SaveOut, Vec<LossOut>, Vec<FindingOut>);
 
-/// Of each step, where all are converted; of the one checkpoint otherwise.
+/// One value for each step if all steps are converted; otherwise one value.
 type OfSteps<T> = Vec<(Option<u64>, T)>;
 
 fn of_steps<T>(each: Vec<(u64, T)>) -> OfSteps<T> {
     each.into_iter().map(|(step, each)| (Some(step), each)).collect()
 }
 
-/// Works out what a conversion would do, raises what it would raise, and writes nothing. Gives
-/// leaves, losses, damage.
+/// Plans a conversion, raises the errors of the conversion, and writes nothing. Returns leaves,
+/// losses, damage.
 #[pyfunction]
 pub fn plan_convert(
     py: Python<'_>,
@@ -167,7 +167,7 @@ impl SharedConvert {
         Ok(Self { begun: Mutex::new(Some(begun)), monitor })
     }
 
-    /// By what workers join, the step that was opened, and the bytes of each of `count` shares.
+    /// The ticket for workers, the opened step, and the bytes of each of `count` shares.
     fn about(&self, count: u32) -> PyResult<(String, Option<u64>, Vec<u64>)> {
         let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = begun.as_ref().ok_or_else(ended).or_raise()?;
@@ -194,7 +194,7 @@ impl SharedConvert {
         Ok((save_report(report.save), losses))
     }
 
-    /// Removes what was written, unless it is finished.
+    /// Removes the written files, unless the conversion is finished.
     fn give_up(&self, py: Python<'_>) {
         let begun = self.taken();
         py.detach(|| drop(begun));

@@ -132,7 +132,7 @@ struct Foreign {
     rank: usize,
     size: usize,
     value_len_max_bytes: usize,
-    /// Whether it has the method `get_many`, which the protocol does not ask for.
+    /// Whether it has the method `get_many`, which the protocol does not require.
     gets_many: bool,
 }
 
@@ -260,7 +260,7 @@ pub fn check_signals() -> Result<()> {
     called(|py| py.check_signals())
 }
 
-/// How processes wait for each other: seconds, and what is put in front of their keys.
+/// How processes wait for each other: seconds, and the prefix of their keys.
 pub type WaitIn = (f64, Option<String>);
 
 /// The options of a session; long waits are told to Python's `logging`.
@@ -309,7 +309,7 @@ impl Session {
         Ok(Self(Mutex::new(Some(Arc::new(session)))))
     }
 
-    /// What every process gives, on rank 0.
+    /// The values of all processes, on rank 0.
     fn gather<'py>(
         &self,
         py: Python<'py>,
@@ -321,7 +321,7 @@ impl Session {
         Ok(all.map(|all| all.iter().map(|value| PyBytes::new(py, value)).collect()))
     }
 
-    /// What rank 0 gives, on every process.
+    /// The value of rank 0, on every process.
     fn broadcast<'py>(&self, py: Python<'py>, phase: &str, value: Vec<u8>) -> PyResult<Bound<'py, PyBytes>> {
         let session = self.session()?;
         let work = || session.broadcast(phase, || Ok(value.into()));
@@ -334,14 +334,14 @@ impl Session {
         released(py, || session.post(phase, &value))
     }
 
-    /// What another process has given.
+    /// The value of another process.
     fn receive<'py>(&self, py: Python<'py>, phase: &str, rank: usize) -> PyResult<Bound<'py, PyBytes>> {
         let session = self.session()?;
         let work = || session.receive(phase, rank);
         Ok(PyBytes::new(py, &released(py, work)?))
     }
 
-    /// Errs in every process if one of them brings an error: its kind and what it says.
+    /// Errs in every process if one of them passes an error: its kind and its text.
     fn agree(&self, py: Python<'_>, phase: &str, error: Option<(String, String)>) -> PyResult<()> {
         let session = self.session()?;
         let result = error.map_or(Ok(()), |(kind, what)| {
@@ -350,7 +350,7 @@ impl Session {
         released(py, || session.agree(phase, result))
     }
 
-    /// Errs in every process unless all of them see what rank 0 writes there.
+    /// Errs in every process unless all processes see the files of rank 0 there.
     fn shares_storage(&self, py: Python<'_>, target: LocationIn) -> PyResult<()> {
         let session = self.session()?;
         let target = target.to_location().or_raise()?;

@@ -32,7 +32,7 @@ use crate::memory::borrow_array;
 /// The dtype as a Python literal, Fortran order, shape.
 type HeaderIn = (String, bool, Vec<u64>);
 
-/// The same on the way to Python.
+/// A header on its way to Python.
 type HeaderOut<'py> = (String, bool, Bound<'py, PyTuple>);
 
 /// Structure; for each leaf its kind and its value: the number of its record, text, bytes, or
@@ -41,10 +41,10 @@ type HeaderOut<'py> = (String, bool, Bound<'py, PyTuple>);
 type TrailerIn<'py> =
     (StructureIn<'py>, PyBackedBytes, Vec<Option<LeafIn>>, HashMap<usize, String>, HashMap<usize, String>);
 
-/// Where a leaf is, or what it is.
+/// The record of a leaf, or its value.
 #[derive(FromPyObject)]
 pub enum LeafIn {
-    /// In a record.
+    /// The leaf is in a record.
     Record(usize),
     /// Text.
     Text(String),
@@ -63,14 +63,14 @@ pub fn npy_header<'py>(
     Ok(PyBytes::new(py, &to_header((descr, fortran_order, shape)).or_raise()?.to_bytes()))
 }
 
-/// What a record says of its data, from everything before the data.
+/// Describes the data of a record, from the bytes before the data.
 #[pyfunction]
 pub fn parse_npy_header<'py>(py: Python<'py>, prelude: PyBackedBytes) -> PyResult<HeaderOut<'py>> {
     let (header, _) = Header::parse(&prelude).or_raise()?;
     from_header(py, &header)
 }
 
-/// For each leaf in JAX' order its position in the tree's own.
+/// For each leaf in JAX' order its position in the tree's own order.
 #[pyfunction]
 pub fn jax_leaf_order(structure: StructureIn<'_>) -> PyResult<Vec<usize>> {
     Ok(jax_order(structure.tree()))

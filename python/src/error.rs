@@ -26,7 +26,7 @@ pub fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(&*panic)))
 }
 
-/// The error for a panic, by what it carries.
+/// The error for a panic, from its payload.
 pub fn panicked(panic: &(dyn Any + Send)) -> Error {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

@@ -13,7 +13,7 @@ use regrow::storage::Publication;
 
 use crate::error::released;
 
-/// Writes a file, over another one if it is there. A new file gets `mode`.
+/// Writes a file, or replaces an existing one. A new file gets `mode`.
 #[pyfunction]
 #[pyo3(signature = (path, data, mode=None))]
 pub fn put_file(py: Python<'_>, path: PathBuf, data: PyBackedBytes, mode: Option<u32>) -> PyResult<()> {
@@ -50,19 +50,20 @@ fn fill(staged: &commit::StagedFile, data: &[u8]) -> Result<()> {
     writer.finish().map(drop)
 }
 
-/// Removes temporary files of killed writers from a folder, and puts back what they were replacing.
+/// Removes temporary files of killed writers from a folder, and restores the files that they were
+/// replacing.
 #[pyfunction]
 pub fn sweep_folder(py: Python<'_>, folder: PathBuf) {
     py.detach(|| commit::sweep_folder(&folder));
 }
 
-/// Removes a folder of any content. Its name is free first.
+/// Removes a folder with any content. The name becomes free first.
 #[pyfunction]
 pub fn remove_folder(py: Python<'_>, folder: PathBuf) -> PyResult<()> {
     released(py, || commit::remove_folder(&folder))
 }
 
-/// Whether a live writer of regrow has the lock of a temporary folder, or may have it.
+/// Whether a live writer of regrow has, or may have, the lock of a temporary folder.
 #[pyfunction]
 pub fn is_locked(py: Python<'_>, folder: PathBuf) -> bool {
     py.detach(|| commit::is_locked(&folder))

@@ -23,10 +23,10 @@ use crate::unflatten;
 pub struct Flat {
     structure: Py<Structure>,
     leaves: Py<PyList>,
-    /// For each node the key that its dict has, itself.
+    /// For each node, its key object in its dict.
     pub(crate) dict_keys: Vec<Option<Py<PyAny>>>,
-    /// What makes a container of its children, by the number of its node, for those that this
-    /// module does not know.
+    /// For containers that this module does not know: the function that rebuilds the container from
+    /// its children, by node number.
     pub(crate) rebuilds: HashMap<usize, Py<PyAny>>,
 }
 
@@ -50,8 +50,8 @@ impl Flat {
     }
 }
 
-/// What Python does of a walk: the table of classes, the opener of a class that is not in it, the
-/// opener of what a handler is in charge of, the refusal of cycles and that of depth.
+/// The parts of a walk that Python does: the table of classes, the opener of a class outside the
+/// table, the opener for objects of a handler, the errors for cycles and for depth.
 type Hooks<'py> =
     (Bound<'py, PyDict>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
 
@@ -59,7 +59,7 @@ type Hooks<'py> =
 type Opened<'py> =
     (u8, PyBackedBytes, Bound<'py, PyAny>, Bound<'py, PyAny>, Option<PyBackedStr>, Bound<'py, PyAny>);
 
-/// Takes `tree` apart. With `handlers`, each node is first shown to their `own_handler_of`.
+/// Flattens `tree`. With `handlers`, each node is first passed to their `own_handler_of`.
 #[pyfunction]
 #[pyo3(signature = (tree, hooks, handlers))]
 pub fn flatten<'py>(
@@ -91,11 +91,11 @@ enum ChildKey<'py> {
 struct Open<'py> {
     key: ChildKey<'py>,
     value: Bound<'py, PyAny>,
-    /// How many nodes will be pending when its own have all been visited.
+    /// The number of pending nodes after all children of this node were visited.
     pending_after: usize,
 }
 
-/// What is to be done with objects of a class.
+/// How objects of a class are handled.
 #[derive(Clone, Copy)]
 enum Way {
     Leaf,
@@ -103,7 +103,7 @@ enum Way {
     Dict,
     List,
     Tuple,
-    /// To be asked of Python.
+    /// Ask Python.
     Other,
 }
 
@@ -273,8 +273,7 @@ impl<'py> Walk<'py> {
         self.opened(child, kind, pending_after)
     }
 
-    /// Notes that a container is open, whose children lie on the stack above `pending_after`, the
-    /// last on top.
+    /// Opens a container, whose children lie on the stack above `pending_after`, the last on top.
     fn opened(&mut self, child: Child<'py>, kind: NodeKind, pending_after: usize) -> PyResult<()> {
         let Child { key, value } = child;
         if let Some(new) = self.pending.get_mut(pending_after..) {
@@ -317,8 +316,8 @@ impl<'py> Walk<'py> {
         }
     }
 
-    /// The keys from the root to a child, as Python's openers take them. What they have got stays
-    /// until its container is closed, so that a deep tree costs no more than a flat one.
+    /// The keys from the root to a child, as Python's openers take them. Built keys are kept until
+    /// their container is closed, so that a deep tree costs no more than a flat one.
     fn trail_to(&self, key: &ChildKey<'py>) -> PyResult<Bound<'py, PyList>> {
         let append = |key: &ChildKey<'py>| match key {
             ChildKey::Index(index) => self.trail.append(index),
@@ -344,7 +343,7 @@ fn at_index<'py>((index, value): (usize, Bound<'py, PyAny>)) -> Child<'py> {
     Child { key: ChildKey::Index(index), value }
 }
 
-/// Classes are told apart by where they lie; the leaves, or the table, keep them there.
+/// The address of a class, which identifies it: the leaves, or the table, keep the class alive.
 fn address(class: &Bound<'_, PyType>) -> usize {
     class.as_ptr().addr()
 }

@@ -39,7 +39,7 @@ type JaxHooks<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
 /// Kinds, values, notes and shardings: what `leaves::LeavesIn` takes.
 type Columns<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyDict>, Bound<'py, PyDict>);
 
-/// What leaves are to the engine, as columns.
+/// The leaves as the engine sees them, in columns.
 #[pyfunction]
 pub fn leaf_columns<'py>(
     py: Python<'py>,
@@ -85,7 +85,7 @@ pub fn leaf_columns<'py>(
 /// Kind, value and sharding of a leaf.
 type Told<'py> = (u8, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
 
-/// What leaves of a class are.
+/// How leaves of a class are handled.
 #[derive(Clone, Copy)]
 enum Way {
     /// An exact NumPy array.
@@ -103,25 +103,25 @@ struct Gather<'a, 'py> {
     py: Python<'py>,
     hooks: &'a Hooks<'py>,
     dtypes: KnownDtypes<'a, 'py>,
-    /// By where the class lies, which the leaves keep there.
+    /// Ways by the address of the class, which the leaves keep alive.
     ways: AddressMap<Way>,
     /// The last few shardings of JAX arrays, with their texts.
     shardings: Vec<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, bool)>,
-    /// What Python has told of all of them: arrays may have equal ones of their own.
+    /// Python's answers for shardings by value: arrays may have equal shardings of their own.
     shardings_by_value: Bound<'py, PyDict>,
-    /// Where the parts of arrays on several devices lie.
+    /// The places of the shards of arrays on several devices.
     placements: Option<Placements<'a, 'py>>,
     /// The shardings of arrays on one device, as texts by the number of the device. Each array may
     /// have its own sharding object.
     devices: Vec<(i32, Option<Bound<'py, PyAny>>)>,
-    /// The class of those, and what exports an array.
+    /// The class of JAX arrays, and the function that exports an array.
     jax: Option<&'a JaxHooks<'py>>,
     /// Descriptors of arrays that JAX would not export.
     refused: Vec<Bound<'py, PyAny>>,
 }
 
 impl<'a, 'py> Gather<'a, 'py> {
-    /// `None` if Python is to tell.
+    /// `None` if Python must handle the leaf.
     fn leaf(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Option<Told<'py>>> {
         match self.way_of(leaf)? {
             Way::Plain(kind) => Ok(Some((kind, leaf.clone(), None))),
@@ -140,8 +140,8 @@ impl<'a, 'py> Gather<'a, 'py> {
         Ok(is_known.then(|| (kind_number(kind), value, None)))
     }
 
-    /// Shows the memory of an array that lies in one piece on this machine. If it lies otherwise,
-    /// or there is anything to be refused, Python goes about it.
+    /// Borrows the memory of an array that is contiguous on this machine. Python handles any other
+    /// array, and any array to refuse.
     fn jax_array(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Option<Told<'py>>> {
         let py = self.py;
         let Some((one_device, export, _)) = self.jax else { return Ok(None) };
@@ -183,7 +183,7 @@ impl<'a, 'py> Gather<'a, 'py> {
         Ok(Some((kind_number(&LeafKind::JaxArray), capsule, text)))
     }
 
-    /// Whether JAX would not export an array of this dtype.
+    /// Whether JAX does not export arrays of this dtype.
     fn is_refused(&self, leaf: &Bound<'py, PyAny>) -> PyResult<bool> {
         if self.refused.is_empty() {
             return Ok(false);
@@ -298,7 +298,7 @@ impl<'a, 'py> KnownDtypes<'a, 'py> {
     }
 }
 
-/// What the leaves of a template want.
+/// The requirements of a template's leaves.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct TemplateLeaves(Vec<TemplateLeaf>);
 

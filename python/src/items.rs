@@ -48,8 +48,8 @@ pub struct ItemsSave {
 
 #[pymethods]
 impl ItemsSave {
-    /// Begins a checkpoint. With `progress`, it is called with the bytes done and the bytes in all,
-    /// from whichever thread is at work.
+    /// Begins a checkpoint. The working thread calls `progress` with the bytes done and the bytes
+    /// in all.
     #[new]
     fn new(
         py: Python<'_>,
@@ -154,7 +154,7 @@ impl ItemsSave {
         released(py, || begun.folder(name)).map(PathBuf::into_os_string)
     }
 
-    /// Says that what is written into the folder of an item is files as they are.
+    /// Declares the files in the folder of an item as plain files.
     fn files(&self, item: &str) -> PyResult<()> {
         self.begun().or_raise()?.files(item);
         Ok(())
@@ -178,7 +178,7 @@ impl ItemsSave {
         cancellable(py, gets_signals, &self.monitor, || begun.commit()).map(save_report)
     }
 
-    /// Tells the other processes why this one gives up: the kind of an error, and what it says.
+    /// Tells the other processes why this process stops: the kind of an error, and its text.
     fn fail(&self, py: Python<'_>, kind: &str, what: String) -> PyResult<()> {
         let Ok(begun) = self.begun() else { return Ok(()) };
         let error = Error::new(ErrorKind::from_name(kind).unwrap_or(ErrorKind::Io), what);
@@ -188,7 +188,7 @@ impl ItemsSave {
         })
     }
 
-    /// Gives it up: nothing is left.
+    /// Gives up the save, and removes all its files.
     fn drop(&self, py: Python<'_>) {
         let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();

@@ -311,7 +311,7 @@ fn descriptor<'py>(py: Python<'py>, dtype: Dtype) -> PyResult<&'py Bound<'py, Py
 /// Kinds, dtypes, shapes and stored names of leaves that have not been read.
 pub type InfosOut<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>);
 
-/// The columns of what is known of leaves.
+/// The columns of the leaves' metadata.
 pub fn from_infos<'py>(py: Python<'py>, infos: &[LeafInfo]) -> PyResult<InfosOut<'py>> {
     let mut shapes = ShapeTuples::default();
     let kinds: Vec<u8> = infos.iter().map(|info| kind_number(&info.kind)).collect();

@@ -11,8 +11,8 @@ use crate::checkpoint::{FindingOut, finding_out};
 use crate::error::released;
 use crate::location::LocationIn;
 
-/// Name, path, layout, state, steps; files, bytes and seconds since 1970, where the storage knows;
-/// what is wrong.
+/// Name, path, layout, state, steps; files, bytes and seconds since 1970, if the storage knows
+/// them; the error.
 type ListedOut = (
     String,
     OsString,

@@ -13,12 +13,12 @@ use regrow::storage::Found;
 use crate::cache::Cache;
 use crate::error::{OrRaise, released};
 
-/// Where a checkpoint is: a storage with its options, and a path in it.
+/// The location of a checkpoint: a storage with its options, and a path in it.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct Location(location::Location);
 
 impl Location {
-    /// What the engine has found.
+    /// Wraps a location of the engine.
     pub fn of(location: location::Location) -> Self {
         Self(location)
     }
@@ -26,7 +26,7 @@ impl Location {
 
 #[pymethods]
 impl Location {
-    /// Of a path or URL, with options for its storage.
+    /// A location for a path or URL, with options for its storage.
     #[new]
     fn new(path: PathBuf, options: Vec<(String, String)>) -> PyResult<Self> {
         let options: StorageOptions = options.into_iter().collect();
@@ -49,7 +49,7 @@ impl Location {
         self.0.local_path().ok().map(|path| path.as_os_str().to_owned())
     }
 
-    /// What is there: ``file``, ``folder`` or ``other``; `None` if nothing is.
+    /// The kind of the path: ``file``, ``folder`` or ``other``; `None` if nothing exists there.
     fn look(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
         let found = released(py, || self.0.look())?;
         Ok(found.map(|found| match found {
@@ -85,7 +85,7 @@ impl Location {
 /// A location, or a path or URL that stands for one.
 #[derive(FromPyObject)]
 pub enum LocationIn {
-    /// One that was made, with its options.
+    /// An existing location, with its options.
     #[pyo3(transparent)]
     Made(Py<Location>),
     /// A path or URL.

@@ -169,8 +169,8 @@ impl Run {
         released(py, || self.0.should_save(step, false))
     }
 
-    /// Begins a step, if it is due. `metrics` is a JSON object. In place of them, an exception: it
-    /// is one of all processes.
+    /// Begins a step, if it is due. `metrics` is a JSON object. An exception in its place is raised
+    /// in all processes.
     #[pyo3(signature = (step, force, overwrite, metrics, raised))]
     fn begin(
         &self,
@@ -273,7 +273,7 @@ pub struct DueStep {
 
 #[pymethods]
 impl DueStep {
-    /// Its name in the folder.
+    /// The name in the folder.
     #[getter]
     fn name(&self) -> PyResult<String> {
         self.with(|due| Ok(self.run.steps().names().format(due.number)))

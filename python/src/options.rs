@@ -17,7 +17,7 @@ use crate::error::OrRaise;
 use crate::gather::TemplateLeaves;
 use crate::location::LocationIn;
 
-/// Patterns and names of dtypes, and what the casts may do to values.
+/// Patterns and names of dtypes, and the allowed changes of values.
 #[derive(FromPyObject)]
 pub struct CastsIn {
     rules: Vec<(String, String)>,
@@ -39,8 +39,8 @@ impl FromPyObject<'_, '_> for CastingIn {
     }
 }
 
-/// What a save may replace: nothing or a checkpoint, or `"any file"`, as functions do that stand in
-/// for others.
+/// What a save may replace: nothing, a checkpoint, or `"any file"`, for functions that replace
+/// another library's.
 #[derive(FromPyObject)]
 pub enum OverwriteIn {
     Checkpoint(bool),
@@ -119,8 +119,8 @@ pub fn save_options(save: SaveIn) -> Result<SaveOptions> {
     })
 }
 
-/// What `make` makes for a save of `path`. Its error is told to the other processes of the job,
-/// which come to that save.
+/// Runs `make` for a save of `path`. The other processes of the job, which join that save, receive
+/// its error.
 pub fn or_posted<T>(
     py: Python<'_>,
     path: &LocationIn,
@@ -216,10 +216,10 @@ pub fn region_options(how: RegionsHowIn) -> RegionOptions {
     }
 }
 
-/// Structure, what its leaves want, which to skip.
+/// Structure, the requirements of its leaves, the leaves to skip.
 type TemplateIn<'py> = (StructureIn<'py>, PyRef<'py, TemplateLeaves>, PyBackedBytes);
 
-/// What a load is to fit.
+/// The template of a load.
 fn to_template((structure, leaves, skips): TemplateIn<'_>) -> PyResult<Tree<TemplateLeaf>> {
     structure.tree().with_leaves(leaves.leaves(&skips)).or_raise()
 }

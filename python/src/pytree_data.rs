@@ -44,7 +44,7 @@ pub fn pytree_identity(py: Python<'_>, stem: PathBuf, manifest_suffix: &str) -> 
     })
 }
 
-/// Whether the manifest of a stem is there, now or after the commits that are under way.
+/// Whether the manifest of a stem exists, now or after commits in progress.
 #[pyfunction]
 pub fn pytree_appears(py: Python<'_>, stem: PathBuf, manifest_suffix: &str) -> PyResult<bool> {
     released(py, || Ok(appears(&manifest_of(&stem, manifest_suffix)?)))

@@ -25,7 +25,7 @@ impl Regions {
     }
 }
 
-/// Leaf, the number of the dtype as which it is wanted, and what of it.
+/// Leaf, the number of the wanted dtype, and the regions.
 pub type RegionsIn<'py> = (usize, u8, Bound<'py, Regions>);
 
 /// All of them, one after the other.
@@ -38,9 +38,9 @@ pub fn leaf_regions(wanted: Vec<RegionsIn<'_>>) -> Vec<LeafRegion> {
     all
 }
 
-/// Reads regions into arrays, one for each; says which of them were filled. Those that are not
-/// contiguous, cannot be written to, or share memory with another one are left as they are, and
-/// their regions are not read.
+/// Reads regions into arrays, one for each, and returns which arrays were filled. Arrays that are
+/// not contiguous, not writable, or share memory with another array are left as they are, and their
+/// regions are not read.
 #[pyfunction]
 pub fn load_regions_into<'py>(
     py: Python<'py>,

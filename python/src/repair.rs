@@ -32,7 +32,7 @@ pub fn add_parity(
     Ok((path, report.file_count, report.bytes, report.parity_bytes, report.has_changed))
 }
 
-/// Path, length, what it was made of, whether nothing proves it.
+/// Path, length, source of the file, whether the content is unproved.
 type RecoveredOut = (OsString, u64, String, bool);
 
 /// Path, bytes, healed files and bytes of each, recovered files, what is lost, what verification

@@ -36,7 +36,7 @@ type CountsOut = (Vec<u64>, Vec<u64>, Vec<u64>, Vec<u64>);
 /// The lowest, the highest, mean, standard deviation and norm, by leaf; NaN where there is none.
 type NumbersOut = (Vec<f64>, Vec<f64>, Vec<f64>, Vec<f64>, Vec<f64>);
 
-/// What a page says, and the page.
+/// The data of a page, and the page.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct ReportPage(Report);
 
@@ -98,7 +98,7 @@ impl ReportPage {
         released(py, || save_page(&self.0, &path, overwrite))
     }
 
-    /// What the page says, as JSON.
+    /// The data of the page, as JSON.
     fn json(&self, py: Python<'_>) -> PyResult<String> {
         released(py, || {
             let text = serde_json::to_string(&self.0);
@@ -106,7 +106,7 @@ impl ReportPage {
         })
     }
 
-    /// Whether nothing that was looked at is damaged.
+    /// Whether no damage was found.
     #[getter]
     fn is_sound(&self) -> bool {
         self.0.is_sound()

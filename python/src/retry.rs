@@ -25,8 +25,8 @@ impl Attempt {
     }
 }
 
-/// What `read` returns. `read` gets an [`Attempt`], and is called again if it raises because a
-/// checkpoint was replaced.
+/// Returns the result of `read`. `read` gets an [`Attempt`], and is called again if it raises
+/// because a checkpoint was replaced.
 #[pyfunction]
 pub fn read_unreplaced(py: Python<'_>, read: Py<PyAny>) -> PyResult<Py<PyAny>> {
     let mut raised = None;

@@ -21,7 +21,7 @@ use crate::location::LocationIn;
 use crate::memory::MapBuffer;
 use crate::options::{SaveIn, save_options};
 
-/// For each dtype of the engine safetensors' name of it, if it has one.
+/// For each dtype of the engine, safetensors' name if it has one.
 pub fn tags() -> Vec<Option<&'static str>> {
     Dtype::all().map(layout::tag_of).collect()
 }
@@ -62,7 +62,7 @@ pub fn maps_out(PrivateMaps { files, places }: PrivateMaps) -> MapsOut {
     (files.into_iter().map(MapBuffer::new).collect(), places.collect())
 }
 
-/// The same of a file's bytes, without a copy of them.
+/// Opens the bytes of a file, without a copy of them.
 #[pyfunction]
 #[pyo3(signature = (file, separator))]
 pub fn safetensors_open_bytes(

@@ -14,12 +14,12 @@ use regrow::{Error, Result};
 use crate::error::OrRaise;
 use crate::memory::{Shapes, take_tensor, tensor_host_device};
 
-/// Where the parts lie: shape, shape of a chunk, whether every process has all of it, and of each
-/// shard that this process gives its number among those that it holds, the number of its device,
-/// where it begins and how long it is.
+/// The places of the shards: shape, shape of a chunk, whether every process has the whole array;
+/// and for each shard of this process its number among those it holds, the number of its device,
+/// its start and its extent.
 type PlacementIn = (Vec<u64>, Vec<u64>, bool, Vec<(usize, i32, Vec<u64>, Vec<u64>)>);
 
-/// Where the parts of an array of one shape lie under one sharding.
+/// The places of the shards of arrays of one shape under one sharding.
 #[pyclass(frozen, module = "regrow._native")]
 struct Placement {
     shape: Shape,
@@ -51,7 +51,7 @@ pub struct Placements<'a, 'py> {
     tell: &'a Bound<'py, PyAny>,
     /// The engine's numbers of dtypes.
     dtypes: &'a Bound<'py, PyDict>,
-    /// By sharding and shape; `None` where Python has told nothing.
+    /// Placements by sharding and shape; `None` if Python has given none.
     known: Bound<'py, PyDict>,
 }
 

@@ -17,7 +17,7 @@ use crate::location::{Location, LocationIn};
 /// Number, name, place, seconds since 1970, metrics and metadata as JSON.
 pub type StepOut = (u64, String, Location, Option<f64>, String, String);
 
-/// Number, what became of it, bytes, where it is now, why it is there as before.
+/// Number, result, bytes, new path, error if the step is unchanged.
 type DeletionOut = (u64, &'static str, u64, Option<OsString>, Option<FindingOut>);
 
 /// A folder of steps.
@@ -26,7 +26,7 @@ pub struct Steps(manager::Steps);
 
 #[pymethods]
 impl Steps {
-    /// Of a folder; forms of names are prefix and width, the one that is written first. Instead,
+    /// The steps of a folder. A form of names is a prefix and a width, the form to write first; or
     /// the names themselves.
     #[new]
     #[pyo3(signature = (root, forms, given=None))]
@@ -61,7 +61,7 @@ impl Steps {
         Ok((steps, list.unfinished, list.notes))
     }
 
-    /// A step, if it is there.
+    /// Finds a step, if it exists.
     fn find(&self, py: Python<'_>, step: u64) -> PyResult<Option<StepOut>> {
         released(py, || self.0.find(step))?.map(step_out).transpose()
     }
@@ -105,7 +105,7 @@ impl Steps {
 }
 
 impl Steps {
-    /// What the engine has found.
+    /// Wraps steps of the engine.
     pub fn of(steps: manager::Steps) -> Self {
         Self(steps)
     }

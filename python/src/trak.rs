@@ -20,7 +20,7 @@ use crate::memory::borrow_array;
 /// Key, path, dtype, rows, columns, where the data begins.
 type Described = (String, OsString, &'static str, u64, u64, u64);
 
-/// Models with their two flags, `experiments.json` as text, what is wrong.
+/// Models with their two flags, `experiments.json` as text, the damage.
 type CatalogOut = (Vec<(i64, bool, bool)>, String, Vec<String>);
 
 /// A store that is being worked on.
@@ -159,8 +159,8 @@ impl TrakArrays {
         .collect()
     }
 
-    /// Gives the first row of an array with a mask that holds NaN or an infinity; it is written all
-    /// the same.
+    /// Writes rows, even with NaN or infinities. Returns the first row of a masked array that holds
+    /// one.
     fn write_rows(
         &self,
         py: Python<'_>,
@@ -207,7 +207,7 @@ impl TrakArrays {
     }
 }
 
-/// Repairs a store; says what was done.
+/// Repairs a store, and returns a description of the work.
 #[pyfunction]
 #[pyo3(signature = (path, metadata, half_precision, recompute_zero_rows))]
 pub fn trak_repair(

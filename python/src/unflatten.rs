@@ -15,7 +15,7 @@ use crate::flatten::Flat;
 /// Children with the numbers of their nodes, in order.
 type Children<'a, 'py> = std::iter::Rev<std::vec::Drain<'a, (usize, Bound<'py, PyAny>)>>;
 
-/// The keys that tell the state of a handled leaf from other dicts: of its type's name, of its
+/// The keys that mark the state of a handled leaf: the key of its type's name and the key of its
 /// state.
 type StateKeys = (String, String);
 
@@ -74,7 +74,8 @@ pub fn unflatten<'py>(
     })
 }
 
-/// Whether a dict, whose children begin at the node `first`, has just the keys of a handled leaf.
+/// Whether a dict, whose children begin at the node `first`, has exactly the keys of a handled
+/// leaf.
 fn is_state(nodes: &[Node], first: usize, made: &Bound<'_, PyDict>, keys: &StateKeys) -> bool {
     let is_key = |key: &Key| matches!(key, Key::Dict(text) if **text == *keys.0 || **text == *keys.1);
     made.len() == 2

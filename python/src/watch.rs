@@ -21,16 +21,16 @@ use regrow::{Error, ErrorKind, Monitor, Result};
 
 use crate::error::{OrRaise, caught, panicked, released};
 
-/// How soon a signal is noticed.
+/// How often the thread looks for signals.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Below this many bytes a Ctrl-C can wait.
 const LONG_FROM_BYTES: u64 = 1 << 20;
 
-/// Whether the caller is on the thread that gets signals, and what it wants to be told.
+/// Whether the caller is on the thread that gets signals, and its progress callback.
 pub type WatchIn = (bool, Option<Py<PyAny>>);
 
-/// What the engine's thread says to the caller's.
+/// A message of the engine's thread to the caller's thread.
 enum Event {
     Progress(Progress),
     Done,
@@ -157,8 +157,8 @@ fn ask(
     }
 }
 
-/// Until the work is done: calls the callback when the hook asks, and looks for signals. What was
-/// raised.
+/// Waits until the work is done: calls the callback when the hook asks, and looks for signals.
+/// Returns a raised exception.
 fn attend(
     monitor: &Monitor,
     told: &Receiver<Event>,

@@ -10,7 +10,7 @@ use crate::monitor::{IoPath, Monitor, Stage, StageReport, gb_per_s};
 use crate::signature::PublicKey;
 use crate::text::{counted, format_bytes, printable};
 
-/// What `verify` found.
+/// The result of `verify`.
 #[derive(Debug, Default)]
 pub struct VerifyReport {
     /// All that is wrong; empty if the checkpoint is sound.
@@ -19,16 +19,15 @@ pub struct VerifyReport {
     pub leaf_count: usize,
     /// Bytes of data checked, decoded.
     pub checked_bytes: u64,
-    /// What may well be as it should, and may not: a sound checkpoint can have notes.
+    /// Observations that need not be damage: a sound checkpoint can have notes.
     pub notes: Vec<String>,
-    /// Whether every data byte is under a checksum; if not, silent damage to array data can go
-    /// unseen.
+    /// Whether checksums cover every data byte; otherwise damage to array data can go unseen.
     pub has_data_checksums: bool,
     /// Bytes of array data, decoded, that no checksum is over. A [seal](crate::seal()) puts them
     /// under one.
     pub unprotected_bytes: u64,
-    /// The same by the files in which they lie; where the layout cannot tell, the checkpoint: small
-    /// arrays in the index of an OCDBT database are in no file of their own.
+    /// The same by file; or the checkpoint, if the layout does not know the file: small arrays in
+    /// the index of an OCDBT database have no file of their own.
     pub unprotected_files: Vec<UnprotectedFile>,
     /// The trusted key that has signed the checkpoint; `None` if no signature was asked for.
     pub signer: Option<PublicKey>,
@@ -49,13 +48,13 @@ pub struct UnprotectedFile {
 }
 
 impl VerifyReport {
-    /// Whether nothing is wrong.
+    /// Whether there are no findings.
     pub fn is_ok(&self) -> bool {
         self.findings.is_empty()
     }
 }
 
-/// What a save did. As text it is a line, and a line for each stage:
+/// The result of a save. As text it is a line, and a line for each stage:
 ///
 /// ```text
 /// step_100: 450 leaves, 1.0 GiB of data, 1.0 GiB on disk, in 0.52 s (2.06 GB/s); direct
@@ -69,7 +68,7 @@ impl VerifyReport {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SaveReport {
-    /// Where the checkpoint now is.
+    /// The path of the checkpoint.
     pub path: PathBuf,
     /// Bytes of all files.
     pub stored_bytes: u64,
@@ -77,20 +76,21 @@ pub struct SaveReport {
     pub leaf_count: usize,
     /// Bytes of array data, after casts, before compression.
     pub data_bytes: u64,
-    /// What the whole save took.
+    /// The duration of the whole save.
     pub seconds: f64,
-    /// What each stage took. Those of the calling thread (all but `read`, a part of others, and
-    /// `write`) add up to `seconds`, unless the layout writes with several threads. Of a save in
-    /// the background, `wait_for_save` and `snapshot` come first; they are not part of `seconds`.
+    /// The duration of each stage. The stages of the calling thread (all but `read`, which is part
+    /// of others, and `write`) add up to `seconds`, unless the layout writes with several threads.
+    /// A save in the background begins with `wait_for_save` and `snapshot`, which are not part of
+    /// `seconds`.
     pub stages: Vec<StageReport>,
-    /// How the bytes got to the disk.
+    /// How the bytes were written to the disk.
     pub io_path: IoPath,
     /// Bytes that were not written because the [base](crate::options::SaveOptions::base) has them;
     /// they are part of `stored_bytes`, though they take no room of their own.
     pub reused_bytes: u64,
-    /// What was found beside the work: damage in the base.
+    /// Other observations, such as damage in the base.
     pub notes: Vec<String>,
-    /// What the tool of the layout does not read back as it was saved, the worst first.
+    /// Values that the layout's tool does not read back as saved, the worst first.
     pub losses: Vec<Loss>,
 }
 
@@ -115,7 +115,7 @@ impl SaveReport {
         gb_per_s(self.data_bytes, self.seconds)
     }
 
-    /// Reads off the monitor where the time went; what no stage has claimed was preparation.
+    /// Takes the durations from the monitor; time without a stage counts as preparation.
     pub(crate) fn take_stock(&mut self, monitor: &Monitor, time: Duration) {
         let own = [Stage::Compare, Stage::Copy, Stage::WaitForDisk, Stage::Sync, Stage::Commit];
         let stages = monitor.stages();

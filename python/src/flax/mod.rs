@@ -12,5 +12,5 @@ mod unpack;
 pub use pack::msgpack_pack;
 pub use unpack::msgpack_unpack;
 
-/// Where Python keeps the types that go with these functions.
+/// The Python module with the types for these functions.
 const TYPES: &str = "regrow._msgpack";

@@ -30,8 +30,8 @@ const REFUSED_NUMS: [i32; 5] = [17, 18, 19, 20, 2056];
 /// The bit in `type.__flags__` of a class that was made at run time; only those have a bare name.
 const HEAP_TYPE: u64 = 1 << 9;
 
-/// One msgpack object of raw dicts, lists and leaves; arrays longer than `max_chunk_size` bytes
-/// that are values of dicts, or the root, are cut into chunks.
+/// Packs raw dicts, lists and leaves into one msgpack object. Arrays longer than `max_chunk_size`
+/// bytes are cut into chunks if they are values of dicts, or the root.
 #[pyfunction]
 pub fn msgpack_pack<'py>(
     py: Python<'py>,
@@ -58,7 +58,7 @@ pub fn msgpack_pack<'py>(
     join(py, &pieces)
 }
 
-/// A container that is being written. Its members are those that it had when it was met.
+/// A container that is being written, with its members at the time when it was met.
 enum Open<'py> {
     Dict { keys: Bound<'py, PyList>, values: Bound<'py, PyList>, next: usize },
     List { items: Bound<'py, PyList>, len: usize, next: usize },
@@ -163,7 +163,7 @@ impl<'py> Packer<'py> {
         Ok(())
     }
 
-    /// Writes what msgpack itself knows, if `value` is of exactly such a type and no container.
+    /// Writes a value whose exact type msgpack itself knows, and that is no container.
     fn plain(&mut self, value: &Bound<'py, PyAny>) -> PyResult<bool> {
         if let Ok(text) = value.cast_exact::<PyString>() {
             self.encoder.str(text.to_str()?).map_err(|error| self.raise(error))?;
@@ -200,7 +200,7 @@ impl<'py> Packer<'py> {
         written.map_err(|error| self.raise(error))
     }
 
-    /// Writes what needs an extension.
+    /// Writes a value that needs an extension.
     fn other(&mut self, value: &Bound<'py, PyAny>, max_chunk_size: Option<u64>) -> PyResult<()> {
         if let Ok(array) = value.cast::<PyUntypedArray>() {
             return self.ndarray(EXT_NDARRAY, array, max_chunk_size);

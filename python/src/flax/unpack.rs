@@ -52,7 +52,7 @@ pub fn msgpack_unpack<'py>(py: Python<'py>, data: &Bound<'py, PyAny>) -> PyResul
     })
 }
 
-/// What is wrong with the bytes, still without its key path; or what Python says.
+/// The damage of the bytes, without its key path yet; or an error of Python.
 enum Failed {
     Msgpack(Box<Error>),
     Python(PyErr),
@@ -82,13 +82,13 @@ struct Unpacker<'a, 'py> {
     py: Python<'py>,
     bytes: &'a [u8],
     scanner: Scanner<'a>,
-    /// The same bytes as an array, read-only, which keeps them where they are.
+    /// The bytes as a read-only array, which keeps them at their address.
     view: Bound<'py, PyAny>,
     ndarray: Bound<'py, PyAny>,
     concatenate: Bound<'py, PyAny>,
     types: Bound<'py, PyAny>,
     open: Vec<Open<'py>>,
-    /// By name, with the bytes of an element.
+    /// Dtypes by name, with their size in bytes.
     dtypes: HashMap<&'a str, (Bound<'py, PyAny>, u64)>,
     /// Names repeat in every layer of a model: one Python string serves all of them.
     keys: HashMap<&'a str, Bound<'py, PyAny>>,
@@ -221,7 +221,7 @@ impl<'a, 'py> Unpacker<'a, 'py> {
         }
     }
 
-    /// A view of the data where it lies.
+    /// A view of the data in place.
     fn array(&mut self, payload: Range<usize>) -> Result<Bound<'py, PyAny>> {
         let StoredArray { dims, dtype_name, dtype_name_at, data } = parse_array(self.bytes, payload)?;
         let (dtype, size_bytes) = self.dtype(dtype_name, dtype_name_at)?;
@@ -252,7 +252,7 @@ impl<'a, 'py> Unpacker<'a, 'py> {
         Ok((dtype, size_bytes))
     }
 
-    /// The array that a map of chunks stands for, in memory of its own.
+    /// Joins the array that a map of chunks stands for, in new memory.
     fn join_chunks(&self, dict: &Bound<'py, PyDict>, start: u64) -> Result<Bound<'py, PyAny>> {
         let broken = |what: &str| Failed::from(Error::corrupt(what.to_owned()).at_byte(start));
         let shape = numbered(dict, SHAPE_KEY)?.ok_or_else(|| broken("an array in chunks lacks its shape"))?;

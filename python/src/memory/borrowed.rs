@@ -14,7 +14,7 @@ pub fn borrow_array(array: &Bound<'_, PyUntypedArray>, dtype: Dtype) -> Result<A
     borrow_one_of_many(array, dtype, &mut Shapes::default())
 }
 
-/// The same of an array whose shape other arrays may have.
+/// Like `borrow_array`, for an array whose shape other arrays may share.
 pub fn borrow_one_of_many(
     array: &Bound<'_, PyUntypedArray>,
     dtype: Dtype,
@@ -63,8 +63,8 @@ impl Shapes {
 /// Shapes that are remembered: more would be slower to go through than to make.
 const SHAPES_LEN: usize = 16;
 
-/// The elements of an array of any dtype as it lies in NumPy's memory, as some numbers of the same
-/// size; elements of a size that no number has become an axis of bytes.
+/// The elements of an array of any dtype in NumPy's memory, as numbers of the same size; elements
+/// of a size that no number has become an axis of bytes.
 pub fn borrow_elements(array: &Bound<'_, PyUntypedArray>) -> Result<Array> {
     let mut dims: Vec<u64> = array.shape().iter().map(|&dim| dim as u64).collect();
     let mut strides: Vec<i64> = array.strides().iter().map(|&stride| stride as i64).collect();
@@ -109,7 +109,7 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    /// Of an array that has elements.
+    /// The reach of an array that has elements.
     pub fn of(shape: &[usize], strides: impl Iterator<Item = isize>, itemsize: usize) -> Self {
         let (mut before, mut after) = (0_usize, itemsize);
         for (stride, &dim) in strides.zip(shape) {
@@ -125,7 +125,7 @@ impl Reach {
     }
 }
 
-/// The memory between an array's lowest and highest element, and what owns it.
+/// The memory between an array's lowest and highest element, and its owner.
 pub(super) struct Memory<T> {
     pub start: *const u8,
     pub len_bytes: usize,

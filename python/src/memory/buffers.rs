@@ -47,8 +47,7 @@ impl Slab {
     }
 }
 
-/// A private map of a file, for the buffer protocol; writable: what is written to it does not reach
-/// the file.
+/// A private, writable map of a file, for the buffer protocol. Writes do not reach the file.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct MapBuffer(PrivateMap);
 
@@ -85,8 +84,7 @@ impl MapBuffer {
     }
 }
 
-/// The bytes of any contiguous buffer of Python's (`bytes`, `memoryview`, `mmap`), read where they
-/// lie.
+/// The bytes of any contiguous Python buffer (`bytes`, `memoryview`, `mmap`), read in place.
 pub struct ReadOnly(PyBuffer<u8>, Py<PyAny>);
 
 impl ReadOnly {

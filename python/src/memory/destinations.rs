@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 pub struct Destinations<'py>(Vec<Option<(Bound<'py, PyUntypedArray>, usize, usize)>>);
 
 impl<'py> Destinations<'py> {
-    /// Those of the arrays that can be filled where they are. One that shares memory with another
-    /// cannot: what is written to it would depend on who comes last.
+    /// The arrays that can be filled in place. An array that shares memory with another cannot: the
+    /// order of the writes would decide its content.
     pub fn new(arrays: Vec<Option<Bound<'py, PyUntypedArray>>>) -> Self {
         let place = |array: Bound<'py, PyUntypedArray>| {
             // SAFETY: the pointer comes from a live NumPy array, whose struct is a public part of
@@ -44,12 +44,13 @@ impl<'py> Destinations<'py> {
         Self(places)
     }
 
-    /// Whether each will be filled where it is.
+    /// Whether each array is filled in place.
     pub fn are_filled(&self) -> Vec<bool> {
         self.0.iter().map(Option::is_some).collect()
     }
 
-    /// Their bytes. As everywhere in NumPy, a read of an array while it is filled gives a mixture.
+    /// The bytes of the arrays. As everywhere in NumPy, a read of an array while it is filled gives
+    /// a mixture.
     pub fn bytes_mut(&mut self) -> Vec<Option<&mut [u8]>> {
         let bytes = |place: &mut Option<(Bound<'py, PyUntypedArray>, usize, usize)>| {
             let (array, _, len) = place.as_ref()?;

@@ -12,7 +12,7 @@ use regrow::{Error, Result};
 
 use super::borrowed::{Memory, Reach, Shapes};
 
-/// What DLPack calls a `DLTensor`: an array of another library, as it lies in memory.
+/// DLPack's `DLTensor`: an array of another library, in memory.
 ///
 /// Source: <https://dmlc.github.io/dlpack/latest/c_api.html>.
 #[repr(C)]
@@ -25,7 +25,7 @@ struct DlTensor {
     dtype_bits: u8,
     dtype_lanes: u16,
     dims: *const i64,
-    /// In elements; null for C order.
+    /// Strides in elements; null for C order.
     strides: *const i64,
     first_byte: u64,
 }
@@ -46,8 +46,8 @@ const TENSOR_TAKEN: &CStr = c"used_dltensor";
 const DEVICE_CPU: c_int = 1;
 
 impl DlTensor {
-    /// The dtype; `None` for vectors, for numbers that share bytes, and for what the engine does
-    /// not know.
+    /// The dtype; `None` for vectors, for numbers that share bytes, and for dtypes that the engine
+    /// does not know.
     fn dtype(&self) -> Option<Dtype> {
         if self.dtype_lanes != 1 {
             return None;
@@ -162,7 +162,7 @@ pub fn take_tensor(capsule: &Bound<'_, PyAny>, shapes: &mut Shapes) -> Result<Ar
     }
 }
 
-/// Whether strides in elements are those of C order.
+/// Whether strides in elements are in C order.
 fn is_c_order(dims: &[i64], strides: &[i64]) -> bool {
     let mut expected = 1_i64;
     dims.iter().zip(strides).rev().all(|(&dim, &stride)| {

@@ -17,7 +17,7 @@ use crate::error::OrRaise;
 /// longer to make than the array, and Python's garbage collector would go through all of them.
 const SMALL_LEN_BYTES: usize = 4 << 10;
 
-/// What a small array can keep alive of its neighbours.
+/// The most bytes of neighbours that a small array keeps alive.
 const GROUP_LEN_BYTES: usize = 64 << 10;
 
 /// The most arrays of a group, if they are tiny.
@@ -27,7 +27,7 @@ const GROUP_LEN: usize = 256;
 #[pyclass(frozen, module = "regrow._native")]
 pub struct SmallSlabs(Mutex<Vec<Bytes>>);
 
-/// Shows the engine's arrays to NumPy, where they lie.
+/// Shows the engine's arrays to NumPy, without a copy.
 pub struct Shown<'py> {
     py: Python<'py>,
     group: Option<Bound<'py, SmallSlabs>>,

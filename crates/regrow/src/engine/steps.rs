@@ -9,7 +9,7 @@ use crate::location::{Location, ToLocation};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CommittedStep {
-    /// Its number.
+    /// The number.
     pub number: u64,
     /// The name of its folder or file.
     pub name: String,
@@ -60,8 +60,8 @@ pub(super) fn all_steps(at: &Location, options: &OpenOptions) -> Result<Vec<Comm
     }
 }
 
-/// Verifies each committed step of a folder: its number, and what was found or why it could not be
-/// opened.
+/// Verifies each committed step of a folder. Returns its number, and the report or the error of its
+/// opening.
 ///
 /// # Errors
 /// `InvalidArgument` if this is no folder of steps; `Cancelled`; errors of the storage for the

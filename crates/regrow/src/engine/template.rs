@@ -16,15 +16,14 @@ use crate::tree::{KeyPath, LeafInfo, LeafKind, Node, NodeKind, Tree};
 /// The most differences that one error lists.
 const SHOWN_MAX: usize = 100;
 
-/// For each leaf of the template the stored leaf that goes there; `None` for those to be skipped.
+/// For each leaf of the template, its stored leaf; `None` for skipped leaves.
 ///
-/// Stored leaves for which `is_cast` says true may differ in dtype. With `partial`, stored leaves
-/// that the template lacks are no difference. Placeholders that are not read may be
-/// anything. With `by_names` the stored tree is a guess: the keys with dots between them decide,
-/// which is what the arrays are called.
+/// Stored leaves for which `is_cast` is true may differ in dtype. With `partial`, the template may
+/// lack stored leaves. Unread placeholders fit anything. With `by_names` the stored tree is a
+/// guess, and the keys joined by dots, the arrays' names, decide.
 ///
 /// # Errors
-/// `Mismatch`, with each of the first 100 differences on a line of its own.
+/// `Mismatch`, with each of the first 100 differences on its own line.
 pub(super) fn match_template(
     stored: &Tree<LeafInfo>,
     template: &Tree<TemplateLeaf>,
@@ -101,8 +100,8 @@ pub(super) fn match_template(
     if differences.is_empty() { Ok(matches) } else { Err(mismatch(&differences)) }
 }
 
-/// Whether the template is the stored tree, key for key, and no leaf differs: the rule, and no path
-/// is needed.
+/// Whether the template equals the stored tree, key for key and leaf for leaf. This is the usual
+/// case, and needs no paths.
 fn fits_as_it_is(stored: &Tree<LeafInfo>, template: &Tree<TemplateLeaf>) -> bool {
     let (nodes, wanted) = (stored.nodes(), template.nodes());
     let is_leaf = |node: &Node| node.kind == NodeKind::Leaf;
@@ -124,7 +123,7 @@ fn fits_as_it_is(stored: &Tree<LeafInfo>, template: &Tree<TemplateLeaf>) -> bool
         })
 }
 
-/// What an array of that path is called, whichever of dots and slashes stand between its keys.
+/// The name of an array with that path, with dots for slashes.
 fn name_of(path: &KeyPath) -> String {
     path.join(".").replace('/', ".")
 }

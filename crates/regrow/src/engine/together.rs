@@ -103,8 +103,8 @@ pub(super) fn publish_together(
     session.agree("join", publication)
 }
 
-/// Writes one of several parts of a checkpoint that all processes have joined, into a publication
-/// of its own; rank 0 puts the shares together. Bytes of what this process holds.
+/// Writes one part of a checkpoint that all processes have joined, into its own publication; rank 0
+/// combines the shares. Returns the bytes that this process holds.
 ///
 /// # Errors
 /// The errors of a save, in every process.
@@ -183,7 +183,7 @@ pub(super) fn commit_together(
     }
 }
 
-/// What this process can refuse by itself.
+/// The checks that one process can make alone.
 fn check<'f>(
     format: &'f dyn Format,
     at: &Location,
@@ -205,7 +205,7 @@ fn check<'f>(
     })
 }
 
-/// Bytes of what this process holds.
+/// The bytes that this process holds.
 fn held_len_bytes(tree: &Tree<Leaf>) -> u64 {
     let held = |array: &Array| match array.shards() {
         Some(shards) => shards.held().iter().map(|shard| shard.array.len_bytes()).sum(),
@@ -293,7 +293,7 @@ fn name_first_difference(session: &Session, tree: &Tree<Leaf>) -> Result<()> {
     Ok(())
 }
 
-/// What has to be the same of a leaf in every process.
+/// The properties of a leaf that must be equal in every process.
 fn leaf_text(leaf: &Leaf) -> String {
     match &leaf.data {
         LeafData::Array(array) => match array.shards() {
@@ -307,8 +307,8 @@ fn leaf_text(leaf: &Leaf) -> String {
     }
 }
 
-/// The tree as text, without what may differ between processes: on which device an array of one
-/// device lies.
+/// The tree as text, without properties that may differ between processes, such as the device of an
+/// array on one device.
 fn structure_of(tree: &Tree<Leaf>) -> Result<String> {
     let columns = |_, leaf: &'_ Leaf| -> (Shape, std::sync::Arc<str>) {
         match &leaf.data {

@@ -34,7 +34,7 @@ pub fn load<P: Pytree>(path: impl ToLocation) -> Result<P> {
     load_with(path, &LoadOptions::default())
 }
 
-/// Loads what `options` select, as the type that is asked for.
+/// Loads the leaves that `options` select, as the requested type.
 ///
 /// # Errors
 /// The errors of [`load`].
@@ -43,11 +43,11 @@ pub fn load_with<P: Pytree>(path: impl ToLocation, options: &LoadOptions) -> Res
     P::from_tree_with(super::load_with(&at, options)?, fit(options)).in_file(&at)
 }
 
-/// Loads the checkpoint at `path` into a value that is there: data goes into its arrays in place,
-/// and what is not part of the pytree (`#[pytree(skip)]`) stays.
+/// Loads the checkpoint at `path` into an existing value: array data is written in place, and
+/// fields outside the pytree (`#[pytree(skip)]`) stay.
 ///
-/// Arrays must have the shape that they have in `value`, lists their length, maps their keys;
-/// numbers, text, options and enum variants become what was stored.
+/// Arrays must keep their shape, lists their length and maps their keys; numbers, text, options and
+/// enum variants become the stored ones.
 ///
 /// # Errors
 /// The errors of [`load`]. `value` has not changed.
@@ -55,8 +55,8 @@ pub fn load_into<P: Pytree>(path: impl ToLocation, value: &mut P) -> Result<()> 
     load_into_with(path, value, &LoadOptions::default())
 }
 
-/// Loads what `options` select into a value that is there; with [`LoadOptions::only`], all else
-/// stays as it is.
+/// Loads the leaves that `options` select into an existing value; with [`LoadOptions::only`], all
+/// other leaves stay.
 ///
 /// # Errors
 /// The errors of [`load_into`].
@@ -66,7 +66,7 @@ pub fn load_into_with<P: Pytree>(path: impl ToLocation, value: &mut P, options: 
 }
 
 impl Checkpoint {
-    /// Loads what `options` select, as the type that is asked for.
+    /// Loads the leaves that `options` select, as the requested type.
     ///
     /// # Errors
     /// The errors of [`load`](crate::load()).
@@ -74,7 +74,7 @@ impl Checkpoint {
         P::from_tree_with(self.load(options)?, fit(options)).in_file(self.path())
     }
 
-    /// Loads what `options` select into a value that is there.
+    /// Loads the leaves that `options` select into an existing value.
     ///
     /// # Errors
     /// The errors of [`load_into`].

@@ -55,18 +55,18 @@ pub fn verify_with(path: impl ToLocation, options: &VerifyOptions) -> Result<Ver
     Retries::until_unreplaced(|| verify_once(&at, options, Share::ALL)).map(|verified| verified.report)
 }
 
-/// What one of several processes found in its share of the leaves.
+/// The findings of one of several processes in its share of the leaves.
 #[derive(Debug)]
 pub struct VerifiedShare {
-    /// As of a whole verification; only that of share 0 has what is not about leaves.
+    /// The report of the share. Only the report of share 0 has findings outside of leaves.
     pub report: VerifyReport,
-    /// The place of each finding among those of all shares. Sorted by it, the findings have the
+    /// The rank of each finding among the findings of all shares. Sorted by rank, findings have the
     /// order of a single process.
     pub places: Vec<usize>,
 }
 
-/// As [`verify_with`], of share number `share` of `count`: some of the leaves, about as many bytes
-/// in each, and in share 0 all that is beside them.
+/// Like [`verify_with`], for share number `share` of `count`: some of the leaves, about as many
+/// bytes in each share. Share 0 also checks the data beside the leaves.
 ///
 /// # Errors
 /// The errors of [`verify_with`].
@@ -90,7 +90,7 @@ struct Share {
 impl Share {
     const ALL: Self = Self { number: 0, count: 1 };
 
-    /// Whether what is beside the leaves is checked with them.
+    /// Whether this share also checks the data beside the leaves.
     fn has_rest(self) -> bool {
         self.number == 0
     }
@@ -117,8 +117,8 @@ fn verify_once(at: &Location, options: &VerifyOptions, share: Share) -> Result<V
     Ok(checkpoint.found_first(report, if share.has_rest() { vec![error] } else { Vec::new() }))
 }
 
-/// What is to be said of a checkpoint that cannot be opened under its seal, and can without: all
-/// files that do not fit, or the one error, and what its own layout says. `None` for others.
+/// The report for a checkpoint that opens only without its seal: all files that do not fit, or the
+/// one error, and the findings of its own layout. `None` for other checkpoints.
 fn verify_without_seal(
     error: &Error,
     at: &Location,
@@ -150,7 +150,7 @@ impl Checkpoint {
         self.verify_watched(&Monitor::new())
     }
 
-    /// The same under the eyes of a monitor.
+    /// Like `verify`, with a monitor.
     ///
     /// # Errors
     /// The errors of [`verify`](Self::verify); `Cancelled`.
@@ -192,7 +192,7 @@ impl Checkpoint {
         }
     }
 
-    /// A report with errors of the opening before all else.
+    /// The report with the errors of the opening before all others.
     fn found_first(&self, mut report: VerifyReport, errors: Vec<Error>) -> VerifiedShare {
         let mut places = vec![0; errors.len()];
         places.extend(self.places_of(&report));
@@ -280,8 +280,8 @@ impl Checkpoint {
         })
     }
 
-    /// The files in which array data of these leaves lie that no checksum is over, as far as the
-    /// layout can tell; else that is the checkpoint.
+    /// The files of these leaves whose array data no checksum covers, if the layout knows the
+    /// files; otherwise the checkpoint.
     fn unprotected_files(&self, own: &dyn Fn(usize) -> bool) -> Vec<UnprotectedFile> {
         let reader = self.reader();
         if reader.standing().has_data_checksums {
@@ -298,7 +298,7 @@ impl Checkpoint {
         files.into_iter().map(|(file, bytes)| UnprotectedFile { file, bytes }).collect()
     }
 
-    /// The same of one array, with its bytes.
+    /// The unprotected files of one array, with its bytes.
     fn unprotected(&self, leaf: usize, info: &LeafInfo) -> Vec<(PathBuf, u64)> {
         let whole = || vec![(self.path().to_owned(), info.len_bytes())];
         match self.reader().source(leaf) {
@@ -354,7 +354,7 @@ pub(super) fn refused_note(mut refused: Vec<(&KeyPath, Error)>) -> Option<String
     (!refused.is_empty()).then(|| format!("{leaves}: {}{more}", texts.join("; ")))
 }
 
-/// Where a leaf lies raw.
+/// The extent of a raw leaf.
 fn raw(reader: &dyn Reader, leaf: usize) -> Option<Extent<'_>> {
     match reader.source(leaf) {
         Ok(Source::Raw(extent)) => Some(extent),
@@ -362,8 +362,7 @@ fn raw(reader: &dyn Reader, leaf: usize) -> Option<Extent<'_>> {
     }
 }
 
-/// Memory that checking a leaf takes: what is raw takes none, everything else is decoded piece by
-/// piece.
+/// Memory needed to check a leaf: none for raw leaves; other leaves are decoded in parts.
 fn cost_bytes(reader: &dyn Reader, leaf: usize, info: &LeafInfo) -> u64 {
     let piece =
         band_elements(reader, leaf, info, PIECE_LEN_BYTES).saturating_mul(info.dtype.size_bytes() as u64);
@@ -377,8 +376,8 @@ fn cost_bytes(reader: &dyn Reader, leaf: usize, info: &LeafInfo) -> u64 {
     working.unwrap_or(piece).saturating_add(piece)
 }
 
-/// Whether there is nothing to decode: checksums tell what the bytes are, or a map has them and
-/// nothing tells.
+/// Whether there is nothing to decode: checksums prove the bytes, or a map holds them and no
+/// checksum exists.
 fn is_checked_raw(extent: &Extent<'_>) -> bool {
     extent.checks.is_some() || extent.view().is_ok_and(|view| view.is_some())
 }
@@ -419,7 +418,7 @@ fn stored_len_bytes(reader: &dyn Reader, leaf: usize, info: &LeafInfo) -> u64 {
     }
 }
 
-/// Reads a leaf piece by piece, for what the layout checks of it.
+/// Decodes a leaf in parts, so that the layout's own checks run.
 fn decode(reader: &dyn Reader, leaf: usize, info: &LeafInfo, monitor: &Monitor) -> Result<u64> {
     let (mut buffer, mut read_bytes) = (Vec::new(), 0_u64);
     let mut read = |region: &Region| {

@@ -18,7 +18,7 @@ use crate::formats::{Description, Reader, Rest, Sparse, Standing};
 use crate::reads::Source;
 use crate::tree::{LeafInfo, Node, NodeKind, Tree};
 
-/// Reads leaves of another checkpoint in a tree of its own.
+/// Gives leaves of another checkpoint a tree of their own.
 #[derive(Debug)]
 pub(super) struct View {
     whole: Checkpoint,
@@ -98,9 +98,8 @@ impl Reader for View {
 }
 
 impl Checkpoint {
-    /// The subtree at a printed key path, such as `params/dense`: a checkpoint whose key paths
-    /// begin there. It may be one leaf. The metadata, the step and the notes are those of the
-    /// whole.
+    /// The subtree at a printed key path, such as `params/dense`, as a checkpoint. It may be one
+    /// leaf. Metadata, step and notes stay those of the whole.
     ///
     /// # Errors
     /// `NotFound` with the key paths that come nearest; `InvalidArgument` if the key path prints
@@ -178,7 +177,7 @@ impl Checkpoint {
     }
 }
 
-/// How many of these nodes, in preorder, the first one and everything below it are.
+/// The number of nodes in preorder in the subtree of the first node.
 fn subtree_len(nodes: &[Node]) -> usize {
     let mut open = 1;
     for (at, node) in nodes.iter().enumerate() {

@@ -18,34 +18,34 @@ pub struct DeleteOptions {
     pub also_leased: bool,
 }
 
-/// What became of a step that was to be deleted.
+/// The result for a step to delete.
 #[derive(Debug)]
 pub struct Deletion {
-    /// Its number.
+    /// The number.
     pub step: u64,
-    /// Its name in the folder.
+    /// The name in the folder.
     pub name: String,
-    /// What became of it; an error if it is there as before.
+    /// The result; an error if the step is unchanged.
     pub outcome: Result<Deleted>,
 }
 
-/// What was done with a step.
+/// What happened to a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Deleted {
-    /// It is gone, and with it so many bytes. What is hard-linked takes room until the last link is
-    /// gone.
+    /// The step was removed, with this many bytes. Hard-linked files take room until their last
+    /// link is removed.
     Removed {
-        /// Of its files.
+        /// The bytes of its files.
         bytes: u64,
     },
-    /// It is in another folder.
+    /// The step was moved to another folder.
     Moved {
         /// There.
         to: std::path::PathBuf,
     },
     /// The step has a reader.
     Leased,
-    /// It was not there any more.
+    /// The step did not exist any more.
     Gone,
 }
 
@@ -124,8 +124,8 @@ impl Steps {
     }
 }
 
-/// The name, or with a number behind it if a step of an earlier history has it. With what a copy
-/// that failed has left there the next one goes on.
+/// The name, with a number appended if a step of an earlier history has it. The next copy continues
+/// from the files of a failed copy of this name.
 fn free_name(folder: &Location, name: &str) -> Location {
     let names = (1_u64..).map(|count| if count == 1 { name.to_owned() } else { format!("{name}.{count}") });
     let mut places = names.map(|name| folder.join(name));

@@ -23,7 +23,7 @@ use crate::text::printable;
 /// The target of the events.
 pub const TARGET: &str = "regrow::manager";
 
-/// Where records go.
+/// The target of the records.
 #[derive(Debug, Clone)]
 pub(super) struct EventLog {
     file: Option<PathBuf>,
@@ -67,7 +67,7 @@ impl EventLog {
     }
 }
 
-/// One write at the end of the file: lines of several processes do not mix.
+/// Appends with one write, so that lines of several processes do not mix.
 #[expect(clippy::disallowed_types, reason = "a log is a local file, and no part of a checkpoint")]
 fn append(file: &Path, line: &[u8]) -> std::io::Result<()> {
     let mut opened = std::fs::File::options().append(true).create(true).open(file)?;

@@ -26,9 +26,9 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// A save that has begun.
 pub struct Begun {
-    /// Where the step will be.
+    /// The path of the new step.
     pub path: PathBuf,
-    /// For how long the caller was blocked.
+    /// How long the caller was blocked.
     pub blocked_seconds: f64,
     /// Waits for the end of the save.
     pub end: Box<dyn FnOnce() -> Result<SaveReport> + Send>,
@@ -40,7 +40,7 @@ impl fmt::Debug for Begun {
     }
 }
 
-/// What the records say of a save.
+/// The content of the records for one save.
 #[derive(Debug)]
 pub(super) struct About {
     pub step: u64,
@@ -48,7 +48,7 @@ pub(super) struct About {
     pub is_preempted: bool,
 }
 
-/// The save of a step. It ends when older steps that no policy keeps are deleted.
+/// The save of a step. It ends after the deletion of older steps that no policy keeps.
 #[derive(Debug, Clone)]
 pub struct Followed {
     saved: Arc<Saved>,
@@ -82,7 +82,7 @@ struct Shared {
     steps: Steps,
     tidy: TidyOptions,
     hooks: Hooks,
-    /// Of the process that writes; `None` in a process that only saves its shards.
+    /// The lock of the writing process; `None` in a process that only saves its shards.
     lock: Option<Arc<RunLock>>,
     log: EventLog,
     state: Mutex<State>,
@@ -100,7 +100,7 @@ struct State {
 }
 
 impl Follower {
-    /// Of saves to a folder. Without the lock it only waits for the saves.
+    /// Follows saves to a folder. Without the lock it only waits for the saves.
     pub(super) fn new(
         steps: Steps,
         tidy: TidyOptions,

@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::formats::orbax::history::StepRecord;
 use crate::store::local::folders::random_name;
 
-/// What a manager knows of its steps without a look at the storage. A job shares it as JSON.
+/// The manager's knowledge of its steps, without access to the storage. A job shares it as JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct History {
     /// The record of the current history.
@@ -28,7 +28,7 @@ pub struct History {
 }
 
 impl History {
-    /// Of the steps in a folder; a new run where no step has a record.
+    /// The history of the steps in a folder; a new run if no step has a record.
     ///
     /// # Errors
     /// Errors of the system of its random numbers.
@@ -43,17 +43,17 @@ impl History {
         Ok(Self { record, steps })
     }
 
-    /// Whether the step is part of the current history: there, or being saved.
+    /// Whether the step is saved or being saved in the current history.
     pub fn knows(&self, step: u64) -> bool {
         self.steps.get(&step).is_some_and(|record| self.has(step, record.as_ref()))
     }
 
-    /// Whether the step is there or being saved, in any history.
+    /// Whether the step is saved or being saved in any history.
     pub fn is_taken(&self, step: u64) -> bool {
         self.steps.contains_key(&step)
     }
 
-    /// The newest step of the current history beside this one.
+    /// The newest step of the current history other than this one.
     pub fn latest_but(&self, step: u64) -> Option<u64> {
         self.current().rev().find(|number| *number != step)
     }
@@ -106,8 +106,8 @@ impl History {
         self.steps.retain(|number, _| *number <= step);
     }
 
-    /// A new history begins after a step of an earlier one, or from nothing. `turns` and `left` are
-    /// those of the earlier one.
+    /// Begins a new history after a step of an earlier one, or from nothing. `turns` and `left`
+    /// belong to the earlier history.
     fn go_back(&mut self, turns: BTreeMap<u64, u64>, mut left: BTreeMap<u64, u64>, to: Option<u64>) {
         let run = self.record.run.clone();
         let own = |record: &Option<StepRecord>| {
@@ -129,7 +129,7 @@ impl History {
         self.record = StepRecord { run, turn: last_turn.saturating_add(1), from, left };
     }
 
-    /// The steps of the current history among those that were listed, by number.
+    /// The listed steps of the current history, by number.
     pub fn of_list(&self, list: &StepList) -> Vec<u64> {
         let is_current = |step: &&Step| self.has(step.number, step.record.as_ref());
         list.steps.iter().filter(is_current).map(|step| step.number).collect()
@@ -151,7 +151,7 @@ fn turns_of(record: &StepRecord) -> BTreeMap<u64, u64> {
     record.from.iter().map(|(turn, last)| (*turn, *last)).chain([(record.turn, u64::MAX)]).collect()
 }
 
-/// The same up to a step.
+/// The turns up to a step.
 fn until(turns: BTreeMap<u64, u64>, to: Option<u64>) -> BTreeMap<u64, u64> {
     let until = |to| turns.into_iter().map(|(turn, last)| (turn, u64::min(last, to))).collect();
     to.map(until).unwrap_or_default()

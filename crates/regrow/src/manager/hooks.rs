@@ -28,8 +28,8 @@ type WhileWaiting = dyn Fn() -> Result<()> + Send + Sync;
 pub struct Hooks {
     /// Whether to save a step that the policy does not save. In a job rank 0 calls it.
     pub also_saves: Option<Arc<AlsoSaves>>,
-    /// The steps to keep beside those of the policy. Called after a step is committed, on the
-    /// thread that deletes.
+    /// The steps to keep in addition to the policy. Called after a step is committed, on the thread
+    /// that deletes.
     pub also_keeps: Option<Arc<AlsoKeeps>>,
     /// Receives each record of the event log, and whether it is a warning, in the place of the
     /// crate `log`.

@@ -32,7 +32,7 @@ pub enum Keep {
     Best(Best),
     /// Steps that this divides.
     EverySteps(u64),
-    /// Of the steps around each multiple of this, the one that is nearest; the newest of equals.
+    /// For each multiple of this number, the nearest step; the newest of equally near steps.
     ClosestSteps(u64),
     /// The first step, and each that was saved at least so many seconds after the last one that is
     /// kept.
@@ -41,10 +41,10 @@ pub enum Keep {
     LatestSeconds(f64),
     /// These.
     Steps(BTreeSet<u64>),
-    /// What the caller's function says.
+    /// The choice of the caller's function.
     #[serde(skip)]
     If(KeepIf),
-    /// What one of these keeps; nothing if there are none.
+    /// Every step that one of these keeps; no step if the list is empty.
     Any(Vec<Keep>),
 }
 
@@ -52,11 +52,11 @@ pub enum Keep {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Best {
-    /// Its name; of metrics in objects, the names down to it with slashes between them.
+    /// The name; for metrics in objects, the path of names with slashes between them.
     pub metric: String,
     /// Which value is best.
     pub mode: BestMode,
-    /// How many are kept. Steps that do not have the metric are kept too.
+    /// The number of steps to keep. Steps without the metric are kept too.
     #[serde(default = "one")]
     pub count: usize,
 }
@@ -92,20 +92,20 @@ impl fmt::Debug for KeepIf {
     }
 }
 
-/// What a policy looks at.
+/// The facts that a policy decides by.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StepFacts {
-    /// Its number.
+    /// The number.
     pub number: u64,
     /// When it was saved, in seconds since 1970.
     pub seconds: Option<f64>,
-    /// Its metrics.
+    /// The metrics.
     pub metrics: Map<String, Value>,
     /// Whether the step has a reader.
     pub is_leased: bool,
-    /// Whether it is known to be damaged.
+    /// Whether the step is known to be damaged.
     pub is_damaged: bool,
-    /// Whether another program has saved it, or it is of an abandoned history.
+    /// Whether another program saved the step, or it belongs to an abandoned history.
     pub is_other: bool,
 }
 
@@ -116,7 +116,7 @@ impl StepFacts {
         find(&self.metrics, name).and_then(number).filter(|value| !value.is_nan())
     }
 
-    /// Whether a policy ranks it.
+    /// Whether a policy ranks the step.
     fn is_ranked(&self) -> bool {
         !self.is_damaged && !self.is_other
     }
@@ -170,7 +170,8 @@ pub fn best<'a>(
     ranked.first().copied()
 }
 
-/// Leaves those that have the metric, the best first, the newest of equals.
+/// Drops steps without the metric, and sorts the others: the best first, the newest of equals
+/// first.
 fn rank(steps: &mut Vec<&StepFacts>, metric: &str, mode: BestMode) {
     steps.retain(|step| step.metric(metric).is_some());
     steps.sort_by(|a, b| {
@@ -208,7 +209,7 @@ pub fn check_metric(metric: &str, metrics: &Map<String, Value>) -> Result<()> {
         )))
 }
 
-/// How many letters have to be put in, left out or replaced to make one name of another.
+/// The number of letters to insert, delete or replace to turn one name into the other.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -223,8 +224,8 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// Which multiple of an interval a step is nearest to, and how far it is from that. In the middle
-/// the even one counts, as for Orbax' `EveryNStepsClosest`.
+/// The multiple of an interval that is nearest to a step, and its distance. In the middle the even
+/// multiple counts, as in Orbax' `EveryNStepsClosest`.
 fn nearest_multiple(step: u64, interval: u64) -> (u64, u64) {
     let (below, rest) = (step / interval, step % interval);
     let to_next = interval - rest;

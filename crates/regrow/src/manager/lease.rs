@@ -15,17 +15,18 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::store::local::folders::random_name;
 
-/// Where leases are, and where deletions announce themselves.
+/// The folder of leases and of announced deletions.
 const LEASES: &str = "leases/";
 const DELETIONS: &str = "deleting/";
 
-/// How long a lease holds without a renewal.
+/// How long a lease is valid without a renewal.
 const HOLDS: Duration = Duration::from_secs(5 * 60);
 
-/// How long an announcement counts. A deletion takes less time; after a killed one it has no owner.
+/// How long an announcement is valid. A deletion takes less time, and a killed deletion removes
+/// none.
 const ANNOUNCED_FOR_SECONDS: f64 = 10.0 * 60.0;
 
-/// What a lease says.
+/// The content of a lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Record {
     step: u64,
@@ -35,7 +36,7 @@ struct Record {
     holder: Holder,
 }
 
-/// What a deletion says.
+/// The content of an announced deletion.
 #[derive(Debug, Serialize, Deserialize)]
 struct Announcement {
     since: f64,
@@ -166,7 +167,7 @@ pub(super) struct Announced<'a> {
 }
 
 impl<'a> Announced<'a> {
-    /// Of the step with this name.
+    /// Announces the deletion of the step with this name.
     ///
     /// # Errors
     /// Errors of the storage.

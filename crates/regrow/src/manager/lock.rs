@@ -26,7 +26,7 @@ use crate::store::local::folders::random_name;
 const LOCK: &str = "writer.lock";
 const LEASE: &str = "writer.json";
 
-/// How long a lease holds without a renewal.
+/// How long a lease is valid without a renewal.
 const HOLDS: Duration = Duration::from_secs(2 * 60);
 
 /// The right to write to a folder of steps, until it is dropped.
@@ -35,7 +35,7 @@ pub struct WriterLock {
 }
 
 enum Held {
-    /// By the system, which needs nothing but that the value lives.
+    /// A lock of the system, which lasts as long as this value.
     System {
         _lock: Box<dyn Send + Sync>,
     },
@@ -122,7 +122,7 @@ fn refused(root: &Location, holder: Option<&str>) -> Error {
         .help(format!("{help}; if that process is dead for sure, wait two minutes, or remove {lease}"))
 }
 
-/// What the lease says.
+/// The content of the lease.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Record {
     nonce: String,
@@ -138,7 +138,7 @@ impl Record {
         Self { nonce: nonce.to_owned(), until, holder: Holder::own() }
     }
 
-    /// Whether the process that wrote it may still write: not after its time, and not if it ran on
+    /// Whether the writer may still be alive: not after the lease has expired, and not if it ran on
     /// this machine and has ended.
     fn may_live(&self) -> bool {
         self.until >= records::now() && !self.holder.is_dead()

@@ -91,7 +91,7 @@ impl fmt::Display for StepName {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepNames {
     written: StepName,
-    /// In the order in which they count; the one that is written is among them.
+    /// The forms to read, in order of precedence, including the form to write.
     read: Vec<StepName>,
     /// Steps whose names have no form, by name.
     given: BTreeMap<String, u64>,
@@ -104,12 +104,12 @@ impl Default for StepNames {
 }
 
 impl StepNames {
-    /// One form, read and written.
+    /// One form for reading and writing.
     pub fn one(form: StepName) -> Self {
         Self { written: form.clone(), read: vec![form], given: BTreeMap::new() }
     }
 
-    /// One form to write, and others that are read beside it.
+    /// One form for writing, and more forms for reading.
     pub fn composite(written: StepName, others: impl IntoIterator<Item = StepName>) -> Self {
         let mut read = vec![written.clone()];
         for form in others {

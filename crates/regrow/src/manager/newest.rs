@@ -11,18 +11,18 @@ const LISTS_MAX: usize = 20;
 /// A newer step that could not be restored.
 #[derive(Debug)]
 pub struct PassedOver {
-    /// Its number.
+    /// The number.
     pub step: u64,
     /// Why.
     pub error: Error,
 }
 
-/// What was restored.
+/// The restored step.
 #[derive(Debug)]
 pub struct Restored<T> {
     /// From which step.
     pub step: Step,
-    /// What it held.
+    /// The value of the step.
     pub value: T,
     /// Newer steps that could not be, the newest first.
     pub passed_over: Vec<PassedOver>,
@@ -48,10 +48,9 @@ impl Steps {
         )
     }
 
-    /// What `attempt` makes of the newest of the steps that `list` gives, which are sorted. Its
-    /// inner error is one for which an older step may be taken. A writer may have deleted them all
-    /// before a slow reader came to them: it does so when there are newer ones, so `list` is asked
-    /// again.
+    /// Runs `attempt` on the newest of the sorted steps from `list`, and on an older step after an
+    /// inner error. If a writer has deleted all listed steps, newer steps exist, so `list` is
+    /// called again.
     ///
     /// # Errors
     /// The errors of [`restore_newest`](Self::restore_newest).
@@ -114,9 +113,9 @@ impl Steps {
         }
     }
 
-    /// Whether an error is the step's own fault, so that an older step may do: the step is damaged,
-    /// or was deleted in between. For a missing part, the caller may have asked for too much: then
-    /// the whole step is read once more.
+    /// Whether the step itself causes the error, so that an older step may work: the step is
+    /// damaged, or was deleted. If a part is missing, the caller may have asked for too much, so
+    /// the whole step is read again.
     ///
     /// # Errors
     /// Errors of the storage.

@@ -15,14 +15,14 @@ use crate::engine::SaveOptions;
 /// How a manager saves, and which steps it keeps.
 #[derive(Debug, Clone)]
 pub struct ManagerOptions {
-    /// How steps are named; as those in the folder, if `None`.
+    /// The names of steps; the form of the existing names if `None`.
     pub names: Option<StepNames>,
     /// When to save.
     pub save_when: SaveWhen,
     /// Which steps to keep, and the other work after a save.
     pub tidy: TidyOptions,
-    /// How to save, and with which processes: every process of [`SaveOptions::job`] makes the
-    /// manager and calls the same. Overwriting, the base and metadata are for each save to say.
+    /// How to save, and in which job: every process of [`SaveOptions::job`] makes the manager and
+    /// makes the same calls. Overwriting, base and metadata are options of each save.
     pub save: SaveOptions,
     /// Hard-link data files that did not change since the step before.
     pub reuse: bool,
@@ -31,7 +31,7 @@ pub struct ManagerOptions {
     /// When it is set, in any process, the next step is saved in any case, and
     /// [`save`](super::Manager::save) returns when it is committed.
     pub preemption: Option<Preemption>,
-    /// How long that save may take before it is an error.
+    /// How long this save may take before it returns an error.
     pub grace: Duration,
     /// A local file to which each save, restore and deletion adds a line of JSON.
     pub log: Option<PathBuf>,
@@ -59,10 +59,10 @@ impl Default for ManagerOptions {
     }
 }
 
-/// What the caller says of one save.
+/// The options of one save.
 #[derive(Debug, Clone, Default)]
 pub struct SaveStep {
-    /// What the best step is chosen by.
+    /// Metrics, for choosing the best steps.
     pub metrics: Map<String, Value>,
     /// The user's own metadata.
     pub metadata: Map<String, Value>,
@@ -70,6 +70,6 @@ pub struct SaveStep {
     pub is_preempted: bool,
     /// Save in any case.
     pub force: bool,
-    /// Save it also if it is there already.
+    /// Replace the step if it exists.
     pub overwrite: bool,
 }

@@ -18,14 +18,14 @@ const NAME: &str = "latest.json";
 /// at once.
 const LISTED_AT_ONCE: usize = 1000;
 
-/// What the file says.
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pointer {
     /// The newest step.
     pub step: u64,
-    /// Its name in the folder.
+    /// The name in the folder.
     pub name: String,
-    /// How many steps there were.
+    /// The number of steps at that time.
     pub step_count: usize,
     /// The turn of the current history, if its newest step has a record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -33,7 +33,7 @@ pub(super) struct Pointer {
 }
 
 impl Pointer {
-    /// What the pointer of a folder says; `None` if there is none.
+    /// Reads the pointer of a folder; `None` if there is none.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -57,7 +57,7 @@ impl Pointer {
         records::remove(root, NAME)
     }
 
-    /// Whether it spares a list that would take several requests.
+    /// Whether the pointer avoids a list that takes several requests.
     pub(super) fn spares_a_list(&self, root: &Location) -> bool {
         root.commits_by_marker() && self.step_count >= LISTED_AT_ONCE
     }

@@ -33,8 +33,8 @@ impl Preemption {
         Self(Arc::new(Flag { is_agreed: true, ..Flag::default() }))
     }
 
-    /// One that SIGTERM sets, from now on and as long as the program runs. A second SIGTERM ends
-    /// the program, as one would without this.
+    /// A flag that SIGTERM sets, for as long as the program runs. A second SIGTERM ends the program
+    /// as usual.
     ///
     /// # Errors
     /// Errors of the system.
@@ -54,7 +54,7 @@ impl Preemption {
         self.is_set();
     }
 
-    /// Whether it is set.
+    /// Whether the flag is set.
     pub fn is_set(&self) -> bool {
         let is_set = self.0.is_set.load(Ordering::Acquire);
         if is_set {
@@ -63,12 +63,12 @@ impl Preemption {
         is_set
     }
 
-    /// Whether the processes of a job have to ask each other for it.
+    /// Whether the processes of a job must ask each other for the flag.
     pub(super) fn is_asked(&self) -> bool {
         !self.0.is_agreed
     }
 
-    /// What is left of a time that began when the flag was first seen to be set.
+    /// The rest of the time that began when the flag was first seen set.
     pub(super) fn left_of(&self, grace: Duration) -> Duration {
         self.0.since.get().map_or(grace, |since| grace.saturating_sub(since.elapsed()))
     }

@@ -10,13 +10,13 @@ use crate::location::Location;
 use crate::store::StoreExt;
 use crate::system::{has_ended, host_name};
 
-/// Where they are, below the folder of steps.
+/// The folder of records, below the folder of steps.
 pub(super) const FOLDER: &str = ".regrow";
 
 /// Longest that is read.
 const LEN_MAX_BYTES: u64 = 64 << 10;
 
-/// What a file says; `None` if there is none, or one that says something else.
+/// The content of a record; `None` if the file is missing, or has other content.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -50,7 +50,7 @@ pub(super) fn create(root: &Location, name: &str, value: &impl Serialize) -> Res
     root.join(FOLDER).store().put_if_absent(name.as_bytes(), text_of(value)?.into())
 }
 
-/// Removes a file, if it is there.
+/// Removes a record if it exists.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -75,7 +75,7 @@ pub(super) fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// Who has written a file.
+/// The writer of a record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Holder {
     /// Host and process, for a person.
@@ -92,8 +92,8 @@ impl Holder {
         Self { holder: format!("{host}:{}", std::process::id()), machine: own_machine() }
     }
 
-    /// Whether it is a process of this machine, and has ended. Hosts may have the same name, and
-    /// containers the same numbers of processes: what is not known for sure lives.
+    /// Whether the writer is a process of this machine that has ended. Hosts may share a name, and
+    /// containers may share process numbers, so an unsure case counts as alive.
     pub(super) fn is_dead(&self) -> bool {
         if self.machine.is_empty() || self.machine != own_machine() {
             return false;

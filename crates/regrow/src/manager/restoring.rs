@@ -75,7 +75,7 @@ impl Manager {
         })
     }
 
-    /// The same of this step.
+    /// Like `restore_items`, for this step.
     ///
     /// # Errors
     /// The errors of [`restore_step`](Self::restore_step); `NotFound` for an item that is not
@@ -136,7 +136,7 @@ pub fn refuse_lost_items(checkpoint: &Checkpoint) -> Result<()> {
     }
 }
 
-/// What `restore` takes of a step that is one version from the first item to the last.
+/// Calls `restore`, and ensures that all items are of one version of the step.
 fn of_version<T>(step: &Step, restore: &mut impl FnMut(&Checkpoint) -> Result<T>) -> Result<T> {
     Retries::until_unreplaced(|| restore(&open(&step.location)?))
 }

@@ -16,7 +16,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// Why a process could not restore a step, on its way to the others.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Refusal {
-    /// Whether it is the step's own fault. What no other step would spare goes first.
+    /// Whether the step itself causes the error. Errors of other causes sort first, because no
+    /// other step would avoid them.
     is_fault: bool,
     kind: String,
     what: String,
@@ -103,7 +104,7 @@ impl TrainingRun {
         }
     }
 
-    /// What follows a restore.
+    /// Updates the state after a restore.
     fn restored<P>(&self, restored: &Restored<P>, began: Instant) -> Result<()> {
         let Restored { step, passed_over, .. } = restored;
         self.turn_to(step.number);
@@ -120,7 +121,7 @@ impl TrainingRun {
     }
 }
 
-/// Whether an error says that the step itself is damaged, and is not only gone or replaced.
+/// Whether an error means that the step is damaged, not only removed or replaced.
 fn is_damage(error: &Error, is_fault: bool) -> bool {
     use ErrorKind::{Corrupt, NotACheckpoint, NotFound};
     matches!(error.kind(), Corrupt | NotACheckpoint) || is_fault && error.kind() == NotFound

@@ -46,7 +46,7 @@ pub struct TrainingRun {
     lock: Option<Arc<RunLock>>,
     /// Keeps the step that [`wait_for_new`](Self::wait_for_new) has given last.
     pub(super) lease: Mutex<Option<Lease>>,
-    /// One save or deletion at a time.
+    /// Allows one save or deletion at a time.
     writing: Mutex<()>,
     is_closed: AtomicBool,
 }
@@ -59,7 +59,7 @@ struct State {
     has_saved_preempted: bool,
 }
 
-/// What is to be done with a step, as all processes hear it.
+/// The decision about a step, shared by all processes.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Asked {
     wants: bool,
@@ -69,7 +69,7 @@ struct Asked {
 /// A step that is to be saved now.
 #[derive(Debug)]
 pub struct DueStep {
-    /// Its number.
+    /// The number.
     pub number: u64,
     /// The record that belongs into its metadata, as [`STEP_RECORD`](super::STEP_RECORD).
     pub record: StepRecord,
@@ -81,7 +81,7 @@ pub struct DueStep {
 }
 
 impl TrainingRun {
-    /// Of the steps in a folder, which is made when the first is saved.
+    /// Manages the steps in a folder. The first save makes the folder.
     ///
     /// # Errors
     /// `AlreadyExists` if another writer has the folder; `InvalidArgument` for a path that is no
@@ -128,9 +128,9 @@ impl TrainingRun {
         &self.steps
     }
 
-    /// Whether [`begin`](Self::begin) would begin this step. Looks at nothing but memory. In a job
-    /// whose processes might come to different answers (a clock, a function, a signal) rank 0
-    /// decides, and all have to ask.
+    /// Whether [`begin`](Self::begin) would begin this step. Does no I/O. If processes of a job
+    /// might decide differently (a clock, a function, a signal), rank 0 decides, and all processes
+    /// must call this.
     ///
     /// # Errors
     /// In a job, that another process has gone; that of a hook.
@@ -297,7 +297,7 @@ impl TrainingRun {
         self.follower.pending()
     }
 
-    /// Whether a save runs, or the work that follows it.
+    /// Whether a save or its follow-up work is running.
     pub fn is_busy(&self) -> bool {
         !self.pending().is_empty()
     }
@@ -385,8 +385,8 @@ impl TrainingRun {
         self.together.of_rank_0("manager-steps", || self.steps.numbers())
     }
 
-    /// The newest committed step of the current history: after the restore of an older step, of
-    /// that one's.
+    /// The newest committed step of the current history; after a restore of an older step, of the
+    /// older step's history.
     ///
     /// # Errors
     /// The errors of [`numbers`](Self::numbers).
@@ -424,7 +424,7 @@ impl TrainingRun {
         })
     }
 
-    /// The committed steps of the current history. One that only reads goes by the records of the
+    /// The committed steps of the current history. A read-only manager uses the records of the
     /// steps.
     pub(super) fn current_of(&self, list: &StepList) -> Vec<u64> {
         match self.options.read_only {
@@ -440,7 +440,7 @@ impl TrainingRun {
         self.follower.is_good(step);
     }
 
-    /// Waits for all saves, and gives the folder up. What is written later is refused.
+    /// Waits for all saves, and releases the folder. Later saves are refused.
     pub fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.follower.end();
@@ -465,8 +465,8 @@ impl TrainingRun {
         Ok(())
     }
 
-    /// Before something is written: errs if an earlier save has failed, or another writer has the
-    /// folder. In a job all hear of it here, whichever of them has waited for it longer.
+    /// Before a write: errs if an earlier save has failed, or another writer has the folder. In a
+    /// job all processes return the error.
     fn settle(&self, own: Result<()>, check: impl FnOnce() -> Result<()>) -> Result<()> {
         if self.together.has_others() {
             self.follower.wait()?;

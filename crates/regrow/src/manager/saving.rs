@@ -24,7 +24,7 @@ use crate::tree::{Leaf, Pytree, Tree};
 /// The item that a state is saved as: Orbax' manager has the same.
 pub const DEFAULT_ITEM: &str = "default";
 
-/// How long to wait for an earlier save before looking again.
+/// How long to wait for an earlier save before the next look.
 const LOOK_EVERY: Duration = Duration::from_secs(3600);
 
 /// Saves and restores the steps in one folder, which it alone writes to.
@@ -55,7 +55,7 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Of the steps in a folder, which is made when the first is saved.
+    /// Manages the steps in a folder. The first save makes the folder.
     ///
     /// # Errors
     /// The errors of [`TrainingRun::new`].

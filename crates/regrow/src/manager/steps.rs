@@ -26,7 +26,7 @@ use crate::location::{Location, StepFolder, ToLocation};
 use crate::storage::{Found, Stock, UNCOMMITTED_MARK};
 use crate::threads::map_ordered;
 
-/// How often a folder is listed if all of its steps disappear in between.
+/// How many times a folder is listed if all its steps disappear in between.
 const LOOKS_MAX: usize = 16;
 
 /// Steps that are looked at at once: on a disk they wait for a little, in a bucket for a network.
@@ -36,7 +36,7 @@ const BUCKET_THREADS: usize = 32;
 /// The item in which Orbax keeps metrics, and the file in it.
 const METRICS_ITEM: &str = "metrics";
 
-/// A folder of steps. Cheap to clone; it keeps nothing of what it sees.
+/// A folder of steps. Cheap to clone; it caches nothing.
 #[derive(Debug, Clone)]
 pub struct Steps {
     root: Location,
@@ -47,27 +47,27 @@ pub struct Steps {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Step {
-    /// Its number.
+    /// The number.
     pub number: u64,
-    /// Its name in the folder.
+    /// The name in the folder.
     pub name: String,
-    /// Where it is.
+    /// The location.
     pub location: Location,
     /// When it was committed, in seconds since 1970, if known.
     pub seconds: Option<f64>,
-    /// What the save took from its beginning to its commit, in seconds, where both were recorded.
+    /// The seconds from the beginning of the save to its commit, if both times were recorded.
     pub save_seconds: Option<f64>,
     /// The metrics that were saved with it.
     pub metrics: Map<String, Value>,
     /// The user's own metadata.
     pub custom_metadata: Map<String, Value>,
-    /// What the manager that has saved it recorded; `None` for a step of another program.
+    /// The record of the manager that saved the step; `None` for a step of another program.
     pub record: Option<StepRecord>,
-    /// Whether a document or an item that it lists is missing. Its data is not read for that.
+    /// Whether a document or a listed item is missing. The data is not read for this.
     pub is_damaged: bool,
 }
 
-/// What is in a folder of steps.
+/// The content of a folder of steps.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct StepList {
@@ -75,14 +75,14 @@ pub struct StepList {
     pub steps: Vec<Step>,
     /// Names of saves that are under way, or never ended.
     pub unfinished: Vec<String>,
-    /// What is called like a step, and is none.
+    /// Folders that are named like steps but are none.
     pub notes: Vec<String>,
     /// The record of the current history, if any step has one.
     record: Option<StepRecord>,
 }
 
 impl StepList {
-    /// What a policy looks at. With `adopt` the steps of other programs count as those of the run.
+    /// The facts for a policy. With `adopt` the steps of other programs count as steps of the run.
     pub fn facts(&self, leased: &[u64], damaged: &BTreeSet<u64>, adopt: bool) -> Vec<StepFacts> {
         let is_own = |record: &StepRecord| self.record.as_ref().is_some_and(|current| current.is_own(record));
         let facts = |step: &Step| StepFacts {
@@ -96,7 +96,7 @@ impl StepList {
         self.steps.iter().map(facts).collect()
     }
 
-    /// Whether a step is of the current history.
+    /// Whether a step belongs to the current history.
     pub fn is_current(&self, step: &Step) -> bool {
         self.record.as_ref().is_none_or(|record| record.has(step.number, step.record.as_ref()))
     }
@@ -111,7 +111,7 @@ impl StepList {
         self.steps.iter().filter(|step| !self.is_current(step))
     }
 
-    /// Whether a run that was at this step has gone back to an older one since.
+    /// Whether the run has gone back from this step to an older one.
     pub(super) fn has_left(&self, number: u64) -> bool {
         let is_current = self.current().any(|step| step.number == number);
         let has_gone_back = |record: &StepRecord| {
@@ -123,8 +123,8 @@ impl StepList {
 }
 
 impl Steps {
-    /// The steps in a folder, which need not be there yet; their names have these forms, or if
-    /// `None` those that the names in the folder have now.
+    /// The steps in a folder, which may not exist yet. `None` stands for the forms of the existing
+    /// names.
     ///
     /// # Errors
     /// `InvalidArgument` if the path is a file or a checkpoint by itself; errors of the storage.
@@ -157,18 +157,17 @@ impl Steps {
         &self.names
     }
 
-    /// Whether an empty folder has the name of this step: that is no step, and a save takes its
-    /// place.
+    /// Whether an empty folder has the name of this step. It is no step, and a save replaces it.
     pub fn is_empty_folder(&self, step: u64) -> bool {
         self.place(step).entries().is_ok_and(|entries| entries.is_empty())
     }
 
-    /// Where a new step of this number goes.
+    /// The location of a new step with this number.
     pub fn place(&self, step: u64) -> Location {
         self.root.join(self.names.format(step))
     }
 
-    /// What is there. Each step is looked at: a small file of it is read.
+    /// Lists the folder. Reads a small file of each step.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -197,7 +196,7 @@ impl Steps {
         }
     }
 
-    /// What these folders are, and whether any of them may be gone by now.
+    /// The list of these folders, and whether any of them may have been removed since.
     fn list_of(&self, names: Vec<String>) -> Result<(StepList, bool)> {
         let mut list = StepList::default();
         let mut may_have_gone = false;
@@ -374,7 +373,7 @@ impl Steps {
         step.location.storage().stock(step.location.path())
     }
 
-    /// What a folder of this name is.
+    /// Looks at a folder of this name.
     fn look_at(&self, number: u64, name: &str) -> Result<Looked> {
         let location = self.root.join(name);
         match Retries::until_unreplaced(|| self.look_into(number, name, &location)) {
@@ -399,7 +398,7 @@ impl Steps {
         if standing.is_replaced() { Err(standing.was_replaced()) } else { looked }
     }
 
-    /// What the files of a step say, which are read at `reading`.
+    /// Reads the documents of a step from `reading`.
     fn read(&self, number: u64, name: &str, location: &Location, reading: &Location) -> Result<Looked> {
         let is_bucket = location.commits_by_marker();
         let about = match read_json(&reading.join(CHECKPOINT_METADATA_FILE))? {
@@ -442,7 +441,7 @@ impl Steps {
     }
 }
 
-/// What a folder with the name of a step is.
+/// The state of a folder with the name of a step.
 enum Looked {
     Committed(Box<Step>),
     Unfinished,
@@ -466,7 +465,7 @@ fn read_json(file: &Location) -> Result<Option<Vec<u8>>> {
     file.read_document("a metadata file", Language::Json, JSON_LEN_MAX_BYTES)
 }
 
-/// Whether the marker and the folders of the items are there: one look at each.
+/// Whether the marker and the folders of the items exist, with one look at each.
 fn is_complete(step: &Location, handlers: &ItemHandlers) -> bool {
     let items = match handlers {
         ItemHandlers::Many(items) => items.as_slice(),
@@ -475,7 +474,8 @@ fn is_complete(step: &Location, handlers: &ItemHandlers) -> bool {
     step.join(COMMIT_SUCCESS_FILE).is_file() && items.iter().all(|(name, _)| step.join(name).is_folder())
 }
 
-/// Whether the step may have an item of metrics: if its items are listed, only if the list has it.
+/// Whether the step may have an item of metrics; if its items are listed, only if the list has this
+/// item.
 fn lists_metrics(handlers: &ItemHandlers) -> bool {
     match handlers {
         ItemHandlers::None => true,
@@ -484,7 +484,7 @@ fn lists_metrics(handlers: &ItemHandlers) -> bool {
     }
 }
 
-/// The metrics that Orbax keeps in an item of their own. What is no JSON object says nothing.
+/// The metrics that Orbax stores as an item. A value that is no JSON object counts as no metrics.
 fn metrics_item(step: &Location) -> Result<Map<String, Value>> {
     let file = step.join(METRICS_ITEM).join(METRICS_ITEM);
     let Some(bytes) = read_json(&file)? else { return Ok(Map::new()) };

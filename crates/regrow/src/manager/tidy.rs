@@ -11,13 +11,13 @@ use super::steps::Steps;
 use crate::engine::{RemoveOptions, remove, verify};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How the name of what an interrupted copy has left ends.
+/// The suffix of the files of an interrupted copy.
 const COPY_MARK: &str = "-copy";
 
 /// What to do after a save.
 #[derive(Debug, Clone, Default)]
 pub struct TidyOptions {
-    /// What to keep.
+    /// The steps to keep.
     pub keep: Keep,
     /// Count and delete also steps that other programs have saved: those without a record of the
     /// run.
@@ -30,20 +30,19 @@ pub struct TidyOptions {
     pub delete: DeleteOptions,
 }
 
-/// What was done after a save.
+/// The work done after a save.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Tidied {
     /// Steps that went, or that were to go and could not.
     pub deletions: Vec<Deletion>,
-    /// Whether the new step was read again, and found to be whole.
+    /// Whether the new step was read again and is whole.
     pub is_verified: bool,
 }
 
 impl Steps {
-    /// Does what follows the save of a step, which has been committed. Nothing, if the step is not
-    /// there any more: where saves are faster than what follows them, newer ones may have cost it
-    /// its place.
+    /// Does the work after the commit of a step. Does nothing if the step is gone: if saves are
+    /// faster than this work, newer steps may have replaced it.
     ///
     /// # Errors
     /// `Corrupt` if the step is not what was saved, and then nothing is deleted; errors of the
@@ -81,10 +80,9 @@ impl Steps {
         Ok(Tidied { deletions, is_verified: options.verify })
     }
 
-    /// Brings the files beside the steps in line with them, when a writer starts: the pointer,
-    /// announcements of deletions that no longer run, and temporary files of killed saves and
-    /// deletions. Files that a process may still be writing stay, and so do files that an
-    /// interrupted copy can use.
+    /// Updates the records beside the steps when a writer starts: the pointer, announcements of
+    /// ended deletions, and temporary files of killed saves and deletions. Files that a process may
+    /// still be writing stay, and so do files that an interrupted copy can use.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -99,8 +97,8 @@ impl Steps {
         self.point(&if has_named { self.list()? } else { list })
     }
 
-    /// Removes what a save or a deletion has left; true if that was the step itself, which has its
-    /// name again.
+    /// Removes temporary files of a save or deletion. Returns true if they were the step itself,
+    /// which gets its name again.
     fn sweep(&self, unfinished: &str) -> Result<bool> {
         if unfinished.ends_with(COPY_MARK) {
             return Ok(false);

@@ -25,7 +25,7 @@ impl Together {
         Self { job: job.filter(|job| job.has_others()).cloned(), root: root.clone() }
     }
 
-    /// Whether there are other processes.
+    /// Whether the job has other processes.
     pub(super) fn has_others(&self) -> bool {
         self.job.is_some()
     }
@@ -47,7 +47,7 @@ impl Together {
         Ok(own)
     }
 
-    /// What `look` finds on rank 0, in every process.
+    /// Runs `look` on rank 0, and returns its result in every process.
     ///
     /// # Errors
     /// Errors of `look`, in every process.

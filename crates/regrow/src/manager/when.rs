@@ -22,14 +22,14 @@ pub enum SaveWhen {
     /// So many seconds after the last save, and never while one is running; at once where nothing
     /// was saved before.
     AfterSeconds(f64),
-    /// Where there is no step yet.
+    /// If no step exists yet.
     First,
     /// When the program is asked to end.
     Preempted,
-    /// What the caller's function says.
+    /// The decision of the caller's function.
     #[serde(skip)]
     If(SaveIf),
-    /// One of these at least; never if there are none.
+    /// If at least one of these applies; never if the list is empty.
     Any(Vec<SaveWhen>),
     /// All of these; always if there are none.
     All(Vec<SaveWhen>),
@@ -58,7 +58,7 @@ impl fmt::Debug for SaveIf {
 pub struct Moment {
     /// The step that would be saved.
     pub step: u64,
-    /// The newest step that is there.
+    /// The newest existing step.
     pub latest: Option<u64>,
     /// Seconds since the last save began.
     pub seconds_since_save: Option<f64>,
@@ -69,7 +69,7 @@ pub struct Moment {
 }
 
 impl SaveWhen {
-    /// Whether the step is to be saved.
+    /// Whether to save the step.
     pub fn wants(&self, moment: &Moment) -> bool {
         match self {
             Self::Always => true,
@@ -86,8 +86,8 @@ impl SaveWhen {
         }
     }
 
-    /// Whether all processes of a job come to the same answer by themselves: no clock, no signal
-    /// and no function decides.
+    /// Whether all processes of a job come to the same decision without asking: no clock, signal
+    /// or function is involved.
     pub fn is_regular(&self) -> bool {
         match self {
             Self::Always | Self::Every(_) | Self::Steps(_) | Self::First => true,

@@ -6,9 +6,8 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EquinoxOptions {
-    /// One line of JSON in front of the leaves, Equinox' own pattern for what rebuilds the model.
-    /// Equinox then reads the leaves from the open file, behind the line, and no longer by the
-    /// path.
+    /// One line of JSON before the leaves: Equinox' own pattern for data that rebuilds the model.
+    /// Equinox then reads the leaves from the open file after the line, no longer from the path.
     pub hyperparameters: Option<serde_json::Value>,
     /// regrow's own index behind the leaves: the exact pytree and checksums. Equinox does not look
     /// at it.

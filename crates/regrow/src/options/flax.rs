@@ -5,7 +5,7 @@ use serde::Deserialize;
 /// Arrays longer than this are cut into chunks of at most this many bytes.
 pub const CHUNK_LEN_MAX_BYTES: u64 = 1 << 30;
 
-/// Options of the layout `flax`. Each has a default that writes what the original writes.
+/// Options of the layout `flax`. The defaults write the same bytes as the original.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FlaxOptions {

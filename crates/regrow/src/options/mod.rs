@@ -45,27 +45,27 @@ pub struct OpenOptions {
     /// The item to open in a checkpoint of several; all of them, as a dict, if `None` and there is
     /// more than one.
     pub item: Option<String>,
-    /// Refuse what is read with a [warning](crate::formats::Description::warnings): a checkpoint
-    /// that has lost files without which it can still be read.
+    /// Refuse a checkpoint that opens with a [warning](crate::formats::Description::warnings): it
+    /// has lost files, but can still be read.
     pub strict: bool,
-    /// The arrays alone, without what is kept beside them: of an archive or a folder of npy files
-    /// the arrays by their names, of an Equinox file the records in their order. For those whose
-    /// pytree is damaged; other layouts refuse it.
+    /// Open only the arrays: in an archive or a folder of npy files by their names, in an Equinox
+    /// file by their order. For checkpoints whose pytree is damaged; other layouts refuse this
+    /// option.
     pub bare: bool,
-    /// The caller's template gives the tree: arrays whose tree is lost, such as those of an Orbax
+    /// Take the tree from the caller's template: arrays whose tree is lost, such as in an Orbax
     /// checkpoint without its `_METADATA`, are opened by their names.
-    /// [`load_with`](crate::load_with) sets it if it has a template.
+    /// [`load_with`](crate::load_with) sets this if it has a template.
     pub by_names: bool,
     /// Leaves are read as views of a map, also of files that other programs write into in place:
     /// then the numbers change with the file, and a file that is cut short ends the program by a
     /// signal.
     pub mapped: bool,
-    /// Read what is sealed as if it were not: for a checkpoint that was changed on purpose after it
-    /// was [sealed](crate::seal()).
+    /// Ignore the seal, for a checkpoint that was changed on purpose after it was
+    /// [sealed](crate::seal()).
     pub ignore_seal: bool,
-    /// Also open what has lost files that are under its seal, or whose seal cannot be read; what
-    /// there still is of checksums is checked as ever. For [`salvage`](crate::salvage()), which
-    /// says what was lost. Damage to what trusted keys have signed is seen where it is read.
+    /// Also open a checkpoint that has lost files under its seal, or whose seal is unreadable;
+    /// remaining checksums are still checked. For [`salvage`](crate::salvage()), which reports the
+    /// losses. Damage to files signed by trusted keys is found when they are read.
     pub salvage: bool,
     /// Open only checkpoints that one of these keys has [signed](crate::sign()): the digest of
     /// every block is checked before a byte of it is returned, now and in later reads, and seals
@@ -87,17 +87,18 @@ pub struct VerifyOptions {
 pub struct LoadOptions {
     /// How to open.
     pub open: OpenOptions,
-    /// Only leaves that one of these matches; all if empty. Others vanish from dicts and become
-    /// placeholders in sequences.
+    /// Load only leaves that match one of these; all leaves if empty. Other leaves vanish from
+    /// dicts, and become placeholders in sequences.
     pub only: Vec<PathPattern>,
     /// Casts: the first pattern that applies to a leaf decides ([`Casting`]). A pattern that
     /// applies to no leaf is an error, except `**`.
     pub cast: Vec<(PathPattern, Dtype)>,
     /// What the casts may do to values.
     pub casting: Casting,
-    /// What to restore into; strict: all mismatches of name, shape and dtype are one error.
+    /// The template to restore into. It is strict: all mismatches of name, shape and dtype are one
+    /// error.
     pub template: Option<Tree<TemplateLeaf>>,
-    /// With a template or into a Rust value: leave out what it has not, instead of an error.
+    /// With a template or a Rust value: ignore stored leaves that it lacks, instead of an error.
     pub partial: bool,
     /// Into a Rust value: cast arrays and numbers to the dtypes of its fields, also where that
     /// rounds floats.
@@ -107,9 +108,9 @@ pub struct LoadOptions {
     pub unread: Vec<usize>,
     /// Do not check data against checksums. Never the default.
     pub unverified: bool,
-    /// Make views of the map of every leaf that is stored raw, also where the page cache does not
-    /// have it yet: slower to begin with, and memory that the system can take back. Without it such
-    /// leaves are read into memory, if that takes no more than half of what is available.
+    /// Return views of a map for every raw leaf, even if the page cache lacks the leaf: slower at
+    /// first, but the system can reclaim the memory. Otherwise such leaves are read into memory if
+    /// they take at most half of the available memory.
     ///
     /// Views are made of files that other programs write in place, too; without it these are always
     /// read into memory. [`OpenOptions::mapped`] names the risk, and asks for the same in every
@@ -139,38 +140,38 @@ pub struct RegionOptions {
 pub struct SaveOptions {
     /// Which layout to write.
     pub layout: Layout,
-    /// Replace a checkpoint that is there, in one step where the system can. What is no checkpoint
-    /// is refused, and so are a file inside one and a checkpoint with a user's own files beside it.
+    /// Replace an existing checkpoint, in one step if the system can. A file that is no checkpoint,
+    /// a file inside a checkpoint, and a checkpoint with a user's own files beside it are refused.
     pub overwrite: bool,
-    /// With `overwrite`, replace a folder with a user's own files in it, which are to stay there:
-    /// on a disk, for the saves of items alone
+    /// With `overwrite`, replace a folder with a user's own files in it, and keep these files: on a
+    /// disk, only for saves of items
     /// ([`ItemsOptions::keeps_others`](crate::engine::ItemsOptions::keeps_others)).
     pub keeps_others: bool,
-    /// With `overwrite`, also replace a file that is no checkpoint, or that is part of one: what
-    /// functions do that stand in for others. It says so of files only, never of folders. A link is
-    /// itself replaced: what it leads to, such as a file of the Hub's cache that other folders
-    /// share, stays as it is.
+    /// With `overwrite`, also replace a file that is no checkpoint, or that is part of one, as
+    /// functions do that replace another library's. Applies to files only, never to folders. A link
+    /// is replaced itself: its target, such as a file in the Hub's cache that other folders share,
+    /// stays.
     pub replace_any_file: bool,
     /// Put a [seal](crate::seal()) on the checkpoint. The default layout has the same checksums
     /// without one.
     pub seal: bool,
-    /// Put [parity](crate::add_parity()) beside the checkpoint, so much of it: what it is read
-    /// again for, once.
+    /// Write [parity](crate::add_parity()) of this amount beside the checkpoint, which reads the
+    /// checkpoint again once.
     pub parity: Option<ParityRatio>,
     /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
     pub not_durable: bool,
     /// Casts: the first pattern that applies to a leaf decides ([`Casting`]). A pattern that
     /// applies to no leaf is an error, except `**`.
     pub cast: Vec<(PathPattern, Dtype)>,
-    /// What the casts may do to values. Unless they are [checked](Casting::Checked), leaves are
-    /// saved, too, that the tool of the layout does not read back as they were;
+    /// What the casts may do to values. Unless casts are [checked](Casting::Checked), the save also
+    /// accepts leaves that the layout's tool does not read back as they were;
     /// [`SaveReport::losses`](super::SaveReport::losses) names them.
     pub casting: Casting,
     /// Compression of array data; the layout's own default if `None`.
     pub compression: Option<Compression>,
     /// The user's own metadata: any JSON value.
     pub custom_metadata: Option<serde_json::Value>,
-    /// What is said of the checkpoint beside the pytree's own metadata (layouts regrow and orbax).
+    /// Metadata of the checkpoint beside the pytree's own metadata (layouts regrow and orbax).
     pub about: AboutCheckpoint,
     /// An earlier checkpoint: unchanged data files are hard-linked instead of written, and
     /// unchanged leaves are gathered so that the next save can link them. Changes are found by
@@ -189,11 +190,11 @@ pub struct SaveOptions {
     pub job: Option<Job>,
 }
 
-/// What `_CHECKPOINT_METADATA` says of a checkpoint that is one pytree, where Orbax' readers look
-/// for it.
+/// The entries of `_CHECKPOINT_METADATA` for a checkpoint that is one pytree, for Orbax' readers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AboutCheckpoint {
-    /// By which handler Orbax reads it: the full name of a class; that of pytrees if `None`.
+    /// The handler with which Orbax reads the checkpoint, as the full name of a class; the handler
+    /// of pytrees if `None`.
     pub handler: Option<String>,
     /// The checkpoint's own metadata; [`SaveOptions::custom_metadata`] is the pytree's.
     pub custom_metadata: serde_json::Map<String, serde_json::Value>,
@@ -295,7 +296,7 @@ impl Layout {
     }
 }
 
-/// What a template wants of a leaf.
+/// The requirements of a template for a leaf.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TemplateLeaf {
     /// The dtype it must have; any if `None`.
@@ -335,9 +336,9 @@ pub struct OrbaxOptions {
     /// Per-leaf overrides of chunking; the first pattern that matches decides. A list of pairs in
     /// JSON.
     pub per_leaf: Vec<(PathPattern, LeafChunking)>,
-    /// The types of some leaves in `_METADATA`, by their stored names (`params.dense.kernel`):
-    /// those of the user's own type handlers. A placeholder with a name here has its data in files
-    /// beside the tree, which the handler writes; an array is stored as usual.
+    /// The types of some leaves in `_METADATA`, by their stored names (`params.dense.kernel`), for
+    /// the user's own type handlers. A placeholder with a name here has its data in files beside
+    /// the tree, which the handler writes; an array is stored as usual.
     pub value_types: BTreeMap<String, String>,
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::location::suffix_of;
 
-/// What a checkpoint of this layout is on disk.
+/// The form of the checkpoint on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
@@ -19,7 +19,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// What a name asks for by how it ends.
+    /// The form that the suffix of a name asks for.
     pub(crate) fn of_name(name: &OsStr) -> Self {
         let suffix = suffix_of(name);
         match suffix.as_deref() {
@@ -34,18 +34,18 @@ impl Form {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NpyOptions {
-    /// `"npy"`, `"npz"` or `"folder"`; if not given, what the path's suffix says, a folder without
-    /// one.
+    /// `"npy"`, `"npz"` or `"folder"`; by default the form of the path's suffix, or a folder
+    /// without one.
     pub form: Option<Form>,
     /// Deflate the arrays of an archive: `true`, as `np.savez_compressed` does, or a level from 1
     /// to 9.
     #[serde(deserialize_with = "level")]
     pub compress: Option<u32>,
-    /// What joins the keys of a path to the name of an array in an archive.
+    /// The text between the keys of a path in an array's name in an archive.
     pub separator: String,
-    /// Write the dtypes of ml_dtypes by their names, so that `np.load` gives them back where
-    /// ml_dtypes is imported. Otherwise as NumPy does: `<V2` for bfloat16, `<V1` for what then is
-    /// not to be told apart.
+    /// Write the dtypes of ml_dtypes by their names, so that `np.load` returns them if ml_dtypes is
+    /// imported. Otherwise write them as NumPy does: `<V2` for bfloat16, `<V1` for several dtypes
+    /// that a reader cannot tell apart.
     pub named_dtypes: bool,
     /// Keep the exact pytree: in an archive where only regrow looks, in a folder as one more file.
     /// Without it an archive is a flat dict of names, a folder a dict of dicts.

@@ -4,16 +4,16 @@ use std::num::NonZeroU64;
 
 use serde::Deserialize;
 
-/// How the name of a data file ends.
+/// The suffix of a data file.
 pub const DATA_SUFFIX: &str = ".data";
 
-/// How the name of a manifest ends.
+/// The suffix of a manifest.
 pub const MANIFEST_SUFFIX: &str = ".manifest";
 
 /// Options of the layout `pytree_data`.
 ///
-/// With `extra_keys` off, both files are what the original writes under NumPy 1, byte for byte.
-/// With them on, which is the default, the original reads the same arrays.
+/// With `extra_keys` off, both files equal the original's under NumPy 1, byte for byte. With
+/// `extra_keys` on (the default), the original reads the same arrays.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PytreeDataOptions {
@@ -26,16 +26,15 @@ pub struct PytreeDataOptions {
     pub extra_keys: bool,
     /// Write the manifest; without one, only its writer knows the content of the data file.
     pub manifest: bool,
-    /// What the name of the data file ends in.
+    /// The suffix of the data file.
     pub data_suffix: String,
-    /// What the name of the manifest ends in. With another one than `.manifest`, only `entries_of`
-    /// finds it.
+    /// The suffix of the manifest. If it is not `.manifest`, only `entries_of` finds the manifest.
     pub manifest_suffix: String,
     /// The path of each leaf, as a tuple of Python, in the order of the leaves: for keys that no
     /// pytree has, and for an order that its containers would not have. The tree is then a list of
     /// arrays.
     pub paths: Option<Vec<String>>,
-    /// With `paths`: those of empty dicts.
+    /// With `paths`: the paths of empty dicts.
     pub empty: Vec<String>,
 }
 

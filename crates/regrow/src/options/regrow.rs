@@ -6,8 +6,8 @@ use super::LeafChunking;
 use crate::array::Shape;
 use crate::tree::PathPattern;
 
-/// How arrays are cut in the default layout, in Orbax' words. An array that is cut is stored as one
-/// tensor for each chunk; one that is not, as a whole, or by its shards.
+/// How the default layout cuts arrays into chunks, in Orbax' words. A cut array is stored as one
+/// tensor for each chunk; any other as a whole, or by its shards.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RegrowOptions {
@@ -57,7 +57,7 @@ impl DataFormat {
 }
 
 impl RegrowOptions {
-    /// Whether any array is to be cut.
+    /// Whether any array is cut into chunks.
     pub(crate) fn asks_for_chunks(&self) -> bool {
         self.chunk_byte_size.is_some()
             || !self.shard_axes.is_empty()

@@ -19,21 +19,21 @@ pub const LENGTH_LEN_BYTES: usize = size_of::<u64>();
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SafetensorsOptions {
-    /// What stands between the keys of a path in a tensor's name.
+    /// The text between the keys of a path in a tensor's name.
     pub separator: String,
-    /// What `__metadata__` says under `format`. With `structure` it is `pt` if `None`: transformers
-    /// before 5 reads no other.
+    /// The entry `format` in `__metadata__`. With `structure`, `None` means `pt`: transformers
+    /// before version 5 reads no other.
     pub format: Option<String>,
     /// Keep the exact pytree in `__metadata__` under `regrow`. Without it only tensors are written,
     /// and a leaf that is none, or of a dtype that safetensors lacks, is refused.
     pub structure: bool,
     /// The data begins at a multiple of this many bytes, a power of two from 8 on.
     pub align: u64,
-    /// Begin another file once one holds this many bytes (`"5GB"` or a number); for a folder only.
-    /// A larger tensor has a file of its own.
+    /// Begin another file once a file holds this many bytes (`"5GB"` or a number); for a folder
+    /// only. A larger tensor gets its own file.
     pub max_shard_bytes: Option<ByteSize>,
-    /// One file, for any name of the target; by default only a target that ends in `.safetensors`
-    /// is one.
+    /// Write one file, for any name of the target; by default only for a target that ends in
+    /// `.safetensors`.
     pub one_file: bool,
 }
 
@@ -51,7 +51,7 @@ impl Default for SafetensorsOptions {
 }
 
 impl SafetensorsOptions {
-    /// Those of a save; the defaults if it is one in another layout.
+    /// The options of a save; the defaults if the save uses another layout.
     pub(crate) fn of(save: &SaveOptions) -> Self {
         match &save.layout {
             Layout::Safetensors(options) => options.clone(),

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// Options of the layout `trak`. Each has a default that writes what the original writes.
+/// Options of the layout `trak`. The defaults write the same bytes as the original.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrakOptions {}

@@ -17,7 +17,7 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
-    /// For stripes of this form.
+    /// Makes a code for stripes of this form.
     ///
     /// # Errors
     /// `Unsupported` if there is no such code.
@@ -60,9 +60,9 @@ impl Encoder {
     }
 }
 
-/// Makes the lost data blocks of a stripe of those that are left of it, and hands each, by its
-/// number in the stripe, to `each`. There are as many blocks as the stripe has data blocks, at
-/// least.
+/// Restores the lost data blocks of a stripe from its other blocks, and calls `each` with each
+/// block and its number in the stripe. The stripe must have at least as many good blocks as data
+/// blocks.
 ///
 /// # Errors
 /// `Unsupported` if there are too few.

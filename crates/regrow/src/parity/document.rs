@@ -39,13 +39,13 @@ const KIND: SideDocument = SideDocument {
     error: |what| Error::corrupt(what).help(HELP),
 };
 
-/// What ends the file with the blocks.
+/// The last bytes of the file with the blocks.
 const MAGIC: &[u8; 8] = b"rgparity";
 
 /// Bytes behind the index in the file with the blocks.
 pub(crate) const CLOSING_LEN_BYTES: u64 = 16;
 
-/// What to do about an index that cannot be used.
+/// The help for an unusable index.
 const HELP: &str = "if `regrow verify` finds no damage, make the parity again: `regrow parity`";
 
 /// The index, read.
@@ -58,9 +58,9 @@ pub(crate) struct ParityDocument {
     created_unix_ns: u64,
     /// The layout that the checkpoint was opened in.
     pub layout: String,
-    /// How much parity was asked for.
+    /// The requested amount of parity.
     pub ratio: String,
-    /// Whether the files are all those of the folder.
+    /// Whether the files are all files of the folder.
     pub covers_folder: bool,
     /// The files, by their paths below the folder.
     pub names: Vec<String>,
@@ -101,7 +101,7 @@ impl ParityDocument {
         }
     }
 
-    /// Whether the other one is that of the same parity of the same files, whenever it was made.
+    /// Whether the other index describes the same parity of the same files, at any time.
     pub fn is_of_same_parity(&self, other: &Self) -> bool {
         self.covered() == other.covered()
             && self.ratio == other.ratio
@@ -114,12 +114,12 @@ impl ParityDocument {
         Covered { covers_folder: *covers_folder, block_len_bytes: *block_len_bytes, names, len_bytes }
     }
 
-    /// Of files whose names begin with `stem`, those of a copy whose names begin with `to`.
+    /// Renames the files for a copy: the prefix `stem` of their names becomes `to`.
     pub fn rename(&mut self, stem: &str, to: &str) {
         rename_all(&mut self.names, stem, to);
     }
 
-    /// How the files are cut into blocks.
+    /// The division of the files into blocks.
     pub fn geometry(&self) -> Geometry {
         Geometry {
             len_bytes: self.len_bytes.iter().fold(0, |all, len| all.saturating_add(*len)),
@@ -172,7 +172,7 @@ impl ParityDocument {
     }
 }
 
-/// What follows an index of so many bytes in the file with the blocks.
+/// The bytes after an index of this length in the file with the blocks.
 pub(crate) fn closing(index_len_bytes: u64) -> [u8; CLOSING_LEN_BYTES as usize] {
     let mut closing = [0; CLOSING_LEN_BYTES as usize];
     let (len, magic) = closing.split_at_mut(8);

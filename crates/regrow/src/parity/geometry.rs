@@ -11,10 +11,10 @@ const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 64..=32 << 10;
 /// Blocks that a small checkpoint is cut into, about.
 const BLOCKS_WANTED: u64 = 1024;
 
-/// Most blocks of either kind in a stripe: bounds what healing one takes.
+/// The most blocks of either kind in a stripe, which bounds the memory for healing it.
 const STRIPE_BLOCKS_MAX: u64 = 1024;
 
-/// How a run of bytes is cut into blocks, and these are dealt out to stripes. Block `b` is in
+/// The division of a run of bytes into blocks, and of the blocks into stripes. Block `b` is in
 /// stripe `b % stripes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Geometry {
@@ -22,14 +22,14 @@ pub(crate) struct Geometry {
     pub len_bytes: u64,
     /// Bytes of a block; the last one of the run is filled up with zeros.
     pub block_len_bytes: u64,
-    /// Data blocks of each stripe. Those which a stripe has not are zeros.
+    /// Data blocks of each stripe. Missing blocks of a stripe count as zeros.
     pub data_blocks: u64,
     /// Parity blocks of each stripe.
     pub parity_blocks: u64,
 }
 
 impl Geometry {
-    /// That of a run of so many bytes.
+    /// The geometry for a run of this length.
     pub fn of(len_bytes: u64, ratio: ParityRatio) -> Self {
         let block_len_bytes = (len_bytes / BLOCKS_WANTED)
             .next_power_of_two()
@@ -93,7 +93,7 @@ impl Geometry {
         (at < self.data_blocks && block < self.blocks()).then_some(block)
     }
 
-    /// The number of a parity block among all: those of a stripe lie beside each other.
+    /// The number of a parity block among all parity blocks; the blocks of a stripe are neighbours.
     pub fn parity_block(&self, stripe: u64, at: u64) -> u64 {
         stripe * self.parity_blocks + at
     }

@@ -39,10 +39,10 @@ pub(crate) const FILE_NAME: &str = NAMES.in_folder;
 /// The parity blocks of a folder, and the index once more.
 pub(crate) const BLOCKS_FILE_NAME: &str = BLOCKS_NAMES.in_folder;
 
-/// Where the parity of a checkpoint lies.
+/// The place of a checkpoint's parity.
 #[derive(Debug, Clone)]
 pub(crate) struct ParityPlace {
-    /// The folder, the index, and what its names begin with.
+    /// The folder, the index, and the prefix of its names.
     pub place: Place,
     /// The file with the blocks.
     pub blocks: Location,

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 /// Most of either side: more says nothing that less does not.
 const TERM_MAX: u32 = 1024;
 
-/// Bytes of parity for bytes of data: `1/16` heals what lies in any sixteenth of the files.
+/// Bytes of parity per bytes of data: `1/16` heals damage within any sixteenth of the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParityRatio {
     parity: u32,
@@ -57,7 +57,7 @@ impl fmt::Display for ParityRatio {
 impl FromStr for ParityRatio {
     type Err = Error;
 
-    /// Of `1/16` and the like.
+    /// Parses texts such as `1/16`.
     fn from_str(text: &str) -> Result<Self> {
         let parts = text.split_once('/');
         let numbers =

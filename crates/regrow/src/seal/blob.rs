@@ -10,7 +10,7 @@ use crate::storage::Identity;
 use crate::store::{Blob, ReadPath, Suits};
 
 /// A file that checks every byte before it returns the byte. It gives no maps: for views, the
-/// reader of the checkpoint has the file itself, and the table of its blocks.
+/// reader of the checkpoint uses the file itself, and its block table.
 #[derive(Debug)]
 pub(super) struct SealedBlob {
     blob: Arc<dyn Blob>,

@@ -45,7 +45,7 @@ pub(crate) const BLOCK_LEN_BYTES: u64 = 32 << 10;
 /// Blocks of other lengths than these are read by no pass in one piece.
 const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 
-/// What to do about a seal that cannot be used.
+/// The help for an unusable seal.
 pub(super) const HELP: &str = "`regrow repair` repairs it from parity or a copy (`--from`); if you changed it on purpose, seal it again (`regrow seal`) or \
                                remove the seal (`regrow seal --remove`); `ignore_seal` reads it as it is";
 
@@ -59,7 +59,7 @@ pub(crate) struct SealDocument {
     created_unix_ns: u64,
     /// The layout that the checkpoint was opened in, for people: an item of it may have another.
     layout: String,
-    /// Whether the files are all those of the folder.
+    /// Whether the files are all files of the folder.
     pub covers_folder: bool,
     /// Bytes of every block but the last of a file.
     pub block_len_bytes: u64,
@@ -114,7 +114,7 @@ impl SealDocument {
         self.block_crc32.extend_from_slice(block_crc32);
     }
 
-    /// Of files whose names begin with `stem`, those of a copy whose names begin with `to`.
+    /// Renames the files for a copy: the prefix `stem` of their names becomes `to`.
     pub fn rename(&mut self, stem: &str, to: &str) {
         rename_all(&mut self.names, stem, to);
     }
@@ -124,7 +124,7 @@ impl SealDocument {
         &self.layout
     }
 
-    /// Whether the other one is a seal of the same files.
+    /// Whether the other document seals the same files.
     pub fn has_files_of(&self, other: &Self) -> bool {
         self.covered() == other.covered() && self.block_crc32 == other.block_crc32
     }

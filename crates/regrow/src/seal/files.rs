@@ -17,7 +17,7 @@ use crate::storage::Found;
 use crate::storage::side_files::{KINDS, SideNames, is_name_of_side_file};
 use crate::threads::{map_ordered, thread_count};
 
-/// What is said of a block that fails.
+/// The texts for a block that fails.
 const WORDS: Words = Words {
     what: |_, block| format!("block {block} of a sealed file is not what was sealed"),
     help: HELP,
@@ -25,7 +25,7 @@ const WORDS: Words = Words {
                     reads it as it is",
 };
 
-/// What is said of the files that a seal does not fit.
+/// The texts for files that a seal does not fit.
 const SAID: Said = Said {
     misfit: || {
         Error::corrupt("the checkpoint is not what was sealed: a file is gone, or has another length")
@@ -49,31 +49,31 @@ pub(crate) struct Said {
     pub changed: fn() -> Error,
 }
 
-/// Where a seal lies, and which names it covers.
+/// The place of a seal, and the names that it covers.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     /// The folder below which its names are.
     pub folder: Location,
     /// The file.
     pub file: Location,
-    /// Whether it covers all files of the folder.
+    /// Whether the seal covers all files of the folder.
     pub covers_folder: bool,
-    /// What the names of a checkpoint of single files begin with; empty for a folder.
+    /// The prefix of the names of a checkpoint of single files; empty for a folder.
     pub stem: String,
 }
 
 impl Place {
-    /// Where the seal of the checkpoint at a location lies: in its folder, or beside its files.
+    /// The place of the seal of the checkpoint at a location: in its folder, or beside its files.
     pub(crate) fn of(at: &Location) -> Self {
         Self::named(at, NAMES)
     }
 
-    /// The same of another file beside checkpoints.
+    /// The place of another side file.
     pub(crate) fn named(at: &Location, names: SideNames) -> Self {
         if at.is_folder() { Self::in_folder(at.clone(), names) } else { Self::beside(at, names) }
     }
 
-    /// The same of a checkpoint of single files.
+    /// The place for a checkpoint of single files.
     fn beside(at: &Location, names: SideNames) -> Self {
         // The two files of a pytree_data checkpoint share one seal, whichever of the three names is
         // given.
@@ -85,7 +85,7 @@ impl Place {
         Self { folder: at.parent(), file, covers_folder: false, stem: stem.to_owned() }
     }
 
-    /// Errs if what lies beside single files was copied by hand, and is about others.
+    /// Errs if a side file of single files was copied by hand and describes other files.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -103,8 +103,8 @@ impl Place {
         Self { file: folder.join(names.in_folder), folder, covers_folder: true, stem: String::new() }
     }
 
-    /// What `read` finds at the place of a checkpoint; else, on a disk, at that of the folder which
-    /// holds it, if one of its files is below the location.
+    /// Calls `read` at the place of a checkpoint; on a disk, otherwise at the place of its folder,
+    /// if that seal covers a file below the location.
     ///
     /// # Errors
     /// Errors of `read`.
@@ -144,7 +144,7 @@ impl Place {
     }
 }
 
-/// Where such files of a checkpoint of single files would lie.
+/// The places of all side files of a checkpoint of single files.
 pub(crate) fn side_files_of(at: &Location) -> impl Iterator<Item = Location> + '_ {
     KINDS.into_iter().map(|names| Place::beside(at, names).file)
 }
@@ -169,21 +169,19 @@ pub(crate) struct SealedFile {
     pub table: BlockTable,
 }
 
-/// What a seal has to say of a path.
+/// The relation of a seal to a path.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Governed<'s> {
-    /// Nothing: it lies elsewhere, or is the seal itself.
+    /// The path lies elsewhere, or is the seal itself.
     Free,
-    /// It is one of its files.
+    /// The path is one of the sealed files.
     Listed(&'s Arc<SealedFile>),
-    /// It lies in the folder, and was not there when that was sealed; under a signature, anything
-    /// else.
+    /// The path lies in the folder but was not sealed; under a signature, any other path.
     Unlisted,
 }
 
 impl Seal {
-    /// The seal of what is at a location, if it has one; else, on a disk, that of the folder which
-    /// holds it.
+    /// The seal of a location, if it has one; on a disk, otherwise the seal of its folder.
     ///
     /// # Errors
     /// `Corrupt` and `Unsupported` for a seal that cannot be used; errors of the storage.
@@ -200,7 +198,7 @@ impl Seal {
         Self::of(&bytes, place.clone()).in_file(&place.file).map(Some)
     }
 
-    /// The seal in these bytes, which lies at a place.
+    /// Parses a seal that was read at a place.
     ///
     /// # Errors
     /// `Corrupt` and `Unsupported` for one that cannot be used.
@@ -246,7 +244,7 @@ impl Seal {
         self.files.iter().any(|file| Path::new(&file.name).starts_with(below))
     }
 
-    /// What the seal has to say of a path of its storage.
+    /// The relation of the seal to a path of its storage.
     pub(super) fn governs(&self, path: &Path) -> Governed<'_> {
         // A reader of a signed checkpoint reads only signed files, in any folder.
         let other = if self.signer.is_some() { Governed::Unlisted } else { Governed::Free };
@@ -261,19 +259,19 @@ impl Seal {
         }
     }
 
-    /// Whether a path is that of a seal or a signature of the same checkpoint.
+    /// Whether a path is the seal or signature of the same checkpoint.
     pub(super) fn is_side_file(&self, path: &Path) -> bool {
         let folder = self.place.folder.path();
         let name = path.file_name().and_then(|name| name.to_str());
         path.parent() == Some(folder) && name.is_some_and(is_name_of_side_file)
     }
 
-    /// The same location, where all that is read of the sealed files is checked.
+    /// The same location, with checks of all bytes read from sealed files.
     pub(crate) fn location(self: &Arc<Self>, at: &Location) -> Location {
         Location::new(Arc::new(SealedStorage::new(Arc::clone(at.storage()), Arc::clone(self))), at.path())
     }
 
-    /// The files that are gone or have another length: what is wrong with each.
+    /// The sealed files that are missing or have another length, as errors.
     ///
     /// # Errors
     /// Errors of the storage.

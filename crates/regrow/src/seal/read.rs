@@ -5,7 +5,7 @@ use crate::bytes::limits::work_space;
 use crate::error::Result;
 use crate::store::{Blob, ReadPath};
 
-/// What reads the bytes of a file from an offset on, unchecked.
+/// Reads the bytes of a file from an offset on, unchecked.
 pub(super) type ReadRaw<'a> = &'a dyn Fn(u64, &mut [u8]) -> Result<()>;
 
 impl SealedFile {
@@ -64,12 +64,12 @@ impl SealedFile {
     }
 }
 
-/// As many bytes as both have.
+/// Copies as many bytes as both slices have.
 fn copy(to: &mut [u8], from: &[u8]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
 }
 
-/// How a blob reads.
+/// The read function of a blob.
 pub(super) fn of_blob<'a>(blob: &'a dyn Blob, way: ReadPath) -> impl Fn(u64, &mut [u8]) -> Result<()> + 'a {
     move |offset_bytes, out| blob.read(offset_bytes, out, way)
 }

@@ -24,7 +24,7 @@ impl SealedStorage {
         Self { storage, seal }
     }
 
-    /// The keys beside a path, and the key of the path, if the seal has something to say of it.
+    /// The keys beside a path, and the key of the path, if the seal covers the path.
     fn sealed<'p>(&self, path: &'p Path) -> Option<(SealedStore, &'p str)> {
         if matches!(self.seal.governs(path), Governed::Free) {
             return None;
@@ -64,7 +64,7 @@ impl Storage for SealedStorage {
         self.storage.first_file(folder, names)
     }
 
-    /// Those of the folder without its seal and its signature.
+    /// The entries of the folder without its seal and signature.
     fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {
         let mut entries = self.storage.entries(folder)?;
         entries.retain(|entry| !self.seal.is_side_file(&folder.join(&entry.name)));

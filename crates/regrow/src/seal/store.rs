@@ -14,13 +14,13 @@ use crate::store::{
     Blob, ByteRange, FETCH_LEN_MAX_BYTES, Located, PrivateMap, ReadPath, Span, Store, Version, resolve_range,
 };
 
-/// The keys below a folder. What is read of sealed files is checked; the others are as they are,
-/// but for those that were put into a sealed folder later: these are refused.
+/// The keys below a folder. Reads of sealed files are checked. Other files are read as they are,
+/// except files added to a sealed folder later, which are refused.
 #[derive(Debug, Clone)]
 pub(super) struct SealedStore {
     store: Arc<dyn Store>,
     seal: Arc<Seal>,
-    /// Of the folder, in the storage.
+    /// The path of the folder in the storage.
     path: PathBuf,
 }
 
@@ -39,7 +39,7 @@ impl SealedStore {
         std::str::from_utf8(key).ok().map(|key| self.path.join(key))
     }
 
-    /// What is at a key; an error if it may not be read.
+    /// The value of a key; an error if the seal forbids the read.
     fn value(&self, key: &[u8]) -> Result<Value> {
         let path = self.path_of(key);
         match path.as_deref().map_or(Governed::Unlisted, |path| self.seal.governs(path)) {

@@ -47,7 +47,7 @@ const KIND: SideDocument = SideDocument {
     error: |what| untrusted(what),
 };
 
-/// What is signed begins with it: a signature over anything else, by the same key, is none of a
+/// The prefix of the signed bytes, so that no other signature by the same key passes for one of a
 /// checkpoint.
 const PREFIX: &[u8] = b"regrow signature 1\n";
 
@@ -57,7 +57,7 @@ const SIGNATURES_MAX: usize = 64;
 /// Blocks of other lengths than these are read by no pass in one piece.
 const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 
-/// What to do about a checkpoint that cannot be trusted.
+/// The help for an untrusted checkpoint.
 pub(super) const HELP: &str = "do not use its data, unless you named the wrong key: get it again from its author; after a change of your own sign it again \
                                (`regrow sign`)";
 
@@ -75,7 +75,7 @@ struct SignatureOf {
     signature: String,
 }
 
-/// What is signed.
+/// The signed data.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Signed {
     format: String,
@@ -85,7 +85,7 @@ pub(crate) struct Signed {
     created_unix_ns: u64,
     /// The layout that the checkpoint was opened in, for people: an item of it may have another.
     layout: String,
-    /// Whether the files are all those of the folder.
+    /// Whether the files are all files of the folder.
     pub covers_folder: bool,
     /// Bytes of every block but the last of a file.
     pub block_len_bytes: u64,
@@ -161,7 +161,7 @@ impl SignatureDocument {
         self.signatures.iter().filter_map(|signature| signature.verified(&message)).collect()
     }
 
-    /// What is signed, without a look at who signed it.
+    /// The signed data, without a check of the signer.
     ///
     /// # Errors
     /// The errors of [`Signed::parse`].
@@ -169,7 +169,7 @@ impl SignatureDocument {
         Signed::parse(self.signed.get())
     }
 
-    /// What is signed, and by which of these keys.
+    /// The signed data, and the signing key among these keys.
     ///
     /// # Errors
     /// `Untrusted` if none of them has signed it, or the signature does not verify, or what it says
@@ -213,7 +213,7 @@ impl SignatureOf {
 }
 
 impl Signed {
-    /// What is signed now, of these files.
+    /// The data to sign for these files.
     pub fn new(layout: &str, covers_folder: bool, files: Vec<FileDigests>) -> Self {
         let mut signed = Self {
             format: FORMAT.to_owned(),
@@ -240,7 +240,7 @@ impl Signed {
         &self.layout
     }
 
-    /// Whether both speak of the same files.
+    /// Whether both describe the same files.
     pub fn has_files_of(&self, other: &Self) -> bool {
         self.covered() == other.covered() && self.block_blake3 == other.block_blake3
     }
@@ -275,7 +275,7 @@ impl Signed {
     }
 }
 
-/// The error for what cannot be trusted.
+/// The error for an untrusted checkpoint.
 pub(super) fn untrusted(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Untrusted, what).help(HELP)
 }

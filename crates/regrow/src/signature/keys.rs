@@ -26,10 +26,10 @@ pub(super) const SIGNATURE_LEN_BYTES: usize = 64;
 
 const SSH_NAME: &str = "ssh-ed25519";
 
-/// A key that signs. It is not shown, and its memory is overwritten when it is dropped.
+/// A private key. It is never printed, and its memory is overwritten when dropped.
 pub struct PrivateKey(SigningKey);
 
-/// A key by which signatures are verified. As text it is 64 hex digits.
+/// A public key, which verifies signatures. As text it is 64 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PublicKey(VerifyingKey);
 
@@ -104,8 +104,8 @@ impl fmt::Debug for PrivateKey {
     }
 }
 
-/// The key with lines as long as those of `ssh-keygen`: others break them elsewhere, and the parser
-/// takes these alone.
+/// The key with lines of the length that `ssh-keygen` writes: other tools break lines elsewhere,
+/// and the parser accepts only this length.
 fn in_lines_of_openssh(text: &str) -> String {
     const LINE_LEN: usize = 70;
     let is_mark = |line: &&str| line.starts_with("-----");
@@ -169,7 +169,7 @@ impl PublicKey {
         if Self::is_text_of_key(text) { Self::parse(text) } else { Self::read(text) }
     }
 
-    /// Whether a text is a key, and not the name of a file with one.
+    /// Whether a text is a key, not the name of a key file.
     fn is_text_of_key(text: &str) -> bool {
         let text = text.trim_start();
         text.starts_with("-----BEGIN ")
@@ -239,12 +239,12 @@ pub(super) fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// What a PEM text says that it is.
+/// The label of a PEM text.
 fn label_of(text: &str) -> Option<&str> {
     text.strip_prefix("-----BEGIN ")?.split_once("-----").map(|(label, _)| label)
 }
 
-/// The same for errors. Nothing of a key itself is said.
+/// The label for errors, without any part of the key.
 fn kind_of(text: &str) -> String {
     match label_of(text) {
         Some(label) => label.to_lowercase(),
@@ -253,8 +253,8 @@ fn kind_of(text: &str) -> String {
     }
 }
 
-/// Whether a path looks like a key that was passed instead of a path: lines of PEM, the base64 of a
-/// key without them, or as many letters in a row as 32 bytes take.
+/// Whether a path looks like a key passed by mistake: PEM lines, the base64 of a key without them,
+/// or as many letters in a row as 32 bytes take.
 fn may_be_a_key(text: &str) -> bool {
     // The beginnings of PKCS#8 without the public key, PKCS#8 with it, and OpenSSH.
     const OPENINGS: [&str; 3] = ["MC4CAQAwBQYDK2Vw", "MFECAQEwBQYDK2Vw", "b3BlbnNzaC1rZXktdjEA"];

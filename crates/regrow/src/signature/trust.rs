@@ -9,14 +9,14 @@ use crate::location::Location;
 use crate::reads::{BlockTable, Words};
 use crate::seal::{Place, Said, Seal, SealedFile};
 
-/// What is said of a block that fails.
+/// The texts for a block that fails.
 const WORDS: Words = Words {
     what: |_, block| format!("block {block} of a signed file is not what was signed"),
     help: HELP,
     help_if_zeros: "the block is all zeros: a write that never reached the disk; copy the checkpoint again",
 };
 
-/// What is said of the files that a signature does not fit.
+/// The texts for files that a signature does not fit.
 const SAID: Said = Said {
     misfit: || {
         Error::corrupt("the checkpoint is not what was signed: a file is gone, or has another length")
@@ -31,13 +31,13 @@ pub(crate) fn missing() -> Error {
     untrusted("the checkpoint has no signature")
 }
 
-/// Where the signature of a checkpoint lies.
+/// The place of a checkpoint's signature.
 pub(crate) fn place_of(at: &Location) -> Place {
     Place::named(at, NAMES)
 }
 
-/// The signature of what is at a location by one of these keys; of a part of a folder on a disk,
-/// that of the folder. `None` if there is no signature at all.
+/// The signature of a location by one of these keys; for a part of a folder on a disk, the
+/// signature of the folder. `None` if there is no signature.
 ///
 /// # Errors
 /// The errors of [`SignatureDocument::verified`]; errors of the storage.
@@ -45,8 +45,8 @@ pub(crate) fn trusted(at: &Location, keys: &[PublicKey]) -> Result<Option<Seal>>
     Place::search(at, NAMES, &|place| read(place, keys))
 }
 
-/// The signature beside a checkpoint, of any signer and valid or not: for files that are put back
-/// under it. `None` if it cannot be read.
+/// The signature beside a checkpoint, by any signer, valid or not, for restoring files under it.
+/// `None` if it is unreadable.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -61,8 +61,8 @@ pub(crate) fn unverified(at: &Location) -> Result<Option<Seal>> {
     Ok(read().ok())
 }
 
-/// The signature in these bytes, which lie at a place, by the keys that it names itself: it is
-/// valid, but need not be trusted.
+/// Parses a signature that was read at a place, and verifies it with the keys that it names: it is
+/// valid, but not yet trusted.
 ///
 /// # Errors
 /// The errors of [`SignatureDocument::verified`].

@@ -28,11 +28,11 @@ pub use report::{LeafReading, LeafStatistics, StatisticsReport};
 pub struct StatisticsOptions {
     /// How to open the checkpoint.
     pub open: OpenOptions,
-    /// Only leaves that one of these matches; all if empty. A pattern that matches nothing is an
-    /// error.
+    /// Read only leaves that match one of these; all leaves if empty. A pattern without a match is
+    /// an error.
     pub only: Vec<PathPattern>,
-    /// Look at about so many bytes of each longer array: blocks that are evenly spread. Leaves
-    /// under one checksum are read whole all the same. `None`: at all of them.
+    /// Sample about this many bytes of each longer array, in evenly spread blocks. A leaf under one
+    /// checksum is still read whole. `None`: read everything.
     pub sample_bytes: Option<u64>,
     /// Make histograms of so many leaves, those with the most elements; of all if `None`.
     pub histogram_leaves_max: Option<usize>,
@@ -72,8 +72,8 @@ pub fn statistics_with(path: impl ToLocation, options: &StatisticsOptions) -> Re
 }
 
 impl Checkpoint {
-    /// Reads all leaves once, and says what their numbers look like and what is damaged; also what
-    /// is beside the leaves is checked. Memory is the budget, and the report.
+    /// Reads all leaves once; reports the statistics of their numbers, and damage. Also checks the
+    /// data beside the leaves. Memory is the budget and the report.
     ///
     /// # Errors
     /// `NotFound` for patterns that match nothing; `Replaced` if another checkpoint took the path

@@ -9,12 +9,12 @@ use crate::tree::{LeafInfo, LeafKind};
 /// Blocks of a sample: each may cost a chunk that is decoded for it.
 const SAMPLE_BLOCKS: u64 = 16;
 
-/// What is to be done with a leaf.
+/// How a leaf is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Task {
     /// An array of numbers.
     Numbers,
-    /// The same with a histogram.
+    /// Compute statistics and a histogram.
     Histogram,
     /// An array whose elements mean nothing as numbers: it is only read.
     Opaque,
@@ -33,9 +33,9 @@ pub(super) struct LeafJob {
     pub count: u64,
     /// Elements that are read at a time.
     pub step: u64,
-    /// Whether it is all of the leaf.
+    /// Whether the job covers the whole leaf.
     pub is_whole: bool,
-    /// Whether it is a part of a sample.
+    /// Whether the job is part of a sample.
     pub is_sample: bool,
     len_bytes: u64,
     cost_bytes: u64,
@@ -51,7 +51,7 @@ impl pieces::Job for LeafJob {
     }
 }
 
-/// All that is to be read of the leaves that were asked for, in the order in which it lies on disk.
+/// All reads of the chosen leaves, in disk order.
 ///
 /// # Errors
 /// `NotFound` for patterns that match nothing.

@@ -16,17 +16,17 @@ use crate::formats::ReaderExt;
 use crate::monitor::{Monitor, Stage};
 use crate::report::Finding;
 
-/// What came of all jobs so far.
+/// The results of all jobs so far.
 #[derive(Debug, Default)]
 struct Found {
     leaves: Vec<LeafStatistics>,
-    /// By leaf.
+    /// Errors by leaf.
     failed: BTreeMap<usize, Error>,
     refused: BTreeMap<usize, Error>,
     read_bytes: u64,
 }
 
-/// What came of a job.
+/// The result of a job.
 enum Outcome {
     Read(Option<Box<Stats>>),
     Refused(Error),
@@ -102,7 +102,7 @@ impl Found {
     }
 }
 
-/// Does a job. What keeps its leaf from being read is a part of the outcome.
+/// Runs a job. An error that only concerns its leaf is part of the outcome.
 fn read(checkpoint: &Checkpoint, job: &LeafJob, small: &SmallLeaves, monitor: &Monitor) -> Result<Outcome> {
     monitor.check()?;
     let reader = checkpoint.reader();

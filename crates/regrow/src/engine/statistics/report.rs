@@ -3,7 +3,7 @@
 use crate::array::Stats;
 use crate::report::Finding;
 
-/// What was read of a leaf.
+/// How a leaf was read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum LeafReading {
     /// Nothing: it was not asked for, or it has no data.
@@ -13,30 +13,29 @@ pub enum LeafReading {
     Sample,
     /// All of it, and all existing checksums match.
     Whole,
-    /// It could not be read: there is a finding.
+    /// The leaf cannot be read: see the findings.
     Failed,
-    /// What only the program that wrote it can read, and is as it should be: there is a note.
+    /// Only the program that wrote the leaf can read it; this is no damage. See the notes.
     Refused,
 }
 
-/// What the numbers of a leaf look like.
+/// The statistics of a leaf.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LeafStatistics {
-    /// What was read of it.
+    /// How the leaf was read.
     pub reading: LeafReading,
-    /// `None` for what has no numbers, and where nothing was read.
+    /// `None` for a leaf without numbers, and for a leaf that was not read.
     pub stats: Option<Box<Stats>>,
 }
 
-/// What [`statistics`](super::statistics) found.
+/// The result of [`statistics`](super::statistics).
 #[derive(Debug, Default)]
 pub struct StatisticsReport {
-    /// A row for each leaf of the checkpoint, in flatten order; also for those that were not asked
-    /// for.
+    /// A row for each leaf of the checkpoint, in flatten order, including leaves not asked for.
     pub leaves: Vec<LeafStatistics>,
-    /// What is wrong: first what is no leaf's, then that of the leaves, in flatten order.
+    /// The damage: first outside of leaves, then in leaves, in flatten order.
     pub findings: Vec<Finding>,
-    /// What may well be as it should, and may not.
+    /// Observations that need not be damage.
     pub notes: Vec<String>,
     /// Bytes that were read, decoded.
     pub read_bytes: u64,
