@@ -78,8 +78,8 @@ pub fn foreign_files_in(folder: &Location) -> Result<Vec<String>> {
     let foreign = look_for_foreign_files(folder, SHOWN_MAX)?;
     match foreign.is_empty() {
         true => Ok(foreign),
-        // Looks again: another writer may have put a checkpoint there in between, and the earlier
-        // answer does not cover its files.
+        // Look again: another writer may have put a checkpoint there, and the earlier answer does
+        // not cover its files.
         false => look_for_foreign_files(folder, SHOWN_MAX),
     }
 }

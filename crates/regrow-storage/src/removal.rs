@@ -49,6 +49,6 @@ pub(crate) const RESPECTED_FOR: Duration = Duration::from_secs(60 * 60);
 
 /// Whether a change is so recent that its writer may still be at work.
 pub(crate) fn is_recent(modified: Option<SystemTime>) -> bool {
-    // In the future, by another clock: as good as now.
+    // A time in the future, from another machine's clock, counts as recent.
     modified.is_none_or(|modified| modified.elapsed().map_or(true, |age| age < RESPECTED_FOR))
 }

@@ -106,7 +106,7 @@ impl Publication for Within<'_> {
     }
 
     fn marker_line(&self) -> Option<String> {
-        // The marker of a part is a file like any other.
+        // Inside a checkpoint, the marker of a part is an ordinary file.
         self.whole.marker_line().filter(|_| self.below.is_empty())
     }
 

@@ -76,7 +76,7 @@ impl Index {
     /// `Limit` if there are too many; `Corrupt` for bytes without a name.
     pub(super) fn insert(&mut self, name: Vec<u8>, member: Member) -> Result<Option<Member>> {
         if name.is_empty() {
-            // `./`: the folder that was packed.
+            // The member `./` is the folder that was packed.
             return match member {
                 Member::Folder => Ok(None),
                 _ => Err(Error::corrupt("a member of the archive has no name")),
@@ -142,7 +142,7 @@ impl Index {
         let prefix = folder_prefix(folder);
         let mut entries = Vec::new();
         let mut from = Bound::Included(prefix.clone());
-        // From each name on to the first that is not below it: a folder of a million members is one
+        // Each step skips all names below an entry, so a folder of a million members costs one
         // step.
         loop {
             let range = (from.as_ref().map(Vec::as_slice), Bound::Unbounded);
@@ -159,8 +159,8 @@ impl Index {
                 (None, Member::Other(_)) => EntryKind::Other,
             };
             let is_link = end.is_none() && matches!(member, Member::Other(_));
-            // A folder that is named itself comes before what is below it, and perhaps before its
-            // brothers `a-b`.
+            // A folder may have its own member and members below it. Names such as `a-b` may sort
+            // between the two.
             let is_twice = found == EntryKind::Folder && end.is_some() && {
                 let whole = [prefix.as_slice(), part].concat();
                 self.members.contains_key(whole.as_slice())
@@ -169,7 +169,7 @@ impl Index {
                 entries.push(Entry { name: name_of_bytes(part), found, is_link });
             }
             from = match end {
-                // `0` follows `/`.
+                // `0` is the byte after `/`, so this bound skips all names below the folder.
                 Some(_) => Bound::Included([prefix.as_slice(), part, b"0"].concat()),
                 None => Bound::Excluded(name.to_vec()),
             };

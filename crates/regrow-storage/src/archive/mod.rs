@@ -101,7 +101,7 @@ fn find_first(at: &Location) -> Result<Option<Location>> {
         match file.look() {
             Ok(Some(Found::File { .. })) => {}
             Ok(Some(Found::Folder)) => continue,
-            // Opening it reports the error.
+            // The caller opens the path next, and the open reports the error.
             _ => return Ok(None),
         }
         let rest = parts.as_path();
@@ -288,7 +288,7 @@ impl Storage for ArchiveStorage {
                 (Arc::new(opened), identity)
             }
         };
-        // Where all lies in one folder, that may be left out.
+        // A path may omit the folder that holds the whole archive.
         let first = path.components().next();
         let only = first.and_then(|first| {
             let only = opened.only_name().filter(Entry::is_folder)?;

@@ -237,7 +237,8 @@ fn bad_pax() -> Error {
 
 /// The name that a header has itself.
 fn name_of(block: &[u8]) -> Vec<u8> {
-    // GNU has other things where POSIX has the prefix, and says so with the version.
+    // GNU tar uses the bytes of the prefix for other fields, and marks its headers with another
+    // version.
     let has_prefix = field(block, MAGIC) == USTAR && block.get(VERSION) == Some(&0);
     let (name, prefix) = (field(block, NAME), field(block, PREFIX));
     if has_prefix && !prefix.is_empty() { [prefix, b"/", name].concat() } else { name.to_vec() }
@@ -287,7 +288,7 @@ fn has_checksum(block: &[u8]) -> Result<()> {
     for (at, &byte) in block.iter().enumerate() {
         let byte = if (CHECKSUM.0..CHECKSUM.0 + CHECKSUM.1).contains(&at) { b' ' } else { byte };
         sum += u64::from(byte);
-        // Some old programs took bytes for numbers with a sign.
+        // Some old programs added the bytes as signed numbers.
         signed += i64::from(byte.cast_signed());
     }
     if stored == sum || i64::try_from(stored) == Ok(signed) {

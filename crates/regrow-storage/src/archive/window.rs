@@ -41,7 +41,8 @@ impl<'a> Window<'a> {
                 .help("it was cut short: copy it again"));
         };
         if offset_bytes < self.at || end > self.at + self.bytes.len() as u64 {
-            // A reader that continues at the end of the window will read the next bytes, too.
+            // A read that continues at the end of the window suggests a sequential reader: read
+            // more at once.
             let is_close = offset_bytes >= self.at && offset_bytes - self.at <= self.bytes.len() as u64;
             self.next_len_bytes = match is_close && !self.bytes.is_empty() {
                 true => (2 * self.next_len_bytes).min(LEN_MAX_BYTES),

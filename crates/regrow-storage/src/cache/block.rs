@@ -80,12 +80,12 @@ pub(super) fn read(path: &Path, identity: &Identity, len_bytes: u64, skip: usize
     };
     let checked = read_checked(&file, identity, len_bytes, skip, out);
     if !matches!(checked, Ok(true)) {
-        // Another process may have put a whole one in its place just now: then that is fetched once
-        // more than needed.
+        // Another process may have just replaced the block by a good one. Then this process fetches
+        // it once more.
         let _ = fs::remove_file(path);
         return Outcome::Damaged;
     }
-    // Only the order in which blocks are removed depends on it.
+    // The time of use decides only the order of removal, so an old time is good enough.
     let is_old = |used: SystemTime| used.elapsed().is_ok_and(|age| age > USE_AGE_MIN);
     if file.metadata().and_then(|metadata| metadata.modified()).is_ok_and(is_old) {
         let _ = touch(path);

@@ -90,7 +90,7 @@ impl Bound {
             if left <= wanted {
                 break;
             }
-            // A reader that has it open can still read it to its end.
+            // A reader that has the file open can still read it to its end.
             if fs::remove_file(&block.path).is_ok() {
                 left = left.saturating_sub(block.len_bytes);
             }

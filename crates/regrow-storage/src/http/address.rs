@@ -25,8 +25,8 @@ impl Address {
     /// `InvalidArgument` if it is none.
     pub fn parse(text: &str) -> Result<Self> {
         let refused = |what: &str| Error::invalid(format!("this is no URL of a web server: {what}"));
-        // What stands before an @ may be a secret, also where it holds a `?` or a `#`; and so may
-        // what follows a `?`.
+        // The text before an `@` may be a secret, even if it holds a `?` or a `#`. So may the text
+        // after a `?`.
         let shown = text.rsplit_once('@').map_or(text, |(_, rest)| rest);
         let shown = shown.split(['?', '#']).next().unwrap_or_default();
         let parse = || {

@@ -109,8 +109,8 @@ impl HttpStorage {
             return Ok(vec![(first, found)]);
         }
         let seen = Mutex::new((Vec::new(), at_first.err()));
-        // Some servers say `forbidden` of what is not there: that of one file says nothing of the
-        // others.
+        // Some servers answer `forbidden` for a missing file, so the answer for one file does not
+        // apply to the others.
         let look_for = |&name: &&'static str| {
             let looked = look(&folder.join(name));
             let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,7 +150,8 @@ impl Storage for HttpStorage {
         if !self.may_be_folder(path) {
             return file.map(|_| None);
         }
-        // Many servers say `forbidden` of a folder.
+        // Many servers answer `forbidden` for a folder, so an error of the look does not end the
+        // search.
         match self.beginnings(path, |path| self.file_len_bytes(path)) {
             Ok(found) if !found.is_empty() => Ok(Some(Found::Folder)),
             Ok(_) => file.map(|_| None),

@@ -125,8 +125,8 @@ impl Server {
                 None => self.look_by_range(client, key).await,
             },
             status if may_pass(status) => Err(self.refused(key, status)),
-            // What says no to HEAD may say yes to GET: signed URLs, and servers that know GET
-            // alone.
+            // A server that refuses HEAD may answer GET: signed URLs, for example, allow one
+            // method.
             _ => self.look_by_range(client, key).await,
         }
     }
@@ -138,7 +138,7 @@ impl Server {
         let len_bytes = match answer.status() {
             status if is_nothing(status) || status.is_success() && is_page(&answer) => return Ok(None),
             StatusCode::PARTIAL_CONTENT => range_of(headers).and_then(|range| range.whole_len_bytes),
-            // Of nothing there is no first byte.
+            // An empty file has no first byte, so the server answers 416.
             StatusCode::RANGE_NOT_SATISFIABLE => unsatisfied(headers).filter(|&len_bytes| len_bytes == 0),
             StatusCode::OK if !is_encoded(headers) => number(headers, &CONTENT_LENGTH),
             StatusCode::OK => None,
@@ -302,7 +302,7 @@ impl Server {
     }
 
     fn broken(&self, key: &str, error: &reqwest::Error) -> Failure {
-        // The text of the error itself has the URL, and with it the query.
+        // The text of the outer error holds the URL, and with it the query, which may be a secret.
         let mut innermost: &dyn std::error::Error = error;
         while let Some(source) = innermost.source() {
             innermost = source;
@@ -375,7 +375,7 @@ fn text_of(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
 }
 
 fn object_of(key: &str, len_bytes: u64, headers: &HeaderMap) -> Object {
-    // Where the server says nothing that changes with the content, the length is all there is.
+    // Without a header that changes with the content, only the length tells versions apart.
     let version = text_of(headers, &LAST_MODIFIED).unwrap_or_default();
     let tag = Tag::new(text_of(headers, &ETAG), Some(format!("{version} {len_bytes}")));
     Object { key: key.to_owned(), len_bytes, tag, modified: SystemTime::UNIX_EPOCH }

@@ -79,7 +79,7 @@ impl Settings {
     pub fn client(&self) -> Result<Client> {
         let mut client = Client::builder()
             .user_agent(concat!("regrow/", env!("CARGO_PKG_VERSION")))
-            // It would tell another host the query of a URL, which may be a secret.
+            // A referer would send the query of a URL, which may be a secret, to another host.
             .referer(false)
             .connect_timeout(self.connect_timeout)
             .read_timeout(self.read_timeout);
@@ -87,7 +87,7 @@ impl Settings {
             client = client.tls_certs_merge(certificates(file)?);
         }
         if let Some(proxy) = &self.proxy {
-            // The error would print the address, and with it a password.
+            // The error would print the address, which may hold a password.
             let proxy = Proxy::all(proxy.as_str())
                 .map_err(|_| Error::invalid("the storage option proxy_url is no URL"))?;
             client = client.proxy(proxy);

@@ -118,7 +118,7 @@ impl Storage for LocalDisk {
             let (found, id) = (fs::metadata(path)?, id_at(path)?);
             Ok(Identity::Inode(id.device, id.number, found.created().ok()))
         };
-        // A look that fails once is no other file.
+        // A look that fails once does not mean that the file is another one.
         look().or_else(|_| look()).ok()
     }
 

@@ -78,7 +78,8 @@ impl FolderFiles<'_> {
     /// `InvalidArgument` if the name leads out of the folder; `Cancelled`.
     pub(super) fn link(self, name: &str, source: &Location, opened: &dyn Blob) -> Result<Option<u64>> {
         let path = self.path(name)?;
-        // Without links on the way, for what is a link itself cannot be given another name.
+        // A hard link to a symbolic link would not be a second name of the file, so resolve links
+        // first.
         let Some(source) = source.local_path().ok().and_then(|source| fs::canonicalize(source).ok()) else {
             return Ok(None);
         };
@@ -94,7 +95,7 @@ impl FolderFiles<'_> {
             fs::remove_file(&path).map_err(|error| Error::io("cannot remove", &path, error))?;
             return Ok(None);
         };
-        // In case that its own writer did not.
+        // The writer of the linked file may not have synced it.
         self.sync_later(path);
         self.monitor.advance(linked.len())?;
         Ok(Some(linked.len()))

@@ -36,7 +36,8 @@ pub(crate) fn hold(path: &Path) -> Result<Option<Hold>> {
     make_folders(folder).map_err(cannot)?;
     let path = folder.canonicalize().map_err(cannot)?.join(path.file_name().unwrap_or_default());
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
-    // Looked at before the file is opened: closing it again would give up the lock.
+    // Check before the file is opened: closing a second descriptor would release the lock of the
+    // first.
     if held.contains(&path) {
         return Err(taken(&path));
     }

@@ -91,7 +91,7 @@ impl OwnFolder {
                 Ok(Lock::Ours(lock) | Lock::Unlockable(lock)) => {
                     return Ok(Self { path, has_beginning: false, _lock: lock });
                 }
-                // Another writer was sweeping and got hold of it first.
+                // Another writer that sweeps locked it first.
                 Ok(Lock::Theirs) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
@@ -127,7 +127,8 @@ impl OwnFolder {
                     let has_beginning = !is_over(&path);
                     return Ok(Self { path, has_beginning, _lock: lock });
                 }
-                // Another copy, or a process that checks for a moment whether there is one.
+                // The lock belongs to another copy, or to a process that briefly checks whether a
+                // copy runs.
                 Ok(Lock::Theirs) => std::thread::sleep(READER_PACE),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(cannot_lock(error)),
@@ -210,8 +211,7 @@ fn settle(parent: &Path, name: &OsStr, only_finish: bool) -> bool {
         if only_finish && kind != Kind::Replaced && !siblings::has_begun(&path) {
             continue;
         }
-        // What a copy has left is for the next copy to go on with, but for a commit that had begun
-        // or is over.
+        // The next copy continues from these files, unless their commit began or ended.
         if kind == Kind::Copy && !siblings::has_begun(&path) && !is_over(&path) {
             continue;
         }
@@ -221,7 +221,7 @@ fn settle(parent: &Path, name: &OsStr, only_finish: bool) -> bool {
         }
         if kind == Kind::Replaced {
             match rename_new(&path, &parent.join(name)) {
-                // The overwrite went through, and only removing the old one was left to do.
+                // The overwrite was committed; only the removal of the old checkpoint is missing.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !only_finish => {}
                 renamed => {
                     has_named |= renamed.is_ok();
@@ -243,9 +243,9 @@ fn lock_leftover(path: &Path, kind: Kind) -> Option<File> {
     for _ in 0..READER_TRIES {
         match lock(path) {
             Ok(Lock::Ours(lock)) => return Some(lock),
-            // Who lives and has put it there finds it back, and moves it aside again.
+            // A writer that still runs finds its folder again and moves it aside once more.
             Ok(Lock::Unlockable(folder)) if kind == Kind::Replaced => return Some(folder),
-            // A reader of files that a dead writer has left holds it for a moment.
+            // A reader of a dead writer's files locks them for a moment.
             Ok(Lock::Theirs) if siblings::has_begun(path) => std::thread::sleep(READER_PACE),
             _ => return None,
         }
@@ -255,11 +255,10 @@ fn lock_leftover(path: &Path, kind: Kind) -> Option<File> {
 
 /// Removes a temporary folder; what cannot be removed stays for the next save.
 pub(super) fn remove(folder: &Path) {
-    // First what says that a commit has begun, unless it holds something: half removed, the folder
-    // must not look as if.
+    // Remove the mark of a begun commit first, unless it holds files: a half-removed folder must
+    // not look like a begun commit.
     let once = || siblings::forget(folder).and_then(|()| fs::remove_dir_all(folder));
-    // And again: a network file system may fail for a moment, or a file of it have come back under
-    // another name.
+    // A network file system may fail for a moment, or show a removed file under another name.
     let _ = once().or_else(|_| once());
 }
 
@@ -284,7 +283,7 @@ pub fn begun(stem: &Path) -> Option<Begun> {
         }
         match lock_shared(&path) {
             Ok(Lock::Theirs) => return Some(Begun::Living),
-            // Looked at again under the lock: the writer may have ended it in between.
+            // The writer may have ended between the first look and the lock, so look again.
             Ok(_) if siblings::is_waiting(&path) => found = Some(Begun::Dead(path)),
             Ok(_) | Err(_) => {}
         }
@@ -299,11 +298,11 @@ const OVERWRITE_WAIT: Duration = Duration::from_secs(10);
 /// two names cannot be exchanged, for a moment nothing has it.
 pub fn reappears(path: &Path) -> bool {
     let since = Instant::now();
-    // A link that leads nowhere is nothing, however long one waits.
+    // A link to a missing file stays missing, so `metadata` follows links.
     let is_there = || fs::metadata(path).is_ok();
     let named = end_of_links(path);
     let mut quiet = 0;
-    // Of several writers one may have ended, and the next begun, between two looks.
+    // Between two looks one writer may end and the next begin, so one quiet look is not enough.
     while !is_there() && quiet < 3 && since.elapsed() < OVERWRITE_WAIT {
         match is_being_replaced(&named) {
             true => std::thread::sleep(READER_PACE),
@@ -356,7 +355,7 @@ fn shortened(name: &OsStr) -> Option<OsString> {
     if bytes.len() <= KEPT_LEN_MAX_BYTES {
         return None;
     }
-    // Not within a character: some file systems take only names that are text.
+    // Cut between characters: some file systems accept only names in UTF-8.
     while end > 0 && bytes.get(end).is_some_and(|byte| byte & 0b1100_0000 == 0b1000_0000) {
         end -= 1;
     }

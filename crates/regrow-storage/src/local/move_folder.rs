@@ -19,7 +19,7 @@ pub(crate) fn move_folder(from: &Path, to: &Path) -> Result<()> {
         }
         _ => cannot(error),
     })?;
-    // The new name first: a power cut may leave both, and never none.
+    // Sync the new name first: after a power cut both names may exist, but one always does.
     for folder in [new, old] {
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         sync_folder(folder).map_err(|error| Error::io("cannot sync the folder", folder, error))?;

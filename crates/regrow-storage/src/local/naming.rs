@@ -68,7 +68,7 @@ pub(super) fn take_name(
     let target = &staging.absolute;
     let cannot_commit = |error| Error::io("cannot give the checkpoint its name", target, error);
     if let Some(mode) = staging.found_mode {
-        // Also if it is gone by now: what was private stays so.
+        // A private target stays private even if another process has removed it in between.
         let kept = match keep_owner_and_mode(target, source) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && source.exists() => {
                 set_mode_or_less(source, mode & 0o777)
@@ -92,8 +92,7 @@ pub(super) fn take_name(
         }
         match replace() {
             Ok(to_remove) => return Ok(to_remove),
-            // Another process removed the target in between, so that the name is free, or put an
-            // old one back.
+            // Another process removed the target in between, or put an old one back. Try again.
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists)
                     && source.exists() => {}
@@ -114,7 +113,7 @@ pub(super) fn replace_folder(staging: &Staging, source: &Path) -> io::Result<Opt
         return Err(io::ErrorKind::InvalidInput.into());
     };
     let aside = replaced_path(parent, name).map_err(|error| io::Error::other(error.to_string()))?;
-    // Held so that no process takes the moved folder for a temporary one.
+    // The lock keeps sweeps from removing the moved folder as a temporary one.
     let _lock: Lock = lock(absolute)?;
     replace_in_two_steps(source, absolute, &aside)?;
     Ok(Some(aside))

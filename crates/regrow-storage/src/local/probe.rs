@@ -102,7 +102,7 @@ impl Ability {
 /// broken.
 pub fn probe(folder: &Path) -> Result<Vec<(Ability, bool)>> {
     let name = OsStr::new("regrow-doctor");
-    // What one has left that was killed.
+    // A killed probe may have left its folder.
     sweep(folder, name);
     let own = OwnFolder::make(folder, name, true)?;
     let found = try_all(&own.path).map_err(|error| Error::io("cannot try the file system", folder, error));

@@ -89,7 +89,7 @@ pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
         return Err(Error::new(ErrorKind::NotFound, "no unfinished save is here").in_file(at));
     }
     let stocks: Vec<_> = left.iter().map(|folder| stock(folder).ok()).collect();
-    // Temporary files of dead writers. Some of them are put back, not removed.
+    // The sweep puts some folders of dead writers back instead of removing them.
     let target = match is_temporary {
         true => OsString::from(name.to_string_lossy().split(UNCOMMITTED_MARK).next().unwrap_or_default()),
         false => name.to_owned(),
@@ -106,7 +106,7 @@ pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
             Ok(Lock::Unlockable(_)) if force || !is_recent(modified) => remove_all(folder)?,
             Ok(Lock::Theirs) if force => remove_all(folder)?,
             Ok(_) => return Err(may_live(folder, modified)),
-            // The sweep has removed it.
+            // The sweep removed the folder.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(Error::io("cannot remove", folder, error)),
         }
@@ -142,7 +142,7 @@ fn may_live(folder: &Path, modified: Option<SystemTime>) -> Error {
 }
 
 fn remove_all(folder: &Path) -> Result<()> {
-    // And again: a network file system may fail for a moment. Neither goes through links.
+    // A network file system may fail for a moment, so try twice. Neither try follows links.
     let removed = fs::remove_dir_all(folder).or_else(|_| fs::remove_dir_all(folder));
     match removed {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -162,7 +162,7 @@ pub(crate) fn stock(folder: &Path) -> Result<(Removed, Option<SystemTime>)> {
     while let Some(next) = folders.pop() {
         for entry in fs::read_dir(next).map_err(cannot_look)? {
             let entry = entry.map_err(cannot_look)?;
-            // Of a link the link itself.
+            // `DirEntry::metadata` does not follow links, so a link counts with its own length.
             let found = match entry.metadata() {
                 Ok(found) => found,
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,

@@ -35,7 +35,7 @@ fn rename_new_without_flags(from: &Path, to: &Path) -> io::Result<()> {
     }
     match fs::hard_link(from, to) {
         Ok(()) => fs::remove_file(from).or_else(|error| match fs::symlink_metadata(from) {
-            // Over NFS the answer to a removal may be lost.
+            // Over NFS the answer to a removal may get lost, and the second try finds no file.
             Err(gone) if gone.kind() == io::ErrorKind::NotFound => Ok(()),
             _ => {
                 let _ = fs::remove_file(to);
@@ -45,7 +45,7 @@ fn rename_new_without_flags(from: &Path, to: &Path) -> io::Result<()> {
         Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => {
             Err(error)
         }
-        // A file system without hard links.
+        // The file system has no hard links.
         Err(_) => rename_if_free(from, to),
     }
 }
@@ -83,8 +83,8 @@ pub(super) fn keep_owner_and_mode(old: &Path, new: &Path) -> io::Result<()> {
     if !system::have_same_owner(&was, &is) {
         let _ = system::give_to_owner_of(&was, new);
     }
-    // A folder's other bits say who owns what is made in it, and who may remove it; a file's would
-    // make it run as another. A file in the place of a folder is no program.
+    // Special bits of a folder apply to its entries, so keep them. On a file, set-user-ID would run
+    // it as another user. A file that replaces a folder must not become executable.
     let kept = match (was.is_dir(), is.is_dir()) {
         (true, true) => 0o7777,
         (true, false) => 0o666,

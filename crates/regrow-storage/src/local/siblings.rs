@@ -96,7 +96,7 @@ impl Moves<'_> {
     /// Takes everything back, the last move first.
     fn undo(&self) -> io::Result<()> {
         self.done.iter().rev().try_for_each(|(from, to)| {
-            // Once more: what fails once may have been a moment's trouble.
+            // An error may last for a moment only, so try twice.
             rename_new_under_lock(to, from).or_else(|_| rename_new_under_lock(to, from))
         })
     }
@@ -157,11 +157,11 @@ pub(super) fn take_names_until(
         open_to_readers(staged, targets)?;
         fs::create_dir(&aside)?;
         if durable && targets.iter().any(|target| fs::symlink_metadata(target).is_ok()) {
-            // What goes there must not be lost with the name of a folder that only memory knows of.
+            // The old files move into this folder, so its name must be on the disk first.
             sync_folder(staged)?;
             sync_folder(parent)?;
         }
-        // The last is what makes the checkpoint: it goes first.
+        // The last file makes the checkpoint, so it moves aside first.
         for target in targets.iter().rev() {
             let Some(name) = target.file_name() else { continue };
             match moves.take(target, &aside.join(name)) {
@@ -181,7 +181,7 @@ pub(super) fn take_names_until(
     let failed = Error::io("cannot give the checkpoint its name", first, error);
     Err(Failed {
         error: match keep {
-            // Readers take what is in the folder as they would after a kill.
+            // Readers find the files in the folder, as after a kill.
             true => failed.of_kind(ErrorKind::NotDurable).help(format!(
                 "the new checkpoint can be opened; some of its files are still in {}, and the next save to this path moves them. The old checkpoint is in {}",
                 staged.display(),
@@ -229,7 +229,7 @@ pub(super) fn finish(staged: &Path, parent: &Path) -> io::Result<bool> {
         let to = parent.join(name);
         match rename_new_under_lock(from, &to) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                // Data of the old checkpoint, which the dead writer had no time to move.
+                // The dead writer did not move this file of the old checkpoint aside.
                 rename_new_under_lock(&to, &staged.join(REPLACED).join(name))?;
                 rename_new_under_lock(from, &to)?;
             }
@@ -308,7 +308,8 @@ pub(super) fn lock(parent: &Path) -> Result<File> {
     let since = Instant::now();
     loop {
         match folder.try_lock() {
-            // A file system without locks: the caller must not run two writers to the same names.
+            // The file system has no locks, so the caller must not run two writers for the same
+            // names.
             Ok(()) | Err(TryLockError::Error(_)) => return Ok(folder),
             Err(TryLockError::WouldBlock) if since.elapsed() < LOCK_WAIT => std::thread::sleep(LOCK_PACE),
             Err(TryLockError::WouldBlock) => {

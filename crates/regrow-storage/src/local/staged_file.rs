@@ -149,7 +149,8 @@ impl StagedFile {
         match exchange(&source, target).map_err(failed)? {
             true if identity(&source) == before => Ok(()),
             true => {
-                // What came out goes back, unless a third one has taken the place since.
+                // Another writer's file came out of the exchange: put it back, unless a third file
+                // has the name now.
                 if identity(target) == own {
                     exchange(&source, target).map_err(failed)?;
                 }
@@ -204,7 +205,7 @@ impl Staged for StagedFile {
         };
         let own = &self.staging.own.path;
         let replaced = take_name(&self.staging, &source, &check, &replace)?;
-        // The folder that the file was in is empty now, unless it has the replaced folder in it.
+        // The temporary folder is empty now, unless it holds the replaced folder.
         let aside = replaced.filter(|replaced| replaced != own);
         if aside.is_some() {
             let _ = fs::remove_dir(own);

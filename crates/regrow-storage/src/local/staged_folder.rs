@@ -187,7 +187,8 @@ impl Publication for StagedFolder {
 
     fn set_mode(&self, below: &str, mode: u32) -> Result<()> {
         if below.is_empty() {
-            // Until it has its name, it can be looked into as little as what it replaces.
+            // Before the commit, the folder stays as private as the checkpoint that it replaces, so
+            // the mode waits.
             let _ = self.staging.mode.set(mode);
             return Ok(());
         }

@@ -46,7 +46,7 @@ impl StagedSiblings {
             targets: &targets,
             check: &|target| check_file(target, terms.overwrite),
         };
-        // The files have folders of their own in any case.
+        // These files always get a temporary folder of their own.
         let staging = Staging::begin(place, &Terms { below: None, ..*terms })?;
         Ok(Self { staging, targets })
     }

@@ -116,8 +116,8 @@ fn check_replaceable(folder: &Path) -> Result<()> {
     match fs::read_dir(folder).map(|mut entries| entries.all(|entry| is_of_a_desktop(&entry))) {
         Ok(true) => Ok(()),
         Ok(false) if holds_files_of_one(folder) => Ok(()),
-        // Asked again: another writer may have exchanged and removed the one that was looked at
-        // first.
+        // Another writer may have exchanged and removed the folder of the first look, so look
+        // again.
         Ok(false) if is_marked() => check_nothing_beside(folder),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(Error::io("cannot look into the target", folder, error)),
@@ -137,7 +137,7 @@ fn is_of_a_desktop(entry: &io::Result<fs::DirEntry>) -> bool {
 fn check_nothing_beside(folder: &Path) -> Result<()> {
     let foreign = match foreign_files_in(&Location::local(folder)) {
         Ok(foreign) => foreign,
-        // Another writer has exchanged and removed the one that was looked at.
+        // Another writer has exchanged and removed the folder.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };

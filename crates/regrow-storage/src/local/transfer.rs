@@ -83,7 +83,7 @@ impl LocalTransfer {
         let path = staging.own.path.join(JOURNAL);
         let open = || -> io::Result<File> {
             let mut journal = File::options().create(true).append(true).open(&path)?;
-            // The last line may have been cut off.
+            // A kill may have cut off the last line.
             journal.write_all(b"\n")?;
             Ok(journal)
         };
@@ -168,7 +168,7 @@ pub(super) fn left_of(file: &TransferFile, path: &Path, lines: &BTreeMap<String,
     }
     let whole = known.iter().rev().find(|(len_bytes, _)| *len_bytes == file.len_bytes);
     match whole.filter(|_| found.len() == file.len_bytes) {
-        // What a disk gives back is known when it is read.
+        // The disk may have damaged the file, so only a read proves its digest.
         Some((_, digest)) => Left::Whole { digest: *digest, is_proven: false },
         None => {
             Left::Beginning(known.into_iter().filter(|(len_bytes, _)| *len_bytes <= found.len()).collect())
@@ -237,7 +237,7 @@ impl Transfer for LocalTransfer {
 
     fn finished(&self, at: usize, digest: Hash, _is_verified: bool) -> Result<()> {
         let (file, path) = self.file(at)?;
-        // Also a file of an earlier copy, which may not have got to its sync.
+        // An earlier copy may have been killed before it synced the file.
         if file.len_bytes < SYNC_LATER_LEN_MAX_BYTES || self.left(at) != Left::Nothing {
             self.staging().sync_later(path.to_owned());
         }
@@ -255,8 +255,7 @@ impl Transfer for LocalTransfer {
     }
 
     fn commit(self: Box<Self>) -> Result<Option<Identity>> {
-        // The last one is what files beside each other are known by; a name that it gets makes it
-        // no other file.
+        // The last file identifies the files beside each other. A rename keeps its identity.
         let last = self.paths.last().filter(|_| !self.is_folder);
         let identity = last.and_then(|path| Location::local(path.clone()).identity());
         commit_after(self.staged, |staging| {

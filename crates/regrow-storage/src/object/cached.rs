@@ -121,8 +121,8 @@ impl Objects for CachedObjects {
             if self.cache.read(&source, position, skip, part) {
                 continue;
             }
-            // A block that is wanted in part goes by itself, so that the others are read to where
-            // they are wanted.
+            // A block that is wanted only in part gets a request of its own, so that whole blocks
+            // arrive directly in `out`.
             let is_whole = skip == 0 && is_end_of_block(object, offset_bytes + range.end as u64);
             match missing.last_mut() {
                 Some(last)

@@ -52,7 +52,8 @@ impl Listing {
         let (listed, is_whole) = objects.list(&prefix, is_page)?;
         let mut below = BTreeMap::new();
         for object in listed {
-            // Some programs stand an empty object for a folder: its name ends in a slash.
+            // Some programs write an empty object, whose name ends in a slash, to stand for a
+            // folder.
             let name = object.key.get(prefix.len()..).unwrap_or_default().to_owned();
             if !name.is_empty() && !name.ends_with('/') {
                 below.insert(name, object);
@@ -266,7 +267,7 @@ fn list_and_look_ahead(objects: &Arc<dyn Objects>, prefix: String) -> Result<Lis
     let record = format!("{prefix}{first}");
     let (listing, ahead) = std::thread::scope(|scope| {
         let look = || objects.get_ahead(&record);
-        // Where there is no thread to be had, it is asked for when it is wanted.
+        // If no thread starts, the caller gets the record later, when it needs it.
         let ahead = std::thread::Builder::new().name("regrow-ahead".to_owned()).spawn_scoped(scope, look);
         let listing = Listing::of_checkpoint(objects, prefix);
         (listing, ahead.ok().and_then(|ahead| ahead.join().ok().flatten()))
@@ -301,8 +302,8 @@ fn read_as_listed(objects: &Arc<dyn Objects>, path: &Path, may_look_again: bool)
         let root = folder_key(objects, folder)?;
         let listing = Listing::of_names(objects, root.clone(), &name)?;
         if may_look_again && listing.has_below(&name) {
-            // A writer has started a folder there since the look; a second look says whether it is
-            // a checkpoint.
+            // A writer has begun a folder of this name since the look. A second look tells whether
+            // it is a checkpoint.
             return read_as_listed(objects, path, false);
         }
         let identity = listing.object(&name).map(|object| Identity::of_objects(object.tag.text()));
@@ -312,7 +313,8 @@ fn read_as_listed(objects: &Arc<dyn Objects>, path: &Path, may_look_again: bool)
     if let Some(moved) = listing.object(MOVED) {
         let folder = marker::moved_to(objects, moved)?;
         let listing = Listing::of_checkpoint(objects, format!("{folder}/"))?;
-        // Under the name of the target: that of the folder is one of unfinished saves.
+        // Show the listing under the target's name: the folder's own name is that of an unfinished
+        // save.
         return Ok(Reading {
             location: listed(objects, listing, folder_key(objects, path)?, path),
             identity,

@@ -204,7 +204,7 @@ pub(super) fn marker_bytes(text: &[u8], url: &str, nonce: &str) -> Bytes {
         marker.extend(format!("Checkpoint commit was successful to {url}").bytes());
     }
     let line = marker_line(nonce);
-    // A layout that has checksums of the marker has put it there already.
+    // A layout that has a checksum of the marker has already added the line.
     if !marker.ends_with(line.as_bytes()) {
         marker.extend(line.bytes());
     }
@@ -247,7 +247,8 @@ pub(super) fn moved_to(objects: &Arc<dyn Objects>, pointer: &Object) -> Result<S
     let moved: Moved = serde_json::from_slice(&bytes).map_err(|error| {
         Error::corrupt(format!("the pointer to the checkpoint cannot be read: {error}")).in_file(&url)
     })?;
-    // Only where a save of this target puts it: a pointer is no way out of the bucket's folder.
+    // Accept only a folder that a save of this target makes: a pointer must not lead to other
+    // folders.
     let target = pointer.key.strip_suffix(MOVED).unwrap_or_default().trim_end_matches('/');
     if moved.folder == staged_folder(target, &moved.nonce) {
         return Ok(moved.folder);
@@ -265,7 +266,7 @@ pub(super) fn moved_to(objects: &Arc<dyn Objects>, pointer: &Object) -> Result<S
 pub(super) fn take_over(objects: &Arc<dyn Objects>, dead: &Object, claim: &Claim) -> Result<bool> {
     let done = match objects.replace(dead, claim.to_bytes()) {
         Ok(done) => done,
-        // Not every server knows that condition.
+        // Some servers do not know this condition.
         Err(_) => {
             if objects.head(&dead.key)?.is_none_or(|now| !now.tag.is_same(&dead.tag)) {
                 return Ok(false);
@@ -288,7 +289,7 @@ pub(super) struct Sweeping {
 
 impl Drop for Sweeping {
     fn drop(&mut self) {
-        // Files that could not be removed count again as files of a dead writer.
+        // Files that could not be removed count as files of a dead writer again.
         let found = self.objects.get(&self.key).ok().flatten();
         let found = found.and_then(|(bytes, object)| Some((Claim::parse(&bytes)?, object)));
         if let Some((_, object)) = found.filter(|(found, _)| found.nonce == self.claim.nonce) {

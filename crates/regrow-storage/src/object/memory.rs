@@ -51,7 +51,7 @@ impl MemoryObjects {
         Self { copy_len_max_bytes, ..Self::new(name) }
     }
 
-    // A panic elsewhere cannot leave the map half changed: every change is one call on it.
+    // Every change is one call on the map, so a panic elsewhere cannot leave it half changed.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

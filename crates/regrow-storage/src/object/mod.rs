@@ -124,7 +124,7 @@ pub(crate) struct Tag {
 
 impl Tag {
     pub(super) fn new(e_tag: Option<String>, version: Option<String>) -> Self {
-        // Listings of some stores leave out the quotes.
+        // Some stores omit the quotes in listings.
         let e_tag = e_tag.map(|tag| if tag.ends_with('"') { tag } else { format!("\"{tag}\"") });
         Self { e_tag, version }
     }
@@ -343,8 +343,8 @@ impl Storage for ObjectStorage {
 
     fn look(&self, path: &Path) -> Result<Option<Found>> {
         let key = key_of(&self.objects, path)?;
-        // The list comes first: a server that keeps its objects in a file system may choke on a
-        // look at a folder.
+        // List first: a server that keeps objects in a file system may fail when asked for a folder
+        // as an object.
         let (below, _) = self.objects.list(&folder_key(&self.objects, path)?, true)?;
         if !below.is_empty() {
             return Ok(Some(Found::Folder));

@@ -68,14 +68,14 @@ pub(super) fn begin(
         Before::Nothing | Before::Leftovers(..) | Before::Others => {}
         Before::Old(old) => {
             let old = settle_moved(objects, &key, old)?;
-            // Objects that cannot be removed now are no checkpoint. The next save removes them.
+            // Objects that cannot be removed now are not a checkpoint. The next save removes them.
             let _ = sweep(objects, &key, Copies::Go);
             new.folder = staged_folder(&key, &nonce);
             new.old = Some(old);
         }
     }
     let claim = new.claim_key();
-    // Until the claim is known to be this save's, nothing here is its own.
+    // Until the claim is known to belong to this save, a drop must remove nothing.
     new.is_over = true;
     let content = Claim::new(&nonce);
     match objects.create(&claim, content.to_bytes())? {
@@ -103,9 +103,9 @@ fn without_left(
 ) -> Result<Before> {
     for _ in 0..LOOKS_MAX {
         let Before::Leftovers(dead, left) = before else { return Ok(before) };
-        // Of several who find it one gets it.
+        // If several saves find the dead claim, only one takes it.
         if let Some(_swept) = take_left(objects, &dead)? {
-            // The claim goes last: until then it says what the others are.
+            // Delete the claim last: it marks the other objects as those of a dead writer.
             let others = left.into_iter().map(|object| object.key).filter(|key| *key != dead.key);
             objects.delete(&others.collect::<Vec<_>>())?;
             objects.delete(&[dead.key])?;
@@ -142,12 +142,11 @@ pub(super) fn join(
         flushing: Mutex::default(),
         reused_bytes: AtomicU64::new(0),
         pid: std::process::id(),
-        // The one who began removes what is not committed.
+        // The process that began the save removes objects that are not committed.
         is_over: true,
         is_joined: true,
         renewal: None,
-        // Threads may stand for processes: the process that started the save decides how long it
-        // runs.
+        // The process that began the save decides how long the save counts as running.
         _running: None,
     };
     joined.check_claim()?;
@@ -276,7 +275,7 @@ impl NewObjects {
         let Target::Siblings { suffixes } = options.kind else { return Ok(()) };
         let vouched = if matches!(before, Before::Others) { &[][..] } else { suffixes };
         let content = Claim { suffixes: vouched.to_vec(), ..Claim::new(&self.nonce) };
-        // Until the claim is known to be this save's, nothing here is its own.
+        // Until the claim is known to belong to this save, a drop must remove nothing.
         self.is_over = true;
         claim_siblings(&self.objects, &self.target, &self.key, &content)?;
         let claim = self.claim_key();
@@ -347,7 +346,7 @@ impl NewObjects {
         self.monitor.check()?;
         self.monitor.enter(Stage::Commit);
         self.renewal = None;
-        // Two requests that need not wait for each other.
+        // The two requests are independent, so they run at the same time.
         std::thread::scope(|scope| {
             let written = Task::begin(scope, "regrow-check", || match &self.old {
                 None => self.check_written(),
@@ -359,10 +358,10 @@ impl NewObjects {
         match self.old.take() {
             None => {
                 let marked = self.mark(&self.folder);
-                // Another one's marker: what is here is a checkpoint, and stays.
+                // If another writer's marker exists, these objects are a checkpoint and must stay.
                 self.is_over = !matches!(&marked, Err(error) if error.kind() != ErrorKind::AlreadyExists);
                 marked?;
-                // It says nothing any more; who finds it beside the marker knows that.
+                // Readers ignore a claim beside a marker, so the claim may stay if this fails.
                 let _ = self.objects.delete(&[claim]);
                 Ok(())
             }
@@ -375,8 +374,8 @@ impl NewObjects {
                     Conditional::Done(_) => self.is_over = true,
                     Conditional::Lost(..) => return Err(self.exists()),
                 }
-                // From here on the new checkpoint is there. What cannot be tidied up now, the next
-                // overwrite does.
+                // The new checkpoint is committed. If the cleanup fails, the next overwrite repeats
+                // it.
                 let _ = self.objects.delete(&[claim]);
                 let _ = settle(&self.objects, &key, &self.folder, old.prefix());
                 Ok(())
@@ -391,8 +390,8 @@ impl NewObjects {
         self.check_claim()?;
         let (all, _) = self.objects.list(&format!("{}/", self.folder), false)?;
         let mut keys: BTreeSet<String> = all.into_iter().map(|object| object.key).collect();
-        // A list may be older than the last writes: a file that stayed without the claim would pass
-        // for a checkpoint's.
+        // The list may miss the last writes. Without a claim, a file that stays would look like
+        // part of a checkpoint.
         keys.extend(self.state().names.iter().map(|name| format!("{}/{name}", self.folder)));
         let (claim, others): (Vec<String>, Vec<String>) =
             keys.into_iter().partition(|key| key.ends_with(CLAIM));
@@ -458,12 +457,12 @@ impl Publication for NewObjects {
             return Err(no_such_file("single file"));
         }
         let key = key_of(&self.objects, self.target.path())?;
-        // The object appears when it is whole, and not before: that is the commit.
+        // The object appears only when it is complete, so its last write is the commit.
         let sink = self.sink(key, expected_len_bytes, checksums_from)?;
         let sink = if self.overwrite { sink } else { sink.only_new(&self.target) };
         let (monitor, make_way, target) = (self.monitor.clone(), self.make_way, self.target.clone());
         Ok(FileWriter::new(sink.before_end(Box::new(move || {
-            // The monitor is called while the save can still be cancelled.
+            // Call the monitor while the save can still be cancelled.
             monitor.finish()?;
             make_way.map_or(Ok(()), |make_way| make_way(&target))
         }))))
@@ -483,7 +482,7 @@ impl Publication for NewObjects {
             _ => None,
         };
         let suffix = suffix.ok_or_else(|| no_such_file("file of this number"))?;
-        // No other process has taken this one for dead.
+        // Another process may have taken over the claim of a save that seemed dead.
         self.check_claim()?;
         let key = key_of(&self.objects, self.target.with_suffix(suffix).path())?;
         self.sink(key, expected_len_bytes, checksums_from).map(FileWriter::new)
@@ -609,7 +608,7 @@ impl Publication for NewObjects {
             }
             Target::Siblings { .. } => {
                 self.renewal = None;
-                // The last of them has made the checkpoint.
+                // The last file is written, so the checkpoint is committed.
                 self.is_over = true;
                 let _ = self.objects.delete(&[self.claim_key()]);
                 Ok(())
@@ -620,15 +619,16 @@ impl Publication for NewObjects {
 
 impl Drop for NewObjects {
     fn drop(&mut self) {
-        // A single file that is there by now is whole: its layout has finished it.
+        // A single file that exists by now is complete, because its layout has finished it.
         if self.is_over || self.pid != std::process::id() || self.kind == Target::File && self.overwrite {
             return;
         }
         if self.kind == Target::Folder {
-            // What cannot be removed now keeps its claim, and the next save removes it.
+            // Objects that cannot be removed now keep their claim, and the next save removes them.
             let _ = self.remove_folder();
         } else {
-            // Another save may have written the same names since: what is its own stays.
+            // Another save may have written the same names since, so delete only objects with this
+            // save's tags.
             let is_own = |(key, (_, tag)): (&String, &(u64, Tag))| {
                 let found = self.objects.head(key).ok().flatten();
                 found.filter(|found| found.tag.is_same(tag)).map(|found| found.key)
@@ -636,7 +636,7 @@ impl Drop for NewObjects {
             let keys: Vec<String> = self.state().written.iter().filter_map(is_own).collect();
             let gone = self.objects.delete(&keys);
             self.renewal = None;
-            // The claim goes last: until then it says what the others are.
+            // Delete the claim last: it marks the other objects as those of a dead writer.
             if gone.is_ok() && self.kind != Target::File && self.check_claim().is_ok() {
                 let _ = self.objects.delete(&[self.claim_key()]);
             }

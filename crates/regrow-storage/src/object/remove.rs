@@ -32,7 +32,7 @@ pub(super) fn remove(objects: &Arc<dyn Objects>, at: &Location, what: &Removal) 
         Removal::Folder => remove_folder(objects, at),
         Removal::Files { files, beside } => {
             let all: Vec<Location> = beside.iter().chain(files).cloned().collect();
-            // A pytree's data and manifest go by a name that neither of them has.
+            // A pytree of a data file and a manifest is named by a path that neither file has.
             match files.iter().any(|file| file.is_same(at)) {
                 true => remove_files(objects, &all),
                 false => remove_siblings(objects, at, &all, files),
@@ -89,7 +89,7 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
         _ => error,
     })?;
     let hold = Hold::take(objects, &key)?;
-    // By now another process may have replaced this checkpoint, or removed it and started another
+    // Another process may have replaced this checkpoint by now, or removed it and begun another
     // one.
     let now = Listing::of_checkpoint(objects, below.prefix().to_owned())?;
     let has_begun = now.object(CLAIM).is_some() && !now.is_marked();
@@ -99,7 +99,7 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
             .help("look what is there now"));
     }
     let claim = format!("{key}/{CLAIM}");
-    // One that is there beside the marker says nothing any more.
+    // A claim beside the marker has no meaning any more.
     objects.delete(std::slice::from_ref(&claim))?;
     let nonce = nonce()?;
     let _running = Running::begin(&nonce);
@@ -108,14 +108,14 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
     }
     objects.delete(&[format!("{key}/{MARKER}"), format!("{key}/{OTHER_MARKER}")])?;
     let (mut left, _) = objects.list(&format!("{key}/"), false)?;
-    // The place is held until the end.
+    // Keep the claim and the lock of the target until the end.
     left.retain(|object| object.key != claim && object.key != format!("{key}/{SETTLING}"));
     let mut removed = delete_all(objects, left)?;
-    // What overwrites of it have left: the next save to this place finds nothing to replace, and
-    // does not look for it.
+    // Remove the temporary files of overwrites: the next save finds nothing to replace, and does
+    // not look for them.
     let swept = sweep(objects, &key, Copies::Stay);
     drop(hold);
-    // It goes last: until then it says what the others are.
+    // Delete the claim last: it marks the other objects as those of a dead writer.
     objects.delete(&[claim])?;
     swept?;
     if let Some(marker) = below.object(MARKER) {
@@ -150,7 +150,7 @@ pub(super) fn check_finished(objects: &Arc<dyn Objects>, at: &Location) -> Resul
     if !below.is_empty() && is_begun(&below) {
         return Err(not_ended("a save, a copy or a removal of this checkpoint has not ended", at));
     }
-    // A checkpoint with its own marker is complete, also if files around it are removed.
+    // A checkpoint with its own marker is complete, even if files around it are removed.
     match claim_around(objects, at)?.filter(|_| !below.is_marked()) {
         Some((around, _)) => Err(not_ended(NOT_ENDED_AROUND, &around)),
         None => Ok(()),
@@ -175,7 +175,7 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
         return Err(Error::invalid("a bucket itself is no checkpoint").in_file(at));
     }
     if let Some((target, _)) = key.split_once(UNCOMMITTED_MARK) {
-        // An overwrite whose writer died at the end has its checkpoint there.
+        // An overwrite that was killed at its end has its checkpoint in this folder.
         settle_moved(objects, target, Listing::of_checkpoint(objects, format!("{target}/"))?)?;
     }
     let mut removed = None;
@@ -191,7 +191,7 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
             take(left)?;
         }
     } else if below.object(MOVED).is_some() {
-        // The checkpoint is in one of the folders that are looked at next.
+        // The loop below removes the folder that the pointer names, so finish the overwrite first.
         settle_moved(objects, &key, below)?;
     }
     let (parent, name) = split(key.as_ref());
@@ -219,7 +219,7 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
         for suffix in left_beside(objects, &key, found.as_ref())? {
             brought.extend(objects.head(&format!("{key}{suffix}"))?);
         }
-        // The claim goes last: saves wait for it.
+        // Delete the claim last: other saves wait until it is gone.
         take(brought)?;
         take(vec![claim])?;
     }
@@ -253,8 +253,7 @@ fn check_dead(
     listing: &Listing,
     force: bool,
 ) -> Result<Option<Object>> {
-    // A process that finishes an overwrite says so in its own claim, after the pointer has led to
-    // the folder.
+    // Once the pointer exists, the process that finishes the overwrite holds a claim of its own.
     if let Some(claim) = listing.object(CLAIM).or_else(|| listing.object(SETTLING)) {
         let found = objects.get(&claim.key)?;
         if !force {

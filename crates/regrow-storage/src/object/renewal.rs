@@ -38,7 +38,8 @@ impl Renewal {
 impl Drop for Renewal {
     fn drop(&mut self) {
         if self.pid == std::process::id() {
-            // Waits for a renewal that is on its way: it must not come after the claim is removed.
+            // The lock waits for a running renewal, which must not write after the claim is
+            // deleted.
             *self.is_over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
             self.is_over.1.notify_all();
         }
@@ -52,14 +53,14 @@ fn renew(objects: &dyn Objects, key: &str, claim: &Claim, told: &(Mutex<bool>, C
     loop {
         let waited = told.1.wait_timeout_while(is_over, every, |is_over| !*is_over);
         is_over = waited.unwrap_or_else(PoisonError::into_inner).0;
-        // Later than this, another one may be taking the place.
+        // After this time another process may take over the claim.
         if *is_over || renewed.elapsed() + every > CLAIM_TIME_MAX {
             return;
         }
         match write(objects, key, claim) {
             Ok(true) => renewed = Instant::now(),
             Ok(false) => return,
-            // The next time it may work.
+            // The next renewal may succeed.
             Err(_) => {}
         }
     }

@@ -63,10 +63,10 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // What is renewed behind the deletion would stay.
+        // A renewal after the deletion would write the claim again.
         self.renewal = None;
-        // The process that settles removes it with the pointer. If it cannot be removed, it counts
-        // as that of a dead process.
+        // The process that settles deletes the claim with the pointer. A claim that cannot be
+        // deleted counts as that of a dead process.
         if matches!(self.is_own(), Ok(true)) {
             let _ = self.objects.delete(std::slice::from_ref(&self.place));
         }
@@ -89,7 +89,7 @@ pub(super) fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) 
     let Some(pointer) = old.object(MOVED) else { return Ok(old) };
     match moved_to(objects, pointer) {
         Ok(folder) => settle(objects, key, &folder, old.prefix())?,
-        // Another process has settled it since that list.
+        // Another process has settled the target since that list.
         Err(error) if error.kind() == ErrorKind::Replaced => {}
         Err(error) => return Err(error),
     }
@@ -105,7 +105,7 @@ pub(super) fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_pr
     let _hold = Hold::at(objects, format!("{folder}/{SETTLING}"))?;
     match points_to(objects, key)? {
         Some(found) if found == folder => bring(objects, key, folder, old_prefix),
-        // Another process has settled it in between.
+        // Another process has settled the target in between.
         _ => Ok(()),
     }
 }
@@ -128,11 +128,11 @@ fn bring(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) 
         .filter(|object| is_marker(object) || !is_bookkeeping(&name_of(object)))
         .partition(is_marker);
     let Some(marker) = markers.first() else {
-        // Another process has settled it.
+        // Another process has settled the target.
         return Ok(());
     };
     let (old, _) = objects.list(old_prefix, false)?;
-    // Orbax is to see no checkpoint while it is half the one and half the other.
+    // Without markers, Orbax sees no checkpoint while files of the old and the new one are mixed.
     objects.delete(&[format!("{key}/{MARKER}"), format!("{key}/{OTHER_MARKER}")])?;
     let names: BTreeSet<String> = files.iter().map(name_of).collect();
     let stale = old.into_iter().map(|object| object.key).filter(|old| {
@@ -150,9 +150,10 @@ fn bring(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) 
     )?;
     objects.delete(&stale)?;
     copy_within(objects, marker, &format!("{key}/{}", name_of(marker)))?;
-    // The holder of the place has put the pointer there, or gives up when it finds the pointer.
+    // Deleting the lock is safe: its holder wrote this pointer, or gives up when it finds a
+    // pointer.
     objects.delete(&[MOVED, CLAIM, SETTLING].map(|name| format!("{key}/{name}")))?;
-    // The marker is removed last: without it the rest is no checkpoint.
+    // Delete the marker last: without it the other objects are not a checkpoint.
     objects.delete(&files.into_iter().map(|file| file.key).collect::<Vec<_>>())?;
     objects.delete(&[marker.key.clone(), format!("{folder}/{CLAIM}")])
 }
@@ -180,10 +181,8 @@ pub(super) fn sweep(objects: &Arc<dyn Objects>, key: &str, copies: Copies) -> Re
             }
             Ok(objects.get(&key)?.map(|(bytes, object)| (Claim::parse(&bytes), object)))
         };
-        // The object that is removed last identifies the others until then. The claim is removed
-        // after the pointer is written, and the pointer after all objects have their names. Objects
-        // that neither names are settled, by a process that was killed before the end. Other
-        // programs write folders of such names, too.
+        // The object that is deleted last identifies the others. A folder with neither object
+        // stays: a pointer leads to it, or it belongs to another program.
         let found = match claim(CLAIM)? {
             Some(found) => Some((CLAIM, found)),
             None => claim(SETTLING)?.map(|found| (SETTLING, found)),
@@ -192,7 +191,7 @@ pub(super) fn sweep(objects: &Arc<dyn Objects>, key: &str, copies: Copies) -> Re
         let dead = found.filter(|(_, (claim, _))| {
             claim.as_ref().is_some_and(|claim| claim.is_gone() && !is_interrupted(claim))
         });
-        // Between that answer and its end it may have committed: then the pointer leads there.
+        // The writer may have committed before it died; then the pointer names this folder.
         if let Some((last, (_, object))) = dead
             && points_to(objects, key)?.as_deref() != Some(&folder)
             && let Some(_swept) = take_left(objects, &object)?

@@ -99,7 +99,7 @@ impl ObjectSink {
         self.checksums.update(bytes);
         while !bytes.is_empty() {
             if self.part.capacity() == 0 {
-                // What may be all of a short object takes no more than it has.
+                // A short object gets only the memory that it needs.
                 self.part.reserve(self.part_len_bytes.min(bytes.len().max(PIECE_LEN_BYTES)));
             }
             let room = self.part_len_bytes - self.part.len();
@@ -108,7 +108,7 @@ impl ObjectSink {
             bytes = later;
             if self.part.len() == self.part_len_bytes {
                 self.send()?;
-                // More comes: the next part is likely as long.
+                // More bytes follow, so the next part is likely as long.
                 self.part = self.spare.take(self.part_len_bytes);
             }
         }

@@ -62,8 +62,8 @@ pub(super) fn check(
     target: &Location,
     options: PublishOptions<'_>,
 ) -> Result<Before> {
-    // Files that are put there now do not stay: the same copy, when it continues, removes files
-    // that it does not know.
+    // Files that are written inside an unfinished copy are lost: the copy, when it continues,
+    // removes files that it does not know.
     if let Some((around, _)) = claim_around(objects, target)? {
         return Err(not_ended(NOT_ENDED_AROUND, &around));
     }
@@ -89,8 +89,7 @@ fn look(
         return look_beside(objects, target, suffixes, options.overwrite);
     }
     let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
-    // A server that keeps its objects in a file system may choke on a look at what is a folder
-    // there.
+    // A server that keeps objects in a file system may fail when asked for a folder as an object.
     let single = match options.kind {
         Target::Folder if !below.is_empty() => None,
         _ => objects.head(&key)?,
@@ -141,7 +140,8 @@ fn look_beside(
             return Ok(Some(Before::Leftovers(claim, Vec::new())));
         }
     } else if beside_without_last(objects, target, suffixes, overwrite)? != there {
-        // Who has removed what was left has ended while this waited for it.
+        // The files changed between the two looks: the process that removed them has ended. Look
+        // again.
         return Ok(None);
     }
     if overwrite { Ok(Some(Before::Others)) } else { Err(exists_already(&target.with_suffix(first))) }
@@ -179,7 +179,7 @@ pub(super) fn left_beside(
     key: &str,
     claim: Option<&Claim>,
 ) -> Result<Vec<String>> {
-    // A name in another folder is none that regrow has written.
+    // regrow never writes a suffix with a slash.
     let suffixes =
         claim.map(|claim| &*claim.suffixes).filter(|all| !all.iter().any(|suffix| suffix.contains('/')));
     let Some((last, others)) = suffixes.and_then(<[String]>::split_last) else { return Ok(Vec::new()) };
@@ -238,7 +238,7 @@ pub(super) fn take_claim(
         if take_over(objects, &object, claim)? {
             return Ok(true);
         }
-        // Another process has it, perhaps only to remove the dead writer's files.
+        // Another process holds the claim, perhaps only to remove the dead writer's files.
     }
     Ok(false)
 }
@@ -275,13 +275,14 @@ pub(super) fn claim_around(
             break;
         }
         let found = match objects.get(&format!("{key}/{CLAIM}")) {
-            // Credentials may be for a part of the bucket alone.
+            // Credentials may cover only a part of the bucket.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
             found => found?,
         };
         between.push(key);
         let Some((found, _)) = found else { continue };
-        // Beside a marker a claim says nothing, nor does one further out of what is whole.
+        // A marker makes its folder complete, so neither the claim beside it nor one further out
+        // counts.
         for (nth, key) in between.iter().rev().enumerate() {
             let listing = Listing::of_checkpoint(objects, format!("{key}/"))?;
             if listing.is_marked() || nth == 0 && listing.object(MOVED).is_some() {
@@ -313,7 +314,7 @@ pub(super) fn check_unwritten(objects: &Arc<dyn Objects>, at: &Location) -> Resu
         .in_file(at)
         .help("wait for it, and try again"));
     }
-    // Beside the marker a claim says nothing.
+    // A claim beside a marker has no meaning.
     let claim = below.object(CLAIM).filter(|_| !below.is_marked());
     for claim in claim.into_iter().chain(below.object(SETTLING)) {
         if let Some((found, _)) = objects.get(&claim.key)? {
@@ -341,15 +342,15 @@ fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> 
     if below.is_marked() || below.object(MOVED).is_some() {
         return Ok(Left::Nothing);
     }
-    // A process may have held the place when it was already empty, and been killed.
+    // A process may have been killed while it held the lock of an empty target.
     let held = below.object(SETTLING).filter(|_| below.objects().all(|(name, _)| name == SETTLING));
     let Some(claim) = below.object(CLAIM).or(held) else { return Ok(Left::Nothing) };
     let Some((found, claim)) = claim_at(objects, &claim.key)? else { return Ok(Left::Gone) };
     check_gone(target, found.as_ref())?;
     match left_for_good(objects, target, below) {
         Ok(Some(left)) => Ok(Left::These(claim, left)),
-        // It has committed since that list, or another process has taken the claim: the next look
-        // tells which.
+        // The writer has committed since that list, or another process has taken the claim. The
+        // next look tells which.
         Ok(None) => Ok(Left::Gone),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Left::Gone),
         Err(error) => Err(error),
@@ -369,7 +370,7 @@ pub(super) fn left_for_good(
 ) -> Result<Option<Vec<Object>>> {
     let folder = before.prefix().trim_end_matches('/');
     let target = folder.split_once(UNCOMMITTED_MARK).map(|(target, _)| target);
-    // What replaces another checkpoint is one by a pointer, and not by its marker.
+    // An overwrite is committed by its pointer, not by its marker.
     if let Some(target) = target
         && points_to(objects, target)?.as_deref() == Some(folder)
     {
@@ -384,7 +385,7 @@ pub(super) fn left_for_good(
         (Some(before), Some(now)) if before.tag.is_known() && !before.tag.is_same(&now.tag) => {
             Err(has_begun(at))
         }
-        // Another process has removed it, and is about to write here.
+        // Another process has deleted the claim and is about to write here.
         (Some(_), None) => Ok(None),
         _ => Ok(Some(all)),
     }
@@ -420,7 +421,8 @@ pub(super) fn check_replaceable(
     target: &Location,
     below: &Listing,
 ) -> Result<()> {
-    // The other marker, of layouts that have none, says nothing of the files beside it.
+    // The other marker belongs to layouts without a marker of their own, and says nothing about
+    // files beside it.
     if names().markers().iter().chain(&[MARKER]).any(|marker| below.object(marker).is_some()) {
         let foreign = target.for_reading().and_then(|reading| foreign_files_in(&reading.location));
         return refuse_foreign_files(&foreign.map_err(|error| changed_in_between(error, target))?, target);

@@ -157,19 +157,18 @@ impl ObjectTransfer {
             there = new.siblings_there(earlier.as_ref(), options.overwrite)?;
         }
         let copied = earlier.as_ref().map(|claim| claim.copied.clone()).unwrap_or_default();
-        // Before anything of it is looked at: what it vouches for must not be lost now.
+        // Keep the list of copied files in the claim before any look: a kill now must not lose it.
         new.state().claim.copied.clone_from(&copied);
         new.take_claim(&claim_key)?;
         match options.kind {
             Target::Folder if new.old_prefix.is_none() => new.check_alone(&claim_key, &there)?,
             Target::Folder => {
-                // Another copy may have committed since that look, whose folder this one has the
-                // claim of now.
+                // Another copy may have committed this folder between the look and the claim.
                 new.check_settled().inspect_err(|_| new.give_back(&claim_key, !copied.is_empty()))?;
                 there = objects.list(&format!("{}/", new.folder), false)?.0;
             }
             Target::Siblings { .. } => {
-                // A save may have ended between that look and this claim.
+                // A save may have ended between the look and the claim.
                 there = new
                     .siblings_there(earlier.as_ref(), options.overwrite)
                     .inspect_err(|_| new.give_back(&claim_key, !copied.is_empty()))?;
@@ -387,7 +386,7 @@ impl ObjectTransfer {
         let name = if matches!(self.marker, Marker::Own(_)) { MARKER } else { OTHER_MARKER };
         let key = format!("{}/{name}", self.folder);
         let bytes = match &self.marker {
-            // As it is: the layout may have a checksum of it.
+            // Copy the marker unchanged: the layout may have a checksum of it.
             Marker::Own(text) if !text.is_empty() => text.clone().into(),
             _ => marker_bytes(b"", &self.objects.url(&self.folder), &self.state().claim.nonce),
         };
@@ -402,11 +401,11 @@ impl ObjectTransfer {
         self.mark()?;
         let Some(old_prefix) = &self.old_prefix else {
             self.state().is_over = true;
-            // It says nothing any more; who finds it beside the marker knows that.
+            // Readers ignore a claim beside a marker, so the claim may stay if this fails.
             let unclaimed = self.objects.delete(&[claim_key.to_owned()]);
             if self.marker == Marker::OfSteps && unclaimed.is_ok() {
-                // With it the folder would be one checkpoint, which an overwrite replaces with all
-                // steps.
+                // With this marker the whole folder would be one checkpoint, and an overwrite would
+                // replace all its steps.
                 let _ = self.objects.delete(&[format!("{}/{OTHER_MARKER}", self.folder)]);
             }
             return Ok(());
@@ -417,8 +416,7 @@ impl ObjectTransfer {
             Conditional::Done(_) => self.state().is_over = true,
             Conditional::Lost(..) => return Err(self.was_taken()),
         }
-        // From here on the new checkpoint is there. What cannot be tidied up now, the next
-        // overwrite does.
+        // The new checkpoint is committed. If the cleanup fails, the next overwrite repeats it.
         let _ = self.objects.delete(&[claim_key.to_owned()]);
         let _ = settle(&self.objects, &self.key, &self.folder, old_prefix);
         Ok(())
@@ -430,13 +428,13 @@ impl ObjectTransfer {
         let staged = self.objects.head(key)?.ok_or_else(|| missing(self.objects.url(key).into()))?;
         let tag = match self.overwrite {
             true => copy_within(&self.objects, &staged, &self.key)?,
-            // A save may have come since the look at the target, which knows nothing of this claim.
+            // A save that does not know this claim may have written the target since the look.
             false => copy_new_within(&self.objects, &staged, &self.key)?
                 .ok_or_else(|| exists_already(&self.target))?,
         };
         self.state().is_over = true;
-        // The claim goes last: until then it says what the other is. What cannot be removed, the
-        // next copy removes.
+        // Delete the claim last: it identifies the other object. The next copy deletes objects that
+        // stay.
         let _ = self
             .objects
             .delete(&[key.to_owned()])
@@ -516,7 +514,8 @@ impl Transfer for ObjectTransfer {
         self.monitor.check()?;
         self.monitor.enter(Stage::Commit);
         self.monitor.timed(Stage::Commit, 0, || {
-            // Too long to have been copied from elsewhere: it was there when its last part was.
+            // A file too long for a copy within the store has no claim: its last part has committed
+            // it.
             let Some(claim_key) = &self.claim_key else { return Ok(None) };
             self.check_claim()?;
             self.check_objects()?;
@@ -551,8 +550,8 @@ impl Drop for ObjectTransfer {
         if !matches!(self.has_claim(claim_key), Ok(true)) {
             return;
         }
-        // What was not finished goes: of files beside each other the last one first, which would
-        // make a checkpoint of them.
+        // Delete unfinished files. Of files beside each other, delete the last one first, because
+        // it makes the checkpoint.
         let unfinished = self.files.iter().zip(&self.keys).rev();
         let unfinished = unfinished.filter(|(file, _)| !copied.contains_key(&file.name));
         let gone = self.objects.delete(&unfinished.map(|(_, key)| key.clone()).collect::<Vec<_>>());

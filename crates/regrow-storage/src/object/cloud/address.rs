@@ -40,7 +40,7 @@ impl Bucket {
         around: &Surroundings,
     ) -> Result<(Self, String)> {
         let bad = |what: &str| {
-            // What stands before an @ may be a secret, and so may what follows a ?.
+            // The text before an `@` and the text after a `?` may be secrets.
             let shown = url.split(['?', '#']).next().unwrap_or(url);
             let shown = match (shown.split_once("://"), shown.rsplit_once('@')) {
                 (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://[hidden]@{rest}"),

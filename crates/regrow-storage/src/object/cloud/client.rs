@@ -69,7 +69,7 @@ fn s3(settings: &Settings, connector: Connector) -> Result<object_store::aws::Am
         .with_http_connector(connector)
         .with_bucket_name(&settings.bucket)
         .with_copy_if_not_exists(S3CopyIfNotExists::Multipart)
-        // SHA-256 of all data would cost more than TLS, which protects it already.
+        // TLS already protects the data; SHA-256 over all of it would cost more than TLS.
         .with_unsigned_payload(!settings.is_http);
     if settings.endpoint().is_none()
         && let Some(region) = settings.config.get("aws_region")
@@ -110,7 +110,7 @@ fn azure(settings: &Settings, connector: Connector) -> Result<object_store::azur
 
 fn retry(settings: &Settings) -> RetryConfig {
     RetryConfig {
-        // About 20 s over 8 tries: a store that says SlowDown means it.
+        // 8 tries take about 20 s. A store that answers SlowDown needs that time.
         backoff: BackoffConfig {
             init_backoff: Duration::from_millis(200),
             max_backoff: Duration::from_secs(15),

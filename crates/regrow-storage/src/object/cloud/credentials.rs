@@ -132,7 +132,7 @@ fn parse(text: &str) -> Sections {
             && let Some(section) = sections.get_mut(name)
         {
             let value = value.trim();
-            // A comment needs a space before it: secrets hold # and ; themselves.
+            // Secrets may hold `#` and `;`, so only a space before them begins a comment.
             let value = value.split(" #").next().unwrap_or(value).split(" ;").next().unwrap_or(value).trim();
             if !value.is_empty() {
                 section.insert(key.trim().to_ascii_lowercase(), value.to_owned());

@@ -31,7 +31,7 @@ impl Bucket {
         let mut objects: Vec<ObjectInfo> = Vec::new();
         let mut page_token = None;
         let has_more = loop {
-            // One more than asked for says whether there are more.
+            // One object more than the limit shows whether there are more.
             let missing = limit.saturating_add(1).saturating_sub(objects.len());
             let max_keys = Some(missing.clamp(1, PAGE_KEYS));
             let options = PaginatedListOptions { max_keys, page_token, ..PaginatedListOptions::default() };
@@ -83,7 +83,7 @@ impl Bucket {
             match next {
                 Some(next) if !is_page => page_token = Some(next),
                 next => {
-                    // `object_store` leaves what has just this name out of a list of Azure's.
+                    // On Azure, `object_store` omits the object whose name equals the prefix.
                     let is_left_out = self.service() == Service::Azure && !begins.ends_with('/');
                     if is_left_out && objects.iter().all(|object| object.key != begins) {
                         objects.extend(self.head(begins)?);

@@ -224,7 +224,7 @@ impl ObjectInfo {
 }
 
 fn path_of(bucket: &Bucket, key: &str) -> Result<StorePath> {
-    // `parse` would take away slashes at both ends.
+    // `parse` would remove slashes at both ends.
     if key.is_empty() || key.starts_with('/') || key.ends_with('/') {
         return Err(Error::invalid(
             "a name in an object store neither begins nor ends with a slash, and is not empty",

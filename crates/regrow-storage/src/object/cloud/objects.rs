@@ -119,12 +119,12 @@ impl Objects for Bucket {
 
     fn copy(&self, from: &Object, to: &str) -> Result<Tag> {
         self.copy(&from.key, to)?;
-        // The copy has no condition: what was copied may have been another version by then.
+        // A copy has no condition, so the source may have changed before the store copied it.
         let copied = self.head(to)?.filter(|copied| copied.len_bytes == from.len_bytes);
         let is_still = self.head(&from.key)?.is_some_and(|found| found.tag.is_same(&from.tag));
         match copied.filter(|_| is_still) {
             Some(copied) => Ok(copied.tag),
-            // What is at `to` stays: by now it may be what another writer has brought there.
+            // The object at `to` stays, since another writer may have replaced it by now.
             None => Err(Error::new(ErrorKind::Replaced, "an object was replaced while it was copied")
                 .in_file(self.url_of(&from.key))),
         }

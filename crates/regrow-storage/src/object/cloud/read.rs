@@ -23,7 +23,7 @@ impl Bucket {
             Err(failure) => failure,
         };
         if failure.is_mute {
-            // The answer to a HEAD has no body: why it failed is told by a GET.
+            // The answer to a HEAD has no body, so a GET asks for the reason of the failure.
             let path = path_of(self, key)?;
             let why = self.run(Action::Look, key, 0, |client| async move {
                 client.store.get_range(&path, 0..1).await.map(drop)
@@ -177,7 +177,7 @@ impl Bucket {
                 ),
                 Err(failure) => failure,
             };
-            // Not every server says 416 of a range behind the end.
+            // Some servers do not answer 416 to a range behind the end.
             if failure.error.kind() == ErrorKind::Io
                 && !failure.may_pass
                 && let Ok(Some(info)) = self.head(key)
@@ -185,7 +185,7 @@ impl Bucket {
             {
                 return Err(too_short(info.len_bytes));
             }
-            // Without progress, the layers below have tried enough.
+            // The layers below have already retried a read without progress.
             if !failure.may_pass || reading.at == before || Instant::now() >= until {
                 return Err(failure.error);
             }
@@ -234,7 +234,7 @@ async fn receive(
         got => got?,
     };
     let tag = Tag::new(got.meta.e_tag.clone(), got.meta.version.clone());
-    // Not every server knows conditions.
+    // Some servers ignore conditions, so compare the tag here, too.
     match &reading.tag {
         Some(wanted) if !wanted.is_same(&tag) => return Ok(Received::Replaced),
         Some(_) => {}

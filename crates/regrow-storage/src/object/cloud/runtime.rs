@@ -54,7 +54,7 @@ pub(crate) fn state() -> Result<&'static State> {
     {
         return Ok(state);
     }
-    // Another provider may be installed by the program already; that one serves as well.
+    // The program may have installed another provider already, and that provider works as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = Builder::new_multi_thread()
         .worker_threads(WORKERS)

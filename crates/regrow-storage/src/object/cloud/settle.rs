@@ -77,8 +77,8 @@ impl Bucket {
             };
             let may_pass = refused.as_ref().is_none_or(|failure| failure.may_pass);
             let looked = match self.try_get(key, None) {
-                // A failure that is certain (no right to write, say) may still follow a first try
-                // that was written.
+                // A certain failure (no right to write, for example) may follow a first try that
+                // did write.
                 Err(_) if !may_pass => {
                     return Err(refused.map_or_else(|| self.unsettled(key, None), Error::from));
                 }
@@ -93,7 +93,7 @@ impl Bucket {
                 }
                 (Ok(Some((found, info))), _) => return Ok(Replaced::Theirs(found, info.tag)),
                 (Ok(None), Some(failure)) if !may_pass => return Err(failure.error),
-                // The store saw that the condition does not hold, and there is nothing.
+                // The store found that the condition fails, and the object is gone.
                 (Ok(None), None) if old.is_some() => return Ok(Replaced::Gone),
                 (Ok(None), refused) => last = refused.map(Error::from).or(last),
                 (Err(failure), refused) => {

@@ -155,7 +155,7 @@ impl fmt::Debug for Guarded {
 impl Guarded {
     fn client(&self, is_bulk: bool) -> Result<&HttpClient, HttpError> {
         let (slot, options) = match is_bulk {
-            // Its limit would run while the body is sent.
+            // The read timeout would also count the time in which the body is sent.
             true => (&self.bulk, self.options.clone().with_read_timeout_disabled()),
             false => {
                 (&self.prompt, self.options.clone().with_read_timeout(self.connector.tuning.read_timeout))
@@ -230,7 +230,7 @@ impl Guarded {
                 } else {
                     never && unreached >= FIRST_CONTACT_TRIES
                 };
-                // An error of this kind is not tried again.
+                // `object_store` does not retry an error of this kind.
                 let kind = if enough { HttpErrorKind::Unknown } else { error.kind() };
                 Err(HttpError::new(kind, std::io::Error::other(text)))
             }
@@ -278,16 +278,16 @@ impl Guarded {
         if notes.with(|noted| noted.answer.code == "RequestTimeout")
             && let Ok(status) = 408_u16.try_into()
         {
-            // S3 says 400, which is not tried again, of a body that it waited for too long.
+            // S3 answers 400, which is not retried, when the body arrives too slowly.
             parts.status = status;
         }
-        // Text that is not UTF-8 would become another error on the way up.
+        // Text that is not UTF-8 would become another error in the layers above.
         Ok(HttpResponse::from_parts(parts, bytes::Bytes::from(text).into()))
     }
 }
 
 impl object_store::client::HttpService for Guarded {
-    // What `async_trait` makes of `async fn call(&self, request)`.
+    // This is the signature that `async_trait` makes of `async fn call(&self, request)`.
     fn call<'this, 'call>(
         &'this self,
         request: HttpRequest,

@@ -142,8 +142,7 @@ impl Upload {
                 .in_file(self.bucket.url_of(&self.key)));
         }
         self.written_len_bytes += bytes.len() as u64;
-        // The first part waits when it is exactly full: it may be the only one, which needs no
-        // multipart upload.
+        // A full first part waits: if no more bytes follow, the object needs no multipart upload.
         while self.pieces_len_bytes + bytes.len() > self.part_len_bytes {
             let room = self.part_len_bytes.saturating_sub(self.pieces_len_bytes);
             let first = bytes.split_to(room.min(bytes.len()));
@@ -273,7 +272,7 @@ impl Upload {
         match self.bucket.create_settled(&self.key, &bytes) {
             Ok(Created::Ours(tag)) => Ok(Some(tag)),
             Ok(Created::Theirs(..)) => Ok(None),
-            // The store takes no conditions at all.
+            // The store has no conditional writes.
             Err(error) if error.kind() == ErrorKind::Unsupported => match self.is_still(None)? {
                 false => Ok(None),
                 true => self.put(bytes.into()).map(Some),
@@ -286,7 +285,7 @@ impl Upload {
         match self.bucket.replace_settled(&self.key, before, &bytes) {
             Ok(Replaced::Ours(tag)) => Ok(Some(tag)),
             Ok(Replaced::Theirs(..) | Replaced::Gone) => Ok(None),
-            // Not every store knows that condition.
+            // Some stores do not know this condition.
             Err(error) => match self.is_still(Some(before))? {
                 false => Err(error),
                 true => self.put(bytes.into()).map(Some),
@@ -330,7 +329,7 @@ impl Upload {
         let Some(multipart) = &mut self.multipart else {
             return Err(Error::new(ErrorKind::Internal, "an upload that was not begun"));
         };
-        // The store puts the parts together before it answers.
+        // The store assembles the parts before it answers, so a longer object gets more time.
         let completed =
             self.bucket.run(Action::Write, &self.key, self.written_len_bytes / 64, |_| async move {
                 multipart.complete().await
@@ -339,7 +338,8 @@ impl Upload {
             Ok(put) => return Ok(Tag::from(put)),
             Err(failure) => failure,
         };
-        // The first try may have done it, and its answer been lost; a second one finds no upload.
+        // The first try may have succeeded although its answer got lost; a second try finds no
+        // upload.
         if (failure.may_pass || failure.is_upload_gone)
             && let Ok(Some(found)) = self.bucket.try_head(&self.key)
             && found.len_bytes == self.written_len_bytes
@@ -358,7 +358,7 @@ impl Drop for Upload {
         }
         let Some(multipart) = &mut self.multipart else { return };
         let sending = &mut self.sending;
-        // After a failure here invisible parts stay; rules of the bucket remove them.
+        // If this fails, invisible parts stay until a lifecycle rule of the bucket removes them.
         if let Ok(state) = runtime::state() {
             let _ = state.block_on(tokio_timeout(async move {
                 sending.shutdown().await;
@@ -379,7 +379,7 @@ fn part_len_bytes(expected_len_bytes: Option<u64>, by_hand: Option<u64>) -> usiz
         None => PART_LEN_BYTES_UNKNOWN,
     });
     let needed = expected_len_bytes.unwrap_or(0).div_ceil(PARTS_MAX);
-    // Some room, in case more comes than was expected.
+    // Allow 5 % more bytes than expected.
     let needed = needed.saturating_add(needed / 20).div_ceil(1 << 20) << 20;
     usize::try_from(least.max(needed)).unwrap_or(usize::MAX)
 }

@@ -54,7 +54,7 @@ impl Bucket {
             PutMode::Replace(tag) => {
                 let mut tag = tag;
                 if self.service() == Service::Gcs && tag.version.is_none() {
-                    // GCS compares generations, which listings leave out.
+                    // GCS compares generations, which listings omit.
                     match self.try_head(key)? {
                         Some(info) if info.tag.is_same(&tag) => tag = info.tag,
                         _ => return Ok(Put::Conflict),
@@ -100,7 +100,7 @@ impl Bucket {
                     }
                 }
                 *failed_now = asked;
-                // A key whose end is not known is asked for again: deleting twice does no harm.
+                // Delete a key again if its result is unknown: a second delete does no harm.
                 failed_now.retain(|path| !gone.contains(path));
                 worst
             });
@@ -121,7 +121,7 @@ impl Bucket {
     /// Copies an object within the store, up to 5 GiB on S3. What was at `to` is replaced.
     pub(crate) fn copy(&self, from: &str, to: &str) -> Result<()> {
         let (from_path, to_path) = (path_of(self, from)?, path_of(self, to)?);
-        // The store moves the bytes: a large object takes its time.
+        // The store itself copies the bytes, which takes long for a large object.
         let len = 1 << 24;
         self.run(
             Action::Copy,

@@ -87,7 +87,7 @@ impl Given {
             "connection_string" if service == Service::Azure => {
                 self.connection_string = Some(value.to_owned())
             }
-            // gcsfs wants it to make buckets. http is allowed by the endpoint alone.
+            // gcsfs needs the project only to make buckets. The endpoint alone decides about http.
             "project" if service == Service::Gcs => {}
             "allow_http" => {
                 flag()?;

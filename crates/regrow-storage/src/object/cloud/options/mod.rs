@@ -54,7 +54,7 @@ pub(super) fn resolve(
         Service::Memory => {}
     }
     config.extend(given.config);
-    // AWS_ENDPOINT_URL_S3 of the environment would win over an endpoint given by hand.
+    // Messages must not show these values.
     let secrets = config
         .iter()
         .filter(|(key, value)| is_secret(key) || has_userinfo(value))

@@ -44,7 +44,7 @@ pub(super) fn canonical(name: &str) -> String {
 
 /// `object_store`'s own spelling of a key, if it has it.
 pub(super) fn store_key(service: Service, name: &str) -> Option<String> {
-    // Time limits are kept by the transport, which knows the size of a request.
+    // The transport applies time limits, because it knows the size of a request.
     if name.ends_with("timeout") && name != "pool_idle_timeout"
         || name.ends_with("bucket")
         || name.ends_with("bucket_name")

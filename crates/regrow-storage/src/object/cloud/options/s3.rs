@@ -19,7 +19,7 @@ pub(super) fn add(
     const KEYS: [&str; 3] = ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"];
     let by_hand = KEYS.iter().any(|key| given.config.contains_key(*key));
     for (name, value) in &around.vars {
-        // A default region comes first in the alphabet and gives way to AWS_REGION.
+        // AWS_DEFAULT_REGION sorts before AWS_REGION, so AWS_REGION overrides it.
         if name.starts_with("AWS_")
             && let Some(key) = store_key(Service::S3, &name.to_ascii_lowercase())
             && name != "AWS_CA_BUNDLE"
@@ -44,7 +44,7 @@ pub(super) fn add(
         KEYS.iter().for_each(|key| drop(config.remove(*key)));
         config.insert("aws_skip_signature".to_owned(), "true".to_owned());
     }
-    // The names of a role serve as credentials, too.
+    // The settings of a role are credentials, too.
     let other_ways = [
         "aws_web_identity_token_file",
         "aws_container_credentials_relative_uri",
