@@ -371,7 +371,7 @@ impl fmt::Display for Error {
         let file = file.as_deref().map(printable);
         let what = printable_lines(&inner.what);
         match inner.place.leaf.as_ref().map(ToString::to_string) {
-            // Of damage a reader wants to know first what is lost.
+            // For damage, users first want to know which leaf is lost.
             Some(leaf) if inner.kind == ErrorKind::Corrupt => {
                 write!(f, "leaf {} is damaged: {what}", brief(&leaf))?;
             }

@@ -147,7 +147,8 @@ impl fmt::Display for KeyPath {
             if i > 0 {
                 f.write_str("/")?;
             }
-            // A control character in a key must not break a report's lines, nor steer a terminal.
+            // A control character in a key must neither break the lines of a report nor control a
+            // terminal.
             f.write_str(&printable(&key.text()))?;
         }
         Ok(())

@@ -160,7 +160,7 @@ impl fmt::Display for IoPath {
         match self {
             Self::Small => f.write_str("small files"),
             Self::Direct => f.write_str("direct"),
-            // What a file system says that has none.
+            // File systems without direct I/O answer with this error, so its text adds nothing.
             Self::Buffered { os_error } if refuses_direct(&io::Error::from_raw_os_error(*os_error)) => {
                 f.write_str("buffered (the file system refuses direct I/O)")
             }
@@ -327,7 +327,8 @@ impl Monitor {
     pub fn advance(&self, bytes: u64) -> Result<()> {
         self.0.done_bytes.fetch_add(bytes, Ordering::Relaxed);
         if let Some(hook) = self.0.hook.as_ref().filter(|hook| hook.is_due()) {
-            // Another thread is calling it already, so it gets the current state.
+            // If the lock is taken, another thread is calling the hook, and its report covers this
+            // progress.
             if let Ok(refusal) = hook.refusal.try_lock() {
                 self.tell(hook, refusal);
             }

@@ -22,7 +22,7 @@ use std::fmt;
 pub fn is_printable(c: char) -> bool {
     let is_line_end = matches!(c, '\u{2028}' | '\u{2029}');
     let is_space = c.is_whitespace() && !c.is_control() && !is_line_end;
-    // The four fillers are letters to Unicode, and all of them are blank.
+    // Unicode counts these four fillers as letters, but they print as blanks.
     let is_filler = matches!(c, '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}');
     is_space || is_printable_in_python(c) && !is_filler
 }
@@ -33,8 +33,8 @@ pub fn is_printable_in_python(c: char) -> bool {
     if c.is_ascii() {
         return matches!(c, ' '..='~');
     }
-    // `str::escape_debug` escapes just these, and marks that join what precedes them, unless a
-    // letter does.
+    // `str::escape_debug` escapes these characters, and marks that would join the character before
+    // them. The letter `x` prevents the second case.
     let mut text = [b'x'; 5];
     let end = 1 + c.len_utf8();
     if let Some(rest) = text.get_mut(1..) {
@@ -55,7 +55,7 @@ pub fn printable_lines(text: &str) -> Cow<'_, str> {
 }
 
 fn escaped(text: &str, is_shown: impl Fn(char) -> bool) -> Cow<'_, str> {
-    // Most text is plain, and bytes are quicker to look at than characters.
+    // Most text is plain ASCII, and bytes are faster to check than characters.
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) || text.chars().all(&is_shown) {
         return Cow::Borrowed(text);
     }
@@ -93,7 +93,7 @@ pub fn format_bytes(len_bytes: u64) -> String {
     let mut value = len_bytes as f64;
     let mut name = "B";
     for unit in UNITS {
-        // 1023.95 would print as 1024.0.
+        // 1023.95 would round to 1024.0 in print.
         if value < 1023.95 {
             break;
         }

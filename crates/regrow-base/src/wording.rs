@@ -111,7 +111,7 @@ pub fn in_words_of(caller: Caller, text: &str) -> String {
             Caller::Python => python,
             Caller::Shell => shell,
         };
-        // Nothing to do for most texts.
+        // Most texts hold none of these words, so avoid the copy.
         if text.contains(engine) { text.replace(engine, theirs) } else { text }
     })
 }

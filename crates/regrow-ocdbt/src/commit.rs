@@ -93,7 +93,8 @@ fn changed_entries(
                 key,
                 match located {
                     Located::Inline(bytes) => EntryValue::Inline(bytes),
-                    // Where a value's path is divided has no meaning.
+                    // The point where a path splits into base and relative part has no meaning
+                    // here.
                     Located::At(span) => EntryValue::Indirect {
                         base: no_base.clone(),
                         relative: span.key,

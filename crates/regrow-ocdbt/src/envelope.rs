@@ -127,8 +127,8 @@ impl Body {
     /// Turns an offset in the body into one in the structure.
     fn place(&self, error: Error) -> Error {
         match error.place().offset_bytes {
-            // No byte of the file stands for one of a compressed body: name the frame and say where
-            // in it.
+            // An offset in a compressed body has no offset in the file, so name the start of the
+            // frame and say where in the body.
             Some(inside) if self.compressed => {
                 relocate(error, self.start_bytes, format_args!("at byte {inside} of the decompressed body"))
             }
@@ -178,7 +178,8 @@ pub(super) fn fetch(store: &dyn Store, key: &[u8], structure: Structure) -> Resu
         Some(len_bytes @ LOOKED_AT_LEN_MIN_BYTES..) => {
             let read = |offset_bytes, len_bytes| {
                 let range = ByteRange::Span { offset_bytes, len_bytes };
-                // What is gone by now is missing below, too.
+                // If the file disappears after the look at its length, the read below reports it as
+                // missing.
                 Ok(store.get(key, range)?.unwrap_or_default())
             };
             look(&read, len_bytes, structure).map_err(|error| error.in_file(store.describe(key)))?;

@@ -20,8 +20,8 @@ impl<'a> Fields<'a> {
 
     pub(super) fn v64(&mut self, what: &str) -> Result<u64> {
         self.0.varint(what).map_err(|error| {
-            // The cursor stands at the end where bytes ran out, and at the varint's start where it
-            // is bad.
+            // If bytes run out, the cursor is at the end; after a bad varint it is at the varint's
+            // start.
             if self.0.is_empty() { Rule::Eof.adopt(&error) } else { Rule::Varint.adopt(&error) }
         })
     }

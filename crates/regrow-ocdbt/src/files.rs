@@ -76,8 +76,7 @@ impl Files {
     }
 
     fn any_node(&self, reference: &NodeRef) -> Result<Arc<Node>> {
-        // A panic elsewhere cannot leave the cache wrong: at worst its footprint is off by one
-        // node.
+        // A panic elsewhere leaves at worst a footprint that is off by one node.
         let lock = || self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(node) = lock().nodes.get(reference) {
             return Ok(node.clone());
@@ -171,7 +170,7 @@ impl Files {
     pub(super) fn located(&self, value: Value<'_>) -> Result<Located> {
         match value {
             Value::Inline(bytes) => Ok(Located::Inline(bytes)),
-            // The empty value needs no file, and may name none.
+            // The empty value needs no file, so its reference may name none.
             Value::Indirect { len_bytes: 0, .. } => Ok(Located::Inline(Bytes::new())),
             Value::Indirect { file, offset_bytes, len_bytes } => Ok(Located::At(Span {
                 store: self.base.clone(),

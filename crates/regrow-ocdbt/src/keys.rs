@@ -24,7 +24,7 @@ impl Keys {
         let relative = key.get(self.excluded_len..).unwrap_or_default();
         let shared = common_prefix_len(&self.before, relative);
         let suffix = relative.get(shared..).unwrap_or_default();
-        // Keys have at most 65535 bytes.
+        // A key has at most 65535 bytes.
         self.shared.push(shared as u32);
         self.suffix_lens.push(suffix.len() as u32);
         self.suffixes.extend_from_slice(suffix);

@@ -124,7 +124,7 @@ impl<'e> Files<'e> {
                 }
             }
         };
-        // A key has at most 64 KiB, a value at most 1 MiB.
+        // A key has at most 64 KiB and a value at most 1 MiB.
         Ok((LEAF_ENTRY_ESTIMATE_BYTES + key.len() + value_bytes) as u32)
     }
 }

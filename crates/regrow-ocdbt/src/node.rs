@@ -307,8 +307,7 @@ fn read_keys(input: &mut Fields<'_>, count: usize, interior: bool, len_max_bytes
             return Err(input.fail(Rule::Limit, "the keys of the node are too long together"));
         }
         let suffix = input.take(suffix_len, "key_suffix")?;
-        // The first `prefix_len` bytes are the same in both keys, so the rest decides which comes
-        // first.
+        // Both keys begin with the same `prefix_len` bytes, so the rest decides their order.
         let rest_before = keys.bytes.get(before.start + prefix_len..before.end).unwrap_or_default();
         if i > 0 && suffix.cmp(rest_before) != Ordering::Greater {
             return Err(broken("does not come after the key before it"));

@@ -181,7 +181,7 @@ impl OcdbtStore {
             if arity.first_generation(child.height, child.generation) > generation {
                 return Ok(None);
             }
-            // Heights count down to 0, so this ends.
+            // Heights count down to 0, so the loop ends.
             match self.files.version_node(child, arity.0)?.content {
                 VersionContent::Versions(versions) => return Ok(of_list(&versions)),
                 VersionContent::Children(below) => children = below,
@@ -267,7 +267,7 @@ impl Store for OcdbtStore {
     }
 
     fn describe(&self, key: &[u8]) -> PathBuf {
-        // TensorStore's way to write a key inside a database: `folder/manifest.ocdbt|ocdbt:key`.
+        // TensorStore writes a key inside a database as `folder/manifest.ocdbt|ocdbt:key`.
         let mut text = self.manifest_place().into_os_string();
         text.push("|ocdbt:");
         text.push(String::from_utf8_lossy(key).as_ref());

@@ -141,8 +141,8 @@ pub(super) fn file_at<'f>(files: &'f [DataFile], id: u64, input: &Fields<'_>) ->
 
 /// Appends a table of `(base, relative)` pairs, which are distinct and in order.
 pub(super) fn write(out: &mut Vec<u8>, files: &[(&[u8], &[u8])]) {
-    // The bytes of `files[i]` that it shares with the one before: of the base, and beyond it where
-    // bases agree.
+    // `shared[i]` counts the bytes that `files[i]` shares with the file before. It includes
+    // relative paths only where the bases are equal.
     let shared: Vec<usize> = std::iter::once(0)
         .chain(files.iter().zip(files.iter().skip(1)).map(|(before, file)| {
             if before.0 == file.0 {

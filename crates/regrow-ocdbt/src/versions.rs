@@ -390,7 +390,7 @@ impl<'a> FileTable<'a> {
     }
 
     fn id_of(&self, reference: Option<&NodeRef>) -> u64 {
-        // `new` has seen every reference, so the search never falls between two entries.
+        // `new` has seen every reference, so the search always finds one.
         self.0.binary_search(&name_of(reference)).unwrap_or_else(|place| place) as u64
     }
 }

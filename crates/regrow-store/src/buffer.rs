@@ -61,8 +61,8 @@ impl Buffer {
             return Ok(Self::Aligned(map));
         }
         let mut map = MmapOptions::new().len(BUFFER_LEN_BYTES).map_anon()?;
-        // Direct I/O into large pages has fewer pieces to gather: twice the speed on a virtual
-        // disk. Only advice.
+        // Large pages give direct I/O fewer pieces to gather: twice the speed on a virtual disk.
+        // The system may refuse.
         want_large_pages(&map);
         map.fill(0);
         Ok(Self::Aligned(map))

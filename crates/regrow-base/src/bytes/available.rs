@@ -34,7 +34,7 @@ fn of_group(cgroup: &str) -> Option<u64> {
         fs::read_to_string(format!("/sys/fs/cgroup/{folder}/{file}")).ok()?.trim().parse::<u64>().ok()
     };
     let left = |folder: &str| {
-        // Most groups have no limit: the word `max` is no number.
+        // Most groups have no limit and hold the word `max`, which is not a number.
         let limit = number(folder, "memory.max")?;
         Some(limit.saturating_sub(number(folder, "memory.current")?))
     };

@@ -148,7 +148,7 @@ impl Glance {
             return Some("too much of it is spaces, or one number without end");
         }
         if class == Class::Space {
-            // A space ends a number, so that the next one is another.
+            // A space ends a number, so the next digits begin another one.
             if self.before == Before::Word {
                 self.before = Before::Value;
             }

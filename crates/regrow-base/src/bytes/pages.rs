@@ -104,7 +104,7 @@ impl Pages {
         }
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
-            // If there is no thread to be had, the pages are made all the same.
+            // If no thread starts, the system makes the pages when they are touched.
             let _ = thread::Builder::new()
                 .name("regrow-pages".to_owned())
                 .spawn_scoped(scope, || self.make(&is_over));
@@ -147,7 +147,7 @@ impl FreshPages {
     pub fn make_to(&mut self, len_bytes: usize) {
         while self.made_bytes < len_bytes.min(self.len_bytes) {
             if !self.make_more() {
-                // Then they are made when they are touched.
+                // The system then makes the pages when they are touched.
                 self.made_bytes = self.len_bytes;
             }
         }

@@ -81,7 +81,7 @@ pub fn parse(text: &str, options: LiteralOptions) -> Result<Literal> {
     let (first, _) = parser.expression()?;
     parser.skip();
     let value = match parser.peek() {
-        // A tuple needs no brackets of its own at the top.
+        // A tuple at the top needs no parentheses.
         Some(b',') => Literal::Tuple(parser.items_after(first, None)?),
         _ => first,
     };
@@ -408,7 +408,7 @@ impl Parser<'_> {
             }
             match self.peek() {
                 Some(b'\n' | b'\r' | b'#') => self.rest_of_line(),
-                // The line goes on after the next end.
+                // A backslash before a line end continues the line.
                 Some(b'\\') if matches!(self.byte(self.at + 1), Some(b'\n' | b'\r')) => {
                     self.skip();
                     return Ok(());

@@ -40,8 +40,8 @@ pub struct OpenFolder(OwnedFd);
 impl OpenFolder {
     /// The folder that `path` leads to now.
     pub fn open(path: &Path) -> io::Result<Self> {
-        // `O_PATH`: a process that may pass through the folder may read files in it, also if it may
-        // not list their names.
+        // `O_PATH` needs only the right to pass through the folder, not the right to list its
+        // names.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self(retry_on_intr(|| open(path, flags, Mode::empty()))?))
     }
@@ -96,8 +96,8 @@ impl PageCache {
         if looks.iter().any(|&at| self.has_page(at) == Some(false)) {
             return false;
         }
-        // The kernel may not have said what it knows. This look brings the page there; it is the
-        // last of them.
+        // The kernel may hide which pages are in memory. This read may bring its page in, so it
+        // comes last.
         let mut byte = [0];
         let mut into = [IoSliceMut::new(&mut byte)];
         let looked = preadv2(file, &mut into, offset.saturating_add(len / 2), ReadWriteFlags::NOWAIT);
@@ -134,8 +134,8 @@ pub fn refuses_direct(error: &io::Error) -> bool {
 /// Has the disk begin to write a part of a file that is in the page cache.
 pub fn start_write_back(file: &File, offset: u64, len: usize) {
     if let Some(len) = NonZeroU64::new(len as u64) {
-        // Starts write-back of these pages now, as sync_file_range would; it drops none that are
-        // not on disk.
+        // Like sync_file_range, this call starts the write-back now. It drops no page that is not
+        // on disk.
         let _ = fadvise(file, offset, Some(len), rustix::fs::Advice::DontNeed);
     }
 }
@@ -206,9 +206,8 @@ pub fn want_large_pages(memory: &MmapMut) {
 pub fn make_pages(start: usize, len_bytes: usize) -> bool {
     let before = start % page_size();
     let pages = std::ptr::without_provenance_mut(start - before);
-    // SAFETY: the address goes to the kernel and nowhere else. Of what is mapped and may be written
-    // to, the call makes the pages and changes no byte; where nothing is mapped, or only for
-    // reading, it fails.
+    // SAFETY: the address goes only to the kernel. For mapped and writable memory the call makes
+    // the pages and changes no byte; for other memory it fails.
     unsafe { madvise(pages, before + len_bytes, Advice::LinuxPopulateWrite) }.is_ok()
 }
 
@@ -216,8 +215,7 @@ pub fn make_pages(start: usize, len_bytes: usize) -> bool {
 /// took this thread.
 pub fn make_large_page(start: usize, len_bytes: usize) -> Option<Duration> {
     let page = std::ptr::without_provenance_mut(start);
-    // SAFETY: the address goes to the kernel and nowhere else, and the advice changes the contents
-    // of no page.
+    // SAFETY: the address goes only to the kernel, and the advice changes no byte of a page.
     let _ = unsafe { madvise(page, len_bytes, Advice::LinuxHugepage) };
     let began = own_time();
     make_pages(start, len_bytes).then(|| own_time().saturating_sub(began))
@@ -226,7 +224,7 @@ pub fn make_large_page(start: usize, len_bytes: usize) -> Option<Duration> {
 /// Processor time that this thread has taken; none where the system does not tell.
 fn own_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes one `timespec`, and there is one.
+    // SAFETY: the call writes one `timespec`, and `time` is one.
     let told = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     let (seconds, nanoseconds) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
     match (told, seconds, nanoseconds) {

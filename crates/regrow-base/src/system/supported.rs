@@ -1,5 +1,5 @@
-// The machines that regrow is built for. `tests/it/source/platforms.rs` compiles this file alone,
-// for machines that are refused.
+// These are the machines that regrow is built for. `tests/it/source/platforms.rs` compiles this
+// file alone for machines that are refused.
 
 #[cfg(target_endian = "big")]
 compile_error!(

@@ -55,7 +55,7 @@ pub fn private_file() -> OpenOptions {
 /// may still have them in its own memory.
 pub fn sync(file: &File) -> io::Result<()> {
     match file.sync_all() {
-        // Its network file systems may have no such call, and `fsync`.
+        // Network file systems of macOS may lack this call, but have `fsync`.
         #[cfg(target_os = "macos")]
         Err(error) if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput) => {
             Ok(rustix::fs::fsync(file)?)
@@ -73,7 +73,7 @@ pub fn sync_at(path: &Path) -> io::Result<()> {
 pub fn sync_folder(path: &Path) -> io::Result<bool> {
     match sync(&File::open(path)?) {
         Ok(()) => Ok(true),
-        // A descriptor that is open for reading alone is EBADF for some.
+        // Some systems answer EBADF for a descriptor that is open only for reading.
         Err(error) if is_lacking(&error) || is(&error, Errno::BADF) => Ok(false),
         Err(error) => Err(error),
     }
@@ -246,9 +246,8 @@ pub fn advise_map(bytes: &[u8], pattern: Pattern) {
         Pattern::Sequential => Advice::Sequential,
         Pattern::Soon => Advice::WillNeed,
     };
-    // SAFETY: `start` is the beginning of the page that holds the first of `bytes`, so the range
-    // lies within pages that the borrow keeps mapped; no kind of advice changes what any of them
-    // contains.
+    // SAFETY: `start` is the start of the page that holds the first byte, so the range lies in
+    // pages that the borrow keeps mapped. No advice changes their content.
     let _ = unsafe { madvise(start, before + bytes.len(), advice) };
 }
 
@@ -258,7 +257,7 @@ pub fn room(folder: &Path) -> io::Result<Room> {
     Ok(Room {
         free_bytes: found.f_bavail.saturating_mul(found.f_frsize),
         total_bytes: found.f_blocks.saturating_mul(found.f_frsize),
-        // Btrfs and others make room for files as they come, and say 0 of 0.
+        // Btrfs and others make inodes on demand, and report 0 of 0.
         free_files: Some(found.f_favail).filter(|_| found.f_files > 0),
     })
 }

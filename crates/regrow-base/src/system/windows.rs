@@ -134,8 +134,8 @@ pub fn append_at(file: &File, bytes: &mut Vec<u8>, offset: u64) -> io::Result<us
 /// Which file it is.
 pub fn id_of(file: &File) -> io::Result<FileId> {
     let mut found = BY_HANDLE_FILE_INFORMATION::default();
-    // SAFETY: the handle is open as long as the file is borrowed, and the call writes one
-    // structure, which is there.
+    // SAFETY: the handle stays open while the file is borrowed, and the call writes one structure,
+    // `found`.
     if unsafe { GetFileInformationByHandle(file.as_raw_handle(), &raw mut found) } == 0 {
         return Err(io::Error::last_os_error());
     }
@@ -267,8 +267,8 @@ pub fn advise_map(_bytes: &[u8], _pattern: Pattern) {}
 pub fn room(folder: &Path) -> io::Result<Room> {
     let name: Vec<u16> = folder.as_os_str().encode_wide().chain([0]).collect();
     let (mut free_bytes, mut total_bytes) = (0, 0);
-    // SAFETY: the name ends with a zero, the call writes two numbers, which are there, and may be
-    // given no third.
+    // SAFETY: the name ends with a zero. The call writes two numbers, and accepts null for the
+    // third.
     let told = unsafe {
         GetDiskFreeSpaceExW(name.as_ptr(), &raw mut free_bytes, &raw mut total_bytes, std::ptr::null_mut())
     };

@@ -36,7 +36,7 @@ const ITEMS_PER_THREAD_MAX: usize = 64;
 
 /// Threads to use where the caller has no wish: those of the machine, 8 at most.
 pub fn thread_count() -> usize {
-    // The system is asked once: it looks through files of the process' group for the answer.
+    // Ask the system once: it reads files of the process' group for the answer.
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS_MAX))
 }
@@ -102,7 +102,7 @@ fn run<T: Send, R: Send>(
     let (done, results) = unbounded::<(u64, Outcome<R>)>();
     let work = &work;
     thread::scope(|scope| {
-        // Moved in, so that every way out of here closes the queue and ends the workers.
+        // The move makes every return from this closure close the queue, which ends the workers.
         let queue = queue;
         let results = results;
         let mut started = 0;
@@ -125,7 +125,7 @@ fn run<T: Send, R: Send>(
         }
         drop((to_do, done));
         if started == 0 {
-            // The system has no thread to give.
+            // The system cannot start a thread, so this thread does the work.
             return items.try_for_each(|item| consume(work(item)?));
         }
 

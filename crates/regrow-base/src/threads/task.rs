@@ -23,8 +23,8 @@ impl<'scope, T: Send + 'scope> Task<'scope, T> {
         name: &str,
         work: impl FnOnce() -> Result<T> + Send + 'scope,
     ) -> Self {
-        // A thread that does not start drops its closure: so the work is handed over only to one
-        // that has started.
+        // A thread that fails to start drops its closure, so the work goes only to a thread that
+        // runs.
         let (hand_over, taken) = bounded(1);
         let started = Builder::new().name(name.to_owned()).spawn_scoped(scope, move || match taken.recv() {
             Ok(work) => run(work),
@@ -32,7 +32,7 @@ impl<'scope, T: Send + 'scope> Task<'scope, T> {
         });
         match started {
             Ok(thread) => {
-                // The thread waits for it, so that it cannot fail.
+                // The thread waits for the work, so the send cannot fail.
                 let _ = hand_over.send(work);
                 Self::Thread(thread)
             }

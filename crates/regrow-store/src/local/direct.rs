@@ -222,8 +222,7 @@ impl DirectWriter {
                     self.advance(whole);
                     done += whole as u64;
                 }
-                // Too little room before the end of the buffer for one element: it goes through
-                // here.
+                // The rest of the buffer is shorter than one element, so a small array carries it.
                 _ => {
                     let mut element = [0; ELEMENT_LEN_MAX_BYTES];
                     let len = usize::try_from(left).unwrap_or(usize::MAX).min(ELEMENT_LEN_MAX_BYTES);
@@ -326,8 +325,8 @@ impl DirectWriter {
                 let (full, to_write) = bounded::<Full>(RING_LEN);
                 let (written, free) = bounded(RING_LEN + 1);
                 let watch = self.watch.clone();
-                // A thread that does not start drops its closure: so the file is handed over to one
-                // that has.
+                // A thread that fails to start drops its closure, so the file goes only to a thread
+                // that runs.
                 let (hand_over, taken) = bounded::<Output>(1);
                 let work = move || {
                     let mut output = taken.recv().ok()?;
@@ -345,11 +344,11 @@ impl DirectWriter {
                 let thread = std::thread::Builder::new().name("regrow-write".to_owned()).spawn(work);
                 self.disk = Some(match thread {
                     Ok(thread) => {
-                        // The thread waits for it, so that it cannot fail.
+                        // The thread waits for the file, so the send cannot fail.
                         let _ = hand_over.send(output);
                         Disk::Worker { full, free, thread }
                     }
-                    // The system has no thread to give: this one goes on writing.
+                    // The system cannot start a thread, so this thread keeps writing.
                     Err(_) => Disk::Here(output),
                 });
             }
@@ -378,7 +377,7 @@ impl DirectWriter {
             None
         };
         let Some(Disk::Worker { full, .. }) = &self.disk else { return Err(self.broken()) };
-        // Until a free buffer comes, an empty stand-in takes the place of the one that leaves.
+        // An empty buffer replaces the one that is sent, until a free buffer comes back.
         let stand_in = next.unwrap_or_else(|| Buffer::Small(Box::default()));
         let buffer = std::mem::replace(&mut self.current, stand_in);
         let sent = full.send(Full { buffer, len: self.filled, offset: self.current_offset });
@@ -463,8 +462,8 @@ impl DirectWriter {
 
 impl Drop for DirectWriter {
     fn drop(&mut self) {
-        // Also after `finish`, which leaves nothing to stop. The error, if any, has been or will
-        // not be asked for.
+        // `finish` may have stopped the writer already. The caller has seen the error, or dropped
+        // the writer without asking.
         let _ = self.stop();
         std::mem::replace(&mut self.current, Buffer::Small(Box::default())).give_back();
         self.idle.drain(..).for_each(Buffer::give_back);

@@ -71,7 +71,7 @@ impl OpenFiles {
         self.slots().by_key.remove(key);
     }
 
-    // A panic elsewhere cannot leave the map half changed: every change is one call on it.
+    // Every change is one call on the map, so a panic elsewhere cannot leave it half changed.
     fn slots(&self) -> MutexGuard<'_, Slots> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

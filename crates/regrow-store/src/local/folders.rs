@@ -57,7 +57,8 @@ pub fn make_folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
     for (at, path) in missing.iter().enumerate() {
         match fs::create_dir(path) {
             Err(error) if !path.is_dir() => {
-                // This one, too: only looking at it may have failed.
+                // Remove the folder that failed, too: the system may have made it and failed to
+                // look at it.
                 missing.iter().take(at + 1).rev().for_each(|made| {
                     let _ = fs::remove_dir(made);
                 });
@@ -74,14 +75,14 @@ pub fn make_folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
 pub fn link_if_absent(from: &Path, to: &Path) -> io::Result<bool> {
     match fs::hard_link(from, to) {
         Ok(()) => return Ok(true),
-        // Over NFS the answer to a link that was made may be lost, and the second try finds its own
-        // work.
+        // Over NFS the answer to a link may get lost, and the second try then finds the link that
+        // the first one made.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             return Ok(system::id_at(from)? == system::id_at(to)?);
         }
         Err(_) => {}
     }
-    // A file system without hard links.
+    // The file system has no hard links.
     let renamed = match system::rename_no_replace(from, to) {
         Ok(false) => rename_if_free(from, to),
         other => other.map(drop),

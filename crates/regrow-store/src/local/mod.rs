@@ -206,7 +206,7 @@ impl Store for LocalStore {
             make_folders(folder)?;
             let mut file = OpenOptions::new().write(true).create_new(true).open(&temporary)?;
             file.write_all(&value)?;
-            // Closed first: only then has a network disk all of it.
+            // A network disk has all bytes only after the file is closed.
             drop(file);
             link_if_absent(&temporary, &path)
         };
@@ -300,7 +300,8 @@ impl Store for LocalStore {
             Err(error) if is_absent(&error) => return Ok(None),
             Err(error) => return Err(Error::io("cannot look at", self.describe(key), error)),
         };
-        // The time of the last change of its inode, too: a program can set back the other one.
+        // A program can set back the time of modification, so the version has the time of the
+        // inode's last change, too.
         Ok(found.is_file.then(|| Version {
             len_bytes: found.len_bytes,
             text: format!(

@@ -55,7 +55,7 @@ impl Output {
             let padded = len.next_multiple_of(ALIGN_BYTES);
             buffer.bytes_mut().get_mut(len..padded).unwrap_or_default().fill(0);
             match self.write_all(buffer, padded, offset) {
-                // Some file systems take the flag and then refuse the write, or want another
+                // Some file systems accept the flag, but then refuse the write or need another
                 // alignment.
                 Err(error) if refuses_direct(&error) => {
                     set_direct(&self.file, false)?;

@@ -63,7 +63,8 @@ impl DirectReader {
             return Ok(None);
         }
         advise_file(&cached, Pattern::Random);
-        // Another file may have been renamed to this name in between: then there is no second way.
+        // Another file may have been renamed to this name in between; then only the first
+        // descriptor is used.
         let is_same = |file: &File| id_of(file).is_ok_and(|id| id == found.id);
         let open = |caching| place.open(caching).ok().filter(is_same);
         let (direct, streamed) = (open(Caching::Past), open(Caching::Through));
@@ -172,7 +173,7 @@ impl Blob for DirectReader {
         scratch: &'s mut Scratch,
     ) -> Result<&'s [u8]> {
         let explain = |error| self.explain(error, offset);
-        // Whole device blocks; the last one may lie beyond the end of the file.
+        // Direct I/O reads whole device blocks; the last block may lie beyond the end of the file.
         let from = (offset % ALIGN_BYTES as u64) as usize;
         let is_done = way == ReadPath::Direct && self.direct.is_some() && {
             let room = scratch.aligned((from + len).next_multiple_of(ALIGN_BYTES)).map_err(explain)?;

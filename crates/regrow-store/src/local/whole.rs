@@ -92,7 +92,7 @@ pub fn read_opened_document(
     loop {
         let wanted = if glance.is_some() { PIECE_LEN_BYTES } else { len_bytes.max(1) };
         let start = bytes.len();
-        // The end of a file is where a read gives nothing: it may have grown since it was measured.
+        // The file may have grown since it was measured, so only an empty read shows its end.
         bytes.try_reserve(wanted as usize).map_err(|_| {
             Error::new(ErrorKind::Limit, format!("{what} does not fit in memory")).in_file(path)
         })?;

@@ -27,7 +27,7 @@ pub(super) fn f32_to_bf16(value: f32) -> u16 {
 /// A float16 as float32. Exact.
 pub(super) fn f16_to_f32(bits: u16) -> f32 {
     let magnitude = u32::from(bits & 0x7fff) << 13;
-    // Multiplying moves the exponent's bias from 15 to 127, and makes subnormals normal on the way.
+    // The multiplication moves the exponent's bias from 15 to 127, and makes subnormals normal.
     let finite = (f32::from_bits(magnitude) * f32::from_bits((254 - 15) << 23)).to_bits();
     let special = magnitude | INFINITY;
     let is_special = bits & 0x7c00 == 0x7c00;
@@ -44,8 +44,8 @@ pub(super) fn f16_to_f64(bits: u16) -> f64 {
 pub(super) fn f32_to_f16(value: f32) -> u16 {
     let bits = value.to_bits();
     let magnitude = bits & 0x7fff_ffff;
-    // Below the smallest normal value, adding 0.5 leaves the number of steps of 2^-24 in the low
-    // bits, rounded.
+    // Below the smallest normal value, adding 0.5 rounds to steps of 2^-24 and leaves their number
+    // in the low bits.
     let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
     let odd = magnitude >> 13 & 1;
     let normal = magnitude.wrapping_sub((127 - 15) << 23).wrapping_add(0xfff + odd) >> 13;
@@ -61,7 +61,7 @@ pub(super) fn f64_to_f16(value: f64) -> u16 {
     let code = if magnitude > 0x7ff0 << 48 {
         0x7c00 | ((magnitude >> 42) as u32 & 0x3ff).max(1)
     } else if magnitude < (1023 - 14) << 52 {
-        // As above: 2^28 has steps of 2^-24.
+        // As above, but with 2^28, whose float64 steps are 2^-24.
         let steps = f64::from_bits(magnitude) + 268_435_456.0;
         steps.to_bits() as u32
     } else {

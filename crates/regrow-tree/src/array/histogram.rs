@@ -131,13 +131,13 @@ impl Histogram {
 
     /// The width, as a power of two, of the narrowest bins such that 32 of them cover this range.
     fn exponent_for(&self, min: f64, max: f64) -> i32 {
-        // Of bins narrower than the distance to the next float64, most would be empty for ever.
+        // If bins were narrower than the step between float64 numbers, most bins would stay empty.
         let narrowest = (exponent(min.abs().max(max.abs())) - 52).max(self.exponent_min);
         let fits = |exponent: i32| {
             let inverse = power_of_two(-exponent);
             bin(max, inverse) - bin(min, inverse) < BINS_MAX as i64
         };
-        // Halves: the range itself may be beyond a float64.
+        // Halve first: the range itself may overflow a float64.
         let guess = exponent(max / 2.0 - min / 2.0) - BINS_MAX.ilog2() as i32;
         let mut exponent = narrowest.max(guess - 1);
         while !fits(exponent) {
@@ -150,7 +150,7 @@ impl Histogram {
 /// The number of the bin that a finite value is in, by the inverse of the bins' width.
 fn bin(value: f64, inverse: f64) -> i64 {
     let scaled = value * inverse;
-    // What is too small for the product is still below zero.
+    // A negative value whose product underflows to zero still belongs to the bin below zero.
     if scaled == 0.0 && value < 0.0 { -1 } else { scaled.floor() as i64 }
 }
 

@@ -30,8 +30,8 @@ impl Shape {
     /// `Limit` beyond [`RANK_MAX`] axes or 2^63 elements.
     pub fn new(dims: impl Into<Vec<u64>>) -> Result<Self> {
         let dims = dims.into();
-        // Zero axes must not hide an overflow of the others: strides are products of parts of the
-        // shape.
+        // Strides are products of some of the dimensions, so an axis of length 0 must not hide that
+        // the others overflow.
         let product = dims.iter().try_fold(1_u64, |n, &dim| n.checked_mul(dim.max(1)));
         if dims.len() > RANK_MAX || product.is_none_or(|n| n > i64::MAX as u64) {
             return Err(Error::new(
@@ -234,8 +234,8 @@ impl Region {
     pub fn contiguous_bytes(&self, shape: &Shape, dtype: Dtype) -> Option<(u64, u64)> {
         let size = dtype.size_bytes() as u64;
         let strides = shape.strides_elements();
-        // From the last axis back, axes must be whole until one is cut; before that one, all must
-        // have length 1.
+        // From the last axis back, all axes are whole up to one that is cut. All axes before that
+        // one must have length 1.
         let mut cut = false;
         for ((start_len, &dim), _) in self.axes().zip(shape.dims()).zip(&strides).rev() {
             let (_, len) = start_len;

@@ -30,7 +30,7 @@ impl Region {
         }
         let size = dtype.size_bytes() as u64;
         let strides = shape.strides_elements();
-        // From the last axis back, whole axes merge; the first one that is cut is the last to join.
+        // From the last axis back, whole axes merge. The first cut axis joins as the last one.
         let mut inner = self.rank();
         let mut run_elements = 1;
         for (&len, &dim) in self.lens().iter().zip(shape.dims()).rev() {
@@ -111,7 +111,8 @@ pub fn for_each_box(
     let mut at = 0;
     while at < count {
         let (from, left) = (first + at, count - at);
-        // The outermost axis on which a whole step begins here and fits; the innermost fits always.
+        // Take the outermost axis on which a whole step begins here and fits; the innermost always
+        // fits.
         let axis = strides
             .iter()
             .position(|&stride| stride > 0 && from % stride == 0 && stride <= left)

@@ -209,7 +209,7 @@ impl Shards {
             axes.map(|((&start, &len), &chunk)| (start / chunk.max(1), len.div_ceil(chunk.max(1)))).collect();
         let total: u64 = ranges.iter().map(|(_, len)| len).product();
         (0..total).map(move |mut at| {
-            // From the last axis back: the position inside the box gives the position in the grid.
+            // From the last axis back, the position in the box gives the position in the grid.
             let (mut number, mut step) = (0, 1);
             for (&(first, len), &count) in ranges.iter().zip(&counts).rev() {
                 number += (first + at % len) * step;
@@ -337,7 +337,7 @@ fn read_by_regions(
     let size = dtype.size_bytes() as u64;
     let is_whole = offset_bytes.is_multiple_of(size) && (out.len() as u64).is_multiple_of(size);
     if !is_whole {
-        // A piece that begins or ends inside an element: rare, and short.
+        // A piece that begins or ends inside an element is rare and short, so a copy is cheap.
         let first = offset_bytes / size * size;
         let end = (offset_bytes + out.len() as u64).next_multiple_of(size);
         let mut whole = work_space(end - first)?;

@@ -85,7 +85,7 @@ impl SmallFloat {
     /// The magnitude from which on finite values no longer round to a value of the format.
     pub(super) fn rounded_end(self) -> f64 {
         match self.top {
-            // Others say by infinity or NaN that a value is too large.
+            // Other formats round too large values to infinity or NaN.
             Top::Finite => {
                 let largest = f64::from(self.largest());
                 let below = f64::from(self.decode(self.largest_code() as u8 - 1));
@@ -139,7 +139,7 @@ impl SmallFloat {
             u32::MAX
         } else {
             let quanta = magnitude * power_of_two(self.mantissa_bits as i32 - exponent);
-            // A carry out of the mantissa moves on into the exponent by itself.
+            // A carry out of the mantissa increments the exponent.
             (((exponent - lowest) as u32) << self.mantissa_bits) + quanta.round_ties_even() as u32
         };
         if code > self.largest_code() {

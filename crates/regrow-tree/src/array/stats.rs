@@ -121,7 +121,7 @@ impl Stats {
         self.max = self.max.max(other.max);
         match (&mut self.histogram, &other.histogram) {
             (Some(own), Some(other)) => own.merge(other),
-            // Of a part there is none, so there is none of the whole.
+            // If one part has no histogram, the whole has none.
             (own, _) => *own = None,
         }
         Ok(())
@@ -209,7 +209,7 @@ impl Stats {
             || values.iter().map(|value| f64::from_le_bytes(*value)).filter(|value| value.is_finite());
         let mut mean = block.sum / block.finite_count as f64;
         if !mean.is_finite() {
-            // The sum passed the largest double; dividing first loses a little and overflows never.
+            // The sum overflowed. Dividing first loses some precision, but cannot overflow.
             mean = finite().map(|value| value / block.finite_count as f64).sum();
         }
         let mut squares = [0.0; LANES];

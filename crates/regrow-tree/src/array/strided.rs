@@ -268,7 +268,7 @@ impl Array {
         let dims = self.shape.dims();
         let mut element = offset_bytes / size;
         let mut skip = (offset_bytes % size) as usize;
-        // The index of the first element, then counted up like an odometer.
+        // The index starts at the first element and counts up like an odometer.
         let mut index = vec![0_u64; dims.len()];
         for axis in (0..dims.len()).rev() {
             index[axis] = element % dims[axis];
@@ -325,7 +325,7 @@ impl Array {
         if target.len_bytes(self.dtype)? != out.len() as u64 {
             return Err(Error::invalid("the destination has another size than the region"));
         }
-        // The region is itself a strided array over the same bytes.
+        // The region is a strided array over the same bytes.
         let moved: i64 =
             region.starts().iter().zip(strides).map(|(&start, &stride)| start as i64 * stride).sum();
         let first = if region.is_empty() { 0 } else { *first_byte as i64 + moved };
@@ -365,7 +365,7 @@ pub fn copy_region(
         return Ok(());
     }
     let rank = from.rank();
-    // Trailing axes that are whole on both sides merge into one run.
+    // Last axes that are whole on both sides merge into one run.
     let mut inner = rank;
     let mut run = size_bytes;
     while inner > 0 {

@@ -162,7 +162,7 @@ impl ArraySource for Cast {
         if offset_bytes.is_multiple_of(size) && (out.len() as u64).is_multiple_of(size) {
             return self.read_elements(offset_bytes / size, out);
         }
-        // A piece that begins or ends inside an element: rare, and short.
+        // A piece that begins or ends inside an element is rare and short, so a copy is cheap.
         let first = offset_bytes / size;
         let end = (offset_bytes + out.len() as u64).div_ceil(size);
         let mut whole = work_space((end - first) * size)?;

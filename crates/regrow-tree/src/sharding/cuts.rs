@@ -100,8 +100,8 @@ impl Cuts {
                 start / step..(start + len).div_ceil(step)
             }
             Self::Bounds(bounds) => {
-                // The last part that begins at or before `start`; the first that begins at or
-                // behind the end.
+                // `first` is the last part that begins at or before `start`; `end` is the first
+                // that begins at or behind the end.
                 let first = bounds.partition_point(|&bound| bound <= start).saturating_sub(1);
                 let end = bounds.partition_point(|&bound| bound < start + len);
                 first as u64..end as u64

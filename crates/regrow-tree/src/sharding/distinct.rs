@@ -13,7 +13,7 @@ impl<'a> DistinctShardings<'a> {
     /// The number of a sharding; the next number for one that was not met lately.
     pub fn number(&mut self, sharding: &'a Sharding) -> usize {
         let is_it = |known: &&Sharding| std::ptr::eq(*known, sharding) || **known == *sharding;
-        // The latest first: neighbours mostly share theirs.
+        // Search from the latest back, since neighbours mostly share a sharding.
         if let Some(back) = self.0.iter().rev().take(LOOKED_THROUGH_MAX).position(is_it) {
             return self.0.len() - 1 - back;
         }

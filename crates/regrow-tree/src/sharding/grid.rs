@@ -50,7 +50,7 @@ impl Grid {
     /// The longest part of each axis: the shape of the first cell, where cells are regular.
     pub fn cell_shape(&self) -> Shape {
         let dims: Vec<u64> = self.axes.iter().map(Cuts::longest).collect();
-        // Never longer than the array, whose shape was checked.
+        // No dimension is longer than the array's, and the array's shape was checked.
         Shape::new(dims).unwrap_or_default()
     }
 
@@ -81,7 +81,7 @@ impl Grid {
                 });
                 visit(number, &cell);
             }
-            // The next place, the last axis first.
+            // Count up like an odometer, the last axis first.
             let mut axis = index.len();
             loop {
                 let Some(next) = axis.checked_sub(1) else { return };

@@ -258,7 +258,7 @@ fn positional_layout(positional: &PositionalSharding, shape: &Shape) -> Result<L
         return Err(Error::invalid("a grid of devices without names does not fit the array")
             .expected(format!("a divisor of each length of {shape}"), format!("{sizes:?}")));
     }
-    // First: strides of a grid that passes the limit could overflow.
+    // Check the limit first: strides of a larger grid could overflow.
     let device_count = device_count(sizes)?;
     let axes = mesh_axes(sizes);
     let cuts = shape.dims().iter().zip(sizes).map(|(&len, &size)| Cuts::in_parts(len, size));

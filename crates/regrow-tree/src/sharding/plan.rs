@@ -75,7 +75,7 @@ impl Wanted {
     pub fn of_devices(layout: &Layout, positions: impl IntoIterator<Item = u64>) -> Result<Self> {
         let regions = positions.into_iter().map(|position| layout.region(position));
         let mut wanted = Self::distinct(regions.collect::<Result<Vec<_>>>()?);
-        // Parts of one grid are equal or apart.
+        // Cells of one grid are equal or disjoint, so no element is read twice.
         wanted.reads = wanted.regions.iter().cloned().enumerate().collect();
         Ok(wanted)
     }
@@ -169,7 +169,7 @@ pub fn plan(pieces: &Pieces, wanted: &Wanted) -> Result<Plan> {
             }
         })?;
     }
-    // Stable: of one piece in the order of what is wanted.
+    // The sort is stable, so steps of one piece keep the order of the wanted regions.
     steps.sort_by_key(|step| step.piece);
     Ok(Plan { steps, copies: wanted.copies.clone() })
 }

@@ -69,7 +69,7 @@ struct Fault {
 /// The first point, in C order, that is not held exactly once.
 fn first_fault(shape: &Shape, regions: &[&Region]) -> Result<Option<Fault>> {
     let whole = Region::whole(shape);
-    // Axes that no region cuts have no corners of their own.
+    // An axis that no region cuts needs no corners.
     let is_cut =
         |axis: &usize| regions.iter().any(|region| region.lens().get(*axis) != whole.lens().get(*axis));
     let axes: Vec<usize> = (0..shape.rank()).filter(is_cut).collect();
@@ -79,8 +79,8 @@ fn first_fault(shape: &Shape, regions: &[&Region]) -> Result<Option<Fault>> {
         let what = format!("{} regions that cut {} axes are too many to compare", regions.len(), axes.len());
         return Err(Error::new(ErrorKind::Limit, what));
     }
-    // Each axis as the sorted places where something begins or ends, so that a corner is a few
-    // small numbers.
+    // Replace each bound by its number among the sorted bounds of its axis, so that a corner is a
+    // few small numbers.
     let places: Vec<Vec<u64>> = axes
         .iter()
         .map(|&axis| {
@@ -95,8 +95,8 @@ fn first_fault(shape: &Shape, regions: &[&Region]) -> Result<Option<Fault>> {
             places
         })
         .collect();
-    // One number for each corner, which sorts as the corners do. At most CORNERS_MAX corners, so
-    // fewer places on each axis; with so many axes that they do not fit, there are few regions.
+    // One number encodes a corner and sorts like it. Only regions that cut very many axes do not
+    // fit.
     let radix_fits =
         places.iter().try_fold(1_u128, |all, places| all.checked_mul(places.len() as u128)).is_some();
     if !radix_fits {
@@ -179,7 +179,7 @@ pub fn chunk_shape<'a>(
     regions: impl IntoIterator<Item = &'a Region>,
     chunks_max: u64,
 ) -> Option<Shape> {
-    // On each axis the largest step that divides every bound but the end of the array.
+    // Find on each axis the largest step that divides every bound except the end of the array.
     let mut steps = vec![0_u64; shape.rank()];
     let held: Vec<&Region> = regions.into_iter().filter(|region| !region.is_empty()).collect();
     for region in &held {
@@ -194,7 +194,7 @@ pub fn chunk_shape<'a>(
             }
         }
     }
-    // 0 where nothing cuts the axis: one chunk.
+    // A step of 0 means that nothing cuts the axis, so one chunk covers it.
     let steps = steps.iter().zip(shape.dims());
     let dims: Vec<u64> = steps.map(|(&step, &dim)| if step == 0 { dim } else { step }.max(1)).collect();
     let count = dims

@@ -108,7 +108,7 @@ impl Replicas {
 pub fn spread(lens_bytes: &[u64], loads: &mut [u64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..lens_bytes.len()).collect();
     let len_of = |at: usize| lens_bytes.get(at).copied().unwrap_or(0);
-    // Stable: arrays of one size in their own order, on every process.
+    // The sort is stable, so every process keeps the same order for arrays of one size.
     order.sort_by_key(|&at| Reverse(len_of(at)));
     let mut least: BinaryHeap<Reverse<(u64, usize)>> =
         loads.iter().enumerate().map(|(writer, &load)| Reverse((load, writer))).collect();

@@ -223,7 +223,7 @@ impl LeafRegistry {
         let nodes = tree.nodes();
         let paths: Vec<KeyPath> = tree.walk().map(|(path, _)| path).collect();
         let mut build = TreeBuilder::new();
-        // Open containers: children still to come.
+        // For each open container, how many children still follow.
         let mut open: Vec<usize> = Vec::new();
         let (mut at, mut leaf) = (0, 0);
         while let Some(node) = nodes.get(at) {

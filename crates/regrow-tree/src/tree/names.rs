@@ -106,7 +106,7 @@ impl<'a> TextWalk<'a> {
 pub fn push_key(out: &mut String, key: &Key) {
     match key {
         Key::Dict(text) | Key::Attr(text) => out.push_str(text),
-        // Writing into a String has no way to fail.
+        // A write into a String cannot fail.
         Key::DictInt(number) => drop(write!(out, "{number}")),
         Key::Index(index) => drop(write!(out, "{index}")),
     }
@@ -128,7 +128,7 @@ impl<L> Tree<L> {
             if node.kind == NodeKind::Leaf {
                 if leaves_before == leaf {
                     let above = open.iter().skip(1).map(|(key, _)| (*key).clone());
-                    // A tree that is one leaf has no keys.
+                    // A tree of one leaf has no keys.
                     let own = (!open.is_empty()).then(|| node.key.clone());
                     return above.chain(own).collect();
                 }

@@ -145,7 +145,7 @@ impl<L> Tree<L> {
         let mut walk = self.walk();
         let leaf_paths = std::iter::from_fn(move || {
             loop {
-                // A path is cloned for leaves only: nodes on the way down cost nothing.
+                // Clone the path only for a leaf: containers on the way cost nothing.
                 if walk.step()?.kind == NodeKind::Leaf {
                     return Some(walk.path.clone());
                 }

@@ -42,8 +42,8 @@ impl PathPattern {
                 .build()
                 .map(|glob| glob.compile_matcher())
         };
-        // Paths are matched as they print, so what does not print is meant by its escape, without
-        // special characters.
+        // Patterns match printed paths, so an unprintable character stands for its escape, taken
+        // literally.
         let glob = text.chars().map(|c| match is_printable(c) {
             true => c.to_string(),
             false => c.escape_default().flat_map(|part| ['\\', part]).collect(),

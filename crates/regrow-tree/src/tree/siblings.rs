@@ -28,7 +28,7 @@ impl<L> Tree<L> {
     /// apart.
     pub fn first_equal_keys(&self) -> Option<KeyPath> {
         let mut open: Vec<Open<'_>> = Vec::new();
-        // The keys so far of all open containers, the innermost one's last.
+        // For each open container, the innermost last: the keys seen so far.
         let mut keys: Vec<&Key> = Vec::new();
         for node in self.nodes() {
             while open.last().is_some_and(|container| container.left == 0) {

@@ -36,7 +36,7 @@ impl Endian {
             Some(other) => return Err(configuration.bad("endian", "\"little\" or \"big\"", &other)),
         };
         configuration.finish()?;
-        // One byte has no order; so that equal arrays have equal metadata, it is called little.
+        // One byte has no order. It counts as little, so that equal arrays have equal metadata.
         Ok(if word_bytes == 1 { Self::Little } else { endian })
     }
 
@@ -106,8 +106,7 @@ fn used_bits(dtype: Dtype) -> u8 {
 }
 
 fn odd_bool(dtype: Dtype, bytes: &[u8]) -> Option<u8> {
-    // The fold has no early exit, so that it runs on vectors; the search happens only when
-    // something is wrong.
+    // Without an early exit the fold compiles to vector code. The search runs only for a bad byte.
     let is_odd = dtype == Dtype::Bool && bytes.iter().fold(0, |all, byte| all | byte) > 1;
     if is_odd { bytes.iter().copied().find(|&byte| byte > 1) } else { None }
 }

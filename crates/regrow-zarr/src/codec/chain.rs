@@ -134,7 +134,7 @@ impl CodecChain {
                     return Err(no_chain(&format!("{name:?} follows the codec that gives bytes")));
                 }
                 (_, already) => {
-                    // The name first: an unknown codec is no matter of order.
+                    // Parse the codec first: an unknown name must not be reported as a wrong order.
                     let codec = BytesCodec::from_v3(&name, configuration)?;
                     if already.is_none() {
                         return Err(no_chain(&format!("{name:?} comes before a codec that gives bytes")));

@@ -74,7 +74,7 @@ impl Deflate {
                     n => filled += n,
                 }
             }
-            // Reading to the end also checks the checksum.
+            // A read up to the end also checks the checksum.
             if decoder.read(&mut [0]).map_err(|error| self.failed(&error))? != 0 {
                 return Err(Error::corrupt("it decompresses to more than the chunk shape says")
                     .expected(format_args!("{} bytes", out.len()), "more"));

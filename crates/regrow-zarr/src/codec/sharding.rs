@@ -132,7 +132,7 @@ impl Sharding {
             Some(other) => return Err(configuration.bad("index_location", "\"start\" or \"end\"", &other)),
         };
         configuration.finish()?;
-        // Before the inner chain is read, so that a wrong rank is called by its name.
+        // Check the grid before the inner chain, so that the error names a wrong rank.
         ChunkGrid::new(outer.shape.clone(), inner_shape.clone())?;
         let inner = CodecChain::from_v3(&codecs, outer.with_shape(inner_shape))?;
         let (endian, has_crc32c) = index_codecs_from_v3(&index_codecs)?;
@@ -333,8 +333,7 @@ impl ShardIndex {
 /// Endianness and whether a crc32c follows: the index has a fixed length, so nothing else may be
 /// there.
 fn index_codecs_from_v3(codecs: &Value) -> Result<(Endian, bool)> {
-    // The index is an array of u64; only the shape is left open here, and `bytes` and `crc32c` do
-    // not ask for it.
+    // The index is an array of u64 of any shape; `bytes` and `crc32c` do not depend on the shape.
     let decoded = Decoded { shape: Shape::scalar(), dtype: Dtype::UInt64, fill: Vec::new() };
     for codec in codecs.as_array().into_iter().flatten() {
         let (name, _) = name_and_configuration(codec, "codec")?;

@@ -100,7 +100,7 @@ impl<'a> Destination<'a> {
             }
             return Ok(());
         }
-        // What is no run has more than one index on some axis.
+        // A part that is not one run has more than one index on some axis.
         let axis = part.lens().iter().position(|&len| len > 1).unwrap_or_default();
         let (mut starts, mut lens) = (part.starts().to_vec(), part.lens().to_vec());
         for _ in 0..part.lens().get(axis).copied().unwrap_or_default() {

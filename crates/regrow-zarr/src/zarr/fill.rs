@@ -182,7 +182,7 @@ fn spell_float(bits: u64, dtype: Dtype) -> Value {
 /// The bits of the value of `dtype` nearest to `value`; `None` if it has none such.
 fn encode(value: f64, dtype: Dtype) -> Option<u64> {
     if value.is_nan() {
-        // NaN is quiet, with the sign and the rest of its bits zero, on every machine.
+        // Every machine gets the same NaN: quiet, with the sign and the other bits zero.
         return match dtype {
             Dtype::Float16 => Some(0x7e00),
             Dtype::BFloat16 => Some(0x7fc0),

@@ -170,7 +170,7 @@ impl ChunkKeys {
             0 => Vec::new(),
             _ => digits.split(self.separator).map(str::parse).collect::<Result<_, _>>().ok()?,
         };
-        // What this form would have written, and nothing else.
+        // Refuse other spellings of the same index, such as leading zeros.
         (index.len() == rank && self.key(&index) == key).then_some(index)
     }
 

@@ -85,7 +85,7 @@ impl Parser<'_> {
         }
         let digits = whole.trim_start_matches('0');
         if digits.len() < whole.len() && !digits.is_empty() {
-            // Octal in Python 2, nothing in Python 3.
+            // A leading zero means octal in Python 2 and is an error in Python 3.
             return Err(self.bad_number(start));
         }
         if digits.is_empty() {
@@ -137,7 +137,7 @@ impl Parser<'_> {
 /// Long division by 10^9, digit group by digit group: at most [`DIGITS_MAX`] digits come here.
 fn to_decimal(digits: &str, base: u32) -> String {
     const GROUP: u64 = 1_000_000_000;
-    // Groups of nine decimal digits, the lowest first.
+    // Each group holds nine decimal digits, the lowest group first.
     let mut groups: Vec<u64> = Vec::new();
     for digit in digits.chars() {
         let mut carry = u64::from(digit.to_digit(base).unwrap_or(0));
@@ -182,7 +182,7 @@ pub(super) fn real_plus_imaginary(left: &Literal, right: &Literal, minus: bool) 
         _ => return None,
     };
     let Literal::Complex(re, im) = *right else { return None };
-    // As Python adds: the real number becomes a complex one first.
+    // Like Python, convert the real number to complex before adding; this decides the sign of zero.
     Some(match minus {
         true => Literal::Complex(real - re, 0.0 - im),
         false => Literal::Complex(real + re, 0.0 + im),

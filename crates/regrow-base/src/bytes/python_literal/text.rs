@@ -83,7 +83,7 @@ impl Parser<'_> {
                 }
                 _ => match self.simple_escape(next) {
                     Some(value) => out.extend(char::from_u32(value)),
-                    // Python keeps what is no escape.
+                    // Python keeps an unknown escape as it is.
                     None => out.extend(['\\', next]),
                 },
             }

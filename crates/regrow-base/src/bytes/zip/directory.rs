@@ -102,8 +102,8 @@ pub fn read_headers(file_len_bytes: u64, read: &dyn Fn(u64, u64) -> Result<Bytes
             .expected(format_args!("at most {DIRECTORY_LEN_MAX_BYTES} bytes"), end.len_bytes));
     }
     let mut headers = Vec::new();
-    // In pieces: what is no directory is not read to its end. Each piece begins where a header
-    // does.
+    // Read the directory in pieces, so that garbage is refused early. Each piece begins at a
+    // header.
     let (mut at, mut left) = (0, end.count);
     while at < end.len_bytes {
         let base = end.offset_bytes + at;
@@ -188,7 +188,7 @@ impl Header {
         input.take(LOCAL_LEN_BYTES - LOCAL.len() - 8, "a member's header")?;
         let (name_len, extra_len) = (u16le(&mut input)?, u16le(&mut input)?);
         let is_same_name = usize::from(name_len) == raw_name.len() && input.rest() == raw_name;
-        // The flag says how the bytes are to be read, if they are not ASCII.
+        // The flag gives the encoding of the name, which matters only for names that are not ASCII.
         let is_same_coding = raw_name.is_ascii() || (flags ^ own_flags) & FLAG_UTF8 == 0;
         if !is_same_name || !is_same_coding {
             let found = input.rest().escape_ascii().to_string();
@@ -232,7 +232,7 @@ fn find_end(file_len_bytes: u64, read: &dyn Fn(u64, u64) -> Result<Bytes>) -> Re
     let tail_len = file_len_bytes.min((END_LEN_BYTES + COMMENT_LEN_MAX_BYTES) as u64);
     let tail_at = file_len_bytes - tail_len;
     let tail = read(tail_at, tail_len)?;
-    // From the back: the first whose comment ends where the file does.
+    // Search from the back for the first record whose comment ends where the file ends.
     let is_end = |at: &usize| {
         let mut input = Cursor::new(tail.get(*at..).unwrap_or_default());
         let has_mark = input.array::<4>("").is_ok_and(|mark| mark == END);
@@ -250,7 +250,7 @@ fn find_end(file_len_bytes: u64, read: &dyn Fn(u64, u64) -> Result<Bytes>) -> Re
     if needs_zip64 && let Some(locator_at) = at.checked_sub(END64_LOCATOR_LEN_BYTES as u64) {
         let locator = read(locator_at, END64_LOCATOR_LEN_BYTES as u64)?;
         let mut input = Cursor::new(&locator);
-        // Without a locator the numbers are what they are.
+        // Without a locator, the numbers of the plain record count.
         if input.array::<4>("a zip64 locator")? == END64_LOCATOR {
             refuse_disks(input.u32le("a disk number")? == 0, locator_at)?;
             let end64_at = input.u64le("the offset of the zip64 end")?;
@@ -328,7 +328,7 @@ fn central_header(input: &mut Cursor<'_>) -> Result<Option<Header>> {
             .at_byte(at)
             .expected(format_args!("at most version {VERSION_MAX}"), versions[2]));
     }
-    // Nothing can be said of what is in a folder, a patch or an encrypted member.
+    // regrow cannot read the content of folders, patches and encrypted members.
     if flags & FLAGS_UNREADABLE != 0 {
         return Err(
             Error::unsupported(format!("the member {name:?} of a zip archive is encrypted")).at_byte(at)
@@ -387,7 +387,7 @@ pub(super) fn method_of(code: u16) -> Option<Method> {
 /// What the zip64 extra holds; nothing if there is none.
 pub(super) fn zip64_extra(extra: &[u8]) -> Result<Cursor<'_>> {
     let mut input = Cursor::new(extra);
-    // Some writers end extras with a few odd bytes: what is no field is none of ours.
+    // Some writers end extras with a few stray bytes; ignore bytes that are not a field.
     while input.remaining_bytes() >= 4 {
         let (id, len) = (u16le(&mut input)?, u16le(&mut input)?);
         let Ok(field) = input.take(len.into(), "an extra field") else { break };

@@ -74,7 +74,7 @@ fn shown(element: &[u8], dtype: Dtype) -> Result<String> {
         DtypeClass::Bool => (element != [0]).to_string(),
         DtypeClass::Signed => i64::from_le_bytes(wide(element, dtype, Dtype::Int64)?).to_string(),
         DtypeClass::Unsigned => u64::from_le_bytes(wide(element, dtype, Dtype::UInt64)?).to_string(),
-        // With an exponent where there would be many zeros.
+        // `{:?}` prints an exponent for numbers that would have many zeros.
         DtypeClass::Float => format!("{:?}", f64::from_le_bytes(wide(element, dtype, Dtype::Float64)?)),
         DtypeClass::Complex => {
             let parts: [u8; 16] = wide(element, dtype, Dtype::Complex128)?;

@@ -52,7 +52,7 @@ pub fn cast_bytes(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Result<
         D::UInt32 => cast_numbers(src, to, out, |b| i64::from(u32::from_le_bytes(b))),
         D::UInt64 => cast_numbers(src, to, out, u64::from_le_bytes),
         D::BFloat16 if to == D::Float16 => convert(src, out, |b| {
-            // ml_dtypes keeps a NaN's sign here, and nothing else of it.
+            // ml_dtypes keeps only the sign of a NaN in this cast.
             let value = bf16_to_f32(u16::from_le_bytes(b));
             to_float16(if value.is_nan() { f32::NAN.copysign(value) } else { value })
         }),
@@ -179,7 +179,7 @@ fn cast_complex<N: Number, const S: usize>(
             }
         }
         _ => {
-            // The real parts, a block at a time, then as any other float.
+            // Collect the real parts of a block, then cast them like any other float.
             let mut block = [[0; S]; BLOCK];
             let blocks = pairs.chunks(BLOCK).zip(out.chunks_mut(BLOCK * to.size_bytes()));
             for (pairs, out) in blocks {

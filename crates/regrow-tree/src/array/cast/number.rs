@@ -67,8 +67,8 @@ macro_rules! integer_numbers {
                 if Self::IN_F64 {
                     return value == self as f64;
                 }
-                // A conversion to an integer stops at the ends of its range, which are not the same
-                // number.
+                // A cast to an integer saturates at the ends of its range, so check the range
+                // first.
                 is_finite && value < Self::MAX as f64 + 1.0 && value as Self == self
             }
             fn is_kept_by_small(self, format: SmallFloat, pattern: u8) -> bool {
@@ -96,16 +96,16 @@ macro_rules! float_numbers {
                 const TOP: $float = 9_223_372_036_854_775_808.0;
                 if self >= TOP { ((self - TOP).to_i64() as u64) ^ (1 << 63) } else { self.to_i64() as u64 }
             }
-            // ml_dtypes compares with the largest int32 before it cuts the fraction off.
+            // ml_dtypes compares with the largest int32 before it drops the fraction.
             fn to_sub_byte(self) -> i8 { if self > i32::MAX as $float { 0 } else { self.to_i8() } }
             fn to_f32(self) -> f32 { self as f32 }
             fn to_f64(self) -> f64 { self.into() }
             fn to_f16(self) -> u16 { $to_f16(self) }
             fn is_nonzero(self) -> bool { self != 0.0 }
-            // What was cut off, or does not fit, is another number as a float, too.
+            // A number that lost its fraction or did not fit differs after the cast back.
             fn is_i64(self, to: i64) -> bool { to as $float == self }
             fn is_u64(self, to: u64) -> bool { to as $float == self }
-            // NaN stays NaN, and infinity infinity, in a float that has both.
+            // NaN and infinity survive in a float that has both.
             fn is_kept_by(self, is_finite: bool, _: impl FnOnce() -> f64) -> bool {
                 is_finite || !self.is_finite()
             }

@@ -353,7 +353,7 @@ impl Distance {
         let is_of_one_dtype = self.is_of_one_dtype();
         let (distance, is_allowed) = if is_finite == [true; 2] {
             let distance = match self.dtypes[0] {
-                // Beyond 2^53 a float64 has not every integer.
+                // Beyond 2^53, float64 cannot hold every integer, so the exact steps count.
                 Dtype::Int64 | Dtype::UInt64 if is_of_one_dtype => steps.ulp as f64,
                 _ => magnitude::<P>(std::array::from_fn(|part| a[part] - b[part])),
             };

@@ -34,7 +34,7 @@ fn value_bits(dtype: Dtype) -> u32 {
 /// Compares elements of one dtype, as many as `out` holds.
 pub(super) fn compare(dtype: Dtype, a: &[u8], b: &[u8], out: &mut [Steps]) {
     let bits = value_bits(dtype);
-    // From the width of the value to 64 bits, with the sign.
+    // Extend the sign from the width of the value to 64 bits.
     let signed = move |word: u64| ((word << (64 - bits)) as i64) >> (64 - bits);
     let magnitude = (1_u64 << (bits - 1)) - 1;
     let place = move |word: u64| {
@@ -45,7 +45,7 @@ pub(super) fn compare(dtype: Dtype, a: &[u8], b: &[u8], out: &mut [Steps]) {
     match dtype.class() {
         DtypeClass::Signed => each(dtype, a, b, mask, out, |a, b| signed(a).abs_diff(signed(b))),
         DtypeClass::Bool | DtypeClass::Unsigned => each(dtype, a, b, mask, out, u64::abs_diff),
-        // An exponent alone, which has no sign.
+        // This dtype holds only an exponent and has no sign.
         DtypeClass::Float if dtype == Dtype::Float8E8m0fnu => each(dtype, a, b, mask, out, u64::abs_diff),
         DtypeClass::Float | DtypeClass::Complex => {
             each(dtype, a, b, mask, out, |a, b| place(a).abs_diff(place(b)));

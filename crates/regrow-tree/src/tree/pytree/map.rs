@@ -136,7 +136,7 @@ fn entries_of<'a, K: MapKey>(node: NodeRef<'a>, restore: &mut Restore) -> Option
 }
 
 fn regrow_entries<K: MapKey, P: Pytree>(node: NodeRef<'_>, restore: &mut Restore) -> Option<Vec<(K, P)>> {
-    // All are tried before the first that failed ends it: one report names them all.
+    // Try all entries before failing, so that one report names every error.
     let regrown: Vec<Option<(K, P)>> = entries_of(node, restore)?
         .into_iter()
         .map(|(key, child): (Option<K>, _)| Some((key?, restore.inside(child, P::unflatten)??)))

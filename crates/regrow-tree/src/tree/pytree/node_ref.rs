@@ -18,7 +18,7 @@ impl<'a> TreeIndex<'a> {
         let mut ends = vec![count; count];
         let mut leaves_before = Vec::with_capacity(count);
         let mut leaves = 0;
-        // Containers on the way down: position, children still to come.
+        // For each open container: its position, and how many children still follow.
         let mut open: Vec<(usize, usize)> = Vec::new();
         for (at, node) in tree.nodes().iter().enumerate() {
             leaves_before.push(leaves);

@@ -62,7 +62,7 @@ pub(super) fn regrow<T: Element>(node: NodeRef<'_>, restore: &mut Restore) -> Op
     }
     cast_bytes(&bytes, stored, T::DTYPE, &mut cast).ok()?;
     let exact = match (whole(&bytes, stored), is_integer(T::DTYPE)) {
-        // A cast of integers wraps, and wraps back: only the values can be compared.
+        // An integer cast wraps, and a cast back wraps again, so compare the values.
         (Some(value), true) => whole(&cast, T::DTYPE) == Some(value),
         (None, true) => false,
         (_, false) => {

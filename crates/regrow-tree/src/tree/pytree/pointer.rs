@@ -77,7 +77,7 @@ macro_rules! pointers {
                 let get_mut: fn(&mut Self) -> Option<&mut P> = $get_mut;
                 match get_mut(self) {
                     Some(value) => value.load_into(node, restore),
-                    // Others hold it too: they keep theirs.
+                    // Other owners share the value and keep the old one, so make a new value.
                     None => {
                         if let Some(value) = Self::unflatten(node, restore) {
                             *self = value;

@@ -181,9 +181,9 @@ impl Restore {
         }
         if !self.fit.partial {
             let taken = tree.nodes().iter().zip(&self.taken).filter(|(node, _)| node.kind == NodeKind::Leaf);
-            // A placeholder has no data that could get lost.
+            // A placeholder has no data to lose.
             let extra = taken.zip(tree.leaves()).map(|((_, taken), leaf)| !taken && !is_placeholder(leaf));
-            // Paths are built only if there is an extra leaf at all.
+            // Paths are costly, so build them only if a leaf is extra.
             let extra: Vec<bool> = extra.collect();
             if extra.contains(&true) {
                 for ((path, _), _) in tree.iter().zip(extra).filter(|(_, extra)| *extra) {
@@ -198,7 +198,7 @@ impl Restore {
         let places = counted(count, "place", "places");
         let mut what = format!("the checkpoint does not fit the value in {places}");
         for difference in &self.differences {
-            // Writing into a String has no way to fail.
+            // A write into a String cannot fail.
             let _ = write!(what, "\n    {difference}");
         }
         if count > self.differences.len() {

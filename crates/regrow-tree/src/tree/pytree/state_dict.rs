@@ -37,7 +37,7 @@ impl<P: Pytree> StateDict for P {
     fn to_state_dict(&self) -> Result<Tree<Leaf>> {
         let tree = self.to_tree()?;
         let mut build = TreeBuilder::new();
-        // Ends of the containers on the way down.
+        // The ends of all open containers, the innermost last.
         let mut open: Vec<usize> = Vec::new();
         let index = TreeIndex::of(&tree);
         for node in NodeRef::subtree(index.root()) {
