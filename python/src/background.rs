@@ -82,8 +82,8 @@ impl AsyncSaver {
         Ok(since.elapsed().as_secs_f64())
     }
 
-    /// Adds the trees that `items` keeps to it, as they are now, and commits it once
-    /// `before_commit` has returned; what that raises is for the caller to keep.
+    /// Adds the trees in `items`, as they are now, and commits the checkpoint after `before_commit`
+    /// has returned. The caller must keep an exception of `before_commit`.
     #[pyo3(signature = (items, how, before_commit=None))]
     fn save_items(
         &self,

@@ -36,7 +36,7 @@ type Hooks<'py> = (
 
 type JaxHooks<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
 
-/// Kinds, values, notes and shardings: what `leaves::LeavesIn` takes.
+/// Kinds, values, notes and shardings, as `leaves::LeavesIn` takes them.
 type Columns<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyDict>, Bound<'py, PyDict>);
 
 /// The leaves as the engine sees them, in columns.
@@ -318,9 +318,9 @@ impl TemplateLeaves {
     }
 }
 
-/// What the leaves of a template want: of plain arrays their dtype and shape; of others what
-/// `wanted(leaf, at)` says, dtype, shape and what to make of it, or nothing. The second is by the
-/// number of the leaf.
+/// The requirements of a template's leaves. For plain arrays their dtype and shape; for other
+/// leaves the answer of `wanted(leaf, at)`: dtype, shape and the kind to make, or nothing. The
+/// second result is by the number of the leaf.
 #[pyfunction]
 pub fn template_leaves<'py>(
     leaves: Bound<'py, PyList>,

@@ -28,8 +28,7 @@ pub enum Exit {
 pub enum Failure {
     /// The engine says no; its kind decides the number.
     Engine(Error),
-    /// This checkpoint lacks what the user asked for, of any kind: a leaf's name, a glob without
-    /// match.
+    /// The checkpoint lacks something that the user named: a leaf, or a match for a glob.
     Usage(Error),
     /// Stdout cannot be written.
     Output(io::Error),

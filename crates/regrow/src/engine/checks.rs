@@ -139,7 +139,7 @@ pub(super) fn check_losses(
 /// The most losses that one error names.
 const NAMED_MAX: usize = 20;
 
-/// The error that names what would be lost.
+/// The error that names the losses.
 pub(super) fn losses_refused(mut what: String, losses: &[&Loss]) -> Error {
     for loss in losses.iter().take(NAMED_MAX) {
         what.push_str(&format!("\n  {loss}"));

@@ -27,8 +27,8 @@ pub(in crate::engine) fn is_left_out(name: &str) -> bool {
 /// All files below the folder `at`, whose keys are in `store`: their paths below it, sorted.
 ///
 /// # Errors
-/// `Unsupported` for what is no file, and for names that are no text; `Limit`; errors of the
-/// storage.
+/// `Unsupported` for links and special files, and for names that are no text; `Limit`; errors of
+/// the storage.
 pub(super) fn names_in(at: &Location, store: &dyn Store) -> Result<Vec<String>> {
     let names = match at.local_path() {
         Ok(_) => {

@@ -35,7 +35,7 @@ pub struct RemoveOptions {
     pub force: bool,
 }
 
-/// What was removed.
+/// The result of a removal.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RemoveReport {
@@ -92,7 +92,7 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
     Ok(RemoveReport { path: at.describe(), file_count: removed.file_count, bytes: removed.bytes })
 }
 
-/// Errs unless one checkpoint is there, and nothing that is no part of it; what it is made of.
+/// Errs unless the path holds one checkpoint and nothing else. Returns the files to remove.
 fn check(at: &Location) -> Result<Removal> {
     if at.is_link() {
         return Err(Error::invalid(
@@ -157,7 +157,7 @@ fn check(at: &Location) -> Result<Removal> {
     }
 }
 
-/// What lies beside single files: seal, signature, parity.
+/// The side files of single files: seal, signature, parity.
 fn beside(at: &Location) -> Result<Vec<Location>> {
     let mut found = Vec::new();
     for file in side_files_of(at) {

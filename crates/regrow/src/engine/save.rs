@@ -41,7 +41,8 @@ pub fn save<P: Pytree>(path: impl ToLocation, value: &P) -> Result<SaveReport> {
 ///
 /// # Errors
 /// The errors of [`save`]; `InvalidArgument` if the layout would make a folder under the name of a
-/// file; `Cancelled`, or what the hook said, if the [monitor](SaveOptions::monitor) ended it.
+/// file; `Cancelled`, or the error of the hook, if the [monitor](SaveOptions::monitor) ended the
+/// save.
 pub fn save_with<P: Pytree>(path: impl ToLocation, value: &P, options: &SaveOptions) -> Result<SaveReport> {
     save_watched(&located(path)?, options, || value.to_tree(), &|| Ok(()))
 }

@@ -53,8 +53,8 @@ impl<'c> Standing<'c> {
     /// An opened checkpoint. First finishes a killed save of it that only lacked its last rename.
     ///
     /// # Errors
-    /// `Replaced` if there was one: what is open are not the files that are at the place now.
-    /// `AlreadyExists` while another process is at that; errors of the storage.
+    /// `Replaced` if such a save was finished: then the opened files are no longer the checkpoint
+    /// at the path. `AlreadyExists` if another process is finishing it; errors of the storage.
     pub(crate) fn of(checkpoint: &'c Checkpoint, at: &'c Location) -> Result<Self> {
         match at.storage().finish_unfinished(at)? {
             true => Err(checkpoint.was_replaced()),
@@ -84,7 +84,7 @@ impl<'c> Standing<'c> {
     /// one. So the later of the two finds the wrong side file.
     ///
     /// # Errors
-    /// `Replaced`, `AlreadyExists`; what `put` and the storage say.
+    /// `Replaced`, `AlreadyExists`; errors of `put` and of the storage.
     pub(crate) fn put<T>(&self, side_file: SideFile<'_>, put: impl FnOnce() -> Result<T>) -> Result<T> {
         self.check()?;
         let done = put()?;

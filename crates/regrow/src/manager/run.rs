@@ -133,7 +133,7 @@ impl TrainingRun {
     /// must call this.
     ///
     /// # Errors
-    /// In a job, that another process has gone; that of a hook.
+    /// In a job, an error if another process has gone; errors of a hook.
     pub fn should_save(&self, step: u64, is_preempted: bool) -> Result<bool> {
         let may_write = !self.options.read_only && !self.is_closed.load(Ordering::Acquire);
         Ok(may_write && self.ask(step, is_preempted)?.wants)
@@ -327,7 +327,7 @@ impl TrainingRun {
     /// Deletes the steps of abandoned histories; their numbers.
     ///
     /// # Errors
-    /// Why one of them could not be deleted: those that are older are gone.
+    /// The error of a deletion that failed; older abandoned steps are deleted.
     pub fn delete_abandoned(&self) -> Result<Vec<u64>> {
         let _writing = self.writing();
         self.before_deletions()?;
@@ -343,8 +343,8 @@ impl TrainingRun {
     /// Deletes all steps that are newer than this one, the newest first: another history follows.
     ///
     /// # Errors
-    /// `NotFound` if the step is not there; why a newer one could not be deleted: those that are
-    /// newer than that are gone.
+    /// `NotFound` if the step does not exist; the error of a deletion that failed, after which all
+    /// steps newer than the failed one are deleted.
     pub fn roll_back(&self, step: u64) -> Result<()> {
         let _writing = self.writing();
         self.before_deletions()?;

@@ -67,21 +67,20 @@ impl Manager {
     /// save.
     ///
     /// # Errors
-    /// The error of an earlier save, or of the work after it: then this step is not saved.
-    /// `AlreadyExists` with [`force`](SaveStep::force) for a step that is there, and if another
-    /// writer has taken the folder over. `TimedOut` for the save of a program that is asked to end,
-    /// if it takes longer than [`grace`](ManagerOptions::grace): it goes on. `InvalidArgument` for
-    /// a manager that only reads, and for a step without the metric by which steps are kept. What
-    /// [`save`](crate::save()) refuses before it begins.
+    /// The error of an earlier save, or of its follow-up work; then this step is not saved.
+    /// `AlreadyExists` with [`force`](SaveStep::force) if the step exists, and if another writer
+    /// has taken over the folder. `TimedOut` if the save of a program that is asked to end takes
+    /// longer than [`grace`](ManagerOptions::grace); the save continues. `InvalidArgument` for a
+    /// read-only manager, and for a step without the metric by which steps are kept. The errors of
+    /// [`save`](crate::save()) before it begins.
     pub fn save<P: Pytree>(&self, step: u64, value: &P, about: &SaveStep) -> Result<bool> {
         self.save_items(step, about, |_| Ok(vec![(DEFAULT_ITEM.to_owned(), value.to_tree()?.into_owned())]))
     }
 
-    /// Saves several items as one step, if the policy says so; whether it does. `fill` is called
-    /// then: it adds JSON and files, which are written before it returns, and gives the trees,
-    /// which are the background's. What was saved so is restored by
-    /// [`restore_items`](Self::restore_items), one item alone also by [`restore`](Self::restore)
-    /// with [`OpenOptions::item`](crate::OpenOptions::item).
+    /// Saves several items as one step if the policy says so; returns whether it does. Then calls
+    /// `fill`, which adds JSON and files at once, and returns the trees to save in the background.
+    /// Restore such a step with [`restore_items`](Self::restore_items), or one item with
+    /// [`restore`](Self::restore) and [`OpenOptions::item`](crate::OpenOptions::item).
     ///
     /// ```
     /// use regrow::manager::{Manager, ManagerOptions, SaveStep};

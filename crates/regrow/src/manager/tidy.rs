@@ -45,7 +45,7 @@ impl Steps {
     /// faster than this work, newer steps may have replaced it.
     ///
     /// # Errors
-    /// `Corrupt` if the step is not what was saved, and then nothing is deleted; errors of the
+    /// `Corrupt` if the step differs from the saved one, and then nothing is deleted; errors of the
     /// storage.
     pub fn tidy(&self, saved: u64, options: &TidyOptions) -> Result<Tidied> {
         options.keep.check()?;

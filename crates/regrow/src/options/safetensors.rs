@@ -107,7 +107,7 @@ impl std::str::FromStr for ByteSize {
     type Err = Error;
 
     /// # Errors
-    /// `InvalidArgument` for what is no number of bytes, with a unit or without.
+    /// `InvalidArgument` for a text that is no number of bytes, with or without a unit.
     fn from_str(text: &str) -> Result<Self> {
         Self::parse(text).ok_or_else(|| {
             Error::invalid("this is no number of bytes")

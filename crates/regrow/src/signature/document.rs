@@ -120,7 +120,7 @@ impl SignatureDocument {
     /// Parses the file's bytes.
     ///
     /// # Errors
-    /// `Untrusted` for what is no such file.
+    /// `Untrusted` for a file that is no signature.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let parsed: Self = serde_json::from_slice(bytes)
             .map_err(|error| untrusted(format!("the signature of the checkpoint cannot be read: {error}")))?;
@@ -172,8 +172,8 @@ impl SignatureDocument {
     /// The signed data, and the signing key among these keys.
     ///
     /// # Errors
-    /// `Untrusted` if none of them has signed it, or the signature does not verify, or what it says
-    /// contradicts itself; `Unsupported` for a later version.
+    /// `Untrusted` if none of the keys has signed it, the signature does not verify, or its content
+    /// is inconsistent; `Unsupported` for a later version.
     pub fn verified(&self, trusted: &[PublicKey]) -> Result<(Signed, PublicKey)> {
         let message = self.message();
         let named = |key: &&PublicKey| {

@@ -16,7 +16,7 @@ impl AsyncSaver {
     /// `options`.
     ///
     /// # Errors
-    /// The errors of [`save`](Self::save); nothing is left of what was begun.
+    /// The errors of [`save`](Self::save); all files of the checkpoint are removed.
     pub fn save_items(
         &self,
         items: ItemsSave,

@@ -162,7 +162,7 @@ impl AsyncSaver {
     /// [`save`](Self::save) of a tree that is made only once it is known that it will be saved.
     ///
     /// # Errors
-    /// As there, and what `tree` says.
+    /// The errors of [`save`](Self::save); errors of `tree`.
     pub fn save_tree(
         &self,
         path: impl ToLocation,

@@ -86,12 +86,12 @@ pub struct PlannedLeaf {
     pub target: LeafInfo,
 }
 
-/// What a conversion will do; nothing has been written.
+/// The plan of a conversion; nothing is written yet.
 #[derive(Debug)]
 pub struct ConvertPlan {
     /// Every chosen leaf, in the order of the target; left-out leaves come last.
     pub leaves: Vec<PlannedLeaf>,
-    /// What the target cannot hold, the worst first.
+    /// Losses in the target, the worst first.
     pub losses: Vec<Loss>,
     /// With [`salvage`](ConvertOptions::salvage): the reason for each lost leaf, and other damage.
     pub damage: Vec<Error>,
@@ -106,12 +106,12 @@ pub struct ConvertPlan {
     metadata: Option<serde_json::Value>,
 }
 
-/// What a conversion did.
+/// The result of a conversion.
 #[derive(Debug)]
 pub struct ConvertReport {
     /// The report of the save.
     pub save: SaveReport,
-    /// What the target could not hold.
+    /// Losses in the target.
     pub losses: Vec<Loss>,
     /// With [`salvage`](ConvertOptions::salvage): the reason for each lost leaf, and other damage.
     pub damage: Vec<Error>,

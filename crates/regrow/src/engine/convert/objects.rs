@@ -19,7 +19,7 @@ use crate::formats::torch::pointer;
 /// The key of the record in the metadata.
 const RECORD: &str = "regrow.torch";
 
-/// What ties a tensor to the memory of others.
+/// The entries that tie a tensor to the memory of others.
 const TIES: [&str; 5] = ["of", "same", "storage", "len", "view"];
 
 /// The target of a leaf, and whether the leaf is unchanged.

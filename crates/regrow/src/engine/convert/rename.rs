@@ -24,9 +24,9 @@ pub struct Rename {
 }
 
 impl Rename {
-    /// A rule: where `pattern`, a regular expression, matches a whole printed key path
-    /// (`params/dense/kernel`), `replacement` takes its place, with `$1` or `${name}` for what a
-    /// group has matched.
+    /// Makes a rule: if `pattern`, a regular expression, matches a whole printed key path
+    /// (`params/dense/kernel`), `replacement` replaces the path, with `$1` or `${name}` for the
+    /// text of a group.
     ///
     /// # Errors
     /// `InvalidArgument` with the reason, for example an open bracket.

@@ -155,9 +155,9 @@ impl SharedConvert {
 /// and options. Leaves of other shares are not read.
 ///
 /// # Errors
-/// The errors of [`convert`](super::convert); `Replaced` if the source is no longer what was
-/// planned; `NotFound` if the process that started the conversion has given it up, or writes
-/// elsewhere. The files of the share are removed with the conversion.
+/// The errors of [`convert`](super::convert); `Replaced` if the source has changed since the plan;
+/// `NotFound` if the process that started the conversion has given it up, or writes elsewhere. The
+/// files of the share are removed with the conversion.
 pub fn convert_share(
     source: impl ToLocation,
     target: impl ToLocation,

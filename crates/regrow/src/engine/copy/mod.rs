@@ -54,7 +54,7 @@ pub struct CopyOptions {
     pub monitor: Monitor,
 }
 
-/// What a copy did.
+/// The result of a copy.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CopyReport {

@@ -22,7 +22,7 @@ const MARKER: &str = COMMIT_MARKERS[0];
 /// Longest marker that is taken over.
 const MARKER_LEN_MAX_BYTES: u64 = 1 << 20;
 
-/// What is copied.
+/// The files to copy.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) kind: Target,

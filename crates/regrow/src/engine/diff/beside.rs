@@ -21,7 +21,7 @@ type Beside = BTreeMap<KeyPath, Bytes>;
 /// Compares the data beside the leaves, and adds the result to the report.
 ///
 /// # Errors
-/// What says nothing of what is there.
+/// Errors that leave open what the storage holds.
 pub(super) fn compare(
     a: &Checkpoint,
     b: &Checkpoint,

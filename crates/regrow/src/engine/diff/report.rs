@@ -144,7 +144,7 @@ pub struct ContainerDiff {
 pub struct DiffFinding {
     /// Which one.
     pub side: Side,
-    /// What, where, expected and found, what to do.
+    /// The error: what failed, where, expected and found, what to do.
     pub error: Error,
 }
 

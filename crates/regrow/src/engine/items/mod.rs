@@ -171,8 +171,8 @@ impl ItemsSave {
     /// Begins a checkpoint at `path`.
     ///
     /// # Errors
-    /// `AlreadyExists`, `InvalidArgument`, `PermissionDenied` and what else a save says of its
-    /// place. Nothing that was there has changed.
+    /// `AlreadyExists`, `InvalidArgument`, `PermissionDenied` and other errors of a save about its
+    /// target. Existing files are unchanged.
     pub fn begin(path: impl ToLocation, options: ItemsOptions) -> Result<Self> {
         let at = located(path)?;
         let ItemsOptions {
@@ -234,9 +234,8 @@ impl ItemsSave {
     /// Adds a pytree in the layout of `options`. Overwriting, syncing, monitor and job are options
     /// of the whole checkpoint.
     ///
-    /// `name` is that of the item, or a path below it (`rng/jax_random_key`). For the [`WHOLE`],
-    /// what is to be known of the checkpoint ([`handler`](Self::handler),
-    /// [`metadata`](Self::metadata)) is said before.
+    /// `name` is the name of the item, or a path below it (`rng/jax_random_key`). For the
+    /// [`WHOLE`], call [`handler`](Self::handler) and [`metadata`](Self::metadata) before.
     ///
     /// # Errors
     /// The errors of a save; `Unsupported` for a layout that no item can have; `AlreadyExists` for

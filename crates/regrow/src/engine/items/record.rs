@@ -12,7 +12,7 @@ use crate::formats::regrow::manifest::{self, SmallFile};
 use crate::location::Location;
 use crate::storage::{Publication, is_desktop_file};
 
-/// What is recorded.
+/// The record so far.
 #[derive(Debug, Default)]
 pub(super) struct Noted {
     items: Vec<ItemRecord>,

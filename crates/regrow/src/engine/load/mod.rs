@@ -43,7 +43,7 @@ pub fn load(path: impl ToLocation) -> Result<Tree<Leaf>> {
     load_with(path, &LoadOptions::default())
 }
 
-/// Loads what `options` select.
+/// Loads the leaves that `options` select.
 ///
 /// # Errors
 /// The errors of [`load`]; `Mismatch` if a template does not fit, with all differences.
@@ -55,7 +55,7 @@ pub fn load_with(path: impl ToLocation, options: &LoadOptions) -> Result<Tree<Le
 }
 
 impl Checkpoint {
-    /// Loads what `options` select.
+    /// Loads the leaves that `options` select.
     ///
     /// # Errors
     /// The errors of [`load_with`]: `NotFound` also for patterns that match nothing, all of them

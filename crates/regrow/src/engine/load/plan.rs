@@ -85,7 +85,7 @@ impl<'r> Plan<'r> {
     /// place for.
     ///
     /// # Errors
-    /// `Corrupt` if what says where a leaf is, is damaged.
+    /// `Corrupt` if the record of a leaf's place is damaged.
     pub fn of(
         checkpoint: &'r Checkpoint,
         wanted: &[usize],

@@ -156,8 +156,8 @@ impl RunReader<'_> {
     }
 }
 
-/// Whether an error means that bytes at a location are lost, and not only unreadable now. An I/O
-/// error of a disk is an unreadable sector; an error of a network says nothing about the data.
+/// Whether an error means that bytes at a location are lost, not only unreadable now. On a disk an
+/// I/O error means an unreadable sector; over a network it says nothing about the data.
 pub(in crate::engine) fn is_damage(error: &Error, at: &Location) -> bool {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Replaced | ErrorKind::InvalidArgument => true,

@@ -52,8 +52,8 @@ impl Checkpoint {
     /// with chunks, each chunk that the regions meet is decoded once.
     ///
     /// # Errors
-    /// `InvalidArgument` if a leaf is no array or a region leaves it; `Mismatch` for a cast of what
-    /// is no number; `Corrupt` with file, leaf and offset.
+    /// `InvalidArgument` if a leaf is no array or a region exceeds it; `Mismatch` for a cast of
+    /// elements that are no numbers; `Corrupt` with file, leaf and offset.
     pub fn load_regions(&self, wanted: &[LeafRegion], options: &RegionOptions) -> Result<Vec<Array>> {
         let distinct = Distinct::of(wanted);
         let mut arena = Arena::default();

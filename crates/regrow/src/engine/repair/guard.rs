@@ -32,8 +32,8 @@ enum Seen {
 }
 
 impl Seen {
-    /// Each of these names; in a bucket by one list, since what that says of an object need not be
-    /// what a request for it says.
+    /// The identities of files with these names. In a bucket they come from one list, because a
+    /// list and a request may describe an object differently.
     fn of(folder: &Location, names: impl IntoIterator<Item = String>) -> Result<HashMap<String, Self>> {
         let names = names.into_iter();
         if folder.local_path().is_ok() {

@@ -75,7 +75,7 @@ pub struct RepairOptions {
     pub monitor: Monitor,
 }
 
-/// What a repair did.
+/// The result of a repair.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct RepairReport {
@@ -164,13 +164,13 @@ impl fmt::Display for RepairReport {
 
 /// Repairs the checkpoint at a path or URL, with:
 ///
-/// - [parity](super::add_parity) beside it: damaged blocks, files that are cut or gone, and the
-///   parity itself. The files become what they were when it was made. If one was changed on purpose
-///   since, this changes it back: [`RepairOptions::check`] says first what would be written. Later
-///   seals and signatures stay, and the parity is computed again.
-/// - [another checkpoint](RepairOptions::from), a replica or another step: damaged blocks, as long
-///   as something proves them: parity, a seal, the checksums of the default layout. Of another step
-///   that layout takes the leaves that are the same.
+/// - [parity](super::add_parity) beside it: restores damaged blocks, truncated and missing files,
+///   and the parity itself. The files become what they were when the parity was made, even if a file
+///   was changed on purpose since: [`RepairOptions::check`] first reports what would be written.
+///   Later seals and signatures stay, and the parity is computed again.
+/// - [another checkpoint](RepairOptions::from), a replica or another step: restores damaged blocks
+///   that parity, a seal or the checksums of the default layout prove. From another step, the
+///   default layout takes equal leaves.
 /// - its own other files: a file whose content other files repeat is rebuilt. Each layout knows
 ///   which files these are.
 ///
@@ -179,17 +179,17 @@ impl fmt::Display for RepairReport {
 /// whole checkpoint is verified at the end. A repair killed at any moment leaves each file as it
 /// was or complete, and can be run again. Readers with the checkpoint open go on reading the old
 /// files.
-/// files.
 ///
 /// Reads all files twice. With parity it uses at most 256 MiB of memory; rebuilt documents are in
 /// memory. Needs space on the disk for the largest damaged file.
 ///
 /// # Errors
-/// `NotACheckpoint` and `NotFound` if there is nothing that could be one; `InvalidArgument` if
-/// `from` is the checkpoint itself; `Uncommitted` in a bucket where a save, a copy or a removal has
-/// not ended; `Unsupported` in an archive and on a web server; `Corrupt` if the parity's index is
-/// lost, or what was written is not read back; `PermissionDenied`, `StorageFull` and other errors
-/// of the storage; `Cancelled`. That something cannot be healed is no error: the report says it.
+/// `NotACheckpoint` and `NotFound` if the path holds no checkpoint, even a damaged one;
+/// `InvalidArgument` if `from` is the checkpoint itself; `Uncommitted` in a bucket during a save,
+/// copy or removal; `Unsupported` in an archive and on a web server; `Corrupt` if the parity's
+/// index is lost, or the written bytes differ when read back; `PermissionDenied`, `StorageFull` and
+/// other errors of the storage; `Cancelled`. Damage that cannot be healed is no error: the report
+/// lists it.
 pub fn repair(path: impl ToLocation, options: &RepairOptions) -> Result<RepairReport> {
     let at = located(path)?;
     if archive::find(&at)?.is_some() {
@@ -407,7 +407,7 @@ fn is_out_of_reach(error: &Error) -> bool {
 /// The damage of a checkpoint without some of its files, and whether all array bytes were proved.
 ///
 /// # Errors
-/// What says nothing of what is there.
+/// Errors that leave open what the storage holds.
 fn what_is_wrong(at: &Location, but: &[PathBuf]) -> Result<(Option<Error>, bool)> {
     match verify_with(at, &VerifyOptions::default()) {
         Ok(report) => {

@@ -10,8 +10,8 @@ use crate::text::{counted, format_bytes};
 /// Gives a checkpoint its name whose writer died just before it had it. Removes nothing.
 ///
 /// # Errors
-/// Errors of the storage; `InvalidArgument` for what a save has left, which may be all that there
-/// is.
+/// Errors of the storage; `InvalidArgument` for temporary files of a save, which may be the only
+/// copy.
 pub(super) fn finish(at: &Location, options: &RepairOptions, report: &mut RepairReport) -> Result<()> {
     if at.name_text().contains(UNCOMMITTED_MARK) {
         return Err(Error::invalid("these are the temporary files of an unfinished save, and no checkpoint").in_file(at).help(
