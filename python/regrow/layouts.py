@@ -261,4 +261,4 @@ def _plain(value: Any) -> Any:
         return int(value)
     if isinstance(value, (Sequence, np.ndarray)):
         return list(value)
-    raise TypeError(f"{value!r} has a type that no option takes")
+    raise TypeError(f"{value!r} has a type that no option accepts")

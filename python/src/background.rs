@@ -98,7 +98,7 @@ impl AsyncSaver {
                     call.call0(py).map(drop).map_err(|raised| {
                         let late = raised.is_instance_of::<PyTimeoutError>(py);
                         let kind = if late { ErrorKind::TimedOut } else { ErrorKind::InvalidArgument };
-                        Error::new(kind, format!("what was to be done before the commit raised: {raised}"))
+                        Error::new(kind, format!("the function before the commit raised: {raised}"))
                     })
                 })
             })

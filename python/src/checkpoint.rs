@@ -10,6 +10,7 @@ use regrow::array::{Array, Region, Shape};
 use regrow::engine::Selected;
 use regrow::formats::Loss;
 use regrow::formats::orbax::json_text;
+use regrow::options::LostFiles;
 use regrow::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, PathPattern};
 use regrow::wording::{Caller, in_words_of};
 use regrow::{Error, OpenOptions, PublicKey, RegionOptions, SaveReport, VerifyOptions, VerifyReport};
@@ -103,8 +104,8 @@ pub fn save_report(report: SaveReport) -> SaveOut {
 pub struct OpeningIn {
     step: Option<u64>,
     item: Option<String>,
-    strict: bool,
-    bare: bool,
+    lost_is_error: bool,
+    arrays_only: bool,
     mmap: bool,
     ignore_seal: bool,
     /// As hex digits.
@@ -117,8 +118,8 @@ fn open_options(opening: OpeningIn) -> regrow::Result<OpenOptions> {
     Ok(OpenOptions {
         step: opening.step,
         item: opening.item,
-        strict: opening.strict,
-        bare: opening.bare,
+        lost_files: lost_files(opening.lost_is_error),
+        arrays_only: opening.arrays_only,
         mapped: opening.mmap,
         ignore_seal: opening.ignore_seal,
         trusted_keys: opening
@@ -129,6 +130,10 @@ fn open_options(opening: OpeningIn) -> regrow::Result<OpenOptions> {
         by_names: opening.by_names,
         ..OpenOptions::default()
     })
+}
+
+pub fn lost_files(is_error: bool) -> LostFiles {
+    if is_error { LostFiles::Error } else { LostFiles::Warn }
 }
 
 /// Opens a checkpoint of any layout: metadata only.

@@ -134,7 +134,7 @@ impl KeysIn {
             KEY_DICT_INT => Ok(Key::DictInt(key.cast::<PyInt>()?.extract()?)),
             2 => Ok(Key::Index(key.extract()?)),
             3 => Ok(Key::Attr(self.text(key)?)),
-            _ => Err(Error::invalid(format!("there is no key kind {kind}"))).or_raise(),
+            _ => Err(Error::invalid(format!("key kind {kind} does not exist"))).or_raise(),
         }
     }
 
@@ -158,7 +158,7 @@ impl KeysIn {
 fn no_text(key: &Bound<'_, PyAny>) -> PyErr {
     let shown = key.repr().map(|shown| shown.to_string()).unwrap_or_default();
     to_py_err(
-        Error::unsupported(format!("the key {shown} is no valid Unicode text"))
+        Error::unsupported(format!("the key {shown} is not valid Unicode"))
             .help("use keys without lone surrogates"),
     )
 }
@@ -219,7 +219,7 @@ pub fn to_node_kind(number: u8, type_name: Option<&str>) -> Result<NodeKind> {
         7 => NodeKind::NamedTuple(named()?),
         8 => NodeKind::Dataclass(named()?),
         9 => NodeKind::Custom(named()?),
-        _ => return Err(Error::invalid(format!("there is no node kind {number}"))),
+        _ => return Err(Error::invalid(format!("node kind {number} does not exist"))),
     })
 }
 

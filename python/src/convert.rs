@@ -9,7 +9,7 @@ use regrow::location::ToLocation;
 use regrow::tree::{LeafInfo, PathPattern};
 use regrow::{Error, Monitor, OpenOptions, Result};
 
-use crate::checkpoint::{FindingOut, LossOut, SaveOut, finding_out, loss_out, save_report};
+use crate::checkpoint::{FindingOut, LossOut, SaveOut, finding_out, loss_out, lost_files, save_report};
 use crate::error::{OrRaise, released};
 use crate::location::LocationIn;
 use crate::options::{SaveIn, save_options};
@@ -20,12 +20,13 @@ use crate::watch::{WatchIn, cancellable, watched};
 pub struct ConvertIn {
     step: Option<u64>,
     item: Option<String>,
-    strict: bool,
-    bare: bool,
+    lost_is_error: bool,
+    arrays_only: bool,
     only: Vec<String>,
     rename: Vec<(String, String)>,
     transpose: Vec<(String, Vec<usize>)>,
     reshape: Vec<(String, Vec<i64>)>,
+    nest: Option<String>,
     lossy: bool,
     salvage: bool,
 }
@@ -233,11 +234,18 @@ pub fn convert_share(
 }
 
 fn convert_options(save: SaveIn, convert: ConvertIn) -> Result<ConvertOptions> {
-    let ConvertIn { step, item, strict, bare, .. } = convert;
+    let ConvertIn { step, item, lost_is_error, arrays_only, .. } = convert;
     Ok(ConvertOptions {
-        open: OpenOptions { step, item, strict, bare, ..OpenOptions::default() },
+        open: OpenOptions {
+            step,
+            item,
+            lost_files: lost_files(lost_is_error),
+            arrays_only,
+            ..OpenOptions::default()
+        },
         save: save_options(save)?,
         only: convert.only.iter().map(|text| PathPattern::new(text)).collect::<Result<_>>()?,
+        nest: convert.nest,
         lossy: convert.lossy,
         salvage: convert.salvage,
         ..transform_rules(convert.rename, convert.transpose, convert.reshape)?

@@ -161,7 +161,7 @@ fn raised_by(object: &Bound<'_, PyAny>, name: &str, raised: PyErr) -> Error {
     let kind = if is_late { ErrorKind::TimedOut } else { ErrorKind::Io };
     let class = object.get_type().name().map_or_else(|_| String::new(), |class| class.to_string());
     Error::new(kind, format!("`{name}` of the coordinator {class} raised {raised}"))
-        .help("the job's coordination service does not answer: look whether rank 0 still runs")
+        .help("the job's coordination service does not answer: check that rank 0 still runs")
 }
 
 impl coordination::Coordinator for Foreign {

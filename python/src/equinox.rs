@@ -119,7 +119,7 @@ fn to_trailer(trailer: TrailerIn<'_>, records: &[RecordOut]) -> PyResult<(Traile
             Some(LeafIn::Record(at)) => {
                 let header = records.get(at).map(|record| &record.header);
                 let header =
-                    header.ok_or_else(|| Error::invalid(format!("there is no record {at}"))).or_raise()?;
+                    header.ok_or_else(|| Error::invalid(format!("record {at} does not exist"))).or_raise()?;
                 let (stored, dtype, shape) = as_leaf(header).or_raise()?;
                 if let Some(slot) = record_of.get_mut(leaf) {
                     *slot = Some(at);

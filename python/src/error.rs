@@ -31,7 +31,7 @@ pub fn panicked(panic: &(dyn Any + Send)) -> Error {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     Error::new(ErrorKind::Internal, format!("regrow panicked: {}", text.unwrap_or("it does not say why")))
-        .help("this is a bug in regrow: please report it, with what stands on standard error")
+        .help("this is a bug in regrow: please report it with the text on standard error")
 }
 
 /// The exception for an error of the engine. If an exception caused the error, the exception

@@ -221,7 +221,7 @@ impl ItemsSave {
             *begun = Some(all);
             Error::invalid("another thread is still adding an item to this checkpoint")
                 .in_file(&self.path)
-                .help("wait for it before the commit")
+                .help("wait until it ends before the commit")
         })
     }
 
@@ -231,7 +231,7 @@ impl ItemsSave {
     }
 
     fn is_over(&self) -> Error {
-        Error::invalid("this save of items has been committed or given up")
+        Error::invalid("this save of items was already committed or abandoned")
             .in_file(&self.path)
             .help("begin another one")
     }

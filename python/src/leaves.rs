@@ -110,10 +110,10 @@ fn to_leaf<'a>(
         9 | 10 => match note().map(|dtype| Arc::from(dtype.as_str())) {
             Some(dtype) if kind == 9 => LeafKind::NumpyOther(dtype),
             Some(dtype) => LeafKind::NumpyOtherScalar(dtype),
-            None => return Err(Error::invalid("a leaf of a dtype that is NumPy's alone lacks its name")),
+            None => return Err(Error::invalid("a leaf of a NumPy-only dtype lacks the name of its dtype")),
         },
         7 => return Ok(Ok(Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None })),
-        _ => return Err(Error::invalid(format!("there is no leaf kind {kind}"))),
+        _ => return Err(Error::invalid(format!("leaf kind {kind} does not exist"))),
     };
     if value.is_exact_instance_of::<PyCapsule>() {
         return take_tensor(value, shapes).map(|array| Ok(of_array(kind, array)));
@@ -185,7 +185,7 @@ fn to_text(value: &Bound<'_, PyAny>) -> Result<PyResult<Leaf>> {
     match value.cast::<PyString>() {
         Ok(text) => match text.to_str() {
             Ok(text) => Ok(Ok(Leaf::text(text))),
-            Err(_) => Err(Error::unsupported("a text leaf is no valid Unicode")
+            Err(_) => Err(Error::unsupported("a text leaf is not valid Unicode")
                 .help("store it as bytes: text.encode(errors=\"surrogateescape\")")),
         },
         Err(error) => Ok(Err(error.into())),

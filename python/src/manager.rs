@@ -378,5 +378,5 @@ fn time(seconds: Option<f64>) -> Duration {
 
 fn metrics_of(text: &str) -> Result<Map<String, Value>> {
     json_text::parse(text.as_bytes())
-        .map_err(|error| Error::invalid(format!("metrics are a JSON object: {error}")))
+        .map_err(|error| Error::invalid(format!("metrics must be a JSON object: {error}")))
 }

@@ -97,7 +97,7 @@ pub fn save_options(save: SaveIn) -> Result<SaveOptions> {
         OverwriteIn::Checkpoint(overwrite) => (overwrite, false),
         OverwriteIn::Name(name) if name == "any file" => (true, true),
         OverwriteIn::Name(name) => {
-            return Err(Error::invalid(format!("overwrite={name:?} makes no sense: it is true or false")));
+            return Err(Error::invalid(format!("overwrite={name:?} is not valid: it is true or false")));
         }
     };
     Ok(SaveOptions {
@@ -147,7 +147,7 @@ pub fn to_job((coordinator, wait): JobIn) -> Result<Job> {
 
 fn to_metadata(text: &str) -> Result<Value> {
     json_text::parse(text.as_bytes())
-        .map_err(|error| Error::invalid(format!("metadata is no JSON that can be stored: {}", error.what())))
+        .map_err(|error| Error::invalid(format!("the metadata is not JSON: {}", error.what())))
 }
 
 /// The members of metadata that have to be an object.
@@ -155,7 +155,7 @@ pub fn metadata_members(text: Option<String>) -> Result<Map<String, Value>> {
     match text.as_deref().map(to_metadata).transpose()? {
         None => Ok(Map::new()),
         Some(Value::Object(members)) => Ok(members),
-        Some(other) => Err(Error::invalid("the metadata of a checkpoint of items has names for its values")
+        Some(other) => Err(Error::invalid("the metadata of a checkpoint of items must be an object")
             .expected("a dict", other)),
     }
 }
@@ -163,7 +163,7 @@ pub fn metadata_members(text: Option<String>) -> Result<Map<String, Value>> {
 /// The layout of a name, with its options as JSON.
 pub fn to_layout(name: &str, options: &str) -> Result<Layout> {
     let options = serde_json::from_str(options)
-        .map_err(|error| Error::invalid(format!("the options of layout {name:?} are no JSON: {error}")))?;
+        .map_err(|error| Error::invalid(format!("the options of layout {name:?} are not JSON: {error}")))?;
     Layout::from_name(name, options)
 }
 

@@ -102,7 +102,7 @@ impl ReportPage {
     fn json(&self, py: Python<'_>) -> PyResult<String> {
         released(py, || {
             let text = serde_json::to_string(&self.0);
-            text.map_err(|error| regrow::Error::invalid(format!("the report is no JSON: {error}")))
+            text.map_err(|error| regrow::Error::invalid(format!("the report is not JSON: {error}")))
         })
     }
 

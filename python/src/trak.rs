@@ -49,7 +49,7 @@ impl TrakStore {
         };
         let interval = |seconds| {
             Duration::try_from_secs_f64(seconds)
-                .map_err(|_| Error::invalid(format!("{seconds} seconds are no interval")))
+                .map_err(|_| Error::invalid(format!("{seconds} seconds are not an interval")))
         };
         let interval = sync_interval.map(interval).transpose().or_raise()?;
         let opened = released(py, || trak::TrakStore::open(&path, parameters, &mode));
@@ -228,7 +228,7 @@ fn precision(half_precision: bool) -> Precision {
 
 fn object(text: &str) -> Result<Map<String, Value>> {
     serde_json::from_str(text)
-        .map_err(|error| Error::invalid(format!("the metadata are no JSON object: {error}")))
+        .map_err(|error| Error::invalid(format!("the metadata is not a JSON object: {error}")))
 }
 
 /// Row numbers of an `int64` array.
@@ -237,7 +237,7 @@ fn numbers(rows: &Bound<'_, PyUntypedArray>) -> Result<Vec<u64>> {
     let (rows, _) = bytes.as_chunks::<8>();
     let number = |row: &[u8; 8]| {
         let row = i64::from_le_bytes(*row);
-        u64::try_from(row).map_err(|_| Error::invalid(format!("there is no row {row}")))
+        u64::try_from(row).map_err(|_| Error::invalid(format!("row {row} does not exist")))
     };
     rows.iter().map(number).collect()
 }

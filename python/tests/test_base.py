@@ -261,7 +261,7 @@ def test_what_is_no_base(tmp_path: Path) -> None:
     with pytest.raises(regrow.errors.NotFoundError, match="base"):
         regrow.save(target, tree, base=tmp_path / "missing")
     for wrong in ("steps", "orbax", "plain", "file"):
-        with pytest.raises(regrow.errors.InvalidArgumentError, match="no checkpoint of the layout regrow"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="not a checkpoint of the layout regrow"):
             regrow.save(target, tree, base=tmp_path / wrong)
     unfinished = tmp_path / "100.orbax-checkpoint-tmp-1"
     shutil.copytree(tmp_path / "steps/100", unfinished)

@@ -56,7 +56,7 @@ def test_output_and_codes_are_the_programs(saved: Path, tmp_path: Path) -> None:
     # command alone.
     both = run("--storage-option", "a=1", "ls", "s3://b/c", "--storage-option", "b=2")
     assert both.returncode == 2
-    assert "before the command and after it" in both.stderr
+    assert "before and after the command" in both.stderr
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(saved: Path) -> None:

@@ -107,7 +107,7 @@ def test_an_interrupted_run_is_refused_unless_it_may_overwrite(tmp_path: Path) -
     regrow.convert(source, target, all_steps=True, overwrite=True)
     assert [regrow.load(target, step=step)["w"][0] for step in (1, 2)] == [1, 2]
     regrow.save(target / "7", {"w": np.ones(1)})
-    with pytest.raises(regrow.errors.AlreadyExistsError, match="a step that the source has not"):
+    with pytest.raises(regrow.errors.AlreadyExistsError, match="a step that the source lacks"):
         regrow.convert(source, target, all_steps=True, overwrite=True)
 
 

@@ -146,7 +146,7 @@ def test_disks_that_are_not_shared_are_found_at_the_start(tmp_path):
     """
     ended = processes.run(3, worker, tmp_path / "run", arguments=str(tmp_path), jax=True)
     for each in ended:
-        assert each.value.startswith("the folder is not shared: rank 1 does not see what rank 0 writes there")
+        assert each.value.startswith("the folder is not shared: rank 1 does not see the files of rank 0")
     assert [list((tmp_path / f"disk-{disk}").iterdir()) for disk in range(2)] == [[], []]
 
 
@@ -202,7 +202,7 @@ def test_the_engines_coordinators_keep_the_protocol(tmp_path):
         assert each.get("a/b", 0) is None
         assert each.value_len_max_bytes > 1 << 20
     assert regrow.jobs.coordinator().live() == [0]
-    with pytest.raises(regrow.errors.InvalidArgumentError, match="there is no such rank"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="the rank does not exist"):
         regrow.jobs.Folder(tmp_path, rank=2, size=2)
     for wrong in (None, -1, "1", 1.5):
         with pytest.raises(regrow.errors.InvalidArgumentError, match="rank="):
@@ -315,7 +315,7 @@ def test_several_processes_of_jax_are_never_taken_for_one(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "jax._src.distributed", types.SimpleNamespace())
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
-    with pytest.raises(regrow.errors.UnsupportedError, match="has changed its coordination service"):
+    with pytest.raises(regrow.errors.UnsupportedError, match="cannot use the coordination service of JAX"):
         regrow.jobs.coordinator()
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: False)
     jax.devices()
@@ -332,5 +332,5 @@ def test_a_session_is_used_up_when_it_ends():
         assert session.gather("index", b"x") == [b"x"]
     with pytest.raises(regrow.errors.InvalidArgumentError, match="has ended"):
         session.agree("late")
-    with pytest.raises(regrow.errors.InvalidArgumentError, match="the purpose cannot be in a key"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="the purpose is not valid in a key"):
         _coordination.Session(_native.Coordinator.single(), "/data/x", "a/b")

@@ -177,11 +177,11 @@ SEEDS = [
 ]
 
 STRICTER = (
-    "no integer from 0 on",  # -1 in a shape: Flax lets NumPy find out the extent
-    "is no list of at most 64 numbers",  # nil for a shape
+    "not an integer of at least 0",  # -1 in a shape: Flax lets NumPy find out the extent
+    "is not a list of at most 64 numbers",  # nil for a shape
     "dtype .* is not known",  # `>f4`, `i2,i2`: no names that a dtype has for its own
     "chunks of an array differ in dtype",
-    "the shape of an array in chunks is no numbers",
+    "the shape of a chunked array is not numbers",
     "not stored as two floats",  # a complex number of integers or texts
 )
 """Where ours refuses what Flax reads, as something else than was written: see

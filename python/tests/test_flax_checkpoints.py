@@ -264,7 +264,7 @@ def test_damage_names_the_file(damage: bytes, tmp_path: Path) -> None:
 
 def test_paths_of_other_storages_are_refused() -> None:
     for call in (lambda: ours.latest_checkpoint("memory://b/x"), lambda: ours.save_checkpoint("memory://b", {}, 1)):
-        with pytest.raises(regrow.errors.UnsupportedError, match="needs a path of the local file system"):
+        with pytest.raises(regrow.errors.UnsupportedError, match="needs a path on a local disk"):
             call()
     assert not Path("memory:").exists()
 

@@ -176,17 +176,17 @@ def test_all_differences_come_in_one_error() -> None:
     lines = [line.strip() for line in str(raised.value).splitlines()]
     assert lines[0] == "the target does not fit the stored state in 13 places"
     assert lines[1:-1] == [
-        "missing   gone: the target has it, the stored state has not",
+        "missing   gone: in the target, not in the stored state",
         "shape     a: target (2, 3), stored (3, 2)",
         "dtype     a: target float32, stored float16",
-        "extra     b/new: the stored state has it, the target has not",
+        "extra     b/new: in the stored state, not in the target",
         "kind      b/x: target int, stored bool",
         "kind      b/y: target float, stored int",
         "kind      b/z: target str, stored bytes",
         "kind      b/w: target None, stored int",
         "kind      l/0: target NumPy scalar, stored array",
         "dtype     l/1: target float32, stored float64",
-        "missing   l/2/q: the target has it, the stored state has not",
+        "missing   l/2/q: in the target, not in the stored state",
         "kind      map: target map, stored int",
         "kind      leaf: target array, stored map",
     ]

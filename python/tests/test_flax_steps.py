@@ -94,7 +94,7 @@ def test_what_would_not_be_found_again_is_refused(step: Any, overwrite: bool, tm
     folder = tmp_path / "made"
     for save in (ours.save_checkpoint, ours.save_checkpoint_multiprocess):
         with pytest.raises(
-            regrow.errors.InvalidArgumentError, match=r"is no step.*\n  help: give an integer"
+            regrow.errors.InvalidArgumentError, match=r"is not a valid step.*\n  help: give an integer"
         ) as raised:
             save(folder, {"v": 1}, step, overwrite=overwrite, keep_every_n_steps=5)
         assert len(str(raised.value)) < 250

@@ -251,12 +251,12 @@ def test_a_stale_index_names_the_shards_that_are_there(tmp_path: Path) -> None:
     (folder / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(regrow.errors.CorruptError) as raised:
         regrow.load(folder)
-    assert 'of the 2 files that the index names there are "model-00001-of-00002.safetensors"' in str(raised.value)
+    assert 'the index names 2 files, but only "model-00001-of-00002.safetensors"' in str(raised.value)
     (folder / "model-00001-of-00002.safetensors").unlink()
     safetensors.numpy.save_file(TREE, folder / "model.safetensors")
     with pytest.raises(regrow.errors.CorruptError) as raised:
         regrow.load(folder)
-    assert "none is there" in str(raised.value) and '"model.safetensors", which is there' in str(raised.value)
+    assert "are missing" in str(raised.value) and 'does not name "model.safetensors"' in str(raised.value)
     np.testing.assert_array_equal(regrow.load(folder / "model.safetensors")["w"], TREE["w"])
 
 

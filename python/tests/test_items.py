@@ -269,7 +269,7 @@ def test_what_may_not_be_replaced_stays(path: Path) -> None:
     [
         ({}, {}, "items"),
         ({"a": 1}, {"item_options": {"b": {}}}, r"item_options\['b'\]"),
-        ({"a": 1}, {"item_options": {"a": {"overwrite": True}}}, "overwrite holds for all items"),
+        ({"a": 1}, {"item_options": {"a": {"overwrite": True}}}, "overwrite applies to all items"),
         ({"a": 1}, {"item_options": {"a": {"layuot": "x"}}}, "layuot"),
         ({"a": 1}, {"metrics": [1]}, "metrics"),
         ({"a": 1}, {"metadata": 1}, "metadata"),
@@ -357,3 +357,28 @@ def test_an_item_of_files_is_loaded_by_its_key_path(tmp_path: Path) -> None:
     for given in ({"like": tree()}, {"only": "a"}, {"cast": "float32"}):
         with pytest.raises(regrow.errors.InvalidArgumentError, match="leave out all keywords but `at`"):
             regrow.load(tmp_path / "x", at="files", **given)
+
+
+@pytest.mark.parametrize("others", [{}, {"config": regrow.Json({"a": 1})}, {"ema": {"w": np.zeros(2)}}])
+def test_an_open_checkpoint_has_its_items_by_name(tmp_path: Path, others: dict[str, Any]) -> None:
+    files = regrow.Files({"a": b"1"})
+    regrow.save_items(tmp_path / "x", {"state": tree(), "files": files, **others})
+    checkpoint = regrow.open(tmp_path / "x")
+    assert checkpoint["files"]["a"] == b"1"
+    assert_same(checkpoint["state"].load(), tree())
+    assert_same(checkpoint["state/t"].load(), tree()["t"])
+    assert checkpoint["state/w"][1:].shape == (2, 4)
+    for name, wanted in others.items():
+        assert_same(checkpoint[name].load(), wanted if name == "ema" else {"a": 1})
+    # Items are names of the whole checkpoint only.
+    for part in ("files", "state"):
+        with pytest.raises(regrow.errors.LeafNotFoundError):
+            checkpoint["state"][part]
+        with pytest.raises(regrow.errors.LeafNotFoundError):
+            regrow.open(tmp_path / "x", at="state")[part]
+    with pytest.raises(
+        regrow.errors.LeafNotFoundError, match=r"is files, not a pytree\n.*\n  help: .*checkpoint\['files'\]"
+    ):
+        checkpoint["files/a"]
+    with pytest.raises(regrow.errors.LeafNotFoundError, match=r"the items are: .*files"):
+        checkpoint["no_such"]

@@ -165,7 +165,7 @@ def test_shardings_by_glob_for_all_and_with_like(path: Path) -> None:
     restored = regrow.load(path, like=like, shardings={"p": {"w": by_x}})
     assert restored["p"]["w"].sharding == by_x
     assert restored["p"]["b"].sharding == second
-    with pytest.raises(regrow.errors.InvalidArgumentError, match=r"no jax\.sharding\.Sharding"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match=r"not a jax\.sharding\.Sharding"):
         regrow.load(path, shardings={"p": 3})
 
 

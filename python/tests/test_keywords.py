@@ -103,8 +103,6 @@ OTHER_NAMES = {
     "no_sync": "durable",
     "no_verify": "verify",
     "no_statistics": "statistics",
-    "bare": "arrays_only",
-    "strict": "lost_files",
     # An option that is given again and again has a singular, and its keyword a plural.
     "storage_option": "storage_options",
     "trusted_key": "trusted_keys",
@@ -130,7 +128,8 @@ SHELL_ONLY = {
     "key": "a positional argument",
     "ratio": "a positional argument",
     "step": "a path or a Manager has it, where a function lacks it",
-    "item": "a path or `at` has it, where a function lacks it",
+    "item": "`at` has it",
+    "sizes": "objects have bytes",
     "all_steps": "a copy takes all steps of a folder",
 }
 """Options of commands that some functions lack, each with the reason."""
@@ -161,6 +160,15 @@ def test_options_of_commands_have_the_names_of_keywords(command: str, capfd: pyt
         if name not in takes and OTHER_NAMES.get(name) not in takes and name not in SHELL_ONLY
     ]
     assert "help" in shown and len(shown) > 1 and unknown == []
+
+
+def test_options_of_every_command_have_the_names_of_keywords(capfd: pytest.CaptureFixture[str]) -> None:
+    assert _native.command(["regrow", "options"], list) == 0
+    shown = re.findall(r"^ +(?:-\w, )?--([a-z-]+)", capfd.readouterr().out, re.MULTILINE)
+    takes = set(keywords_of(regrow.load)) | {each.name for each in dataclasses.fields(regrow.Options)}
+    names = {flag.replace("-", "_") for flag in shown} - set(SHELL_ONLY)
+    unknown = {name for name in names if name not in takes and OTHER_NAMES.get(name) not in takes}
+    assert {"lost_files", "arrays_only"} <= names and unknown == set()
 
 
 OLD = {

@@ -207,7 +207,7 @@ def test_what_opens_files_itself_says_so(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for place in (f"{bucket}/x", regrow.Location(f"{bucket}/x"), FilesOfACloud(f"{bucket}/x")):
-        with pytest.raises(regrow.errors.UnsupportedError, match="needs a path of the local file system") as raised:
+        with pytest.raises(regrow.errors.UnsupportedError, match="needs a path on a local disk") as raised:
             call(place)
         # The URL with both its slashes.
         assert f"{bucket}/x" in str(raised.value)
@@ -337,7 +337,7 @@ def test_a_location_of_a_disk(tmp_path: Path) -> None:
     regrow.save(location, a_tree())
     assert_same(regrow.load(location, a_tree()), a_tree())
     assert (tmp_path / "x" / "regrow.json").is_file()
-    with pytest.raises(regrow.errors.InvalidArgumentError, match="local file system has no storage options"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="paths of the local disk have no storage options"):
         regrow.Location(tmp_path, key=SECRET)
 
 
@@ -507,9 +507,9 @@ def test_a_local_store_of_obstore(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("store", "what"),
     [
-        (store_of("MemoryStore"), "MemoryStore of obstore: this store cannot be taken over"),
-        (store_of("HTTPStore", url="https://h/x"), "HTTPStore of obstore: this store cannot be taken over"),
-        (object(), "object of builtins: this store cannot be taken over"),
+        (store_of("MemoryStore"), "MemoryStore of obstore: regrow cannot use this store"),
+        (store_of("HTTPStore", url="https://h/x"), "HTTPStore of obstore: regrow cannot use this store"),
+        (object(), "object of builtins: regrow cannot use this store"),
         (store_of("S3Store", config={}, prefix=None, credential_provider=lambda: None), "credentials from Python code"),
         (
             store_of("S3Store", config={}, prefix=None, client_options={"default_headers": {"x": SECRET}}),
@@ -543,7 +543,7 @@ def test_file_systems_of_fsspec() -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "simplecache", "zip"])
 def test_file_systems_that_only_fsspec_can_reach(kind: str) -> None:
-    with pytest.raises(regrow.errors.UnsupportedError, match="SomeFileSystem of fsspec: only fsspec itself can reach"):
+    with pytest.raises(regrow.errors.UnsupportedError, match="SomeFileSystem of fsspec: only fsspec can read it"):
         regrow.Location.from_fsspec(fs_of("SomeFileSystem", kind), "x")
 
 

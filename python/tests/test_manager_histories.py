@@ -118,7 +118,7 @@ def test_a_step_that_fails_its_check_pushes_no_other_out(path: Path) -> None:
 
     with manager(path, keep=regrow.Keep(last=1, verify_first=True, where=where)) as steps:
         steps.save(1, tree(1))
-        with pytest.raises(regrow.errors.CorruptError, match="is not what was saved"):
+        with pytest.raises(regrow.errors.CorruptError, match="differs from what was saved"):
             steps.save(2, tree(2))
         steps.save(3, tree(3))
         assert steps.steps == [2, 3]

@@ -111,7 +111,7 @@ def test_a_strided_cut_whose_right_one_is_gone_has_its_pieces_side_by_side() -> 
         ((AxisCut(0, 2), WHOLE), "uneven"),
         ((AxisCut(2), WHOLE), "axis 2 of an array of 2 axes"),
         ((AxisCut(0),), "2 axes, and 1 placements"),
-        ((AxisCut(0, 2), AxisCut(0, 2)), "two strided cuts"),
+        ((AxisCut(0, 2), AxisCut(0, 2)), "two strided placements"),
     ],
 )
 def test_cuts_that_do_not_say_it_are_refused(cuts: tuple[AxisCut, ...], says: str) -> None:
@@ -120,7 +120,7 @@ def test_cuts_that_do_not_say_it_are_refused(cuts: tuple[AxisCut, ...], says: st
 
 
 def test_nothing_is_cut_again_behind_a_strided_cut() -> None:
-    with pytest.raises(Unknown, match="behind a strided cut"):
+    with pytest.raises(Unknown, match="after a strided placement"):
         Placed((8,), (2, 2, 2), (AxisCut(0, 2), AxisCut(0), AxisCut(0))).chunk_shape()
 
 

@@ -46,6 +46,10 @@ def test_names_become_dicts_where_it_is_asked_for(tmp_path: Path, file: str, sep
     ):
         assert jax.tree.structure(found) == jax.tree.structure(TREE)
         assert all(map(np.array_equal, jax.tree.leaves(found), jax.tree.leaves(TREE)))
+    regrow.convert(path, tmp_path / "nested", options=regrow.Options(nest=separator))
+    found = regrow.load(tmp_path / "nested")
+    assert {*regrow.open(tmp_path / "nested")} == {"params/dense/kernel", "params/dense/bias", "params/scale", "step"}
+    assert np.array_equal(found["params"]["dense"]["kernel"], TREE["params"]["dense"]["kernel"])
     with pytest.raises(regrow.errors.MismatchError, match=rf"nest='{re.escape(separator)}'\) makes dicts"):
         regrow.load(path, like=TREE)
     with pytest.raises(regrow.errors.MismatchError) as raised:

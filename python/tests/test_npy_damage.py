@@ -114,7 +114,7 @@ def test_a_shorter_array_in_a_deflated_member(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.npy", (header % b"2").ljust(127) + b"\n" + data)
     assert np.load(path)["a"].shape == (2,)
-    with pytest.raises(regrow.errors.CorruptError, match="goes on behind its array"):
+    with pytest.raises(regrow.errors.CorruptError, match="has bytes after its array"):
         regrow.load(path)
     assert is_refused_by_regrow(path)
 
@@ -142,7 +142,7 @@ def test_bytes_behind_an_array(tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     np.save(path, np.arange(3))
     replace(path, path.read_bytes() + bytes(64))
-    with pytest.raises(regrow.errors.CorruptError, match="goes on behind its array"):
+    with pytest.raises(regrow.errors.CorruptError, match="has bytes after its array"):
         regrow.load(path)
     assert is_refused_by_regrow(path)
     assert_same(regrow.load(path, options=regrow.Options(arrays_only=True)), np.load(path))

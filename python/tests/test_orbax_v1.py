@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,17 @@ class Iterator:
             self.at = int((directory / "state.json").read_text())
 
         return read()
+
+
+class Mode(enum.IntEnum):
+    EMA = 1
+
+
+@pytest.mark.parametrize("writer", MODULES)
+def test_a_member_of_an_enum_is_its_number(tmp_path: Path, writer: str) -> None:
+    MODULES[writer].save(tmp_path / "x", {"mode": Mode.EMA, "w": np.ones(2)})
+    loaded = ours.load(tmp_path / "x")["mode"]
+    assert loaded == 1 and type(loaded) is int
 
 
 @pytest.mark.parametrize(("writer", "reader"), [("orbax", "regrow"), ("regrow", "orbax"), ("regrow", "regrow")])

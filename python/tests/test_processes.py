@@ -251,7 +251,7 @@ NEVER_PUTS = {(0, "here"), (0, "tree"), (0, "bytes"), (1, "probe"), (1, "publish
         ("hole", "no process has written [100:150,0:40] of w"),
         ("bytes", "big: rank 1"),
         ("shape", "big: int64 [1000]"),
-        ("leaf", "another number of leaves"),
+        ("leaf", "a different number of leaves"),
         ("type", "builtins.object"),
         ("option", "other options"),
     ],
@@ -310,8 +310,8 @@ ERRORS = """
     good = {"w": w, "step": 1}
     at = arguments["at"]
     odd = {"step": object()} if here else {"step": 1}
-    wrong_keyword = {"layout": "none such"} if here else {}
-    wrong_options = {"options": regrow.SaveOptions(layout="none such")} if here else {}
+    wrong_keyword = {"layout": "cannot store such arrays"} if here else {}
+    wrong_options = {"options": regrow.SaveOptions(layout="cannot store such arrays")} if here else {}
     unknown_keyword = {"no_such_keyword": 1} if here else {}
 
     def uneven_tree():
@@ -359,7 +359,7 @@ ERRORS = """
     cases["save: progress"] = lambda: regrow.save(at, good, job=job, progress=told)
     cases["manager: metrics"] = with_metrics
     cases["load: like"] = lambda: restored(like={"w": np.zeros(3)} if here else None)
-    cases["load: only"] = lambda: restored(only="none such" if here else None)
+    cases["load: only"] = lambda: restored(only="cannot store such arrays" if here else None)
     cases["load: keyword"] = lambda: restored(options={"budget_bytes": "x"} if here else None)
     cases["load: unknown"] = lambda: restored(**unknown_keyword)
 

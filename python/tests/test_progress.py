@@ -86,7 +86,7 @@ def test_what_is_compared_with_a_base_counts(tmp_path: Path) -> None:
     own = sum(stage.seconds for name, stage in stages.items() if name not in ("write", "read"))
     assert own == pytest.approx(report.seconds, rel=0.01)
     converted = regrow.convert(tmp_path / "a", tmp_path / "c", base=tmp_path / "b").save
-    assert "a part of compare and copy" in str(converted)
+    assert "part of compare and copy" in str(converted)
 
     def stop(done: int, total: int) -> None:
         if done <= DATA_BYTES < total:

@@ -73,7 +73,7 @@ def test_a_record_that_is_no_file_is_an_error(tmp_path: Path) -> None:
     record = path / "regrow.json"
     shutil.move(record, tmp_path / "kept")
     record.mkdir()
-    with pytest.raises(regrow.errors.CorruptError, match="no file"):
+    with pytest.raises(regrow.errors.CorruptError, match="not a file"):
         regrow.open(path)
     record.rmdir()
     record.symlink_to("nothing")

@@ -158,7 +158,7 @@ def test_orbax_reads_its_own_checkpoint_whose_root_was_lost(tmp_path: Path) -> N
 def test_refusals(tmp_path: Path) -> None:
     regrow.save(tmp_path / "x", TREE)
     assert "nothing to do" in str(regrow.protect.repair(tmp_path / "x"))
-    with pytest.raises(regrow.errors.InvalidArgumentError, match="no ratio"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="ratio is not valid"):
         regrow.protect.add_parity(tmp_path / "x", "2/1")
     with pytest.raises(regrow.errors.NotFoundError):
         regrow.protect.repair(tmp_path / "y")

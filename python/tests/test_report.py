@@ -113,7 +113,7 @@ def test_a_page_shows_itself_and_is_saved(tmp_path: Path) -> None:
     columns = page.statistics
     assert columns is not None and columns["path"] == ["params/b", "params/w", "step"]
     assert columns["nan_count"].tolist() == [1, 0, 0] and columns["max"].tolist() == [0, 5, 3]
-    with pytest.raises(regrow.errors.AlreadyExistsError, match="no HTML file"):
+    with pytest.raises(regrow.errors.AlreadyExistsError, match="not an HTML file"):
         page.save(tmp_path / "x" / "model.safetensors")
     assert regrow.verify(tmp_path / "x").ok
 

@@ -214,7 +214,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert (sealed.returncode, sealed.stderr) == (0, "")
     assert sealed.stdout.endswith("regrow.seal.x.npy.json: sealed 1 file, 78.2 KiB\n"), sealed.stdout
     assert _regrow("verify", path).stderr == ""
-    assert "seal" not in _regrow("ls", tmp_path).stdout, "it is no checkpoint"
+    assert "seal" not in _regrow("ls", tmp_path).stdout, "no longer a checkpoint"
     data = bytearray(path.read_bytes())
     data[40_000] ^= 1
     path.write_bytes(data)
@@ -225,7 +225,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert _regrow("verify", "--ignore-seal", path).returncode == 0
     report = json.loads(_regrow("seal", "--json", path).stdout)
     assert (report["file_count"], report["bytes"], report["has_changed"]) == (1, len(data), True)
-    assert _regrow("seal", "--remove", path).stdout.endswith(": taken away\n")
+    assert _regrow("seal", "--remove", path).stdout.endswith(": removed\n")
     assert _regrow("seal", "--remove", path).stdout.endswith(": there is no seal\n")
     assert _regrow("convert", path, tmp_path / "y.npz", "--layout", "npy", "--seal").returncode == 0
     assert (tmp_path / "regrow.seal.y.npz.json").exists()

@@ -264,16 +264,16 @@ def test_two_processes(saved, tmp_path):
 def check_refused(refused, rank):
     says = {
         "axis": "on a mesh without this axis, of data: 2, model: 8, such as",
-        "axis number": "no leaf is the same in all replicas along the axis 2",
+        "axis number": "no leaf is replicated along the axis 2",
         "replica": "expected below 2, the length of the axis 'data' of the mesh, found 2",
-        "one replica": "there is one replica along the axis 'one' of the mesh",
+        "one replica": "the axis 'one' of the mesh has only one replica",
         "share": "process 0 has devices of the replicas 0, 1, 2, 3",
         "cut": "1 leaf cut along data, by P('data',), such as odd/cut",
-        "kinds": "there is no jax.Array",
+        "kinds": "the load has no jax.Array",
         "job": "expected 2 processes, found 1 in the job",
         "turns": "pass one of them",
         "out": "not for `load_into`",
-        "differ": "rank 1 would receive other arrays than rank 0 has asked for",
+        "differ": "rank 1 would receive other arrays than rank 0 requested",
         "step": "rank 1 found another step than rank 0: by rank 0, 1",
     }
     for name, expected in says.items():

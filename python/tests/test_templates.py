@@ -4,6 +4,7 @@ every layout.
 
 from __future__ import annotations
 
+import enum
 import itertools
 from pathlib import Path
 from typing import Any
@@ -252,4 +253,49 @@ def test_records_whose_fields_overlap_are_refused_with_their_key_path(path: Path
     dtype = np.dtype({"names": ["a", "b"], "formats": ["<i4", "<i4"], "offsets": [0, 2]})
     with pytest.raises(regrow.errors.UnsupportedError) as caught:
         regrow.save(path, {"x": np.zeros(2, dtype)})
+    assert caught.value.leaf == "x"
+
+
+class Mode(enum.IntEnum):
+    TRAIN = 1
+    TEST = 2
+
+
+class Rate(float, enum.Enum):
+    SLOW = 0.5
+
+
+class Name(enum.StrEnum):
+    ADAM = "adam"
+
+
+class Phase(enum.IntEnum):
+    FIRST = 7
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Count(int):
+    pass
+
+
+def test_members_of_enums_are_saved_as_their_numbers_and_texts(path: Path) -> None:
+    tree = {"mode": Mode.TEST, "rate": Rate.SLOW, "name": Name.ADAM}
+    regrow.save(path, tree)
+    loaded = regrow.load(path)
+    assert loaded == {"mode": 2, "rate": 0.5, "name": "adam"}
+    assert [type(loaded[key]) for key in tree] == [int, float, str]
+    # A template has the enums.
+    restored = regrow.load(path, like={**tree, "mode": Mode.TRAIN})
+    assert restored == tree and [type(restored[key]) for key in tree] == [Mode, Rate, Name]
+    with pytest.raises(regrow.errors.MismatchError, match="mode: template Phase, stored 2"):
+        regrow.load(path, like={**tree, "mode": Phase.FIRST})
+
+
+@pytest.mark.parametrize(("leaf", "help"), [(Colour.RED, "member.value"), (Count(1), "an exact int")])
+def test_other_members_and_subclasses_are_refused_with_advice(path: Path, leaf: Any, help: str) -> None:
+    with pytest.raises(regrow.errors.LeafTypeError, match=help) as caught:
+        regrow.save(path, {"x": leaf})
     assert caught.value.leaf == "x"

@@ -48,7 +48,7 @@ def test_lost_gradients_of_targets_are_done_again(folder: Path, tmp_path: Path) 
     (folder / "0/val_grads.mmap").unlink()
     (finding,) = regrow.verify(folder).findings
     assert finding.kind == "not_found" and finding.file == str(folder / "0/val_grads.mmap")
-    assert "0/_targets_val.mmap says that 3 of its rows are done" in finding.message and "repair" in finding.message
+    assert "0/_targets_val.mmap marks 3 of its rows as done" in finding.message and "repair" in finding.message
     with pytest.raises(regrow.errors.NotFoundError, match="val_grads"):
         regrow.convert(folder, tmp_path / "copy")
     saver = make(folder)
@@ -70,7 +70,7 @@ def test_repair_says_that_lost_targets_are_not_done(folder: Path) -> None:
     (folder / "0/val_grads.mmap").unlink()
     done = trak.repair(folder)
     assert "0/_targets_val.mmap: 3 rows marked as not done" in done
-    assert "0/val_grads.mmap: made again: it was missing" in done
+    assert "0/val_grads.mmap: rebuilt: it was missing" in done
     assert regrow.verify(folder).ok and not is_final(folder)
     assert make(folder).missing_targets("val", 0) == [0, 1, 2]
     assert trak.repair(folder) == []

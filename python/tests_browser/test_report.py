@@ -165,7 +165,7 @@ def test_damage_is_said_first_and_leads_to_its_leaf(show: Show) -> None:
 
 def test_what_nothing_protects_is_said(show: Show) -> None:
     page = show(models.unprotected())
-    assert "not all of it is protected" in page.text(".verdict")
+    assert "do not cover all of it" in page.text(".verdict")
     assert "nothing protects any of the" in page.text(".summary-text")
     assert set(page.rows("#leaf-table", 4)) == {"○ unprotected"}
 
@@ -333,4 +333,4 @@ def test_pages_of_the_command_open(driver: webdriver.Chrome, tmp_path: Path, nam
     assert page.complaints() == []
     assert page.requests() <= {out.as_uri()}
     assert page.texts(wanted) != []
-    assert "not all of it is protected" in page.text("#summary .verdict")
+    assert "do not cover all of it" in page.text("#summary .verdict")

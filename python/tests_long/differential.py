@@ -62,19 +62,19 @@ ALLOWED: dict[str, list[tuple[str, str, str]]] = {
     "npy": [
         (
             "regrow",
-            "goes on behind its array",
+            "has bytes after its array",
             "a file is one array, and what follows it is damage; NumPy does not look",
         ),
-        ("regrow", "no dict of descr", "a key that comes twice; NumPy takes the last"),
+        ("regrow", "not a dict of descr", "a key that comes twice; NumPy takes the last"),
         ("regrow", "of an npy header is not known", "NumPy reads escapes of no meaning in the name of a dtype"),
         ("original", "allow_pickle", "what does not begin like npy is looked at for other layouts: it may be msgpack"),
     ],
     "npz": ZIP,
     "npz, deflated": ZIP,
     "msgpack": [
-        ("regrow", "is there twice", "Flax takes the last"),
+        ("regrow", "occurs twice", "Flax takes the last"),
         ("regrow", "has axes", "Flax takes an array for a NumPy scalar"),
-        ("regrow", "is no list of at most 64 numbers", "a shape that is a number; NumPy takes it for a list of one"),
+        ("regrow", "is not a list of at most 64 numbers", "a shape that is a number; NumPy takes it for a list of one"),
     ],
     "zarr": [
         ("regrow", "is missing", "Orbax writes every chunk: one that is missing is damage; TensorStore fills it"),

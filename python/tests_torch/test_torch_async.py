@@ -49,7 +49,7 @@ def test_staging_happens_beside_the_caller(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(regrow._torch._tensors, "memory", waits)
     saving = regrow.torch.async_save(tmp_path / "a", {"w": tensor})
     assert not saving.is_staged() and not saving.done()
-    with pytest.raises(TimeoutError, match=r"not copied after 0\.01 s"):
+    with pytest.raises(TimeoutError, match=r"not been copied after 0\.01 s"):
         saving.wait_for_staging(0.01)
     assert "staging" in repr(saving)
     tensor.mul_(3)

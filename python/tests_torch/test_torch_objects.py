@@ -179,6 +179,16 @@ def test_memory_that_is_shared_is_shared_again(path: Path) -> None:
     assert one.untyped_storage().data_ptr() != two.untyped_storage().data_ptr()
 
 
+class Level(enum.IntEnum):
+    LOW = 3
+
+
+def test_members_of_enums_are_saved_as_their_numbers(tmp_path: Path) -> None:
+    regrow.torch.save(tmp_path / "x", {"level": Level.LOW, "all": [Level.LOW]})
+    loaded = regrow.torch.load(tmp_path / "x")
+    assert loaded == {"level": 3, "all": [3]} and type(loaded["level"]) is int
+
+
 class Mode(enum.Enum):
     A = 1
 

@@ -212,13 +212,13 @@ impl Error {
             ),
             Os::StorageFull | Os::QuotaExceeded => (
                 ErrorKind::StorageFull,
-                Some("free some space or choose another disk; nothing that was there before has changed"),
+                Some("free some space or choose another disk; existing data did not change"),
             ),
             Os::FileTooLarge => (
                 ErrorKind::StorageFull,
                 Some(
-                    "the file would be larger than this process (`ulimit -f`) or the file system allows; nothing that \
-                     was there before has changed",
+                    "the file would be larger than this process (`ulimit -f`) or the file system allows; \
+                     existing data did not change",
                 ),
             ),
             _ => (ErrorKind::Io, None),

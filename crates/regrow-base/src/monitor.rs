@@ -51,7 +51,7 @@ pub enum Stage {
     Copy,
     /// Waiting for a free buffer: the disk is slower than the copy.
     WaitForDisk,
-    /// Writing full buffers, on a thread of its own: runs beside the others.
+    /// Writing full buffers on a thread, while the other stages run.
     Write,
     /// Waiting until the disk has it for good.
     Sync,
@@ -142,7 +142,7 @@ pub fn gb_per_s(bytes: u64, seconds: f64) -> f64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum IoPath {
-    /// There is no large file: ordinary writes through the page cache.
+    /// The page cache, since no file is large.
     #[default]
     Small,
     /// Past the page cache.
@@ -158,7 +158,7 @@ pub enum IoPath {
 impl fmt::Display for IoPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Small => f.write_str("small files"),
+            Self::Small => f.write_str("page cache"),
             Self::Direct => f.write_str("direct"),
             // File systems without direct I/O answer with this error, so its text adds nothing.
             Self::Buffered { os_error } if refuses_direct(&io::Error::from_raw_os_error(*os_error)) => {

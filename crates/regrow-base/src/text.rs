@@ -103,9 +103,35 @@ pub fn format_bytes(len_bytes: u64) -> String {
     if name == "B" { format!("{len_bytes} B") } else { format!("{value:.1} {name}") }
 }
 
+/// Bytes from which on a report shows a speed.
+const SPEED_MIN_BYTES: u64 = 1 << 20;
+
+/// A time as people read it: `1.250 s`, `4.2 ms`.
+pub fn format_seconds(seconds: f64) -> String {
+    match seconds {
+        _ if seconds >= 0.1 => format!("{seconds:.3} s"),
+        _ if seconds >= 0.000_05 => format!("{:.1} ms", seconds * 1e3),
+        _ => "<0.1 ms".to_owned(),
+    }
+}
+
+/// A speed as people read it: `2.15 GB/s`; `None` for few bytes, whose speed means nothing.
+pub fn format_speed(bytes: u64, gb_per_s: f64) -> Option<String> {
+    (bytes >= SPEED_MIN_BYTES && gb_per_s > 0.0).then(|| format!("{gb_per_s:.2} GB/s"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_and_speeds_read_well() {
+        let times = [12.5, 0.1, 0.0999, 0.000_05, 0.0].map(format_seconds);
+        assert_eq!(times, ["12.500 s", "0.100 s", "99.9 ms", "0.1 ms", "<0.1 ms"]);
+        assert_eq!(format_speed(1 << 20, 2.153).as_deref(), Some("2.15 GB/s"));
+        assert_eq!(format_speed((1 << 20) - 1, 2.153), None);
+        assert_eq!(format_speed(1 << 20, 0.0), None);
+    }
 
     #[test]
     fn sizes_read_well() {

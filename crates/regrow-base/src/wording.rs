@@ -39,11 +39,12 @@ pub const WORDS: &[[&str; 3]] = &[
     ["`read_only`", "`read_only=True`", "`read_only`"],
     // Rare settings of any call.
     [
-        "open it without `strict`",
+        "pass `LostFiles::Warn`",
         "pass `options=regrow.Options(lost_files=\"warn\")`",
-        "leave out `--strict`",
+        "leave out `--lost-files error`",
     ],
-    ["`bare`", "`options=regrow.Options(arrays_only=True)`", "`--bare`"],
+    ["`arrays_only`", "`options=regrow.Options(arrays_only=True)`", "`--arrays-only`"],
+    ["`nest`", "`options=regrow.Options(nest=...)`", "`--nest`"],
     ["`salvage`", "`options=regrow.Options(salvage=True)`", "`regrow convert --salvage`"],
     ["`ignore_seal`", "`options=regrow.Options(ignore_seal=True)`", "`--ignore-seal`"],
     // Options of one layout.

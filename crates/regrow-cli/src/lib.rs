@@ -36,21 +36,29 @@ use cmd::{
 use exit::{Exit, Failure};
 use regrow::engine::ByteSize;
 use regrow::location::{Location, is_url};
+use regrow::options::LostFiles;
 use regrow::text::printable_lines;
 use regrow::{Cache, Checkpoint, Error, Monitor, OpenOptions, PublicKey};
 
 const AFTER_HELP: &str = "\
-Every command also takes the options of `regrow help options`: --json, --step, --item ...
+Examples:
+  regrow info step_100
+  regrow ls step_100 'params/**' --sort bytes
+  regrow verify run --all-steps
+  regrow convert step_100 model.safetensors
 
-Exit codes: 0 fine, 1 found damage or a difference, 2 wrong usage, 3 could not read, \
-4 repair found nothing wrong, and nothing proves every file.";
+Options of a command: regrow help COMMAND
+Options of every command (--json, --step, --item ...): regrow help options
+
+Exit codes: 0 fine, 1 damage or a difference found, 2 wrong usage, 3 cannot read, \
+4 repair found no damage but no proof of every file";
 
 const AFTER_COMMAND_HELP: &str = "Options of every command: regrow help options";
 
 /// Look into pytree checkpoints, verify, compare, convert, copy and remove them.
 ///
-/// Reads and writes Orbax checkpoints, Flax msgpack, Equinox leaf files, data and manifest, TRAK
-/// stores, safetensors, npy, npz, and its own layout, which Orbax and safetensors can read.
+/// Reads and writes its own layout, Orbax, Flax msgpack, Equinox, safetensors, npy, npz, data and
+/// manifest, and TRAK stores. Reads PyTorch files.
 #[derive(Debug, Parser)]
 #[command(
     name = "regrow",
@@ -72,52 +80,57 @@ struct Globals {
     /// Print JSON: the result on stdout, an error on stderr.
     #[arg(long, global = true)]
     json: bool,
-    /// Open this step of a folder of steps; the newest committed one if not given.
+    /// Open this step of a folder of steps. [default: newest committed step]
     #[arg(long, global = true, value_name = "N")]
     step: Option<u64>,
-    /// Open this item of a checkpoint of several.
+    /// Open this item of a checkpoint of several items.
     #[arg(long, global = true, value_name = "NAME")]
     item: Option<String>,
-    /// Make lost files an error instead of a warning.
-    #[arg(long, global = true)]
-    strict: bool,
+    /// If files of the checkpoint are lost: print a warning, or fail.
+    #[arg(long, global = true, value_name = "ACTION", default_value = "warn")]
+    lost_files: OnLostFiles,
     /// Open npy, npz and Equinox files as plain arrays, without the pytree stored with them.
     #[arg(long, global = true)]
-    bare: bool,
-    /// Read a sealed checkpoint without its seal, after a change on purpose.
+    arrays_only: bool,
+    /// Read a sealed checkpoint without its seal, for example after a change on purpose.
     #[arg(long, global = true)]
     ignore_seal: bool,
-    /// Read only what this public key has signed (`regrow sign`): a file with the key (PEM,
-    /// OpenSSH), or its 64 hex digits. Can be given several times: one of them has to fit.
-    // Clap prints values that fail to parse, and the value might be a private key. So clap gets no
-    // parser for it.
+    /// Read only what this public key signed (`regrow sign`). KEY is a file (PEM, OpenSSH) or 64
+    /// hex digits. Repeatable: one key must fit.
+    // Clap repeats a value that it refuses. This one might be a private key, so clap takes any text.
     #[arg(long = "trusted-key", global = true, value_name = "KEY", allow_hyphen_values = true)]
     trusted_keys_given: Vec<String>,
-    /// The same, read.
+    /// The parsed keys.
     #[arg(skip)]
     trusted_keys: Vec<PublicKey>,
-    /// How tables show sizes: `human` (1.5 MiB) or `bytes` (1572864); human on a terminal if not
-    /// given.
+    /// Sizes in tables: `human` (1.5 MiB) or `bytes` (1572864). [default: human on a terminal, else
+    /// bytes]
     #[arg(long, global = true, value_name = "FORM")]
     sizes: Option<Sizes>,
     /// Show no progress bar.
     #[arg(long, global = true)]
     no_progress: bool,
-    /// An option of the storage of a URL: `endpoint_url=http://localhost:9000`, `anon=true`. Can be
-    /// given several times. Other users of this machine can see a command line: put secrets into
-    /// the environment.
+    /// Option of a URL's storage: `endpoint_url=http://localhost:9000`, `anon=true`. Repeatable.
+    /// Other users of the machine can see it: put secrets into environment variables.
     #[arg(long = "storage-option", global = true, value_name = "NAME=VALUE", value_parser = name_and_value)]
     storage_options: Vec<(String, String)>,
-    /// Keep bytes of buckets and web servers in this folder, for the next command. `verify`,
-    /// `diff`, `report`, `convert` and `cp` do not use it.
+    /// Keep bytes of buckets and web servers in this folder for later commands. Not used by
+    /// `verify`, `diff`, `report`, `convert` and `cp`.
     #[arg(long, global = true, value_name = "DIR")]
     cache: Option<PathBuf>,
-    /// The most that the folder of --cache holds.
+    /// Largest size of the --cache folder.
     #[arg(long, global = true, value_name = "SIZE", default_value = "10GiB", requires = "cache")]
     cache_size: ByteSize,
     /// How many storage options there are on the command line.
     #[arg(skip)]
     storage_options_given: usize,
+}
+
+/// What a command does if files of a checkpoint are lost.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum OnLostFiles {
+    Warn,
+    Error,
 }
 
 /// How tables show sizes.
@@ -173,8 +186,11 @@ impl Globals {
         OpenOptions {
             step: self.step,
             item: self.item.clone(),
-            strict: self.strict,
-            bare: self.bare,
+            lost_files: match self.lost_files {
+                OnLostFiles::Warn => LostFiles::Warn,
+                OnLostFiles::Error => LostFiles::Error,
+            },
+            arrays_only: self.arrays_only,
             ignore_seal: self.ignore_seal,
             trusted_keys: self.trusted_keys.clone(),
             ..OpenOptions::default()
@@ -194,7 +210,7 @@ impl Globals {
         match (self.step, &self.item) {
             (None, None) => Ok(()),
             _ => Err(Failure::Usage(
-                Error::invalid("this is for whole checkpoints: --step and --item have no meaning here")
+                Error::invalid("this command takes whole checkpoints: --step and --item have no effect")
                     .help("give the path of the step itself"),
             )),
         }
@@ -205,8 +221,7 @@ impl Globals {
         match self.step.filter(|_| all_steps) {
             None => Ok(()),
             Some(_) => Err(Failure::Usage(
-                Error::invalid("--step asks for one step, and --all-steps for all")
-                    .help("leave out one of the two"),
+                Error::invalid("--step and --all-steps exclude each other").help("leave out one of the two"),
             )),
         }
     }
@@ -216,8 +231,8 @@ impl Globals {
         match &self.item {
             None => Ok(()),
             Some(_) => Err(Failure::Usage(
-                Error::invalid("this is for whole checkpoints: --item has no meaning here")
-                    .help("leave it out: all items are meant"),
+                Error::invalid("this command takes whole checkpoints: --item has no effect")
+                    .help("leave it out: the command takes all items"),
             )),
         }
     }
@@ -227,12 +242,12 @@ impl Globals {
     fn check_storage_options(&self, paths: &[&Path]) -> Result<(), Error> {
         // If options stand before and after the command's name, clap returns only the later ones.
         if self.storage_options_given > self.storage_options.len() {
-            return Err(Error::invalid("there are storage options before the command and after it")
-                .help("give all of them after it"));
+            return Err(Error::invalid("storage options are before and after the command")
+                .help("give all of them after the command"));
         }
         match self.storage_options.first() {
             Some((name, _)) if !paths.iter().any(|path| is_url(path)) => {
-                Err(Error::invalid(format!("the storage option {name:?} is for URLs, and there is none"))
+                Err(Error::invalid(format!("the storage option {name:?} needs a URL, and no path is one"))
                     .help("leave it out, or give a URL such as s3://bucket/path"))
             }
             _ => Ok(()),
@@ -333,27 +348,39 @@ impl Cli {
         if is_asked || self.globals.trusted_keys.is_empty() {
             return Ok(());
         }
-        Err(Error::invalid("this command asks for no signature: --trusted-key has no meaning here")
+        Err(Error::invalid("this command does not check signatures: --trusted-key has no effect")
             .help("leave it out, and verify the checkpoint with --trusted-key before or after"))
     }
 }
 
-/// The command line, with help in which the options of every command stand on one page, `options`.
+/// The command line. The options of every command have one page of help, `options`.
 fn command_line() -> clap::Command {
     let globals = Globals::augment_args(clap::Command::new(""));
-    Cli::command()
+    on_one_page(Cli::command(), None)
         .mut_args(|option| if option.is_global_set() { option.hide(true) } else { option })
         .mut_subcommands(|command| match command.get_name() {
             "options" => {
                 let command = command.override_usage("regrow COMMAND [OPTIONS]").disable_help_flag(true);
                 command.args(globals.get_arguments())
             }
-            _ => command.after_help(AFTER_COMMAND_HELP),
+            _ => on_one_page(command, Some(AFTER_COMMAND_HELP)),
         })
 }
 
-/// Adds the command that does it to an error about a command of other tools.
-fn suggest_command(usage: &mut clap::Error) {
+/// Moves the details of a command behind its options, in front of the examples. Without details
+/// clap prints each option on one line, for `-h` and for `--help`.
+fn on_one_page(command: clap::Command, last: Option<&str>) -> clap::Command {
+    let long = command.get_long_about().map(ToString::to_string).unwrap_or_default();
+    let details = long.split_once("\n\n").map(|(_, details)| details.to_owned());
+    let examples = command.get_after_help().map(ToString::to_string);
+    let parts = [details, examples, last.map(str::to_owned)];
+    let after = parts.into_iter().flatten().collect::<Vec<_>>().join("\n\n");
+    command.long_about(None::<&str>).after_help(after)
+}
+
+/// Adds today's name to an error about a command of other tools or an old option.
+fn suggest(usage: &mut clap::Error) {
+    const OLD_OPTIONS: [(&str, &str); 2] = [("--bare", "--arrays-only"), ("--strict", "--lost-files error")];
     const WORDS: [(&str, &[&str]); 8] = [
         ("info", &["show", "inspect", "overview", "describe", "summary", "stat"]),
         ("ls", &["list", "dir", "leaves"]),
@@ -364,6 +391,14 @@ fn suggest_command(usage: &mut clap::Error) {
         ("cp", &["copy", "sync", "upload", "download"]),
         ("rm", &["remove", "delete", "del"]),
     ];
+    if let (UsageKind::UnknownArgument, Some(ContextValue::String(word))) =
+        (usage.kind(), usage.get(ContextKind::InvalidArg))
+    {
+        if let Some((_, option)) = OLD_OPTIONS.iter().find(|(old, _)| old == word) {
+            usage.insert(ContextKind::SuggestedArg, ContextValue::String((*option).to_owned()));
+        }
+        return;
+    }
     let Some(ContextValue::String(word)) = usage.get(ContextKind::InvalidSubcommand) else { return };
     let known = WORDS.iter().find(|(_, words)| words.contains(&word.as_str()));
     if let (UsageKind::InvalidSubcommand, Some((command, _))) = (usage.kind(), known) {
@@ -391,7 +426,7 @@ fn run_and_report(arguments: &[OsString], packages: Option<Packages<'_>>) -> Exi
     let mut cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(mut usage) => {
-            suggest_command(&mut usage);
+            suggest(&mut usage);
             // Help and version are no failures; clap chooses the stream. Ignore a closed pipe.
             if !usage.use_stderr() {
                 let _ = usage.print();

@@ -47,7 +47,7 @@ impl Slice {
         let axes: Vec<Axis> =
             text.split(',').map(|axis| parse_axis(axis.trim())).collect::<Result<_, _>>()?;
         if axes.iter().filter(|axis| **axis == Axis::Dots).count() > 1 {
-            return Err(bad(format!("[{text}] has dots twice")));
+            return Err(bad(format!("[{text}] has two ellipses")));
         }
         Ok(Self(axes))
     }
@@ -106,7 +106,7 @@ impl Slice {
 
 fn parse_axis(text: &str) -> Result<Axis, Error> {
     let number = |text: &str| -> Result<i64, Error> {
-        text.trim().parse().map_err(|_| bad(format!("{:?} in the slice is no integer", text.trim())))
+        text.trim().parse().map_err(|_| bad(format!("{:?} in the slice is not an integer", text.trim())))
     };
     let optional = |text: &str| if text.trim().is_empty() { Ok(None) } else { number(text).map(Some) };
     let mut parts = text.split(':');

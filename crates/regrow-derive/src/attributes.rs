@@ -78,14 +78,11 @@ impl FieldAttributes {
         let first = attributes.iter().find(|attribute| attribute.path().is_ident("pytree"));
         match first {
             Some(at) if out.skip && (out.flatten || out.rename.is_some() || out.with.is_some()) => {
-                Err(syn::Error::new_spanned(
-                    at,
-                    "a skipped field is not stored: nothing but a default goes with it",
-                ))
+                Err(syn::Error::new_spanned(at, "a skipped field is not stored: it takes only a default"))
             }
             Some(at) if out.flatten && stored_otherwise => Err(syn::Error::new_spanned(
                 at,
-                "a flattened field has no name of its own: rename, default and with do not go with it",
+                "a flattened field has no name: it does not take rename, default or with",
             )),
             _ => Ok(out),
         }
@@ -121,13 +118,13 @@ fn set<T>(
     let value = parse(meta.value()?.parse()?)?;
     match slot.replace(value) {
         None => Ok(()),
-        Some(_) => Err(meta.error("this is said twice")),
+        Some(_) => Err(meta.error("this attribute is given twice")),
     }
 }
 
 fn unknown(meta: &ParseNestedMeta<'_>, known: &str) -> syn::Error {
     let name: Vec<String> = meta.path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-    meta.error(format!("there is no pytree attribute `{}` here: {known}", name.join("::")))
+    meta.error(format!("unknown pytree attribute `{}`: {known}", name.join("::")))
 }
 
 /// How `rename_all` writes words.

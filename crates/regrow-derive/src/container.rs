@@ -26,7 +26,7 @@ pub fn derive(input: &DeriveInput) -> Result<TokenStream> {
             (variants.0.into_iter().map(|variant| variant.product).collect(), bodies)
         }
         Data::Union(data) => {
-            let what = "a union cannot be a pytree: nothing says which of its fields holds";
+            let what = "a union cannot be a pytree: regrow cannot know which field is valid";
             return Err(syn::Error::new_spanned(data.union_token, what));
         }
     };
@@ -123,7 +123,7 @@ impl Variants {
                 (None, None) => own,
             };
             if out.iter().any(|other| other.key == key) {
-                let what = format!("another variant is stored as `{key}` too");
+                let what = format!("another variant is also stored as `{key}`");
                 return Err(syn::Error::new_spanned(variant, what));
             }
             out.push(Variant {

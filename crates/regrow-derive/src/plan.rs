@@ -75,14 +75,12 @@ impl Product {
                         (None, None) => own,
                     };
                     if names.insert(name.clone(), ()).is_some() {
-                        return refuse(&format!("another field is stored as `{name}` too"));
+                        return refuse(&format!("another field is also stored as `{name}`"));
                     }
                     Stored::Named(name)
                 }
                 None if attributes.flatten || attributes.rename.is_some() => {
-                    return refuse(
-                        "a tuple's fields go by position: flatten and rename are for named fields",
-                    );
+                    return refuse("fields of a tuple have positions: flatten and rename need named fields");
                 }
                 None => {
                     position += 1;

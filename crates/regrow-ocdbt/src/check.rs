@@ -102,14 +102,14 @@ impl<'d> Check<'d> {
             ),
         };
         if num_generations != child.num_generations {
-            let error = Rule::Stats
-                .error("a version tree node holds another number of versions than its parent says");
+            let error =
+                Rule::Stats.error("the number of versions of a version tree node differs from its parent");
             let error = error.expected(child.num_generations, num_generations);
             self.report(files.blame(&child.reference, error));
         }
         if first_time != Some(child.commit_time_ns) {
             let error =
-                Rule::Stats.error("a version tree node begins at another commit time than its parent says");
+                Rule::Stats.error("the first commit time of a version tree node differs from its parent");
             let error = error.expected(child.commit_time_ns, first_time.unwrap_or_default());
             self.report(files.blame(&child.reference, error));
         }

@@ -75,7 +75,7 @@ pub fn commit_version(base: &Arc<dyn Store>, changes: Vec<(Vec<u8>, Option<Entry
 fn another_writer_committed(database: &OcdbtStore, generation: u64) -> Error {
     Error::new(ErrorKind::AlreadyExists, format!("another writer has committed generation {generation}"))
         .in_file(database.manifest_place())
-        .help("commit again: the changes are then made to the newest version")
+        .help("commit again to change the newest version")
 }
 
 fn changed_entries(

@@ -144,14 +144,14 @@ fn read_start(header: &mut Fields<'_>, structure: Structure, len_bytes: u64) -> 
     let magic = u32::from_be_bytes(header.array("magic number")?);
     if magic != structure.magic() {
         return Err(Rule::Magic
-            .error(format_args!("this is no {name}"))
+            .error(format_args!("this is not a {name}"))
             .at_byte(0)
             .expected(format_args!("magic number {:08x}", structure.magic()), format_args!("{magic:08x}")));
     }
     let length = header.u64le("length")?;
     if length != len_bytes {
         return Err(Rule::Length
-            .error(format_args!("{name} has another length than it says"))
+            .error(format_args!("the length of {name} differs from its length field"))
             .at_byte(LENGTH_OFFSET as u64)
             .expected(format_args!("{length} bytes"), len_bytes));
     }

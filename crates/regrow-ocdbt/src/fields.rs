@@ -78,7 +78,7 @@ impl<'a> Fields<'a> {
         match usize::try_from(count) {
             Ok(small) if count <= most => Ok(small),
             _ => Err(self
-                .fail(Rule::Eof, format_args!("{what} cannot fit in what is left"))
+                .fail(Rule::Eof, format_args!("{what} does not fit in the remaining bytes"))
                 .expected(format_args!("at most {most}"), count)),
         }
     }

@@ -57,15 +57,15 @@ impl Files {
         let node = self.any_node(reference)?;
         let broken = if node.height != height {
             Rule::Ref
-                .error("a B+tree node has another height than its parent says")
+                .error("the height of a B+tree node differs from its parent")
                 .expected(height, node.height)
         } else if node.first_key() < min_key {
-            Rule::Ref.error("the first key of a B+tree node lies before the key its parent says").expected(
+            Rule::Ref.error("the first key of a B+tree node is smaller than in its parent").expected(
                 format_args!("{} or later", min_key.escape_ascii()),
                 node.first_key().escape_ascii(),
             )
         } else if prefix_len + node.longest_key_len() > KEY_LEN_MAX_BYTES {
-            Rule::Btree.error("a key is too long, together with the prefix it is reached by").expected(
+            Rule::Btree.error("a key with its prefix is too long").expected(
                 format_args!("at most {KEY_LEN_MAX_BYTES} bytes"),
                 prefix_len + node.longest_key_len(),
             )
@@ -100,7 +100,7 @@ impl Files {
         let node = VersionNode::parse(&stored, reference.file.transitive());
         let node = node.map_err(|error| self.blame(reference, error))?;
         let differs = |what: &str| {
-            Rule::Ref.error(format_args!("a version tree node has another {what} than its parent says"))
+            Rule::Ref.error(format_args!("the {what} of a version tree node differs from its parent"))
         };
         let broken = if node.height != child.height {
             differs("height").expected(child.height, node.height)
@@ -204,9 +204,9 @@ impl fmt::Debug for Files {
 }
 
 fn missing() -> Error {
-    Rule::FileMissing.error("a data file that the database refers to is missing")
+    Rule::FileMissing.error("a data file of the database is missing")
 }
 
 fn short() -> Error {
-    Rule::FileShort.error("a data file ends before a byte range that the database refers to")
+    Rule::FileShort.error("a data file is too short for a byte range of the database")
 }

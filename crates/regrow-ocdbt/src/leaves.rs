@@ -118,9 +118,9 @@ impl<'e> Files<'e> {
                     (Some((base, relative)), Some(true)) => base.len() + relative.len(),
                     (Some((base, relative)), _) => {
                         let (base, relative) = (base.escape_ascii(), relative.escape_ascii());
-                        return refuse(format!("{base}{relative} is no name for a data file"));
+                        return refuse(format!("{base}{relative} is not a valid name of a data file"));
                     }
-                    (None, _) => return refuse(format!("there is no data file {file}")),
+                    (None, _) => return refuse(format!("data file {file} does not exist")),
                 }
             }
         };
@@ -266,7 +266,10 @@ mod tests {
             assert!(error.to_string().contains(&format!("{first:08} is not in order")), "{error}");
         }
         let error = check(&numbers(None, "../a")).unwrap_err();
-        assert!(error.to_string().contains("../a is no name for a data file (key 00000000)"), "{error}");
+        assert!(
+            error.to_string().contains("../a is not a valid name of a data file (key 00000000)"),
+            "{error}"
+        );
     }
 
     #[test]

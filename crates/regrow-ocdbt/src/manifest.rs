@@ -101,8 +101,8 @@ impl Manifest {
     pub(super) fn read(base: &dyn Store) -> Result<Self> {
         let place = base.describe(MANIFEST_KEY.as_bytes());
         let Some(stored) = envelope::fetch(base, MANIFEST_KEY.as_bytes(), Structure::Manifest)? else {
-            let error = Rule::NoManifest.error("there is no OCDBT database here").in_file(place);
-            return Err(error.help("the folder of a database holds a file manifest.ocdbt"));
+            let error = Rule::NoManifest.error("this is not an OCDBT database").in_file(place);
+            return Err(error.help("a file manifest.ocdbt"));
         };
         let manifest = Self::parse(&stored).map_err(|error| error.in_file(place))?;
         if manifest.config.numbered { manifest.read_numbered(base) } else { Ok(manifest) }
@@ -119,25 +119,25 @@ impl Manifest {
                 .adopt_numbered(&stored, generation)
                 .map_err(|error| error.in_file(base.describe(key.as_bytes())));
         }
-        let error = Rule::FileMissing.error("a numbered manifest is listed and is not there");
+        let error = Rule::FileMissing.error("a numbered manifest is listed but missing");
         Err(error.in_file(base.describe(numbered_key(generation).as_bytes())))
     }
 
     fn adopt_numbered(self, stored: &Bytes, generation: u64) -> Result<Self> {
         let numbered = Self::parse(stored)?;
         if numbered.config.numbered {
-            return Err(Rule::Config.error("a numbered manifest says kind 1").expected("manifest_kind 0", 1));
+            return Err(Rule::Config.error("a numbered manifest has kind 1").expected("manifest_kind 0", 1));
         }
         let config = OcdbtConfig { numbered: true, ..numbered.config };
         if numbered.uuid != self.uuid || config != self.config {
             return Err(
-                Rule::Config.error("a numbered manifest has another configuration than manifest.ocdbt")
+                Rule::Config.error("the configuration of a numbered manifest differs from manifest.ocdbt")
             );
         }
         let last = numbered.versions.last().map_or(0, |last| last.generation);
         if last != generation {
             return Err(Rule::VersionTree
-                .error("a numbered manifest ends with another generation than its name says")
+                .error("the last generation of a numbered manifest differs from its name")
                 .expected(format_args!("generation {generation}"), last));
         }
         Ok(Self { config, ..numbered })

@@ -290,7 +290,7 @@ fn read_keys(input: &mut Fields<'_>, count: usize, interior: bool, len_max_bytes
         let broken = |what: &str| Rule::Btree.error(format_args!("key {i} of the node {what}")).at_byte(at);
         let (prefix_len, suffix_len) = (usize::from(prefix_len), usize::from(suffix_len));
         if prefix_len > before.len() {
-            return Err(broken("shares more bytes than the key before it has")
+            return Err(broken("shares more bytes than the previous key has")
                 .expected(format_args!("at most {}", before.len()), prefix_len));
         }
         let key_len = prefix_len + suffix_len;
@@ -300,7 +300,7 @@ fn read_keys(input: &mut Fields<'_>, count: usize, interior: bool, len_max_bytes
             );
         }
         if keys.common_lens.get(i).is_some_and(|&common_len| usize::from(common_len) > key_len) {
-            return Err(broken("is shorter than the prefix its subtree has in common"));
+            return Err(broken("is shorter than the common prefix of its subtree"));
         }
         let start = keys.bytes.len();
         if (start + key_len) as u64 > len_max_bytes.min(u64::from(u32::MAX)) {

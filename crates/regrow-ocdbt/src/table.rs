@@ -51,11 +51,8 @@ impl DataFile {
             return Ok(&self.path);
         }
         Err(Rule::Path
-            .error(format_args!(
-                "data file name {:?} is not safe to follow",
-                self.path.escape_ascii().to_string()
-            ))
-            .help("data files lie below the database's own folder; do not use this database"))
+            .error(format_args!("the data file name {:?} is not safe", self.path.escape_ascii().to_string()))
+            .help("do not use this database: its data files must be inside its folder"))
     }
 
     /// The name as it stands, for comparing and for writing it again.
@@ -102,7 +99,7 @@ pub(super) fn read(
         let broken =
             |what: &str| input.fail(Rule::Table, format_args!("path {i} of the data file table {what}"));
         if prefix_len > path.len() - transitive.len() {
-            return Err(broken("shares more bytes than the path before it has"));
+            return Err(broken("shares more bytes than the previous path has"));
         }
         let path_len = prefix_len + suffix_len;
         if transitive.len() + path_len > PATH_LEN_MAX_BYTES {

@@ -346,7 +346,7 @@ pub(super) fn check_manifest_children(
             return Err(input
                 .fail(
                     Rule::VersionTree,
-                    format_args!("the version tree node of height {} ends elsewhere", child.height),
+                    format_args!("the version tree node of height {} has a wrong end", child.height),
                 )
                 .expected(format_args!("generation {lo} to {hi}"), child.generation));
         }

@@ -148,7 +148,7 @@ struct Written {
 impl<'c> NodeSink<'c> {
     pub(super) fn new(config: &'c OcdbtConfig, node_file: &str, offset_bytes: u64) -> Result<Self> {
         if !is_safe(node_file.as_bytes()) {
-            return Err(Error::invalid(format!("{node_file:?} is no name for a data file")));
+            return Err(Error::invalid(format!("{node_file:?} is not a valid name of a data file")));
         }
         Ok(Self { bytes: Vec::new(), config, file: DataFile::new(b"", node_file.as_bytes()), offset_bytes })
     }

@@ -57,14 +57,14 @@ pub fn check_target(path: &Path, overwrite: bool) -> Result<()> {
     match is_html {
         true if overwrite => Ok(()),
         true => Err(taken(path)),
-        false => Err(Error::new(ErrorKind::AlreadyExists, "something is there that is no HTML file")
+        false => Err(Error::new(ErrorKind::AlreadyExists, "the target exists and is not an HTML file")
             .in_file(path)
-            .help("give another name, or remove it")),
+            .help("choose another name, or remove the file")),
     }
 }
 
 fn taken(path: &Path) -> Error {
-    Error::new(ErrorKind::AlreadyExists, "the target exists already")
+    Error::new(ErrorKind::AlreadyExists, "the target already exists")
         .in_file(path)
         .help("pass `overwrite` to replace it, or choose another path")
 }

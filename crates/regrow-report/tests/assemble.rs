@@ -155,7 +155,7 @@ fn damage_is_shown_with_its_place() {
     let sound = of(&path);
     assert!(sound.is_sound());
     assert_eq!(sound.leaves.state, [LeafState::Verified; 2]);
-    assert!(sound.checkpoint.protection.words.starts_with("All data is under checksums"));
+    assert!(sound.checkpoint.protection.words.starts_with("Checksums cover all data"));
     let file = path.join("model.safetensors");
     let mut bytes = fs::read(&file).unwrap();
     let middle = bytes.len() / 2;
@@ -194,7 +194,7 @@ fn what_nothing_protects_is_said() {
     assert_eq!(report.leaves.state, [LeafState::Unprotected]);
     assert_eq!(report.checkpoint.protection.unprotected_bytes, 4000);
     let words = &report.checkpoint.protection.words;
-    assert!(words.starts_with("Nothing protects the data") && words.contains("safetensors"), "{words}");
+    assert!(words.starts_with("No checksum covers the data") && words.contains("safetensors"), "{words}");
     assert_eq!(report.leaves.file.values, ["x.safetensors"]);
 }
 
@@ -205,7 +205,7 @@ fn nothing_at_all_has_a_page_too() {
     regrow::save(&path, &dict([])).unwrap();
     let report = of(&path);
     assert_eq!((report.checkpoint.leaf_count, report.leaves.keys.len()), (0, 1));
-    assert_eq!(report.checkpoint.protection.words, "There is no data that could be damaged.");
+    assert_eq!(report.checkpoint.protection.words, "There is no data.");
     let held = Checkpoint::of_tree(dict([("a", floats(&[]))])).unwrap();
     let report = self::report(&Subject::Opened(held), &[], &ReportOptions::default());
     assert_eq!((report.title.as_str(), report.checkpoint.element_count), ("a pytree in memory", 0));

@@ -232,7 +232,7 @@ fn what_checksums_do_not_protect_is_said_at_the_top() {
     report.checkpoint.protection.unprotected_bytes = 1;
     report.checkpoint.protection.words = "nothing protects 1 B".into();
     let page = html(&report);
-    assert!(page.contains("not all of it is protected") && page.contains("nothing protects 1 B"));
+    assert!(page.contains("do not cover all of it") && page.contains("nothing protects 1 B"));
     assert!(!page.contains("Sound: every byte read"));
 }
 

@@ -99,7 +99,7 @@ impl Lent {
                 if fs::symlink_metadata(&to).is_ok() {
                     return Err(Error::new(ErrorKind::AlreadyExists, "the same file is written twice")
                         .in_file(from)
-                        .help("the checkpoint has a file of this name: give this one another name"));
+                        .help("rename this file: the checkpoint has a file of this name"));
                 }
                 fs::rename(&from, &to).map_err(|error| Error::io("cannot move", &from, error))?;
             }
@@ -119,36 +119,34 @@ impl Lent {
     ) -> Result<()> {
         let cannot_list = |error| Error::io("cannot list", folder, error);
         if depth > DEPTH_MAX {
-            return Err(Error::invalid("the folders of an item go too deep").in_file(folder));
+            return Err(Error::invalid("the folders of an item are nested too deeply").in_file(folder));
         }
         for entry in fs::read_dir(folder).map_err(cannot_list)? {
             let entry = entry.map_err(cannot_list)?;
             let (path, kind) = (entry.path(), entry.file_type().map_err(cannot_list)?);
             let file_name = entry.file_name();
             let Some(file_name) = file_name.to_str() else {
-                return Err(Error::invalid("the name of a file of an item is no UTF-8").in_file(&path));
+                return Err(Error::invalid("the name of a file of an item is not UTF-8").in_file(&path));
             };
             if depth == 0 && left_out.contains(&file_name) {
                 continue;
             }
             if name.is_empty() && is_bookkeeping(file_name) {
-                return Err(Error::invalid(format!(
-                    "{file_name} is a name that checkpoints have for themselves"
-                ))
-                .in_file(&path)
-                .help("give the file another name"));
+                return Err(Error::invalid(format!("{file_name} is a name that checkpoints use themselves"))
+                    .in_file(&path)
+                    .help("rename the file"));
             }
             let name = if name.is_empty() { file_name.to_owned() } else { format!("{name}/{file_name}") };
             if kind.is_dir() {
                 self.take_folder(to, &path, &name, depth + 1, &[])?;
             } else if !kind.is_file() {
-                return Err(Error::invalid("an item has something in it that is no file and no folder")
+                return Err(Error::invalid("an item has an entry that is neither a file nor a folder")
                     .in_file(&path)
                     .expected(
                         "regular files and folders",
                         if kind.is_symlink() { "a link" } else { "a device or pipe" },
                     )
-                    .help("copy what the link leads to into the folder"));
+                    .help("replace the link by its target"));
             } else if self.is_temporary {
                 upload(to, &path, &name).map_err(|error| error.in_file(&path))?;
             } else if to.is_durable() {

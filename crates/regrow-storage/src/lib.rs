@@ -113,8 +113,8 @@ impl Url<'_> {
             KINDS.iter().filter_map(|kind| Some(format!("{}://", kind.schemes.first()?))).collect();
         let scheme = self.scheme;
         let what = match CLOUD_SCHEMES.contains(&scheme) {
-            true => format!("{scheme}:// needs the feature `cloud`, which this build is without"),
-            false => format!("there is no storage for the scheme {scheme}://"),
+            true => format!("{scheme}:// needs the feature `cloud`, which this build lacks"),
+            false => format!("the scheme {scheme}:// is not supported"),
         };
         Err(Error::unsupported(what)
             .in_file(self.text)
@@ -380,7 +380,7 @@ pub trait Storage: Debug + Send + Sync {
     /// # Errors
     /// `InvalidArgument` if there is something else with it; what the storage says.
     fn remove(&self, at: &Location, _what: &Removal) -> Result<Removed> {
-        Err(Error::unsupported("nothing can be removed from this storage").in_file(at))
+        Err(Error::unsupported("this storage is read only").in_file(at))
     }
 
     /// Removes what saves and copies to `at` have left that never ended.
@@ -389,7 +389,7 @@ pub trait Storage: Debug + Send + Sync {
     /// `NotFound` if there is none; `AlreadyExists` if a writer may still be at it, unless `force`;
     /// what the storage says.
     fn remove_unfinished(&self, at: &Location, _force: bool) -> Result<Removed> {
-        Err(Error::unsupported("nothing can be removed from this storage").in_file(at))
+        Err(Error::unsupported("this storage is read only").in_file(at))
     }
 
     /// Returns an error if a save, copy or removal at this location, or of a checkpoint around it,

@@ -89,10 +89,7 @@ impl Location {
         let Some((scheme, rest)) = scheme_of(path) else {
             return match options.is_empty() {
                 true => Ok(Self::local(expand_home(path)?)),
-                false => {
-                    Err(Error::invalid("a path of the local file system has no storage options")
-                        .in_file(path))
-                }
+                false => Err(Error::invalid("paths of the local disk have no storage options").in_file(path)),
             };
         };
         let text = path.to_string_lossy();
@@ -144,7 +141,7 @@ impl Location {
     /// `Unsupported` if it is another.
     pub fn local_path(&self) -> Result<&Path> {
         self.storage.local_path(&self.path).ok_or_else(|| {
-            Error::unsupported("this needs a path of the local file system")
+            Error::unsupported("this needs a path on a local disk")
                 .in_file(self)
                 .help("copy the files to a local disk")
         })
@@ -443,9 +440,9 @@ fn expand_home(path: &Path) -> Result<Cow<'_, Path>> {
     let Ok(rest) = path.strip_prefix("~") else { return Ok(Cow::Borrowed(path)) };
     match std::env::home_dir().filter(|home| !home.as_os_str().is_empty()) {
         Some(home) => Ok(Cow::Owned(home.join(rest))),
-        None => Err(Error::invalid("a path begins with ~, and the home folder is not known")
+        None => Err(Error::invalid("the path begins with ~, but the home folder is unknown")
             .in_file(path)
-            .help("set HOME, or give the path from the root on; a folder called ~ is ./~")),
+            .help("set HOME, or give an absolute path; a folder called ~ is ./~")),
     }
 }
 

@@ -190,7 +190,7 @@ pub trait Publication: Debug + Send + Sync {
     /// # Errors
     /// `Unsupported` if it has one writer.
     fn ticket(&self) -> Result<String> {
-        Err(Error::unsupported("one process alone writes this checkpoint").in_file(self.target()))
+        Err(Error::unsupported("only one process can write this checkpoint").in_file(self.target()))
     }
 
     /// Of a checkpoint that was joined: makes what this process has added durable. The one who
@@ -199,7 +199,8 @@ pub trait Publication: Debug + Send + Sync {
     /// # Errors
     /// What the storage says; `InvalidArgument` if this process has begun the checkpoint itself.
     fn finish_share(&self) -> Result<()> {
-        Err(Error::invalid("the process that starts a checkpoint commits it").in_file(self.target()))
+        Err(Error::invalid("only the process that started the checkpoint can commit it")
+            .in_file(self.target()))
     }
 
     /// Of a checkpoint that was joined: whether the one who began has committed it.

@@ -134,6 +134,6 @@ impl Publication for Within<'_> {
     }
 
     fn commit(self: Box<Self>) -> Result<()> {
-        Err(Error::invalid("a part of a checkpoint is committed with the whole").in_file(&self.target))
+        Err(Error::invalid("a part of a checkpoint cannot be committed by itself").in_file(&self.target))
     }
 }

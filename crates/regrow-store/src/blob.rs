@@ -173,7 +173,7 @@ impl Blob for MemoryBlob {
         let start = usize::try_from(offset_bytes).unwrap_or(usize::MAX);
         let end = start.saturating_add(out.len());
         let part = self.bytes.get(start..end).ok_or_else(|| {
-            Error::corrupt("the value ends before the bytes that are wanted")
+            Error::corrupt("the value is too short for the wanted bytes")
                 .in_file(&self.name)
                 .at_byte(offset_bytes)
         })?;

@@ -84,7 +84,8 @@ pub trait FileSink: Debug + Send {
     /// # Errors
     /// What the storage said; `Unsupported` where a file only grows.
     fn finish_patched(self: Box<Self>, _patches: &[(u64, Vec<u8>)]) -> Result<WrittenFile> {
-        Err(Error::unsupported("files of this storage are written front to back").in_file(self.describe()))
+        Err(Error::unsupported("files of this storage are written from front to back")
+            .in_file(self.describe()))
     }
 }
 

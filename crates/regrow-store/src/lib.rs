@@ -172,10 +172,8 @@ pub trait Store: Debug + Send + Sync {
     /// # Errors
     /// What the storage says; `Unsupported` where nothing is written.
     fn put_if_absent(&self, key: &[u8], _value: Bytes) -> Result<bool> {
-        Err(crate::error::Error::unsupported(
-            "this store cannot put a value on the condition that there is none",
-        )
-        .in_file(self.describe(key)))
+        Err(crate::error::Error::unsupported("this store has no conditional writes")
+            .in_file(self.describe(key)))
     }
 
     /// Removes `key`; no error if it is not there. It may be there again after a power cut.

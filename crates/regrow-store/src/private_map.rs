@@ -25,7 +25,7 @@ impl PrivateMap {
     }
 
     /// Length in bytes.
-    #[expect(clippy::len_without_is_empty, reason = "no map is empty")]
+    #[expect(clippy::len_without_is_empty, reason = "a map cannot be empty")]
     #[inline]
     pub fn len(&self) -> usize {
         self.0.len()

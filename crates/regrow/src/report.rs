@@ -8,7 +8,7 @@ pub use crate::formats::Finding;
 use crate::formats::Loss;
 use crate::monitor::{IoPath, Monitor, Stage, StageReport, gb_per_s};
 use crate::signature::PublicKey;
-use crate::text::{counted, format_bytes, printable};
+use crate::text::{counted, format_bytes, format_seconds, format_speed, printable};
 
 /// The result of `verify`.
 #[derive(Debug, Default)]
@@ -133,15 +133,19 @@ impl fmt::Display for SaveReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}: {}, {} of data, {} on disk, in {:.3} s ({:.2} GB/s); {}",
+            "{}: {}, {} of data, {} on disk, in {}",
             printable(&self.path.to_string_lossy()),
             counted(self.leaf_count, "leaf", "leaves"),
             format_bytes(self.data_bytes),
             format_bytes(self.stored_bytes),
-            self.seconds,
-            self.gb_per_s(),
-            self.io_path,
+            format_seconds(self.seconds),
         )?;
+        if let Some(speed) = format_speed(self.data_bytes, self.gb_per_s()) {
+            write!(f, " ({speed})")?;
+        }
+        if let IoPath::Buffered { .. } = self.io_path {
+            write!(f, "; {}", self.io_path)?;
+        }
         if self.reused_bytes > 0 {
             write!(f, "; {} reused", format_bytes(self.reused_bytes))?;
         }
@@ -150,15 +154,17 @@ impl fmt::Display for SaveReport {
         }
         let compares = self.stages.iter().any(|stage| stage.stage == Stage::Compare);
         for stage in &self.stages {
-            write!(f, "\n  {:13} {:8.3} s", stage.stage.name(), stage.seconds)?;
-            if stage.bytes > 0 {
-                write!(f, "  {:5.1} GB/s", stage.gb_per_s())?;
+            write!(f, "\n  {:13} {:>9}", stage.stage.name(), format_seconds(stage.seconds))?;
+            if let Some(speed) = format_speed(stage.bytes, stage.gb_per_s()) {
+                write!(f, "  {speed:>10}")?;
             }
             match stage.stage {
-                Stage::Write => f.write_str("  beside the others")?,
-                Stage::Read if compares => f.write_str("  a part of compare and copy")?,
-                Stage::Read => f.write_str("  a part of copy")?,
-                Stage::WaitForSave | Stage::Snapshot => f.write_str("  before, the caller blocked")?,
+                Stage::Write => f.write_str("  (while the other stages run)")?,
+                Stage::Read if compares => f.write_str("  (part of compare and copy)")?,
+                Stage::Read => f.write_str("  (part of copy)")?,
+                Stage::WaitForSave | Stage::Snapshot => {
+                    f.write_str("  (before the save; blocked the caller)")?
+                }
                 _ => {}
             }
         }

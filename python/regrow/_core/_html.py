@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from .._text import counted, printable
-from ._progress import format_bytes
+from ._progress import format_bytes, format_seconds, format_speed
 
 if TYPE_CHECKING:
     from .._load._checkpoint import Checkpoint, Leaf, VerifyReport
@@ -82,7 +82,7 @@ def of_save(report: SaveReport) -> str:
     """The line of its text, and the stages."""
     first = str(report).partition("\n")[0]
     rows = [
-        (stage.stage, f"{stage.seconds:.3f} s", f"{stage.gb_per_s:.1f} GB/s" if stage.bytes else "")
+        (stage.stage, format_seconds(stage.seconds), format_speed(stage.bytes, stage.gb_per_s))
         for stage in report.stages
     ]
     return table(first, ("stage", "time", "speed"), rows)

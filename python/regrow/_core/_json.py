@@ -31,7 +31,7 @@ def _number(value: Any) -> Any:
         number = value.item()
         if isinstance(number, (bool, int, float)):
             return number
-    raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} is no JSON type")
+    raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} is not a JSON type")
 
 
 def _first_refused(value: Any) -> str:

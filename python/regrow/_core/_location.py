@@ -107,7 +107,7 @@ class Location:
             raise failure(
                 TypeError,
                 f"cannot pickle {self!r}: its options may be secrets",
-                help="pickle its url, and pass the options again where it is used, or leave them to the environment",
+                help="pickle its url, and pass the options again later, or set them in the environment",
             )
         return Location, (self.url,)
 
@@ -230,8 +230,8 @@ class _Taken(NamedTuple):
     @property
     def what(self) -> str:
         if self.made is not None:
-            return "a Location, which has its own"
-        return "a path with options of its own" if self.options else "a path of the local file system"
+            return "a Location, which has its own options"
+        return "a path with its own options" if self.options else "a path of the local file system"
 
     def place(self, options: dict[str, str]) -> Place:
         if self.made is not None:
@@ -268,7 +268,7 @@ def option_texts(options: Any, name: str = "") -> dict[str, str]:
     """
     if options is None:
         return {}
-    takes = "a dict of names, with text, numbers or flags"
+    takes = "a dict of text, numbers or flags by name"
     if not isinstance(options, Mapping):
         raise InvalidArgumentError(f"{name} is of type {type(options).__name__}: expected {takes}")
     found: dict[str, str] = {}
@@ -279,7 +279,7 @@ def option_texts(options: Any, name: str = "") -> dict[str, str]:
 def _add_texts(found: dict[str, str], prefix: str, options: Mapping[Any, Any], where: str) -> None:
     for name, value in options.items():
         if not isinstance(name, str):
-            raise InvalidArgumentError(f"{where or 'options'} has a name of type {type(name).__name__}: it takes str")
+            raise InvalidArgumentError(f"{where or 'options'} has a name of type {type(name).__name__}, not str")
         full = f"{prefix}{name}"
         text = _text(value)
         if text is not None:
@@ -321,7 +321,7 @@ def _json(name: str, value: Mapping[Any, Any], where: str) -> str:
 def _bad_option(name: str, value: Any, where: str) -> InvalidArgumentError:
     what = f"{where}[{name!r}]" if where else f"the option {name}"
     return InvalidArgumentError(
-        f"{what} is of type {type(value).__name__}: it takes text, a number, a flag, or a dict of such"
+        f"{what} is of type {type(value).__name__}: expected text, a number, a flag, or a dict of them"
     )
 
 
@@ -348,14 +348,14 @@ def _of_obstore(store: Any, path: str) -> _Taken:
         return _Taken(os.path.join(os.fsdecode(store.prefix or "/"), _below(path)), {})
     if kind not in _OBSTORE:
         raise _not_readable(
-            f"{kind} of {_package(store)}: this store cannot be taken over",
-            "it takes an S3Store, GCSStore, AzureStore or LocalStore; for checkpoints in memory give memory://name/x",
+            f"{kind} of {_package(store)}: regrow cannot use this store",
+            "pass an S3Store, GCSStore, AzureStore or LocalStore; for checkpoints in memory pass memory://name/x",
         )
     scheme, bucket_option = _OBSTORE[kind]
     if getattr(store, "credential_provider", None) is not None:
         raise _not_readable(
             f"the {kind} gets its credentials from Python code",
-            "make a regrow.Location with the credentials, or leave them to the environment",
+            "make a regrow.Location with the credentials, or set them in the environment",
         )
     options = option_texts(store.config)
     bucket = options.pop(bucket_option, "")
@@ -364,7 +364,7 @@ def _of_obstore(store: Any, path: str) -> _Taken:
             options[name] = text
         elif name not in _OBSTORE_IDLE:
             raise _not_readable(
-                f"the {kind} has the client option {name}", "make a regrow.Location with options of its own"
+                f"the {kind} has the client option {name}", "make a regrow.Location with its own options"
             )
     names = [bucket, *(part.strip("/") for part in (os.fsdecode(store.prefix or ""), path))]
     return _Taken(f"{scheme}://{'/'.join(name for name in names if name)}", options)
@@ -386,7 +386,7 @@ def _of_fsspec(fs: Any, path: str) -> _Taken:
     protocols = fs.protocol if isinstance(fs.protocol, (tuple, list)) else (fs.protocol,)
     if _FSSPEC_ELSEWHERE.intersection(protocols):
         raise _not_readable(
-            f"{type(fs).__name__} of {_package(fs)}: only fsspec itself can reach what is in it",
+            f"{type(fs).__name__} of {_package(fs)}: only fsspec can read it",
             "give the path or URL of a disk or bucket; for checkpoints in memory give memory://name/x",
         )
     text = fs.unstrip_protocol(path)

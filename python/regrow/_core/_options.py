@@ -83,7 +83,7 @@ class Options:
     """Load the intact leaves of a damaged checkpoint. The others are ``...``, or stay as they are
     in `like`. A `SalvageWarning` lists them; a function gets the `SalvageReport` instead:
     ``salvage=print``."""
-    nest: str | None = field(default=None, metadata=_calls("load"))
+    nest: str | None = field(default=None, metadata=_calls("load convert"))
     """Split flat names, such as those of an ``.npz``, into dicts of dicts: ``"/"`` makes ``{"a":
     {"b": ...}}`` of ``a/b``."""
     on_report: Callable[[LoadReport], object] | None = field(default=None, metadata=_calls("load"))

@@ -230,6 +230,18 @@ class _Plain:
         sys.stderr.flush()
 
 
+def format_seconds(seconds: float) -> str:
+    """As people read times: ``1.250 s``, ``4.2 ms``."""
+    if seconds >= 0.1:
+        return f"{seconds:.3f} s"
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 0.00005 else "<0.1 ms"
+
+
+def format_speed(bytes: int, gb_per_s: float) -> str:
+    """As people read speeds: ``2.15 GB/s``; empty for few bytes, whose speed means nothing."""
+    return f"{gb_per_s:.2f} GB/s" if bytes >= 1 << 20 and gb_per_s > 0 else ""
+
+
 def format_bytes(len_bytes: int) -> str:
     """As people read sizes: ``1.5 GiB``."""
     value, unit = float(len_bytes), 0

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from .._text import counted, printable
-from ._progress import format_bytes
+from ._progress import format_bytes, format_seconds, format_speed
 from ._readable import readable
 
-BESIDE = {"write": "  beside the others", "read": "  a part of copy"}
-READ_TO_COMPARE = "  a part of compare and copy"
+BESIDE = {"write": "  (while the other stages run)", "read": "  (part of copy)"}
+READ_TO_COMPARE = "  (part of compare and copy)"
 
 
 class Finding(NamedTuple):
@@ -64,6 +64,11 @@ class StageReport(NamedTuple):
     """10^9 bytes a second; 0 for a stage that is not about bytes."""
 
 
+def _line(stage: StageReport, width: int) -> str:
+    speed = format_speed(stage.bytes, stage.gb_per_s)
+    return f"\n  {stage.stage:{width}} {format_seconds(stage.seconds):>9}" + (f"  {speed:>10}" if speed else "")
+
+
 @readable
 class SaveReport(NamedTuple):
     """The report of a save. As text: a line, and a line for each stage."""
@@ -101,9 +106,13 @@ class SaveReport(NamedTuple):
         leaves = counted(self.leaf_count, "leaf", "leaves")
         text = (
             f"{printable(self.path)}: {leaves}, {format_bytes(self.data_bytes)} of data,"
-            f" {format_bytes(self.stored_bytes)} on disk, in {self.seconds:.3f} s ({self.gb_per_s:.2f} GB/s);"
-            f" {self.io_path}"
+            f" {format_bytes(self.stored_bytes)} on disk, in {format_seconds(self.seconds)}"
         )
+        speed = format_speed(self.data_bytes, self.gb_per_s)
+        if speed:
+            text += f" ({speed})"
+        if self.io_path.startswith("buffered"):
+            text += f"; {self.io_path}"
         if self.reused_bytes:
             text += f"; {format_bytes(self.reused_bytes)} reused"
         for note in self.notes:
@@ -112,8 +121,7 @@ class SaveReport(NamedTuple):
             text += f"\n  {loss.kind}: {printable(loss.key_path)}: {printable(loss.what)}"
         compares = any(stage.stage == "compare" for stage in self.stages)
         for stage in self.stages:
-            text += f"\n  {stage.stage:13} {stage.seconds:8.3f} s"
-            text += f"  {stage.gb_per_s:5.1f} GB/s" if stage.bytes else ""
+            text += _line(stage, 13)
             text += READ_TO_COMPARE if stage.stage == "read" and compares else BESIDE.get(stage.stage, "")
         return text
 
@@ -149,10 +157,11 @@ class LoadReport(NamedTuple):
 
     def __str__(self) -> str:
         received = f", received {format_bytes(self.received_bytes)}" if self.received_bytes else ""
-        text = f"{printable(self.path)}: read {format_bytes(self.read_bytes)}{received}, in {self.seconds:.3f} s"
+        text = (
+            f"{printable(self.path)}: read {format_bytes(self.read_bytes)}{received}, in {format_seconds(self.seconds)}"
+        )
         for stage in self.stages:
-            text += f"\n  {stage.stage:16} {stage.seconds:8.3f} s"
-            text += f"  {stage.gb_per_s:5.1f} GB/s" if stage.bytes else ""
+            text += _line(stage, 16)
         return text
 
 

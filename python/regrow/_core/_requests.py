@@ -110,11 +110,12 @@ class ConvertRequest:
 
     step: int | None
     item: str | None
-    strict: bool
-    bare: bool
+    lost_is_error: bool
+    arrays_only: bool
     only: Sequence[str]
     rename: Renames
     transpose: Moves
     reshape: Moves
+    nest: str | None
     lossy: bool
     salvage: bool

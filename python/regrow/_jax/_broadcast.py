@@ -117,7 +117,7 @@ def failures() -> Iterator[None]:
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        help = "look at the logs of the other processes: one of them may have ended"
+        help = "read the logs of the other processes: one of them may have ended"
         raise failure(IoError, f"a broadcast has failed: {error}", help=help) from error
 
 

@@ -75,7 +75,7 @@ def shardings_by_leaf(shardings: Any, paths: list[str]) -> dict[int, Any]:
     globs = ["**" if path == "." else path for path in _native.paths(flat.structure)]
     for glob, leaf in zip(globs, flat.leaves, strict=True):
         if not has(leaf, "device_set"):
-            raise InvalidArgumentError(f"shardings has {leaf!r} at {glob}: that is no jax.sharding.Sharding")
+            raise InvalidArgumentError(f"shardings has {leaf!r} at {glob}: that is not a jax.sharding.Sharding")
     exact = dict(zip(globs, flat.leaves, strict=True))
     idle = [glob for glob in _native.idle_patterns(globs, paths) if glob not in paths and glob != "**"]
     if idle:
@@ -252,7 +252,7 @@ class JaxArrays:
                 help = "set jax_enable_x64, or pass cast=..."
                 raise failure(
                     UnsupportedError,
-                    f"JAX would turn {DTYPES[target.dtype].name} into {narrowed[target.dtype].name}",
+                    f"JAX would change {DTYPES[target.dtype].name} into {narrowed[target.dtype].name}",
                     leaf=path,
                     help=help,
                 )

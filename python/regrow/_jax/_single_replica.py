@@ -80,7 +80,7 @@ def chosen(single_replica: Any) -> SingleReplica | None:
     if not isinstance(axis, str) and _arguments.count("axis", axis) is None:
         raise _arguments.wrong("axis", axis, "the name of an axis of the mesh, or its number")
     if _arguments.count("replica", replica) is None:
-        raise _arguments.wrong("replica", replica, "a number from 0 on")
+        raise _arguments.wrong("replica", replica, "a number of at least 0")
     if _arguments.count("memory_limit_bytes", limit) == 0:
         raise _arguments.wrong("memory_limit_bytes", limit, "a number of bytes, or None")
     return single_replica
@@ -157,7 +157,7 @@ class Replicas:
         others = [] if digests is None else [rank for rank, each in enumerate(digests) if each != digests[0]]
         if digests is not None and others:
             ranks = f"{'rank' if len(others) == 1 else 'ranks'} {', '.join(map(str, others))}"
-            what = f"{ranks} would receive other arrays than rank 0 has asked for"
+            what = f"{ranks} would receive other arrays than rank 0 requested"
             steps = [each.partition(b" ")[0].decode() for each in digests]
             if len(set(steps)) > 1:
                 what = f"{ranks} found another step than rank 0: by rank {', '.join(steps)}"
@@ -247,14 +247,14 @@ class Replicas:
 def _check_processes(jax: Any, size: int) -> None:
     count = 1 if jax is None else jax.process_count()
     if count == 1:
-        help = "leave out `single_replica`: one process reads each byte once, however many of its devices hold it"
+        help = "leave out `single_replica`: one process reads each byte once for all of its devices"
         raise failure(
             InvalidArgumentError,
             "single_replica is for jobs of several processes of JAX, and this is one process",
             help=help,
         )
     if count != size:
-        help = "leave `job` out, or give a job of the same processes"
+        help = "leave out `job`, or pass a job of the same processes"
         raise failure(
             InvalidArgumentError,
             "single_replica needs a job of all processes of JAX",
@@ -303,14 +303,14 @@ def _broadcast(wanted: SingleReplica, mesh: Any) -> Broadcast:
     name, count = mesh.axis_names[axis], mesh.devices.shape[axis]
     if wanted.replica >= count:
         raise InvalidArgumentError(
-            f"there is no replica {wanted.replica} to read for the others\n"
+            f"replica {wanted.replica} does not exist\n"
             f"  expected below {count}, the length of the axis {name!r} of the mesh, found {wanted.replica}"
         )
     if count == 1:
         help = "leave out `single_replica`, or name another axis"
         raise failure(
             InvalidArgumentError,
-            f"there is one replica along the axis {name!r} of the mesh: no other replica receives",
+            f"the axis {name!r} of the mesh has only one replica",
             f"mesh {_axes(mesh)}",
             help=help,
         )
@@ -335,11 +335,11 @@ def _nothing_in_common(wanted: SingleReplica, reasons: Mapping[str, Sequence[str
         f"\n    {counted(len(paths), 'leaf', 'leaves')} {reason}, such as {paths[0]}"
         for reason, paths in reasons.items()
     ]
-    lines = lines or ["\n    there is no jax.Array: give `like` with some, or `shardings`"]
+    lines = lines or ["\n    the load has no jax.Array: pass `like` with some, or `shardings`"]
     help = "name the axis of the mesh along which the arrays are replicated, or leave out `single_replica`"
     return failure(
         InvalidArgumentError,
-        f"no leaf is the same in all replicas along the axis {wanted.axis!r}{''.join(lines)}",
+        f"no leaf is replicated along the axis {wanted.axis!r}{''.join(lines)}",
         help=help,
     )
 

@@ -88,7 +88,7 @@ class Folder:
         ranks = {name: count(name, number) for name, number in {"rank": rank, "size": size}.items()}
         for name, number in ranks.items():
             if number is None:
-                raise wrong(name, number, "a number from 0 on")
+                raise wrong(name, number, "a number of at least 0")
         self._native = _native.Coordinator.folder(place("path", path), rank, size)
 
     @property

@@ -135,7 +135,7 @@ def find() -> JaxCoordinator | None:
     # Each process would take itself for the only one, and all would write to the same place.
     is_initialized = getattr(getattr(jax, "distributed", None), "is_initialized", None)
     if is_initialized is not None and is_initialized():
-        raise _changed("it does not give its client")
+        raise _changed("it has no client")
     if _has_devices() and jax.process_count() > 1:
         help = "call jax.distributed.initialize(), or give regrow.jobs.Folder(path, rank=, size=)"
         raise failure(
@@ -156,7 +156,7 @@ def _has_devices() -> bool:
 
 def _changed(what: str) -> UnsupportedError:
     help = "give regrow.jobs.Folder(path, rank=, size=) as the coordinator, and report this version of JAX"
-    return failure(UnsupportedError, f"JAX {_version()} has changed its coordination service: {what}", help=help)
+    return failure(UnsupportedError, f"the coordination service of JAX {_version()} is not known: {what}", help=help)
 
 
 def _is_recoverable() -> bool:

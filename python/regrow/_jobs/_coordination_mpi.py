@@ -90,7 +90,7 @@ class MpiCoordinator:
         with self._lock:
             tag = next(self._tags)
         sent = self._communicator.isend((tag, what, key, value), dest=0, tag=QUESTION)
-        _until(sent.Test, "rank 0 does not take questions")
+        _until(sent.Test, "rank 0 does not accept requests")
         found: Any = None
 
         def arrives() -> bool:

@@ -41,7 +41,7 @@ class Flag:
         if threading.current_thread() is not threading.main_thread():
             raise failure(
                 InvalidArgumentError,
-                "`preemption_timeout` needs the main thread: Python handles signals only there",
+                "`preemption_timeout` needs the main thread, where Python handles signals",
                 help="make the manager in the main thread",
             )
         self._before = signal.signal(signal.SIGTERM, self._on_signal)

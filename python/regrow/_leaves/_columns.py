@@ -7,6 +7,7 @@ and asks this module for the others. It gives arrays that are read-only views, a
 
 from __future__ import annotations
 
+import enum
 import json
 import re
 import sys
@@ -20,6 +21,7 @@ from .. import _native
 from .._core._dtypes import DTYPE_NUMBERS as DTYPE_NUMBERS
 from .._core._dtypes import DTYPES as DTYPES
 from .._core._duck import has
+from .._core._enums import is_plain_member, plain
 from .._errors import CorruptError, InvalidArgumentError, LeafTypeError, RegrowError, UnsupportedError, failure
 from .._torch import _tensors
 from .._tree._flatten import Flat, path_text
@@ -179,6 +181,8 @@ def _from_other(leaf: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[
         return PRNG_KEY, np.asarray(leaf.data)
     if isinstance(leaf, ShardedArray):
         return NUMPY_ARRAY, (leaf.dtype.name, leaf.shape, leaf.chunk_shape, False, leaf.shards)
+    if is_plain_member(leaf):
+        return _KINDS[type(plain(leaf))], plain(leaf)
     if isinstance(leaf, UnknownLeaf):
         _refuse(flat, at, "is a leaf of a type that regrow does not decode", "leave it out")
     if _is_jax_literal(leaf):
@@ -193,9 +197,13 @@ def _from_other(leaf: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[
             "leave functions out of the tree: equinox.filter(tree, equinox.is_array) or equinox.partition; "
             "load(path, like=tree) then takes them from `like`"
         )
+    elif isinstance(leaf, enum.Enum):
+        help = "save its value: member.value"
+    elif plain(leaf) is not leaf:
+        help = f"convert it to an exact {type(plain(leaf)).__name__}"
     else:
         help = "leaves are arrays, numbers, str and bytes; register other classes with jax.tree_util as nodes"
-    return _refuse(flat, at, f"is of type {name}, which no checkpoint can hold", help)
+    return _refuse(flat, at, f"is of type {name}, which regrow cannot store", help)
 
 
 def _from_torch(leaf: Any, flat: Flat, at: int, tensors: _tensors.Teller) -> _tensors.Told:
@@ -300,7 +308,7 @@ def _from_jax(leaf: Any, flat: Flat, at: int, notes: dict[int, str], replica_par
         _refuse(flat, at, "is a tracer: it has no value yet", "save outside of jax.jit and other transformations")
     if leaf.is_deleted():
         place = path_text(flat.structure, at)
-        help = "it was donated to a computation: save before donating it, or save the result"
+        help = "the array was donated: save it before that, or save the result"
         raise failure(InvalidArgumentError, "the JAX array was deleted", leaf=place, help=help)
     if is_prng_key(leaf):
         kind = PRNG_KEY
@@ -438,7 +446,7 @@ def other_dtype(text: str) -> np.dtype[Any]:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, RegrowError) as error:
         raise CorruptError(f"the dtype {text!r} cannot be read: {error}") from None
     if dtype.hasobject:
-        raise CorruptError(f"the dtype {text!r} holds Python objects")
+        raise CorruptError(f"the dtype {text!r} has Python objects")
     return dtype
 
 
@@ -450,7 +458,7 @@ def dtype_of_descr(descr: Any) -> np.dtype[Any]:
     """The dtype of the value of `descr` in an npy header.
 
     Raises:
-        ValueError, TypeError: if NumPy has none, or it is no type string nor such strings in lists
+        ValueError, TypeError: if NumPy has none, or it is not a type string nor such strings in lists
             and tuples.
     """
     pending = [descr]
@@ -459,7 +467,7 @@ def dtype_of_descr(descr: Any) -> np.dtype[Any]:
         if isinstance(part, str):
             is_type = _TYPE_STRING.fullmatch(part) or isinstance(getattr(ml_dtypes, part, None), type)
             if not (is_type or part in np.sctypeDict):
-                raise ValueError(f"{part!r} is no type string")
+                raise ValueError(f"{part!r} is not a type string")
         elif isinstance(part, (list, tuple)):
             # Of a field: name, type, perhaps a shape. The type of an array is a pair with a shape.
             types = (
@@ -471,7 +479,7 @@ def dtype_of_descr(descr: Any) -> np.dtype[Any]:
             )
             pending.extend(types)
         else:
-            raise TypeError(f"{part!r} is no type")
+            raise TypeError(f"{part!r} is not a type")
     return np.lib.format.descr_to_dtype(descr)
 
 

@@ -172,7 +172,7 @@ def _orders(placed: Placed) -> tuple[_Order, ...]:
             waiting[cut.axis].append((axis, size, cut.behind))
             continue
         if are_done[cut.axis]:
-            raise Unknown(f"axis {cut.axis} is cut again behind a strided cut")
+            raise Unknown(f"axis {cut.axis} is sharded again after a strided placement")
         found[cut.axis].append((axis, size))
         parts = size
         while waiting[cut.axis]:
@@ -183,7 +183,7 @@ def _orders(placed: Placed) -> tuple[_Order, ...]:
             parts *= before_size
             are_done[cut.axis] = True
     if any(len(each) > 1 for each in waiting):
-        raise Unknown("two strided cuts of one axis, and none that they come after")
+        raise Unknown("two strided placements of one axis without a plain one")
     return tuple(_Order(tuple(each), rest[0] if rest else None) for each, rest in zip(found, waiting, strict=True))
 
 

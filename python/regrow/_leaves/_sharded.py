@@ -50,9 +50,7 @@ class ShardedArray:
         self.shape = tuple(int(length) for length in shape)
         self.shards = [(_first(starts), np.asarray(array)) for starts, array in shards]
         if not self.shards and (chunk_shape is None or dtype is None):
-            raise InvalidArgumentError(
-                "a process without a shard has to say how the others cut the array: give chunk_shape and dtype"
-            )
+            raise InvalidArgumentError("a process without a shard must pass chunk_shape and dtype")
         self.chunk_shape = tuple(self.shards[0][1].shape if chunk_shape is None else map(int, chunk_shape))
         self.dtype = np.dtype(self.shards[0][1].dtype if dtype is None else dtype)
 

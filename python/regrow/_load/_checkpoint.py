@@ -23,6 +23,7 @@ from .._core._report import Finding, Stages, messages_of
 from .._errors import InvalidArgumentError, LeafNotFoundError, LeafTypeError, NotFoundError, failure
 from .._jobs._together import Together, posts_errors
 from .._leaves._columns import DTYPES, PLACEHOLDER, STR, UNKNOWN, LoadedLeaves, as_array, from_native
+from .._save._item_kinds import Files
 from .._text import counted, printable, shortened
 from .._tree._flatten import unflatten
 from . import _load
@@ -243,6 +244,8 @@ class Checkpoint(Mapping[str, Leaf]):
 
     def __init__(self, native: _native.Checkpoint) -> None:
         self._native = native
+        self._item_kinds = dict(native.items)
+        """The items that an index can name; none of a part of a checkpoint."""
 
     @functools.cached_property
     def _by_path(self) -> dict[str, int]:
@@ -252,14 +255,14 @@ class Checkpoint(Mapping[str, Leaf]):
 
     def __getitem__(self, path: str) -> Any:
         """The leaf of a key path (``params/dense/kernel``) or of a stored name; the subtree of a
-        shorter key path.
+        shorter key path, or the item of a name.
 
         A subtree is a `Checkpoint` too, whose key paths begin there:
-        ``checkpoint["params"].load(like=params)``.
+        ``checkpoint["params"].load(like=params)``. An item of files is read as `Files`.
 
         Raises:
-            LeafNotFoundError: if there is neither, or the key path is that of several leaves; their
-                keys are named.
+            LeafNotFoundError: if the checkpoint has none of them, or several leaves have the key
+                path; the error names their keys.
         """
         if not isinstance(path, str):
             raise TypeError(f"a checkpoint is indexed by key path, a str, not by {type(path).__name__}")
@@ -270,9 +273,35 @@ class Checkpoint(Mapping[str, Leaf]):
         except (InvalidArgumentError, NotFoundError) as error:
             absent = error
         try:
-            return Checkpoint(self._native.at(path))
+            return part_of(self._native.at(path))
         except (InvalidArgumentError, NotFoundError):
-            raise LeafNotFoundError(absent.message, file=absent.file, leaf=path, help=absent.help) from None
+            found = self._item(*path.split("/", 1))
+            if found is not None:
+                return found
+            items = f"; the items are: {', '.join(self._item_kinds)}" if self._item_kinds else ""
+            raise LeafNotFoundError(
+                absent.message + items, file=absent.file, leaf=path, help=f"{absent.help or ''}{items}"
+            ) from None
+
+    def _item(self, name: str, path: str | None = None) -> Any:
+        """The item of a name, or the part of it at a path, where key paths do not begin with its
+        name; `None` if it has no such item.
+        """
+        trees = [each for each, kind in self._item_kinds.items() if not kind.startswith(("files: ", "metrics"))]
+        if name in self._item_kinds and _load.holds_files(self._native, name):
+            if path is None:
+                return Files(dict(self._native.item_files(name)))
+            raise failure(
+                LeafNotFoundError,
+                f"the item {name!r} is files, not a pytree",
+                leaf=f"{name}/{path}",
+                help=f"read all of its files with checkpoint[{name!r}]",
+            )
+        # The key paths of the only tree have no name in front.
+        if trees != [name]:
+            return None
+        whole = part_of(self._native)
+        return whole if path is None else whole[path]
 
     @property
     def _is_indexed(self) -> bool:
@@ -503,3 +532,10 @@ class VerifyReport(NamedTuple):
 
 def _from_json(text: str | None) -> Any:
     return None if text is None else json.loads(text)
+
+
+def part_of(native: _native.Checkpoint) -> Checkpoint:
+    """A checkpoint that is a part of another one: it has no items."""
+    part = Checkpoint(native)
+    part._item_kinds = {}
+    return part

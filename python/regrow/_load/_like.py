@@ -17,6 +17,7 @@ import numpy as np
 
 from .. import _native
 from .._core._duck import has, own_attribute
+from .._core._enums import is_plain_member, plain
 from .._errors import MismatchError, NotFoundError, UnsupportedError, failure
 from .._jax._shardings import Target, impl_of, sharding_of, weak_number
 from .._leaves._columns import (
@@ -124,9 +125,9 @@ class Template:
             lines = [f"\n    kind      {paths[at]}: template {type(self.flat.leaves[at]).__name__}" for at in found]
             places = counted(len(found), "place", "places")
             raise MismatchError(
-                f"the template has leaves of types that no checkpoint can hold, in {places}{''.join(lines)}",
+                f"the template has leaves of types that regrow cannot store, in {places}{''.join(lines)}",
                 leaf=paths[found[0]],
-                help="put the stored type there, or `...` to skip the leaf",
+                help="use the stored type, or `...` to skip the leaf",
             )
 
     def is_wanted(self, at: int) -> bool:
@@ -261,6 +262,8 @@ class Template:
         return self.flat.with_leaves(values)
 
     def _wanted(self, leaf: Any, at: int) -> Wanted | None:
+        if is_plain_member(leaf):
+            return self._wanted_member(leaf, at)
         cls = type(leaf)
         if cls is np.ndarray:
             return self._wanted_array(leaf.dtype, leaf.shape, at)
@@ -291,6 +294,21 @@ class Template:
                 return want._replace(make=lambda value, at: want.make(value, at)[()])
             return want
         return None
+
+    def _wanted_member(self, leaf: Any, at: int) -> Wanted | None:
+        """What a member of an enum wants: the number or text of a member."""
+        want = self._wanted(plain(leaf), at)
+        if want is None:
+            return None
+
+        def make(value: Any, at: int) -> Any:
+            stored = want.make(value, at)
+            try:
+                return type(leaf)(stored)
+            except ValueError:
+                raise Differs(f"template {type(leaf).__name__}, stored {stored!r}") from None
+
+        return want._replace(make=make)
 
     def _wanted_jax(self, leaf: Any, at: int) -> Wanted:
         """The request of a `jax.Array` or `jax.ShapeDtypeStruct`; for typed keys, of their data."""
@@ -339,8 +357,8 @@ class Template:
         number = DTYPE_NUMBERS.get(_in_order(dtype))
         if number is None:
             path = path_text(self.flat.structure, at)
-            help = "put an array of numbers there, or `...` to skip the leaf"
-            what = f"the template has the dtype {dtype}, which no checkpoint can hold"
+            help = "use an array of numbers, or `...` to skip the leaf"
+            what = f"the template has the dtype {dtype}, which regrow cannot store"
             raise failure(UnsupportedError, what, leaf=path, help=help)
         return number
 
@@ -380,7 +398,7 @@ def _plain(loaded: LoadedLeaves, at: int) -> Any:
         return loaded.values[at]
     if loaded.values[at] is None:
         if kind == PLACEHOLDER:
-            raise Differs("the checkpoint has a placeholder, or another leaf of the template took this one")
+            raise Differs("the checkpoint has a placeholder, or this leaf was used for another one")
         raise Differs(f"the checkpoint has a leaf of the unknown type {loaded.notes.get(at)!r}")
     if kind in (NUMPY_OTHER, NUMPY_OTHER_SCALAR):
         # A scalar, too, is an array without axes here: what the template holds decides what becomes

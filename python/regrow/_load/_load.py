@@ -108,7 +108,7 @@ class Loading:
                 if holds_files(opened, item):
                     raise failure(
                         UnsupportedError,
-                        f"the item {item!r} holds files, and no pytree",
+                        f"the item {item!r} is files, not a pytree",
                         help=f"call regrow.load(path, at={item!r})",
                     )
                 opened, at = attempt.watch(_native.open(place, opening._replace(item=item))), rest
@@ -317,7 +317,7 @@ def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes, in_place: 
         lacking = {path: at for at, path in enumerate(wanted) if path not in there}
         if lacking and len(lacking) == len(wanted):
             raise MismatchError(
-                "the checkpoint has no leaf of the template, so a load would give the template back as it is"
+                "the checkpoint has no leaf of the template, so the load would return the template unchanged"
             )
         _refuse_descriptions({path: template.flat.leaves[at] for path, at in lacking.items()})
         template.leave_out_paths(frozenset(lacking))
@@ -367,7 +367,7 @@ def _refuse_descriptions(kept: Mapping[str, Any]) -> None:
             MismatchError,
             f"the checkpoint lacks {', '.join(described[:10])}, and the template only describes them",
             first_leaf=described[0],
-            help='put arrays there: missing="keep" keeps them',
+            help='use arrays in the template: missing="keep" keeps them',
         )
 
 
@@ -552,7 +552,7 @@ def _load_out(native: _native.Checkpoint, wishes: Wishes) -> Any:
     for at, leaf in enumerate(flat.leaves):
         if not isinstance(leaf, np.ndarray) or not leaf.flags.writeable:
             path = _native.paths(flat.structure)[at]
-            raise InvalidArgumentError(f"`out` must hold writable NumPy arrays only\n  leaf {path}", leaf=path)
+            raise InvalidArgumentError(f"`out` must have only writable NumPy arrays\n  leaf {path}", leaf=path)
     template = Template(out, wishes.only)
     # The engine fills plain numbers. Other dtypes, swapped bytes and gaps are for NumPy, by the
     # copy below.
@@ -588,7 +588,7 @@ def _load_tensors(native: _native.Checkpoint, wishes: Wishes, flat: Flat) -> Any
         if not (is_array or is_tensor(leaf) or isinstance(leaf, (bool, int, float, complex, str, bytes))):
             path = _native.paths(flat.structure)[at]
             raise InvalidArgumentError(
-                f"`out` must hold tensors, writable NumPy arrays, numbers and text only\n  leaf {path}",
+                f"`out` must have only tensors, writable NumPy arrays, numbers and text\n  leaf {path}",
                 leaf=path,
             )
     loaded = flatten(_load_like(native, wishes.out, wishes, in_place=True)).leaves

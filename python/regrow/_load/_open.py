@@ -22,7 +22,7 @@ from .._operations._executors import Executor
 from .._save._item_kinds import Files
 from .._tree import _nest
 from . import _load, _salvage
-from ._checkpoint import Checkpoint, Overview, VerifyReport
+from ._checkpoint import Checkpoint, Overview, VerifyReport, part_of
 from ._load import Extra, Loading, Missing, holds_files
 from ._opening import Opening, opening_of
 
@@ -261,7 +261,7 @@ def open(
     asked.check()
     opened = asked.view(_native.open(place_of, opening), place_of, opening, _native.Attempt())
     _warn(path, opened.warnings)
-    return Checkpoint(opened)
+    return Checkpoint(opened) if at is None else part_of(opened)
 
 
 def open_by_names(path: StrPath) -> Checkpoint:

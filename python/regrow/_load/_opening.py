@@ -22,8 +22,8 @@ class Opening(NamedTuple):
 
     step: int | None = None
     item: str | None = None
-    strict: bool = False
-    bare: bool = False
+    lost_is_error: bool = False
+    arrays_only: bool = False
     mmap: bool = False
     ignore_seal: bool = False
     trusted_keys: tuple[str, ...] = ()

@@ -205,10 +205,10 @@ def check_axes(path: str, saved: tuple[int, ...], wanted: tuple[int, ...]) -> No
     """Refuses a shape with more or fewer axes than the saved one."""
     if len(saved) == len(wanted):
         return
-    help = "padding and truncating keep the number of axes: reshape it afterwards, or convert the checkpoint"
+    help = "reshape the array afterwards, or convert the checkpoint: padding and truncating keep the number of axes"
     raise failure(
         MismatchError,
-        "an array with another number of axes is wanted than was saved",
+        "the wanted array and the saved one differ in their number of axes",
         f"expected {list(wanted)}, found {list(saved)}",
         leaf=path,
         help=help,
@@ -228,7 +228,7 @@ def slices_box(path: str, given: Any, saved: tuple[int, ...], *, pad: bool) -> B
         entry = entries[axis] if axis < len(entries) else slice(None)
         if not isinstance(entry, slice) or entry.step not in (None, 1):
             raise MismatchError(
-                f"a region is made of slices without steps, one an axis, not of {entry!r}\n  leaf {path}", leaf=path
+                f"a region is one slice per axis, without steps, not {entry!r}\n  leaf {path}", leaf=path
             )
         start = 0 if entry.start is None else entry.start + dim * (entry.start < 0)
         stop = dim if entry.stop is None else entry.stop + dim * (entry.stop < 0)
@@ -242,8 +242,8 @@ def slices_box(path: str, given: Any, saved: tuple[int, ...], *, pad: bool) -> B
         )
         raise failure(
             MismatchError,
-            f"the region {list(entries)} leaves the array",
-            f"expected a region of {list(saved)}, found one that reaches to {ends}",
+            f"the region {list(entries)} is outside the array",
+            f"expected a region of {list(saved)}, found one that ends at {ends}",
             leaf=path,
             help=help,
         )

@@ -46,7 +46,7 @@ class SalvageReport(NamedTuple):
         return not (self.lost or self.damage)
 
     def __str__(self) -> str:
-        and_more = "; the pytree is lost too: the arrays are loaded by their names" if self.is_bare else ""
+        and_more = "; the pytree is lost too: the arrays load by their names" if self.is_bare else ""
         lines = [f"{self.path}: {counted(len(self.lost), 'leaf is lost', 'leaves are lost')}{and_more}"]
         found = [*self.lost, *self.damage]
         lines += [finding.message for finding in found[:_SHOWN]]

@@ -26,7 +26,7 @@ def everything(state: Any, items: Mapping[str, Any] | None) -> dict[str, Any]:
             raise InvalidArgumentError(f"the state is the item {ITEM!r}: pass it as `state`, or in `items`, not both")
         everything = {ITEM: state, **everything}
     if not everything:
-        raise InvalidArgumentError("there is nothing to save: pass a state, or `items`")
+        raise InvalidArgumentError("no state to save: pass a state, or `items`")
     return everything
 
 
@@ -35,7 +35,7 @@ def metrics(metrics: Any) -> dict[str, Any] | None:
     if metrics is None:
         return None
     if not isinstance(metrics, Mapping):
-        raise _arguments.wrong("metrics", metrics, "a dict of numbers by name, or of such dicts")
+        raise _arguments.wrong("metrics", metrics, "a dict of numbers by name; it can be nested")
 
     def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -45,7 +45,7 @@ def metrics(metrics: Any) -> dict[str, Any] | None:
         try:
             return value.item()
         except (AttributeError, TypeError, ValueError):
-            raise _arguments.wrong("metrics", metrics, "a dict of numbers by name, or of such dicts") from None
+            raise _arguments.wrong("metrics", metrics, "a dict of numbers by name; it can be nested") from None
 
     return {str(name): plain(value) for name, value in metrics.items()}
 
@@ -56,7 +56,7 @@ def metadata(metadata: Any, record: str) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise _arguments.wrong("metadata", metadata, "a dict that JSON can hold")
     if RECORD in given:
-        help = "give your own member another name"
+        help = "rename your member"
         raise failure(InvalidArgumentError, f"the manager writes {RECORD!r} into the metadata", help=help)
     return {**given, RECORD: json.loads(record)}
 

@@ -74,7 +74,7 @@ class Reading:
         """
         if self._metric is None:
             help = 'make the manager with keep=regrow.Keep(by="eval/loss:min")'
-            raise failure(InvalidArgumentError, "there is no best step: the manager has no metric", help=help)
+            raise failure(InvalidArgumentError, "the manager has no metric, so no step is the best", help=help)
         return self._run.best(self._metric.name, self._metric.is_max)
 
     def list(self) -> list[Step]:

@@ -63,4 +63,4 @@ def _chosen(kinds: Mapping[str, str], at: str | None, number: int) -> str | None
     if len(trees) == 1:
         return trees[0] if at is None else f"{trees[0]}/{at}"
     help = f"pass at= for one of them, or items= for several: {', '.join(kinds)}"
-    raise failure(InvalidArgumentError, f"step {number} has several items, and none is called {ITEM!r}", help=help)
+    raise failure(InvalidArgumentError, f"step {number} has several items, but none is called {ITEM!r}", help=help)

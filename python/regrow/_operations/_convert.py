@@ -18,6 +18,7 @@ from .._core._requests import ConvertRequest
 from .._errors import InvalidArgumentError
 from .._save._writing import Writing
 from .._text import counted, printable
+from .._tree import _nest
 from ..layouts import Layout
 from . import _executors, _shares
 from ._executors import Executor
@@ -314,12 +315,13 @@ def convert(
     how = ConvertRequest(
         step=_arguments.count("step", step),
         item=_arguments.text("item", item),
-        strict=_arguments.choice("lost_files", rare.lost_files, ("warn", "error")) == "error",
-        bare=_arguments.flag("arrays_only", rare.arrays_only),
+        lost_is_error=_arguments.choice("lost_files", rare.lost_files, ("warn", "error")) == "error",
+        arrays_only=_arguments.flag("arrays_only", rare.arrays_only),
         only=_arguments.patterns(only),
         rename=renames_of(rename),
         transpose=numbers_of("transpose", transpose, minimum=0),
         reshape=numbers_of("reshape", reshape, minimum=-1),
+        nest=_nest.checked(rare.nest),
         lossy=_arguments.flag("lossy", lossy),
         salvage=_arguments.flag("salvage", rare.salvage),
     )

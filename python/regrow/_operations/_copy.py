@@ -9,7 +9,7 @@ from .. import _native
 from .._core import _arguments
 from .._core._keywords import keywords
 from .._core._location import StrPath, places
-from .._core._progress import Progress, Watch, format_bytes
+from .._core._progress import Progress, Watch, format_bytes, format_seconds, format_speed
 from .._core._readable import readable
 from .._text import counted, printable
 
@@ -36,11 +36,11 @@ class CopyReport(NamedTuple):
 
     def __str__(self) -> str:
         files = counted(self.file_count, "file", "files")
-        text = (
-            f"{printable(self.path)}: {files}, {format_bytes(self.bytes)} in {self.seconds:.3f} s"
-            f" ({self.gb_per_s:.2f} GB/s)"
-        )
-        return f"{text}; {format_bytes(self.reused_bytes)} were there already" if self.reused_bytes else text
+        text = f"{printable(self.path)}: {files}, {format_bytes(self.bytes)} in {format_seconds(self.seconds)}"
+        speed = format_speed(self.bytes, self.gb_per_s)
+        if speed:
+            text += f" ({speed})"
+        return f"{text}; {format_bytes(self.reused_bytes)} already copied" if self.reused_bytes else text
 
 
 @keywords

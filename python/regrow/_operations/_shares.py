@@ -162,7 +162,7 @@ def _opened(at: Portable, opening: Opening) -> _native.Checkpoint:
     try:
         return _native.open(arrived(at), opening)
     except (CorruptError, UnsupportedError):
-        for other in (opening._replace(ignore_seal=True), opening._replace(bare=True)):
+        for other in (opening._replace(ignore_seal=True), opening._replace(arrays_only=True)):
             with suppress(RegrowError):
                 return _native.open(arrived(at), other)
         raise
@@ -251,7 +251,7 @@ def _lost(what: str, at: int, count: int, lost: Exception) -> IoError:
     return failure(
         IoError,
         f"share {at + 1} of {count} of {what} was lost {times}, the last time with {type(lost).__name__}: {lost}",
-        help="look into the logs of the workers: a process that is killed often wants more memory than there is",
+        help="read the logs of the workers: killed processes often lack memory",
     )
 
 

@@ -60,7 +60,7 @@ class Files:
     def __getitem__(self, name: str) -> bytes:
         """The contents of a file, of those that were given or loaded by name."""
         if not isinstance(self.source, Mapping):
-            raise TypeError("these files are not given by name")
+            raise TypeError("these files have no names")
         return as_bytes(self.source[name])
 
     def __repr__(self) -> str:

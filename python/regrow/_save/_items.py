@@ -223,7 +223,7 @@ class ItemsSave:
         for name in own:
             if name in _OF_THE_WHOLE:
                 raise InvalidArgumentError(
-                    f"the option {name} holds for all items: pass it to the call, not in item_options"
+                    f"the option {name} applies to all items: pass it to the call, not in item_options"
                 )
             if name not in _OF_AN_ITEM:
                 takes = ", ".join(sorted(_OF_AN_ITEM))
@@ -498,7 +498,7 @@ def load_items_as(
     lacking = [name for name in likes if name not in kinds]
     if lacking:
         there = ", ".join(kinds)
-        raise failure(NotFoundError, f"there is no item {lacking[0]!r} in {shown(at)}", help=f"the items are: {there}")
+        raise failure(NotFoundError, f"{shown(at)} has no item {lacking[0]!r}", help=f"the items are: {there}")
     loaded: dict[str, Any] = {}
     for name, like in likes.items():
         if holds_files(opened, name):
@@ -534,7 +534,7 @@ def _checked(items: Any, item_options: Any) -> dict[str, Mapping[str, Any]]:
     trees = [name for name, item in items.items() if not isinstance(item, (Json, Files))]
     idle = [name for name in own if name not in trees]
     if idle:
-        raise InvalidArgumentError(f"item_options[{idle[0]!r}] names no tree among the items: {', '.join(trees)}")
+        raise InvalidArgumentError(f"item_options[{idle[0]!r}] does not name a tree of the items: {', '.join(trees)}")
     return {name: own.get(name, {}) for name in trees}
 
 

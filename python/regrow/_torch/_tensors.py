@@ -93,10 +93,10 @@ def check(tensor: Any, *, has_data: bool = True) -> None:
     torch = sys.modules["torch"]
     name = f"{type(tensor).__module__}.{type(tensor).__qualname__}"
     if not is_dtensor(tensor) and type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        raise Refused(f"is of type {name}, a tensor that is made of others")
+        raise Refused(f"is of type {name}, a tensor made of other tensors")
     if tensor.layout != torch.strided or tensor.is_quantized:
         kind = "quantized" if tensor.is_quantized else str(tensor.layout)
-        raise Refused(f"is a {kind} tensor, which no checkpoint can hold")
+        raise Refused(f"is a {kind} tensor, which regrow cannot store")
     if has_data and tensor.device.type == "meta":
         raise Refused("is a tensor on the device meta: it has no data", "give it data: model.to_empty(device=...)")
     dtype_number(tensor)
@@ -115,7 +115,7 @@ def empty(shape: tuple[int, ...], dtype: Any, device: Any) -> Any:
         dims = "x".join(map(str, shape))
         raise failure(
             LimitError,
-            f"there is no memory on the device {device} for a tensor of {dims} elements of {dtype}",
+            f"the device {device} has not enough memory for a tensor of {dims} elements of {dtype}",
             help="pass `only` to load fewer leaves, or load on another device",
         ) from error
 
@@ -170,7 +170,7 @@ def local_of(tensor: Any, *, has_data: bool = True) -> Local:
         raise Refused(
             f"is a DTensor of shape {list(tensor.shape)} with {_shown(tensor)}, whose part at {list(coordinate)} "
             f"of the mesh has the shape {list(part.shape)}, not {list(expected)}",
-            "parts are cut as torch.chunk cuts: make it with distribute_tensor; or save a regrow.jobs.ShardedArray",
+            "make it with distribute_tensor, which cuts like torch.chunk; or save a regrow.jobs.ShardedArray",
         )
     return Local(part, pieces)
 
@@ -191,8 +191,8 @@ def placed_of(tensor: Any) -> Placed:
         if placement.is_partial():
             raise Refused(
                 f"is a DTensor whose values are partial, {placement} along axis {axis} of the mesh: "
-                "no process has them",
-                "make it whole first: tensor.redistribute(placements=...) with Replicate() or Shard() there",
+                "no process has its values",
+                "redistribute it first: tensor.redistribute(placements=...) with Replicate() or Shard()",
             )
         split = getattr(placement, "split_factor", 0)
         if placement.is_replicate():
@@ -200,7 +200,7 @@ def placed_of(tensor: Any) -> Placed:
         elif split or placement.is_shard():
             cuts.append(AxisCut(placement.dim, split))
         else:
-            raise Refused(f"is a DTensor with the placement {placement!r}, which is not known")
+            raise Refused(f"is a DTensor with the placement {placement!r}, which regrow does not know")
     return Placed(tuple(tensor.shape), tuple(tensor.device_mesh.shape), tuple(cuts))
 
 
@@ -210,7 +210,7 @@ def _shown(tensor: Any) -> str:
 
 def _unknown(tensor: Any, error: Unknown) -> Refused:
     return Refused(
-        f"is a DTensor with {_shown(tensor)}, which do not say what this process has: {error}",
+        f"is a DTensor with {_shown(tensor)}, which do not give the part of this process: {error}",
         "redistribute it to Shard() or Replicate() along each axis of the mesh",
     )
 

@@ -308,7 +308,7 @@ def _refuse_key(key: object, trail: list[str | int]) -> NoReturn:
     what = "an integer beyond 64 bits" if type(key) is int else f"of type {type(key).__qualname__}"
     help = "use str or int keys"
     raise failure(
-        LeafTypeError, f"a dict has the key {key!r}, {what}, which no checkpoint can hold", leaf=place, help=help
+        LeafTypeError, f"a dict has the key {key!r}, {what}, which regrow cannot store", leaf=place, help=help
     )
 
 

@@ -126,7 +126,7 @@ class LeafRegistry:
         name = getattr(handler, "type_name", None)
         if not isinstance(name, str) or not name or not isinstance(handler, LeafHandler):
             raise InvalidArgumentError(
-                f"{handler!r} is no leaf handler: it needs a `type_name`, and methods `save` and `restore`"
+                f"{handler!r} is not a leaf handler: it needs a `type_name`, and methods `save` and `restore`"
             )
         if not isinstance(claim, type) and not callable(claim):
             raise InvalidArgumentError(f"{claim!r} is neither a class nor a predicate of a leaf")
@@ -152,7 +152,7 @@ class LeafRegistry:
         found = self._find(what)
         if found is None:
             names = ", ".join(handler.type_name for _, handler in self._entries)
-            raise NotFoundError(f"there is no handler for {what!r}; there are {names}")
+            raise NotFoundError(f"{what!r} has no handler; the handlers are for {names}")
         return found
 
     def has(self, what: Any) -> bool:
@@ -187,7 +187,7 @@ class LeafRegistry:
                 LeafTypeError,
                 f"no handler for the leaf type {type_name!r}",
                 leaf=place,
-                help=f"the registry has {names}; add one, or load without handlers to get the state as it is stored",
+                help=f"the registry has {names}; add one, or load without handlers to get the stored state",
             )
         return handler.restore(state)
 

@@ -18,7 +18,7 @@ SEPARATORS = "/."
 def checked(nest: Any) -> str | None:
     """The separator that an argument names."""
     if nest is not None and (not isinstance(nest, str) or not nest):
-        raise wrong("nest", nest, "what separates the keys in a name, such as '/'")
+        raise wrong("nest", nest, "the separator of the keys in a name, such as '/'")
     return nest
 
 
@@ -39,7 +39,7 @@ def nested(loaded: Any, separator: str) -> Any:
         if keys in dicts or keys in leaves or not leaves.isdisjoint(above):
             raise failure(
                 NameCollisionError,
-                f"the name {name!r} cannot be nested: it or a part of it is an array's",
+                f"the name {name!r} cannot be nested: the same name or a part of it names an array",
                 help="load it without Options(nest=...)",
             )
         leaves.add(keys)

@@ -137,9 +137,7 @@ def tree_serialise_leaves(
     path, line = path_of(path_or_file), _line(hyperparameters)
     is_default = filter_spec is default_serialise_filter_spec
     if trailer and (path is None or not is_default):
-        raise InvalidArgumentError(
-            "only files that have a path, and that the default filter_spec writes, have a trailer"
-        )
+        raise InvalidArgumentError("a trailer needs a file with a path, and the default filter_spec")
     if path is not None and is_default:
         save_file(
             path,
@@ -228,7 +226,9 @@ def _line(hyperparameters: Any) -> bytes:
     try:
         line = json.dumps(hyperparameters).encode() + b"\n"
     except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"the hyperparameters are no JSON: {error}") from None
+        raise InvalidArgumentError(f"the hyperparameters are not JSON: {error}") from None
     if line[:1] not in (b"{", b"["):
-        raise InvalidArgumentError("hyperparameters are a dict or a list: readers know the line by its `{` or `[`")
+        raise InvalidArgumentError(
+            "hyperparameters must be a dict or a list: readers recognize the line by its `{` or `[`"
+        )
     return line

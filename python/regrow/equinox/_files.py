@@ -219,7 +219,7 @@ class _Restore:
             more = f"{counted(count, 'more record', 'more records')}{shown}"
             what.append(more if count else "the beginning of another record")
         if trailing:
-            what.append(counted(trailing, "byte that is no record", "bytes that are no record"))
+            what.append(counted(trailing, "byte after the last record", "bytes after the last record"))
         if not what:
             return
         message = printable(f"{self._path} has {' and '.join(what)} after the leaves of `like`")

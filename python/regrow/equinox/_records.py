@@ -93,13 +93,13 @@ def to_record(leaf: Any, options: Options) -> Record | None:
     elif isinstance(leaf, PrngKey) and options.prng_keys:
         array = leaf.data
     elif jax is not None and isinstance(leaf, jax.ShapeDtypeStruct):
-        raise TypeError(f"{leaf} has a shape and a dtype, but no data that could be saved")
+        raise TypeError(f"{leaf} has a shape and a dtype, but no data")
     elif has(leaf, "__jax_array__"):
-        raise TypeError(f"a {type(leaf).__name__} is no array yet: save what its __jax_array__ gives")
+        raise TypeError(f"a {type(leaf).__name__} is not an array yet: save the result of its __jax_array__()")
     else:
         return None
     if array.dtype.hasobject or not type(array.dtype)._legacy:
-        raise TypeError(f"an array of dtype {array.dtype} could only be pickled, and nothing here pickles")
+        raise TypeError(f"an array of dtype {array.dtype} needs pickle, which regrow never uses")
     header = Header(_descr(array.dtype, is_numpy, options), _is_fortran(array), array.shape)
     return Record(header, _raw(array.T if header.fortran_order else array))
 
@@ -109,7 +109,7 @@ def _of_number(leaf: Any, options: Options) -> np.ndarray[Any, Any]:
     if not array.dtype.hasobject:
         return array
     if options.strict:
-        raise TypeError("an integer of more than 64 bits could only be pickled, and nothing here pickles")
+        raise TypeError("an integer of more than 64 bits needs pickle, which regrow never uses")
     # int() takes decimal bytes, so Equinox reads such a record into an int as it is.
     return np.array(str(int(leaf)).encode())
 

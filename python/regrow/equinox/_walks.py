@@ -138,7 +138,7 @@ def read_leaf(options: Options, file: Any, leaf: Any) -> Any:
         return leaf
     array = read_record(file)
     if kind is Kind.NUMBER and difference((), result_of(leaf, kind, array.shape, array.dtype, options), leaf):
-        raise TypeError(f"a record of dtype {array.dtype} holds no {type(leaf).__name__}")
+        raise TypeError(f"a record of dtype {array.dtype} cannot become a {type(leaf).__name__}")
     value = finish(array, leaf, kind)
     return to_jax([value])[0] if kind is Kind.JAX else value
 

@@ -36,7 +36,7 @@ def pack(value: Any, max_chunk_size: float) -> bytes:
         InvalidArgumentError: (a `ValueError` too) if `max_chunk_size` is negative or no number.
     """
     if not max_chunk_size >= 0:
-        raise InvalidArgumentError(f"MAX_CHUNK_SIZE is {max_chunk_size}: a number of bytes cannot be that")
+        raise InvalidArgumentError(f"MAX_CHUNK_SIZE is {max_chunk_size}: this is not a number of bytes")
     return _native.msgpack_pack(value, int(min(max_chunk_size, sys.maxsize)))
 
 

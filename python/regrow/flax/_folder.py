@@ -88,7 +88,7 @@ def step_to_save(step: object) -> int | float:
     if number is None or not math.isfinite(float(text)):
         help = "give an integer, or a finite float"
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-        what = f"{shown} ({type(step).__name__}) is no step: a checkpoint of that name would not be found again"
+        what = f"{shown} ({type(step).__name__}) is not a valid step: its checkpoint could not be found again"
         raise failure(InvalidArgumentError, what, help=help)
     return number
 

@@ -52,7 +52,7 @@ def refuse_shared(state: Any, path: str, step: Any, gda_manager: Any) -> None:
     arrays = counted(len(shared), "array has", "arrays have")
     raise failure(
         UnsupportedError,
-        f"{arrays} parts that only other processes can reach{lines}",
+        f"{arrays} parts in other processes{lines}",
         first_leaf=shared[0],
         file=path,
         help=help,
@@ -112,7 +112,7 @@ def _folder_of(at: Path, placeholder: str, path: str) -> str:
     name = placeholder.removeprefix(MP_ARRAY_PH)
     if os.path.isabs(name) or ".." in name.split("/"):
         leaf = "/".join(map(str, at)) or "."
-        raise CorruptError(f"{path}: {leaf} is said to be in {name}, outside the checkpoint", file=path, leaf=leaf)
+        raise CorruptError(f"{path}: {leaf} is in {name}, outside the checkpoint", file=path, leaf=leaf)
     return os.path.join(path + MP_ARRAY_POSTFIX, name)
 
 

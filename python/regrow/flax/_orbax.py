@@ -136,7 +136,7 @@ def restore(path: str, target: Any, transforms: dict[str, Any] | None, strict: b
     if transforms:
         orbax = loaded("orbax.checkpoint")
         if orbax is None:
-            help = "import orbax.checkpoint, whose transformations these are"
+            help = "import orbax.checkpoint, which has these transformations"
             raise failure(InvalidArgumentError, "orbax_transforms need Orbax", file=path, help=help)
         with orbax.Checkpointer(orbax.PyTreeCheckpointHandler()) as checkpointer:
             return restore_through(checkpointer, path, target, transforms)
@@ -165,7 +165,7 @@ def _restore_what_fits(path: str, target: Any, attempt: _native.Attempt) -> Any:
     for printed in paths:
         if len(stored.get(printed, [])) > 1:
             # To take none of them would leave an untrained value there, without a word.
-            help = "give a target that fits the checkpoint as it is: then the keys decide, not how they print"
+            help = "give a target that fits the checkpoint: then the keys decide, not their printed form"
             what = f"several leaves of the checkpoint have the printed key path {printed}"
             raise failure(MismatchError, what, first_leaf=printed, help=help)
     alone = {printed: leaves[0] for printed, leaves in stored.items()}

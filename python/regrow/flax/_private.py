@@ -162,7 +162,7 @@ def _chunk(arr: Any) -> dict[str, Any]:
 
 def _unchunk(data: dict[str, Any]) -> Any:
     if _bytes.CHUNKED not in data:
-        raise AssertionError(f"a dict without the key {_bytes.CHUNKED!r} is no array in pieces")
+        raise AssertionError(f"a dict without the key {_bytes.CHUNKED!r} is not an array in pieces")
     return np.concatenate(_dict_to_tuple(data["chunks"])).reshape(_dict_to_tuple(data["shape"]))
 
 

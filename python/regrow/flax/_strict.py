@@ -64,10 +64,10 @@ def _differences(target: Any, state: Any) -> list[_Difference]:
         expected, stored = children
         for key in expected:
             if key not in stored:
-                found.append(("missing", _text((*path, key)), "the target has it, the stored state has not"))
+                found.append(("missing", _text((*path, key)), "in the target, not in the stored state"))
         for key in stored:
             if key not in expected:
-                found.append(("extra", _text((*path, str(key))), "the stored state has it, the target has not"))
+                found.append(("extra", _text((*path, str(key))), "in the stored state, not in the target"))
         waiting += [((*path, key), expected[key], stored[key]) for key in reversed(expected) if key in stored]
     return found
 

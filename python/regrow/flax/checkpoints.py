@@ -428,18 +428,18 @@ def _path_to_restore(ckpt_dir: AnyPath, step: Any, prefix: str, missing_ok: bool
     if not os.path.exists(folder):
         if missing_ok:
             return None
-        raise failure(CheckpointNotFoundError, f"there is nothing at {folder}", file=folder, help=help)
+        raise failure(CheckpointNotFoundError, f"{folder} does not exist", file=folder, help=help)
     if not os.path.isdir(folder) or is_checkpoint_folder(folder):
         return folder
     found, strays = list_checkpoints(base)
     if found:
         return found[-1].path
-    what = f"{folder} has no checkpoint whose name is {prefix!r} and a number"
+    what = f"{folder} has no checkpoint named {prefix!r} and a number"
     if strays:
         # The original would take one of these for a checkpoint. A fresh start beside them could
         # lose the run's progress.
         help = "give the path of one of them, or move them away to begin with the target"
-        what += f"; these begin so, but go on otherwise: {', '.join(strays)}"
+        what += f"; similar names: {', '.join(strays)}"
     elif missing_ok:
         return None
     raise failure(CheckpointNotFoundError, what, file=folder, help=help)

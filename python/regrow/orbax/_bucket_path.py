@@ -118,7 +118,7 @@ class BucketPath(os.PathLike[str]):
     def read_bytes(self) -> bytes:
         found = self._place.read(_LEN_MAX_BYTES)
         if found is None:
-            raise FileNotFoundError(f"there is no object {self}")
+            raise FileNotFoundError(f"the object {self} does not exist")
         return found
 
     def read_text(self, encoding: str | None = None) -> str:

@@ -384,7 +384,7 @@ class _Unknown(CheckpointHandler):
     def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
         raise failure(
             KeyError,
-            f"Item {as_path(directory).name!r} was saved by a handler that is not known here",
+            f"Item {as_path(directory).name!r} was saved by an unknown handler",
             help="give its handler, or arguments that are registered with one",
         )
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from .._core._duck import has, own_attribute
+from .._core._enums import plain
 from .._core._options import Options
 from .._save._save import save_as
 from .._save._writing import Writing
@@ -152,7 +153,7 @@ class PyTreeCheckpointHandler(OwnHandler):
         elif value_types:
             kinds = ", ".join(sorted(set(value_types.values())))
             raise not_covered(f"leaves of type handlers ({kinds}) in the layout regrow", 'give use_layout("orbax")')
-        return cast_leaves(_plain(tree), wanted), options
+        return cast_leaves(plain_leaves(tree), wanted), options
 
     def check(self, tree: Any) -> None:
         """Refuses pytrees that Orbax refuses."""
@@ -289,22 +290,19 @@ def chunking(found: Mapping[KeyPath, Any]) -> dict[str, dict[str, Any]]:
     return rules
 
 
-_PLAIN: dict[type[Any], Callable[[Any], Any]] = {int: int.__int__, float: float.__float__, str: str.__str__}
+_EXACT = (bool, int, float, str)
 
 
-def _plain(tree: Any) -> Any:
-    """The tree with numbers and texts for members of `IntEnum` and the like, as in Orbax."""
+def plain_leaves(tree: Any) -> Any:
+    """The tree with instances of subclasses of numbers and `str` as plain ones, as Orbax saves them."""
 
-    def subclassed(leaf: Any) -> type[Any] | None:
-        if type(leaf) is bool or isinstance(leaf, np.generic):
-            return None
-        return next((kind for kind in _PLAIN if isinstance(leaf, kind) and type(leaf) is not kind), None)
+    def is_of_subclass(leaf: Any) -> bool:
+        return isinstance(leaf, _EXACT) and type(leaf) not in _EXACT and not isinstance(leaf, np.generic)
 
-    def plain(leaf: Any) -> Any:
-        kind = subclassed(leaf)
-        return leaf if kind is None else _PLAIN[kind](leaf)
+    def plain_leaf(leaf: Any) -> Any:
+        return plain(leaf) if is_of_subclass(leaf) else leaf
 
-    return jax.tree.map(plain, tree) if any(map(subclassed, jax.tree.leaves(tree))) else tree
+    return jax.tree.map(plain_leaf, tree) if any(map(is_of_subclass, jax.tree.leaves(tree))) else tree
 
 
 def cast_leaves(tree: Any, found: Mapping[KeyPath, Any]) -> Any:

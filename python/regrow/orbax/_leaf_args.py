@@ -114,7 +114,7 @@ def refuse_idle(found: Iterable[KeyPath], known: Collection[KeyPath], what: str)
         return
     help = f"give a tree of the structure of the item, such as jax.tree.map(lambda leaf: ..., item), as {what}"
     named = "".join(f"\n    {path}" for path in idle[:20]) + ("\n    ..." if len(idle) > 20 else "")
-    raise failure(StructureError, f"{what} name leaves that are not there:{named}", first_leaf=idle[0], help=help)
+    raise failure(StructureError, f"{what} name missing leaves:{named}", first_leaf=idle[0], help=help)
 
 
 def sharding_of(args: Any) -> Any:

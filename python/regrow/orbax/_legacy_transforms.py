@@ -64,10 +64,10 @@ def restore(path: Any, args: Any, registry: Any = None) -> Any:
         else:
             raise failure(
                 ValueError,
-                f"legacy_transform_fn gave something that stands for no leaf of {path}",
+                f"legacy_transform_fn gave something that is not a leaf of {path}",
                 f"found {info!r}",
                 leaf="/".join(at),
-                help="give back infos that the function was given",
+                help="return infos that the function received",
             )
     restore_args = _leaf_args.by_path(args.restore_args, _leaf_args.is_restore_args)
     values = kept | _read.load_flat(stored, restore_args, list(sources), {}, sources)

@@ -72,7 +72,7 @@ class Deletions:
             left = self._folder.delete([step])
             if step in left:
                 raise left[step] or failure(
-                    InvalidArgumentError, f"step {step} is being read", help="wait for its reader"
+                    InvalidArgumentError, f"step {step} is being read", help="wait until it is closed"
                 )
 
         with as_orbax():

@@ -100,7 +100,7 @@ class CheckpointManagerOptions:
         if self.max_to_keep is not None and self.max_to_keep < 0 and self.preservation_policy is None:
             raise ValueError("Setting of `max_to_keep` must be None or non-negative.")
         if self.todelete_subdir is not None and self.todelete_full_path is not None:
-            raise ValueError("`todelete_subdir` and `todelete_full_path` cannot both be set: steps go to one place.")
+            raise ValueError("`todelete_subdir` and `todelete_full_path` cannot both be set: give one of them.")
         is_form_broadcast = getattr(self.step_name_format, "single_host_load_and_broadcast", False)
         if is_form_broadcast and not self.single_host_load_and_broadcast:
             raise ValueError(

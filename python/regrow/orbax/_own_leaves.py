@@ -264,7 +264,7 @@ def unknown_leaf(path: KeyPath, kind: str) -> StructureError:
     help = "register the TypeHandler that saved it, or leave it out: `partial_restore=True`, or `...` in its place"
     return failure(
         StructureError,
-        f"TypeHandler lookup failed for: type={kind}: the leaf has no form that is known here",
+        f"TypeHandler lookup failed for: type={kind}: the form of the leaf is not known",
         leaf=where,
         help=help,
     )

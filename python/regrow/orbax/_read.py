@@ -234,7 +234,7 @@ def _check_structure(stored: Stored, targets: Mapping[KeyPath, Any]) -> None:
     for path in differences:
         where = "/".join(path)
         lines.append(f"\n    {where}: only in the {'checkpoint' if path in theirs else 'target'}")
-    help = "give a target with the leaves that are stored, or `partial_restore=True` to restore those that both have"
+    help = "give a target with the stored leaves, or `partial_restore=True` to restore the common ones"
     raise failure(
         StructureError,
         f"User-provided restore item and on-disk value metadata tree structures do not match:{''.join(lines)}",

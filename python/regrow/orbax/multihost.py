@@ -14,7 +14,7 @@ __getattr__ = refusing(
     (
         "BarrierSyncFn get_barrier_sync_fn initialize_runtime_to_distributed_ids "
         "is_runtime_to_distributed_ids_initialized multislice",
-        "use jax.distributed: the engine has a barrier of its own",
+        "use jax.distributed: the engine has its own barrier",
     ),
 )
 

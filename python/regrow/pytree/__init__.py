@@ -384,7 +384,7 @@ def model_load(
         CorruptError: if the data does not fit the manifest.
     """
     if mode not in _ACCESS:
-        raise InvalidArgumentError(f'mode={mode!r} is none of "c", "r", "r+"')
+        raise InvalidArgumentError(f'mode={mode!r} is not "c", "r" or "r+"')
     stem = _native.local_path(place("filepath_stem", filepath_stem))
     manifest = stem + manifest_suffix
 

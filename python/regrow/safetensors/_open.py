@@ -117,8 +117,7 @@ class Tensors:
         """Refuses a dtype whose bits safetensors does not define."""
         if self.kinds[at] == UNKNOWN:
             raise SafetensorError(
-                f"Dtype not understood: {self.tag(at)}: safetensors does not say how its bits lie\n"
-                f"  leaf {self.names[at]}",
+                f"Dtype not understood: {self.tag(at)}: safetensors does not define its bits\n  leaf {self.names[at]}",
                 leaf=self.names[at],
             )
 
@@ -209,7 +208,7 @@ class safe_open:
 
     def _at(self, name: str) -> int:
         if not isinstance(name, str):
-            raise TypeError(f"a tensor goes by its name, a str, not by {type(name).__name__}")
+            raise TypeError(f"a tensor is selected by its name, a str, not by {type(name).__name__}")
         at = self._open().tensors.by_name.get(name)
         if at is None:
             raise SafetensorError(f"File does not contain tensor {name}", leaf=name)

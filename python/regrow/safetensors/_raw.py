@@ -115,17 +115,19 @@ def unpack_pairs(pairs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def pack_pairs(elements: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The reverse."""
     if not elements.ndim or elements.shape[-1] % 2:
-        raise SafetensorError(f"four-bit elements of shape {list(elements.shape)} are no pairs along the last axis")
+        raise SafetensorError(
+            f"four-bit elements of shape {list(elements.shape)} do not form pairs along the last axis"
+        )
     halves = elements.view(np.uint8)
     return np.asarray((halves[..., 0::2] & 0xF) | (halves[..., 1::2] << 4), np.uint8)
 
 
 def _arrays(specs: Any) -> dict[str, np.ndarray[Any, Any]]:
     if not isinstance(specs, dict):
-        raise TypeError(f"tensors are given as a dict of TensorSpec by name, not as {type(specs).__name__}")
+        raise TypeError(f"pass tensors as a dict of TensorSpec by name, not as {type(specs).__name__}")
     for name, spec in specs.items():
         if not isinstance(spec, TensorSpec):
-            raise TypeError(f"argument 'tensor_dict': {name!r} is no TensorSpec but of type {type(spec).__name__}")
+            raise TypeError(f"argument 'tensor_dict': {name!r} is not a TensorSpec but of type {type(spec).__name__}")
     return {name: _array(name, spec) for name, spec in specs.items()}
 
 

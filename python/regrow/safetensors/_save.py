@@ -50,7 +50,7 @@ def prepared(tensors: Any, sep: str | None) -> tuple[Flat, LeafColumns]:
     """
     if sep is None:
         if not isinstance(tensors, Mapping):
-            raise TypeError(f"tensors are given as a dict of arrays by name, not as {type(tensors).__name__}")
+            raise TypeError(f"pass tensors as a dict of arrays by name, not as {type(tensors).__name__}")
         for name in tensors:
             if not isinstance(name, str):
                 raise TypeError(f"the name of a tensor is a str, not {name!r}")
@@ -64,7 +64,7 @@ def prepared(tensors: Any, sep: str | None) -> tuple[Flat, LeafColumns]:
     for at, kind in enumerate(leaves.kinds):
         if kind not in (NUMPY_ARRAY, NUMPY_SCALAR, JAX_ARRAY, NUMPY_OTHER):
             what = type(flat.leaves[at]).__name__
-            raise TypeError(f"{path_text(flat.structure, at)!r} is no array but of type {what}")
+            raise TypeError(f"{path_text(flat.structure, at)!r} is not an array but of type {what}")
     return flat, leaves
 
 
@@ -86,7 +86,7 @@ def told(
                 raise TypeError(f"metadata is a dict of str to str, and {name!r}: {text!r} is not")
         metadata = dict(metadata)
     if sep == "":
-        raise InvalidArgumentError("sep is empty: names could not be told apart")
+        raise InvalidArgumentError("sep is empty, so names could be ambiguous")
     layout = Safetensors(
         structure=False,
         align=align,

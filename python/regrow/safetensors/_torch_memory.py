@@ -97,7 +97,7 @@ def _remove_duplicate_names(
         complete = {name for name in names if _is_complete(state_dict[name])}
         if not complete:
             raise RuntimeError(
-                f"the tensors {sorted(names)} share memory or are parts of it, and none of them is all of it. Refusing "
+                f"the tensors {sorted(names)} share memory, and none of them covers all of it. Refusing "
                 "to save or load the model, since much more memory could be stored than is needed; save clones of them"
             )
         kept = min(complete & preferred or complete - discarded or complete)

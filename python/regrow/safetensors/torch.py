@@ -222,8 +222,8 @@ def _evaluate_tensors_for_save(tensors: Any) -> None:
     shared = [sorted(names) for names in _find_shared_tensors(tensors) if len(names) > 1]
     if shared:
         raise RuntimeError(
-            f"Some tensors share memory, and would come back as separate ones: {shared}; use save_model, or save only "
-            "one name of each"
+            f"Some tensors share memory and would come back as separate tensors: {shared}; use save_model, or save "
+            "only one name of each"
         )
 
 

@@ -148,7 +148,7 @@ class StorageWriter(_storage.StorageWriter):  # type: ignore[misc]
         """Nothing: whether a checkpoint can be made there is said when it is made."""
         if self._path is None:
             raise failure(
-                InvalidArgumentError, "there is no path to save to", help="StorageWriter(path), or checkpoint_id=path"
+                InvalidArgumentError, "the writer has no path", help="StorageWriter(path), or checkpoint_id=path"
             )
 
     def prepare_local_plan(self, plan: Any) -> Any:
@@ -170,8 +170,8 @@ class StorageWriter(_storage.StorageWriter):  # type: ignore[misc]
             found = 1 if native_job is None else native_job[0].size
             raise failure(
                 InvalidArgumentError,
-                f"{planned.size} processes save, and the job has {found}",
-                help="give job=regrow.jobs.Job(coordinator) with a coordinator of those that save",
+                f"{planned.size} processes save, but the job has {found}",
+                help="give job=regrow.jobs.Job(coordinator) with a coordinator of the saving processes",
             )
         arrays, objects = _of_all(plan, planner, planned, native_job, self._path or "")
         tree: dict[str, Any] = {}
@@ -241,7 +241,7 @@ def _chunk_shape(name: str, shape: tuple[int, ...], boxes: list[Box]) -> tuple[i
         help = "shard it in equal parts, or save with regrow.torch.save"
         raise failure(
             InvalidArgumentError,
-            f"the shards of a tensor lie on no regular grid: it would take {count} chunks",
+            f"the shards of a tensor do not form a regular grid: they would need {count} chunks",
             f"expected at most {CHUNKS_MAX}",
             leaf=name,
             help=help,
@@ -287,7 +287,7 @@ def _object(planner: Any, item: Any) -> Any:
     if lookup is None:
         raise failure(
             InvalidArgumentError,
-            f"the planner {type(planner).__qualname__} gives objects pickled only, which no checkpoint holds",
+            f"the planner {type(planner).__qualname__} gives only pickled objects, which regrow cannot store",
             leaf=item.index.fqn,
             help="derive it from DefaultSavePlanner, which has lookup_object",
         )
@@ -385,7 +385,7 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
         """The content of the checkpoint in DCP's words: each tensor as one chunk."""
         if self._path is None:
             raise failure(
-                InvalidArgumentError, "there is no path to load", help="StorageReader(path), or checkpoint_id=path"
+                InvalidArgumentError, "the reader has no path", help="StorageReader(path), or checkpoint_id=path"
             )
         storage_options, cache = self._where
         native = _native.open(through(cache, place("path", self._path, storage_options)), self._opening)
@@ -441,7 +441,7 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
             box = Box(tuple(item.storage_offsets), tuple(item.lengths))
             if tuple(target.shape) != box.lens:
                 raise MismatchError(
-                    f"a plan asks for a region of another shape than its tensor\n  leaf {item.storage_index.fqn}\n"
+                    f"the region of a plan and its tensor differ in shape\n  leaf {item.storage_index.fqn}\n"
                     f"  expected {list(target.shape)}, found {list(box.lens)}",
                     leaf=item.storage_index.fqn,
                 )
@@ -453,7 +453,7 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
             more = f"\n    and {len(differing) - _NAMED_MAX} more" if len(differing) > _NAMED_MAX else ""
             raise failure(
                 MismatchError,
-                f"{len(differing)} tensors are of another dtype than the saved ones{listed}{more}",
+                f"{len(differing)} tensors differ in dtype from the saved ones{listed}{more}",
                 help=help,
             )
         with opened.reading(self._asked, sum(part.place.len_bytes() for part in parts)) as reading:

@@ -45,21 +45,21 @@ def record_of(metadata: Any) -> dict[str, dict[str, Any]]:
     except (TypeError, ValueError, KeyError, RecursionError) as error:
         raise CorruptError(f"the record {RECORD!r} in the metadata cannot be read: {error}") from None
     if version != VERSION:
-        help = "load it with the regrow that has saved it, or a later one"
+        help = "load it with the version of regrow that saved it, or a later one"
         raise failure(
             UnsupportedError,
-            f"the record {RECORD!r} is of another version",
+            f"the record {RECORD!r} has another version",
             f"expected {VERSION}, found {version!r}",
             help=help,
         )
     if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
-        raise CorruptError(f"the record {RECORD!r} in the metadata is no dict of dicts")
+        raise CorruptError(f"the record {RECORD!r} in the metadata is not a dict of dicts")
     return entries
 
 
 def misfit(error: Exception, place: str) -> CorruptError:
-    """The error for a record that does not fit what is stored at a place."""
-    what = f"the record {RECORD!r} does not fit what is stored: {type(error).__name__}: {error}"
+    """The error for a record that does not fit the stored state at a place."""
+    what = f"the record {RECORD!r} does not fit the stored state: {type(error).__name__}: {error}"
     return CorruptError(f"leaf {place} is damaged: {what}", leaf=place)
 
 
@@ -168,7 +168,7 @@ def view_of(base: Any, view: Mapping[str, Any]) -> Any:
     """A tensor in the memory of another one, which torch bounds."""
     dtype = getattr(torch, view["dtype"])
     if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"{view['dtype']!r} is no dtype")
+        raise TypeError(f"{view['dtype']!r} is not a dtype")
     shape, stride = tuple(view["shape"]), tuple(view["stride"])
     empty = torch.empty(0, dtype=dtype, device=base.device)
     offset, rest = divmod(int(view["offset"]), empty.element_size())
@@ -180,7 +180,7 @@ def view_of(base: Any, view: Mapping[str, Any]) -> Any:
     if 0 in shape:
         return torch.empty(shape, dtype=dtype, device=base.device)
     if first_bytes % empty.element_size() or first_bytes + end * empty.element_size() > storage.nbytes():
-        raise ValueError(f"a view of {end} elements leaves the {storage.nbytes()} bytes of its base")
+        raise ValueError(f"a view of {end} elements is outside the {storage.nbytes()} bytes of its base")
     made = empty.set_(storage, first_bytes // empty.element_size() + offset, shape, stride)
     made = torch.conj(made) if view.get("conj") else made
     return torch._neg_view(made) if view.get("neg") else made
@@ -190,7 +190,7 @@ def _named(home: type[Any]) -> Callable[[Any, Mapping[str, Any]], Any]:
     def make(value: Any, _entry: Mapping[str, Any]) -> Any:
         found = getattr(torch, str(value).removeprefix("torch."))
         if not isinstance(found, home):
-            raise TypeError(f"{value!r} is no {home.__qualname__}")
+            raise TypeError(f"{value!r} is not a {home.__qualname__}")
         return found
 
     return make

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from .._core._duck import has, own_attribute
+from .._core._enums import is_plain_member, plain
 from .._errors import InvalidArgumentError, LeafTypeError, LimitError, failure
 from .._torch import _tensors
 from .._tree._flatten import INT64_MAX, INT64_MIN
@@ -83,6 +84,8 @@ class Walk:
             return self._as(value, keys, {"is": "numpy"})
         if isinstance(value, np.generic):
             return value
+        if is_plain_member(value):
+            return self.encoded(plain(value), keys)
         encode_own = _OWN.get(cls)
         if encode_own is not None:
             kind, text = encode_own
@@ -250,7 +253,7 @@ def _factory(value: Any, keys: Keys) -> str | None:
     name = getattr(factory, "__name__", "")
     if FACTORIES.get(name) is factory:
         return str(name)
-    return _refuse(f"a defaultdict makes {factory!r}, which no checkpoint can hold", keys, "save dict(...) of it")
+    return _refuse(f"a defaultdict makes {factory!r}, which regrow cannot store", keys, "save dict(...) of it")
 
 
 def _attributes(attributes: dict[str, Any], keys: Keys) -> dict[str, Any]:
@@ -266,7 +269,7 @@ def _attributes(attributes: dict[str, Any], keys: Keys) -> dict[str, Any]:
             is_same = False
         if not is_same:
             help = f"delete the attribute, or save OrderedDict(...) of it without {name}"
-            _refuse(f"a dict has the attribute {name}, which is no JSON", keys, help)
+            _refuse(f"a dict has the attribute {name}, which is not JSON", keys, help)
         told[name] = {"value": value, "ordered": isinstance(value, collections.OrderedDict)}
     return told
 

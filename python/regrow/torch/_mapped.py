@@ -22,7 +22,7 @@ class Maps:
             self._files, places = native.map_private(leaves, not verify, watch)
             self._places = {leaf: place for leaf, place in zip(leaves, places, strict=True) if place is not None}
         if self._files and native.is_replaced():
-            raise ReplacedError("another checkpoint has taken the place of this one while it was being mapped")
+            raise ReplacedError("the checkpoint was replaced while it was mapped")
 
     def tensor(self, leaf: int, dtype: Any, shape: tuple[int, ...]) -> Any | None:
         """A leaf that lies in C order; `None` if it does not."""

@@ -82,7 +82,7 @@ def nested(flat: Any, metadata: Any) -> Any:
                     lists.append((node, key))
             node = node[key]
             if following is not None and not isinstance(node, dict):
-                raise CorruptError(f"{PATHS!r} in the metadata names {name!r} below something that has no keys")
+                raise CorruptError(f"{PATHS!r} in the metadata names {name!r} below a value without keys")
     for parent, key in reversed(lists):
         # Innermost first: a list is a dict of positions until all of it is there.
         parent[key] = [child for _, child in sorted(parent[key].items())]

@@ -30,7 +30,7 @@ def unpack(data: bytes) -> dict[str, Encoded]:
     try:
         return {name: Encoded(_unpacked(tree), record) for name, tree, record in _native.msgpack_unpack(data)}
     except (ValueError, TypeError, KeyError) as error:
-        raise CorruptError(f"what another process has sent cannot be read: {error}") from None
+        raise CorruptError(f"the message of another process cannot be read: {error}") from None
 
 
 def _packed(node: Any) -> Any:

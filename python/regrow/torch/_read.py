@@ -222,9 +222,7 @@ class Opened:
             place = pointer(keys)
             is_dict = isinstance(node, dict) and self._entries.get(place, {}).get("is", "dict") == "dict"
             if not keys and not is_dict:
-                raise UnsupportedError(
-                    "torch.distributed.checkpoint loads dicts, and this checkpoint holds something else"
-                )
+                raise UnsupportedError("torch.distributed.checkpoint loads dicts, but this checkpoint is not a dict")
             if not (flat and keys) and (is_dict or self._is_traversed(node, keys)):
                 pending.extend(reversed([((*keys, key), child) for key, child in children_of(node)]))
                 continue
@@ -356,7 +354,7 @@ def _check_names(saved: Iterable[str], wanted: Iterable[str]) -> None:
     different = [f"{place}: expected by the template, not in the checkpoint" for place in sorted(wanted - saved)]
     different += [f"{place}: in the checkpoint, not in the template" for place in sorted(saved - wanted)]
     if different:
-        raise _mismatch("the tensors are not those of the template", different)
+        raise _mismatch("the tensors differ from the template", different)
 
 
 def _mismatch(what: str, different: list[str]) -> MismatchError:

@@ -64,7 +64,7 @@ class SaveHandle:
         """
         report = self._handle(timeout).result(timeout)
         if report is None:
-            raise AssertionError("a save that waits for the others is never skipped")
+            raise AssertionError("a save that waits for other processes cannot be skipped")
         return report
 
     def is_staged(self) -> bool:
@@ -82,7 +82,7 @@ class SaveHandle:
             if self._staged.done():
                 self._is_told = True
                 raise
-            raise TimeoutError(f"the save of {self.path} is not copied after {timeout} s") from None
+            raise TimeoutError(f"the save of {self.path} has not been copied after {timeout} s") from None
         except BaseException:
             self._is_told = True
             raise

@@ -258,7 +258,7 @@ class MmapSaver(AbstractSaver):
         if num_targets is None or num_targets < 0:
             self._merge_experiments()
             if exp_name not in self.experiments:
-                raise NotFoundError(f"there is no experiment {exp_name!r}", file=str(self.experiments_file))
+                raise NotFoundError(f"experiment {exp_name!r} does not exist", file=str(self.experiments_file))
             num_targets = self.experiments[exp_name]["num_targets"]
         if mode == "w+":
             self._store.init_experiment(exp_name, num_targets, model_id, True)
@@ -476,7 +476,7 @@ def checkpoint_digest(state: Mapping[str, Any]) -> str:
             array = np.ascontiguousarray(value)
             head = str(array.dtype)
         if array.dtype.hasobject:
-            raise InvalidArgumentError(f"{name!r} is no array or tensor")
+            raise InvalidArgumentError(f"{name!r} is not an array or tensor")
         digest.update(f"{name!r} {head} {tuple(np.shape(value))}\n".encode())
         digest.update(array.tobytes())
     return f"sha256:{digest.hexdigest()}"

@@ -27,7 +27,7 @@ Rows = NDArray[np.int64]
 Place = tuple[str, str, str, int, int, int]
 """Key, path, dtype, rows, columns, where the data begins."""
 
-_ONLY_0_AND_1 = "a row is done (1) or not (0): a mask holds nothing else"
+_ONLY_0_AND_1 = "a mask has only 0 and 1: a row is done (1) or not (0)"
 _PIECE_LEN_BYTES = 1 << 24
 """Most bytes that are copied out of a map at once."""
 _ACCESS = {"r": mmap.ACCESS_READ, "r+": mmap.ACCESS_WRITE, "c": mmap.ACCESS_COPY}
@@ -73,7 +73,7 @@ class StoreArray(np.memmap):
 
         def refuse(*_arguments: object) -> None:
             raise InvalidArgumentError(
-                "the saver has let go of this array: take it from `current_store` once its model is loaded again"
+                "the saver released this array: load its model again, and take it from `current_store`"
             )
 
         if self._write is not None:
@@ -396,7 +396,7 @@ def open_array(kind: type[StoreArray], place: Place, writable: bool) -> Any:
     file = os.open(path, access | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise CorruptError(f"{path} was replaced by something that is no file", file=path)
+            raise CorruptError(f"{path} was replaced by something that is not a file", file=path)
         mapped = _map(file, path, mode)
     finally:
         os.close(file)
@@ -414,7 +414,7 @@ def _map(file: int, path: str, mode: str) -> Any:
                 UnsupportedError,
                 f"cannot map {path} for writing: {error.strerror}",
                 file=path,
-                help="the file system has no shared maps, which stores are made of: make the store on another",
+                help="make the store on another file system: this one has no shared maps",
             ) from error
     with open(file, "rb", closefd=False) as opened:
         return bytearray(opened.read())
@@ -455,5 +455,5 @@ def rows_of(index: Any, sizes: tuple[int, ...]) -> tuple[Rows, tuple[int, ...]] 
     rows = array.astype(np.int64).reshape(-1)
     rows = np.where(rows < 0, rows + length, rows)
     if rows.size and (rows.min() < 0 or rows.max() >= length):
-        raise IndexError(f"there is no such row: {length} rows, asked for {index!r}")
+        raise IndexError(f"row {index!r} does not exist: there are {length} rows")
     return rows, array.shape

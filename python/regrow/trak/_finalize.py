@@ -102,14 +102,14 @@ def finalize_scores(
     scores: Any = None
     for model_id in list(saver.model_ids) if model_ids is None else list(model_ids):
         if not saver.model_ids[model_id]["is_finalized"]:
-            saver.logger.warning(f"Model {model_id} is not finalized, it is passed over.")
+            saver.logger.warning(f"Model {model_id} is not finalized, it is skipped.")
             continue
         try:
             saver.load_current_store(model_id, exp_name, num_targets)
         except NotFoundError:
             if not allow_skip:
                 raise
-            saver.logger.warning(f"Model {model_id} has no targets of {exp_name}, it is passed over.")
+            saver.logger.warning(f"Model {model_id} has no targets of {exp_name}, it is skipped.")
             continue
         missing = saver.missing_targets(exp_name, model_id)
         # None of them is known to be done: TRAK wrote them.

@@ -156,7 +156,7 @@ impl<'py> Packer<'py> {
         if self.open.len() >= DEPTH_MAX {
             return Err(self.raise(
                 Error::invalid(format!("the value is nested deeper than {DEPTH_MAX} levels"))
-                    .help("Flax reads no deeper; a list or dict that contains itself has no end"),
+                    .help("Flax cannot read more levels; a list or dict that contains itself never ends"),
             ));
         }
         self.open.push(open);

@@ -140,7 +140,7 @@ impl<'a, 'py> Unpacker<'a, 'py> {
                 Ok(dict.into_any())
             }
             Some(Open::List { list, .. }) => Ok(list.into_any()),
-            None => Err(Error::corrupt("the msgpack is no object").into()),
+            None => Err(Error::corrupt("the msgpack is not an object").into()),
         }
     }
 
@@ -159,7 +159,7 @@ impl<'a, 'py> Unpacker<'a, 'py> {
             token => self.scalar(token, at)?,
         };
         if found.hash().is_err() {
-            return Err(Error::corrupt("a key is of a type that no dict can have").at_byte(at).into());
+            return Err(Error::corrupt("the type of a key is not possible in a dict").at_byte(at).into());
         }
         if let Some(Open::Dict { key, .. }) = self.open.last_mut() {
             *key = Some(found);
@@ -260,17 +260,17 @@ impl<'a, 'py> Unpacker<'a, 'py> {
         let mut len_elements = 1_u64;
         for dim in &shape {
             let dim: u64 =
-                dim.extract().map_err(|_| broken("the shape of an array in chunks is no numbers"))?;
+                dim.extract().map_err(|_| broken("the shape of a chunked array is not numbers"))?;
             len_elements = len_elements.saturating_mul(dim);
         }
         let mut found = 0_u64;
         let mut dtype: Option<Bound<'py, PyAny>> = None;
         for chunk in &chunks {
             if !chunk.is_instance(&self.ndarray)? {
-                return Err(broken("a chunk of an array is no array"));
+                return Err(broken("a chunk of an array is not an array"));
             }
             if chunk.getattr("ndim")?.extract::<u64>()? != 1 {
-                return Err(broken("a chunk of an array has not one axis"));
+                return Err(broken("a chunk of an array does not have one axis"));
             }
             let of = chunk.getattr("dtype")?;
             if !dtype.get_or_insert_with(|| of.clone()).eq(&of)? {

@@ -33,7 +33,7 @@ impl Slab {
     /// Python calls this with a `view` that is its own to write to.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
-            return Err(PyBufferError::new_err("no view to fill"));
+            return Err(PyBufferError::new_err("no buffer to fill"));
         }
         let bytes = &slf.get().0;
         let start = bytes.as_ptr().cast_mut().cast::<c_void>();
@@ -70,7 +70,7 @@ impl MapBuffer {
     /// Python calls this with a `view` that is its own to write to.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
-            return Err(PyBufferError::new_err("no view to fill"));
+            return Err(PyBufferError::new_err("no buffer to fill"));
         }
         let map = &slf.get().0;
         let start = map.as_mut_ptr().cast::<c_void>();
@@ -95,7 +95,7 @@ impl ReadOnly {
         let view = if is_bytes { view } else { view.call_method1("cast", ("B",))? };
         let buffer = PyBuffer::get(&view)?;
         if !buffer.is_c_contiguous() {
-            return Err(PyBufferError::new_err("the bytes do not lie together"));
+            return Err(PyBufferError::new_err("the bytes are not contiguous"));
         }
         Ok(Self(buffer, view.unbind()))
     }

@@ -106,7 +106,7 @@ pub fn tensor_host_device(capsule: &Bound<'_, PyAny>) -> Option<i32> {
 /// Takes the tensor out of a capsule: its elements in place, until the array is dropped, on any
 /// thread.
 pub fn take_tensor(capsule: &Bound<'_, PyAny>, shapes: &mut Shapes) -> Result<Array> {
-    let unfit = || Error::invalid("a capsule holds no tensor in this machine's memory");
+    let unfit = || Error::invalid("a capsule has no tensor in the memory of this machine");
     let told = tensor_in(capsule).ok_or_else(unfit)?;
     // SAFETY: as above; below, the array is what holds it.
     let tensor = unsafe { &told.as_ref().tensor };

@@ -119,7 +119,7 @@ impl<'a> Cursor<'a> {
             }
         }
         self.offset = start;
-        Err(self.corrupt(format!("{what} is no varint of at most 64 bits in its shortest form")))
+        Err(self.corrupt(format!("{what} is not a varint of at most 64 bits in its shortest form")))
     }
 
     /// A varint that may not pass `max`: 2^32-1 or 2^16-1 where the format says so, or a limit of
@@ -147,7 +147,7 @@ impl<'a> Cursor<'a> {
             _ => {
                 self.offset = start;
                 Err(self
-                    .corrupt(format!("{what} cannot fit in what is left"))
+                    .corrupt(format!("{what} does not fit in the remaining bytes"))
                     .expected(format_args!("at most {fits}"), count))
             }
         }

@@ -106,7 +106,7 @@ impl Glance {
     }
 
     fn holds_zeros(&self) -> Error {
-        Error::corrupt("the document cannot be read: it holds a zero byte").at_byte(self.at).help(
+        Error::corrupt("the document cannot be read: it contains a zero byte").at_byte(self.at).help(
             "zeros come from a power cut or an interrupted copy: copy the file again, or restore an earlier step",
         )
     }

@@ -57,7 +57,7 @@ pub fn allocate(len_bytes: u64) -> Result<Vec<u8>> {
 /// The same for what is worked in: a piece of a leaf on its way.
 pub fn work_space(len_bytes: u64) -> Result<Vec<u8>> {
     zeroed(len_bytes).ok_or_else(|| {
-        Error::new(ErrorKind::Limit, format!("there are no {len_bytes} bytes of memory to work in"))
+        Error::new(ErrorKind::Limit, format!("there is not enough memory for a buffer of {len_bytes} bytes"))
             .help("free some memory, or give a smaller budget")
     })
 }

@@ -75,7 +75,7 @@ pub struct LiteralOptions {
 pub fn parse(text: &str, options: LiteralOptions) -> Result<Literal> {
     let mut parser = Parser { text, at: 0, depth: 0, options };
     if let Some(at) = text.find('\0') {
-        return Err(Error::corrupt("a Python literal holds no NUL").at_byte(at as u64));
+        return Err(Error::corrupt("a Python literal cannot contain NUL").at_byte(at as u64));
     }
     parser.skip_lines_before()?;
     let (first, _) = parser.expression()?;
@@ -170,7 +170,7 @@ impl Parser<'_> {
             (value, Class::Number) if sign == b'+' => Ok((value, Class::Signed)),
             (value, Class::Number) => Ok((number::negated(value), Class::Signed)),
             _ => {
-                Err(Error::corrupt("a sign stands before something that is no number")
+                Err(Error::corrupt("a sign is in front of a value that is not a number")
                     .at_byte(sign_at as u64))
             }
         }
@@ -250,7 +250,7 @@ impl Parser<'_> {
         let start = self.at;
         let (key, _) = self.expression()?;
         if !key.is_hashable() {
-            let what = format!("a {} can neither be a key nor stand in a set", key.type_name());
+            let what = format!("a {} cannot be a key or in a set", key.type_name());
             return Err(Error::corrupt(what).at_byte(start as u64));
         }
         self.skip();
@@ -309,11 +309,8 @@ impl Parser<'_> {
 
     fn open(&mut self) -> Result<()> {
         if self.depth == DEPTH_MAX {
-            return Err(Error::new(
-                ErrorKind::Limit,
-                format!("more than {DEPTH_MAX} brackets stand inside each other"),
-            )
-            .at_byte(self.at as u64));
+            return Err(Error::new(ErrorKind::Limit, format!("more than {DEPTH_MAX} brackets are nested"))
+                .at_byte(self.at as u64));
         }
         self.depth += 1;
         self.at += 1;
@@ -354,9 +351,9 @@ impl Parser<'_> {
                     return self.numpy_int(name, low, high);
                 }
                 _ => {
-                    return Err(Error::corrupt(format!("{name:?} is no Python literal"))
+                    return Err(Error::corrupt(format!("{name:?} is not a Python literal"))
                         .at_byte(start as u64)
-                        .help("names and calls are never evaluated"));
+                        .help("regrow never evaluates names and calls"));
                 }
             },
         };
@@ -375,7 +372,7 @@ impl Parser<'_> {
                 self.close(b')')?;
                 Ok((Literal::Int(value), Class::Other))
             }
-            other => Err(Error::corrupt(format!("{name} holds something else than an integer of its range"))
+            other => Err(Error::corrupt(format!("{name} is not an integer in its range"))
                 .at_byte(start as u64)
                 .expected(format_args!("{low} to {high}"), other.repr())),
         }
@@ -464,7 +461,7 @@ impl Parser<'_> {
             Some(c) => format!("{c:?}"),
             None => "the end of the text".to_owned(),
         };
-        Error::corrupt("this is no Python literal").at_byte(self.at as u64).expected(expected, found)
+        Error::corrupt("this is not a Python literal").at_byte(self.at as u64).expected(expected, found)
     }
 }
 

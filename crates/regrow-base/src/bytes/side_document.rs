@@ -69,7 +69,7 @@ impl SideDocument {
     pub fn check_files(&self, names: &[String], len_bytes: &[u64]) -> Result<()> {
         if names.len() != len_bytes.len() {
             return Err(self
-                .contradiction("there is not one length for each file")
+                .contradiction("the number of lengths does not fit the number of files")
                 .expected(names.len(), len_bytes.len()));
         }
         let leaves = |name: &&String| {

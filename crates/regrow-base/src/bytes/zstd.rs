@@ -92,5 +92,5 @@ pub fn is_no_memory(code: zstd_safe::ErrorCode) -> bool {
 
 fn no_memory(len_bytes: usize) -> Error {
     Error::new(ErrorKind::Limit, format!("there is no memory for a chunk of {len_bytes} bytes"))
-        .help("free some memory, or work on less at a time: fewer leaves, or slices")
+        .help("free some memory, or read fewer leaves or slices")
 }

@@ -16,22 +16,29 @@ use crate::out;
 use crate::slice::{self, Slice};
 use crate::values;
 
+const EXAMPLES: &str = "\
+Examples:
+  regrow cat step_100 params/dense/bias
+  regrow cat step_100 'params/dense/kernel[0:4,-1]'
+  regrow cat step_100 params/dense/bias --raw > bias.bin";
+
 /// Print one leaf, or a slice of it.
 ///
-/// A slice reads just its own bytes. As NumPy would print it; with --json as nested lists, where
-/// NaN, Infinity and -Infinity are strings and a complex number is [real, imaginary].
+/// Slices are NumPy's, without steps. A slice reads only its own bytes. Quote it: shells expand
+/// brackets. With --json the values are nested lists; NaN and infinities are strings, and a complex
+/// number is [real, imaginary].
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Cat {
     /// The checkpoint.
     path: PathBuf,
-    /// The leaf, by its key path (`.` for a pytree that is one leaf), and maybe a slice:
-    /// `params/kernel[0:4,-1]`.
+    /// Key path of the leaf, and a slice if wanted. A pytree that is one leaf is `.`.
     #[arg(value_name = "LEAF[SLICE]")]
     leaf: String,
-    /// The bytes themselves: elements in C order, little endian; UTF-8 for text.
+    /// Write the raw bytes: elements in C order, little endian; text as UTF-8.
     #[arg(long, conflicts_with = "json")]
     raw: bool,
-    /// Every element, however many; otherwise more than 1000 are shown by their edges.
+    /// Print every element. Without it arrays of more than 1000 elements are shortened.
     #[arg(long)]
     full: bool,
 }
@@ -52,7 +59,7 @@ impl Cat {
             return Ok(Exit::Fine);
         }
         if slice.is_some() {
-            let what = format!("{path} is no array, and so has no slices");
+            let what = format!("{path} is not an array, so it has no slices");
             return Err(Failure::Usage(Error::invalid(what).at_leaf(&path)));
         }
         match checkpoint.read(leaf)?.data {

@@ -8,12 +8,15 @@ use clap_complete::Shell;
 use crate::Cli;
 use crate::exit::{Exit, Failure};
 
+const EXAMPLES: &str = "\
+Examples:
+  regrow completions bash > ~/.local/share/bash-completion/completions/regrow";
+
 /// Print a completion script for a shell.
-///
-/// For bash: `regrow completions bash > ~/.local/share/bash-completion/completions/regrow`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Completions {
-    /// The shell to write for.
+    /// The shell.
     shell: Shell,
 }
 

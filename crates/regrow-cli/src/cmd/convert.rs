@@ -19,85 +19,90 @@ use crate::Globals;
 use crate::exit::{self, Exit, Failure};
 use crate::out::{self, Align};
 
+const EXAMPLES: &str = "\
+Examples:
+  regrow convert orbax_step_100 model.safetensors -o format=pt
+  regrow convert step_100 small --only 'params/**' --cast bfloat16
+  regrow convert step_100 renamed --rename 'params/(.*)=model/$1' --dry-run
+  regrow convert flax_run regrow_run --all-steps";
+
 /// Convert a checkpoint to another layout.
 ///
-/// What the target cannot hold is refused, with every leaf named, unless --lossy is given; then it
-/// is listed. Globs and rules go by the key paths of the source, as `regrow ls` prints them.
+/// If DST cannot hold SRC without a loss, the command lists each loss and writes nothing; --lossy
+/// converts anyway. Globs and rules match the key paths of SRC as `regrow ls` prints them.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Convert {
-    /// The checkpoint to read. Of a folder of several steps, --step chooses one, and --all-steps
-    /// converts all.
+    /// The checkpoint to read. For a folder of steps add --step N or --all-steps.
     #[arg(value_name = "SRC")]
     source: PathBuf,
-    /// The checkpoint to make.
+    /// The checkpoint to write.
     #[arg(value_name = "DST")]
     target: PathBuf,
-    /// The layout to write: regrow, orbax, flax, equinox, pytree_data, trak, safetensors or npy.
-    /// Without it the suffix of DST chooses (.safetensors, .npz, .npy, .msgpack, .eqx), or it is
-    /// regrow.
+    /// Layout to write: regrow, orbax, flax, equinox, pytree_data, trak, safetensors or npy.
+    /// [default: by the suffix of DST, else regrow]
     #[arg(short, long, value_name = "LAYOUT")]
     layout: Option<String>,
-    /// A TOML file of rules: layout, options, only, lossy, rename, cast, transpose, reshape. What
-    /// the command line says comes before them.
+    /// TOML file of rules: layout, options, only, lossy, rename, cast, transpose, reshape. Rules on
+    /// the command line come first.
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// An option of the layout; its value is JSON, or text. Can be given several times.
+    /// Option of the layout; VALUE is JSON or text. Repeatable.
     #[arg(short, long = "option", value_name = "NAME=VALUE")]
     options: Vec<String>,
-    /// Only leaves that match this glob. Can be given several times.
+    /// Convert only leaves that match this glob. Repeatable.
     #[arg(long, value_name = "GLOB")]
     only: Vec<String>,
-    /// Rename: where the regular expression matches a whole key path, put what stands behind the =
-    /// in its place ($1 is what the first group has matched). The first rule that matches decides.
+    /// Rename leaves whose whole key path matches; $1 is the first group. The first match decides.
     #[arg(long, value_name = "REGEX=PATH")]
     rename: Vec<String>,
-    /// Cast to a dtype: `bfloat16`, or `params/**=bfloat16`. A floating dtype is for floating
-    /// leaves, an integer for integers; a leaf's whole key path casts it to any dtype:
-    /// `step=float32`.
+    /// Split flat names at this text into dicts: `.` makes `params.kernel` params/kernel.
+    #[arg(long, value_name = "TEXT")]
+    nest: Option<String>,
+    /// Cast leaves. A glob casts floats to floats and integers to integers; a full key path casts
+    /// that leaf to any dtype.
     #[arg(long, value_name = "[GLOB=]DTYPE")]
     cast: Vec<String>,
-    /// Put axes into another order: `**/kernel=1,0`.
+    /// Reorder axes: `**/kernel=1,0`.
     #[arg(long, value_name = "GLOB=AXES")]
     transpose: Vec<String>,
-    /// Give another shape, after the transpose; one -1 is inferred: `**/qkv=3,-1,64`.
+    /// Reshape after the transpose; -1 is inferred: `**/qkv=3,-1,64`.
     #[arg(long, value_name = "GLOB=SHAPE")]
     reshape: Vec<String>,
-    /// Convert also what the target cannot hold as it is, and values that a cast changes beyond
-    /// rounding; list both.
+    /// Convert even if something is lost, and list each loss.
     #[arg(long)]
     lossy: bool,
-    /// Convert what is intact in a damaged checkpoint. All of it is verified first; each lost leaf
-    /// is listed on stderr, with file and offset. Lost leaves become placeholders, or stay behind.
-    /// Exit code 1: something is lost.
+    /// Convert the intact leaves of a damaged checkpoint, and list each lost one. Exit code 1 if a
+    /// leaf is lost.
     #[arg(long)]
     salvage: bool,
-    /// Show what would happen to each leaf, and write nothing; fails as the conversion itself
-    /// would.
+    /// Show the result for each leaf and write nothing. Errors and exit code are those of the
+    /// conversion.
     #[arg(long)]
     dry_run: bool,
-    /// Convert each committed step of a folder of steps into a step of the folder DST.
+    /// Convert every committed step of the folder SRC into the folder DST.
     #[arg(long)]
     all_steps: bool,
-    /// Replace a checkpoint that is there.
+    /// Replace an existing checkpoint.
     #[arg(long)]
     overwrite: bool,
-    /// An earlier checkpoint in the layout regrow: data files in which nothing changed since are
-    /// linked to its own instead of written. For the layout regrow only.
+    /// Earlier checkpoint; unchanged data files are linked to it, not written again. Layout regrow
+    /// only.
     #[arg(long, value_name = "PATH")]
     base: Option<PathBuf>,
-    /// Link files of the base without reading them: otherwise their blocks are checked first.
+    /// Link files of the base without checking them first.
     #[arg(long, requires = "base")]
     trust_base: bool,
-    /// Do not wait until the disk has it: faster, but a power cut may cost the new checkpoint.
+    /// Do not wait for the disk. Faster, but a power cut may lose the new checkpoint.
     #[arg(long)]
     no_sync: bool,
-    /// Put a seal beside the new checkpoint, as `regrow seal` does.
+    /// Also write a seal, as `regrow seal` does.
     #[arg(long)]
     seal: bool,
-    /// Put parity beside the new checkpoint, so much of it, as `regrow parity` does.
+    /// Also write parity, as `regrow parity` does: 1/16 of the size, for example.
     #[arg(long, value_name = "RATIO")]
     parity: Option<ParityRatio>,
-    /// Say on stderr how long each part of the work took.
+    /// Print the time of each stage on stderr.
     #[arg(short, long)]
     verbose: bool,
 }
@@ -272,6 +277,7 @@ impl Convert {
         })?;
         let mut options = rules.options()?;
         options.open = globals.open_options();
+        options.nest.clone_from(&self.nest);
         options.salvage = self.salvage;
         options.save.overwrite = self.overwrite;
         options.save.not_durable = self.no_sync;
@@ -327,7 +333,7 @@ fn numbers<T: std::str::FromStr>(text: &str, form: &str) -> Result<(String, Vec<
     let numbers: Result<Vec<T>, _> =
         numbers.split(',').filter(|number| !number.trim().is_empty()).map(|n| n.trim().parse()).collect();
     let numbers = numbers
-        .map_err(|_| Error::invalid(format!("{text:?} holds no list of numbers")).expected(form, text))?;
+        .map_err(|_| Error::invalid(format!("{text:?} is not a list of numbers")).expected(form, text))?;
     Ok((glob.to_owned(), numbers))
 }
 
@@ -349,7 +355,7 @@ fn print_plan(out: &mut impl Write, plan: &ConvertPlan) -> std::io::Result<()> {
         writeln!(out, "{}", printable_lines(&format!("{}: {loss}", loss.kind.name())))?;
     }
     if plan.losses.iter().any(|loss| loss.kind != LossKind::Note) {
-        writeln!(out, "the target cannot hold everything as it is: converting needs --lossy")?;
+        writeln!(out, "the target would lose something: pass --lossy to convert")?;
     }
     for error in &plan.damage {
         let error = error.in_words_of(Caller::Shell);

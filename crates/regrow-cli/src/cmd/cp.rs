@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use regrow::engine::committed_steps;
-use regrow::text::{counted, printable};
+use regrow::text::{counted, format_seconds, printable};
 use regrow::{CopyOptions, Error, ErrorKind};
 use serde_json::json;
 
@@ -12,37 +12,41 @@ use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out;
 
+const EXAMPLES: &str = "\
+Examples:
+  regrow cp runs/step_100 s3://bucket/runs/step_100
+  regrow cp s3://bucket/runs runs";
+
 /// Copy a checkpoint to a disk or a bucket, byte for byte.
 ///
-/// SRC and DST are paths or URLs, in any combination. A folder of steps is copied with all
-/// committed steps and the files beside them; --step copies one step. Each file is read back and
-/// compared. DST is no checkpoint before all of it is there. Where a copy was interrupted, the same
-/// command goes on.
+/// SRC and DST are paths or URLs. A folder of steps is copied with all committed steps; --step N
+/// copies one. Every file is read back and compared. DST becomes a checkpoint only when the copy is
+/// complete. If a copy is interrupted, the same command continues it.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Cp {
     /// The checkpoint to read.
     #[arg(value_name = "SRC")]
     source: PathBuf,
-    /// The checkpoint to make.
+    /// The checkpoint to write.
     #[arg(value_name = "DST")]
     target: PathBuf,
-    /// Copy all committed steps of a folder of steps, which is the default; an error if SRC is
-    /// none.
+    /// Copy all committed steps (the default). Fails if SRC is not a folder of steps.
     #[arg(long)]
     all_steps: bool,
-    /// Replace a checkpoint that is there.
+    /// Replace an existing checkpoint.
     #[arg(long)]
     overwrite: bool,
-    /// Do not read back what was written.
+    /// Do not read the copy back.
     #[arg(long)]
     no_verify: bool,
-    /// Do not wait until the disk has it: faster, but a power cut may cost the copy.
+    /// Do not wait for the disk. Faster, but a power cut may lose the copy.
     #[arg(long)]
     no_sync: bool,
-    /// Requests at once, 8 at most; as many as there are processors if not given.
+    /// Parallel requests, at most 8. [default: number of processors]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// Say on stderr how long each part of the work took.
+    /// Print the time of each stage on stderr.
     #[arg(short, long)]
     verbose: bool,
 }
@@ -61,7 +65,7 @@ impl Cp {
         if let Some(wanted) = globals.step {
             let step = steps.iter().find(|step| step.number == wanted);
             let missing = || {
-                Error::new(ErrorKind::NotFound, format!("there is no step {wanted}"))
+                Error::new(ErrorKind::NotFound, format!("step {wanted} does not exist"))
                     .in_file(&source)
                     .expected(format_args!("one of {taken:?}"), wanted)
             };
@@ -106,13 +110,13 @@ impl Cp {
         if self.verbose {
             out::warn(&report.to_string());
             for stage in monitor.stages() {
-                out::warn(&format!("  {:13} {:8.3} s", stage.stage.name(), stage.seconds));
+                out::warn(&format!("  {:13} {:>9}", stage.stage.name(), format_seconds(stage.seconds)));
             }
         }
         let files = counted(report.file_count, "file", "files");
         write!(out, "{}: {files}, {}", printable(&path), out::size(report.bytes))?;
         if report.reused_bytes > 0 {
-            write!(out, ", {} were there already", out::size(report.reused_bytes))?;
+            write!(out, ", {} already copied", out::size(report.reused_bytes))?;
         }
         if !taken.is_empty() {
             let names: Vec<String> = taken.iter().map(u64::to_string).collect();

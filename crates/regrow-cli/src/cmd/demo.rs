@@ -20,13 +20,18 @@ use crate::out;
 /// Where in the middle of a data file the demonstration flips a bit.
 const FLIPPED_BIT: u8 = 1 << 4;
 
+const EXAMPLES: &str = "\
+Examples:
+  regrow demo --keep /tmp/regrow-demo";
+
 /// Show regrow at work: save, open, verify, find a flipped bit.
 ///
-/// Makes a small pytree, saves it in regrow's layout and as Orbax would, opens and verifies both,
-/// then damages a copy of the first. Works in a temporary folder that is removed at the end.
+/// Saves a small pytree in the layouts regrow and orbax, opens and verifies both, then damages a
+/// copy. The files are in a temporary folder, which is removed at the end.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Demo {
-    /// Work in this folder, and leave everything there to look at; it must not exist.
+    /// Work in this new folder and keep all files.
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
 }
@@ -118,7 +123,7 @@ fn tell(story: &mut Story<'_, impl Write>, folder: &Path) -> Result<bool, Failur
             json!({ "did": "open", "layout": about.layout, "variant": about.variant }),
         )?;
         let same = same_bytes(&tree, &regrow::load(&path)?);
-        let words = if same { "every leaf is bit-identical" } else { "IT DIFFERS from what was saved" };
+        let words = if same { "all leaves are bit-identical" } else { "IT DIFFERS from what was saved" };
         story
             .step(&format!("loaded   {name:13} {words}"), json!({ "did": "load", "bit_identical": same }))?;
         let report = regrow::verify(&path)?;
@@ -159,7 +164,7 @@ fn damage(story: &mut Story<'_, impl Write>, folder: &Path) -> Result<bool, Fail
             Ok(error.kind() == ErrorKind::Corrupt)
         }
         Ok(_) => {
-            story.step("NOTHING: the damage went unseen", json!({ "did": "damage", "error": null }))?;
+            story.step("NOTHING: the damage was not detected", json!({ "did": "damage", "error": null }))?;
             Ok(false)
         }
     }

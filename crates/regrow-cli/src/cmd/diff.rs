@@ -20,54 +20,58 @@ use crate::out::{self, Align, Table, Tint};
 /// Leaves and containers that are shown unless all are asked for.
 const SHOWN_MAX: usize = 20;
 
+const EXAMPLES: &str = "\
+Examples:
+  regrow diff step_100 step_200
+  regrow diff run --step 100 --step-b 200 --only 'params/**'
+  regrow diff torch.safetensors jax_step --rtol 1e-5 --ignore-dtype";
+
 /// Compare two checkpoints, or two steps of a run.
 ///
-/// The checkpoints may have any layouts. `regrow diff RUN --step 30 --step-b 40` compares two
-/// steps.
-///
-/// Prints the verdict, then the leaves that differ, the worst first. Without a tolerance all bits
-/// must be the same. With one, an element passes if --atol with --rtol, or --max-ulp, allows it.
-/// Leaves are paired by key path. Other containers (a list, a dict) and kinds of leaves are a note.
-/// Exit code 0: the same; 1: they differ, or one is damaged.
+/// The layouts may differ. Leaves are paired by key path. Prints the verdict, then the leaves that
+/// differ, the worst first. Without a tolerance every bit must be equal. With a tolerance an
+/// element passes if --atol with --rtol, or --max-ulp, allows it. Exit code 1: they differ, or one
+/// is damaged.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Diff {
     /// The first checkpoint.
     a: PathBuf,
-    /// The second checkpoint, to which relative differences are relative. Without it, another step
-    /// or item of A.
+    /// The second checkpoint, the reference of relative differences. [default: A, with --step-b or
+    /// --item-b]
     #[arg(required_unless_present_any = ["step_b", "item_b"])]
     b: Option<PathBuf>,
-    /// Allow elements to differ by this much: abs(a - b) <= atol + rtol * abs(b).
+    /// Absolute tolerance: abs(a - b) <= atol + rtol * abs(b).
     #[arg(long, value_name = "NUMBER")]
     atol: Option<f64>,
-    /// Allow elements to differ by this much of the second one.
+    /// Relative tolerance, as a part of abs(b).
     #[arg(long, value_name = "NUMBER")]
     rtol: Option<f64>,
-    /// Allow elements to lie so many values of their dtype apart.
+    /// Tolerance as a number of representable values between a and b.
     #[arg(long, value_name = "COUNT")]
     max_ulp: Option<u64>,
-    /// Only leaves that match this glob. Can be given several times.
+    /// Compare only leaves that match this glob. Repeatable.
     #[arg(long, value_name = "GLOB")]
     only: Vec<String>,
-    /// Another dtype is no difference: compare the values alone.
+    /// Compare values of different dtypes.
     #[arg(long)]
     ignore_dtype: bool,
-    /// Other containers and kinds of leaves are differences, too.
+    /// Count different containers (list, dict) and kinds of leaves as differences.
     #[arg(long)]
     check_types: bool,
-    /// Only find out which leaves differ, and not how far they are apart: faster.
+    /// Say only which leaves differ, not by how much. Faster.
     #[arg(long, conflicts_with_all = ["atol", "rtol", "max_ulp"])]
     brief: bool,
-    /// List all leaves, also those that are the same.
+    /// List equal leaves too.
     #[arg(long)]
     all: bool,
-    /// Print nothing but what is wrong: the exit code tells.
+    /// Print only errors; the exit code has the result.
     #[arg(short, long, conflicts_with_all = ["all", "json"])]
     quiet: bool,
-    /// The step to open in B; --step if not given.
+    /// Step to open in B. [default: --step]
     #[arg(long, value_name = "N")]
     step_b: Option<u64>,
-    /// The item to open in B; --item if not given.
+    /// Item to open in B. [default: --item]
     #[arg(long, value_name = "NAME")]
     item_b: Option<String>,
 }
@@ -136,7 +140,7 @@ impl Diff {
             (true, 0) => writeln!(out, "{}: {total}, {read} read", out::tint(Tint::Good, "the same"))?,
             (true, within) => writeln!(
                 out,
-                "{}: {total}, {within} of them not to the bit, {read} read",
+                "{}: {total}, {within} of them not bit-identical, {read} read",
                 out::tint(Tint::Good, "the same within the tolerance")
             )?,
             (false, _) => {
@@ -172,7 +176,10 @@ impl Diff {
         }
         if report.other_kind_count > 0 {
             let leaves = counted(report.other_kind_count, "leaf is", "leaves are");
-            out::warn(&format!("note: {leaves} of another kind in B; --check-types makes that a difference"));
+            out::warn(&format!(
+                "note: {leaves} of another kind in B; --check-types counts them as \
+                differences"
+            ));
         }
         Ok(())
     }

@@ -13,14 +13,20 @@ use crate::exit::{self, Exit, Failure};
 use crate::out::{self, Align, size};
 use crate::{Globals, Package, Packages, build};
 
+const EXAMPLES: &str = "\
+Examples:
+  regrow doctor runs
+  regrow doctor s3://bucket/runs";
+
 /// Check the machine, the file system or bucket, the packages.
 ///
-/// What is missing is listed with what that means. A few kilobytes are written beside the path and
-/// removed again; nothing is written to a bucket. 1 if nothing can be written there, or a bucket
+/// Lists what is missing and what that means. The check writes a few kilobytes beside PATH and
+/// removes them; it writes nothing to a bucket. Exit code 1: PATH is not writable, or the bucket
 /// cannot be reached.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Doctor {
-    /// Where checkpoints are, or are to be.
+    /// The folder or bucket of your checkpoints.
     #[arg(value_name = "PATH", default_value = ".")]
     path: PathBuf,
 }
@@ -108,7 +114,7 @@ impl Place {
                         row("found", format!("a file of {}", size(*len_bytes)))
                     }
                     Ok(Some(Found::Other(what))) => row("found", (*what).to_owned()),
-                    Ok(None) => row("found", "nothing, and the storage answers".to_owned()),
+                    Ok(None) => row("found", "nothing; the storage answers".to_owned()),
                     Err(_) => {}
                 }
             }
@@ -173,7 +179,7 @@ impl Findings {
                 "memory".to_owned(),
                 or_unknown(memory_available_bytes.map(|bytes| format!("{} free", size(bytes)))),
             ],
-            ["budget".to_owned(), format!("{} beside the arrays, unless told otherwise", size(budget_bytes))],
+            ["budget".to_owned(), format!("{} beside the arrays, by default", size(budget_bytes))],
         ];
         self.place.rows(&mut rows);
         match &self.packages {
@@ -181,7 +187,9 @@ impl Findings {
                 let version = package.version.clone().unwrap_or_else(|| "not installed".to_owned());
                 [package.name.clone(), version]
             })),
-            None => rows.push(["Python".to_owned(), "not asked; python -m regrow doctor does".to_owned()]),
+            None => {
+                rows.push(["Python".to_owned(), "not checked; python -m regrow doctor checks".to_owned()])
+            }
         }
         out::columns(out, "", None, [Left, Left], &rows)?;
         let missing = self.missing();

@@ -12,8 +12,14 @@ use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out;
 
+const EXAMPLES: &str = "\
+Examples:
+  regrow info step_100
+  regrow info run --step 100 --json";
+
 /// Show a checkpoint on one page: layout, step, sizes, leaves.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Info {
     /// The checkpoint.
     path: PathBuf,

@@ -18,27 +18,33 @@ use crate::Globals;
 use crate::exit::{self, Exit, Failure};
 use crate::out::{self, Align, Table, Tint};
 
+const EXAMPLES: &str = "\
+Examples:
+  regrow ls step_100
+  regrow ls step_100 'params/**' --sort bytes
+  regrow ls step_100 --depth 2
+  regrow ls runs";
+
 /// List the leaves of a checkpoint, or the checkpoints in a folder.
 ///
-/// Of a checkpoint one line a leaf: key path, dtype, shape, bytes, and how its bytes are coded;
-/// then the totals. Of a folder of checkpoints one line each: name, layout, state, bytes, and when
-/// it was changed last (UTC). With --step, --item, --depth or a glob, the leaves of a step.
+/// A checkpoint has one line per leaf: key path, dtype, shape, bytes, coding. A folder has one line
+/// per checkpoint: name, layout, state, bytes, time of the last change (UTC). To list leaves of a
+/// step in a folder, give --step, --item, --depth or a glob. Only metadata is read.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Ls {
     /// The checkpoint, or a folder of checkpoints.
     path: PathBuf,
-    /// Only leaves that one of these matches: `params/**`, `*/kernel`; all of them if none is
-    /// given.
+    /// List only leaves that match one of these: `params/**`, `*/kernel`.
     #[arg(value_name = "GLOB")]
     globs: Vec<String>,
-    /// Also what kind of leaf it is, its chunks, the part of it that a device held, and how it lay
-    /// on devices.
+    /// Also show the kind, chunks, shards and sharding of each leaf.
     #[arg(long, short)]
     long: bool,
-    /// One line for each subtree that is N keys deep, with its leaves and bytes.
+    /// Show one line per subtree that is N keys deep, with its leaves and bytes.
     #[arg(short, long, value_name = "N", conflicts_with = "long")]
     depth: Option<usize>,
-    /// Sort by bytes, the largest first, or by name. Without it leaves are in flatten order.
+    /// Sort by bytes (largest first) or by name. [default: flatten order]
     #[arg(short, long, value_name = "KEY")]
     sort: Option<Sort>,
 }

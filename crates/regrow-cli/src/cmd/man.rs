@@ -6,12 +6,15 @@ use regrow::Error;
 
 use crate::exit::{Exit, Failure};
 
+const EXAMPLES: &str = "\
+Examples:
+  regrow man ~/.local/share/man/man1 && man regrow-ls";
+
 /// Write manual pages into a folder.
-///
-/// For one user: `regrow man ~/.local/share/man/man1`, and then `man regrow-ls`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Man {
-    /// The folder, which is made if it is not there.
+    /// The folder. It is created if it does not exist.
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }

@@ -11,19 +11,26 @@ use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out;
 
-/// Put parity beside a checkpoint, by which `repair` heals it.
+const EXAMPLES: &str = "\
+Examples:
+  regrow parity step_100
+  regrow parity step_100 --ratio 1/8
+  regrow parity step_100 --remove";
+
+/// Put parity beside a checkpoint, for `regrow repair`.
 ///
-/// Any layout. The checkpoint is verified first, and not touched: the parity is two files of its
-/// own, `regrow.parity.json` and `regrow.parity.blocks` in the folder, or `regrow.parity.NAME.json`
-/// and `.blocks` beside a file.
+/// Works for every layout. The checkpoint is verified first and does not change. The parity is two
+/// files: `regrow.parity.json` and `regrow.parity.blocks` in a folder, `regrow.parity.NAME.json`
+/// and `regrow.parity.NAME.blocks` beside a file.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Parity {
     /// The checkpoint.
     path: PathBuf,
-    /// How much: of 1/16 the parity takes a sixteenth of the checkpoint's size, and heals as much.
+    /// Size of the parity as a part of the checkpoint. It heals that much damage.
     #[arg(long, value_name = "RATIO", default_value = "1/16")]
     ratio: ParityRatio,
-    /// Take the parity away instead.
+    /// Remove the parity instead.
     #[arg(long, conflicts_with = "ratio")]
     remove: bool,
 }
@@ -62,7 +69,7 @@ impl Parity {
                 let (bytes, parity) = (out::size(report.bytes), out::size(report.parity_bytes));
                 writeln!(out, "{path}: {parity} of parity for {files}, {bytes}")?;
             }
-            (true, true) => writeln!(out, "{path}: taken away")?,
+            (true, true) => writeln!(out, "{path}: removed")?,
             (false, _) => writeln!(out, "{path}: there is no parity")?,
         }
         Ok(Exit::Fine)

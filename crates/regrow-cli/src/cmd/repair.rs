@@ -12,27 +12,29 @@ use crate::Globals;
 use crate::exit::{self, Exit, Failure};
 use crate::out;
 
+const EXAMPLES: &str = "\
+Examples:
+  regrow repair step_100 --check
+  regrow repair step_100 --from s3://bucket/run/step_100";
+
 /// Heal a damaged checkpoint by its parity or a copy.
 ///
-/// With parity (`regrow parity`): restores damaged blocks and truncated or missing files, up to the
-/// amount of parity; the files become what they were when it was made. With `--from`, a replica or
-/// another step: restores damaged blocks, if parity, a seal or the checksums of the layout regrow
-/// prove them. With neither: rebuilds files that other files repeat, such as regrow.json,
-/// _METADATA, a database, an index. Temporary files of unfinished saves are finished or removed.
-/// Each file is rewritten beside the damaged one, and renamed over it.
+/// With parity (`regrow parity`) it restores damaged blocks and truncated or missing files. With
+/// --from it takes blocks of another checkpoint if parity, a seal or checksums of the layout regrow
+/// prove them. With neither it rebuilds metadata that other files repeat. It also finishes or
+/// removes temporary files of unfinished saves.
 ///
-/// Exit code 0: the checkpoint is whole: a seal, a signature, parity, the checksums of the layout
-/// regrow, or a copy that is the same say so of every file. 1: something is damaged still; it is
-/// listed leaf by leaf. 4: nothing wrong is found, and nothing says that every file is what was
-/// written.
+/// Exit code 0: every file is proven whole. 1: damage remains; it is listed leaf by leaf. 4: no
+/// damage found, but nothing proves every file.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Repair {
     /// The checkpoint.
     path: PathBuf,
-    /// Another checkpoint, damaged or not: a copy, or another step.
+    /// A copy of the checkpoint, or another step; it may be damaged too.
     #[arg(long, value_name = "OTHER")]
     from: Option<PathBuf>,
-    /// Say what would be done, and write nothing. Exit code 1: something is damaged.
+    /// Say what a repair would do and write nothing. Exit code 1: damage found.
     #[arg(long)]
     check: bool,
 }

@@ -17,38 +17,42 @@ use crate::out::{self, Tint};
 /// The page, where nothing else is asked for.
 const OUTPUT_DEFAULT: &str = "report.html";
 
-/// Write a page about a checkpoint: one HTML file for a browser.
+const EXAMPLES: &str = "\
+Examples:
+  regrow report step_100
+  regrow report step_200 step_100 -o compared.html
+  regrow report run --sample 16MiB --title 'run 7'";
+
+/// Write one HTML page about a checkpoint.
 ///
-/// The page needs no network. It shows where the bytes are, all leaves with their statistics and
-/// histograms, how arrays lie on devices, what checksums protect and what is damaged; with other
-/// checkpoints, what differs from each; of a folder of steps the newest one, and sizes, times,
-/// metrics and norms of all. Every byte is read once, of at most 20 steps; --sample and
-/// --no-statistics read less. Exit code 1: something is damaged.
+/// The page needs no network. It shows sizes, statistics and histograms of all leaves, shardings,
+/// checksums and damage. With OTHER it shows the differences. For a folder of steps it shows the
+/// newest step, and sizes, times, metrics and norms of all. It reads every byte once, of at most 20
+/// steps; --sample and --no-statistics read less. Exit code 1: damage found.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Report {
     /// The checkpoint, or a folder of steps.
     path: PathBuf,
-    /// Checkpoints to compare it with.
+    /// Checkpoints to compare with.
     #[arg(value_name = "OTHER")]
     others: Vec<PathBuf>,
-    /// The page; `-` for stdout. [default: report.html]
+    /// The HTML file; `-` is stdout. [default: report.html]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Replace an HTML file that is there, and nothing else.
+    /// Replace an existing HTML file. Other files are never replaced.
     #[arg(long)]
     overwrite: bool,
-    /// What the page is called; the last part of the path if not given.
+    /// Title of the page. [default: last part of PATH]
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
-    /// Look at about so much of each longer array: `16MiB`, in blocks that are evenly spread.
+    /// Read only about this much of each longer array, in evenly spread blocks.
     #[arg(long, value_name = "SIZE")]
     sample: Option<ByteSize>,
-    /// Read no data of the checkpoint: no statistics, and damage to data is not seen. Others are
-    /// compared all the same.
+    /// Read no data of PATH: no statistics, and damage of data is not found.
     #[arg(long, conflicts_with = "sample")]
     no_statistics: bool,
-    /// Read and compare only leaves that match this glob; all are listed. Can be given several
-    /// times.
+    /// Read and compare only leaves that match this glob; list all. Repeatable.
     #[arg(long, value_name = "GLOB")]
     only: Vec<String>,
 }

@@ -12,19 +12,24 @@ use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out;
 
+const EXAMPLES: &str = "\
+Examples:
+  regrow rm runs/step_100
+  regrow rm runs/step_200 --unfinished --yes";
+
 /// Remove one checkpoint.
 ///
-/// What is no checkpoint is refused, and so are a folder of several and one with something of your
-/// own in it. Asks first on a terminal; elsewhere it needs --yes.
+/// Asks first on a terminal; a script needs --yes. Refuses a folder of several checkpoints, a path
+/// that is not a checkpoint, and a folder that holds files of yours.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Rm {
     /// The checkpoint.
     path: PathBuf,
-    /// Remove what a save or a copy to this path has left that never ended, instead of a
-    /// checkpoint.
+    /// Remove temporary files of an unfinished save or copy to this path, not a checkpoint.
     #[arg(long)]
     unfinished: bool,
-    /// Also if its writer may still be running.
+    /// Remove them even if their writer may still run.
     #[arg(long, requires = "unfinished")]
     force: bool,
     /// Do not ask.
@@ -61,10 +66,10 @@ impl Rm {
         if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
             return Err(Failure::Usage(
                 Error::invalid("there is no terminal to ask for confirmation")
-                    .help("say --yes to remove without a question"),
+                    .help("pass --yes to remove without confirmation"),
             ));
         }
-        let what = if self.unfinished { "what unfinished saves have left at " } else { "" };
+        let what = if self.unfinished { "files of unfinished saves at " } else { "" };
         let stock = at.storage().stock(at.path()).ok().flatten().filter(|_| !self.unfinished);
         let size = stock.map_or(String::new(), |stock| {
             format!(" ({}, {})", counted(stock.file_count, "file", "files"), out::size(stock.bytes))

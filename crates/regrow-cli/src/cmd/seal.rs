@@ -11,16 +11,22 @@ use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out;
 
+const EXAMPLES: &str = "\
+Examples:
+  regrow seal orbax_step_100
+  regrow seal model.safetensors --remove";
+
 /// Put checksums beside a checkpoint of another tool.
 ///
-/// The checkpoint is verified first, and not touched: the seal is a file of its own,
-/// `regrow.seal.json` in the folder, or `regrow.seal.NAME.json` beside a file. From then on every
-/// command checks what it reads.
+/// The checkpoint is verified first and does not change. The seal is one file: `regrow.seal.json`
+/// in a folder, or `regrow.seal.NAME.json` beside a file. From then on every command checks the
+/// bytes that it reads.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Seal {
     /// The checkpoint.
     path: PathBuf,
-    /// Take the seal away instead.
+    /// Remove the seal instead.
     #[arg(long)]
     remove: bool,
 }
@@ -50,10 +56,10 @@ impl Seal {
         let files = counted(report.file_count, "file", "files");
         match (report.has_changed, self.remove) {
             (true, false) => writeln!(out, "{path}: sealed {files}, {}", out::size(report.bytes))?,
-            (true, true) => writeln!(out, "{path}: taken away")?,
+            (true, true) => writeln!(out, "{path}: removed")?,
             (false, true) => writeln!(out, "{path}: there is no seal")?,
             (false, false) => {
-                writeln!(out, "{path}: this layout has these checksums already; nothing to do")?
+                writeln!(out, "{path}: nothing to do, since this layout has its own checksums")?
             }
         }
         Ok(Exit::Fine)

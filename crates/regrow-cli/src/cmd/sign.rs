@@ -11,18 +11,24 @@ use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out;
 
+const EXAMPLES: &str = "\
+Examples:
+  openssl genpkey -algorithm ed25519 -out key.pem
+  openssl pkey -in key.pem -pubout -out public.pem
+  regrow sign step_100 --key key.pem
+  regrow verify step_100 --key public.pem";
+
 /// Sign a checkpoint, so that others can prove that it is yours.
 ///
-/// The checkpoint is verified first, and not touched: the signature is a file of its own,
-/// `regrow.signature.json` in the folder, or `regrow.signature.NAME.json` beside a file.
-/// `--trusted-key` of other commands asks for it. Signatures of other keys over the same files
-/// stay.
+/// The checkpoint is verified first and does not change. The signature is one file:
+/// `regrow.signature.json` in a folder, or `regrow.signature.NAME.json` beside a file. Signatures
+/// by other keys stay. To check a signature, give --trusted-key to any command that reads.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Sign {
     /// The checkpoint.
     path: PathBuf,
-    /// The file with your private Ed25519 key, PKCS#8 PEM (`openssl genpkey -algorithm ed25519 -out
-    /// key.pem`) or OpenSSH.
+    /// File with your private Ed25519 key: PKCS#8 PEM or OpenSSH.
     #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
     key: PathBuf,
 }

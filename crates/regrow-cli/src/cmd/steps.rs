@@ -16,22 +16,28 @@ use crate::Globals;
 use crate::exit::{Exit, Failure, error_json};
 use crate::out::{self, Align, Table, Tint};
 
+const EXAMPLES: &str = "\
+Examples:
+  regrow steps run
+  regrow steps run --verify
+  regrow steps run --watch 10";
+
 /// List the steps of a run: size, time, metrics, state.
 ///
-/// The list is what the storage has committed. Saves that are under way or never ended are in it as
-/// `unfinished`; a step that a reader has at the moment is `in use`. Where a run has gone back to
-/// an older step, the newer ones of before are `abandoned`.
+/// States: `unfinished` is a save that runs or was interrupted; `in use` is a step that a reader
+/// has open; `abandoned` is a step newer than the one from which the run continued.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Steps {
     /// The folder of steps.
     path: PathBuf,
-    /// Read each step, all of it, and say which are damaged.
+    /// Read every step and mark damaged ones.
     #[arg(long)]
     verify: bool,
-    /// Go on, and print steps when they come; every so many seconds is looked.
+    /// Keep running and print new steps; look every SECONDS. [default: 5]
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "5")]
     watch: Option<f64>,
-    /// Delete the abandoned steps first, as the only writer to the folder.
+    /// Delete abandoned steps first. Fails while another process writes to the folder.
     #[arg(long, conflicts_with = "watch")]
     delete_abandoned: bool,
 }
@@ -57,14 +63,14 @@ impl Steps {
             Some(Ok(pause)) if !pause.is_zero() => Some(pause),
             Some(_) => {
                 return Err(Failure::Usage(
-                    Error::invalid("this is no time between two looks")
-                        .help("give --watch a number of seconds above 0, or none"),
+                    Error::invalid("the time of --watch is not valid")
+                        .help("give --watch a number of seconds above 0, or no number"),
                 ));
             }
         };
         let at = globals.locate(&self.path)?;
         if !at.exists() && pause.is_none() {
-            return Err(Error::new(ErrorKind::NotFound, "there is no such folder").in_file(&at).into());
+            return Err(Error::new(ErrorKind::NotFound, "the folder does not exist").in_file(&at).into());
         }
         let folder = Folder::new(&at, None)?;
         if self.delete_abandoned {
@@ -173,7 +179,7 @@ fn delete_abandoned(folder: &Folder) -> Result<(), Failure> {
         let name = printable(&deletion.name).into_owned();
         match deletion.outcome? {
             Deleted::Removed { bytes } => out::warn(&format!("deleted {name}: {bytes} bytes")),
-            Deleted::Leased => out::warn(&format!("{name} is being read, and stays")),
+            Deleted::Leased => out::warn(&format!("{name} is being read, so it stays")),
             Deleted::Moved { .. } | Deleted::Gone => {}
         }
     }

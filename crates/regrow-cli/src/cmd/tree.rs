@@ -10,12 +10,17 @@ use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out::{self, Align, Table};
 
+const EXAMPLES: &str = "\
+Examples:
+  regrow tree step_100 --depth 2";
+
 /// Show the pytree with the leaves and bytes of each subtree.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Tree {
     /// The checkpoint.
     path: PathBuf,
-    /// Show at most so many levels of keys.
+    /// Show at most N levels of keys.
     #[arg(short, long, value_name = "N")]
     depth: Option<usize>,
 }

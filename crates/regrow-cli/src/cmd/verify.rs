@@ -15,20 +15,26 @@ use crate::out::{self, Tint};
 /// Files without checksums that are named; others are counted.
 const FILES_SHOWN: usize = 10;
 
+const EXAMPLES: &str = "\
+Examples:
+  regrow verify step_100
+  regrow verify run --all-steps
+  regrow verify step_100 --key public.pem";
+
 /// Read all of a checkpoint and report all damage.
 ///
-/// A line of verdict for each path on stdout; each finding, with its file, leaf and offset, on
-/// stderr. Notes there tell what need not be wrong; they leave the verdict and the exit code alone.
+/// Prints a verdict for each path on stdout, and each finding with file, leaf and offset on stderr.
+/// Notes on stderr are no damage; they do not change the exit code. Exit code 1: damage found.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Verify {
     /// The checkpoints.
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// The same as --trusted-key: the checkpoint has to be signed by the owner of this public key.
+    /// Require a signature by the owner of this public key. The same as --trusted-key.
     #[arg(long = "key", value_name = "KEY", allow_hyphen_values = true)]
     keys: Vec<String>,
-    /// Verify each committed step of a folder of steps; otherwise the newest, or the one that
-    /// --step says.
+    /// Verify every committed step. [default: the newest, or --step]
     #[arg(long)]
     all_steps: bool,
 }
@@ -129,13 +135,11 @@ fn print(out: &mut impl Write, path: &Path, report: &VerifyReport) -> std::io::R
     report.notes.iter().for_each(|note| out::warn(&format!("note: {note}")));
     if !report.findings.is_empty() {
         let path = printable(&path.to_string_lossy()).into_owned();
-        out::warn(&format!(
-            "note: `regrow repair {path} --check` says what can be brought back, and writes nothing"
-        ));
+        out::warn(&format!("note: `regrow repair {path} --check` shows what a repair can restore"));
     } else if !report.has_data_checksums {
         out::warn(&format!(
-            "note: {} stores no checksum for some of its array data ({}); a flipped bit in that data would go unseen: \
-             `regrow seal` puts checksums beside it",
+            "note: {} has no checksums for {} of array data: regrow cannot detect damage there; `regrow \
+             seal` adds checksums",
             printable(&path.to_string_lossy()),
             out::size(report.unprotected_bytes),
         ));
@@ -145,7 +149,7 @@ fn print(out: &mut impl Write, path: &Path, report: &VerifyReport) -> std::io::R
             out::warn(&format!("  {} in {}", out::size(each.bytes), printable(&file)));
         }
         if files.len() > FILES_SHOWN {
-            out::warn(&format!("  and in {} more: --json names them", files.len() - FILES_SHOWN));
+            out::warn(&format!("  and in {} more: --json lists them", files.len() - FILES_SHOWN));
         }
     }
     Ok(())

@@ -74,7 +74,7 @@ fn tolerances_and_types_decide() {
         let run = regrow([&["diff", text(&a), text(&b)], options].concat());
         (run.code, run.stdout.lines().nth(2).unwrap_or_default().to_owned())
     };
-    let within = "the same within the tolerance: 2 leaves, 1 of them not to the bit, 48 B read".to_owned();
+    let within = "the same within the tolerance: 2 leaves, 1 of them not bit-identical, 48 B read".to_owned();
     assert_eq!(code(&["--atol", "0.5"]), (0, within));
     assert_eq!(code(&["--atol", "0.4"]).0, 1);
     assert_eq!(code(&["--rtol", "0.2"]).0, 0);

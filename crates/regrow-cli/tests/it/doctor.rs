@@ -109,7 +109,7 @@ fn doctor_asks_a_storage_whether_it_answers() {
     let run = regrow(["doctor", "--json", &url("runs/step_1/file")]);
     assert_eq!((run.code, &run.json()["place"]["found"]), (0, &"file".into()), "{run:?}");
     let run = regrow(["doctor", "memory://doctor/none"]);
-    assert!(run.code == 0 && run.stdout.contains("nothing, and the storage answers"), "{run:?}");
+    assert!(run.code == 0 && run.stdout.contains("nothing; the storage answers"), "{run:?}");
     let run = regrow(["doctor", "--json", "http://127.0.0.1:1/none", "--storage-option", "max_retries=0"]);
     assert_eq!(run.code, 1, "{run:?}");
 }

@@ -24,7 +24,10 @@ fn damage_is_1_and_names_leaf_and_file() {
     let run = regrow(["verify", text(&path)]);
     assert_eq!(run.code, 1);
     assert!(run.stdout.starts_with(&format!("{}: damaged: ", text(&path))), "{run:?}");
-    assert!(run.stderr.starts_with("error: leaf params/bias is damaged: block 0 of a data file"), "{run:?}");
+    assert!(
+        run.stderr.starts_with("error: leaf params/bias is damaged: block 0 fails its crc32c"),
+        "{run:?}"
+    );
     assert!(run.stderr.contains("model.safetensors"), "{run:?}");
 
     let run = regrow(["verify", "--json", text(&path)]);

@@ -78,7 +78,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_read() {
     let model = path.join("model.safetensors");
     let before = fs::read(&model).unwrap();
     let run = regrow(["report", text(&path), "-o", text(&model), "--overwrite"]);
-    assert!(run.code == 2 && run.stderr.contains("no HTML file"), "{run:?}");
+    assert!(run.code == 2 && run.stderr.contains("not an HTML file"), "{run:?}");
     assert_eq!(fs::read(&model).unwrap(), before);
     for options in [
         &["--only", "nothing"][..],

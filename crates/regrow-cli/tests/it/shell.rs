@@ -33,6 +33,22 @@ fn options_of_every_command_stand_on_one_page() {
 }
 
 #[test]
+fn help_of_a_command_fits_one_screen_and_has_an_example() {
+    let commands = regrow(["--help"]).stdout;
+    assert!(commands.lines().count() <= 50, "{commands}");
+    let names = commands.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = names.take_while(|line| !line.is_empty()).filter_map(|line| line.split_whitespace().next());
+    let names: Vec<&str> = names.filter(|name| !["options", "help"].contains(name)).collect();
+    assert!(names.len() >= 19, "{names:?}");
+    for name in names {
+        let help = regrow([name, "--help"]).stdout;
+        assert!(help.lines().count() <= 60 && help.contains("Examples:\n  "), "{help}");
+        assert!(help.lines().next().unwrap().chars().count() <= 66, "{help}");
+        assert_eq!(help, regrow([name, "-h"]).stdout);
+    }
+}
+
+#[test]
 fn mistyped_words_and_words_of_other_tools_have_a_suggestion() {
     for (word, command) in [
         ("show", "info"),
@@ -49,6 +65,10 @@ fn mistyped_words_and_words_of_other_tools_have_a_suggestion() {
     }
     let run = regrow(["ls", "x", "--dept", "2"]);
     assert!(run.code == 2 && run.stderr.contains("'--depth'"), "{run:?}");
+    for (old, new) in [("--bare", "'--arrays-only'"), ("--strict", "'--lost-files error'")] {
+        let run = regrow(["ls", "x", old]);
+        assert!(run.code == 2 && run.stderr.contains(new), "{run:?}");
+    }
     // Also of options that the help of the command does not show.
     let run = regrow(["ls", "x", "--ignore-seals"]);
     assert!(run.code == 2 && run.stderr.contains("'--ignore-seal'"), "{run:?}");

@@ -200,9 +200,9 @@ fn a_checkpoint_that_has_lost_its_record_is_warned_of() {
         assert_eq!(run.code, 0, "{run:?}");
         assert!(run.stderr.contains("regrow.json is missing"), "{run:?}");
         fs::remove_dir_all(&target).ok();
-        let strict = crate::common::regrow(arguments.iter().chain(&["--strict"]));
-        assert_eq!(strict.code, 1, "{strict:?}");
-        assert!(strict.stdout.is_empty() && strict.stderr.contains("regrow.json is missing"), "{strict:?}");
+        let failed = crate::common::regrow(arguments.iter().chain(&["--lost-files", "error"]));
+        assert_eq!(failed.code, 1, "{failed:?}");
+        assert!(failed.stdout.is_empty() && failed.stderr.contains("regrow.json is missing"), "{failed:?}");
     }
     let verified = crate::common::regrow(["verify", text(&path)]);
     assert_eq!(verified.code, 1);

@@ -35,7 +35,7 @@ fn storage_options_are_for_urls() {
     // On either side, and not on both: one of them would be lost.
     assert_eq!(regrow(["--storage-option", "a=1", "ls", "memory://urls/x"]).code, 3);
     let run = regrow(["--storage-option=a=1", "ls", "memory://urls/x", "--storage-option", "b=2"]);
-    assert!(run.code == 2 && run.stderr.contains("before the command"), "{run:?}");
+    assert!(run.code == 2 && run.stderr.contains("before and after the command"), "{run:?}");
     for wrong in ["", "anon", "=x"] {
         let run = regrow(["ls", "memory://urls/x", "--storage-option", wrong]);
         assert_eq!(run.code, 2, "{wrong}: {run:?}");

@@ -91,8 +91,8 @@ fn nothing_changes_unless_everything_fits() {
         [
             "shape     kernel: wanted [3], stored [4]",
             "length    layers: wanted 2, stored 3",
-            "missing   named/a: the value has it, the checkpoint has not",
-            "extra     named/b: the checkpoint has it, the value has not",
+            "missing   named/a: in the value, not in the checkpoint",
+            "extra     named/b: in the checkpoint, not in the value",
         ]
     );
 }

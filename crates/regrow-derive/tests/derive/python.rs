@@ -169,7 +169,7 @@ fn a_missing_and_an_extra_leaf_of_python_are_named() {
         [
             "dtype     w: wanted float64, stored float32",
             "shape     n/b: wanted [], stored [2]",
-            "missing   bias: the value has it, the checkpoint has not",
+            "missing   bias: in the value, not in the checkpoint",
         ]
     );
 }

@@ -172,7 +172,7 @@ fn the_nodes_of_a_manifest_go_down_from_the_highest() {
     assert_eq!(said(17, vec![child(16, 1)]), "fine");
     assert!(said(17, vec![child(4, 1), child(8, 1)]).contains("do not decrease"));
     assert!(said(17, vec![child(16, 2)]).contains("no version tree node of height 2"));
-    assert!(said(17, vec![child(20, 1)]).contains("ends elsewhere"));
+    assert!(said(17, vec![child(20, 1)]).contains("has a wrong end"));
     assert!(said(17, vec![child(15, 1)]).contains("15"));
 }
 

@@ -177,8 +177,8 @@ fn open(subject: &Subject, options: &OpenOptions) -> Result<Opened> {
         Ok(checkpoint) => Ok(Opened { checkpoint, damage: None }),
         // Where only the pytree beside the arrays is damaged, they are shown all the same.
         Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {
-            let bare = OpenOptions { bare: true, ..options.clone() };
-            match regrow::open_with(at, &bare) {
+            let arrays_only = OpenOptions { arrays_only: true, ..options.clone() };
+            match regrow::open_with(at, &arrays_only) {
                 Ok(checkpoint) => Ok(Opened { checkpoint, damage: Some(error) }),
                 Err(_) => Err(error),
             }

@@ -51,18 +51,16 @@ pub(super) fn of_checkpoint(checkpoint: &Checkpoint) -> Protection {
     let about = checkpoint.description();
     let unprotected = format_bytes(found.unprotected_bytes);
     found.words = match (found.protected_bytes, found.unprotected_bytes) {
-        (0, 0) => "There is no data that could be damaged.".to_owned(),
-        _ if checkpoint.path().as_os_str().is_empty() => {
-            "It is in memory; there is nothing stored.".to_owned()
-        }
-        (_, 0) => format!("All data is under checksums: {}.", kinds.join(", ")),
+        (0, 0) => "There is no data.".to_owned(),
+        _ if checkpoint.path().as_os_str().is_empty() => "It is in memory, not stored.".to_owned(),
+        (_, 0) => format!("Checksums cover all data: {}.", kinds.join(", ")),
         (0, _) => format!(
-            "Nothing protects the data: a flipped bit in any of its {unprotected} could go unseen. {}",
+            "No checksum covers the data: regrow cannot detect damage of its {unprotected}. {}",
             why(&about.layout)
         ),
         (protected, _) => format!(
-            "{} of data are under checksums ({}). Nothing protects the {unprotected} of {}: a flipped bit there could go \
-             unseen.",
+            "Checksums cover {} of data ({}). None covers the {unprotected} of {}: regrow cannot detect \
+             damage there.",
             format_bytes(protected),
             kinds.join(", "),
             counted(unprotected_count, "other leaf", "other leaves"),
@@ -75,8 +73,8 @@ pub(super) fn of_checkpoint(checkpoint: &Checkpoint) -> Protection {
 fn why(layout: &str) -> &'static str {
     match layout {
         "orbax" => {
-            "Orbax' databases have checksums of their indexes, and none of the array data. The layout regrow is an Orbax \
-             checkpoint with checksums of all of it."
+            "Orbax' databases have checksums of their indexes, but not of array data. The layout regrow is \
+             an Orbax checkpoint with checksums of everything."
         }
         "safetensors" => {
             "safetensors files have no checksums. The layout regrow is safetensors with checksums beside it."

@@ -109,7 +109,7 @@ impl KeyTree {
         if has_names && is_tree && node.iter().all(|node| (*node as usize) < self.name.len()) {
             return Ok(());
         }
-        Err(Error::invalid("the key paths of a report are no tree").help("add them with KeyTree::add"))
+        Err(Error::invalid("the key paths of a report are not a tree").help("add them with KeyTree::add"))
     }
 
     /// Nodes, with the root.

@@ -130,7 +130,7 @@ impl Leaves {
             check_len(name, len, count)?;
         }
         if self.sharding.iter().flatten().any(|at| *at as usize >= sharding_count) {
-            return Err(Error::invalid("a leaf of a report has a sharding that is not there"));
+            return Err(Error::invalid("a leaf of a report has an unknown sharding"));
         }
         self.statistics.as_ref().map_or(Ok(()), |statistics| statistics.check(count))
     }
@@ -168,6 +168,6 @@ impl Statistics {
         if first.is_sorted() && first.last() == Some(&(lower.len() as u64)) {
             return Ok(());
         }
-        Err(Error::invalid("the histograms of a report do not say where each leaf's bins are"))
+        Err(Error::invalid("the histograms of a report lack the bins of a leaf"))
     }
 }

@@ -23,7 +23,7 @@ pub fn verdict(checkpoint: &Overview) -> Verdict {
         Reading::Metadata => ("warn", "–", "Data not read".to_owned()),
         Reading::Sample => ("warn", "–", "No damage found in a sample".to_owned()),
         Reading::Whole if checkpoint.protection.unprotected_bytes > 0 => {
-            ("warn", "○", "Readable, but not all of it is protected by checksums".to_owned())
+            ("warn", "○", "Readable, but checksums do not cover all of it".to_owned())
         }
         Reading::Whole => ("good", "✓", "Sound: every byte read, every checksum right".to_owned()),
     };
@@ -43,10 +43,11 @@ pub fn verdict_of(comparison: &Comparison) -> Verdict {
 pub fn reading(reading: Reading) -> &'static str {
     match reading {
         Reading::Metadata => {
-            "Metadata alone was read: there are no statistics, and damage to data is not seen."
+            "Only metadata was read: there are no statistics, and damage of data is not detected."
         }
         Reading::Sample => {
-            "A sample of each array was read: statistics are estimates, and damage elsewhere is not seen."
+            "A sample of each array was read: statistics are estimates, and damage elsewhere is not \
+             detected."
         }
         Reading::Whole => "Every byte of data was read.",
     }

@@ -213,7 +213,7 @@ pub(super) fn clean(name: &[u8]) -> Result<Vec<u8>> {
         match part {
             b"" | b"." => {}
             b".." => {
-                return Err(Error::corrupt(format!("the name {:?} leads out of the archive", shown()))
+                return Err(Error::corrupt(format!("the name {:?} points outside the archive", shown()))
                     .help("pack it again, with names below one folder"));
             }
             part => {

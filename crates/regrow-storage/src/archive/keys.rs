@@ -191,9 +191,9 @@ impl Opened {
     fn check_len(&self) -> Result<()> {
         match self.blob.has_its_length() {
             true => Ok(()),
-            false => Err(Error::corrupt("the archive has another length than when it was opened")
+            false => Err(Error::corrupt("the length of the archive changed after it was opened")
                 .in_file(&self.name)
-                .help("something else is writing to it; wait for that, and open it again")),
+                .help("another program writes to it: wait until it ends, then open the archive again")),
         }
     }
 }

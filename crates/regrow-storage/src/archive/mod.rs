@@ -111,19 +111,19 @@ fn find_first(at: &Location) -> Result<Option<Location>> {
             return Ok(Some(Location::new(Arc::new(storage), rest)));
         }
         if let Some((_, by)) = COMPRESSED.iter().find(|(magic, _)| beginning.starts_with(magic)) {
-            return Err(Error::unsupported(format!("the archive is compressed with {by}, all of it"))
+            return Err(Error::unsupported(format!("the whole archive is compressed with {by}"))
                 .in_file(&file)
-                .help("unpack it: nothing in it can be read without all that comes before"));
+                .help("unpack the archive: a compressed archive cannot be read in parts"));
         }
         if rest.as_os_str().is_empty() {
             return Ok(None);
         }
         return Err(Error::corrupt(format!(
-            "the path leads through a file that is no {} archive",
+            "the path goes through a file that is not a {} archive",
             kind.name()
         ))
         .in_file(&file)
-        .help("if it is one, it was damaged: copy it again"));
+        .help("if it is one, it is damaged: copy it again"));
     }
     Ok(None)
 }
@@ -218,7 +218,7 @@ impl ArchiveStorage {
     /// The name that a path is.
     fn key_of(&self, path: &Path) -> Result<Vec<u8>> {
         clean(&key_of_path(path)).map_err(|error| {
-            Error::invalid(format!("this is no path in an archive: {}", error.what()))
+            Error::invalid(format!("this is not a path in an archive: {}", error.what()))
                 .in_file(self.describe(path))
         })
     }
@@ -318,14 +318,14 @@ impl Storage for ArchiveStorage {
 }
 
 fn no_such_folder(name: PathBuf) -> Error {
-    Error::new(ErrorKind::NotFound, "there is no such folder in the archive").in_file(name)
+    Error::new(ErrorKind::NotFound, "the archive has no such folder").in_file(name)
 }
 
 /// The error of a write into an archive.
 fn read_only(name: PathBuf) -> Error {
-    Error::unsupported("nothing can be saved into an archive: it is read only")
+    Error::unsupported("archives are read only")
         .in_file(name)
-        .help("save to a folder, and pack that with `tar -cf` or `zip -0 -r`")
+        .help("save to a folder, then pack it with `tar -cf` or `zip -0 -r`")
 }
 
 /// The error for bytes that do not lie in the archive as they are.

@@ -127,7 +127,7 @@ fn read_member(
             return after(data_at, len_bytes, input.len_bytes());
         }
         b'M' => {
-            return Err(Error::unsupported("a tar archive of several volumes is not read"));
+            return Err(Error::unsupported("regrow does not read tar archives of several volumes"));
         }
         _ => {}
     }
@@ -159,7 +159,7 @@ fn read_member(
             let raw_link = extra.link_path.or(extra.long_link).unwrap_or_else(|| field(block, LINK).to_vec());
             let leads_to = index.value(&clean(&raw_link)?).cloned();
             let value = leads_to.filter(|_| len_bytes == 0).ok_or_else(|| {
-                Error::corrupt(format!("the hard link {} of a tar archive leads nowhere", shown()))
+                Error::corrupt(format!("the hard link {} of a tar archive is broken", shown()))
                     .expected("an earlier member", format_args!("{:?}", String::from_utf8_lossy(&raw_link)))
             })?;
             (Member::Value(value), 0)
@@ -232,7 +232,7 @@ fn for_each_record(mut bytes: &[u8], each: &mut TakeRecord<'_>) -> Result<()> {
 }
 
 fn bad_pax() -> Error {
-    Error::corrupt("a pax header of a tar archive is no list of `length key=value`")
+    Error::corrupt("a pax header of a tar archive is not a list of `length key=value`")
 }
 
 /// The name that a header has itself.
@@ -252,10 +252,10 @@ fn after(data_at: u64, len_bytes: u64, archive_len_bytes: u64) -> Result<u64> {
 }
 
 fn cut_short(at: u64, wanted: impl std::fmt::Display) -> Error {
-    Error::corrupt("a tar archive ends too soon")
+    Error::corrupt("the tar archive is cut short")
         .at_byte(at)
         .expected(wanted, "the end of the file")
-        .help("it was cut short, or is being written: copy it again")
+        .help("it was cut short, or is still being written: copy it again")
 }
 
 /// Errs if anything but zeros follows the end mark at `at`: a part of the archive was overwritten
@@ -267,9 +267,11 @@ fn refuse_more(input: &mut Window<'_>, at: u64) -> Result<()> {
         let len_bytes = (end - at).min(16 << 10);
         let piece = input.read(at, len_bytes)?;
         if let Some(found) = piece.iter().position(|&byte| byte != 0) {
-            return Err(Error::corrupt("something follows the end mark of a tar archive")
+            return Err(Error::corrupt("a tar archive has bytes after its end mark")
                 .at_byte(at + found as u64)
-                .help("it was damaged, or two archives were put into one file: unpack it with `tar --ignore-zeros`"));
+                .help(
+                    "it is damaged, or has two archives in one file: unpack it with `tar --ignore-zeros`",
+                ));
         }
         at += len_bytes;
     }
@@ -296,7 +298,7 @@ fn has_checksum(block: &[u8]) -> Result<()> {
     }
     Err(Error::corrupt("a header of a tar archive fails its checksum")
         .expected(stored, sum)
-        .help("it was damaged, or it is no tar archive: copy it again"))
+        .help("it is damaged, or not a tar archive: copy it again"))
 }
 
 /// A field up to its first zero.

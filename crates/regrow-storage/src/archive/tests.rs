@@ -156,14 +156,14 @@ fn a_tar_says_what_is_wrong() {
     };
     use ErrorKind::{Corrupt, Limit, Unsupported};
     for (bytes, kind, says) in [
-        (with_len(b"77777777777\0"), Corrupt, "too soon"),
-        (with_len(&[0x80, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]), Corrupt, "too soon"),
+        (with_len(b"77777777777\0"), Corrupt, "cut short"),
+        (with_len(&[0x80, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]), Corrupt, "cut short"),
         (with_len(&[0x80, 1, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]), Corrupt, "number"),
         (with_len(&[0xff; 12]), Corrupt, "number"),
         (with_len(b"12x\0"), Corrupt, "number"),
-        (pax(&[("size", "18446744073709551615")]), Corrupt, "too soon"),
+        (pax(&[("size", "18446744073709551615")]), Corrupt, "cut short"),
         (pax(&[("size", "-1")]), Corrupt, "pax"),
-        (pax(&[("path", "../x")]), Corrupt, "leads out"),
+        (pax(&[("path", "../x")]), Corrupt, "points outside"),
         (pax(&[("path", "a\0b")]), Corrupt, "zero byte"),
         (pax(&[("path", "")]), Corrupt, "no name"),
         (pax(&[("GNU.sparse.major", "1")]), Unsupported, "sparse"),
@@ -183,7 +183,7 @@ fn a_tar_says_what_is_wrong() {
             Corrupt,
             "end mark",
         ),
-        (tar_member("a", b'0', b"1"), Corrupt, "too soon"),
+        (tar_member("a", b'0', b"1"), Corrupt, "cut short"),
         (b"x".repeat(1024), Corrupt, "number"),
     ] {
         let (found, text) = kind_of_error(Kind::Tar, bytes);
@@ -226,7 +226,7 @@ fn a_zip_says_what_is_wrong() {
         (vec![member.clone(), member.clone()], Corrupt, "twice"),
         (vec![member.clone(), ZipMember { name: "./x//y", ..member.clone() }], Corrupt, "twice"),
         (vec![member.clone(), ZipMember { name: "x", ..member.clone() }], Corrupt, "both"),
-        (vec![ZipMember { name: "../x", ..member.clone() }], Corrupt, "leads out"),
+        (vec![ZipMember { name: "../x", ..member.clone() }], Corrupt, "points outside"),
         (vec![ZipMember { name: "", ..member.clone() }], Corrupt, "no name"),
         (
             vec![member.clone(), ZipMember { name: "z", offset: Some(0), ..member.clone() }],

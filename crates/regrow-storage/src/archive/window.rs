@@ -35,7 +35,7 @@ impl<'a> Window<'a> {
     pub(super) fn read(&mut self, offset_bytes: u64, len_bytes: u64) -> Result<&[u8]> {
         let end = offset_bytes.checked_add(len_bytes).filter(|&end| end <= self.len_bytes());
         let Some(end) = end else {
-            return Err(Error::corrupt("the archive ends too soon")
+            return Err(Error::corrupt("the archive is cut short")
                 .at_byte(self.len_bytes())
                 .expected(format_args!("{len_bytes} bytes from byte {offset_bytes} on"), "fewer")
                 .help("it was cut short: copy it again"));

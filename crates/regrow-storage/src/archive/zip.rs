@@ -37,11 +37,9 @@ pub(super) fn read_index(blob: &dyn Blob) -> Result<Index> {
         let at = header.member.header_offset_bytes;
         let shown = format!("{:?}", header.member.name);
         if at.checked_add(header.len_min_bytes()).is_none_or(|end| end > end_bytes) {
-            return Err(Error::corrupt(format!(
-                "the member {shown} of a zip archive overlaps what follows it"
-            ))
-            .at_byte(at)
-            .expected(format_args!("{} bytes", header.len_min_bytes()), end_bytes.saturating_sub(at)));
+            return Err(Error::corrupt(format!("the member {shown} of a zip archive overlaps the next one"))
+                .at_byte(at)
+                .expected(format_args!("{} bytes", header.len_min_bytes()), end_bytes.saturating_sub(at)));
         }
         let is_utf8 = std::str::from_utf8(header.raw_name()).is_ok();
         let name = if is_utf8 { header.raw_name() } else { header.member.name.as_bytes() };

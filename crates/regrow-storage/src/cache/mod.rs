@@ -118,24 +118,24 @@ impl Cache {
             if !own.contains(&owner) {
                 return Err(Error::new(
                     ErrorKind::PermissionDenied,
-                    "the folder of the cache is another user's",
+                    "the cache folder belongs to another user",
                 )
                 .in_file(&part)
                 .expected(format_args!("one of user {}", own[0]), format_args!("one of user {owner}"))
-                .help("its blocks would be trusted as those of the bucket: name a folder of your own"));
+                .help("give a folder of your own: regrow trusts the blocks of its cache"));
             }
         }
         let mode =
             [&folder, &folder.join("blocks")].map(|part| fs::metadata(part).map(|found| mode_of(&found)));
         let mode = mode.into_iter().try_fold(0, |all, mode| mode.map(|mode| all | mode)).map_err(failed)?;
         if mode & 0o002 != 0 {
-            return Err(Error::invalid("every user of this machine may write into the folder of the cache")
+            return Err(Error::invalid("every user of this machine may write into the cache folder")
                 .in_file(&folder)
                 .expected(
                     "a folder that only trusted users may write into",
                     format_args!("mode {:o}", mode & 0o7777),
                 )
-                .help("take a folder of its own: chmod o-w, or name one that is not there yet"));
+                .help("run chmod o-w on it, or give a new folder"));
         }
         let tag = folder.join("CACHEDIR.TAG");
         if !tag.exists() {

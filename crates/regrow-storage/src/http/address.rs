@@ -24,7 +24,7 @@ impl Address {
     /// # Errors
     /// `InvalidArgument` if it is none.
     pub fn parse(text: &str) -> Result<Self> {
-        let refused = |what: &str| Error::invalid(format!("this is no URL of a web server: {what}"));
+        let refused = |what: &str| Error::invalid(format!("this is not a URL of a web server: {what}"));
         // The text before an `@` may be a secret, even if it holds a `?` or a `#`. So may the text
         // after a `?`.
         let shown = text.rsplit_once('@').map_or(text, |(_, rest)| rest);
@@ -36,13 +36,13 @@ impl Address {
             }
             let decode = |text: &str| {
                 decode(text).ok_or_else(|| {
-                    refused("after `%` there are two hexadecimal digits, and the whole is UTF-8")
+                    refused("after `%` come two hexadecimal digits, and the decoded path is UTF-8")
                 })
             };
             let parts = url.path().trim_matches('/').split('/');
             let parts = parts.map(decode).collect::<Result<Vec<String>>>()?;
             if parts.iter().any(|part| part.contains(['/', '\0'])) {
-                return Err(refused("a name in its path holds a slash"));
+                return Err(refused("a name in its path contains a slash"));
             }
             let user = match (url.username(), url.password()) {
                 ("", None) => None,

@@ -131,9 +131,9 @@ impl HttpStorage {
     }
 
     fn read_only(&self, target: &Location) -> Error {
-        Error::unsupported("nothing can be saved on a web server: it is read only")
+        Error::unsupported("web servers are read only")
             .in_file(target)
-            .help("save to a folder or a bucket; what is served from there can be read by https://")
+            .help("save to a folder or a bucket, and serve that by https://")
     }
 }
 

@@ -145,9 +145,9 @@ impl Server {
             status => return Err(self.refused(key, status)),
         };
         let len_bytes = len_bytes.ok_or_else(|| {
-            Error::unsupported("the server does not say how long a file is")
+            Error::unsupported("the server does not send the length of a file")
                 .in_file(self.url(key))
-                .help("it makes or packs the file while it sends it; serve the file as it is, or download it")
+                .help("serve the file without compression, or download it")
         })?;
         Ok(Some(object_of(key, len_bytes, headers)))
     }
@@ -208,9 +208,7 @@ impl Server {
                     return Err(self.replaced(key).into());
                 }
                 if range.is_none_or(|range| (range.start, range.end) != (start, end)) || is_encoded(headers) {
-                    return Err(self
-                        .nonsense(key, "the server sends another range than was asked for")
-                        .into());
+                    return Err(self.nonsense(key, "the server sends the wrong range").into());
                 }
             }
             StatusCode::OK => {
@@ -219,7 +217,7 @@ impl Server {
                     return Err(self.replaced(key).into());
                 }
                 if is_encoded(headers) {
-                    return Err(self.nonsense(key, "the server packs the file on its way").into());
+                    return Err(self.nonsense(key, "the server compresses the file").into());
                 }
                 if (start, end) != (0, object.len_bytes) {
                     let whole = self.take_whole(object, answer).await?;
@@ -236,7 +234,7 @@ impl Server {
         }
         while let Some(piece) = answer.chunk().await.map_err(|error| self.broken(key, &error))? {
             let Some(room) = out.get_mut(*filled..*filled + piece.len()) else {
-                return Err(self.nonsense(key, "the server sends more than was asked for").into());
+                return Err(self.nonsense(key, "the server sends too many bytes").into());
             };
             room.copy_from_slice(&piece);
             *filled += piece.len();
@@ -245,7 +243,7 @@ impl Server {
             true => Ok(()),
             false => {
                 let error =
-                    Error::new(ErrorKind::Io, "the server sends less than it said").in_file(self.url(key));
+                    Error::new(ErrorKind::Io, "the server sends too few bytes").in_file(self.url(key));
                 Err(Failure { error, may_pass: true })
             }
         }
@@ -255,10 +253,13 @@ impl Server {
     async fn take_whole(&self, object: &Object, mut answer: Response) -> Result<Bytes, Failure> {
         let key = &object.key;
         if object.len_bytes > WHOLE_LEN_MAX_BYTES {
-            return Err(Error::unsupported("the server sends files whole: it knows no ranges")
+            return Err(Error::unsupported("the server does not support ranges")
                 .in_file(self.url(key))
                 .expected("206 Partial Content", "200 OK")
-                .help("use a server that knows them (nginx, Apache, a bucket), or download the checkpoint")
+                .help(
+                    "use a server that supports ranges (nginx, Apache, a bucket), or download the \
+                    checkpoint",
+                )
                 .into());
         }
         let mut bytes = work_space(object.len_bytes)?;
@@ -290,14 +291,14 @@ impl Server {
     fn nonsense(&self, key: &str, what: &str) -> Error {
         Error::unsupported(what)
             .in_file(self.url(key))
-            .help("the server, or a proxy before it, changes what it sends; download the checkpoint")
+            .help("download the checkpoint: the server or a proxy changes the bytes")
     }
 
     fn too_slow(&self, key: &str, limit: Duration) -> Failure {
         let error =
             Error::new(ErrorKind::Io, format!("the server has not answered within {} s", limit.as_secs()))
                 .in_file(self.url(key))
-                .help("look at the network; the storage option read_timeout gives it longer");
+                .help("check the network, or raise the storage option read_timeout");
         Failure { error, may_pass: true }
     }
 
@@ -319,12 +320,11 @@ impl Server {
         let (kind, help) = match status {
             StatusCode::UNAUTHORIZED => (
                 ErrorKind::PermissionDenied,
-                "give the storage option token, or a user and a password in the URL",
+                "give the storage option token, or a user and password in the URL",
             ),
-            StatusCode::FORBIDDEN => (
-                ErrorKind::PermissionDenied,
-                "the server does not give this file out, or says so of a file that is not there",
-            ),
+            StatusCode::FORBIDDEN => {
+                (ErrorKind::PermissionDenied, "the server refuses access, or the file does not exist")
+            }
             _ => (ErrorKind::Io, "try again later, or ask the server's operator"),
         };
         let error =
@@ -335,7 +335,7 @@ impl Server {
     fn no_such_request(&self, key: &str, what: &str) -> Error {
         Error::unsupported(what)
             .in_file(self.url(key))
-            .help("save to a folder or a bucket; what is served from there can be read by https://")
+            .help("save to a folder or a bucket, and serve that by https://")
     }
 }
 
@@ -456,28 +456,28 @@ impl Objects for Server {
     }
 
     fn put(&self, key: &str, _bytes: Bytes) -> Result<Tag> {
-        Err(self.no_such_request(key, "nothing can be saved on a web server"))
+        Err(self.no_such_request(key, "web servers are read only"))
     }
 
     fn create(&self, key: &str, _bytes: Bytes) -> Result<Conditional> {
-        Err(self.no_such_request(key, "nothing can be saved on a web server"))
+        Err(self.no_such_request(key, "web servers are read only"))
     }
 
     fn replace(&self, old: &Object, _bytes: Bytes) -> Result<Conditional> {
-        Err(self.no_such_request(&old.key, "nothing can be saved on a web server"))
+        Err(self.no_such_request(&old.key, "web servers are read only"))
     }
 
     fn delete(&self, keys: &[String]) -> Result<()> {
         let key = keys.first().map(String::as_str).unwrap_or_default();
-        Err(self.no_such_request(key, "nothing can be removed from a web server"))
+        Err(self.no_such_request(key, "web servers are read only"))
     }
 
     fn copy(&self, _from: &Object, to: &str) -> Result<Tag> {
-        Err(self.no_such_request(to, "nothing can be saved on a web server"))
+        Err(self.no_such_request(to, "web servers are read only"))
     }
 
     fn upload(&self, key: &str, _expected_len_bytes: u64) -> Result<Box<dyn Upload>> {
-        Err(self.no_such_request(key, "nothing can be saved on a web server"))
+        Err(self.no_such_request(key, "web servers are read only"))
     }
 
     fn suits(&self) -> Suits {
@@ -493,9 +493,9 @@ impl Objects for Server {
 
 /// The error of a listing, which web servers lack.
 pub(super) fn no_listings(folder: &Path) -> Error {
-    Error::unsupported("a web server does not say what is in a folder")
+    Error::unsupported("web servers do not list folders")
         .in_file(folder)
-        .help("name the checkpoint itself, not the folder above it: a step, a file, an archive")
+        .help("give the checkpoint itself (a step, a file, an archive), not the folder above it")
 }
 
 /// For those that need a shared server.

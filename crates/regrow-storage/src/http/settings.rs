@@ -60,8 +60,9 @@ impl Settings {
                 "proxy_url" | "proxy" => settings.proxy = Some(value.to_owned()),
                 "anon" | "anonymous" => {}
                 _ => {
-                    return Err(invalid("is none of a web server").help(
-                        "it has token, connect_timeout, read_timeout, max_retries, ca_bundle and proxy_url",
+                    return Err(invalid("is not an option of web servers").help(
+                        "the options are token, connect_timeout, read_timeout, max_retries, ca_bundle and \
+                         proxy_url",
                     ));
                 }
             }
@@ -89,7 +90,7 @@ impl Settings {
         if let Some(proxy) = &self.proxy {
             // The error would print the address, which may hold a password.
             let proxy = Proxy::all(proxy.as_str())
-                .map_err(|_| Error::invalid("the storage option proxy_url is no URL"))?;
+                .map_err(|_| Error::invalid("the storage option proxy_url is not a URL"))?;
             client = client.proxy(proxy);
         }
         client.build().map_err(|error| {
@@ -114,7 +115,7 @@ fn certificates(file: &str) -> Result<Vec<Certificate>> {
     }
     let text = std::fs::read(file).map_err(cannot_read)?;
     Certificate::from_pem_bundle(&text)
-        .map_err(|error| Error::invalid(format!("no certificates in PEM: {error}")).in_file(file))
+        .map_err(|error| Error::invalid(format!("not certificates in PEM: {error}")).in_file(file))
 }
 
 #[cfg(test)]

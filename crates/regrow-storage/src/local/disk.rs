@@ -26,7 +26,7 @@ pub(crate) const KIND: StorageKind = StorageKind { schemes: &["file"], locate };
 fn locate(url: &Url<'_>, _options: &StorageOptions) -> Result<Location> {
     match url.rest.strip_prefix('/') {
         Some(path) => Ok(Location::local(format!("/{}", path.trim_start_matches('/')))),
-        None => Err(Error::unsupported("a file:// URL has no host: it names a path of this machine")
+        None => Err(Error::unsupported("a file:// URL cannot have a host")
             .in_file(url.text)
             .help(format!("file:///{}", url.rest))),
     }

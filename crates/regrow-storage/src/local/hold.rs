@@ -32,7 +32,7 @@ pub(crate) struct Hold {
 /// `AlreadyExists` if another one has it; what the file system says.
 pub(crate) fn hold(path: &Path) -> Result<Option<Hold>> {
     let cannot = |error| Error::io("cannot lock", path, error);
-    let folder = path.parent().ok_or_else(|| Error::invalid("this is no name for a lock").in_file(path))?;
+    let folder = path.parent().ok_or_else(|| Error::invalid("the lock needs another name").in_file(path))?;
     make_folders(folder).map_err(cannot)?;
     let path = folder.canonicalize().map_err(cannot)?.join(path.file_name().unwrap_or_default());
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,7 +53,7 @@ pub(crate) fn hold(path: &Path) -> Result<Option<Hold>> {
 }
 
 fn taken(path: &Path) -> Error {
-    Error::new(ErrorKind::AlreadyExists, "another one holds the lock").in_file(path)
+    Error::new(ErrorKind::AlreadyExists, "another process holds the lock").in_file(path)
 }
 
 impl Drop for Hold {

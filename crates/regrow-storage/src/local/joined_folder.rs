@@ -44,18 +44,16 @@ impl JoinedFolder {
         let absolute = resolve(path, options.overwrite)?;
         let is_name = !ticket.contains('/') && ticket.contains(UNCOMMITTED_MARK);
         let Some(parent) = absolute.parent().filter(|_| is_name) else {
-            return Err(Error::invalid(format!("{ticket:?} is no ticket of a save")).in_file(path));
+            return Err(Error::invalid(format!("{ticket:?} is not the ticket of a save")).in_file(path));
         };
         let folder = parent.join(ticket);
         if !folder.is_dir() {
             return Err(Error::new(
                 ErrorKind::NotFound,
-                "the folder that rank 0 writes into is not seen by this process",
+                "this process cannot see the folder that rank 0 writes into",
             )
             .in_file(folder)
-            .help(
-                "all processes of a job save to one folder that they share; check that it is mounted here",
-            ));
+            .help("all processes of a job save to one shared folder: check that it is mounted here"));
         }
         Ok(Self {
             identity: LocalDisk.identity(&folder),
@@ -136,7 +134,8 @@ impl Publication for JoinedFolder {
     }
 
     fn commit(self: Box<Self>) -> Result<()> {
-        Err(Error::invalid("the process that began the checkpoint commits it").in_file(&self.target))
+        Err(Error::invalid("only the process that started the checkpoint can commit it")
+            .in_file(&self.target))
     }
 }
 

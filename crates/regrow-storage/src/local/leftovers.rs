@@ -134,9 +134,9 @@ impl OwnFolder {
                 Err(error) => return Err(cannot_lock(error)),
             }
         }
-        Err(Error::new(crate::error::ErrorKind::AlreadyExists, "another copy to this target is under way")
+        Err(Error::new(crate::error::ErrorKind::AlreadyExists, "another process copies to this target")
             .in_file(parent.join(name))
-            .help(format!("wait for it; it holds the lock on {}", path.display())))
+            .help(format!("wait until it ends: it holds the lock on {}", path.display())))
     }
 }
 

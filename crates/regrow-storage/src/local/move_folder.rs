@@ -10,12 +10,12 @@ use crate::store::local::folders::{make_folders, sync_folder};
 pub(crate) fn move_folder(from: &Path, to: &Path) -> Result<()> {
     let cannot = |error| Error::io("cannot move the folder", from, error);
     let (Some(old), Some(new)) = (from.parent(), to.parent()) else {
-        return Err(Error::invalid("this is no name for a folder").in_file(to));
+        return Err(Error::invalid("the folder needs another name").in_file(to));
     };
     make_folders(new).map_err(cannot)?;
     rename_new(from, to).map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
-            Error::new(ErrorKind::AlreadyExists, "something has that name already").in_file(to)
+            Error::new(ErrorKind::AlreadyExists, "the name is taken").in_file(to)
         }
         _ => cannot(error),
     })?;

@@ -132,10 +132,11 @@ impl Staging {
     fn sync_names(&self) -> Result<()> {
         let parent = self.absolute.parent().unwrap_or(&self.absolute);
         sync_folder(parent).and_then(|()| sync_made(&self.made_parents)).map_err(|error| {
-            Error::io("the checkpoint is saved, but the folder above it cannot be synced", parent, error)
+            Error::io("the checkpoint is saved, but syncing the folder above it failed", parent, error)
                 .of_kind(ErrorKind::NotDurable)
                 .help(
-                    "the path holds the complete new checkpoint, but it may not survive a power cut: check the disk, and save again",
+                    "the path has the complete new checkpoint, but a power cut may lose it: check the disk \
+                     and save again",
                 )
         })
     }

@@ -75,7 +75,7 @@ impl NewFile {
         };
         named.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
-                Error::new(ErrorKind::AlreadyExists, "the file exists already").in_file(&path)
+                Error::new(ErrorKind::AlreadyExists, "the file already exists").in_file(&path)
             }
             _ => Error::io("cannot give a file its name", &path, error),
         })?;

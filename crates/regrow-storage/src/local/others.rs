@@ -47,7 +47,7 @@ fn names_in(folder: &Path) -> Result<Vec<String>> {
             Some(_) => {}
             None => {
                 return Err(
-                    Error::invalid("the name of a file beside a checkpoint is no UTF-8").in_file(folder)
+                    Error::invalid("the name of a file beside a checkpoint is not UTF-8").in_file(folder)
                 );
             }
         }
@@ -60,7 +60,7 @@ fn keep(from: &Path, to: &Path, durable: bool, depth: usize) -> Result<()> {
     if fs::symlink_metadata(to).is_ok() {
         return Err(Error::new(
             ErrorKind::AlreadyExists,
-            "the checkpoint has a file of the same name as one beside it",
+            "a file of the checkpoint and a side file have the same name",
         )
         .in_file(from)
         .help("move it elsewhere, or save to another path"));
@@ -70,12 +70,9 @@ fn keep(from: &Path, to: &Path, durable: bool, depth: usize) -> Result<()> {
             .map_err(|error| Error::io("cannot keep the file", from, error));
     }
     if !kind.is_dir() || depth > DEPTH_MAX {
-        return Err(Error::invalid("only files and folders of a user can be kept by an overwrite")
+        return Err(Error::invalid("an overwrite can keep only files and folders")
             .in_file(from)
-            .expected(
-                "files, and folders of them",
-                if kind.is_symlink() { "a link" } else { "something else" },
-            )
+            .expected("files and folders", if kind.is_symlink() { "a link" } else { "something else" })
             .help("move it elsewhere, or save to another path"));
     }
     fs::create_dir(to).map_err(|error| Error::io("cannot make the folder", to, error))?;

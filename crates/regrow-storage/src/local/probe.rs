@@ -53,8 +53,8 @@ impl Ability {
         match self {
             Self::DirectWrites => "direct writes",
             Self::DirectReads => "direct reads",
-            Self::Reserve => "space reserved ahead",
-            Self::RenameNew => "renames that replace nothing",
+            Self::Reserve => "reserving space",
+            Self::RenameNew => "renames without replacing",
             Self::Exchange => "exchange of two folders",
             Self::HardLinks => "hard links",
             Self::FolderLocks => "locks of folders",
@@ -70,26 +70,26 @@ impl Ability {
     pub fn without(self) -> &'static str {
         match self {
             Self::DirectWrites => {
-                "large files are written through the page cache: slower, and they push out what is in it"
+                "large files are written through the page cache: slower, and they displace its content"
             }
-            Self::DirectReads => "what the page cache lacks is read through it: slower for large files",
-            Self::Reserve => "a save notices a full disk only when it gets there",
-            Self::RenameNew => "a save gives a file its name by a link instead",
+            Self::DirectReads => "reads go through the page cache: slower for large files",
+            Self::Reserve => "a save finds a full disk late",
+            Self::RenameNew => "saves name files with links instead",
             Self::Exchange => {
-                "while a save replaces a checkpoint, for a moment there is none; if it dies then, the next save puts the old one back"
+                "during an overwrite the path is empty for a moment; if the save is killed then, the next \
+                 save restores the old checkpoint"
             }
             Self::HardLinks => "`base=` and kept files are copied instead of linked",
             Self::FolderLocks => {
-                "what killed saves have left is not removed; no two processes may save to one path at once"
+                "temporary files of killed saves stay; do not save to one path from two processes"
             }
-            Self::FileLocks => "two writers of one folder of steps do not notice each other",
-            Self::Sync => "nothing says when a checkpoint is safe from a power cut",
-            Self::FolderSync => "a power cut right after a save may cost the name of the new checkpoint",
-            Self::Maps => {
-                "loads read into memory instead of giving views; TRAK stores cannot be written there"
-            }
+            Self::FileLocks => "two writers of one folder of steps cannot exclude each other",
+            Self::Sync => "no checkpoint is known to survive a power cut",
+            Self::FolderSync => "a power cut right after a save may lose the new checkpoint",
+            Self::Maps => "loads copy into memory; TRAK stores cannot be written there",
             Self::Modes => {
-                "a checkpoint that replaces one may be read by fewer; it is refused where more could read it"
+                "after an overwrite fewer users may read the checkpoint; an overwrite that more users \
+                 could read fails"
             }
         }
     }

@@ -21,9 +21,10 @@ const TRIES: usize = 16;
 pub(crate) fn remove_checkpoint(folder: &Path) -> Result<Removed> {
     let absolute = std::path::absolute(folder).map_err(|_| no_name(folder))?;
     check_folder(&absolute, true, false).map_err(|error| match error.kind() {
-        ErrorKind::InvalidArgument => {
-            error.help("all of it would be removed: move it elsewhere, or remove it yourself")
-        }
+        ErrorKind::InvalidArgument => error.help(
+            "a removal would delete them too: move them elsewhere, or remove the folder \
+                yourself",
+        ),
         _ => error,
     })?;
     let removed = stock(&absolute)?.0;
@@ -51,7 +52,7 @@ pub fn remove_folder(folder: &Path) -> Result<()> {
         sync_folder(parent).map_err(|error| Error::io("cannot sync the folder", parent, error))?;
         return remove_all(&aside);
     }
-    Err(Error::new(ErrorKind::Io, "every temporary name is taken").in_file(folder))
+    Err(Error::new(ErrorKind::Io, "all temporary names are taken").in_file(folder))
 }
 
 /// Removes files, in their order, and before them what lies beside them. Of a link the link goes.
@@ -86,7 +87,7 @@ pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
     let left: Vec<PathBuf> = if is_temporary { vec![absolute.clone()] } else { leftovers_of(parent, name) };
     let mut removed = Removed::default();
     if left.is_empty() {
-        return Err(Error::new(ErrorKind::NotFound, "no unfinished save is here").in_file(at));
+        return Err(Error::new(ErrorKind::NotFound, "there is no unfinished save").in_file(at));
     }
     let stocks: Vec<_> = left.iter().map(|folder| stock(folder).ok()).collect();
     // The sweep puts some folders of dead writers back instead of removing them.
@@ -135,10 +136,10 @@ fn may_live(folder: &Path, modified: Option<SystemTime>) -> Error {
     Error::new(ErrorKind::AlreadyExists, "its writer may still be running")
         .in_file(folder)
         .expected(
-            format_args!("no writer, and no change for {} minutes", RESPECTED_FOR.as_secs() / 60),
+            format_args!("no writer, and no change within {} minutes", RESPECTED_FOR.as_secs() / 60),
             age.map_or("a lock".to_owned(), |age| format!("a change {} s ago", age.as_secs())),
         )
-        .help("wait for it; if that process is dead, pass `force`")
+        .help("wait until it ends; if that process is dead, pass `force`")
 }
 
 fn remove_all(folder: &Path) -> Result<()> {
@@ -146,8 +147,8 @@ fn remove_all(folder: &Path) -> Result<()> {
     let removed = fs::remove_dir_all(folder).or_else(|_| fs::remove_dir_all(folder));
     match removed {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::io("cannot remove what is left", folder, error)
-                .help("it is no checkpoint any more; remove it yourself"))
+            Err(Error::io("cannot remove the rest", folder, error)
+                .help("this is no longer a checkpoint: remove the rest yourself"))
         }
         _ => Ok(()),
     }
@@ -254,9 +255,12 @@ mod tests {
         fs::write(root.path().join("thesis.tex"), b"...").unwrap();
         let error = remove_checkpoint(root.path()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-        assert!(error.help_text().is_some_and(|help| help.contains("all of it would be removed")), "{error}");
+        assert!(
+            error.help_text().is_some_and(|help| help.contains("a removal would delete them")),
+            "{error}"
+        );
         let nothing = remove_checkpoint(&root.path().join("nothing")).unwrap_err();
-        assert!(nothing.help_text().is_none_or(|help| !help.contains("would be removed")), "{nothing}");
+        assert!(nothing.help_text().is_none_or(|help| !help.contains("would delete")), "{nothing}");
         assert!(root.path().join("thesis.tex").exists());
     }
 }

@@ -56,18 +56,18 @@ pub(super) fn targets(stem: &Path, suffixes: &[String]) -> Result<Vec<PathBuf>> 
     let mut out: Vec<PathBuf> = Vec::with_capacity(suffixes.len());
     for suffix in suffixes {
         if suffix.contains(['/', '\0']) {
-            return Err(Error::invalid(format!("the suffix {suffix:?} leads to another folder")));
+            return Err(Error::invalid(format!("the suffix {suffix:?} points to another folder")));
         }
         let mut name = OsString::from(stem.file_name().unwrap_or_default());
         name.push(suffix);
         let target = stem.with_file_name(name);
         if out.contains(&target) {
-            return Err(Error::invalid(format!("two files would both have the suffix {suffix:?}")));
+            return Err(Error::invalid(format!("two files have the suffix {suffix:?}")));
         }
         out.push(target);
     }
     match out.is_empty() {
-        true => Err(Error::invalid("a checkpoint of files beside each other has at least one")),
+        true => Err(Error::invalid("the checkpoint needs at least one file")),
         false => Ok(out),
     }
 }
@@ -313,9 +313,9 @@ pub(super) fn lock(parent: &Path) -> Result<File> {
             Ok(()) | Err(TryLockError::Error(_)) => return Ok(folder),
             Err(TryLockError::WouldBlock) if since.elapsed() < LOCK_WAIT => std::thread::sleep(LOCK_PACE),
             Err(TryLockError::WouldBlock) => {
-                return Err(Error::new(ErrorKind::TimedOut, "another writer holds the folder")
+                return Err(Error::new(ErrorKind::TimedOut, "another writer has locked the folder")
                     .in_file(parent)
-                    .help("wait for it, and try again"));
+                    .help("wait until it ends, then try again"));
             }
         }
     }

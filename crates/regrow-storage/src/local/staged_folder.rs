@@ -160,7 +160,7 @@ impl Publication for StagedFolder {
     fn ticket(&self) -> Result<String> {
         let name = self.folder().file_name().and_then(|name| name.to_str());
         name.map(str::to_owned).ok_or_else(|| {
-            Error::invalid("the name of the target is no UTF-8, so other processes cannot be told it")
+            Error::invalid("the name of the target is not UTF-8, so other processes cannot use it")
                 .in_file(&self.staging.absolute)
         })
     }

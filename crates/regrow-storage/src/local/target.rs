@@ -27,11 +27,8 @@ pub(super) fn resolve(target: &Path, follow: bool) -> Result<PathBuf> {
 }
 
 pub(super) fn no_name(target: &Path) -> Error {
-    Error::invalid(format!(
-        "{:?} names no file or folder that a checkpoint could be",
-        target.display().to_string()
-    ))
-    .help("give the path of the checkpoint itself, such as `runs/a/step_100`")
+    Error::invalid(format!("{:?} cannot be the path of a checkpoint", target.display().to_string()))
+        .help("give the path of the checkpoint itself, such as `runs/a/step_100`")
 }
 
 /// Returns an error for a name that marks an unfinished save, with one exception: an empty folder
@@ -42,9 +39,9 @@ pub(super) fn check_name(target: &Path) -> Result<()> {
     if !name.contains(UNCOMMITTED_MARK) || was_just_made(target) {
         return Ok(());
     }
-    Err(Error::invalid(format!("a name with {UNCOMMITTED_MARK} in it is that of a save that has not ended"))
+    Err(Error::invalid(format!("names with {UNCOMMITTED_MARK} mark unfinished saves"))
         .in_file(target)
-        .help("no reader would open it; choose another name"))
+        .help("choose another name: no reader would open this one"))
 }
 
 /// Whether a folder is as Orbax hands it to a handler: empty, or with the time of its making.
@@ -61,7 +58,7 @@ pub(super) fn check_folder(target: &Path, overwrite: bool, keeps_others: bool) -
         None => Ok(()),
         Some(found) if found.is_dir() && keeps_others => Ok(()),
         Some(found) if found.is_dir() => check_replaceable(target),
-        Some(_) => Err(Error::invalid("the target is a file, and this layout is a folder")
+        Some(_) => Err(Error::invalid("the target is a file, but this layout writes a folder")
             .in_file(target)
             .help("choose another path, or remove the file yourself")),
     }
@@ -87,14 +84,14 @@ fn find_replaced(target: &Path, overwrite: bool) -> Result<Option<fs::Metadata>>
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Error::io("cannot look at the target", target, error)),
         Ok(found) if overwrite => Ok(Some(found)),
-        Ok(_) => Err(Error::new(ErrorKind::AlreadyExists, "the target exists already")
+        Ok(_) => Err(Error::new(ErrorKind::AlreadyExists, "the target already exists")
             .in_file(target)
             .help("choose another path, or pass `overwrite` to replace it")),
     }
 }
 
 fn no_file(target: &Path) -> Error {
-    Error::invalid("the target is no file, and this layout is one")
+    Error::invalid("the target is a folder, but this layout writes a file")
         .in_file(target)
         .help("choose another path, or remove it yourself")
 }
@@ -121,9 +118,9 @@ fn check_replaceable(folder: &Path) -> Result<()> {
         Ok(false) if is_marked() => check_nothing_beside(folder),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(Error::io("cannot look into the target", folder, error)),
-        Ok(false) => Err(Error::invalid("the target is a folder that holds something, but no checkpoint")
+        Ok(false) => Err(Error::invalid("the target is a folder with files, but not a checkpoint")
             .in_file(folder)
-            .help("overwriting would remove all of it; choose another path, or remove it yourself")),
+            .help("an overwrite would remove them: choose another path, or remove the folder yourself")),
     }
 }
 
@@ -150,10 +147,10 @@ pub(crate) fn refuse_foreign_files(foreign: &[String], folder: impl Into<PathBuf
         return Ok(());
     }
     let names: Vec<String> = foreign.iter().map(|name| format!("{name:?}")).collect();
-    Err(Error::invalid("the target is a checkpoint with other files, which are no part of it")
+    Err(Error::invalid("the target is a checkpoint with extra files in it")
         .in_file(folder)
-        .expected("only what a checkpoint has", names.join(", "))
-        .help("overwriting would remove all of it; move it elsewhere, or choose another path"))
+        .expected("only files of a checkpoint", names.join(", "))
+        .help("an overwrite would remove them: move them elsewhere, or choose another path"))
 }
 
 /// Whether a folder holds only the files of one checkpoint that has no marker: the safetensors files

@@ -105,7 +105,7 @@ impl LocalTransfer {
 
     fn file(&self, at: usize) -> Result<(&TransferFile, &Path)> {
         let found = self.files.get(at).zip(self.paths.get(at));
-        let found = found.ok_or_else(|| Error::invalid("the copy has no file of this number"))?;
+        let found = found.ok_or_else(|| Error::invalid("the copy has fewer files"))?;
         Ok((found.0, found.1))
     }
 

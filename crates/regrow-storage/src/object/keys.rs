@@ -85,7 +85,7 @@ impl ObjectStore {
 
     fn read_only(&self, key: &[u8]) -> Result<()> {
         match &self.listing {
-            Some(_) => Err(crate::error::Error::unsupported("an opened checkpoint is read only")
+            Some(_) => Err(crate::error::Error::unsupported("an open checkpoint is read only")
                 .in_file(self.describe(key))),
             None => Ok(()),
         }

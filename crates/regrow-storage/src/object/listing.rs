@@ -336,7 +336,7 @@ fn refuse_uncommitted(objects: &Arc<dyn Objects>, listing: &Listing) -> Result<(
     }
     Err(Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed")
         .in_file(objects.url(listing.prefix()))
-        .help("it is being written now, or its writer was killed; open an earlier one, and save again"))
+        .help("it is being written, or its writer was killed: open an earlier checkpoint, or save again"))
 }
 
 /// A bucket with one known list: its objects are not requested again.

@@ -253,7 +253,7 @@ pub(super) fn moved_to(objects: &Arc<dyn Objects>, pointer: &Object) -> Result<S
     if moved.folder == staged_folder(target, &moved.nonce) {
         return Ok(moved.folder);
     }
-    Err(Error::corrupt("the pointer to the checkpoint names a folder that is not one of its own")
+    Err(Error::corrupt("the pointer of the checkpoint names a foreign folder")
         .in_file(url)
         .expected(staged_folder(target, &moved.nonce), moved.folder))
 }

@@ -98,7 +98,7 @@ impl Objects for MemoryObjects {
         let bytes = self.bytes_of(object)?;
         let start = usize::try_from(offset_bytes).unwrap_or(usize::MAX);
         let part = bytes.get(start..start.saturating_add(out.len())).ok_or_else(|| {
-            Error::corrupt("an object ends before the bytes that are wanted")
+            Error::corrupt("the object is too short for the wanted bytes")
                 .in_file(self.url(&object.key))
                 .at_byte(offset_bytes)
         })?;

@@ -124,7 +124,7 @@ pub(super) fn join(
     options: PublishOptions<'_>,
 ) -> Result<Box<dyn Publication>> {
     let Some((nonce, folder)) = ticket.split_once(' ').filter(|_| *options.kind == Target::Folder) else {
-        return Err(Error::invalid(format!("{ticket:?} is no ticket of a save")).in_file(target));
+        return Err(Error::invalid(format!("{ticket:?} is not the ticket of a save")).in_file(target));
     };
     let joined = NewObjects {
         objects: Arc::clone(objects),
@@ -299,7 +299,8 @@ impl NewObjects {
     }
 
     fn exists(&self) -> Error {
-        Error::new(ErrorKind::AlreadyExists, "another save to this target was faster").in_file(&self.target)
+        Error::new(ErrorKind::AlreadyExists, "another save to this target finished first")
+            .in_file(&self.target)
     }
 
     /// Returns an error if another save has committed, and removed its claim, between the look at
@@ -406,9 +407,9 @@ impl NewObjects {
         match found.is_some_and(|found| found.nonce == self.nonce) {
             true => Ok(()),
             false if self.is_joined => {
-                Err(Error::new(ErrorKind::NotFound, "the save that this process joined has ended")
+                Err(Error::new(ErrorKind::NotFound, "the save that this process joined has already ended")
                     .in_file(&self.target)
-                    .help("the process that began it has given up, or writes to another bucket"))
+                    .help("the process that started it gave up, or writes to another bucket"))
             }
             false => Err(self.exists()),
         }
@@ -525,9 +526,8 @@ impl Publication for NewObjects {
 
     fn finish_share(&self) -> Result<()> {
         if !self.is_joined {
-            return Err(
-                Error::invalid("the process that starts a checkpoint commits it").in_file(&self.target)
-            );
+            return Err(Error::invalid("only the process that started the checkpoint can commit it")
+                .in_file(&self.target));
         }
         self.flush()?;
         self.monitor.check()?;
@@ -557,9 +557,8 @@ impl Publication for NewObjects {
 
     fn sweep(&self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
         if self.kind != Target::Folder || self.is_joined {
-            return Err(
-                Error::invalid("the process that starts a checkpoint tidies it up").in_file(&self.target)
-            );
+            return Err(Error::invalid("only the process that started the checkpoint can clean it up")
+                .in_file(&self.target));
         }
         let prefix = match below.is_empty() {
             true => format!("{}/", self.folder),
@@ -576,7 +575,7 @@ impl Publication for NewObjects {
         self.flush()?;
         match self.objects.get(&key)? {
             Some((bytes, _)) => Ok(bytes.to_vec()),
-            None => Err(Error::new(ErrorKind::NotFound, "files of another process are missing")
+            None => Err(Error::new(ErrorKind::NotFound, "the files of another process are missing")
                 .in_file(self.objects.url(&key))),
         }
     }
@@ -599,7 +598,8 @@ impl Publication for NewObjects {
         let monitor = self.monitor.clone();
         monitor.timed(Stage::Commit, 0, || match self.kind {
             Target::Folder if self.is_joined => {
-                Err(Error::invalid("the process that began the checkpoint commits it").in_file(&self.target))
+                Err(Error::invalid("only the process that started the checkpoint can commit it")
+                    .in_file(&self.target))
             }
             Target::Folder => self.commit_folder(),
             Target::File => {

@@ -74,7 +74,7 @@ fn remove_siblings(
 fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
     let key = key_of(objects, at.path())?;
     if key.is_empty() {
-        return Err(Error::invalid("a bucket itself is no checkpoint").in_file(at));
+        return Err(Error::invalid("a whole bucket cannot be a checkpoint").in_file(at));
     }
     let below = settle_moved(objects, &key, Listing::of_checkpoint(objects, format!("{key}/"))?)?;
     if let Some(claim) = below.object(CLAIM).filter(|_| !below.is_marked())
@@ -83,9 +83,10 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
         check_gone(at, Claim::parse(&found).as_ref())?;
     }
     check_replaceable(objects, at, &below).map_err(|error| match error.kind() {
-        ErrorKind::InvalidArgument => {
-            error.help("all of it would be removed: move it elsewhere, or remove it yourself")
-        }
+        ErrorKind::InvalidArgument => error.help(
+            "a removal would delete them too: move them elsewhere, or remove the folder \
+                yourself",
+        ),
         _ => error,
     })?;
     let hold = Hold::take(objects, &key)?;
@@ -94,9 +95,9 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
     let now = Listing::of_checkpoint(objects, below.prefix().to_owned())?;
     let has_begun = now.object(CLAIM).is_some() && !now.is_marked();
     if now.object(MOVED).is_some() || has_begun || below.is_marked() != now.is_marked() {
-        return Err(Error::new(ErrorKind::AlreadyExists, "a save to this place has just ended or begun")
+        return Err(Error::new(ErrorKind::AlreadyExists, "a save to this path has just ended or begun")
             .in_file(at)
-            .help("look what is there now"));
+            .help("check the path"));
     }
     let claim = format!("{key}/{CLAIM}");
     // A claim beside the marker has no meaning any more.
@@ -104,7 +105,7 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
     let nonce = nonce()?;
     let _running = Running::begin(&nonce);
     if let Conditional::Lost(..) = objects.create(&claim, Claim::new(&nonce).to_bytes())? {
-        return Err(Error::new(ErrorKind::AlreadyExists, "a save to this place has begun").in_file(at));
+        return Err(Error::new(ErrorKind::AlreadyExists, "a save to this path has begun").in_file(at));
     }
     objects.delete(&[format!("{key}/{MARKER}"), format!("{key}/{OTHER_MARKER}")])?;
     let (mut left, _) = objects.list(&format!("{key}/"), false)?;
@@ -148,7 +149,7 @@ pub(super) fn check_finished(objects: &Arc<dyn Objects>, at: &Location) -> Resul
     }
     let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
     if !below.is_empty() && is_begun(&below) {
-        return Err(not_ended("a save, a copy or a removal of this checkpoint has not ended", at));
+        return Err(not_ended("a save, copy or removal of this checkpoint has not ended", at));
     }
     // A checkpoint with its own marker is complete, even if files around it are removed.
     match claim_around(objects, at)?.filter(|_| !below.is_marked()) {
@@ -172,7 +173,7 @@ pub(super) fn finish_unfinished(objects: &Arc<dyn Objects>, at: &Location) -> Re
 pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force: bool) -> Result<Removed> {
     let key = key_of(objects, at.path())?;
     if key.is_empty() {
-        return Err(Error::invalid("a bucket itself is no checkpoint").in_file(at));
+        return Err(Error::invalid("a whole bucket cannot be a checkpoint").in_file(at));
     }
     if let Some((target, _)) = key.split_once(UNCOMMITTED_MARK) {
         // An overwrite that was killed at its end has its checkpoint in this folder.
@@ -223,7 +224,7 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
         take(brought)?;
         take(vec![claim])?;
     }
-    removed.ok_or_else(|| Error::new(ErrorKind::NotFound, "no unfinished save is here").in_file(at))
+    removed.ok_or_else(|| Error::new(ErrorKind::NotFound, "there is no unfinished save").in_file(at))
 }
 
 /// Whether a listing shows a save, a copy or a removal that has begun and not ended.
@@ -270,7 +271,7 @@ fn check_dead(
         true => Err(Error::new(ErrorKind::AlreadyExists, "its writer may still be running")
             .in_file(at)
             .expected(format_args!("no change for {} minutes", RESPECTED_FOR.as_secs() / 60), "a later one")
-            .help("wait for it; if that process is dead, pass `force`")),
+            .help("wait until it ends; if that process is dead, pass `force`")),
     }
 }
 

@@ -49,7 +49,7 @@ impl Hold {
                 "another process is replacing or removing this checkpoint",
             )
             .in_file(objects.url(&place))
-            .help("wait for it, and try again"));
+            .help("wait until it ends, then try again"));
         }
         let renewal = Some(Renewal::begin(objects, &place, &claim));
         Ok(Self { objects: Arc::clone(objects), place, nonce, renewal, _running: running })

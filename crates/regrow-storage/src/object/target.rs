@@ -36,22 +36,20 @@ pub(super) enum Before {
 pub(super) fn check_name(objects: &Arc<dyn Objects>, target: &Location) -> Result<String> {
     let key = key_of(objects, target.path())?;
     if key.is_empty() {
-        return Err(Error::invalid("a bucket itself is no checkpoint")
+        return Err(Error::invalid("a whole bucket cannot be a checkpoint")
             .in_file(target)
-            .help("give the place of the checkpoint in it, such as `bucket/runs/a/step_100`"));
+            .help("give the path of the checkpoint, such as `bucket/runs/a/step_100`"));
     }
     if target.name_text().contains(UNCOMMITTED_MARK) {
-        return Err(Error::invalid(format!(
-            "a name with {UNCOMMITTED_MARK} in it is that of a save that has not ended"
-        ))
-        .in_file(target)
-        .help("no reader would open it; choose another name"));
+        return Err(Error::invalid(format!("names with {UNCOMMITTED_MARK} mark unfinished saves"))
+            .in_file(target)
+            .help("choose another name: no reader would open this one"));
     }
     Ok(key)
 }
 
 pub(super) fn exists_already(target: &Location) -> Error {
-    Error::new(ErrorKind::AlreadyExists, "the target exists already")
+    Error::new(ErrorKind::AlreadyExists, "the target already exists")
         .in_file(target)
         .help("choose another path, or pass `overwrite` to replace it")
 }
@@ -101,10 +99,10 @@ fn look(
             Ok(Some(Before::Nothing))
         }
         (Target::File, false, false) if options.overwrite => {
-            Err(other("the target is no file, and this layout is one"))
+            Err(other("the target is a folder, but this layout writes a file"))
         }
         (Target::Folder, true, _) if options.overwrite => {
-            Err(other("the target is a file, and this layout is a folder"))
+            Err(other("the target is a file, but this layout writes a folder"))
         }
         (Target::Folder, false, false) => {
             match leftovers(objects, target, &below)? {
@@ -195,11 +193,9 @@ pub(super) fn has_begun(target: &Location) -> Error {
 }
 
 pub(super) fn pair_stays(file: &Location) -> Error {
-    Error::unsupported(
-        "files beside each other cannot be replaced in a bucket without a moment of neither or both",
-    )
-    .in_file(file)
-    .help("save under another name, and remove the old files when the new ones are there")
+    Error::unsupported("a bucket cannot replace several files at once")
+        .in_file(file)
+        .help("save under another name, then remove the old files")
 }
 
 /// Takes the place of files beside each other: they come and go one by one, and those of two saves
@@ -248,14 +244,13 @@ pub(super) fn take_claim(
 const FOLDERS_AROUND: usize = 2;
 
 /// The error text for a place inside an unfinished checkpoint.
-pub(super) const NOT_ENDED_AROUND: &str =
-    "a save, a copy or a removal of the folder that this is a part of has not ended";
+pub(super) const NOT_ENDED_AROUND: &str = "a save, copy or removal of a folder above has not ended";
 
 /// The error of what is part of something unfinished, in the folder `begun`.
 pub(super) fn not_ended(what: &str, begun: &Location) -> Error {
     Error::new(ErrorKind::Uncommitted, what).in_file(begun).help(
-        "wait for it, if it is at work; else save or copy it again, or remove all that it has left (`regrow rm --unfinished` of this \
-         folder)",
+        "wait until it ends; if it was killed, save or copy again, or remove its files with `regrow rm \
+         --unfinished` of this folder",
     )
 }
 
@@ -307,12 +302,9 @@ pub(super) fn check_unwritten(objects: &Arc<dyn Objects>, at: &Location) -> Resu
         check_gone(&around, claim.as_ref())?;
     }
     if below.object(MOVED).is_some() {
-        return Err(Error::new(
-            ErrorKind::AlreadyExists,
-            "another save to this place is just being finished",
-        )
-        .in_file(at)
-        .help("wait for it, and try again"));
+        return Err(Error::new(ErrorKind::AlreadyExists, "another save to this path is about to finish")
+            .in_file(at)
+            .help("wait until it ends, then try again"));
     }
     // A claim beside a marker has no meaning.
     let claim = below.object(CLAIM).filter(|_| !below.is_marked());
@@ -405,11 +397,11 @@ pub(super) fn check_gone(target: &Location, claim: Option<&Claim>) -> Result<()>
     };
     match gone {
         Ok(()) => Ok(()),
-        Err(writer) => Err(Error::new(ErrorKind::AlreadyExists, "another save to this target is under way")
+        Err(writer) => Err(Error::new(ErrorKind::AlreadyExists, "another save to this target is running")
             .in_file(target)
             .expected("no other writer", writer)
             .help(format!(
-                "wait for it; if it was killed, remove the objects there, or wait for {} minutes",
+                "wait until it ends; if it was killed, remove its objects, or wait {} minutes",
                 CLAIM_TIME_MAX.as_secs() / 60
             ))),
     }
@@ -432,9 +424,9 @@ pub(super) fn check_replaceable(
     if are_of_one(&names) {
         return Ok(());
     }
-    Err(Error::invalid("the target is a folder that holds something, but no checkpoint")
+    Err(Error::invalid("the target is a folder with files, but not a checkpoint")
         .in_file(target)
-        .help("overwriting would remove all of it; choose another path, or remove it yourself"))
+        .help("an overwrite would remove them: choose another path, or remove the folder yourself"))
 }
 
 /// What was there a moment ago is not there any more: another save has brought it to its name, or
@@ -443,7 +435,7 @@ fn changed_in_between(error: Error, target: &Location) -> Error {
     if error.kind() != ErrorKind::NotFound {
         return error;
     }
-    Error::new(ErrorKind::Replaced, "the checkpoint was replaced or removed in between")
+    Error::new(ErrorKind::Replaced, "the checkpoint was replaced or removed during this operation")
         .in_file(target)
         .help("save again")
 }

@@ -244,7 +244,7 @@ impl ObjectTransfer {
         if is_faster
             || settles.as_ref().is_some_and(|claim| check_gone(&self.target, claim.as_ref()).is_err())
         {
-            return Err(Error::new(ErrorKind::AlreadyExists, "another copy to this target was faster")
+            return Err(Error::new(ErrorKind::AlreadyExists, "another copy to this target finished first")
                 .in_file(&self.target));
         }
         Ok(())
@@ -370,12 +370,9 @@ impl ObjectTransfer {
         for (file, key) in self.files.iter().zip(&self.keys) {
             let copied = state.claim.copied.get(&file.name);
             if copied.is_none_or(|copied| tags.get(key.as_str()) != Some(&copied.tag)) {
-                return Err(Error::new(
-                    ErrorKind::AlreadyExists,
-                    "another writer has changed what was copied",
-                )
-                .in_file(self.objects.url(key))
-                .help("stop other writers to this path, and copy again"));
+                return Err(Error::new(ErrorKind::AlreadyExists, "another writer changed the copied files")
+                    .in_file(self.objects.url(key))
+                    .help("stop other writers to this path, and copy again"));
             }
         }
         Ok(())

@@ -120,7 +120,7 @@ impl DirectWriter {
     pub fn create_with(path: &Path, options: &WriteOptions) -> Result<Self> {
         let file = File::create_new(path).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
-                Error::new(ErrorKind::AlreadyExists, "the file exists already").in_file(path)
+                Error::new(ErrorKind::AlreadyExists, "the file already exists").in_file(path)
             }
             _ => Error::io("cannot create", path, error),
         })?;

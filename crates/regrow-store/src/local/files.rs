@@ -126,7 +126,7 @@ impl OpenFile {
                     return Err(Error::corrupt("the file became shorter while it was read")
                         .at_byte(offset)
                         .expected(format_args!("{len_bytes} bytes"), format_args!("{offset} bytes"))
-                        .help("something else is writing to it; wait for that, or copy it again"));
+                        .help("another program writes to it: wait until it ends, or copy the file again"));
                 }
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -144,9 +144,12 @@ impl OpenFile {
             let offset = offset_bytes.saturating_add(filled as u64);
             match self.file.read_at(rest, offset) {
                 Ok(0) => {
-                    return Err(Error::corrupt("the file ends before the bytes that are wanted")
+                    return Err(Error::corrupt("the file is too short for the wanted bytes")
                         .at_byte(offset)
-                        .help("it was cut short, or something else is writing to it: wait for that, or copy it again"));
+                        .help(
+                            "it was cut short, or another program writes to it: wait until it ends, or \
+                            copy the file again",
+                        ));
                 }
                 Ok(read) => filled += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -19,8 +19,8 @@ pub fn relative_path(key: &[u8]) -> Result<&Path> {
     let safe = !key.contains(&0) && key.split(|&byte| byte == b'/').all(is_name);
     let path = system::path_of_key(key).filter(|_| safe);
     path.ok_or_else(|| {
-        Error::invalid(format!("key {:?} is no safe relative path", String::from_utf8_lossy(key)))
-            .help("a key in a folder must not be empty, absolute, or have `.`, `..` or empty parts")
+        Error::invalid(format!("key {:?} is not a safe relative path", String::from_utf8_lossy(key)))
+            .help("a key must not be empty or absolute, or have `.`, `..` or empty parts")
     })
 }
 

@@ -118,7 +118,7 @@ impl DirectReader {
             .in_file(&self.path)
             .at_byte(offset)
             .expected(format_args!("{} bytes", self.len_bytes), "fewer")
-            .help("something else is writing to it; wait for that, or copy it again")
+            .help("another program writes to it: wait until it ends, or copy the file again")
     }
 }
 

@@ -21,7 +21,7 @@ pub fn open_regular(path: &Path, writable: bool) -> Result<Option<File>> {
         Ok((kind, _)) => Err(not_regular(path, kind)),
         Err(error) => match (fs::metadata(path), fs::symlink_metadata(path)) {
             (Ok(found), _) if !found.is_file() => Err(not_regular(path, found.file_type())),
-            (Err(_), Ok(link)) if link.is_symlink() => Err(Error::corrupt("a link leads to no file")
+            (Err(_), Ok(link)) if link.is_symlink() => Err(Error::corrupt("a link does not point to a file")
                 .in_file(path)
                 .expected("a regular file", format_args!("a link: {error}"))),
             (Err(_), Err(_)) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -48,9 +48,7 @@ pub fn open_or_make_regular(path: &Path) -> Result<File> {
 }
 
 fn not_regular(path: &Path, kind: FileType) -> Error {
-    Error::corrupt("something else than a file has the name of one")
-        .in_file(path)
-        .expected("a regular file", name_of(kind))
+    Error::corrupt("the path of a file is not a file").in_file(path).expected("a regular file", name_of(kind))
 }
 
 /// Whether the error only says that there is no such file.

@@ -131,7 +131,7 @@ impl Region {
         let (starts, lens) = (starts.into(), lens.into());
         let overflows = starts.iter().zip(&lens).any(|(&start, &len)| start.checked_add(len).is_none());
         if starts.len() != lens.len() || overflows {
-            return Err(Error::invalid(format!("starts {starts:?} and lengths {lens:?} make no region")));
+            return Err(Error::invalid(format!("starts {starts:?} and lengths {lens:?} are not a region")));
         }
         Shape::new(lens.clone())?;
         Ok(Self { starts, lens })
@@ -225,7 +225,7 @@ impl Region {
             self.starts.iter().zip(origin).map(|(start, from)| start.checked_sub(*from)).collect();
         match starts {
             Some(starts) if starts.len() == self.rank() => Ok(Self { starts, lens: self.lens.clone() }),
-            _ => Err(Error::invalid(format!("region {self} does not lie behind {origin:?}"))),
+            _ => Err(Error::invalid(format!("region {self} begins before {origin:?}"))),
         }
     }
 

@@ -26,7 +26,7 @@ impl Region {
     /// `InvalidArgument` if the region leaves the array.
     pub fn runs(&self, shape: &Shape, dtype: Dtype) -> Result<Runs> {
         if !self.is_inside(shape) {
-            return Err(Error::invalid(format!("region {self} leaves an array of shape {shape}")));
+            return Err(Error::invalid(format!("region {self} is outside an array of shape {shape}")));
         }
         let size = dtype.size_bytes() as u64;
         let strides = shape.strides_elements();
@@ -104,7 +104,7 @@ pub fn for_each_box(
 ) -> Result<()> {
     if first.checked_add(count).is_none_or(|end| end > shape.len_elements()) {
         return Err(Error::invalid(format!(
-            "{count} elements from {first} on leave an array of shape {shape}"
+            "{count} elements from {first} on are outside an array of shape {shape}"
         )));
     }
     let strides = shape.strides_elements();

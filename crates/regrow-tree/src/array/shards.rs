@@ -87,17 +87,17 @@ impl Shards {
         let is_grid = chunk_shape.rank() == shape.rank()
             && chunk_shape.dims().iter().zip(shape.dims()).all(|(&chunk, &dim)| chunk > 0 || dim == 0);
         if !is_grid {
-            return Err(Error::invalid("an array cannot be cut into such chunks").expected(
+            return Err(Error::invalid("the chunk shape does not fit the array").expected(
                 format_args!("{} axes, none of length 0", shape.rank()),
                 format_args!("chunks of shape {chunk_shape}"),
             ));
         }
         for Shard { region, array } in &shards {
             if !region.is_inside(&shape) {
-                return Err(Error::invalid(format!("shard {region} leaves an array of shape {shape}")));
+                return Err(Error::invalid(format!("shard {region} is outside an array of shape {shape}")));
             }
             if array.dtype() != dtype || *array.shape() != region.shape() {
-                return Err(Error::invalid(format!("shard {region} has another array")).expected(
+                return Err(Error::invalid(format!("shard {region} does not fit its array")).expected(
                     format_args!("{dtype} {}", region.shape()),
                     format_args!("{} {}", array.dtype(), array.shape()),
                 ));
@@ -107,7 +107,7 @@ impl Shards {
                 start % chunk.max(1) == 0 && ((start + len) % chunk.max(1) == 0 || start + len == dim)
             };
             if !region.is_empty() && !axes.into_iter().all(is_whole) {
-                return Err(Error::invalid(format!("shard {region} lies across chunks"))
+                return Err(Error::invalid(format!("shard {region} crosses chunks"))
                     .expected(format_args!("whole chunks of shape {chunk_shape}"), region));
             }
         }
@@ -221,7 +221,7 @@ impl Shards {
     }
 
     fn is_elsewhere(&self, region: &Region) -> Error {
-        Error::invalid(format!("{region} of an array of shape {} is held by another process", self.shape))
+        Error::invalid(format!("another process has {region} of an array of shape {}", self.shape))
             .help("save it from all processes of the job, each with its shards")
     }
 }
@@ -433,7 +433,7 @@ mod tests {
         assert!(error.to_string().contains("another process"), "{error}");
         let error = array.shards().unwrap().check_whole().unwrap_err();
         assert!(
-            error.to_string().contains("[0:2,0:2] of an array of shape [4,2] is held by another"),
+            error.to_string().contains("another process has [0:2,0:2] of an array of shape [4,2]"),
             "{error}"
         );
         let mut out = vec![0; 8];
@@ -455,7 +455,7 @@ mod tests {
                 .to_string()
         };
         assert!(refused(vec![shard([3, 0], [2, 4])]).contains("[3:5,0:4] leaves"));
-        assert!(refused(vec![shard([1, 0], [2, 4])]).contains("across chunks"));
+        assert!(refused(vec![shard([1, 0], [2, 4])]).contains("crosses chunks"));
         assert!(refused(vec![shard([0, 0], [4, 4]), shard([2, 0], [2, 4])]).contains("overlap"));
         let wrong = Shard { region: Region::new([0, 0], [2, 4]).unwrap(), array: counted(&shape) };
         assert!(refused(vec![wrong]).contains("another array"));

@@ -68,7 +68,7 @@ impl Array {
         let len = shape.len_bytes(dtype)?;
         if data.len() as u64 != len {
             return Err(Error::invalid(format!(
-                "an array of shape {shape} and dtype {dtype} has another size"
+                "the size of an array does not fit its shape {shape} and dtype {dtype}"
             ))
             .expected(format_args!("{len} bytes"), data.len()));
         }
@@ -94,7 +94,10 @@ impl Array {
         data: Bytes,
     ) -> Result<Self> {
         let bad = || {
-            Error::invalid(format!("strides {strides_bytes:?} leave the memory of an array of shape {shape}"))
+            Error::invalid(format!(
+                "strides {strides_bytes:?} go outside the memory of an array of shape \
+                {shape}"
+            ))
         };
         if strides_bytes.len() != shape.rank() {
             return Err(bad());
@@ -320,10 +323,13 @@ impl Array {
             return copy_region(size, &self.data, &self.shape, region, out, &target, &origin);
         };
         if !region.is_inside(&self.shape) {
-            return Err(Error::invalid(format!("region {region} leaves an array of shape {}", self.shape)));
+            return Err(Error::invalid(format!(
+                "region {region} is outside an array of shape {}",
+                self.shape
+            )));
         }
         if target.len_bytes(self.dtype)? != out.len() as u64 {
-            return Err(Error::invalid("the destination has another size than the region"));
+            return Err(Error::invalid("the destination and the region differ in size"));
         }
         // The region is a strided array over the same bytes.
         let moved: i64 =

@@ -18,7 +18,7 @@ impl Grid {
     /// `InvalidArgument` if the ranks differ or a chunk has no elements.
     pub fn of_chunks(shape: &Shape, chunk: &Shape) -> Result<Self> {
         if chunk.rank() != shape.rank() || chunk.is_empty() {
-            return Err(Error::invalid(format!("chunks of {chunk} make no grid of an array of {shape}")));
+            return Err(Error::invalid(format!("chunks of {chunk} do not fit an array of {shape}")));
         }
         let axes = shape.dims().iter().zip(chunk.dims()).map(|(&len, &step)| Cuts::by_step(len, step));
         Ok(Self { shape: shape.clone(), axes: axes.collect() })

@@ -85,7 +85,7 @@ impl Sharding {
                 "a sharding has an unknown kind or invalid values: {}",
                 brief(&value.to_string())
             ))
-            .help("give a sharding for the devices that are there; the data can be read without one")),
+            .help("give a sharding for your devices; the data can be read without one")),
         }
     }
 
@@ -145,7 +145,7 @@ impl Layout {
         if position < self.device_count {
             return Ok(self.region_at(position));
         }
-        Err(Error::invalid(format!("there is no device {position}: the mesh has {}", self.device_count)))
+        Err(Error::invalid(format!("device {position} does not exist: the mesh has {}", self.device_count)))
     }
 
     /// Which of the equal copies the device at a position holds, from 0.
@@ -208,8 +208,8 @@ fn named_layout(named: &NamedSharding, shape: &Shape) -> Result<Layout> {
     let beyond = std::iter::repeat(&AxisSpec::Whole);
     for (at, (&len, axis_spec)) in shape.dims().iter().zip(spec.axes().iter().chain(beyond)).enumerate() {
         if *axis_spec == AxisSpec::Unconstrained {
-            return Err(Error::invalid(format!("{spec} leaves axis {at} open: no array lies like that"))
-                .help("say which axes of the mesh cut it, or None"));
+            return Err(Error::invalid(format!("{spec} does not say how axis {at} is sharded"))
+                .help("give the mesh axes that shard it, or None"));
         }
         let mut by = Vec::new();
         for name in axis_spec.names() {
@@ -220,7 +220,7 @@ fn named_layout(named: &NamedSharding, shape: &Shape) -> Result<Layout> {
             })?;
             if !used.insert(number) {
                 return Err(Error::invalid(format!("{spec} uses the axis {name:?} twice"))
-                    .help("an axis of the mesh can cut one axis of the array"));
+                    .help("a mesh axis can shard only one axis of the array"));
             }
             if len > 0 {
                 spare.remove(&number);
@@ -230,11 +230,9 @@ fn named_layout(named: &NamedSharding, shape: &Shape) -> Result<Layout> {
         let sizes: Vec<u64> = by.iter().map(|axis| axis.size).collect();
         let parts: u64 = sizes.iter().product();
         if named.split() == Split::Even && !len.is_multiple_of(parts) {
-            return Err(Error::invalid(format!(
-                "{spec} cuts axis {at} of {shape} into parts that are not equal"
-            ))
-            .expected(format!("a multiple of {parts}"), format!("{len}"))
-            .help("pad the array, cut another axis, or use the rule of ceil-division"));
+            return Err(Error::invalid(format!("{spec} shards axis {at} of {shape} into unequal parts"))
+                .expected(format!("a multiple of {parts}"), format!("{len}"))
+                .help("pad the array, shard another axis, or use ceil division"));
         }
         cuts.push(Cuts::in_nested_parts(len, &sizes));
         cut_by.push(by);

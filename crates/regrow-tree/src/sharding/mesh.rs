@@ -111,17 +111,17 @@ impl Mesh {
             return Err(Error::invalid(format!("the mesh has two axes with the name {name:?}")));
         }
         if let Some((name, _)) = names.iter().zip(sizes).find(|(_, size)| **size == 0) {
-            return Err(Error::invalid(format!("axis {name:?} of the mesh has size 0: there is no device")));
+            return Err(Error::invalid(format!("axis {name:?} of the mesh has size 0")));
         }
         let count = self.device_count()?;
         let Some(ids) = &self.device_ids else { return Ok(()) };
         if ids.len() as u64 != count {
-            return Err(Error::invalid("the mesh has another number of devices than its sizes make")
+            return Err(Error::invalid("the number of devices does not fit the sizes of the mesh")
                 .expected(format!("{count} devices for {sizes:?}"), format!("{} ids", ids.len())));
         }
         let mut seen = HashSet::with_capacity(ids.len());
         match ids.iter().find(|id| !seen.insert(*id)) {
-            Some(id) => Err(Error::invalid(format!("device {id} stands twice in the mesh"))),
+            Some(id) => Err(Error::invalid(format!("device {id} occurs twice in the mesh"))),
             None => Ok(()),
         }
     }

@@ -52,7 +52,7 @@ impl Pieces {
     pub fn each_touched(&self, wanted: &Region, mut visit: impl FnMut(u64, &Region)) -> Result<()> {
         if !wanted.is_inside(self.shape()) {
             return Err(Error::invalid(format!(
-                "region {wanted} reaches beyond the array of shape {}",
+                "region {wanted} is outside an array of shape {}",
                 self.shape()
             )));
         }

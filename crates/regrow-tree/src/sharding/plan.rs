@@ -92,7 +92,7 @@ impl Wanted {
             .find(|pair| pair.first().map(Region::rank) != pair.last().map(Region::rank))
         {
             let what = pair.iter().map(Region::to_string).collect::<Vec<_>>().join(" and ");
-            return Err(Error::invalid(format!("the wanted regions {what} are not of one array")));
+            return Err(Error::invalid(format!("the wanted regions {what} do not belong to one array")));
         }
         let boxes = Boxes::new(wanted.regions.clone());
         for (at, region) in boxes.regions().iter().enumerate() {

@@ -30,7 +30,7 @@ pub fn check_tiling<'a>(shape: &Shape, regions: impl IntoIterator<Item = &'a Reg
     let mut held: Vec<&Region> = Vec::new();
     for region in regions {
         if !region.is_inside(shape) {
-            return Err(Error::invalid(format!("region {region} reaches beyond the array of shape {shape}")));
+            return Err(Error::invalid(format!("region {region} is outside an array of shape {shape}")));
         }
         if !region.is_empty() {
             held.push(region);
@@ -43,9 +43,7 @@ pub fn check_tiling<'a>(shape: &Shape, regions: impl IntoIterator<Item = &'a Reg
         None => Ok(()),
         Some(fault) if fault.is_hole => {
             let hole = hole_at(shape, &held, &fault.point);
-            Err(Error::invalid(format!(
-                "the regions do not fill the array: {hole} of {shape} is in none of them"
-            )))
+            Err(Error::invalid(format!("the regions do not cover the array: {hole} of {shape} is missing")))
         }
         Some(fault) => {
             let mut both = held.iter().filter(|region| holds(region, &fault.point));

@@ -95,7 +95,7 @@ impl<T: Any + Send + Sync, H: LeafHandler<T>> Erased for Typed<T, H> {
     fn save(&self, leaf: &(dyn Any + Send + Sync)) -> Result<Tree<Leaf>> {
         match leaf.downcast_ref::<T>() {
             Some(leaf) => self.0.save(leaf),
-            None => Err(Error::invalid(format!("a leaf is no {}", type_name::<T>()))),
+            None => Err(Error::invalid(format!("a leaf is not a {}", type_name::<T>()))),
         }
     }
 
@@ -122,9 +122,9 @@ impl LeafRegistry {
         if let Some(old) = self.entries.iter().find(|old| old.id == new.id || old.handler.type_name() == name)
         {
             let what = if old.id == new.id { new.rust_name } else { name };
-            return Err(Error::new(ErrorKind::AlreadyExists, format!("{what:?} has a leaf handler already"))
-                .expected("a type and a type name of their own", format_args!("that of {}", old.rust_name))
-                .help("replace() takes the place of the old one"));
+            return Err(Error::new(ErrorKind::AlreadyExists, format!("{what:?} already has a leaf handler"))
+                .expected("a new type and a new type name", format_args!("that of {}", old.rust_name))
+                .help("replace() replaces the old one"));
         }
         self.entries.push(new);
         Ok(())
@@ -197,7 +197,7 @@ impl LeafRegistry {
         build: &mut TreeBuilder<Leaf>,
     ) -> Result<()> {
         let Some(entry) = self.entries.iter().find(|entry| entry.id == leaf.type_id()) else {
-            return Err(Error::unsupported("a leaf is of a type that has no handler").help(self.there_are()));
+            return Err(Error::unsupported("the type of a leaf has no handler").help(self.there_are()));
         };
         let state = entry.handler.save(leaf)?;
         build.open(key, NodeKind::Dict)?;

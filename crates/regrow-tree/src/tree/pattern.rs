@@ -55,8 +55,8 @@ impl PathPattern {
                 Ok(Self { matcher, below, printed, is_plain: is_plain(text), text: text.to_owned() })
             }
             (Err(error), _) | (_, Err(error)) => {
-                Err(Error::invalid(format!("{text:?} is no pattern: {}", error.kind()))
-                    .help("use * within a key, ** across keys, and \\ before a character meant as itself"))
+                Err(Error::invalid(format!("{text:?} is not a pattern: {}", error.kind()))
+                    .help("use * within a key, ** across keys, and \\ in front of a literal character"))
             }
         }
     }

@@ -69,11 +69,11 @@ impl Header {
         let block_len = input.u32le("the blosc header")? as usize;
         let stated_len = input.u32le("the blosc header")? as usize;
         if stated_len != frame_len {
-            return Err(Error::corrupt("its blosc frame is not as long as its header says")
+            return Err(Error::corrupt("the length of its blosc frame differs from its header")
                 .expected(format_args!("{stated_len} bytes"), frame_len));
         }
         if typesize == 0 || block_len > content_len || (block_len == 0 && content_len > 0) {
-            return Err(input.corrupt("its blosc header makes no sense"));
+            return Err(input.corrupt("its blosc header is not valid"));
         }
         Ok(Self { flags, typesize, content_len, block_len })
     }
@@ -116,7 +116,7 @@ pub fn decode_into(stored: &[u8], out: &mut [u8]) -> Result<()> {
     for block in out.chunks_mut(header.block_len) {
         let offset = input.u32le("the blosc block offsets")? as usize;
         let start = stored.get(offset..).filter(|_| offset >= HEADER_LEN_BYTES);
-        let start = start.ok_or_else(|| input.corrupt("a blosc block lies outside its frame"))?;
+        let start = start.ok_or_else(|| input.corrupt("a blosc block is outside its frame"))?;
         let mut streams = Cursor::new(start);
         let decoded = match shuffled.get_mut(..block.len()) {
             Some(shuffled) if is_shuffled || is_bit_shuffled => {
@@ -139,7 +139,7 @@ fn decode_block(header: &Header, streams: &mut Cursor<'_>, out: &mut [u8]) -> Re
     let splits = header.splits(out.len());
     let split_len = out.len() / splits;
     if split_len * splits != out.len() {
-        return Err(streams.corrupt("a blosc block is no whole number of elements"));
+        return Err(streams.corrupt("a blosc block does not have whole elements"));
     }
     for split in out.chunks_mut(split_len) {
         let stored_len = streams.u32le("the length of a blosc stream")? as usize;

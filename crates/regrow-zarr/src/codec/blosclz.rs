@@ -52,7 +52,7 @@ pub(super) fn decode_into(stored: &[u8], out: &mut [u8]) -> Result<usize> {
                 distance += usize::from(u16::from_be_bytes(input.array("a far match distance")?));
             }
             copy_match(out, filled, distance + 1, len)
-                .ok_or_else(|| input.corrupt("a blosclz match leaves the block"))?;
+                .ok_or_else(|| input.corrupt("a blosclz match is outside the block"))?;
             filled += len;
         }
     }

@@ -109,8 +109,8 @@ impl CodecChain {
     /// `Unsupported` for unknown codecs, `Corrupt` for lists that are no chain.
     pub fn from_v3(codecs: &Value, decoded: Decoded) -> Result<Self> {
         let no_chain =
-            |what: &str| Error::corrupt(format!("the codecs of a zarr array are no chain: {what}"));
-        let list = codecs.as_array().ok_or_else(|| no_chain("they are no list"))?;
+            |what: &str| Error::corrupt(format!("the codecs of a zarr array are not valid: {what}"));
+        let list = codecs.as_array().ok_or_else(|| no_chain("they are not a list"))?;
         let (mut transposes, mut array_codec, mut bytes_codecs) = (Vec::new(), None, Vec::new());
         let mut encoded_shape = decoded.shape.clone();
         for codec in list {

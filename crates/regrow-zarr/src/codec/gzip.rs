@@ -76,7 +76,7 @@ impl Deflate {
             }
             // A read up to the end also checks the checksum.
             if decoder.read(&mut [0]).map_err(|error| self.failed(&error))? != 0 {
-                return Err(Error::corrupt("it decompresses to more than the chunk shape says")
+                return Err(Error::corrupt("it decompresses to more than the chunk shape allows")
                     .expected(format_args!("{} bytes", out.len()), "more"));
             }
         }

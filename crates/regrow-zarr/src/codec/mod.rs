@@ -177,8 +177,10 @@ impl BytesCodec {
 }
 
 fn unknown(name: &str) -> Error {
-    Error::unsupported(format!("codec {name:?} is not known"))
-        .help("open the array with the library that wrote it, and save it with zstd or without compression")
+    Error::unsupported(format!("codec {name:?} is not known")).help(
+        "open the array with the library that wrote it, then save it with zstd or without \
+            compression",
+    )
 }
 
 /// Compression of array data.
@@ -213,7 +215,7 @@ pub fn copied(bytes: &[u8]) -> Result<Vec<u8>> {
 
 fn no_memory(len_bytes: u64) -> Error {
     Error::new(ErrorKind::Limit, format!("there is no memory for a chunk of {len_bytes} bytes"))
-        .help("free some memory, or work on less at a time: fewer leaves, or slices")
+        .help("free some memory, or read fewer leaves or slices")
 }
 
 /// Copies bytes that must be exactly as long as `out`.

@@ -320,7 +320,7 @@ impl ShardIndex {
         }
         match offset.checked_add(len) {
             Some(end) if end <= self.shard_len_bytes => Ok(Some((offset, len))),
-            _ => Err(Error::corrupt(format!("inner chunk {position} of a shard lies outside it"))
+            _ => Err(Error::corrupt(format!("inner chunk {position} of a shard is outside of it"))
                 .at_byte(self.offset_bytes + at)
                 .expected(
                     format_args!("a range inside {} bytes", self.shard_len_bytes),

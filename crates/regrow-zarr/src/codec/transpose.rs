@@ -40,8 +40,11 @@ impl Order {
         let is_permutation =
             given == rank && axes.len() == rank && (0..rank).all(|axis| axes.contains(&axis));
         if !is_permutation {
-            return Err(Error::corrupt("the order of the codec \"transpose\" is no permutation of the axes")
-                .expected(format_args!("the numbers below {rank}, each once"), brief(&value)));
+            return Err(Error::corrupt(
+                "the order of the codec \"transpose\" is not a permutation of the \
+                axes",
+            )
+            .expected(format_args!("the numbers below {rank}, each once"), brief(&value)));
         }
         Ok(Self(axes))
     }

@@ -37,7 +37,7 @@ pub fn from_members(members: &mut Members, default_level: i64) -> Result<Zstd> {
     let level = members.integer("level", default_level)?;
     let checksum = members.boolean("checksum", false)?;
     let zstd = i32::try_from(level).ok().and_then(|level| Zstd::new(level).ok());
-    let zstd = zstd.ok_or_else(|| Error::corrupt("the codec \"zstd\" has a level that zstd has not"))?;
+    let zstd = zstd.ok_or_else(|| Error::corrupt("the level of the codec \"zstd\" is not valid"))?;
     Ok(Zstd { checksum, ..zstd })
 }
 
@@ -150,7 +150,7 @@ pub fn decode_at_most(stored: &[u8], max_bytes: u64) -> Result<Vec<u8>> {
 /// it.
 fn one_frame(stored: &[u8]) -> Result<Option<u64>> {
     let frame_len = zstd_safe::find_frame_compressed_size(stored).map_err(|code| {
-        Error::corrupt(format!("its bytes are no zstd frame: {}", zstd_safe::get_error_name(code)))
+        Error::corrupt(format!("its bytes are not a zstd frame: {}", zstd_safe::get_error_name(code)))
     })?;
     if frame_len != stored.len() {
         return Err(Error::corrupt("bytes follow its zstd frame")

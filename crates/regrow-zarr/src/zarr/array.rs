@@ -82,7 +82,7 @@ impl ZarrArray {
     pub fn read_region(&self, region: &Region, out: &mut [u8]) -> Result<()> {
         if !region.is_inside(self.meta.shape()) {
             return Err(Error::invalid(format!(
-                "region {region} leaves an array of shape {}",
+                "region {region} is outside an array of shape {}",
                 self.meta.shape()
             )));
         }

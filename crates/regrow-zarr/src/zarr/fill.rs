@@ -296,7 +296,7 @@ fn base64_from_one_byte(byte: u8) -> String {
 }
 
 fn bad(value: &Value, dtype: Dtype) -> Error {
-    Error::corrupt("the fill value of a zarr array makes no sense")
+    Error::corrupt("the fill value of a zarr array is not valid")
         .expected(format_args!("a value of dtype {dtype}"), brief(value))
 }
 

@@ -31,7 +31,7 @@ pub fn parse(bytes: &[u8]) -> Result<Value> {
             let text = error.to_string();
             Err(match text.strip_prefix(REPEATED) {
                 Some(name) => Error::unsupported(format!("{REPEATED}{name}")),
-                None => Error::corrupt(format!("the metadata of a zarr array is no JSON: {text}")),
+                None => Error::corrupt(format!("the metadata of a zarr array is not JSON: {text}")),
             })
         }
     }
@@ -113,7 +113,8 @@ impl Members {
         match value {
             Value::Object(map) => Ok(Self { map, what }),
             other => {
-                Err(Error::corrupt(format!("{what} is no JSON object")).expected("an object", brief(&other)))
+                Err(Error::corrupt(format!("{what} is not a JSON object"))
+                    .expected("an object", brief(&other)))
             }
         }
     }
@@ -181,7 +182,7 @@ impl Members {
 
     /// An error of kind `Corrupt` about a member.
     pub fn bad(&self, name: &str, expected: &str, found: &Value) -> Error {
-        Error::corrupt(format!("the member {name:?} of {} makes no sense", self.what))
+        Error::corrupt(format!("the member {name:?} of {} is not valid", self.what))
             .expected(expected, brief(found))
     }
 }

@@ -89,7 +89,7 @@ fn read_raw_run(
     let local = run.relative_to(chunk.starts())?;
     let range = local.contiguous_bytes(&chunk.shape(), chain.dtype());
     let (offset, len) =
-        range.ok_or_else(|| Error::invalid(format!("region {run} of a raw chunk is no run")))?;
+        range.ok_or_else(|| Error::invalid(format!("region {run} of a raw chunk is not contiguous")))?;
     if len >= STREAMED_LEN_MIN_BYTES
         && bytes_codec::takes_any_bytes(chain.dtype())
         && let Some(slot) = destination.slot(run)?

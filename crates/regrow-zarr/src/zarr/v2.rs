@@ -112,8 +112,9 @@ fn parse_dtype(value: &Value) -> Result<(Dtype, Endian)> {
             "<" => return Ok((dtype, Endian::Little)),
             ">" => return Ok((dtype, Endian::Big)),
             "|" => {
-                return Err(Error::corrupt(format!("the dtype {text:?} leaves the byte order open"))
-                    .expected("< or >", "|"));
+                return Err(
+                    Error::corrupt(format!("the dtype {text:?} has no byte order")).expected("< or >", "|")
+                );
             }
             _ => {}
         }
@@ -144,7 +145,7 @@ fn check_filters(filters: &Value) -> Result<()> {
                 list.iter().map(|filter| brief(filter.get("id").unwrap_or(filter))).collect();
             Err(Error::unsupported(format!("zarr v2 filters {}", names.join(", "))))
         }
-        other => Err(Error::corrupt("the filters of a zarr array make no sense")
+        other => Err(Error::corrupt("the filters of a zarr array are not valid")
             .expected("null or a list", brief(other))),
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<ArrayMeta> {
     let node_type = members.required_text("node_type")?;
     if node_type != "array" {
         return Err(
-            Error::corrupt("the zarr.json document is not that of an array").expected("array", node_type)
+            Error::corrupt("the zarr.json document does not describe an array").expected("array", node_type)
         );
     }
     let shape = Shape::new(members.dims("shape", 0)?)?;

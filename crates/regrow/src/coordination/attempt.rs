@@ -89,7 +89,7 @@ impl MeetingPlace {
         exchange.at = self.attempt(&current.nonce);
         if !service.put_if_absent(&self.current(), current.to_bytes())? {
             return Err(Error::invalid(
-                "two processes are rank 0, or one process starts the same work twice at once",
+                "two processes are rank 0, or one process starts the same work twice",
             )
             .in_file(&exchange.target));
         }

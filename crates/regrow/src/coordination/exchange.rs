@@ -226,17 +226,18 @@ impl Exchange {
         let who = ranks(missing);
         let what = format!("{who} {verb} not come to phase `{phase}` within {:.1} s", waited.as_secs_f64());
         Error::new(ErrorKind::TimedOut, what).in_file(&self.target).help(format!(
-            "every process calls this, for the same path; look whether {who} {verb} ended, hung, or failed before; a slow \
-             process needs a longer time-out"
+            "every process must call this for the same path: check whether {who} {verb} ended, hung or \
+             failed; a slow process needs a longer time-out"
         ))
     }
 
     fn have_ended(&self, phase: &str, dead: &[usize]) -> Error {
         let verb = if dead.len() == 1 { "has" } else { "have" };
         let what = format!("{} {verb} ended before phase `{phase}`", ranks(dead));
-        Error::new(ErrorKind::TimedOut, what)
-            .in_file(&self.target)
-            .help("the job's coordination service no longer hears from it: look at its log, and start the job again")
+        Error::new(ErrorKind::TimedOut, what).in_file(&self.target).help(
+            "the job's coordination service lost contact: read the log of that process and restart \
+                the job",
+        )
     }
 }
 

@@ -39,7 +39,7 @@ impl Failure {
 
     /// An attempt that rank 0 has left for a new one.
     pub(super) fn superseded() -> Self {
-        let error = Error::new(ErrorKind::Cancelled, "it has started the same work again");
+        let error = Error::new(ErrorKind::Cancelled, "the process started the same work again");
         Self { is_superseded: true, ..Self::new(0, "begin", &error) }
     }
 
@@ -49,7 +49,15 @@ impl Failure {
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Self {
         let unreadable = |_| {
-            Self::new(0, "unknown", &Error::new(ErrorKind::Io, "it has failed, and its report is damaged"))
+            Self::new(
+                0,
+                "unknown",
+                &Error::new(
+                    ErrorKind::Io,
+                    "the process failed, and its report is \
+                damaged",
+                ),
+            )
         };
         serde_json::from_slice(bytes).unwrap_or_else(unreadable)
     }

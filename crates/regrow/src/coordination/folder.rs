@@ -52,7 +52,7 @@ impl Folder {
     /// `InvalidArgument` if there is no such rank.
     pub fn new(at: Location, rank: usize, size: usize) -> Result<Self> {
         if rank >= size {
-            return Err(Error::invalid("there is no such rank")
+            return Err(Error::invalid("the rank does not exist")
                 .expected(format_args!("a rank below {size}"), rank)
                 .in_file(&at));
         }

@@ -71,7 +71,9 @@ impl Session {
         check_name("purpose", purpose)?;
         check_name("prefix", &options.prefix)?;
         if rank >= size {
-            return Err(Error::invalid("there is no such rank").expected(format_args!("below {size}"), rank));
+            return Err(
+                Error::invalid("the rank does not exist").expected(format_args!("below {size}"), rank)
+            );
         }
         let mut with_others = None;
         if size > 1 {
@@ -173,8 +175,8 @@ impl Session {
     pub fn receive(&self, phase: &str, rank: usize) -> Result<Bytes> {
         self.check_goes_on(phase)?;
         if rank >= self.size || rank == self.rank {
-            return Err(Error::invalid("there is no such other rank")
-                .expected(format_args!("below {}, and not {}", self.size, self.rank), rank));
+            return Err(Error::invalid("the other rank does not exist")
+                .expected(format_args!("below {} and not {}", self.size, self.rank), rank));
         }
         let Some((_, exchange)) = &self.with_others else { return Ok(Bytes::new()) };
         let found =
@@ -197,7 +199,7 @@ impl Session {
         self.check_goes_on(phase)?;
         let mut phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner);
         if !phases.insert(phase.to_owned()) {
-            return Err(Error::invalid(format!("the session has had the phase `{phase}` already")));
+            return Err(Error::invalid(format!("phase `{phase}` of the session was already used")));
         }
         Ok(self.with_others.as_ref().map(|(_, exchange)| exchange))
     }
@@ -206,7 +208,7 @@ impl Session {
         check_name("phase", phase)?;
         if self.is_over.load(Ordering::Relaxed) {
             return Err(Error::invalid(format!("the session has failed before phase `{phase}`"))
-                .help("begin a new one, in every process"));
+                .help("begin a new session in every process"));
         }
         Ok(())
     }
@@ -259,7 +261,15 @@ impl Session {
 
     fn read(&self, exchange: &Exchange, phase: &str) -> Result<Bytes> {
         let verdict = exchange.get(&verdict_of(phase), VERDICT_WAIT).and_then(|found| {
-            found.ok_or_else(|| Error::new(ErrorKind::Io, format!("the verdict of phase `{phase}` is gone")))
+            found.ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Io,
+                    format!(
+                        "the result of phase `{phase}` is \
+                missing"
+                    ),
+                )
+            })
         });
         self.take(verdict.map_err(|error| self.give_up(exchange, phase, error.into()))?)
     }
@@ -306,7 +316,7 @@ impl Drop for Session {
             let how = if std::thread::panicking() { "by a panic" } else { "before its end" };
             let error = Error::new(ErrorKind::Cancelled, format!("it has left {how}"))
                 .in_file(&exchange.target)
-                .help("look at the log of that process");
+                .help("read the log of that process");
             exchange.fail(&Failure::new(self.rank, "leave", &error));
         }
     }
@@ -326,7 +336,7 @@ fn verdict_of(phase: &str) -> String {
 }
 
 fn two_writers(phase: &str) -> Error {
-    Error::invalid(format!("another process has given a value for phase `{phase}` as this rank"))
+    Error::invalid(format!("another process sent a value for phase `{phase}` with this rank"))
         .help("two processes have the same rank")
 }
 
@@ -334,6 +344,6 @@ fn check_name(what: &str, name: &str) -> Result<()> {
     if !name.is_empty() && name.chars().all(is_plain) {
         return Ok(());
     }
-    Err(Error::invalid(format!("the {what} cannot be in a key"))
+    Err(Error::invalid(format!("the {what} is not valid in a key"))
         .expected("letters, digits, `-`, `_` and `.`", format_args!("`{name}`")))
 }

@@ -51,15 +51,13 @@ impl Session {
         }
         let verb = if blind.len() == 1 { "does" } else { "do" };
         let blind = ranks(&blind);
-        Err(Error::invalid(format!(
-            "the folder is not shared: {blind} {verb} not see what rank 0 writes there"
-        ))
-        .in_file(target)
-        .expected(
-            format_args!("one folder for all {} processes", self.size()),
-            format_args!("another on {blind}"),
-        )
-        .help("save to a disk that every machine has mounted at this path, or to a bucket"))
+        Err(Error::invalid(format!("the folder is not shared: {blind} {verb} not see the files of rank 0"))
+            .in_file(target)
+            .expected(
+                format_args!("one folder for all {} processes", self.size()),
+                format_args!("another on {blind}"),
+            )
+            .help("save to a disk that every machine mounts at this path, or to a bucket"))
     }
 }
 
@@ -80,7 +78,7 @@ impl Probe {
         // In a bucket every folder name is valid, so the first folder is taken.
         let there = above.find(|(_, folder)| target.commits_by_marker() || folder.is_folder());
         let (levels, above) =
-            there.ok_or_else(|| Error::invalid("there is no folder above this").in_file(target))?;
+            there.ok_or_else(|| Error::invalid("this folder has no parent").in_file(target))?;
         // No reader takes this name for a checkpoint. The name is the same for each save of a
         // target, so the next save removes the probe of a killed process.
         let folder = format!(".probe-{}{UNCOMMITTED_MARK}", target.name().to_string_lossy());

@@ -58,12 +58,13 @@ pub(super) fn no_effect(
         named.push("and more".to_owned());
     }
     let named = named.join(", ");
-    Error::invalid(format!("the {what} of {:?} changes nothing: it matches only {named}", pattern.as_str()))
-        .help(match what {
+    Error::invalid(format!("the {what} {:?} has no effect: it matches only {named}", pattern.as_str())).help(
+        match what {
             "cast" => {
-                "leave the cast out; or name one leaf by its whole key path: a glob casts floats to floats, integers to \
-                 integers and so on, and of texts, bytes, PRNG keys and Python's numbers none"
+                "leave the cast out, or give the whole key path of one leaf: a glob casts floats to floats \
+                 and integers to integers, and never texts, bytes, PRNG keys or Python numbers"
             }
             _ => "leave the rule out, or give it a pattern that matches an array",
-        })
+        },
+    )
 }

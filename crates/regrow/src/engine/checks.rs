@@ -131,7 +131,7 @@ pub(super) fn check_losses(
     if let Some(at) = at {
         format.check(tree, at, options)?;
     }
-    let what = format!("readers of the layout {} would not get everything as it is", format.name());
+    let what = format!("readers of the layout {} would not get everything unchanged", format.name());
     Err(losses_refused(what, &lost)
         .help("leave these leaves out, choose the layout regrow, or pass `lossy` to save what can be saved"))
 }
@@ -154,25 +154,27 @@ pub(super) fn losses_refused(mut what: String, losses: &[&Loss]) -> Error {
 pub(super) fn check_options(format: &dyn Format, options: &SaveOptions) -> Result<()> {
     let name = format.name();
     let is_compressed = matches!(options.compression, Some(Compression::Zstd(_)));
-    let unused =
-        |what: &str, help: &str| Err(Error::invalid(format!("the layout {name} has no {what}")).help(help));
+    let unused = |what: &str, help: &str| {
+        Err(Error::invalid(format!("the layout {name} does not support {what}")).help(help))
+    };
     match &options.layout {
         Layout::Regrow(_) if options.base.is_some() && is_compressed => {
-            Err(Error::invalid("a save with a base cannot be compressed")
-                .help("leave out one of the two: compressed files cannot be linked"))
+            Err(Error::invalid("a save with a base cannot be compressed").help(
+                "leave out one of the two: saves with a base link files, and compressed files cannot \
+                    be linked",
+            ))
         }
         Layout::Regrow(_) => Ok(()),
         _ if options.base.is_some() => unused("base", "it belongs to the layout regrow"),
         Layout::Orbax(_) => Ok(()),
-        _ if options.about != AboutCheckpoint::default() => unused(
-            "metadata of the checkpoint beside the pytree's",
-            "they belong to the layouts regrow and orbax",
-        ),
+        _ if options.about != AboutCheckpoint::default() => {
+            unused("metadata of the whole checkpoint", "they belong to the layouts regrow and orbax")
+        }
         _ if is_compressed => {
-            unused("compression of this kind", "the layouts regrow and orbax compress with zstd")
+            unused("this kind of compression", "the layouts regrow and orbax compress with zstd")
         }
         _ if options.custom_metadata.is_some() && !format.holds_metadata(options) => {
-            unused("place for metadata", "the layouts regrow, orbax, safetensors and equinox keep it")
+            unused("metadata", "the layouts regrow, orbax, safetensors and equinox keep it")
         }
         _ => Ok(()),
     }

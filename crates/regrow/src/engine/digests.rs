@@ -106,6 +106,6 @@ impl<D: Send> Digest<D> {
             format!("the checkpoint was changed while it was being {}", self.doing),
         )
         .in_file(store.describe(name.as_bytes()))
-        .help("do it again when no program writes to it")
+        .help("try again when no program writes to it")
     }
 }

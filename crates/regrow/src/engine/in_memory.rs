@@ -61,7 +61,7 @@ pub(super) fn info_of(leaf: &Leaf, name: &str) -> Result<LeafInfo> {
 
 impl Held {
     fn leaf(&self, leaf: usize) -> Result<&Leaf> {
-        self.leaves.get(leaf).ok_or_else(|| Error::invalid("no such leaf"))
+        self.leaves.get(leaf).ok_or_else(|| Error::invalid("the leaf does not exist"))
     }
 }
 

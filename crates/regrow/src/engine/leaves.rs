@@ -36,7 +36,7 @@ impl Checkpoint {
                 .help("read it whole; only arrays have slices"));
         }
         if !region.is_inside(&info.shape) {
-            return Err(Error::invalid("the region leaves the array").expected(&info.shape, region));
+            return Err(Error::invalid("the region is outside the array").expected(&info.shape, region));
         }
         let len_bytes = region.shape().len_bytes(info.dtype)?;
         if *region != Region::whole(&info.shape) {
@@ -54,7 +54,7 @@ impl Checkpoint {
     pub fn read_into(&self, leaf: usize, out: &mut [u8]) -> Result<()> {
         let info = self.info(leaf)?;
         if !info.kind.is_array() || info.len_bytes() != out.len() as u64 {
-            return Err(Error::invalid("the destination has another size than the leaf")
+            return Err(Error::invalid("the destination and the leaf differ in size")
                 .expected(format_args!("{} bytes", info.len_bytes()), out.len())
                 .at_leaf(&self.key_path(leaf)?));
         }

@@ -59,11 +59,9 @@ pub(super) fn check_no_links(at: &Location) -> Result<()> {
     for entry in at.entries()?.into_iter().filter(|entry| entry.found == EntryKind::Folder) {
         let below = at.join(&entry.name);
         if entry.is_link {
-            return Err(Error::unsupported("a folder of the checkpoint is a link to another one")
+            return Err(Error::unsupported("a folder of the checkpoint is a link")
                 .in_file(below)
-                .help(
-                    "a repair would change the linked folder: put the folder itself here, or remove the link",
-                ));
+                .help("replace the link by the folder itself: a repair would change the linked folder"));
         }
         check_no_links(&below)?;
     }
@@ -100,5 +98,5 @@ fn walk(at: &Location, below: &str, depth: usize, names: &mut BTreeSet<String>) 
 
 /// The error for a name that cannot be said.
 pub(super) fn not_text(file: &Path) -> Error {
-    Error::unsupported("a file of the checkpoint has a name that is no UTF-8 text").in_file(file)
+    Error::unsupported("a file of the checkpoint has a name that is not UTF-8").in_file(file)
 }

@@ -16,6 +16,7 @@ use crate::formats::{
     Description, Detected, Format, Reader, builtin_formats, contents, foreign, located, suggestions,
 };
 use crate::location::{Location, StepFolder, ToLocation};
+use crate::options::LostFiles;
 use crate::storage::Retries;
 use crate::storage::{Entry, Found, Identity, archive};
 use crate::text::printable;
@@ -62,7 +63,7 @@ enum Match {
 /// # Errors
 /// `NotFound`, `NotACheckpoint` (says what was looked for and what is there), `Uncommitted`,
 /// `Corrupt`, `Unsupported` (also for a URL without a storage in this build). A checkpoint with
-/// [`warnings`](Description::warnings) is opened; with [`strict`](OpenOptions::strict) it is
+/// [`warnings`](Description::warnings) is opened; with [`LostFiles::Error`] it is
 /// `Corrupt`.
 pub fn open(path: impl ToLocation) -> Result<Checkpoint> {
     open_with(path, &OpenOptions::default())
@@ -104,8 +105,9 @@ fn open_any(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
                 match at.has_listings() {
                     true => error,
                     false => error.help(
-                        "without lists of files only a checkpoint's own address opens: its folder (with regrow.json, \
-                         _METADATA, model.safetensors or its index in it), a file, or a path in an archive",
+                        "web servers list no files: give the address of the checkpoint itself: its folder \
+                         (with regrow.json, _METADATA, model.safetensors or its index), a file, or a path \
+                         in an archive",
                     ),
                 }
             };
@@ -151,9 +153,9 @@ fn open_detected(
 /// The reader, unless the options refuse a checkpoint that has lost files.
 fn unless_lost(reader: Box<dyn Reader>, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     match reader.description().warnings.first() {
-        Some(warning) if options.strict => Err(Error::corrupt(warning)
+        Some(warning) if options.lost_files == LostFiles::Error => Err(Error::corrupt(warning)
             .in_file(at)
-            .help("copy the checkpoint again, all of it, or open it without `strict`")),
+            .help("copy the whole checkpoint again, or pass `LostFiles::Warn`")),
         _ => Ok(reader),
     }
 }
@@ -399,9 +401,9 @@ impl Checkpoint {
                 let same_text =
                     self.paths().iter().zip(self.keys()).filter(|(path, _)| path.to_string() == text);
                 let keys: Vec<String> = same_text.take(5).map(|(_, key)| key).collect();
-                Err(Error::invalid(format!("{text:?} is the printed key path of several leaves"))
+                Err(Error::invalid(format!("several leaves have the printed key path {text:?}"))
                     .in_file(self.path())
-                    .help(format!("they go by {}", keys.join(", "))))
+                    .help(format!("use their names: {}", keys.join(", "))))
             }
             None => {
                 let near = self.near(text);
@@ -409,7 +411,7 @@ impl Checkpoint {
                     .in_file(self.path());
                 Err(match near.is_empty() {
                     true => error,
-                    false => error.help(format!("there are {}", near.join(", "))),
+                    false => error.help(format!("the key paths are {}", near.join(", "))),
                 })
             }
         }
@@ -421,7 +423,7 @@ impl Checkpoint {
     /// `InvalidArgument` if there are not that many leaves.
     pub fn info(&self, leaf: usize) -> Result<&LeafInfo> {
         self.tree().leaves().get(leaf).ok_or_else(|| {
-            Error::invalid("no such leaf")
+            Error::invalid("the leaf does not exist")
                 .expected(format_args!("a position below {}", self.tree().len()), leaf)
         })
     }
@@ -483,7 +485,7 @@ fn not_a_checkpoint(at: &Location) -> Error {
     let looked_for = "regrow.json, _METADATA, _CHECKPOINT_METADATA, orbax.checkpoint, step folders, zarr arrays, \
                       safetensors, npy, npz, eqx, msgpack or pt files, .data and .manifest, PyTorch's .metadata, or a TRAK store's \
                       metadata.json";
-    let error = Error::new(ErrorKind::NotACheckpoint, "there is no checkpoint here").in_file(at);
+    let error = Error::new(ErrorKind::NotACheckpoint, "this is not a checkpoint").in_file(at);
     let found = match at.entries() {
         Ok(mut entries) => {
             if let Some(foreign) = foreign::folder_of(&entries) {
@@ -515,6 +517,6 @@ fn not_a_checkpoint(at: &Location) -> Error {
         },
     };
     error.expected(looked_for, found).help(suggestions::checkpoints_in(at).unwrap_or_else(|| {
-        "name the folder that holds these files, or the folder of steps above it".to_owned()
+        "give the folder that has these files, or the folder of steps above it".to_owned()
     }))
 }

@@ -95,13 +95,13 @@ pub(super) fn check_claim(checkpoint: &Checkpoint, leaf: usize, info: &LeafInfo)
     if stored_bytes.saturating_mul(CLAIM_FACTOR_MAX) >= claimed_bytes {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Limit, "the array's shape is much larger than its stored bytes")
+    Err(Error::new(ErrorKind::Limit, "the shape of the array is much larger than its stored bytes")
         .in_file(checkpoint.path())
         .expected(
             format_args!("at most {CLAIM_LEN_MAX_BYTES} bytes for {stored_bytes} that are stored"),
             claimed_bytes,
         )
-        .help("read a part of it, or leave it out"))
+        .help("read a slice of it, or leave it out"))
 }
 
 /// Elements of a piece: whole rows of chunks, where the leaf is not raw.

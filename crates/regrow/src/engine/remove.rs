@@ -60,20 +60,21 @@ pub struct RemoveReport {
 pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveReport> {
     let at = located(path)?;
     if archive::find(&at)?.is_some() {
-        return Err(Error::unsupported(
-            "nothing can be removed from an archive, and an archive is no checkpoint",
-        )
-        .in_file(&at)
-        .help("remove the file of the archive"));
+        return Err(Error::unsupported("a file in an archive cannot be removed")
+            .in_file(&at)
+            .help("remove the archive itself"));
     }
     let removed = match options.unfinished {
         true => match at.storage().remove_unfinished(&at, options.force)? {
             Removed { is_finished: true, .. } => {
                 return Err(Error::invalid(
-                    "the unfinished save was complete: its writer died just before the rename",
+                    "the unfinished save was complete: its writer was killed just before the rename",
                 )
                 .in_file(&at)
-                .help("it has its name now: check it, and remove it as a checkpoint if you do not need it"));
+                .help(
+                    "it is a checkpoint now: check it, and remove it as a checkpoint if you do not need \
+                    it",
+                ));
             }
             removed => removed,
         },
@@ -95,11 +96,9 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
 /// Errs unless the path holds one checkpoint and nothing else. Returns the files to remove.
 fn check(at: &Location) -> Result<Removal> {
     if at.is_link() {
-        return Err(Error::invalid(
-            "the path is a link: regrow does not remove the checkpoint that it leads to",
-        )
-        .in_file(at)
-        .help("name the checkpoint itself, or remove the link yourself"));
+        return Err(Error::invalid("the path is a link, and regrow does not remove its target")
+            .in_file(at)
+            .help("give the path of the checkpoint itself, or remove the link yourself"));
     }
     let reading = at.for_reading()?;
     let looked = reading.location.look()?;
@@ -116,7 +115,7 @@ fn check(at: &Location) -> Result<Removal> {
     });
     let Some(format) = found.transpose()? else {
         return Err(super::open(at).err().unwrap_or_else(|| {
-            Error::new(ErrorKind::NotACheckpoint, "there is no checkpoint here").in_file(at)
+            Error::new(ErrorKind::NotACheckpoint, "this is not a checkpoint").in_file(at)
         }));
     };
     replace::check_place(at, &SaveOptions::default())?;
@@ -127,7 +126,7 @@ fn check(at: &Location) -> Result<Removal> {
                 Ok(checkpoint) if !checkpoint.description().steps.is_empty() => {
                     return Err(Error::invalid("this is a folder of several checkpoints")
                         .in_file(at)
-                        .help("name one of them"));
+                        .help("give the path of one of them"));
                 }
                 Err(error) if matches!(error.kind(), ErrorKind::Uncommitted | ErrorKind::NotACheckpoint) => {
                     return Err(error);
@@ -147,13 +146,13 @@ fn check(at: &Location) -> Result<Removal> {
         Some(Found::File { .. }) => {
             let is_index = at.name_text().ends_with(INDEX_SUFFIX);
             if is_index || at.with_suffix(ARRAYS_SUFFIX).is_folder() {
-                return Err(Error::invalid("the file is one of several that are the checkpoint")
+                return Err(Error::invalid("the checkpoint has several files, and this is one of them")
                     .in_file(at)
-                    .help("remove them together, yourself"));
+                    .help("remove the files together, yourself"));
             }
             Ok(Removal::Files { files: vec![at.clone()], beside: beside(at)? })
         }
-        _ => Err(Error::new(ErrorKind::NotACheckpoint, "there is no checkpoint here").in_file(at)),
+        _ => Err(Error::new(ErrorKind::NotACheckpoint, "this is not a checkpoint").in_file(at)),
     }
 }
 

@@ -45,13 +45,13 @@ pub(super) fn check_file(at: &Location) -> Result<()> {
     if len_bytes == 0 || suggestions::is_named_like_one(at.name()) || is_recognised() {
         return Ok(());
     }
-    Err(Error::invalid("the target is a file, but no checkpoint")
+    Err(Error::invalid("the target is a file, but not a checkpoint")
         .in_file(at)
         .expected(
-            "an empty file, or one of a layout that regrow reads",
+            "an empty file, or a file of a layout that regrow reads",
             format_args!("{len_bytes} bytes of something else"),
         )
-        .help("overwriting would remove it; choose another path, or remove it yourself"))
+        .help("an overwrite would remove it: choose another path, or remove it yourself"))
 }
 
 /// Errs if the target lies inside an archive or a checkpoint folder. An uncommitted folder is
@@ -75,12 +75,12 @@ pub(super) fn check_place(target: &Location, options: &SaveOptions) -> Result<()
         look,
         |found| {
             match found {
-        Some((marker, folder)) => Err(Error::invalid("the target lies inside a checkpoint")
+        Some((marker, folder)) => Err(Error::invalid("the target is inside a checkpoint")
             .in_file(target)
-            .expected("a place of its own", format_args!("{marker} in {folder}"))
+            .expected("a folder outside of it", format_args!("{marker} in {folder}"))
             .help(
-                "a save there would damage that checkpoint, or be removed with it; choose another path, or save to \
-                 the folder of the checkpoint to replace all of it",
+                "a save would damage that checkpoint, or be removed with it: choose another path, or save \
+                 to the folder of the checkpoint to replace it",
             )),
         None => Ok(()),
     }

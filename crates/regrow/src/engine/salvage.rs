@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! open      as asked; else leniently: a layout opens what is left, a seal that files do not fit is used as far as they do,
-//!           one that cannot be read is not; else bare
+//!           one that cannot be read is not; else its arrays only
 //! load      as ever: where nothing is wrong, that is all
 //! verify    everything once: which leaves are damaged
 //! load      the others; one that fails all the same is lost too
@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::formats::located;
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
+use crate::options::LostFiles;
 use crate::reads::{Source, Unreadable};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
@@ -144,10 +145,10 @@ fn open_somehow(at: &Location, options: &OpenOptions, damage: &mut Vec<Error>) -
         Err(error) if error.kind().is_damage() => error,
         Err(error) => return Err(error),
     };
-    let lenient = OpenOptions { salvage: true, strict: false, ..options.clone() };
-    let bare = OpenOptions { bare: true, ..lenient.clone() };
+    let lenient = OpenOptions { salvage: true, lost_files: LostFiles::Warn, ..options.clone() };
+    let arrays_only = OpenOptions { arrays_only: true, ..lenient.clone() };
     let mut best: Option<(usize, Opened)> = None;
-    for (options, is_bare) in [(lenient, false), (bare, true)] {
+    for (options, is_bare) in [(lenient, false), (arrays_only, true)] {
         let Ok(checkpoint) = open_with(at, &options) else { continue };
         let (len, openable) = (checkpoint.tree().len(), openable_len(&checkpoint));
         // An opening by names alone may find arrays whose tree is lost.
@@ -290,9 +291,10 @@ fn listed(
 ) -> Result<Vec<Error>> {
     let errors: Vec<Error> = leaves.filter_map(|leaf| lost.get(&leaf)).map(Error::duplicate).collect();
     match errors.first() {
-        Some(first) if errors.len() == wanted_len => {
-            Err(first.duplicate().help("no leaf is intact: nothing can be salvaged; `regrow repair` heals what parity or a copy (`--from`) can"))
-        }
+        Some(first) if errors.len() == wanted_len => Err(first.duplicate().help(
+            "no leaf is intact, so nothing can be salvaged; try `regrow repair` \
+                with parity or a copy (`--from`)",
+        )),
         _ => Ok(errors),
     }
 }

@@ -75,7 +75,7 @@ pub(super) fn save_watched<'a>(
 }
 
 /// The help for a save refused after its file exists.
-const HAS_REPLACED: &str = "in a bucket a single file has its name as soon as it is whole: this one has replaced the old one; save again";
+const HAS_REPLACED: &str = "the new file has already replaced the old one: save again";
 
 fn save_tree(
     at: &Location,

@@ -96,7 +96,7 @@ pub(super) fn take_from_files(at: &Location) -> Result<()> {
 pub(super) fn take_from_replaced(at: &Location) -> Result<()> {
     take_misfits(at).map_err(|error| {
         error.help(
-            "the checkpoint was saved; what lies beside it may be of the one before (`regrow seal --remove`)",
+            "the checkpoint was saved, but side files may belong to the old one (`regrow seal --remove`)",
         )
     })
 }

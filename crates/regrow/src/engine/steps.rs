@@ -33,8 +33,7 @@ pub fn committed_steps(at: impl ToLocation, options: &OpenOptions) -> Result<Vec
         .into_iter()
         .map(|(number, name)| match number {
             Some(number) => Ok(CommittedStep { number, name }),
-            None => Err(Error::invalid("a step whose number is not whole has to be named by its file")
-                .in_file(at.join(name))),
+            None => Err(Error::invalid("name a step with a fraction by its file").in_file(at.join(name))),
         })
         .collect()
 }
@@ -48,7 +47,7 @@ pub(super) fn all_steps(at: &Location, options: &OpenOptions) -> Result<Vec<Comm
         return Err(Error::invalid("`step` and `all_steps` exclude each other").in_file(at));
     }
     if !at.exists() {
-        return Err(Error::new(ErrorKind::NotFound, "there is no such folder").in_file(at));
+        return Err(Error::new(ErrorKind::NotFound, "the folder does not exist").in_file(at));
     }
     let steps = committed_steps(at, options)?;
     match steps.is_empty() {

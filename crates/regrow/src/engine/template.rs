@@ -64,9 +64,7 @@ pub(super) fn match_template(
         match info {
             _ if want.skip => {}
             Some(LeafInfo { kind: LeafKind::Placeholder, .. }) if found.is_some_and(&is_unread) => {}
-            None => {
-                differences.push(format!("missing   {path}: the template has it, the checkpoint has not"))
-            }
+            None => differences.push(format!("missing   {path}: in the template, not in the checkpoint")),
             // Leaves of a dtype that only NumPy has are stored as bytes, but a template of bytes
             // does not mean them.
             Some(LeafInfo {
@@ -94,7 +92,7 @@ pub(super) fn match_template(
     }
     if !partial {
         for (path, _) in stored_paths.iter().zip(used).filter(|(_, used)| !used) {
-            differences.push(format!("extra     {path}: the checkpoint has it, the template has not"));
+            differences.push(format!("extra     {path}: in the checkpoint, not in the template"));
         }
     }
     if differences.is_empty() { Ok(matches) } else { Err(mismatch(&differences)) }

@@ -97,7 +97,7 @@ pub(super) fn publish_together(
     let publication = match publication {
         Some(begun) => Ok(begun),
         None => String::from_utf8(ticket.to_vec())
-            .map_err(|_| Error::invalid("rank 0 gave a ticket that is no text"))
+            .map_err(|_| Error::invalid("rank 0 sent a ticket that is not text"))
             .and_then(|ticket| at.storage().join(at, &ticket, how_published(&Target::Folder, options))),
     };
     session.agree("join", publication)
@@ -235,8 +235,12 @@ fn check_same_tree(session: &Session, tree: &Tree<Leaf>, options: &SaveOptions) 
             |told: &Bytes| String::from_utf8_lossy(told).lines().map(str::to_owned).collect::<Vec<_>>();
         let ours = lines(first);
         for (rank, theirs) in all.iter().map(lines).enumerate() {
-            let what =
-                ["another version of regrow", "another number of leaves", "other options", "another tree"];
+            let what = [
+                "a different version of regrow",
+                "a different number of leaves",
+                "other options",
+                "another tree",
+            ];
             if let Some((what, _)) = what.into_iter().zip(ours.iter().zip(&theirs)).find(|(_, (a, b))| a != b)
             {
                 differ.entry(what).or_default().push(rank);
@@ -252,7 +256,7 @@ fn check_same_tree(session: &Session, tree: &Tree<Leaf>, options: &SaveOptions) 
                     let told = all.get(rank).map(lines).unwrap_or_default();
                     told.get(line).cloned().unwrap_or_default()
                 };
-                let line = if what == "another version of regrow" { 0 } else { 1 };
+                let line = if what == "a different version of regrow" { 0 } else { 1 };
                 let rank = ranks.first().copied().unwrap_or(0);
                 let error = Error::invalid(format!("{} has {what} than rank 0", ranks_text(&ranks)));
                 let error = if what == "other options" {
@@ -261,7 +265,7 @@ fn check_same_tree(session: &Session, tree: &Tree<Leaf>, options: &SaveOptions) 
                     error.expected(said(line, 0), said(line, rank))
                 };
                 Err(error.help(
-                    "every process saves the same tree with the same arguments, each with its own shards",
+                    "save the same tree with the same arguments in every process, each with its own shards",
                 ))
             }
         }
@@ -280,15 +284,15 @@ fn name_first_difference(session: &Session, tree: &Tree<Leaf>) -> Result<()> {
         for (rank, theirs) in all.unwrap_or_default().iter().enumerate() {
             let theirs = String::from_utf8_lossy(theirs);
             if let Some((ours, theirs)) = own.iter().zip(theirs.split('\n')).find(|(a, b)| a.as_str() != *b) {
-                return Err(Error::invalid(format!("rank {rank} has another tree than rank 0"))
+                return Err(Error::invalid(format!("the tree of rank {rank} differs from that of rank 0"))
                     .expected(ours, theirs)
-                    .help("every process saves the same tree, with the same shardings"));
+                    .help("save the same tree with the same shardings in every process"));
             }
         }
         Err(Error::invalid(
-            "the processes have trees of other containers, or other keys, with the same leaves",
+            "the trees of the processes have the same leaves, but different containers or keys",
         )
-        .help("every process saves the same tree: the same keys in the same order, the same classes"))
+        .help("save the same tree in every process: the same keys in the same order, the same classes"))
     })?;
     Ok(())
 }
@@ -369,11 +373,12 @@ fn check_same_bytes(session: &Session, tree: &Tree<Leaf>) -> Result<()> {
         let rest = if more > 0 { format!("\n    and {more} more") } else { String::new() };
         Err(Error::new(
             ErrorKind::InvalidArgument,
-            format!("each process holds these leaves whole, with other bytes than rank 0:\n    {list}{rest}"),
+            format!(
+                "these leaves are whole in every process, but differ from those of rank 0:\n    \
+                {list}{rest}"
+            ),
         )
-        .help(
-            "make them equal (broadcast them from rank 0), or spread them over the mesh as one global array",
-        ))
+        .help("broadcast them from rank 0, or shard them over the mesh as one global array"))
     })?;
     Ok(())
 }

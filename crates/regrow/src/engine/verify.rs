@@ -32,8 +32,7 @@ const REFUSED_SHOWN_MAX: usize = 10;
 /// Shardings that do not fit and are named.
 const MISFITS_SHOWN_MAX: usize = 100;
 
-const SHARDING_HELP: &str =
-    "the numbers are what they were: give shardings for the devices that are there, or load without";
+const SHARDING_HELP: &str = "the data is intact: give shardings for your devices, or load without shardings";
 
 /// Reads and checks the whole checkpoint at `path`: indexes, small files, and every leaf.
 ///
@@ -108,8 +107,9 @@ fn verify_once(at: &Location, options: &VerifyOptions, share: Share) -> Result<V
         return Ok(verified);
     }
     // If only the pytree's file is damaged, the arrays can still be checked.
-    let bare = OpenOptions { bare: true, ..options.open.clone() };
-    let Some(checkpoint) = error.kind().is_of_content().then(|| super::open_with(at, &bare).ok()).flatten()
+    let arrays_only = OpenOptions { arrays_only: true, ..options.open.clone() };
+    let Some(checkpoint) =
+        error.kind().is_of_content().then(|| super::open_with(at, &arrays_only).ok()).flatten()
     else {
         return Err(error);
     };
@@ -323,7 +323,7 @@ impl Checkpoint {
             // A sharding of an unknown kind may fit.
             let error = info.sharding.as_ref()?.layout(&info.shape).err()?;
             let is_wrong = error.kind() == ErrorKind::InvalidArgument;
-            let what = format!("the sharding that is stored for a leaf does not fit it: {}", error.what());
+            let what = format!("the stored sharding does not fit its leaf: {}", error.what());
             let error = error.reworded(what).of_kind(ErrorKind::Corrupt).in_file(self.path()).at_leaf(path);
             is_wrong.then(|| error.help(SHARDING_HELP))
         };

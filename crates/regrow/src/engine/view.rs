@@ -34,7 +34,7 @@ impl View {
     }
 
     fn source_of(&self, leaf: usize) -> Result<Option<usize>> {
-        self.from.get(leaf).copied().ok_or_else(|| Error::invalid("no such leaf"))
+        self.from.get(leaf).copied().ok_or_else(|| Error::invalid("the leaf does not exist"))
     }
 }
 
@@ -112,7 +112,7 @@ impl Checkpoint {
             if !key_path.is_root() && (key_path.to_string() == path || key_path.join("/") == path) {
                 if found.is_some() {
                     return Err(Error::invalid(format!(
-                        "{path:?} is the printed key path of several subtrees"
+                        "several subtrees have the printed key path {path:?}"
                     ))
                     .in_file(self.path())
                     .help("load the subtree above them"));
@@ -124,7 +124,7 @@ impl Checkpoint {
         let Some((position, first)) = found else {
             return Err(Error::new(ErrorKind::NotFound, format!("no subtree has the key path {path:?}"))
                 .in_file(self.path())
-                .help(format!("there are {}", self.children_near(path).join(", "))));
+                .help(format!("the key paths are {}", self.children_near(path).join(", "))));
         };
         let below = nodes.get(position..).unwrap_or_default();
         let nodes: Vec<Node> = below.iter().take(subtree_len(below)).cloned().collect();

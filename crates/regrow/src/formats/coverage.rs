@@ -63,7 +63,7 @@ impl Coverage {
             let next = count
                 .and_then(|count| total.checked_add(usize::try_from(count).ok()?))
                 .filter(|&next| next < UNWRITTEN as usize);
-            total = next.ok_or_else(|| Error::invalid("the arrays are cut into too many chunks"))?;
+            total = next.ok_or_else(|| Error::invalid("the arrays have too many chunks"))?;
         }
         first.push(total);
         Ok(Self { leaves, first, sources: vec![UNWRITTEN; total], ranks: Vec::new() })
@@ -92,9 +92,9 @@ impl Coverage {
                 return Ok(None);
             }
             return Err(Error::invalid(format!(
-                "process {rank} has written chunk {piece} of leaf {leaf}, which process 0 does not know"
+                "process {rank} wrote chunk {piece} of leaf {leaf}, which process 0 does not know"
             ))
-            .help("all processes save the same tree, with the same shardings"));
+            .help("save the same tree with the same shardings in every process"));
         };
         if *place != UNWRITTEN {
             let other = *place;
@@ -122,7 +122,7 @@ impl Coverage {
     fn of_piece(&self, leaf: usize, piece: u64, say: impl FnOnce(&Region, &str) -> Error) -> Error {
         match self.leaves.get(leaf) {
             Some(CutLeaf { name, shape, piece_shape }) => say(&inside(piece, shape, piece_shape), name),
-            None => Error::invalid(format!("there is no leaf {leaf}")),
+            None => Error::invalid(format!("leaf {leaf} does not exist")),
         }
     }
 
@@ -151,8 +151,8 @@ impl Coverage {
     }
 }
 
-const COVER: &str = "the shards of an array cover it without holes and overlaps; each is held by one process, or the \
-                     replica with number 0 is saved";
+const COVER: &str = "shards must cover the array without gaps or overlaps; one process has each shard, or \
+    replica 0 is saved";
 
 /// The error for a piece that two processes have written.
 pub(crate) fn twice(who: &str, region: &Region, name: &str) -> Error {

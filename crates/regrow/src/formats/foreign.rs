@@ -17,9 +17,9 @@ pub(crate) struct Foreign {
     pub help: &'static str,
 }
 
-const DOWNLOAD: &str = "the download gave a page of the server in place of the file: download it again";
+const DOWNLOAD: &str = "the server sent a web page, not the file: download it again";
 const EXPORT: &str = "load it with the program that wrote it, and save its arrays with regrow.save";
-const UNPACK: &str = "unpack it, and open what is in it";
+const UNPACK: &str = "unpack it, and open the files in it";
 const ARCHIVE: &str = "unpack it, or name the checkpoint in it: PATH/name";
 
 /// A zip archive whose first member tells nothing.
@@ -33,7 +33,7 @@ const KEPT: [(&str, [&str; 2]); 2] = [(SOME_ZIP, ["npy", "torch"]), (EMPTY, ["eq
 const BEGINNINGS: [(&[u8], &str, &str); 18] = [
     (
         b"version https://git-lfs.github.com/",
-        "a git-lfs pointer, not the file that it stands for",
+        "a git-lfs pointer, not the file itself",
         "fetch the file: git lfs pull",
     ),
     (b"GGUF", "a GGUF file of llama.cpp", "convert it to safetensors with the program that made it"),
@@ -50,8 +50,8 @@ const BEGINNINGS: [(&[u8], &str, &str); 18] = [
     (b"PAR1", "a Parquet file", EXPORT),
     (b"ARROW1", "an Arrow file", EXPORT),
     (b"MATLAB 5.0", "a MATLAB file", EXPORT),
-    (b"\x89PNG", "a PNG image", "name the file that holds the arrays"),
-    (b"%PDF", "a PDF document", "name the file that holds the arrays"),
+    (b"\x89PNG", "a PNG image", "give the path of the file with the arrays"),
+    (b"%PDF", "a PDF document", "give the path of the file with the arrays"),
     (b"SQLite format 3\0", "an SQLite database", EXPORT),
 ];
 
@@ -109,7 +109,7 @@ fn file_of(first: &[u8], name: &str) -> Option<Foreign> {
         return known("an ONNX model", EXPORT);
     }
     if first.len() as u64 == LOOKED_AT_BYTES && first.iter().all(|&byte| byte == 0) {
-        return known("zeros from its first byte on", "a copy or download was interrupted: do it again");
+        return known("all zeros", "a copy or download was interrupted: do it again");
     }
     None
 }

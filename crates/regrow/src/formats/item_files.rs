@@ -36,7 +36,7 @@ pub(crate) fn find(names: &[&str]) -> Option<Place> {
 pub(crate) fn name_of(layout: &Layout) -> Result<&'static str> {
     match layout.format().file_names().item_file {
         Some(name_of) => Ok(name_of(layout)),
-        None => Err(Error::unsupported(format!("the layout {} cannot be that of an item", layout.name()))
+        None => Err(Error::unsupported(format!("items cannot have the layout {}", layout.name()))
             .help("save the item in the layout regrow or orbax, or this tree beside the checkpoint")),
     }
 }

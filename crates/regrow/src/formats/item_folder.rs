@@ -62,7 +62,7 @@ impl ItemFolder {
             let Some(bytes) = store.get_whole(name.as_bytes())? else {
                 return Err(Error::corrupt("a file of an item is missing")
                     .in_file(folder.join(&name))
-                    .help("take another step, or heal this one: `regrow repair --from COPY`"));
+                    .help("open another step, or heal this one: `regrow repair --from COPY`"));
             };
             if let Some((record, _)) = known {
                 record.check(&self.at, &format!("{item}/{name}"), &bytes).in_file(folder.join(&name))?;

@@ -47,8 +47,8 @@ const KIND: SideDocument = SideDocument {
     error: |what| Error::corrupt(what).help(HELP),
 };
 
-const HELP: &str = "take another step, or heal this one: `regrow repair --from COPY`; with `salvage` the checkpoint is \
-                    read without its record";
+const HELP: &str = "open another step, or heal this one: `regrow repair --from COPY`; `salvage` reads the \
+    checkpoint without its record";
 
 /// A file is read in pieces of this length.
 const PIECE_LEN_BYTES: usize = 1 << 20;
@@ -147,7 +147,7 @@ impl ItemsRecord {
         let wrong = |(at, item): &(usize, &ItemRecord)| leads_out(&item.name) || is_twice(*at, &item.name);
         match parsed.items.iter().enumerate().find(wrong) {
             Some((_, item)) => Err(KIND
-                .contradiction("it names an item that is none, or names it twice")
+                .contradiction("it names an invalid item, or names an item twice")
                 .expected("each once", &item.name)),
             None => Ok(parsed),
         }
@@ -226,7 +226,7 @@ impl ItemsRecord {
 
 /// The error for a file that is not what was written.
 fn changed() -> Error {
-    Error::corrupt("a file of an item is not the recorded one").help(HELP)
+    Error::corrupt("a file of an item differs from its record").help(HELP)
 }
 
 /// The record of these bytes.

@@ -66,11 +66,11 @@ impl Names {
         match (indexes.as_slice(), names.iter().filter(|name| self.is_part(name)).min()) {
             ([only], _) => Ok(Some(at.join(only))),
             ([], None) => Ok(None),
-            ([], Some(part)) => Err(Error::corrupt("a checkpoint in several files has lost its index")
+            ([], Some(part)) => Err(Error::corrupt("the index of a checkpoint in several files is missing")
                 .in_file(usual)
-                .expected(self.index, format_args!("{part:?} and no index"))
+                .expected(self.index, format_args!("{part:?} without an index"))
                 .help("copy the whole checkpoint again, or open one file by its own path")),
-            (several, _) => Err(Error::corrupt("several indexes are here, and none has the usual name")
+            (several, _) => Err(Error::corrupt("there are several indexes, and none has the usual name")
                 .in_file(at)
                 .expected(self.index, format_args!("{several:?}"))
                 .help("open one of them by its own path")),
@@ -125,7 +125,7 @@ impl Joined {
         let json =
             index_at.read_document("the index of several files", Language::Json, JSON_LEN_MAX_BYTES)?;
         let json =
-            json.ok_or_else(|| Error::corrupt("the index of several files is gone").in_file(index_at))?;
+            json.ok_or_else(|| Error::corrupt("the index of several files is missing").in_file(index_at))?;
         let index = Index::parse(&json).in_file(index_at)?;
         let (mut parts, mut found, mut lost) = (Vec::new(), HashMap::new(), HashMap::new());
         for file in index.files() {
@@ -136,10 +136,10 @@ impl Joined {
                         let name = path.join(SEPARATOR);
                         if index.file_of(&name) != Some(file) {
                             return Err(Error::corrupt(format!(
-                                "a file holds {name:?}, and the index does not say so"
+                                "a file has {name:?}, but the index does not list it"
                             ))
                             .in_file(&at)
-                            .help("the files are of two checkpoints: copy them again with their index"));
+                            .help("the files belong to two checkpoints: copy them again with their index"));
                         }
                         found.insert(name, (parts.len(), leaf, path));
                     }
@@ -157,11 +157,9 @@ impl Joined {
                 (Some((part, leaf, path)), _) => (path, Place::In(part, leaf)),
                 (None, Some(why)) => (names.path(name), Place::Lost(why.duplicate())),
                 (None, None) => {
-                    return Err(Error::corrupt(format!(
-                        "a file lacks {name:?}, which the index says it holds"
-                    ))
-                    .in_file(index_at.with_name(OsStr::new(file)))
-                    .help("the files are of two checkpoints: copy them again with their index"));
+                    return Err(Error::corrupt(format!("the index lists {name:?} in a file that lacks it"))
+                        .in_file(index_at.with_name(OsStr::new(file)))
+                        .help("the files belong to two checkpoints: copy them again with their index"));
                 }
             };
             paths.push(place.0);
@@ -219,11 +217,11 @@ impl Joined {
     fn place(&self, leaf: usize) -> Result<(&dyn Reader, usize)> {
         match self.places.get(leaf) {
             Some(Place::In(part, leaf)) => {
-                let part = self.parts.get(*part).ok_or_else(|| Error::invalid("no such file"))?;
+                let part = self.parts.get(*part).ok_or_else(|| Error::invalid("the file does not exist"))?;
                 Ok((&**part, *leaf))
             }
             Some(Place::Lost(why)) => Err(why.duplicate()),
-            None => Err(Error::invalid("no such leaf")),
+            None => Err(Error::invalid("the leaf does not exist")),
         }
     }
 }

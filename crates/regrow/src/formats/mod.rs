@@ -132,7 +132,7 @@ pub(crate) fn refuse_uncommitted(at: &Location) -> Result<()> {
     }
     Err(Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed")
         .in_file(at)
-        .help("it is being written now, or its writer was killed; open an earlier one, and save again"))
+        .help("it is being written, or its writer was killed: open an earlier checkpoint, or save again"))
 }
 
 /// Refuses a folder in a bucket that has no marker, of a layout that always writes one.
@@ -140,20 +140,20 @@ pub(crate) fn refuse_unmarked(at: &Location) -> Result<()> {
     if !at.commits_by_marker() || COMMIT_MARKERS.iter().any(|marker| at.join(marker).is_file()) {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed: its marker is not there")
+    Err(Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed: its marker is missing")
         .in_file(at)
-        .expected(COMMITTED_MARKER, "no such object")
+        .expected(COMMITTED_MARKER, "the object does not exist")
         .help(
-            "it is being written now, or its writer was killed; if you copied it here from a disk, put an empty \
+            "it is being written, or its writer was killed; if you copied it from a disk, put an empty \
              commit_success.txt beside its files",
         ))
 }
 
 /// Refuses to open the arrays alone where a layout does not know how.
-pub(crate) fn refuse_bare(format: &dyn Format, at: &Location, options: &OpenOptions) -> Result<()> {
-    match options.bare {
+pub(crate) fn refuse_arrays_only(format: &dyn Format, at: &Location, options: &OpenOptions) -> Result<()> {
+    match options.arrays_only {
         false => Ok(()),
-        true => Err(Error::invalid("only npy, npz and Equinox files can be opened bare")
+        true => Err(Error::invalid("`arrays_only` is for npy, npz and Equinox files")
             .in_file(at)
             .expected("layout npy or equinox", format.name())),
     }
@@ -166,10 +166,10 @@ pub(crate) fn refuse_step_and_item(at: &Location, options: &OpenOptions) -> Resu
         (None, Some(item)) => format!("item {item:?}"),
         (None, None) => return Ok(()),
     };
-    Err(Error::new(ErrorKind::NotFound, format!("there is no {asked}: this is a single checkpoint"))
+    Err(Error::new(ErrorKind::NotFound, format!("this is a single checkpoint without {asked}"))
         .in_file(at)
-        .help("leave it out, or open the folder that holds the steps"))
+        .help("leave it out, or open the folder that has the steps"))
 }
 
 /// What to do where a pytree that is kept beside the arrays is damaged.
-pub(crate) const BARE_HELP: &str = "copy it again; `bare` reads its arrays alone, by name or in their order";
+pub(crate) const ARRAYS_ONLY_HELP: &str = "copy it again; `arrays_only` reads the arrays without the pytree";

@@ -42,14 +42,14 @@ pub(in crate::formats) fn build<L>(
         }
         if let Some(node) = nodes.get_mut(at) {
             if node.entry.is_some() {
-                return Err(Error::corrupt("two leaves are at one place of the tree").at_leaf(path));
+                return Err(Error::corrupt("two leaves have the same key path").at_leaf(path));
             }
             node.entry = Some(number);
         }
     }
     if let Some(node) = nodes.iter().find(|node| node.entry.is_some() && !node.children.is_empty()) {
         let path = node.entry.and_then(|entry| paths.get(entry)).copied().cloned().unwrap_or_default();
-        return Err(Error::corrupt("a leaf is at a place of the tree where a container is").at_leaf(&path));
+        return Err(Error::corrupt("a leaf and a container have the same key path").at_leaf(&path));
     }
     let mut build = TreeBuilder::new();
     let mut open: Vec<std::vec::IntoIter<(Key, usize)>> = Vec::new();

@@ -155,7 +155,7 @@ pub trait ReaderExt: Reader {
         match self.source(leaf)? {
             Source::Text(Text::Known(text)) => Ok(text.clone()),
             Source::Text(Text::Stored(extent)) => extent.read_text(),
-            _ => Err(Error::invalid("the leaf is no text")),
+            _ => Err(Error::invalid("the leaf is not text")),
         }
     }
 
@@ -248,7 +248,7 @@ pub struct Description {
     /// What a reader should be told, though it is no error: "never synced", "no checksums".
     pub notes: Vec<String>,
     /// What is missing of a checkpoint that can still be read: it may not be all that was saved, or
-    /// damage to it may go unseen. An error for those who open it
-    /// [strictly](crate::OpenOptions::strict).
+    /// damage to it may go unseen. An error with
+    /// [`LostFiles::Error`](crate::options::LostFiles::Error).
     pub warnings: Vec<String>,
 }

@@ -25,7 +25,7 @@ pub(crate) fn checkpoints_in(folder: &Location) -> Option<String> {
     let names: Vec<String> =
         found.iter().take(SHOWN_MAX).map(|at| format!("{:?}", at.below(folder))).collect();
     let more = if found.len() > SHOWN_MAX { " and more" } else { "" };
-    (!names.is_empty()).then(|| format!("open one of what lies in it: {}{more}", names.join(", ")))
+    (!names.is_empty()).then(|| format!("open one of these: {}{more}", names.join(", ")))
 }
 
 /// Whether a file is of some layout by its name alone.
@@ -125,7 +125,7 @@ mod tests {
         put("dcp/__0_0.distcp");
         assert_eq!(
             checkpoints_in(&root).unwrap(),
-            "open one of what lies in it: \"x.npy\", \"y.pt\", \"dcp\", \"hub\", \"runs/a/step_1\""
+            "open one of these: \"x.npy\", \"y.pt\", \"dcp\", \"hub\", \"runs/a/step_1\""
         );
         for at in 0..9 {
             put(&format!("many/{at}/_METADATA"));

@@ -60,7 +60,7 @@ impl DeleteOptions {
                 && name != records::FOLDER
         };
         match &self.aside {
-            Some(name) if !is_name(name) => Err(Error::invalid("steps cannot be moved there")
+            Some(name) if !is_name(name) => Err(Error::invalid("steps cannot be moved to this folder")
                 .expected("the name of a folder below that of the steps", format_args!("{name:?}"))),
             _ => Ok(()),
         }

@@ -68,7 +68,7 @@ impl EventLog {
 }
 
 /// Appends with one write, so that lines of several processes do not mix.
-#[expect(clippy::disallowed_types, reason = "a log is a local file, and no part of a checkpoint")]
+#[expect(clippy::disallowed_types, reason = "a log is a local file, not a part of a checkpoint")]
 fn append(file: &Path, line: &[u8]) -> std::io::Result<()> {
     let mut opened = std::fs::File::options().append(true).create(true).open(file)?;
     opened.write_all(line)

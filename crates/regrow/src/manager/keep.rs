@@ -202,10 +202,11 @@ pub fn check_metric(metric: &str, metrics: &Map<String, Value>) -> Result<()> {
     let near = given.iter().map(|name| (away(name), name)).min();
     let near = near.filter(|(away, _)| *away <= metric.chars().count() / 4);
     let meant = near.map(|(_, name)| format!("did you mean {name:?}? ")).unwrap_or_default();
-    Err(Error::invalid(format!("the step has no metric {metric:?}, by which the best step is chosen"))
+    Err(Error::invalid(format!("the step has no metric {metric:?}, which chooses the best steps"))
         .expected(format_args!("a number named {metric:?}"), found)
         .help(format!(
-            "{meant}give the metric; for a step that was not measured give NaN: it is always kept"
+            "{meant}give the metric; for a step without a measurement give NaN, then the step is always \
+             kept"
         )))
 }
 
@@ -304,16 +305,13 @@ impl Keep {
     /// name.
     pub fn check(&self) -> Result<()> {
         match self {
-            Self::Latest(0) => Err(Error::invalid("none of the latest steps would be kept")
+            Self::Latest(0) => Err(Error::invalid("0 latest steps cannot be kept")
                 .expected("a number of at least 1", 0)
                 .help("leave the number out to keep all steps")),
-            Self::Best(best) if best.metric.is_empty() => {
-                Err(Error::invalid("the best step is chosen by a metric, and none is named")
-                    .help("name it with the mode: \"eval/loss:min\""))
-            }
+            Self::Best(best) if best.metric.is_empty() => Err(Error::invalid("the best steps need a metric")
+                .help("give it with its mode: \"eval/loss:min\"")),
             Self::Best(best) if best.count == 0 => {
-                Err(Error::invalid("none of the best steps would be kept")
-                    .expected("a number of at least 1", 0))
+                Err(Error::invalid("0 best steps cannot be kept").expected("a number of at least 1", 0))
             }
             Self::EverySteps(0) | Self::ClosestSteps(0) => {
                 Err(Error::invalid("steps cannot be kept every 0 steps")
@@ -322,7 +320,7 @@ impl Keep {
             Self::EverySeconds(seconds) | Self::LatestSeconds(seconds)
                 if !(seconds.is_finite() && *seconds >= 0.0) =>
             {
-                Err(Error::invalid("this is no time").expected("seconds, 0 or more", seconds))
+                Err(Error::invalid("this is not a time").expected("seconds, 0 or more", seconds))
             }
             Self::Any(any) => any.iter().try_for_each(Self::check),
             _ => Ok(()),
@@ -335,7 +333,7 @@ impl Keep {
     /// `InvalidArgument` if it says none, or one that makes no sense.
     pub fn from_json(text: &str) -> Result<Self> {
         let keep: Self = serde_json::from_str(text)
-            .map_err(|error| Error::invalid(format!("this does not say what to keep: {error}")))?;
+            .map_err(|error| Error::invalid(format!("the rule of what to keep is not valid: {error}")))?;
         keep.check()?;
         Ok(keep)
     }

@@ -80,7 +80,7 @@ impl Steps {
         if is_announced(&lease.root, &lease.step.name)? || self.find(number)?.is_none() {
             return Err(Error::new(ErrorKind::NotFound, format!("step {number} is being deleted"))
                 .in_file(&lease.step.location)
-                .help("take a newer step"));
+                .help("open a newer step"));
         }
         lease.renew_in_background();
         Ok(lease)

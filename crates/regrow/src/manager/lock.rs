@@ -112,14 +112,14 @@ impl Steps {
 }
 
 fn refused(root: &Location, holder: Option<&str>) -> Error {
-    let error = Error::new(ErrorKind::AlreadyExists, "another writer has this folder of steps").in_file(root);
-    let help =
-        "close it, in this program or in another one, or open the folder for reading only (`read_only`)";
+    let error =
+        Error::new(ErrorKind::AlreadyExists, "another writer has locked this folder of steps").in_file(root);
+    let help = "close it, in this program or another one, or open the folder read only (`read_only`)";
     let Some(holder) = holder else { return error.help(help) };
     let lease = root.join(records::FOLDER).join(LEASE);
     error
         .expected("no other writer", holder)
-        .help(format!("{help}; if that process is dead for sure, wait two minutes, or remove {lease}"))
+        .help(format!("{help}; if that process is surely dead, wait two minutes, or remove {lease}"))
 }
 
 /// The content of the lease.

@@ -42,13 +42,13 @@ impl StepName {
     pub fn new(prefix: Option<&str>, width: Option<usize>) -> Result<Self> {
         let prefix = prefix.unwrap_or_default();
         if prefix.contains(['/', '\0']) || prefix.starts_with('.') || prefix.contains(UNCOMMITTED_MARK) {
-            return Err(Error::invalid("this is no prefix for the names of steps")
+            return Err(Error::invalid("the prefix of step names is not valid")
                 .expected("the beginning of a name of a folder", format_args!("{prefix:?}"))
                 .help("a prefix has no slash and does not begin with a dot"));
         }
         let width = match width {
             Some(width) if !(1..=WIDTH_MAX).contains(&width) => {
-                return Err(Error::invalid("no number of a step has so many digits")
+                return Err(Error::invalid("the number of digits is not valid")
                     .expected(format_args!("1 to {WIDTH_MAX}"), width));
             }
             width => width.unwrap_or(0),

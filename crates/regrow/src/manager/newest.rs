@@ -81,7 +81,7 @@ impl Steps {
             let unfinished = self.list()?.unfinished;
             return Err(match unfinished.is_empty() {
                 true => error.help(said(&[])),
-                false => error.help(format!("saves that never ended: {}", unfinished.join(", "))),
+                false => error.help(format!("unfinished saves: {}", unfinished.join(", "))),
             });
         }
         let numbers: Vec<String> = passed_over.iter().map(|passed| passed.step.to_string()).collect();
@@ -93,9 +93,9 @@ impl Steps {
         let others = list.abandoned().map(|step| step.number).filter(|step| !has_passed(&passed_over, *step));
         let others: Vec<u64> = others.collect();
         if !others.is_empty() {
-            reasons.push(format!("of an abandoned history, to be restored by number: {}", said(&others)));
+            reasons.push(format!("abandoned steps, which can be restored by number: {}", said(&others)));
         }
-        let error = Error::corrupt(format!("no step is good: {}", numbers.join(", ")))
+        let error = Error::corrupt(format!("every step is damaged: {}", numbers.join(", ")))
             .in_file(self.root())
             .help(reasons.join("; "));
         Err(passed_over.into_iter().take(1).fold(error, |error, passed| error.caused_by(passed.error)))

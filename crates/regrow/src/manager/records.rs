@@ -104,7 +104,7 @@ impl Holder {
 }
 
 /// This start of the kernel, and the processes that this one sees.
-#[expect(clippy::disallowed_methods, reason = "what the kernel says is no file of a checkpoint")]
+#[expect(clippy::disallowed_methods, reason = "files of the kernel are not part of a checkpoint")]
 fn own_machine() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let processes = std::fs::read_link("/proc/self/ns/pid");
@@ -115,5 +115,5 @@ fn own_machine() -> String {
 }
 
 fn text_of(value: &impl Serialize) -> Result<Vec<u8>> {
-    serde_json::to_vec(value).map_err(|error| Error::new(ErrorKind::Internal, format!("no JSON: {error}")))
+    serde_json::to_vec(value).map_err(|error| Error::new(ErrorKind::Internal, format!("not JSON: {error}")))
 }

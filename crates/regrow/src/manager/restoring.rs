@@ -132,7 +132,7 @@ pub fn refuse_lost_items(checkpoint: &Checkpoint) -> Result<()> {
         None => Ok(()),
         Some((_, why)) => Err(Error::new(ErrorKind::Corrupt, why.as_str())
             .in_file(checkpoint.path())
-            .help("ask for this step by its number: its other items can be restored")),
+            .help("give the number of this step: its other items can be restored")),
     }
 }
 

@@ -270,7 +270,7 @@ impl TrainingRun {
         Err(Error::new(ErrorKind::TimedOut, format!("step {step} was not saved within the grace period"))
             .in_file(path)
             .expected(format_args!("at most {grace} s after the program was asked to end"), "more")
-            .help("it is still being saved: wait for it, if the system lets you"))
+            .help("the save still runs: wait for it if you have time"))
     }
 
     /// Waits for all saves and the work after them; false if they have not ended in this time.
@@ -371,7 +371,7 @@ impl TrainingRun {
             if deletion.outcome? == Deleted::Leased {
                 return Err(Error::invalid(format!("step {step} is being read"))
                     .in_file(self.steps.root())
-                    .help("wait for its reader, or pass `force`"));
+                    .help("wait until it is closed, or pass `force`"));
             }
         }
         self.steps.refresh()
@@ -505,7 +505,7 @@ fn check_number(step: u64) -> Result<()> {
     match step <= STEP_MAX {
         true => Ok(()),
         false => {
-            Err(Error::invalid("no step has such a number")
+            Err(Error::invalid("the step number is not valid")
                 .expected(format_args!("at most {STEP_MAX}"), step))
         }
     }

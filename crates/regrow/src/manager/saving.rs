@@ -162,7 +162,7 @@ impl Manager {
             true => {
                 Err(Error::invalid(format!("the manager itself writes {STEP_RECORD:?} into the metadata"))
                     .in_file(self.steps().root())
-                    .help("give your own member another name"))
+                    .help("rename your member"))
             }
             false => Ok(()),
         }

@@ -131,14 +131,14 @@ impl Steps {
     pub fn new(root: impl ToLocation, names: Option<StepNames>) -> Result<Self> {
         let root = located(root)?;
         if let Some(Found::File { .. } | Found::Other(_)) = root.look()? {
-            return Err(Error::invalid("this is a file, and no folder of steps").in_file(&root));
+            return Err(Error::invalid("this is a file, not a folder of steps").in_file(&root));
         }
         let marks = [CHECKPOINT_METADATA_FILE, METADATA_FILE, manifest::FILE_NAME];
         if let Some(mark) = root.first_file(&marks) {
-            return Err(Error::invalid("this is a checkpoint by itself, and no folder of steps")
+            return Err(Error::invalid("this is one checkpoint, not a folder of steps")
                 .in_file(&root)
-                .expected("steps in folders of their own", mark)
-                .help("name the folder that holds the steps"));
+                .expected("a folder for each step", mark)
+                .help("give the folder that has the steps"));
         }
         let names = match names {
             Some(names) => names,
@@ -222,9 +222,8 @@ impl Steps {
                     Looked::Committed(step)
                         if list.steps.last().is_some_and(|last| last.number == step.number) =>
                     {
-                        list.notes.push(format!(
-                            "the folder {name} has the number of another step, and is left out"
-                        ));
+                        list.notes
+                            .push(format!("the folder {name} is left out: another step has the same number"));
                     }
                     Looked::Committed(step) => list.steps.push(*step),
                     Looked::Unfinished => {
@@ -233,7 +232,7 @@ impl Steps {
                         list.unfinished.push(name);
                     }
                     Looked::Nothing => {
-                        list.notes.push(format!("the folder {name} is no checkpoint, and no step"))
+                        list.notes.push(format!("the folder {name} is left out: it is not a checkpoint"))
                     }
                     Looked::Gone => may_have_gone = true,
                 }
@@ -279,10 +278,10 @@ impl Steps {
         if let Some(name) = list.unfinished.iter().find(is_it) {
             return Err(Error::new(ErrorKind::Uncommitted, format!("step {number} was never committed"))
                 .in_file(self.root.join(name))
-                .help("it is being written now, or its writer was killed; restore an earlier step"));
+                .help("it is being written, or its writer was killed: restore an earlier step"));
         }
         let numbers: Vec<u64> = list.steps.iter().map(|step| step.number).collect();
-        Err(Error::new(ErrorKind::NotFound, format!("there is no step {number}"))
+        Err(Error::new(ErrorKind::NotFound, format!("step {number} does not exist"))
             .in_file(&self.root)
             .help(said(&numbers)))
     }

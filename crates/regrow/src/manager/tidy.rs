@@ -55,9 +55,15 @@ impl Steps {
         if options.verify {
             let report = verify(&step.location)?;
             if let Some(finding) = report.findings.first() {
-                return Err(Error::new(ErrorKind::Corrupt, format!("step {saved} is not what was saved"))
-                    .in_file(&step.location)
-                    .help(format!("nothing was deleted; {}", finding.error.what())));
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    format!(
+                        "step {saved} differs from what was \
+                    saved"
+                    ),
+                )
+                .in_file(&step.location)
+                .help(format!("nothing was deleted; {}", finding.error.what())));
             }
         }
         let list = self.list()?;

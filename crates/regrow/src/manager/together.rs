@@ -87,7 +87,7 @@ impl Together {
 
 fn to_bytes(value: &impl Serialize) -> Result<Bytes> {
     let text = serde_json::to_vec(value);
-    text.map(Bytes::from).map_err(|error| Error::new(ErrorKind::Internal, format!("no JSON: {error}")))
+    text.map(Bytes::from).map_err(|error| Error::new(ErrorKind::Internal, format!("not JSON: {error}")))
 }
 
 fn from_bytes<T: DeserializeOwned>(bytes: &Bytes) -> Result<T> {

@@ -104,9 +104,9 @@ impl SaveWhen {
         match self {
             Self::Every(0) => Err(Error::invalid("steps cannot be saved every 0 steps")
                 .expected("an interval of at least 1", 0)
-                .help("to save each step, say 1")),
+                .help("to save each step, give 1")),
             Self::AfterSeconds(seconds) if !(seconds.is_finite() && *seconds >= 0.0) => {
-                Err(Error::invalid("this is no time between two saves")
+                Err(Error::invalid("the time between two saves is not valid")
                     .expected("seconds, 0 or more", seconds))
             }
             Self::Any(inner) | Self::All(inner) => inner.iter().try_for_each(Self::check),
@@ -120,7 +120,7 @@ impl SaveWhen {
     /// `InvalidArgument` if it says none, or one that makes no sense.
     pub fn from_json(text: &str) -> Result<Self> {
         let when: Self = serde_json::from_str(text)
-            .map_err(|error| Error::invalid(format!("this does not say when to save: {error}")))?;
+            .map_err(|error| Error::invalid(format!("the rule of when to save is not valid: {error}")))?;
         when.check()?;
         Ok(when)
     }

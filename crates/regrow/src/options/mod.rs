@@ -45,13 +45,12 @@ pub struct OpenOptions {
     /// The item to open in a checkpoint of several; all of them, as a dict, if `None` and there is
     /// more than one.
     pub item: Option<String>,
-    /// Refuse a checkpoint that opens with a [warning](crate::formats::Description::warnings): it
-    /// has lost files, but can still be read.
-    pub strict: bool,
-    /// Open only the arrays: in an archive or a folder of npy files by their names, in an Equinox
-    /// file by their order. For checkpoints whose pytree is damaged; other layouts refuse this
-    /// option.
-    pub bare: bool,
+    /// What to do with a checkpoint that has lost files without which it can still be read.
+    pub lost_files: LostFiles,
+    /// Open npy, npz and Equinox files as plain arrays, without the pytree stored with them: npy
+    /// and npz by name, Equinox in order. For files whose pytree is damaged. Other layouts refuse
+    /// it.
+    pub arrays_only: bool,
     /// Take the tree from the caller's template: arrays whose tree is lost, such as in an Orbax
     /// checkpoint without its `_METADATA`, are opened by their names.
     /// [`load_with`](crate::load_with) sets this if it has a template.
@@ -71,6 +70,16 @@ pub struct OpenOptions {
     /// every block is checked before a byte of it is returned, now and in later reads, and seals
     /// are ignored. Empty means that no signature is required.
     pub trusted_keys: Vec<PublicKey>,
+}
+
+/// What to do with a checkpoint that has lost files without which it can still be read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LostFiles {
+    /// Open it with a [warning](crate::formats::Description::warnings).
+    #[default]
+    Warn,
+    /// Fail with the warning's text.
+    Error,
 }
 
 /// How to verify.

@@ -110,7 +110,7 @@ impl std::str::FromStr for ByteSize {
     /// `InvalidArgument` for a text that is no number of bytes, with or without a unit.
     fn from_str(text: &str) -> Result<Self> {
         Self::parse(text).ok_or_else(|| {
-            Error::invalid("this is no number of bytes")
+            Error::invalid("this is not a number of bytes")
                 .expected("a number above 0, such as 5000000000 or 5GB", format_args!("{text:?}"))
         })
     }

@@ -54,12 +54,12 @@ impl Layout {
         match owner_of(at.name()) {
             None => Ok(Self::default()),
             Some((suffix, owner)) => Err(Error::invalid(format!(
-                "a path that ends in .{suffix} names a file of another program ({owner}), which regrow does not write"
+                "regrow does not write .{suffix} files ({owner})"
             ))
             .in_file(at)
             .help(
-                "end the path in .safetensors, .npz, .npy, .msgpack or .eqx for one file, in no suffix for a folder in \
-                 the default layout; or name a layout that makes one file",
+                "for one file end the path in .safetensors, .npz, .npy, .msgpack or .eqx; for a folder in \
+                 the default layout give no suffix; or give a layout that writes one file",
             )),
         }
     }
@@ -76,13 +76,13 @@ pub fn refuse_folder_named_like_a_file(at: &Location, layout: &str) -> Result<()
         return Ok(());
     };
     let error = Error::invalid(format!(
-        "a path that ends in .{suffix} names a file, and the layout {layout} would make a folder of it"
+        "the path ends in .{suffix} like a file, but the layout {layout} writes a folder"
     ))
     .in_file(at);
     Err(match chosen {
-        Some(chosen) if chosen != layout => error.help(format!(
-            "name no layout, and the suffix chooses {chosen}; or give a path without .{suffix}"
-        )),
+        Some(chosen) if chosen != layout => {
+            error.help(format!("leave out the layout to write {chosen}, or give a path without .{suffix}"))
+        }
         _ => error.help(format!("give a path without .{suffix}")),
     })
 }

@@ -164,7 +164,7 @@ impl ParityDocument {
         ];
         for (of, expected, found) in counts {
             if expected != found as u64 {
-                let what = format!("there is not one checksum for each {of}");
+                let what = format!("the number of checksums does not fit the number of {of}s");
                 return Err(KIND.contradiction(&what).expected(expected, found));
             }
         }
@@ -248,12 +248,12 @@ mod tests {
             ("outside", |index| index.names[1] = "../d".to_owned()),
             ("outside", |index| index.names[1] = "/d".to_owned()),
             ("twice", |index| index.names[1] = "empty".to_owned()),
-            ("each file", |index| index.len_bytes.truncate(2)),
-            ("each data block", |index| index.len_bytes[0] = u64::MAX),
-            ("each parity block", |index| index.parity_crc32.truncate(1)),
-            ("no blocks", |index| index.block_len_bytes = 0),
-            ("no blocks", |index| index.block_len_bytes = 768),
-            ("no stripe", |index| index.parity_blocks = 1025),
+            ("number of files", |index| index.len_bytes.truncate(2)),
+            ("of data blocks", |index| index.len_bytes[0] = u64::MAX),
+            ("of parity blocks", |index| index.parity_crc32.truncate(1)),
+            ("block length", |index| index.block_len_bytes = 0),
+            ("block length", |index| index.block_len_bytes = 768),
+            ("blocks of a stripe", |index| index.parity_blocks = 1025),
             ("version 2", |index| index.version = 2),
         ];
         for (says, change) in changes {

@@ -52,11 +52,15 @@ impl Geometry {
         let blocks = BLOCK_LEN_RANGE_BYTES;
         if !blocks.contains(&self.block_len_bytes) || !self.block_len_bytes.is_power_of_two() {
             let expected = format!("a power of two from {} to {}", blocks.start(), blocks.end());
-            return wrong("no blocks have such a length", expected, self.block_len_bytes);
+            return wrong("the block length is not valid", expected, self.block_len_bytes);
         }
         for count in [self.data_blocks, self.parity_blocks] {
             if !(1..=STRIPE_BLOCKS_MAX).contains(&count) {
-                return wrong("no stripe has so many blocks", format!("1 to {STRIPE_BLOCKS_MAX}"), count);
+                return wrong(
+                    "the number of blocks of a stripe is not valid",
+                    format!("1 to {STRIPE_BLOCKS_MAX}"),
+                    count,
+                );
             }
         }
         Ok(())

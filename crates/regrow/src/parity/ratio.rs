@@ -22,9 +22,9 @@ impl ParityRatio {
     /// `InvalidArgument` if either is 0 or above 1024, or there is more parity than data.
     pub fn new(parity: u32, data: u32) -> Result<Self> {
         if parity == 0 || parity > data || data > TERM_MAX {
-            return Err(Error::invalid("this is no ratio of parity to data")
+            return Err(Error::invalid("the parity ratio is not valid")
                 .expected("from 1/1024 to 1/1", format_args!("{parity}/{data}"))
-                .help("1/16 takes a sixteenth of the checkpoint's size, and heals as much"));
+                .help("1/16 takes a sixteenth of the checkpoint's size and heals as much"));
         }
         Ok(Self { parity, data })
     }
@@ -63,7 +63,7 @@ impl FromStr for ParityRatio {
         let numbers =
             parts.and_then(|(parity, data)| Some((parity.trim().parse().ok()?, data.trim().parse().ok()?)));
         let (parity, data) = numbers.ok_or_else(|| {
-            Error::invalid("this is no ratio of parity to data").expected("such as 1/16", format!("{text:?}"))
+            Error::invalid("the parity ratio is not valid").expected("such as 1/16", format!("{text:?}"))
         })?;
         Self::new(parity, data)
     }
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(" 3 / 40".parse::<ParityRatio>().unwrap().to_string(), "3/40");
         for wrong in ["", "1", "0/4", "2/1", "1/1025", "-1/4", "1/4/4", "0.1", "4294967297/4294967297"] {
             let error = wrong.parse::<ParityRatio>().unwrap_err();
-            assert!(error.to_string().contains("no ratio"), "{wrong}: {error}");
+            assert!(error.to_string().contains("ratio is not valid"), "{wrong}: {error}");
         }
     }
 

@@ -177,7 +177,7 @@ pub(super) fn is_in_place_later(checked: Checked<'_>, part: &Part<'_>, at: u64, 
 }
 
 pub(super) fn beyond_the_end(blob: &dyn Blob) -> Error {
-    Error::corrupt("a leaf ends beyond its data file")
+    Error::corrupt("a leaf ends after the end of its data file")
         .in_file(blob.describe())
-        .help("the data file was cut short, or is another one: copy the whole checkpoint again")
+        .help("the data file was cut short or replaced: copy the whole checkpoint again")
 }

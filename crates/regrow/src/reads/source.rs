@@ -200,6 +200,6 @@ impl Extent<'_> {
         let mut bytes = crate::bytes::limits::allocate(self.len_bytes)?;
         self.blob.read(self.offset_bytes, &mut bytes, crate::store::ReadPath::Cached)?;
         let text = std::str::from_utf8(&bytes);
-        text.map(Arc::from).map_err(|_| Error::corrupt("a text is no UTF-8").at_byte(self.offset_bytes))
+        text.map(Arc::from).map_err(|_| Error::corrupt("a text is not UTF-8").at_byte(self.offset_bytes))
     }
 }

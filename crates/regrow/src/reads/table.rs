@@ -145,7 +145,7 @@ impl BlockTable {
         let len_bytes = range.end.checked_sub(range.start);
         let count = len_bytes.filter(|_| block_len_bytes > 0).map(|len| len.div_ceil(block_len_bytes));
         if count != Some(expected.len() as u64) {
-            return Err(Error::corrupt("there is not one checksum for each block")
+            return Err(Error::corrupt("the number of checksums does not fit the number of blocks")
                 .expected(format_args!("{count:?}"), expected.len()));
         }
         let passed = (0..expected.len()).map(|_| AtomicBool::new(false)).collect();
@@ -274,7 +274,7 @@ impl BlockTable {
     ) -> Result<()> {
         let (Some(passed), Some(expected)) = (self.passed.get(block.number), self.expected.get(block.number))
         else {
-            return Err(Error::invalid("no such block"));
+            return Err(Error::invalid("the block does not exist"));
         };
         passed.store(found == expected, Ordering::Release);
         if found == expected {

@@ -46,8 +46,9 @@ pub(crate) const BLOCK_LEN_BYTES: u64 = 32 << 10;
 const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 
 /// The help for an unusable seal.
-pub(super) const HELP: &str = "`regrow repair` repairs it from parity or a copy (`--from`); if you changed it on purpose, seal it again (`regrow seal`) or \
-                               remove the seal (`regrow seal --remove`); `ignore_seal` reads it as it is";
+pub(super) const HELP: &str = "`regrow repair` heals it with parity or a copy (`--from`); if you changed \
+    it on purpose, seal it again (`regrow seal`) or remove the seal (`regrow seal --remove`); \
+    `ignore_seal` reads it anyway";
 
 /// The file, read.
 #[derive(Debug, Serialize, Deserialize)]
@@ -160,7 +161,7 @@ impl SealDocument {
 
     fn check(&self) -> Result<()> {
         if !BLOCK_LEN_RANGE_BYTES.contains(&self.block_len_bytes) {
-            return Err(KIND.contradiction("no blocks have such a length").expected(
+            return Err(KIND.contradiction("the block length is not valid").expected(
                 format_args!("{} to {} bytes", BLOCK_LEN_RANGE_BYTES.start(), BLOCK_LEN_RANGE_BYTES.end()),
                 self.block_len_bytes,
             ));
@@ -170,7 +171,7 @@ impl SealDocument {
         let blocks = blocks.fold(0_u64, u64::saturating_add);
         if blocks != self.block_crc32.len() as u64 {
             return Err(KIND
-                .contradiction("there is not one checksum for each block")
+                .contradiction("the number of checksums does not fit the number of blocks")
                 .expected(blocks, self.block_crc32.len()));
         }
         Ok(())

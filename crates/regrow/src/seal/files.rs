@@ -19,19 +19,19 @@ use crate::threads::{map_ordered, thread_count};
 
 /// The texts for a block that fails.
 const WORDS: Words = Words {
-    what: |_, block| format!("block {block} of a sealed file is not what was sealed"),
+    what: |_, block| format!("block {block} of a sealed file differs from the seal"),
     help: HELP,
-    help_if_zeros: "the block is all zeros: a write that never reached the disk; copy the checkpoint again; `ignore_seal` \
-                    reads it as it is",
+    help_if_zeros: "the block is all zeros, because a write never reached the disk: copy the checkpoint \
+        again; `ignore_seal` reads it anyway",
 };
 
 /// The texts for files that a seal does not fit.
 const SAID: Said = Said {
     misfit: || {
-        Error::corrupt("the checkpoint is not what was sealed: a file is gone, or has another length")
+        Error::corrupt("the checkpoint differs from its seal: a file is missing, or has another length")
             .help(HELP)
     },
-    unlisted: || Error::corrupt("the checkpoint is not what was sealed: a file was added").help(HELP),
+    unlisted: || Error::corrupt("the checkpoint differs from its seal: a file was added").help(HELP),
     changed: || Error::corrupt("a sealed file changed while it was read").help(HELP),
 };
 
@@ -92,10 +92,12 @@ impl Place {
     pub(crate) fn check_names(&self, names: &[String]) -> Result<()> {
         match names.iter().find(|name| !self.covers_folder && !name.starts_with(&self.stem)) {
             None => Ok(()),
-            Some(other) => Err(Error::corrupt("the side file of this file belongs to another file")
+            Some(other) => Err(Error::corrupt("the side file belongs to another file")
                 .expected(format_args!("{:?}", self.stem), format_args!("{other:?}"))
-                .help("it was copied by hand: remove it, and make it again (`regrow seal`, `regrow parity`); `regrow cp` \
-                       copies a file with its seal")),
+                .help(
+                    "remove the side file and make it again (`regrow seal`, `regrow parity`); `regrow \
+                    cp` copies a file with its seal",
+                )),
         }
     }
 
@@ -205,10 +207,10 @@ impl Seal {
     pub(crate) fn of(bytes: &[u8], place: Place) -> Result<Self> {
         let document = SealDocument::parse(bytes)?;
         if document.covers_folder != place.covers_folder {
-            return Err(Error::corrupt("the seal is one of another kind of checkpoint")
+            return Err(Error::corrupt("the seal belongs to another kind of checkpoint")
                 .expected(
-                    if place.covers_folder { "that of a folder" } else { "that of single files" },
-                    if document.covers_folder { "that of a folder" } else { "that of single files" },
+                    if place.covers_folder { "one of a folder" } else { "one of single files" },
+                    if document.covers_folder { "one of a folder" } else { "one of single files" },
                 )
                 .help(HELP));
         }
@@ -218,7 +220,7 @@ impl Seal {
         let mut files = Vec::with_capacity(document.names.len());
         for (number, (name, len_bytes)) in document.names.into_iter().zip(document.len_bytes).enumerate() {
             let count = usize::try_from(len_bytes.div_ceil(block_len_bytes)).unwrap_or(usize::MAX);
-            let too_few = || Error::corrupt("the seal has not one checksum for each block").help(HELP);
+            let too_few = || Error::corrupt("the seal lacks the checksum of a block").help(HELP);
             let (expected, rest) = left.split_at_checked(count).ok_or_else(too_few)?;
             left = rest;
             let (range, expected) = (0..len_bytes, expected.to_vec());

@@ -143,7 +143,7 @@ impl Storage for SealedStorage {
 }
 
 fn read_only(target: &Location) -> Error {
-    Error::unsupported("an opened checkpoint is read only").in_file(target)
+    Error::unsupported("an open checkpoint is read only").in_file(target)
 }
 
 #[cfg(test)]

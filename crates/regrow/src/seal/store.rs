@@ -108,11 +108,11 @@ impl Store for SealedStore {
     }
 
     fn put(&self, key: &[u8], _value: Bytes) -> Result<()> {
-        Err(Error::unsupported("an opened checkpoint is read only").in_file(self.describe(key)))
+        Err(Error::unsupported("an open checkpoint is read only").in_file(self.describe(key)))
     }
 
     fn delete(&self, key: &[u8]) -> Result<()> {
-        Err(Error::unsupported("an opened checkpoint is read only").in_file(self.describe(key)))
+        Err(Error::unsupported("an open checkpoint is read only").in_file(self.describe(key)))
     }
 
     fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {

@@ -58,8 +58,8 @@ const SIGNATURES_MAX: usize = 64;
 const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 
 /// The help for an untrusted checkpoint.
-pub(super) const HELP: &str = "do not use its data, unless you named the wrong key: get it again from its author; after a change of your own sign it again \
-                               (`regrow sign`)";
+pub(super) const HELP: &str = "do not use the data: check the key, or get the checkpoint again from its \
+    author; if you changed it yourself, sign it again (`regrow sign`)";
 
 /// The file, read: nothing of it is verified.
 #[derive(Debug, Serialize, Deserialize)]
@@ -188,9 +188,9 @@ impl SignatureDocument {
         let Some(signer) = signer.into_iter().next() else {
             let keys: Vec<&str> = self.signatures.iter().map(|one| one.public_key.as_str()).collect();
             return Err(match trusted.iter().find(named) {
-                Some(key) => untrusted("the signature of the checkpoint does not verify")
+                Some(key) => untrusted("the signature of the checkpoint is not valid")
                     .expected(format_args!("a signature by {key}"), "another one"),
-                None => untrusted("the checkpoint is signed by no key that is trusted").expected(
+                None => untrusted("no trusted key signed the checkpoint").expected(
                     trusted.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
                     if keys.is_empty() { "no key".to_owned() } else { keys.join(", ") },
                 ),
@@ -258,7 +258,7 @@ impl Signed {
 
     fn check(&self) -> Result<()> {
         if !BLOCK_LEN_RANGE_BYTES.contains(&self.block_len_bytes) {
-            return Err(KIND.contradiction("no blocks have such a length").expected(
+            return Err(KIND.contradiction("the block length is not valid").expected(
                 format_args!("{} to {} bytes", BLOCK_LEN_RANGE_BYTES.start(), BLOCK_LEN_RANGE_BYTES.end()),
                 self.block_len_bytes,
             ));
@@ -268,7 +268,7 @@ impl Signed {
         let blocks = blocks.fold(0_u64, u64::saturating_add);
         if blocks != self.block_blake3.len() as u64 {
             return Err(KIND
-                .contradiction("there is not one digest for each block")
+                .contradiction("the number of digests does not fit the number of blocks")
                 .expected(blocks, self.block_blake3.len()));
         }
         Ok(())

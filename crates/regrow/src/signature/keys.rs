@@ -53,35 +53,33 @@ impl PrivateKey {
         let wrong = |what: &str| Error::invalid(what).expected("an Ed25519 private key", kind_of(text));
         match label_of(text) {
             Some("PRIVATE KEY") => SigningKey::from_pkcs8_pem(text).map(Self).map_err(|_| {
-                wrong("the private key is damaged, or of another algorithm than Ed25519")
+                wrong("the private key is damaged, or not an Ed25519 key")
                     .help("make one with `openssl genpkey -algorithm ed25519 -out key.pem`")
             }),
             Some("ENCRYPTED PRIVATE KEY") => Err(wrong("the private key is encrypted")
                 .help("decrypt it first: `openssl pkey -in key.pem -out plain.pem`")),
             Some("OPENSSH PRIVATE KEY") => Self::parse_openssh(text),
-            Some("PUBLIC KEY") => {
-                Err(wrong("this is a public key").help("sign with the private key that belongs to it"))
-            }
+            Some("PUBLIC KEY") => Err(wrong("this is a public key").help("sign with its private key")),
             _ if text.starts_with(SSH_NAME) => {
-                Err(wrong("this is a public key").help("sign with the private key that belongs to it"))
+                Err(wrong("this is a public key").help("sign with its private key"))
             }
-            _ => Err(wrong("this is no private key that can sign")
+            _ => Err(wrong("this is not a private key for signing")
                 .help("make one with `openssl genpkey -algorithm ed25519 -out key.pem`")),
         }
     }
 
     fn parse_openssh(text: &str) -> Result<Self> {
         let damaged = |_| {
-            Error::invalid("the private key is damaged, or of another algorithm than Ed25519")
+            Error::invalid("the private key is damaged, or not an Ed25519 key")
                 .help("make one with `ssh-keygen -t ed25519`")
         };
         let key = ssh_key::PrivateKey::from_openssh(in_lines_of_openssh(text)).map_err(damaged)?;
         if key.is_encrypted() {
             return Err(Error::invalid("the private key is encrypted")
-                .help("take the passphrase off a copy of it: `ssh-keygen -p -N \"\" -f COPY`"));
+                .help("remove the passphrase of a copy: `ssh-keygen -p -N \"\" -f COPY`"));
         }
         let pair = key.key_data().ed25519().ok_or_else(|| {
-            Error::invalid("the private key is of another algorithm")
+            Error::invalid("the private key has another algorithm")
                 .expected("Ed25519", key.algorithm())
                 .help("make one with `ssh-keygen -t ed25519`")
         })?;
@@ -138,23 +136,24 @@ impl PublicKey {
         let wrong = |what: &str| Error::invalid(what).expected("an Ed25519 public key", kind_of(text));
         let key = match label_of(text) {
             Some("PUBLIC KEY") => VerifyingKey::from_public_key_pem(text)
-                .map_err(|_| wrong("the public key is damaged, or of another algorithm than Ed25519"))?,
+                .map_err(|_| wrong("the public key is damaged, or not an Ed25519 key"))?,
             Some(_) => {
-                return Err(wrong("this is no public key").help(
-                    "take the public key that belongs to it: `openssl pkey -in key.pem -pubout`, or the file `.pub` of ssh-keygen",
+                return Err(wrong("this is not a public key").help(
+                    "give its public key: `openssl pkey -in key.pem -pubout`, or the file `.pub` of \
+                     ssh-keygen",
                 ));
             }
             None if text.starts_with("ssh-") => {
                 let key = ssh_key::PublicKey::from_openssh(text)
-                    .map_err(|_| wrong("the public key is damaged, or of an algorithm that is not known"))?;
+                    .map_err(|_| wrong("the public key is damaged, or its algorithm is not known"))?;
                 let bytes = key.key_data().ed25519().ok_or_else(|| {
-                    wrong("the public key is of another algorithm")
+                    wrong("the public key has another algorithm")
                         .help("make one with `ssh-keygen -t ed25519`")
                 })?;
                 return Self::from_bytes(&bytes.0);
             }
             None => {
-                let digits = hex::<KEY_LEN_BYTES>(text).ok_or_else(|| wrong("this is no public key"))?;
+                let digits = hex::<KEY_LEN_BYTES>(text).ok_or_else(|| wrong("this is not a public key"))?;
                 return Self::from_bytes(&digits);
             }
         };
@@ -178,7 +177,7 @@ impl PublicKey {
     }
 
     pub(super) fn from_bytes(bytes: &[u8; KEY_LEN_BYTES]) -> Result<Self> {
-        let not_a_key = |_| Error::invalid("these 32 bytes are no Ed25519 public key");
+        let not_a_key = |_| Error::invalid("these 32 bytes are not an Ed25519 public key");
         Self::strong(VerifyingKey::from_bytes(bytes).map_err(not_a_key)?)
     }
 
@@ -186,7 +185,7 @@ impl PublicKey {
         match key.is_weak() {
             false => Ok(Self(key)),
             true => Err(Error::invalid(
-                "the public key is weak: signatures that it verifies can be made without the private key",
+                "the public key is weak: its signatures can be forged without the private key",
             )),
         }
     }
@@ -268,9 +267,12 @@ fn may_be_a_key(text: &str) -> bool {
 fn read_text(path: impl ToLocation) -> Result<(String, std::path::PathBuf)> {
     let at = path.to_location()?;
     let missing = || {
-        let error = Error::new(ErrorKind::NotFound, "there is no such file with a key");
+        let error = Error::new(ErrorKind::NotFound, "the key file does not exist");
         match may_be_a_key(&at.path().to_string_lossy()) {
-            true => error.help("this is the path of no file; it is not shown, since it may be a key itself"),
+            true => error.help(
+                "the key file does not exist; its path is not shown, since it may be a key \
+                itself",
+            ),
             false => error.in_file(&at).help("a key is a file, or for a public key its 64 hex digits"),
         }
     };
@@ -279,7 +281,7 @@ fn read_text(path: impl ToLocation) -> Result<(String, std::path::PathBuf)> {
     }
     let bytes = at.read_beginning(FILE_LEN_MAX_BYTES)?.ok_or_else(missing)?;
     let text = String::from_utf8(bytes).map_err(|_| {
-        Error::invalid("the file of a key is no text: keys are read as PEM or OpenSSH").in_file(&at)
+        Error::invalid("the key file is not text: regrow reads PEM and OpenSSH keys").in_file(&at)
     })?;
     Ok((text, at.describe()))
 }

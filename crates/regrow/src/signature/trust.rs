@@ -11,18 +11,22 @@ use crate::seal::{Place, Said, Seal, SealedFile};
 
 /// The texts for a block that fails.
 const WORDS: Words = Words {
-    what: |_, block| format!("block {block} of a signed file is not what was signed"),
+    what: |_, block| format!("block {block} of a signed file differs from the signature"),
     help: HELP,
-    help_if_zeros: "the block is all zeros: a write that never reached the disk; copy the checkpoint again",
+    help_if_zeros: "the block is all zeros, because a write never reached the disk: copy the checkpoint \
+        again",
 };
 
 /// The texts for files that a signature does not fit.
 const SAID: Said = Said {
     misfit: || {
-        Error::corrupt("the checkpoint is not what was signed: a file is gone, or has another length")
-            .help(HELP)
+        Error::corrupt(
+            "the checkpoint differs from its signature: a file is missing, or has another \
+            length",
+        )
+        .help(HELP)
     },
-    unlisted: || Error::corrupt("the checkpoint is not what was signed: a file was added").help(HELP),
+    unlisted: || Error::corrupt("the checkpoint differs from its signature: a file was added").help(HELP),
     changed: || Error::corrupt("a signed file changed while it was read").help(HELP),
 };
 
@@ -81,16 +85,16 @@ fn read(place: Place, keys: &[PublicKey]) -> Result<Option<Seal>> {
 
 fn in_use(signed: Signed, signer: PublicKey, place: Place) -> Result<Seal> {
     if signed.covers_folder != place.covers_folder {
-        return Err(untrusted("the signature is one of another kind of checkpoint").expected(
-            if place.covers_folder { "that of a folder" } else { "that of single files" },
-            if signed.covers_folder { "that of a folder" } else { "that of single files" },
+        return Err(untrusted("the signature belongs to another kind of checkpoint").expected(
+            if place.covers_folder { "one of a folder" } else { "one of single files" },
+            if signed.covers_folder { "one of a folder" } else { "one of single files" },
         ));
     }
     let mut left = signed.block_blake3.as_slice();
     let mut files = Vec::with_capacity(signed.names.len());
     for (number, (name, len_bytes)) in signed.names.into_iter().zip(signed.len_bytes).enumerate() {
         let count = usize::try_from(len_bytes.div_ceil(signed.block_len_bytes)).unwrap_or(usize::MAX);
-        let too_few = || untrusted("the signature has not one digest for each block");
+        let too_few = || untrusted("the signature lacks the digest of a block");
         let (expected, rest) = left.split_at_checked(count).ok_or_else(too_few)?;
         left = rest;
         let table = BlockTable::of_digests(0..len_bytes, signed.block_len_bytes, expected.to_vec(), WORDS)?;

@@ -167,14 +167,14 @@ pub fn use_it(path: &Path, says: &mut dyn FnMut(&Error)) -> Reached {
         OpenOptions::default(),
         OpenOptions { ignore_seal: true, mapped: true, ..OpenOptions::default() },
         salvage.clone(),
-        OpenOptions { ignore_seal: true, bare: true, ..salvage },
+        OpenOptions { ignore_seal: true, arrays_only: true, ..salvage },
     ];
     let mut is_small = true;
     for open in ways {
         let checkpoint = match regrow::open_with(path, &open) {
             Ok(checkpoint) => checkpoint,
             // Most layouts have no arrays alone.
-            Err(_) if open.bare => continue,
+            Err(_) if open.arrays_only => continue,
             Err(error) => {
                 told(error);
                 continue;

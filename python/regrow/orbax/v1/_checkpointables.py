@@ -57,7 +57,7 @@ def check_names(checkpointables: Any, what: str) -> None:
         raise ValueError(f"`{what}` must be a dict by name, found {type(checkpointables)}")
     if any(not isinstance(name, str) or not name or "/" in name for name in checkpointables):
         raise ValueError(
-            f"`{what}` has a name that is empty or no name of a folder: {sorted(map(str, checkpointables))}"
+            f"`{what}` has an empty name, or one that cannot name a folder: {sorted(map(str, checkpointables))}"
         )
     reserved = sorted(RESERVED & checkpointables.keys())
     if reserved:

@@ -63,7 +63,7 @@ def plan(
     path = as_path(path)
     in_bucket = isinstance(path, BucketPath)
     if context.deletion.gcs_deletion_options.todelete_full_path is not None and not (in_bucket and is_step):
-        raise NotImplementedError(f"todelete_full_path is for the steps of a run in a bucket, and {path} is none")
+        raise NotImplementedError(f"todelete_full_path is for the steps of a run in a bucket, but {path} is not in one")
     if in_bucket and name is not None:
         raise not_covered("deletions of one checkpointable in a bucket", "delete the checkpoint, or save it again")
     if os.path.islink(path) or not path.name:
@@ -75,7 +75,7 @@ def plan(
             return None
         raise FileNotFoundError(f"Checkpoint at {path} not found.")
     if not path.is_dir():
-        raise failure(NotADirectoryError, f"{path} is no folder", help="give the path of a checkpoint")
+        raise failure(NotADirectoryError, f"{path} is not a folder", help="give the path of a checkpoint")
     if not is_step:
         _check_root(path)
     if name is None:
@@ -129,7 +129,7 @@ def _check_root(path: Any) -> None:
     if not any((path / mark).is_file() for mark in _MARKS):
         raise failure(
             InvalidLayoutError,
-            f"{path} is no checkpoint of Orbax",
+            f"{path} is not a checkpoint of Orbax",
             file=str(path),
             help="give the path of one checkpoint; or regrow.remove()",
         )
@@ -256,7 +256,7 @@ def refuse_pending(path: Any) -> None:
 def _metadata(path: Any) -> dict[str, Any]:
     told = json.loads((as_path(path) / METADATA).read_text())
     if not isinstance(told, dict):
-        raise ValueError(f"{path / METADATA} is no JSON object")
+        raise ValueError(f"{path / METADATA} is not a JSON object")
     return told
 
 

@@ -151,7 +151,7 @@ class JsonHandler(_TextHandler):
             files = (as_path(directory) / name for name in names)
             file = next((file for file in files if file.is_file()), None)
             if file is None:
-                raise FileNotFoundError(f"there is no JSON in {directory}: expected one of {names}")
+                raise FileNotFoundError(f"{directory} has no JSON: expected one of {names}")
             return json.loads(file.read_text())
 
         return read()
@@ -207,7 +207,7 @@ class ProtoHandler(_TextHandler):
         return read()
 
     async def metadata(self, directory: Any) -> Any:
-        raise NotImplementedError("a message of protocol buffers does not say of what class it is")
+        raise NotImplementedError("a message of protocol buffers does not store its class")
 
     def is_handleable(self, checkpointable: Any) -> bool:
         message = sys.modules.get("google.protobuf.message")

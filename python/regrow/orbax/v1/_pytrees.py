@@ -14,7 +14,7 @@ from ..._errors import failure
 from ...layouts import Orbax, Regrow
 from .. import _leaf_args, _read, _replicas, _settings
 from .._errors import as_orbax
-from .._handlers import cast_leaves, chunking
+from .._handlers import cast_leaves, chunking, plain_leaves
 from .._jax import jax
 from .._targets import args_by_path, refuse_other_shapes
 from ..metadata import StorageMetadata, TreeMetadata, sharding_from_json
@@ -56,6 +56,7 @@ def save_plan(tree: Any, context: Context) -> tuple[Any, dict[str, Any]]:
     storage = saving.storage_options
     scoped = saving.scoped_storage_options_creator
     rules: dict[str, Any] = {}
+    tree = plain_leaves(tree)
     if storage.dtype is not None or scoped is not None:
         save_args = jax.tree_util.tree_map_with_path(lambda keys, leaf: _save_args(keys, leaf, storage, scoped), tree)
         wanted = _leaf_args.by_path(save_args, _leaf_args.is_save_args)

@@ -137,7 +137,7 @@ class ReadOnlyCheckpointableHandlerRegistry(Registry):
         """Raises `NotImplementedError`."""
         raise failure(
             NotImplementedError,
-            "nothing can be added to the registry that contexts begin with",
+            "the default registry of contexts is read only",
             help="add to handlers.local_registry(), and set context.checkpointables.registry",
         )
 
@@ -231,7 +231,7 @@ def resolve_handler_for_save(registry: CheckpointableHandlerRegistry, checkpoint
         f'Could not identify a valid handler for the checkpointable: "{name}", a {type(checkpointable)}',
         f"found handlers: {[known for known, _ in registry.get_all_entries()]}",
         help=(
-            "register one whose is_handleable() is true of it: handlers.register_handler, or "
+            "register one whose is_handleable() accepts it: handlers.register_handler, or "
             "context.checkpointables.registry"
         ),
     )
@@ -277,7 +277,7 @@ def resolve_handler_for_load(
             f"{type(abstract_checkpointable)}"
         ),
         f"found handlers: {[known for known, _ in registry.get_all_entries()]}",
-        help="register the handler that has saved it: handlers.register_handler, or context.checkpointables.registry",
+        help="register the handler that saved it: handlers.register_handler, or context.checkpointables.registry",
     )
 
 

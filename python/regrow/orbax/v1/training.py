@@ -139,7 +139,7 @@ class Checkpointer(Closing):
         if found is None:
             which = "no step" if number is None else f"no step {number}"
             known = [one.step for one in there]
-            raise errors.StepNotFoundError(f"there is {which} in {self.directory}\n  found the steps {known}")
+            raise errors.StepNotFoundError(f"{self.directory} has {which}\n  found the steps {known}")
         return found
 
     # ---- saves ------------------------------------------------------------------------
@@ -352,7 +352,7 @@ class Checkpointer(Closing):
         self.wait()
         path = self._manager.path_of(number)
         if not path.exists() and not missing_ok:
-            raise errors.StepNotFoundError(f"there is no step {number} in {self.directory}")
+            raise errors.StepNotFoundError(f"step {number} does not exist in {self.directory}")
         with current(self._context) as context:
             work = _deletion.plan(path, checkpointable_name, missing_ok, context, is_step=True)
         if work is None:

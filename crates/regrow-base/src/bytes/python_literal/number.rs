@@ -130,7 +130,7 @@ impl Parser<'_> {
     fn bad_number(&self, start: usize) -> Error {
         let end = (self.at + 1).min(self.text.len());
         let text = self.text.get(start..end).unwrap_or_default();
-        Error::corrupt(format!("{text:?} is no number that Python could read")).at_byte(start as u64)
+        Error::corrupt(format!("{text:?} is not a number of Python")).at_byte(start as u64)
     }
 }
 

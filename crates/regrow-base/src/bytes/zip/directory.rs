@@ -170,7 +170,7 @@ impl Header {
     pub fn find_data(self, end_bytes: u64, read: &dyn Fn(u64, u64) -> Result<Bytes>) -> Result<Member> {
         let Self { mut member, raw_name, flags } = self;
         let outside =
-            || Error::corrupt("a member of a zip archive does not lie before the directory").at_byte(0);
+            || Error::corrupt("a member of a zip archive is not in front of the directory").at_byte(0);
         let header_len_bytes = (LOCAL_LEN_BYTES + raw_name.len()) as u64;
         let header_end = member.header_offset_bytes.checked_add(header_len_bytes);
         if header_end.is_none_or(|end| end > end_bytes) {
@@ -179,9 +179,8 @@ impl Header {
         let bytes = read(member.header_offset_bytes, header_len_bytes)?;
         let mut input = Cursor::new(&bytes);
         if input.array::<4>("a member's header")? != LOCAL {
-            return Err(
-                Error::corrupt("a member of a zip archive is not where the directory says").at_byte(0)
-            );
+            return Err(Error::corrupt("a member of a zip archive is not at its position in the directory")
+                .at_byte(0));
         }
         input.take(2, "the version")?;
         let own_flags = u16le(&mut input)?;
@@ -192,7 +191,7 @@ impl Header {
         let is_same_coding = raw_name.is_ascii() || (flags ^ own_flags) & FLAG_UTF8 == 0;
         if !is_same_name || !is_same_coding {
             let found = input.rest().escape_ascii().to_string();
-            return Err(Error::corrupt("a member of a zip archive has another name than in the directory")
+            return Err(Error::corrupt("the name of a member of a zip archive differs from the directory")
                 .at_byte(0)
                 .expected(
                     format_args!("{:?}", member.name),
@@ -225,7 +224,7 @@ struct End {
 
 fn find_end(file_len_bytes: u64, read: &dyn Fn(u64, u64) -> Result<Bytes>) -> Result<End> {
     let not_zip = || {
-        Error::corrupt("a zip archive has no end")
+        Error::corrupt("a zip archive has no end record")
             .at_byte(file_len_bytes)
             .help("the file was cut short; copy it again")
     };
@@ -283,7 +282,9 @@ fn plain_end(input: &mut Cursor<'_>, at: u64) -> Result<End> {
 fn zip64_end(bytes: &[u8], at: u64, comment: Vec<u8>) -> Result<End> {
     let mut input = Cursor::new(bytes);
     if input.array::<4>("the mark")? != END64 {
-        return Err(Error::corrupt("the zip64 end of an archive is not where its locator says").at_byte(0));
+        return Err(
+            Error::corrupt("the zip64 end of an archive is not at the position of its locator").at_byte(0)
+        );
     }
     input.u64le("the length of the zip64 end")?;
     input.take(4, "the versions")?;
@@ -298,7 +299,7 @@ fn zip64_end(bytes: &[u8], at: u64, comment: Vec<u8>) -> Result<End> {
 fn refuse_disks(is_whole: bool, at: u64) -> Result<()> {
     match is_whole {
         true => Ok(()),
-        false => Err(Error::unsupported("zip archives of several disks are not read").at_byte(at)),
+        false => Err(Error::unsupported("regrow does not read zip archives of several disks").at_byte(at)),
     }
 }
 
@@ -306,7 +307,7 @@ fn refuse_disks(is_whole: bool, at: u64) -> Result<()> {
 fn central_header(input: &mut Cursor<'_>) -> Result<Option<Header>> {
     let at = input.offset_bytes();
     if input.array::<4>("a header of the directory")? != CENTRAL {
-        return Err(Error::corrupt("the directory of a zip archive holds something else").at_byte(at));
+        return Err(Error::corrupt("the directory of a zip archive is damaged").at_byte(at));
     }
     let versions = input.array::<4>("the versions")?;
     let flags = u16le(input)?;
@@ -356,9 +357,11 @@ fn central_header(input: &mut Cursor<'_>) -> Result<Option<Header>> {
         Method::Deflated => len_bytes <= stored_len_bytes.saturating_mul(DEFLATE_RATIO_MAX),
     };
     if !possible {
-        return Err(Error::corrupt(format!("the member {name:?} of a zip archive cannot have its length"))
-            .at_byte(at)
-            .expected(format_args!("what {stored_len_bytes} bytes can hold"), len_bytes));
+        return Err(Error::corrupt(format!(
+            "the length of member {name:?} of a zip archive is not possible"
+        ))
+        .at_byte(at)
+        .expected(format_args!("what {stored_len_bytes} bytes can hold"), len_bytes));
     }
     let offset_bytes = 0;
     let member =
@@ -430,7 +433,7 @@ pub(super) fn name_of(raw: &[u8], flags: u16) -> Result<String> {
         return match std::str::from_utf8(raw) {
             Ok(name) => Ok(name.to_owned()),
             Err(_) => {
-                Err(Error::corrupt(format!("the name {:?} is no UTF-8", raw.escape_ascii().to_string())))
+                Err(Error::corrupt(format!("the name {:?} is not UTF-8", raw.escape_ascii().to_string())))
             }
         };
     }

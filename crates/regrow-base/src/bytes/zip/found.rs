@@ -61,7 +61,7 @@ pub fn find_headers(file_len_bytes: u64, read: Read<'_>) -> Result<Headers> {
     }
     if headers.is_empty() {
         return Err(Error::corrupt(
-            "a zip archive has lost its directory, and no member can be found without",
+            "the directory of a zip archive is missing, so its members cannot be found",
         )
         .at_byte(0)
         .help("copy the file again"));

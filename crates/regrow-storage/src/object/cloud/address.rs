@@ -46,7 +46,7 @@ impl Bucket {
                 (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://[hidden]@{rest}"),
                 _ => shown.to_owned(),
             };
-            Err(Error::invalid(format!("an address of an object store {what}"))
+            Err(Error::invalid(format!("the address of an object store {what}"))
                 .in_file(shown)
                 .help("s3://bucket/path, gs://bucket/path, az://container/path"))
         };
@@ -57,7 +57,7 @@ impl Bucket {
             "gs" | "gcs" => Service::Gcs,
             "az" | "azure" | "abfs" | "abfss" => Service::Azure,
             "memory" => Service::Memory,
-            _ => return bad("has a scheme that is not known"),
+            _ => return bad("has an unknown scheme"),
         };
         let (host, key) = rest.split_once('/').unwrap_or((rest, ""));
         let (bucket, account) = match host.split_once('@') {
@@ -65,16 +65,16 @@ impl Bucket {
                 Some((account, "dfs.core.windows.net" | "blob.core.windows.net")) => {
                     (container, Some(account))
                 }
-                _ => return bad("names a host that is not of Azure Blob Storage"),
+                _ => return bad("names a host outside of Azure Blob Storage"),
             },
-            Some(_) => return bad("holds a user name; credentials go into storage options"),
+            Some(_) => return bad("has a user name; put credentials into storage options"),
             None => (host, None),
         };
         if bucket.is_empty() {
-            return bad("names no bucket");
+            return bad("does not name a bucket");
         }
         if bucket.contains([':', '?', '#', '%', '\\', ' ']) {
-            return bad("has a bucket name with a character that no store allows");
+            return bad("has an invalid character in the bucket name");
         }
         let key = key.trim_end_matches('/');
         let settings = options::resolve(service, bucket, account, options, around)?;

@@ -143,7 +143,7 @@ fn certificates(file: &Path) -> Result<Vec<Certificate>> {
     }
     let text = std::fs::read(file).map_err(|error| Error::io("cannot read", file, error))?;
     Certificate::from_pem_bundle(&text).map_err(|error| {
-        Error::invalid(format!("no certificates in PEM: {}", innermost(&error))).in_file(file)
+        Error::invalid(format!("not certificates in PEM: {}", innermost(&error))).in_file(file)
     })
 }
 
@@ -155,9 +155,10 @@ fn refused(settings: &Settings, error: &object_store::Error) -> Error {
             "give the storage option account_name, or set AZURE_STORAGE_ACCOUNT_NAME"
         }
         Service::S3 if text.contains("AccessKeyId") || text.contains("SecretAccessKey") => {
-            "an access key and its secret come together: key and secret, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            "give an access key together with its secret: key and secret, or AWS_ACCESS_KEY_ID and \
+             AWS_SECRET_ACCESS_KEY"
         }
-        _ => "look at the storage options and at the environment variables of the cloud",
+        _ => "check the storage options and the environment variables of the cloud",
     };
     Error::invalid(format!("cannot set up access to {}: {text}", settings.service.name())).help(help)
 }

@@ -55,12 +55,12 @@ pub(super) fn of_aws_files(by_hand: Option<&str>, around: &Surroundings, needed:
         names.extend(config.keys().map(|name| name.strip_prefix("profile ").unwrap_or(name)));
         names.sort_unstable();
         names.dedup();
-        return Err(Error::new(ErrorKind::NotFound, format!("there is no AWS profile {profile:?}"))
+        return Err(Error::new(ErrorKind::NotFound, format!("the AWS profile {profile:?} does not exist"))
             .in_file(keys_file.unwrap_or_else(|| PathBuf::from("~/.aws/credentials")))
             .help(match names.is_empty() {
                 true => "no profile was found: check HOME, AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE"
                     .to_owned(),
-                false => format!("there are {}", names.join(", ")),
+                false => format!("the key paths are {}", names.join(", ")),
             }));
     }
     let value = |name: &str| {
@@ -83,7 +83,7 @@ pub(super) fn of_aws_files(by_hand: Option<&str>, around: &Surroundings, needed:
                 .find(|name| value(name).is_some());
         if let Some(other) = other {
             return Err(Error::unsupported(format!(
-                "the AWS profile {profile:?} gets its keys through {other}, which this build does not do"
+                "the AWS profile {profile:?} gets its keys through {other}, which regrow does not support"
             ))
             .in_file(config_file.unwrap_or_else(|| PathBuf::from("~/.aws/config")))
             .help(format!(

@@ -36,11 +36,10 @@ impl Action {
     fn right(self, service: Service) -> &'static str {
         match (service, self) {
             (Service::S3, Self::Look | Self::Read) => {
-                "s3:GetObject on the object; without s3:ListBucket on the bucket, S3 says the same of objects that are not there"
+                "s3:GetObject on the object; without s3:ListBucket on the bucket S3 gives the same answer \
+                 for missing objects"
             }
-            (Service::S3, Self::List) => {
-                "s3:ListBucket on the bucket (the right to read objects is another one)"
-            }
+            (Service::S3, Self::List) => "s3:ListBucket on the bucket",
             (Service::S3, Self::Write) => "s3:PutObject and s3:AbortMultipartUpload on the object",
             (Service::S3, Self::Delete) => "s3:DeleteObject on the object",
             (Service::S3, Self::Copy) => "s3:GetObject and s3:PutObject",
@@ -99,10 +98,10 @@ pub(super) fn too_slow(action: Action, seconds: u64, url: String) -> Failure {
     Failure::passing(
         Error::new(
             ErrorKind::Io,
-            format!("{}: not done within {seconds} s, with all tries", action.cannot()),
+            format!("{}: not done within {seconds} s, including retries", action.cannot()),
         )
         .in_file(url)
-        .help("look at the network; the storage options read_timeout and retry_timeout give it longer"),
+        .help("check the network, or raise the storage options read_timeout and retry_timeout"),
     )
 }
 
@@ -169,12 +168,15 @@ fn tell(action: Action, settings: &Settings, noted: &Noted, error: &object_store
         ("NoSuchBucket" | "ContainerNotFound" | "InvalidBucketName", _) => {
             let what = if service == Service::Azure { "container" } else { "bucket" };
             Told::new(ErrorKind::NotFound, format!("the {what} {bucket} does not exist")).help(
-                "check its name, the account or project, and the endpoint; regrow makes no buckets",
+                "check its name, the account or project, and the endpoint; regrow does not create buckets",
             )
         }
         (
-            "PermanentRedirect" | "TemporaryRedirect" | "AuthorizationHeaderMalformed"
-            | "IllegalLocationConstraintException" | "InvalidRegion",
+            "PermanentRedirect"
+            | "TemporaryRedirect"
+            | "AuthorizationHeaderMalformed"
+            | "IllegalLocationConstraintException"
+            | "InvalidRegion",
             _,
         )
         | ("", 301 | 307)
@@ -182,85 +184,103 @@ fn tell(action: Action, settings: &Settings, noted: &Noted, error: &object_store
         {
             wrong_region(settings, noted)
         }
-        ("InvalidAccessKeyId", _) => Told::new(
-            ErrorKind::PermissionDenied,
-            "the store does not know the access key id",
-        )
-        .help("check AWS_ACCESS_KEY_ID, the profile or the storage option key, and that the endpoint is that of the same store"),
+        ("InvalidAccessKeyId", _) => {
+            Told::new(ErrorKind::PermissionDenied, "the store does not know the access key id")
+                .help("check AWS_ACCESS_KEY_ID, the profile or the storage option key, and the endpoint")
+        }
         ("SignatureDoesNotMatch", _) => Told::new(
             ErrorKind::PermissionDenied,
             "the store computes another signature: the secret key does not belong to the access key",
         )
-        .help("check AWS_SECRET_ACCESS_KEY or the storage option secret, for a part that is missing, too"),
+        .help("check AWS_SECRET_ACCESS_KEY or the storage option secret; it may be cut short"),
         ("ExpiredToken" | "TokenRefreshRequired" | "ExpiredTokenException" | "RequestExpired", _) => {
             Told::new(ErrorKind::PermissionDenied, "the credentials have expired")
                 .help("get new ones: log in again, or renew the session token")
         }
         ("InvalidToken" | "InvalidSecurity", _) => {
             Told::new(ErrorKind::PermissionDenied, "the store does not accept the session token").help(
-                "a session token belongs to the keys it came with: check AWS_SESSION_TOKEN or the storage option token",
+                "check AWS_SESSION_TOKEN or the storage option token: it must come from the same session \
+                 as the keys",
             )
         }
         ("RequestTimeTooSkewed", _) => {
-            let told = Told::new(ErrorKind::PermissionDenied, "the clock of this machine is off")
-                .help("set the clock, for example through NTP: stores accept 15 minutes of difference");
+            let told = Told::new(ErrorKind::PermissionDenied, "the clock of this machine is wrong")
+                .help("set the clock, for example by NTP: stores accept a difference of 15 minutes");
             match &noted.answer.clocks {
-                Some((server, ours)) => told.expected(format!("{server} (the store)"), format!("{ours} (this machine)")),
+                Some((server, ours)) => {
+                    told.expected(format!("{server} (the store)"), format!("{ours} (this machine)"))
+                }
                 None => told,
             }
         }
-        ("SlowDown" | "ServerBusy" | "ServiceUnavailable" | "InternalError" | "RequestTimeout" | "OperationTimedOut", _)
+        (
+            "SlowDown" | "ServerBusy" | "ServiceUnavailable" | "InternalError" | "RequestTimeout"
+            | "OperationTimedOut",
+            _,
+        )
         | (_, 408 | 429 | 500..=599)
             if status != 507 && status != 501 =>
         {
             Told::new(
                 ErrorKind::Io,
                 format!(
-                    "{cannot}: the store is busy or out of order{}, after {} requests",
+                    "{cannot}: the store is busy or failing{}, after {} requests",
                     in_brackets(noted),
                     noted.requests
                 ),
             )
             .help("try again later; with SlowDown, use fewer processes at once, or another prefix")
         }
-        ("QuotaExceeded" | "XMinioStorageFull" | "InsufficientStorage" | "AccountBeingCreated", _) | (_, 507) => {
+        ("QuotaExceeded" | "XMinioStorageFull" | "InsufficientStorage" | "AccountBeingCreated", _)
+        | (_, 507) => {
             Told::new(ErrorKind::StorageFull, format!("{cannot}: the store is full{}", in_brackets(noted)))
-                .help("free some space or raise the quota; nothing that was there before has changed")
+                .help("free some space or raise the quota; existing data did not change")
         }
-        ("EntityTooLarge" | "RequestBodyTooLarge", _) | (_, 413) => {
-            Told::new(ErrorKind::Limit, format!("{cannot}: larger than the store takes{}", in_brackets(noted)))
-                .help("a smaller part_size may help")
-        }
+        ("EntityTooLarge" | "RequestBodyTooLarge", _) | (_, 413) => Told::new(
+            ErrorKind::Limit,
+            format!("{cannot}: larger than the store allows{}", in_brackets(noted)),
+        )
+        .help("a smaller part_size may help"),
         ("KeyTooLongError", _) => {
-            Told::new(ErrorKind::InvalidArgument, "the name is longer than the store takes")
+            Told::new(ErrorKind::InvalidArgument, "the name is longer than the store allows")
                 .help("S3 takes 1024 bytes of UTF-8: use a shorter path")
         }
-        ("NoSuchUpload", _) => Told::new(ErrorKind::Io, format!("{cannot}: the upload is gone from the store"))
-            .help("it was aborted, or a rule of the bucket removes unfinished uploads: write it again"),
+        ("NoSuchUpload", _) => Told::new(
+            ErrorKind::Io,
+            format!(
+                "{cannot}: the store no longer has the \
+            upload"
+            ),
+        )
+        .help("write it again: the upload was aborted, or a rule of the bucket removed it"),
         (_, 416) | ("InvalidRange", _) => {
             let told = Told::new(ErrorKind::Corrupt, "the object is too short")
-                .help("the object was cut short, or replaced by another: copy it again");
+                .help("the object was cut short or replaced: copy it again");
             match noted.object_len_bytes {
                 Some(len) => told.expected("more", format!("{len} bytes")),
                 None => told,
             }
         }
-        (_, 401) | ("InvalidAuthenticationInfo" | "AuthenticationFailed" | "invalid_grant" | "invalid_client", _) => {
+        (_, 401)
+        | ("InvalidAuthenticationInfo" | "AuthenticationFailed" | "invalid_grant" | "invalid_client", _) => {
             Told::new(
                 ErrorKind::PermissionDenied,
                 format!("{} does not accept the credentials{}", service.name(), in_brackets(noted)),
             )
             .help(credentials_help(settings))
         }
-        (_, 403) => Told::new(ErrorKind::PermissionDenied, format!("{cannot}: access denied{}", in_brackets(noted)))
-            .help(match is_anon(settings) {
-                true => "the request carried no credentials (anon): the bucket is not public".to_owned(),
-                false => format!("the credentials need {}", action.right(service)),
-            }),
-        ("NotImplemented", _) | (_, 501) => {
-            Told::new(ErrorKind::Unsupported, format!("{cannot}: the store cannot do this{}", in_brackets(noted)))
-                .help("conditional writes and multipart uploads are needed")
+        (_, 403) => {
+            Told::new(ErrorKind::PermissionDenied, format!("{cannot}: access denied{}", in_brackets(noted)))
+                .help(match is_anon(settings) {
+                    true => "the request carried no credentials (anon): the bucket is not public".to_owned(),
+                    false => format!("the credentials need {}", action.right(service)),
+                })
         }
+        ("NotImplemented", _) | (_, 501) => Told::new(
+            ErrorKind::Unsupported,
+            format!("{cannot}: the store cannot do this{}", in_brackets(noted)),
+        )
+        .help("conditional writes and multipart uploads are needed"),
         _ => by_variant(cannot, noted, error),
     }
 }
@@ -268,8 +288,8 @@ fn tell(action: Action, settings: &Settings, noted: &Noted, error: &object_store
 fn by_variant(cannot: &str, noted: &Noted, error: &object_store::Error) -> Told {
     use object_store::Error as Os;
     match error {
-        Os::NotFound { .. } => Told::new(ErrorKind::NotFound, "no such object"),
-        Os::AlreadyExists { .. } => Told::new(ErrorKind::AlreadyExists, "the object is there already"),
+        Os::NotFound { .. } => Told::new(ErrorKind::NotFound, "the object does not exist"),
+        Os::AlreadyExists { .. } => Told::new(ErrorKind::AlreadyExists, "the object already exists"),
         _ if is_precondition(error) => Told::new(ErrorKind::Replaced, "the object was replaced by another")
             .help("open the checkpoint again"),
         Os::NotImplemented { .. } | Os::NotSupported { .. } | Os::UnknownConfigurationKey { .. } => {
@@ -277,22 +297,23 @@ fn by_variant(cannot: &str, noted: &Noted, error: &object_store::Error) -> Told 
         }
         Os::InvalidPath { source } => Told::new(
             ErrorKind::InvalidArgument,
-            format!("an object store name that cannot be used: {source}"),
+            format!("the name cannot be used in an object store: {source}"),
         )
-        .help("names without empty, . and .. segments can"),
+        .help("names without empty, `.` and `..` parts"),
         _ if noted.status.is_some_and(|status| status >= 300) => {
             let told = Told::new(ErrorKind::Io, format!("{cannot}: the store refuses{}", in_brackets(noted)));
             match noted.answer.code.is_empty() {
-                true => {
-                    told.help("the answer is not that of an object store: check the endpoint and the proxy")
-                }
-                false => told.help("the words are the store's own; check endpoint and storage options"),
+                true => told.help(
+                    "the answer does not come from an object store: check the endpoint and the \
+                        proxy",
+                ),
+                false => told.help("check the endpoint and the storage options"),
             }
         }
         _ => match http_error(error) {
             Some(http) => {
                 Told::new(ErrorKind::Io, format!("{cannot}: the answer broke off: {}", innermost(http)))
-                    .help("look at the network, and try again")
+                    .help("check the network, then try again")
             }
             None => Told::new(ErrorKind::Io, format!("{cannot}: {}", innermost(error))),
         },
@@ -320,7 +341,8 @@ fn unanswered(cannot: &str, settings: &Settings, noted: &Noted, kind: HttpErrorK
     let told = Told::new(ErrorKind::Io, format!("{cannot}: {text}{tries}")).expected(place, "no answer");
     if lower.contains("certificate") || lower.contains("tls") || lower.contains("handshake") {
         return told.help(
-            "a certificate of one's own goes into the storage option ca_bundle; check the clock of this machine, too",
+            "give your own certificate in the storage option ca_bundle; also check the clock of this \
+             machine",
         );
     }
     if ["dns", "lookup", "name or service", "name resolution", "no such host", "nodename"]
@@ -330,19 +352,22 @@ fn unanswered(cannot: &str, settings: &Settings, noted: &Noted, kind: HttpErrorK
         return told.help("the host name is not known: check the endpoint, the region and the network");
     }
     if lower.contains("refused") {
-        return told
-            .help("nothing listens there: check host and port of the endpoint, and that the server runs");
+        return told.help(
+            "the server does not listen: check the host and port of the endpoint, and that the \
+                server runs",
+        );
     }
     match kind {
-        HttpErrorKind::Timeout => told
-            .help("look at the network, proxy and firewall; read_timeout and connect_timeout give it longer"),
+        HttpErrorKind::Timeout => {
+            told.help("check the network, proxy and firewall, or raise read_timeout and connect_timeout")
+        }
         HttpErrorKind::Connect => told.help("check the endpoint, the proxy and the network"),
-        _ => told.help("the connection broke: look at the network, and try again"),
+        _ => told.help("the connection broke: check the network, then try again"),
     }
 }
 
 fn wrong_region(settings: &Settings, noted: &Noted) -> Told {
-    let ours = settings.config.get("aws_region").map_or("us-east-1 (none was given)", String::as_str);
+    let ours = settings.config.get("aws_region").map_or("us-east-1 (the default)", String::as_str);
     let told =
         Told::new(ErrorKind::InvalidArgument, format!("the bucket {} is in another region", settings.bucket));
     match &noted.region {

@@ -235,7 +235,7 @@ fn path_of(bucket: &Bucket, key: &str) -> Result<StorePath> {
 }
 
 fn invalid_key(bucket: &Bucket, key: &str, error: &object_store::path::Error) -> Error {
-    Error::invalid(format!("an object store name that cannot be used: {error}"))
+    Error::invalid(format!("the name cannot be used in an object store: {error}"))
         .in_file(bucket.url_of(key))
-        .help("names without empty, . and .. segments can")
+        .help("names without empty, `.` and `..` parts")
 }

@@ -76,7 +76,7 @@ impl Bucket {
             return Err(Failure::certain(self.replaced(key)));
         }
         if bytes.len() as u64 != info.len_bytes {
-            let error = Error::new(ErrorKind::Io, "the store sent another number of bytes than it said")
+            let error = Error::new(ErrorKind::Io, "the store sent a wrong number of bytes")
                 .in_file(self.url_of(key))
                 .expected(info.len_bytes, bytes.len());
             return Err(Failure::passing(error));
@@ -153,7 +153,7 @@ impl Bucket {
                     format_args!("{wanted} bytes from there on"),
                     format_args!("an object of {len} bytes"),
                 )
-                .help("the object was cut short, or replaced by another: copy it again")
+                .help("the object was cut short or replaced: copy it again")
         };
         let Some(end) = offset.checked_add(wanted) else { return Err(too_short(u64::MAX)) };
         let until = Instant::now() + self.0.settings.tuning.operation_limit(wanted);
@@ -173,7 +173,7 @@ impl Bucket {
                     Error::new(ErrorKind::Io, "cannot read an object: the answer broke off")
                         .in_file(self.url_of(key))
                         .at_byte(reading.at)
-                        .help("look at the network, and try again"),
+                        .help("check the network, then try again"),
                 ),
                 Err(failure) => failure,
             };

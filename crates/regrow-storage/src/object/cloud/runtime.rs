@@ -62,11 +62,8 @@ pub(crate) fn state() -> Result<&'static State> {
         .enable_all()
         .build()
         .map_err(|error| {
-            Error::new(
-                ErrorKind::Io,
-                format!("cannot start the threads that speak to object stores: {error}"),
-            )
-            .help("look at the limits on threads and open files of this process")
+            Error::new(ErrorKind::Io, format!("cannot start the threads for object stores: {error}"))
+                .help("check the limits of this process on threads and open files")
         })?;
     let made = Box::new(State {
         process,

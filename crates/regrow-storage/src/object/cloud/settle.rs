@@ -113,10 +113,10 @@ impl Bucket {
     fn unsettled(&self, key: &str, last: Option<Error>) -> Error {
         let (kind, why) = match &last {
             Some(error) => (error.kind(), error.what().to_owned()),
-            None => (ErrorKind::Io, "the store refuses and has nothing there".to_owned()),
+            None => (ErrorKind::Io, "the store refuses, and the object does not exist".to_owned()),
         };
-        let error = Error::new(kind, format!("it is not known whether the object was written: {why}"))
+        let error = Error::new(kind, format!("the object may or may not have been written: {why}"))
             .in_file(self.url_of(key));
-        error.help("look whether it is there before trying again")
+        error.help("check whether it exists before you try again")
     }
 }

@@ -54,7 +54,7 @@ pub fn cast_checked(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Resul
     for (src, out) in pairs {
         if !cast_bytes(src, from, to, out)? {
             let (value, becomes) = (shown(src, from)?, shown(out, to)?);
-            let what = format!("a cast from {from} to {to} would make {value} into {becomes}");
+            let what = format!("a cast from {from} to {to} would change {value} to {becomes}");
             return Err(Error::unsupported(what).help(
                 "choose a dtype that holds the value, leave the leaf out of the cast, or pass `lossy` to allow the loss",
             ));

@@ -33,7 +33,7 @@ use number::{Half, Number, Small};
 pub fn cast_bytes(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Result<bool> {
     let count = src.len() / from.size_bytes();
     if !src.len().is_multiple_of(from.size_bytes()) || out.len() != count.saturating_mul(to.size_bytes()) {
-        return Err(Error::invalid(format!("{} bytes of {from} do not cast to {to} one to one", src.len()))
+        return Err(Error::invalid(format!("{} bytes of {from} do not fit a cast to {to}", src.len()))
             .expected(format_args!("{} bytes of room", count.saturating_mul(to.size_bytes())), out.len()));
     }
     if from == to {

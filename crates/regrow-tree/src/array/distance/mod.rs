@@ -57,9 +57,9 @@ impl Tolerance {
     pub fn check(&self) -> Result<()> {
         for (name, bound) in [("atol", self.atol), ("rtol", self.rtol)] {
             if let Some(bound) = bound.filter(|bound| !bound.is_finite() || *bound < 0.0) {
-                return Err(Error::invalid(format!("{name} is no tolerance"))
+                return Err(Error::invalid(format!("{name} is not a tolerance"))
                     .expected("a number of at least 0", bound)
-                    .help("leave it out to have the bits compared"));
+                    .help("leave it out to compare bits"));
             }
         }
         Ok(())
@@ -178,7 +178,7 @@ impl Distance {
         let sizes = self.dtypes.map(Dtype::size_bytes);
         let counts = [a.len() / sizes[0], b.len() / sizes[1]];
         if counts[0] != counts[1] || a.len() != counts[0] * sizes[0] || b.len() != counts[1] * sizes[1] {
-            return Err(Error::invalid("pieces of two arrays have not the same number of elements")
+            return Err(Error::invalid("two pieces have different numbers of elements")
                 .expected(format_args!("{} of {}", counts[0], self.dtypes[0]), counts[1]));
         }
         let is_complex = self.dtypes.map(Dtype::class).contains(&DtypeClass::Complex);

@@ -13,7 +13,7 @@ use crate::tree::{Key, Leaf, LeafData, NodeKind, TreeBuilder};
 /// Opens a container, unless types nest deeper than a load could follow.
 pub fn open(build: &mut TreeBuilder<Leaf>, key: Key, kind: NodeKind) -> Result<()> {
     if build.depth() >= RECURSION_MAX {
-        let what = format!("types that hold themselves are nested deeper than {RECURSION_MAX} levels");
+        let what = format!("recursive types are nested deeper than {RECURSION_MAX} levels");
         return Err(Error::new(ErrorKind::Limit, what).help("keep long chains in a Vec"));
     }
     build.open(key, kind)

@@ -96,7 +96,7 @@ use node_ref::TreeIndex;
 /// # Ok::<(), regrow_base::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no pytree: it cannot be saved as nodes and leaves",
+    message = "`{Self}` is not a pytree: it cannot be saved as nodes and leaves",
     label = "not `Pytree`",
     note = "put `#[derive(regrow::Pytree)]` on it if it is yours",
     note = "if it is a field of another crate's type, name a module that converts it: `#[pytree(with = \"module\")]`",

@@ -111,7 +111,7 @@ impl Restore {
             return;
         }
         self.tell(|path| {
-            format!("missing   {}: the value has it, the checkpoint has not", path.child(key.clone()))
+            format!("missing   {}: in the value, not in the checkpoint", path.child(key.clone()))
         });
     }
 
@@ -121,7 +121,7 @@ impl Restore {
         self.take_all(node);
         match node.leaf() {
             Some(leaf) if is_placeholder(leaf) => {
-                self.tell(|path| format!("missing   {path}: the checkpoint has left it out on purpose"));
+                self.tell(|path| format!("missing   {path}: the checkpoint has a placeholder"));
             }
             Some(leaf) => self.differs("kind", wanted, describe(leaf)),
             None => {
@@ -187,7 +187,7 @@ impl Restore {
             let extra: Vec<bool> = extra.collect();
             if extra.contains(&true) {
                 for ((path, _), _) in tree.iter().zip(extra).filter(|(_, extra)| *extra) {
-                    self.tell(|_| format!("extra     {path}: the checkpoint has it, the value has not"));
+                    self.tell(|_| format!("extra     {path}: in the checkpoint, not in the value"));
                 }
             }
         }
@@ -205,15 +205,15 @@ impl Restore {
             let _ = write!(what, "\n    and {} more", count - self.differences.len());
         }
         Err(Error::new(ErrorKind::Mismatch, what).help(
-            "change the type; or ask for casts to the fields' dtypes, for a partial load to leave out extras, or mark \
-             fields that may be missing with #[pytree(default)]",
+            "change the type; or cast to the dtypes of the fields, load partially to skip extra leaves, or \
+             mark optional fields with #[pytree(default)]",
         ))
     }
 }
 
 /// A value that told of no difference and yet is none.
 pub(super) fn no_value() -> Error {
-    Error::new(ErrorKind::Mismatch, "a type made no value of the checkpoint and did not say why")
+    Error::new(ErrorKind::Mismatch, "a type refused the checkpoint without a reason")
         .help("its Pytree::unflatten must tell Restore what differs before it returns None")
 }
 

@@ -13,7 +13,7 @@ use crate::monitor::Progress;
 
 /// A save in the background. Dropping it neither ends nor waits for the save.
 #[derive(Debug)]
-#[must_use = "whether the save succeeded is known only to who waits for it"]
+#[must_use = "call wait() to learn whether the save succeeded"]
 pub struct SaveHandle {
     pub(super) job: Arc<Job>,
     pub(super) shared: Arc<Shared>,

@@ -82,7 +82,7 @@ impl Job {
                 Err(Error::new(ErrorKind::Internal, "the save panicked: this is a bug in regrow")
                     .in_file(&self.path))
             }),
-            None => Err(Error::invalid("the save has run already")),
+            None => Err(Error::invalid("the save already ran")),
         };
         let _ = self.outcome.set(outcome);
     }

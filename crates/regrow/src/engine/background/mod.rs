@@ -183,7 +183,7 @@ impl AsyncSaver {
         drop(state);
         let waited_seconds = options.before.waited_seconds + since.elapsed().as_secs_f64();
         if !options.save.overwrite && at.is_taken() {
-            return Err(Error::new(ErrorKind::AlreadyExists, "the path exists already")
+            return Err(Error::new(ErrorKind::AlreadyExists, "the path already exists")
                 .in_file(at)
                 .help("choose another path, or pass `overwrite` to replace it"));
         }
@@ -368,9 +368,9 @@ fn check_process(pid: u32, path: &Path) -> Result<()> {
     if pid == std::process::id() {
         return Ok(());
     }
-    Err(Error::invalid("this background save belongs to the process that this one was forked from")
+    Err(Error::invalid("this background save belongs to the parent process")
         .in_file(path)
-        .help("wait for it there, and make a new saver in this process"))
+        .help("wait in the parent process, and make a new saver in this one"))
 }
 
 #[cfg(test)]

@@ -277,7 +277,7 @@ pub(super) fn check_unchanged(tree: &Tree<Leaf>, before: &[Option<u32>]) -> Resu
         ),
     );
     Err(name_leaf(tree, first, error)
-        .help("nothing was saved; copy these leaves, or do not change them until the save is done"))
+        .help("nothing was saved: copy these leaves, or do not change them until the save ends"))
 }
 
 fn name_leaf(tree: &Tree<Leaf>, leaf: usize, error: Error) -> Error {
@@ -288,12 +288,12 @@ fn name_leaf(tree: &Tree<Leaf>, leaf: usize, error: Error) -> Error {
 }
 
 fn too_large() -> Error {
-    Error::new(ErrorKind::Limit, "the leaves to be copied are larger than memory can be")
+    Error::new(ErrorKind::Limit, "the leaves to copy are larger than any memory")
 }
 
 fn no_memory(len_bytes: usize, error: &io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("cannot get {len_bytes} bytes of memory for the snapshot: {error}"))
-        .help("save with regrow.save, which needs none, or refer to leaves that do not change")
+        .help("save with regrow.save, which needs no snapshot")
 }
 
 #[cfg(test)]

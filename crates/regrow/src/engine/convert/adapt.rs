@@ -62,7 +62,7 @@ pub(super) fn plan(
             Part::Leaf(leaf) => kept.get(leaf).is_some_and(Option::is_some),
             Part::Empty(_) => true,
         });
-        let tree = rename::rename(positions, &items, &[])?;
+        let tree = rename::rename(positions, &items, &[], None)?;
         let mut order = Vec::with_capacity(tree.len());
         for &leaf in tree.leaves() {
             order.extend(kept.get_mut(leaf).and_then(Option::take));
@@ -155,7 +155,7 @@ fn in_words(from: &LeafInfo, to: &LeafInfo) -> String {
         (LeafKind::NumpyOtherScalar(descr), LeafKind::NumpyOther(_)) => {
             return format!("a NumPy scalar of dtype {descr} becomes a 0-d array");
         }
-        (LeafKind::Bytes, LeafKind::NumpyArray) => "bytes become an array of uint8",
+        (LeafKind::Bytes, LeafKind::NumpyArray) => "bytes become a uint8 array",
         (LeafKind::PrngKey(_), LeafKind::NumpyArray) => "a PRNG key becomes the array of its key data",
         (from, to) => return format!("a leaf of kind {} becomes one of kind {}", from.name(), to.name()),
     };
@@ -164,7 +164,7 @@ fn in_words(from: &LeafInfo, to: &LeafInfo) -> String {
 
 fn refusal(format: &dyn Format, leaf: &LeafInfo, options: &ConvertOptions) -> Option<String> {
     if let LeafKind::Unknown(name) = &leaf.kind {
-        return Some(format!("it is of the type {name}, which was never decoded"));
+        return Some(format!("its type {name} was never decoded"));
     }
     if let Some(error) = refuse_other_scalar(&options.save, &leaf.kind) {
         return Some(error.what().to_owned());

@@ -69,9 +69,9 @@ impl PlannedItems {
     /// Errors of the storage.
     pub fn of(checkpoint: &Checkpoint, drafts: &[Draft], options: &ConvertOptions) -> Result<Option<Self>> {
         let has_items = matches!(options.save.layout, Layout::Regrow(_) | Layout::Orbax(_));
+        let moves = !options.rename.is_empty() || options.nest.is_some();
         let folder = checkpoint.reader().standing().items.filter(|items| items.is_whole);
-        let Some(folder) = folder.filter(|_| has_items && options.rename.is_empty() && !options.salvage)
-        else {
+        let Some(folder) = folder.filter(|_| has_items && !moves && !options.salvage) else {
             return Ok(None);
         };
         let kinds = &checkpoint.description().items;

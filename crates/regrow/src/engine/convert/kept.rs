@@ -111,15 +111,15 @@ impl ConvertRules {
         let file = located(file)?;
         let read = || {
             let bytes = file.read_beginning(LEN_MAX_BYTES + 1)?.ok_or_else(|| {
-                Error::new(ErrorKind::NotFound, "there is no such file of rules")
+                Error::new(ErrorKind::NotFound, "the file of rules does not exist")
                     .help("give the path of a TOML file with the rules of a conversion")
             })?;
             if bytes.len() as u64 > LEN_MAX_BYTES {
-                return Err(Error::invalid("a file of rules is too long")
+                return Err(Error::invalid("the file of rules is too long")
                     .expected(format_args!("at most {LEN_MAX_BYTES} bytes"), "more"));
             }
             let text = std::str::from_utf8(&bytes).map_err(|error| {
-                Error::invalid("a file of rules is no text").at_byte(error.valid_up_to() as u64)
+                Error::invalid("the file of rules is not text").at_byte(error.valid_up_to() as u64)
             })?;
             let rules = Self::parse(text)?;
             rules.options()?;
@@ -136,7 +136,7 @@ impl ConvertRules {
         toml::from_str(text).map_err(|error| {
             // Quote the names with `"`: backquotes mark options of a call, which have other names.
             let error = error.to_string().replace('`', "\"");
-            let text = format!("a file of rules cannot be understood: {error}");
+            let text = format!("the file of rules is not valid: {error}");
             Error::invalid(text.trim_end()).help(
                 "a file of rules has layout, options, only, lossy, and the tables [[rename]] (from, to), \
                  [[cast]] (leaves, dtype), [[transpose]] (leaves, axes), [[reshape]] (leaves, shape)",

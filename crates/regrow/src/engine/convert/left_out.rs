@@ -21,10 +21,13 @@ pub(super) fn refuse_many_steps(checkpoint: &Checkpoint, options: &ConvertOption
     }
     let named = steps.iter().take(NAMED_MAX).map(u64::to_string).collect::<Vec<_>>().join(", ");
     let more = if steps.len() > NAMED_MAX { ", ..." } else { "" };
-    Err(Error::invalid(format!("the source is a folder of {} steps, and one step is converted", steps.len()))
-        .in_file(checkpoint.location())
-        .expected("which steps to convert", format_args!("steps {named}{more}"))
-        .help("pass `step` to convert one, or `all_steps` to convert all into a folder of steps"))
+    Err(Error::invalid(format!(
+        "the source is a folder of {} steps, but a conversion takes one",
+        steps.len()
+    ))
+    .in_file(checkpoint.location())
+    .expected("`step` or `all_steps`", format_args!("steps {named}{more}"))
+    .help("pass `step` to convert one, or `all_steps` to convert all into a folder of steps"))
 }
 
 /// The losses beside leaves.
@@ -40,21 +43,21 @@ pub(super) fn losses(
     let is_files = |kind: &str| kind.starts_with("files");
     if options.open.item.is_none() && items.is_none() {
         for (name, kind) in about.items.iter().filter(|(_, kind)| is_files(kind)) {
-            lose(LossKind::Value, format!("the item {name:?} ({kind}) is left out: a copy (cp) keeps it"));
+            lose(LossKind::Value, format!("the item {name:?} ({kind}) is left out; `regrow cp` keeps it"));
         }
         if is_files(&about.variant) {
-            lose(LossKind::Value, "its files are left out: a copy (cp) keeps them".to_owned());
+            lose(LossKind::Value, "its files are left out; `regrow cp` keeps them".to_owned());
         }
     }
     if about.custom_metadata.is_some() && !format.holds_metadata(&options.save) {
         lose(LossKind::Value, "the checkpoint's own metadata is left out".to_owned());
     }
     if about.objects.is_some() && !format.holds_metadata(&options.save) {
-        let what = "what sets, parameters and tensors that share memory are to PyTorch is not kept";
+        let what = "PyTorch's sets, parameters and shared tensors become plain containers and arrays";
         lose(LossKind::Note, what.to_owned());
     }
     for warning in &about.warnings {
-        lose(LossKind::Note, format!("the source is not whole: {warning}"));
+        lose(LossKind::Note, format!("the source is incomplete: {warning}"));
     }
     if about.metrics.is_some() && !items.is_some_and(PlannedItems::has_metrics) {
         lose(LossKind::Value, "the metrics saved with the step are left out".to_owned());

@@ -57,6 +57,9 @@ pub struct ConvertOptions {
     pub only: Vec<PathPattern>,
     /// New key paths; the first rule that matches a leaf decides.
     pub rename: Vec<Rename>,
+    /// Splits flat names at this text into dicts of dicts, after the renames: with `.`,
+    /// `params.kernel` becomes `params/kernel`.
+    pub nest: Option<String>,
     /// Axes in another order, by the path in the source; the first pattern that matches decides.
     pub transpose: Vec<(PathPattern, Vec<usize>)>,
     /// New shapes, after the transpose; one extent may be -1 and is inferred.
@@ -340,7 +343,7 @@ fn only_arrays(info: &LeafInfo, what: &str) -> Result<()> {
 /// The shape with its one -1 worked out.
 fn infer(from: &Shape, dims: &[i64]) -> Result<Shape> {
     let bad = || {
-        Error::invalid("a shape holds numbers of at least 0, and at most one -1").expected(
+        Error::invalid("a shape has numbers of at least 0, and at most one -1").expected(
             format_args!("{} elements, as in {from}", from.len_elements()),
             format_args!("{dims:?}"),
         )
@@ -361,14 +364,14 @@ fn infer(from: &Shape, dims: &[i64]) -> Result<Shape> {
 /// Errs if the target lies inside the source, because it would become part of its own source.
 pub(super) fn refuse_target_inside(source: &Location, target: &Location) -> Result<()> {
     match target.folders_above().any(|folder| folder.leads_to(source)) {
-        true => Err(Error::invalid("the target lies inside the source").in_file(target)),
+        true => Err(Error::invalid("the target is inside the source").in_file(target)),
         false => Ok(()),
     }
 }
 
 fn refused(losses: &[Loss], options: &ConvertOptions) -> Error {
     let refused: Vec<&Loss> = losses.iter().filter(|loss| loss.kind != LossKind::Note).collect();
-    let what = format!("the layout {} cannot hold everything as it is", options.save.layout.name());
+    let what = format!("the layout {} would lose something", options.save.layout.name());
     let other = match options.save.layout {
         Layout::Regrow(_) => "",
         _ => "; or choose the layout regrow",

@@ -32,7 +32,7 @@ impl Rename {
     /// `InvalidArgument` with the reason, for example an open bracket.
     pub fn new(pattern: &str, replacement: &str) -> Result<Self> {
         let compiled = Regex::new(&format!("^(?:{pattern})$")).map_err(|error| {
-            Error::invalid(format!("{pattern:?} is no regular expression: {error}"))
+            Error::invalid(format!("{pattern:?} is not a regular expression: {error}"))
                 .help("a rule is PATTERN=REPLACEMENT, for example 'params/(.*)/kernel=$1/weight'")
         })?;
         check_groups(&compiled, replacement)?;
@@ -67,7 +67,8 @@ fn check_groups(pattern: &Regex, replacement: &str) -> Result<()> {
         };
         if !is_there {
             return Err(Error::invalid(format!(
-                "the replacement {replacement:?} names the group {name:?}, which there is not"
+                "the replacement {replacement:?} names the group {name:?}, but the pattern has no such \
+                 group"
             ))
             .help("write ${1} where letters, digits or _ follow, and $$ for a dollar"));
         }
@@ -120,7 +121,12 @@ pub(super) fn items<L>(tree: &Tree<L>) -> Vec<Item> {
 /// # Errors
 /// `NameCollision` if two items come to one path or one below another; `InvalidArgument` for a rule
 /// that matches nothing, or leaves an item without a name.
-pub(super) fn rename<L>(tree: &Tree<L>, items: &[Item], rules: &[Rename]) -> Result<Tree<usize>> {
+pub(super) fn rename<L>(
+    tree: &Tree<L>,
+    items: &[Item],
+    rules: &[Rename],
+    nest: Option<&str>,
+) -> Result<Tree<usize>> {
     let mut used = vec![false; rules.len()];
     let mut trie = Trie::of_nodes(tree, items);
     for (at, Item { path, .. }) in items.iter().enumerate() {
@@ -133,25 +139,33 @@ pub(super) fn rename<L>(tree: &Tree<L>, items: &[Item], rules: &[Rename]) -> Res
                 break;
             }
         }
-        match renamed.filter(|renamed| *renamed != printed) {
-            None => trie.put(path.keys(), false, at)?,
-            Some(renamed) => {
-                let keys: Vec<Key> = renamed.split('/').map(Key::dict).collect();
-                if renamed.is_empty() || keys.iter().any(|key| key.text().is_empty()) {
-                    return Err(Error::invalid(format!("a rule leaves a leaf without a name: {renamed:?}"))
-                        .expected("keys with / between them, none of them empty", format_args!("{renamed:?}"))
-                        .help("change what stands behind the = of the rule")
-                        .at_leaf(path));
-                }
-                trie.put(&keys, true, at)?;
-            }
+        let renamed = renamed.filter(|renamed| *renamed != printed);
+        let keys: Option<Vec<Key>> = renamed.as_deref().map(|path| path.split('/').map(Key::dict).collect());
+        let nested = nest.and_then(|separator| nested(keys.as_deref().unwrap_or(path.keys()), separator));
+        let Some(keys) = nested.or(keys) else {
+            trie.put(path.keys(), false, at)?;
+            continue;
+        };
+        if keys.iter().any(|key| key.text().is_empty()) {
+            let name = renamed.unwrap_or(printed);
+            return Err(Error::invalid(format!("a rule leaves a leaf without a name: {name:?}"))
+                .expected("keys separated by /, none of them empty", format_args!("{name:?}"))
+                .help("change the part after the = of the rule, or leave out `nest`")
+                .at_leaf(path));
         }
+        trie.put(&keys, true, at)?;
     }
     if let Some((rule, _)) = rules.iter().zip(&used).find(|(_, used)| !**used) {
         return Err(Error::invalid(format!("the rule {:?} matches no key path", rule.pattern()))
             .help("a rule must match a whole path; `regrow ls` shows them"));
     }
     trie.build()
+}
+
+/// The keys in a flat name; `None` if it has only one, or is not flat.
+fn nested(keys: &[Key], separator: &str) -> Option<Vec<Key>> {
+    let [Key::Dict(name)] = keys else { return None };
+    name.contains(separator).then(|| name.split(separator).map(Key::dict).collect())
 }
 
 /// Containers and items by their paths.
@@ -289,11 +303,15 @@ impl<'a> Trie<'a> {
 
     fn collision(&self, other: usize, item: usize, keys: &[Key]) -> Error {
         let name = |item: usize| self.items.get(item).map(Item::name).unwrap_or_default();
-        Error::new(ErrorKind::NameCollision, format!("{} and {} come to one place", name(other), name(item)))
-            .at_leaf(&KeyPath::from(keys.to_vec()))
-            .help(
-                "change the rules so that every leaf has a path of its own, and none is another's beginning",
-            )
+        Error::new(
+            ErrorKind::NameCollision,
+            format!("{} and {} would get the same key path", name(other), name(item)),
+        )
+        .at_leaf(&KeyPath::from(keys.to_vec()))
+        .help(
+            "change the rules: every leaf needs its own path, and no path may be the beginning of \
+                 another",
+        )
     }
 
     fn build(&self) -> Result<Tree<usize>> {
@@ -381,7 +399,7 @@ mod tests {
         let rules: Vec<Rename> = rules.iter().map(|(from, to)| Rename::new(from, to).unwrap()).collect();
         let mut items = items(&tree);
         items.retain(|item| chosen(&item.path.to_string()));
-        let new = rename(&tree, &items, &rules)?;
+        let new = rename(&tree, &items, &rules, None)?;
         let leaves: Vec<String> = new.iter().map(|(path, leaf)| format!("{path}<{}", paths[*leaf])).collect();
         let kinds: Vec<&str> = new.nodes().iter().map(|node| node.kind.name()).collect();
         Ok(format!("{} | {}", leaves.join(" "), kinds.join(" ")))
@@ -442,7 +460,10 @@ mod tests {
         for rules in [[("7", "x/y"), ("empty", "x")], [("7", "x"), ("empty", "x/y")]] {
             let error = renamed(&rules, |path| path == "7" || path == "empty").unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NameCollision);
-            assert!(error.to_string().contains("7 and empty (an empty tuple) come to one place"), "{error}");
+            assert!(
+                error.to_string().contains("7 and empty (an empty tuple) would get the same key path"),
+                "{error}"
+            );
         }
     }
 
@@ -459,15 +480,43 @@ mod tests {
         build.close().unwrap();
         let tree = build.finish().unwrap();
         for (from, to) in [("o", "n/x"), ("o", "n"), ("a", "n/x"), ("a", "n"), ("n", "o"), ("n", "a/x")] {
-            let error = rename(&tree, &items(&tree), &[Rename::new(from, to).unwrap()]).unwrap_err();
+            let error = rename(&tree, &items(&tree), &[Rename::new(from, to).unwrap()], None).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NameCollision, "{from} to {to}");
             let text = error.to_string();
-            assert!(text.contains("n (None)") && text.contains("come to one place"), "{text}");
+            assert!(text.contains("n (None)") && text.contains("would get the same key path"), "{text}");
         }
         let swapped = [Rename::new("o", "n").unwrap(), Rename::new("n", "o").unwrap()];
-        let swapped = rename(&tree, &items(&tree), &swapped).unwrap();
+        let swapped = rename(&tree, &items(&tree), &swapped, None).unwrap();
         let kinds: Vec<&str> = swapped.nodes().iter().map(|node| node.kind.name()).collect();
         assert_eq!(kinds, ["dict", "leaf", "leaf", "none"]);
+    }
+
+    fn flat(names: &[&str]) -> Tree<()> {
+        let mut build = TreeBuilder::new();
+        build.open(Key::Index(0), NodeKind::Dict).unwrap();
+        names.iter().for_each(|name| build.leaf(Key::dict(*name), ()).unwrap());
+        build.close().unwrap();
+        build.finish().unwrap()
+    }
+
+    #[test]
+    fn flat_names_nest_after_the_renames() {
+        let tree = flat(&["model.dense.w", "model.dense.b", "step"]);
+        let rules = [Rename::new(r"model\.(.*)", "params.$1").unwrap()];
+        let nested = rename(&tree, &items(&tree), &rules, Some(".")).unwrap();
+        let paths: Vec<Vec<Key>> = nested.paths().iter().map(|path| path.keys().to_vec()).collect();
+        let keys = |names: &[&str]| names.iter().map(|name| Key::dict(*name)).collect::<Vec<_>>();
+        assert_eq!(
+            paths,
+            [keys(&["step"]), keys(&["params", "dense", "w"]), keys(&["params", "dense", "b"])]
+        );
+        for (names, kind) in
+            [(["a", "a.b"], ErrorKind::NameCollision), (["a.", "b"], ErrorKind::InvalidArgument)]
+        {
+            let tree = flat(&names);
+            let error = rename(&tree, &items(&tree), &[], Some(".")).unwrap_err();
+            assert_eq!(error.kind(), kind, "{error}");
+        }
     }
 
     #[test]

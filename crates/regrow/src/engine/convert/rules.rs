@@ -20,9 +20,10 @@ use crate::tree::{LeafInfo, PathPattern, Tree};
 /// errors of [`rename`].
 pub(in crate::engine) fn select(checkpoint: &Checkpoint, options: &ConvertOptions) -> Result<Tree<usize>> {
     let tree = checkpoint.tree();
-    let ConvertOptions { only, rename: renames, .. } = options;
+    let ConvertOptions { only, rename: renames, nest, .. } = options;
+    let moves = !renames.is_empty() || nest.is_some();
     let has_patterns = changes(options).next().is_some() || !only.is_empty();
-    let mut items = match has_patterns || !renames.is_empty() {
+    let mut items = match has_patterns || moves {
         true => rename::items(tree),
         false => Vec::new(),
     };
@@ -37,9 +38,9 @@ pub(in crate::engine) fn select(checkpoint: &Checkpoint, options: &ConvertOption
     for (rule, pattern) in changes(options) {
         check_effect(rule, pattern, &items, tree.leaves(), options)?;
     }
-    match only.is_empty() && renames.is_empty() {
+    match only.is_empty() && !moves {
         true => tree.with_leaves((0..tree.len()).collect()),
-        false => rename(tree, &items, renames),
+        false => rename(tree, &items, renames, nest.as_deref()),
     }
 }
 
@@ -172,12 +173,12 @@ mod tests {
             let error = plan(&cast(text)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
             assert!(
-                error.to_string().contains("changes nothing") && error.to_string().contains(what),
+                error.to_string().contains("has no effect") && error.to_string().contains(what),
                 "{error}"
             );
         }
         assert!(plan(&cast("**")).is_ok());
-        for (text, what) in [("text", "no axes to reshape"), ("n", "changes nothing")] {
+        for (text, what) in [("text", "no axes to reshape"), ("n", "has no effect")] {
             let reshape = vec![(PathPattern::new(text).unwrap(), vec![1])];
             let error = plan(&ConvertOptions { reshape, ..ConvertOptions::default() }).unwrap_err();
             assert!(error.to_string().contains(what), "{error}");

@@ -76,7 +76,7 @@ impl SharedConvert {
     pub fn begin(source: impl ToLocation, target: impl ToLocation, options: &ConvertOptions) -> Result<Self> {
         if options.salvage {
             return Err(Error::invalid("a conversion by several processes cannot salvage")
-                .help("salvage in one process, and convert what it has written"));
+                .help("salvage in one process, then convert the result"));
         }
         let began = Instant::now();
         let (source, target) = (located(source)?, located(target)?);
@@ -182,7 +182,7 @@ fn write_share(
 ) -> Result<ConvertedShare> {
     let mut parts = share.ticket.splitn(3, ' ');
     let (Some(version), Some(digest), Some(ticket)) = (parts.next(), parts.next(), parts.next()) else {
-        return Err(Error::invalid(format!("{:?} is no ticket of a conversion", share.ticket)));
+        return Err(Error::invalid(format!("{:?} is not the ticket of a conversion", share.ticket)));
     };
     if version != env!("CARGO_PKG_VERSION") {
         return Err(Error::invalid("a worker has another version of regrow")
@@ -193,7 +193,8 @@ fn write_share(
     let plan = checkpoint.plan_convert(options)?;
     if plan.digest() != digest {
         return Err(Error::new(ErrorKind::Replaced, "a worker finds other leaves in the source").in_file(source).help(
-            "convert again; if it was not replaced, check whether all machines see the same files under this path",
+            "convert again; if the source was not replaced, check that all machines see the same files at \
+             this path",
         ));
     }
     let save = plan.save_options(options);
@@ -227,7 +228,7 @@ fn claim(joined: &dyn Publication, share: &ConvertShare<'_>) -> Result<u32> {
             return Ok(number);
         }
     }
-    Err(Error::invalid(format!("share {} of a conversion was begun {CLAIMS_MAX} times", share.share)))
+    Err(Error::invalid(format!("share {} of the conversion failed {CLAIMS_MAX} times", share.share)))
 }
 
 /// How several processes write the layout.

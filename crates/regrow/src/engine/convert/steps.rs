@@ -102,7 +102,7 @@ impl Planned {
 
 fn planned(source: &Location, target: &Location, options: &ConvertOptions) -> Result<Vec<Planned>> {
     if options.save.base.is_some() {
-        return Err(Error::invalid("a base is for one checkpoint, and all steps are converted")
+        return Err(Error::invalid("a base is for one checkpoint, but the conversion takes all steps")
             .help("leave out the base, or pass `step` to convert each step by itself"));
     }
     let steps = all_steps(source, &options.open)?;
@@ -124,7 +124,7 @@ fn beside(source: &Location, steps: &[Planned]) -> Result<Vec<Loss>> {
         let name = entry.name.to_string_lossy().into_owned();
         let is_step = steps.iter().any(|step| step.name == name);
         if !is_step && !is_left_out(&name) && !name.contains(UNCOMMITTED_MARK) {
-            let what = format!("{name:?} beside the steps is left out: a copy (cp) keeps it");
+            let what = format!("{name:?} beside the steps is left out; `regrow cp` keeps it");
             losses.push(Loss { kind: LossKind::Note, path: KeyPath::root(), what });
         }
     }
@@ -154,12 +154,9 @@ fn refuse_other_steps(target: &Location, steps: &[CommittedStep]) -> Result<()> 
         let number = step_number(name.split('.').next().unwrap_or(&name));
         let is_other = |number: u64| !steps.iter().any(|step| step.number == number);
         if !name.contains(UNCOMMITTED_MARK) && number.is_some_and(is_other) {
-            return Err(Error::new(
-                ErrorKind::AlreadyExists,
-                "the target has a step that the source has not",
-            )
-            .in_file(target.join(name))
-            .help("convert into a new folder"));
+            return Err(Error::new(ErrorKind::AlreadyExists, "the target has a step that the source lacks")
+                .in_file(target.join(name))
+                .help("convert into a new folder"));
         }
     }
     Ok(())

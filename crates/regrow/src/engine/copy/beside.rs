@@ -125,7 +125,7 @@ impl Parity {
         document.rename(&at.place.stem, stem);
         let store = at.blocks.parent().store();
         let blocks = store.open(at.blocks.name().as_encoded_bytes())?.ok_or_else(|| {
-            Error::corrupt("the blocks of the parity are gone")
+            Error::corrupt("the blocks of the parity are missing")
                 .in_file(&at.blocks)
                 .help("`regrow repair` writes them again; `regrow parity --remove` removes the rest")
         })?;

@@ -26,7 +26,7 @@ use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, gb_per_s};
 use crate::storage::Retries;
 use crate::storage::{Target, Transfer, TransferFile, TransferOptions};
-use crate::text::{counted, printable};
+use crate::text::{counted, format_seconds, format_speed, printable};
 
 mod beside;
 mod plan;
@@ -81,16 +81,18 @@ impl fmt::Display for CopyReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}: {}, {} in {:.3} s ({:.2} GB/s)",
+            "{}: {}, {} in {}",
             printable(&self.path.to_string_lossy()),
             counted(self.file_count, "file", "files"),
             format_bytes(self.bytes),
-            self.seconds,
-            self.gb_per_s(),
+            format_seconds(self.seconds),
         )?;
+        if let Some(speed) = format_speed(self.bytes, self.gb_per_s()) {
+            write!(f, " ({speed})")?;
+        }
         match self.reused_bytes {
             0 => Ok(()),
-            reused => write!(f, "; {} were there already", format_bytes(reused)),
+            reused => write!(f, "; {} already copied", format_bytes(reused)),
         }
     }
 }
@@ -172,9 +174,9 @@ fn begin(source: &Location, target: &Location, options: &CopyOptions) -> Result<
     let has_steps = plan.kind == Target::Folder && !checkpoint.description().steps.is_empty();
     drop(checkpoint);
     if has_steps && options.overwrite && target.is_folder() && target.for_reading().is_ok() {
-        return Err(Error::invalid("a folder of steps is not replaced as a whole")
-            .in_file(target)
-            .help("steps that are only there would be lost: copy step by step, or choose another path"));
+        return Err(Error::invalid("a folder of steps is not replaced as a whole").in_file(target).help(
+            "steps that only the target has would be lost: copy step by step, or choose another path",
+        ));
     }
     let files = plan.transfer_files();
     let transfer = target.storage().transfer(target, transfer_options(&plan, &files, options))?;
@@ -200,7 +202,7 @@ fn transfer_options<'a>(
 fn stays(error: Error, options: &CopyOptions) -> Error {
     let is_of_storage = matches!(error.kind(), ErrorKind::Io | ErrorKind::StorageFull);
     match is_of_storage && error.help_text().is_none() && !options.monitor.is_cancelled() {
-        true => error.help("what was copied stays: the same copy goes on from there"),
+        true => error.help("run the same copy again to continue it"),
         false => error,
     }
 }
@@ -211,7 +213,7 @@ fn check_apart(source: &Location, target: &Location) -> Result<()> {
     }
     refuse_target_inside(source, target)?;
     match source.folders_above().any(|folder| folder.leads_to(target)) {
-        true => Err(Error::invalid("the source lies inside the target").in_file(source)),
+        true => Err(Error::invalid("the source is inside the target").in_file(source)),
         false => Ok(()),
     }
 }

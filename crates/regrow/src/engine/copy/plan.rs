@@ -51,7 +51,7 @@ impl Plan {
     pub(super) fn of(checkpoint: &Checkpoint, target: &Location) -> Result<Self> {
         let layout = checkpoint.description().layout.as_str();
         if layout == "trak" && target.local_path().is_err() {
-            return Err(Error::unsupported("a TRAK store is read and written on local disks only")
+            return Err(Error::unsupported("TRAK stores need a local disk")
                 .in_file(target)
                 .help("copy it to a local disk, or convert it"));
         }
@@ -109,7 +109,7 @@ impl Plan {
     fn of_pair(at: &Location) -> Result<Self> {
         let files = Files::of(at).located();
         if let Some(name) = pytree_data::other_data_file(&files)? {
-            return Err(Error::unsupported("the manifest names a data file of another name than its own")
+            return Err(Error::unsupported("the manifest names a data file with another name than its own")
                 .in_file(&files.manifest)
                 .expected(format_args!("*{DATA_SUFFIX}"), format_args!("{name:?}"))
                 .help("convert it to the layout pytree_data, which writes the manifest again"));
@@ -122,7 +122,7 @@ impl Plan {
     fn of_file(at: &Location) -> Result<Self> {
         let is_index = at.name_text().ends_with(INDEX_SUFFIX);
         if is_index || at.with_suffix(ARRAYS_SUFFIX).is_folder() {
-            return Err(Error::invalid("the file is one of several that are the checkpoint")
+            return Err(Error::invalid("the checkpoint has several files, and this is one of them")
                 .in_file(at)
                 .help("copy the folder that holds them"));
         }
@@ -200,7 +200,7 @@ impl SourceFile {
 fn replaced(file: impl Into<PathBuf>) -> Error {
     Error::new(ErrorKind::Replaced, "the checkpoint was changed while it was being copied")
         .in_file(file)
-        .help("copy it again when no program writes to it")
+        .help("copy again when no program writes to it")
 }
 
 /// A file that is opened by its own name.

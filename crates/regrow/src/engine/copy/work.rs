@@ -133,13 +133,13 @@ impl<'a> Copying<'a> {
             return Ok(());
         }
         self.transfer.discard(at)?;
-        Err(Error::corrupt("a copied file differs when it is read back")
+        Err(Error::corrupt("a copied file reads back with other bytes")
             .in_file(name)
             .expected(
                 format_args!("{len_bytes} bytes with the BLAKE3 {}", digest.to_hex()),
                 found.map_or("another length".to_owned(), |found| found.to_hex().to_string()),
             )
-            .help("the disk, the network or the memory of this machine has changed it: check them, and copy again"))
+            .help("check the disk, the network and the memory of this machine, then copy again"))
     }
 
     /// The digest of a file at its new place, `None` if it has another length; and its name.

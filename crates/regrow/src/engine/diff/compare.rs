@@ -251,7 +251,7 @@ impl<'c> Comparison<'c> {
             Task::Unknown => {
                 let unread = |half: Half<'_>| match half.checkpoint.reader().check_unknown(half.leaf) {
                     Err(error) => error,
-                    Ok(()) => Error::unsupported("only the program that wrote this leaf can read it"),
+                    Ok(()) => Error::unsupported("this leaf needs the program that wrote it"),
                 };
                 failed(vec![(Side::A, unread(pair.a)), (Side::B, unread(pair.b))])
             }

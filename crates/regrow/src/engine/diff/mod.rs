@@ -102,7 +102,7 @@ impl Checkpoint {
         let _running = monitor.begin()?;
         options.tolerance.check()?;
         if options.equality_only && !options.tolerance.is_exact() {
-            return Err(Error::invalid("a tolerance has no meaning where only equality is asked for")
+            return Err(Error::invalid("a tolerance has no effect on a comparison for equality")
                 .help("leave out the tolerance, or `equality_only`"));
         }
         let pairs = Pairs::of(self, other, &options.only)?;

@@ -262,7 +262,7 @@ impl fmt::Display for LeafDiff {
         };
         write!(f, ": {} of {} elements differ", distance.differing_count(), distance.count())?;
         if distance.outside_count() < distance.differing_count() {
-            write!(f, ", {} by more than is allowed", distance.outside_count())?;
+            write!(f, ", {} beyond the tolerance", distance.outside_count())?;
         }
         if let Some(max_abs) = distance.max_abs() {
             write!(f, ", max_abs {max_abs:.2e}")?;
@@ -302,7 +302,8 @@ impl fmt::Display for DiffReport {
             (true, within) => {
                 write!(
                     f,
-                    "{a} and {b} are the same within what is allowed: {total}, {within} of them not identical; {read} read"
+                    "{a} and {b} are the same within the tolerance: {total}, {within} of them not \
+                     identical; {read} read"
                 )?;
             }
             (false, _) => write!(

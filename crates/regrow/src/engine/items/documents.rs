@@ -64,7 +64,7 @@ impl ItemsSave {
                     self.state().metrics = metrics;
                     Ok(())
                 }
-                other => Err(Error::invalid("metrics are numbers by name")
+                other => Err(Error::invalid("metrics must be an object of numbers")
                     .expected("a JSON object", crate::zarr::json::brief(&other))),
             }
         })
@@ -72,7 +72,7 @@ impl ItemsSave {
 
     fn write_json(&self, name: &str, file: &str, handler: &str, text: &[u8]) -> Result<Value> {
         let value: Value = json_text::parse(text)
-            .map_err(|error| Error::invalid(format!("the item {name} is no JSON: {}", error.what())))?;
+            .map_err(|error| Error::invalid(format!("the item {name} is not JSON: {}", error.what())))?;
         check_file(file)?;
         self.keep_name(name, file)?;
         self.note(name, Some(handler));

@@ -24,14 +24,12 @@ use crate::storage::Publication;
 impl ItemsSave {
     pub(super) fn committed(self) -> Result<SaveReport> {
         if self.has_failed.load(Ordering::Acquire) {
-            return Err(Error::invalid(
-                "an item of this checkpoint could not be saved, so the checkpoint is not saved",
-            )
-            .in_file(&self.at)
-            .help("save again; the error of that item says why"));
+            return Err(Error::invalid("the checkpoint is not saved, because one of its items failed")
+                .in_file(&self.at)
+                .help("see the error of that item, then save again"));
         }
         if self.state().handlers.is_empty() {
-            return Err(Error::invalid("a checkpoint of items has at least one").in_file(&self.at));
+            return Err(Error::invalid("a checkpoint of items needs at least one").in_file(&self.at));
         }
         let written = match self.session.as_ref().is_none_or(|session| session.rank() == 0) {
             true => self.take_lent(),

@@ -395,9 +395,9 @@ impl ItemsSave {
                     self.state().handlers.iter().any(|(known, handler)| known == item && handler.is_some());
                 match has_handler {
                     true => Ok(()),
-                    false => Err(Error::invalid(format!("{name:?} has a slash in it, and is no name of an item"))
+                    false => Err(Error::invalid(format!("{name:?} has a slash: it cannot name an item"))
                         .in_file(&self.at)
-                        .help("give the item a name without a slash; parts of an item are for its handler, which is named first")),
+                        .help("give the item a name without a slash")),
                 }
             }
         }
@@ -420,11 +420,11 @@ impl ItemsSave {
         if let Some((taken, _)) = state.taken.iter().find(clash) {
             let what = match taken.as_str() {
                 WHOLE => "the checkpoint is itself one item already".to_owned(),
-                taken => format!("the checkpoint has the item {taken} already"),
+                taken => format!("the checkpoint already has the item {taken}"),
             };
             return Err(Error::new(ErrorKind::AlreadyExists, what)
                 .in_file(self.at.join(name))
-                .help("give each item a name of its own"));
+                .help("give each item its own name"));
         }
         state.taken.push((name.to_owned(), own));
         Ok(())

@@ -57,16 +57,16 @@ pub(super) fn check_file(name: &str) -> Result<()> {
     let refuse = |why| Err(refused(name, why));
     for part in name.split('/') {
         if matches!(part, "" | "." | "..") || part.contains('\0') {
-            return refuse("it has an empty part, or one that leads elsewhere");
+            return refuse("it has an empty part, or a part such as `..`");
         }
         if part.contains(UNCOMMITTED_MARK) {
-            return refuse("it is that of a save that has not ended");
+            return refuse("such names mark unfinished saves");
         }
         if is_desktop_file(part) {
-            return refuse("desktop programs put such files into every folder, so readers pass over them");
+            return refuse("desktop programs create files of this name, so readers ignore them");
         }
         if is_left_out(part) || is_name_of_side_file(part) {
-            return refuse("seals, signatures, parity and copies leave files of this name out");
+            return refuse("seals, signatures, parity and copies ignore files of this name");
         }
     }
     Ok(())

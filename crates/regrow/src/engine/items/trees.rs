@@ -40,11 +40,8 @@ impl ItemsSave {
                 Within::folder(whole, name, if has_checksums { &[] } else { &[COMMIT_SUCCESS_FILE] })
             }
             _ if name == WHOLE => {
-                return Err(Error::unsupported(format!(
-                    "a file of the layout {} has no items",
-                    format.name()
-                ))
-                .help("save it by a save of its own"));
+                return Err(Error::unsupported(format!("the layout {} cannot store items", format.name()))
+                    .help("save it by itself"));
             }
             Target::Folder => {
                 // Orbax leaves files of the whole out; regrow keeps all files that regrow.json
@@ -61,7 +58,7 @@ impl ItemsSave {
             Target::File => Within::single_file(whole, name, item_files::name_of(&own.layout)?),
             Target::Siblings { .. } => {
                 item_files::name_of(&own.layout)?;
-                return Err(Error::unsupported("an item cannot be several files beside each other"));
+                return Err(Error::unsupported("an item cannot be a layout of several files"));
             }
         };
         let data_bytes = match own.job.as_ref().filter(|job| job.has_others()) {

@@ -84,7 +84,7 @@ impl Checkpoint {
         let template_len = options.template.as_ref().map(Tree::len);
         if template_len != Some(outs.len()) {
             return Err(Error::invalid(
-                "a load into memory needs a template, and a place for each of its leaves",
+                "a load into memory needs a template and a destination for each of its leaves",
             )
             .expected(counted(template_len.unwrap_or(0), "place", "places"), outs.len()));
         }

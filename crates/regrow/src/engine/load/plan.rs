@@ -180,7 +180,7 @@ impl<'r> Planner<'r, '_> {
             LeafKind::Placeholder => stay(How::Nothing),
             LeafKind::Str => match reader.source(leaf)? {
                 Source::Text(text) => stay(How::Text(text)),
-                _ => return Err(Error::invalid("the leaf is no text")),
+                _ => return Err(Error::invalid("the leaf is not text")),
             },
             LeafKind::Unknown(_) => match reader.source(leaf)? {
                 Source::Unreadable(unreadable) => stay(How::Unreadable(unreadable)),

@@ -58,7 +58,7 @@ impl fmt::Display for ParityReport {
         let path = self.path.to_string_lossy();
         let path = printable(&path);
         match (self.has_changed, self.file_count) {
-            (true, 0) => write!(f, "{path}: taken away"),
+            (true, 0) => write!(f, "{path}: removed"),
             (true, count) => {
                 let files = counted(count, "file", "files");
                 let (bytes, parity) = (format_bytes(self.bytes), format_bytes(self.parity_bytes));
@@ -82,7 +82,7 @@ impl fmt::Display for ParityReport {
 pub fn add_parity(path: impl ToLocation, options: &ParityOptions) -> Result<ParityReport> {
     let at = located(path)?;
     if archive::find(&at)?.is_some() {
-        return Err(Error::unsupported("nothing can be written into an archive")
+        return Err(Error::unsupported("archives are read only")
             .in_file(&at)
             .help("add parity before the checkpoint goes into the archive"));
     }
@@ -106,7 +106,7 @@ fn make(at: &Location, options: &ParityOptions) -> Result<ParityReport> {
     if let Some(first) = checkpoint.verify()?.findings.into_iter().next() {
         return Err(first
             .error
-            .help("a damaged checkpoint gets no parity: `regrow verify` shows all that is wrong"));
+            .help("the checkpoint is damaged, so it gets no parity: `regrow verify` lists the damage"));
     }
     let layout = checkpoint.description().layout.clone();
     let part = part_of(at, &checkpoint);
@@ -192,7 +192,7 @@ fn version(store: &dyn Store, name: &str) -> Result<Version> {
 fn changed(store: &dyn Store, name: &str) -> Error {
     Error::new(ErrorKind::Replaced, "the checkpoint was changed while its parity was made")
         .in_file(store.describe(name.as_bytes()))
-        .help("do it again when no program writes to it")
+        .help("try again when no program writes to it")
 }
 
 fn open_and_remove(at: &Location, options: &ParityOptions) -> Result<ParityReport> {
@@ -270,7 +270,7 @@ impl ParityOfSave {
             // Another save has replaced this checkpoint, and that save owns the side files.
             Err(error) if error.kind() == ErrorKind::Replaced => Ok(()),
             put => put.map(drop).map_err(|error| {
-                error.help("the checkpoint was saved, and got no parity: `regrow parity` tries again")
+                error.help("the checkpoint was saved without parity: `regrow parity` tries again")
             }),
         }
     }

@@ -148,9 +148,9 @@ impl RunReader<'_> {
             return Ok(Arc::clone(blob));
         }
         let (store, key) = (&self.run.store, file.name.as_bytes());
-        let blob = store
-            .open(key)?
-            .ok_or_else(|| Error::corrupt("a file of the checkpoint is gone").in_file(store.describe(key)))?;
+        let blob = store.open(key)?.ok_or_else(|| {
+            Error::corrupt("a file of the checkpoint is missing").in_file(store.describe(key))
+        })?;
         self.last = Some((file.range.start, Arc::clone(&blob)));
         Ok(blob)
     }

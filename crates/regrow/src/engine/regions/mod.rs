@@ -128,7 +128,7 @@ impl Checkpoint {
             Err(Error::new(ErrorKind::Mismatch, format!("a leaf of kind {} is not cast", info.kind.name()))
                 .expected(info.dtype, dtype))
         } else if !want.region.is_inside(&info.shape) {
-            Err(Error::invalid("the region leaves the array").expected(&info.shape, &want.region))
+            Err(Error::invalid("the region is outside the array").expected(&info.shape, &want.region))
         } else {
             want.region.shape().len_bytes(dtype)
         };

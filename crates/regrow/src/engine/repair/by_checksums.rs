@@ -20,8 +20,8 @@ use crate::seal::{Place, Seal};
 use crate::store::{Blob, ReadPath};
 
 /// The note if no checksum shows which bytes are good.
-pub(super) const NO_CHECKSUMS: &str = "nothing tells which bytes of the other checkpoint are right: this one has neither parity nor a seal, \
-                            and no checksums of its own; if the other one is a copy, copy it again";
+pub(super) const NO_CHECKSUMS: &str = "the damaged checkpoint has no parity, seal or checksums to prove \
+    bytes of the other one; if the other one is a copy, copy it again";
 
 /// Heals the files of the checkpoint at a location from another checkpoint.
 ///
@@ -138,9 +138,12 @@ fn heal_files(
             healing.write(guard)?;
             let after = Healing::look(summed, file, &Monitor::new())?;
             if after.damage.len() > healing.lost_count() {
-                return Err(Error::corrupt("the repaired bytes differ when they are read back").in_file(&target).help(
-                    "the disk fails, or something else writes to the checkpoint: copy it elsewhere and repair the copy",
-                ));
+                return Err(Error::corrupt("the repaired bytes read back with other values")
+                    .in_file(&target)
+                    .help(
+                        "the disk fails, or another program writes to the checkpoint: copy the checkpoint \
+                     elsewhere and repair the copy",
+                    ));
             }
         }
         report.healed.push(HealedFile { path: target.describe(), bytes });
@@ -327,13 +330,10 @@ impl<'s> Healing<'s> {
             }
         }
         let error = |(start, end): (u64, u64)| {
-            Error::corrupt(format!(
-                "{} bytes are lost: the other checkpoint has not the same there",
-                end - start
-            ))
-            .in_file(self.summed.folder.join(&self.file.name))
-            .at_byte(start)
-            .help("try another copy (`--from`)")
+            Error::corrupt(format!("{} bytes are lost: the other checkpoint differs there", end - start))
+                .in_file(self.summed.folder.join(&self.file.name))
+                .at_byte(start)
+                .help("try another copy (`--from`)")
         };
         runs.into_iter().map(error).collect()
     }
@@ -362,9 +362,7 @@ impl<'s> Healing<'s> {
                 return Err(Error::corrupt("a file was removed during the repair")
                     .in_file(self.summed.folder.join(&self.file.name))
                     .at_byte(at)
-                    .help(
-                        "another program writes to one of the two checkpoints: try again when it has ended",
-                    ));
+                    .help("another program writes to one of the two checkpoints: try again when it ends"));
             }
             (at, left) = (at + len, later);
         }

@@ -18,7 +18,8 @@ use crate::monitor::Monitor;
 use crate::parity::{ParityPlace, ParityRatio};
 
 /// Said where files have been sealed or signed since the parity was made.
-pub(super) const CHANGED_SINCE: &str = "files were changed, and sealed or signed, since the parity was made: they stay, and the parity is of them now";
+pub(super) const CHANGED_SINCE: &str = "files were changed and sealed or signed after the parity was made: \
+    they stay, and the new parity covers them";
 
 /// Heals all files that the parity can heal.
 ///
@@ -92,10 +93,7 @@ fn replica(from: &Location, at: &Location, parity: &Parity) -> Result<Run> {
     }
     let theirs = ParityPlace::of(from).place;
     if theirs.covers_folder != parity.at.place.covers_folder {
-        return Err(Error::invalid(
-            "the replica is another kind of checkpoint: one is a folder, the other is files",
-        )
-        .in_file(from));
+        return Err(Error::invalid("one checkpoint is a folder, the replica is single files").in_file(from));
     }
     let renamed = |name: &String| match name.strip_prefix(&parity.at.place.stem) {
         Some(rest) if !theirs.covers_folder => format!("{}{rest}", theirs.stem),
@@ -119,8 +117,11 @@ fn prove(at: &Location, parity: &Parity, before: &Damage, lost: usize) -> Result
     {
         return Err(replaced(at));
     }
-    Err(Error::corrupt("the repaired bytes differ when they are read back")
+    Err(Error::corrupt("the repaired bytes read back with other values")
         .in_file(&parity.at.place.folder)
         .expected(format_args!("{lost} damaged blocks"), after.len())
-        .help("the disk fails, or something else writes to the checkpoint: copy it elsewhere and repair the copy"))
+        .help(
+            "the disk fails, or another program writes to the checkpoint: copy the checkpoint elsewhere \
+            and repair the copy",
+        ))
 }

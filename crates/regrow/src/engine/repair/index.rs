@@ -46,11 +46,11 @@ impl Parity {
             (None, None) => {
                 return Err(Error::corrupt("the index of the parity is lost, in both of its copies")
                     .in_file(&at.place.file)
-                    .help("this parity repairs nothing; pass `--from` to take data from a copy"));
+                    .help("this parity cannot repair; pass `--from` to take data from a copy"));
             }
         };
         if document.covers_folder != at.place.covers_folder {
-            return Err(Error::corrupt("the parity is that of another kind of checkpoint"))
+            return Err(Error::corrupt("the parity belongs to another kind of checkpoint"))
                 .in_file(&at.place.file);
         }
         at.place.check_names(&document.names).in_file(&at.place.file)?;

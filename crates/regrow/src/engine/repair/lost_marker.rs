@@ -27,7 +27,8 @@ pub(super) fn is_lost_marker(folder: &Location, name: &str) -> Result<bool> {
 /// The error for a marker that is not restored, with the damage that prevents it.
 pub(super) fn not_put_back(marker: Location, wrong: Option<&Error>) -> Error {
     let wrong = wrong.map(|wrong| format!(" ({wrong})")).unwrap_or_default();
-    Error::corrupt(format!("the marker is lost, and is not put back: the checkpoint is not whole{wrong}"))
+    Error::corrupt(format!("the commit marker is lost, and is not restored: the checkpoint is \
+        incomplete{wrong}"))
         .in_file(marker)
         .help(
             "pass `--from` to take it from a copy, or copy the checkpoint again; to load the rest, put an empty object of this \

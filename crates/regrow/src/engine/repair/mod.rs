@@ -193,7 +193,7 @@ impl fmt::Display for RepairReport {
 pub fn repair(path: impl ToLocation, options: &RepairOptions) -> Result<RepairReport> {
     let at = located(path)?;
     if archive::find(&at)?.is_some() {
-        return Err(Error::unsupported("nothing can be written into an archive")
+        return Err(Error::unsupported("archives are read only")
             .in_file(&at)
             .help("take the checkpoint out of the archive, and repair it there"));
     }
@@ -228,7 +228,7 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     if let Some(from) =
         options.from.as_ref().filter(|from| !from.exists() && !Files::of(from).located().manifest.is_file())
     {
-        return Err(Error::new(ErrorKind::NotFound, "the other checkpoint is not there").in_file(from));
+        return Err(Error::new(ErrorKind::NotFound, "the other checkpoint does not exist").in_file(from));
     }
     let mut report = RepairReport::of(at, options);
     unfinished::finish(at, options, &mut report)?;

@@ -17,7 +17,7 @@ pub(super) type ReadPart<'f> = &'f mut dyn FnMut(u64, &mut [u8]) -> Result<bool>
 
 /// The error for a file that would differ from its sealed or signed state.
 pub(super) fn refused(file: &Location) -> Error {
-    Error::corrupt("the rebuilt files are not what was sealed or signed").in_file(file).help(
+    Error::corrupt("the rebuilt files differ from the sealed or signed ones").in_file(file).help(
         "pass `--from` to take it from a copy; or remove the seal (`regrow seal --remove`) or the signature (remove its file, \
          `regrow.signature….json`), and repair again",
     )

@@ -166,7 +166,10 @@ impl<'r> Restored<'r> {
             Some((block, _)) => Err(Error::corrupt("a restored block fails its checksum")
                 .in_file(&self.parity.at.blocks)
                 .expected(format_args!("the CRC-32 of block {block}"), "another")
-                .help("something else writes to the checkpoint, or the disk fails: try again when no program writes to it")),
+                .help(
+                    "another program writes to the checkpoint, or the disk fails: try again when no \
+                    program writes to it",
+                )),
         }
     }
 

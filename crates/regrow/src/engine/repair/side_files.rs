@@ -39,11 +39,11 @@ pub(super) fn restore(
         let Some((bytes, seal)) =
             bytes.and_then(|bytes| (side.in_use)(&bytes, place.clone()).ok().map(|seal| (bytes, seal)))
         else {
-            report.lost.push(damaged("the other checkpoint has none that can be used").help(side.help));
+            report.lost.push(damaged("the other checkpoint has no usable one").help(side.help));
             continue;
         };
         if !by_checksums::fits(seal, at, &options.monitor)? {
-            let what = "that of the other checkpoint is not one of the files that are here";
+            let what = "the one of the other checkpoint does not fit the files of this one";
             report.lost.push(damaged(what).help(side.help));
             continue;
         }
@@ -52,7 +52,7 @@ pub(super) fn restore(
             guard.check_folder()?;
             place.file.parent().store().put(place.file.name().as_encoded_bytes(), bytes.into())?;
         }
-        let how = "that of the other checkpoint: every file here is what it says".to_owned();
+        let how = "taken from the other checkpoint: it fits every file of this one".to_owned();
         report.recovered.push(RecoveredFile { path, bytes: len_bytes, how, is_guess: false });
     }
     Ok(())

@@ -14,13 +14,14 @@ use crate::text::{counted, format_bytes};
 /// copy.
 pub(super) fn finish(at: &Location, options: &RepairOptions, report: &mut RepairReport) -> Result<()> {
     if at.name_text().contains(UNCOMMITTED_MARK) {
-        return Err(Error::invalid("these are the temporary files of an unfinished save, and no checkpoint").in_file(at).help(
-            "`regrow rm --unfinished` removes them; if they are all that is left, rename the folder, and repair it under its new name",
+        return Err(Error::invalid("these are temporary files of an unfinished save, not a checkpoint").in_file(at).help(
+            "`regrow rm --unfinished` removes them; if nothing else is left, rename the folder and repair \
+             it under the new name",
         ));
     }
     // The look itself finishes the save, so a check must not look.
     if !options.check && at.storage().finish_unfinished(at)? {
-        let note = "a save whose writer had died just before the checkpoint got its name was finished";
+        let note = "an unfinished save was complete: it was renamed into place";
         report.notes.push(note.to_owned());
     }
     Ok(())
@@ -36,12 +37,13 @@ pub(super) fn remove(at: &Location, report: &mut RepairReport) -> Result<()> {
         Ok(Removed { is_finished: true, .. }) => return Ok(()),
         Ok(Removed { file_count, bytes, .. }) => {
             let files = counted(file_count, "file", "files");
-            format!("what a save that never ended had left was removed: {files}, {}", format_bytes(bytes))
+            format!("temporary files of an unfinished save were removed: {files}, {}", format_bytes(bytes))
         }
         Err(error) => match error.kind() {
             ErrorKind::NotFound | ErrorKind::Unsupported | ErrorKind::InvalidArgument => return Ok(()),
             ErrorKind::AlreadyExists => {
-                "another process may be saving to this path now; `regrow rm --unfinished` removes files of a dead writer"
+                "another process may save to this path now; `regrow rm --unfinished` removes files of a \
+                 dead writer"
                     .to_owned()
             }
             _ => return Err(error),

@@ -61,9 +61,7 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Whole(by) => write!(f, "whole, by {}", by.name()),
-            Self::NotKnown => {
-                f.write_str("not known whether it is whole: nothing vouches for all of its files")
-            }
+            Self::NotKnown => f.write_str("no damage found, but nothing proves every file"),
             Self::Damaged => f.write_str("damaged"),
         }
     }
@@ -76,7 +74,7 @@ impl ProofBy {
             Self::Seal => "its seal or signature",
             Self::Parity => "its parity",
             Self::Checksums => "its checksums",
-            Self::Replica => "the other checkpoint, which is the same",
+            Self::Replica => "the identical other checkpoint",
         }
     }
 }

@@ -55,7 +55,7 @@ impl fmt::Display for SealReport {
         let path = self.path.to_string_lossy();
         let path = printable(&path);
         match (self.has_changed, self.file_count) {
-            (true, 0) => write!(f, "{path}: taken away"),
+            (true, 0) => write!(f, "{path}: removed"),
             (true, count) => {
                 write!(f, "{path}: {}, {}", counted(count, "file", "files"), format_bytes(self.bytes))
             }
@@ -79,7 +79,7 @@ impl fmt::Display for SealReport {
 pub fn seal(path: impl ToLocation, options: &SealOptions) -> Result<SealReport> {
     let at = located(path)?;
     if archive::find(&at)?.is_some() {
-        return Err(Error::unsupported("nothing can be written into an archive")
+        return Err(Error::unsupported("archives are read only")
             .in_file(&at)
             .help("seal the checkpoint before it goes into the archive"));
     }
@@ -126,7 +126,7 @@ fn make(at: &Location, options: &SealOptions) -> Result<SealReport> {
     if let Some(first) = report.findings.into_iter().next() {
         return Err(first
             .error
-            .help("a damaged checkpoint is not sealed: `regrow verify` shows all that is wrong"));
+            .help("the checkpoint is damaged, so it gets no seal: `regrow verify` lists the damage"));
     }
     let part = part_of(at, &checkpoint);
     let standing = Standing::of(&checkpoint, &part)?;
@@ -182,9 +182,9 @@ fn names_beside(at: &Location, layout: &str) -> Result<Vec<String>> {
     }
     let is_index = at.name_text().ends_with(INDEX_SUFFIX);
     if is_index || at.with_suffix(ARRAYS_SUFFIX).is_folder() {
-        return Err(Error::invalid("the file is one of several that are the checkpoint")
+        return Err(Error::invalid("the checkpoint has several files, and this is one of them")
             .in_file(at)
-            .help("name the folder that holds them"));
+            .help("give the folder that has them"));
     }
     Ok(vec![at.name_text()])
 }
@@ -267,7 +267,7 @@ impl SealOfSave {
             // Another save has replaced this checkpoint, and that save owns the side files.
             Err(error) if error.kind() == ErrorKind::Replaced => Ok(()),
             sealed => sealed.map(drop).map_err(|error| {
-                error.help("the checkpoint was saved, and could not be sealed: `regrow seal` tries again")
+                error.help("the checkpoint was saved without its seal: `regrow seal` tries again")
             }),
         }
     }

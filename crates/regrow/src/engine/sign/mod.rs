@@ -65,7 +65,7 @@ impl fmt::Display for SignReport {
 pub fn sign(path: impl ToLocation, key: &PrivateKey, options: &SignOptions) -> Result<SignReport> {
     let at = located(path)?;
     if archive::find(&at)?.is_some() {
-        return Err(Error::unsupported("nothing can be written into an archive")
+        return Err(Error::unsupported("archives are read only")
             .in_file(&at)
             .help("sign the checkpoint before it goes into the archive"));
     }
@@ -82,7 +82,7 @@ fn sign_once(at: &Location, key: &PrivateKey, options: &SignOptions) -> Result<S
     if let Some(first) = checkpoint.verify()?.findings.into_iter().next() {
         return Err(first
             .error
-            .help("a damaged checkpoint is not signed: `regrow verify` shows all that is wrong"));
+            .help("the checkpoint is damaged, so it gets no signature: `regrow verify` lists the damage"));
     }
     let layout = checkpoint.description().layout.clone();
     let part = part_of(at, &checkpoint);

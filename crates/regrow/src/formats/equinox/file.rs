@@ -22,8 +22,7 @@ const WORDS: Words = Words {
     help_if_zeros: HELP,
 };
 
-const HELP: &str =
-    "`regrow repair` heals what parity or a copy (`--from`) can; else restore the other leaves";
+const HELP: &str = "`regrow repair` heals it with parity or a copy (`--from`); else load the other leaves";
 
 /// Bytes that a thread reads at a time, where records are small.
 const BATCH_LEN_BYTES: u64 = 1 << 20;
@@ -104,7 +103,7 @@ impl LeafFile {
 
     /// The blocks of each record, once the trailer fits the records.
     fn fit(&self, trailer: &Trailer) -> Result<Vec<BlockTable>> {
-        let other = |what: &str| Error::corrupt(format!("the trailer speaks of other {what} than there are"));
+        let other = |what: &str| Error::corrupt(format!("the trailer has other {what} than the file"));
         let records = &self.scan.records;
         let start = records.first().map_or(0, |record| record.offset_bytes);
         let found = records.iter().map(|record| record.offset_bytes - start);
@@ -112,7 +111,7 @@ impl LeafFile {
             return Err(other("records").expected(trailer.offsets.len(), records.len()));
         }
         if trailer.block_len_bytes == 0 {
-            return Err(Error::corrupt("the trailer has blocks of no length").expected("at least 1 byte", 0));
+            return Err(Error::corrupt("the trailer has blocks of length 0").expected("at least 1 byte", 0));
         }
         let block_len_bytes = trailer.block_len_bytes;
         let blocks = |record: &Record| block_count(record.end_bytes() - record.offset_bytes, block_len_bytes);
@@ -141,7 +140,7 @@ impl LeafFile {
         };
         match trailer.blobs.values().all(is_inside) {
             true => Ok(()),
-            false => Err(Error::corrupt("the trailer places a leaf outside itself")
+            false => Err(Error::corrupt("a leaf of the trailer is outside of it")
                 .expected(format_args!("offsets below {trailer_len_bytes}"), "more")
                 .help("copy the file again")),
         }
@@ -239,7 +238,7 @@ impl LeafFile {
                 advise(&stored, Access::Soon);
             }
             if record.data_len_bytes != out.len() as u64 {
-                return Err(Error::invalid("the destination has another size than the record")
+                return Err(Error::invalid("the destination and the record differ in size")
                     .expected(record.data_len_bytes, out.len()));
             }
             total_len += record.data_len_bytes;
@@ -355,6 +354,6 @@ impl LeafFile {
     }
 
     fn record(&self, at: usize) -> Result<&Record> {
-        self.scan.records.get(at).ok_or_else(|| Error::invalid(format!("there is no record {at}")))
+        self.scan.records.get(at).ok_or_else(|| Error::invalid(format!("record {at} does not exist")))
     }
 }

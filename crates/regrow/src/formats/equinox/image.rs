@@ -27,7 +27,7 @@ impl Image {
     pub fn of(at: Location) -> Result<Self> {
         let key = at.name().as_encoded_bytes();
         if key.is_empty() {
-            return Err(Error::invalid("the path names no file").in_file(at));
+            return Err(Error::invalid("the path does not name a file").in_file(at));
         }
         let store = at.parent().store();
         if let Some(bytes) = store.map(key)? {

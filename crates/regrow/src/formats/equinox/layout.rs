@@ -93,7 +93,7 @@ fn record_at(rest: &[u8], offset_bytes: u64) -> Result<Record> {
         return Err(Error::corrupt("the data of a record is cut off")
             .at_byte(data_start as u64)
             .expected(format_args!("{data_len_bytes} bytes"), there)
-            .help("the file was not written to its end, or not copied whole"));
+            .help("the save or copy of the file did not finish"));
     }
     let data_offset_bytes = offset_bytes + data_start as u64;
     Ok(Record { header, offset_bytes, data_offset_bytes, data_len_bytes })
@@ -112,12 +112,12 @@ pub fn no_record(bytes: &[u8]) -> Error {
             .help("NumPy's archives are of layout npy and end in .npz");
     }
     let found = bytes.get(..bytes.len().min(MAGIC.len())).unwrap_or_default();
-    Error::corrupt("there is no npy record")
+    Error::corrupt("this is not an npy record")
         .expected(
             format_args!("{:?}", MAGIC.escape_ascii().to_string()),
             format_args!("{:?}", found.escape_ascii().to_string()),
         )
-        .help("a pickle is never read")
+        .help("regrow never reads pickles")
 }
 
 /// Whether JSON begins in front of the leaves.
@@ -130,7 +130,7 @@ fn line_in_front(file: &[u8]) -> Result<Option<Line>> {
     if !begins_line(file) {
         return Ok(None);
     }
-    let bad = || Error::corrupt("what stands in front of the leaves is no line of JSON").at_byte(0);
+    let bad = || Error::corrupt("the line in front of the leaves is not JSON").at_byte(0);
     let searched = file.get(..file.len().min(LINE_LEN_MAX_BYTES)).unwrap_or_default();
     let Some(len) = searched.iter().position(|&byte| byte == b'\n') else {
         if file.len() <= LINE_LEN_MAX_BYTES {

@@ -27,12 +27,13 @@ pub(super) fn plan(tree: &Tree<Leaf>, equinox: &EquinoxOptions, save: &SaveOptio
             .help("leave `compression` out, or save in the default layout"));
     }
     if save.custom_metadata.is_some() && !equinox.trailer {
-        return Err(Error::invalid("without a trailer there is no place for metadata")
-            .help("pass `hyperparameters`, which stand in front of the leaves, or keep the trailer"));
+        return Err(
+            Error::invalid("metadata needs the trailer").help("pass `hyperparameters`, or keep the trailer")
+        );
     }
     if save.custom_metadata.is_some() && equinox.hyperparameters.is_some() {
         return Err(Error::invalid(
-            "a leaf file has one place for metadata: give `metadata` or `hyperparameters`",
+            "give `metadata` or `hyperparameters`, not both: an Equinox file stores one of them",
         ));
     }
     let mut refusals = Refusals::default();
@@ -64,8 +65,8 @@ pub(super) fn plan(tree: &Tree<Leaf>, equinox: &EquinoxOptions, save: &SaveOptio
     };
     let line = equinox.hyperparameters.as_ref().map(line_of).transpose()?.unwrap_or_default();
     if line.is_empty() && records.is_empty() && trailer.is_none() {
-        return Err(Error::unsupported("of a pytree without arrays and numbers nothing would be written")
-            .help("keep the trailer: a file of no bytes is taken for an interrupted save"));
+        return Err(Error::unsupported("a pytree without arrays and numbers makes an empty file")
+            .help("keep the trailer: an empty file looks like an interrupted save"));
     }
     Ok(Contents { line, records, trailer })
 }
@@ -97,7 +98,7 @@ fn leaf_plan(leaf: &Leaf, options: &EquinoxOptions) -> Result<Planned> {
         let header =
             Header { descr: Descr::from_text(text)?, fortran_order: false, shape: outer(array.shape()) };
         if header.data_len_bytes()? != array.len_bytes() {
-            return Err(Error::invalid(format!("the bytes of an array are not those of its dtype {text}"))
+            return Err(Error::invalid(format!("the bytes of an array do not fit its dtype {text}"))
                 .expected(header.data_len_bytes()?, array.len_bytes()));
         }
         return Ok(Planned::Record(Box::new(RecordOut { header, array: array.clone() })));
@@ -205,7 +206,7 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, options: &EquinoxOptions) -> Vec<Los
                 continue;
             }
             _ if options.strict && Descr::is_unreadable(info.dtype) => {
-                lose(LossKind::Value, path, "NumPy, and so Equinox, cannot read its own name of the dtype");
+                lose(LossKind::Value, path, "NumPy, and so Equinox, cannot read this dtype back");
                 continue;
             }
             _ if options.trailer && !is_nameless => continue,
@@ -216,12 +217,12 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, options: &EquinoxOptions) -> Vec<Los
                 lose(LossKind::Kind, path.clone(), "a PRNG key comes back as its key data");
             }
             LeafKind::JaxArray => {
-                lose(LossKind::Note, path.clone(), "a JAX array comes back as one of NumPy")
+                lose(LossKind::Note, path.clone(), "a JAX array comes back as a NumPy array")
             }
             _ => {}
         }
         if is_nameless {
-            lose(LossKind::Value, path, "the dtype comes back as bytes of no type");
+            lose(LossKind::Value, path, "the dtype comes back as untyped bytes");
         }
     }
     if options.trailer {

@@ -33,12 +33,12 @@ pub(super) struct Placed {
     pub places: Vec<Place>,
 }
 
-/// The pytree of a file; if `bare`, the list of its records also where a trailer tells more.
+/// The pytree of a file; if `arrays_only`, the list of its records also where a trailer tells more.
 ///
 /// # Errors
 /// `Corrupt` if the trailer does not fit the records.
-pub(super) fn of(file: &LeafFile, bare: bool) -> Result<Placed> {
-    match file.trailer().filter(|_| !bare) {
+pub(super) fn of(file: &LeafFile, arrays_only: bool) -> Result<Placed> {
+    match file.trailer().filter(|_| !arrays_only) {
         Some(trailer) => kept(trailer, file.records()),
         None => list(file.records()),
     }
@@ -89,7 +89,7 @@ fn list(records: &[Record]) -> Result<Placed> {
 fn kept(trailer: &Trailer, records: &[Record]) -> Result<Placed> {
     let Regrown { mut tree, texts } = trailer.structure.regrow()?;
     if trailer.records.len() != tree.len() {
-        return Err(Error::corrupt("the trailer has places for another number of leaves")
+        return Err(Error::corrupt("the trailer and the pytree differ in their number of leaves")
             .expected(tree.len(), trailer.records.len()));
     }
     let mut places = Vec::with_capacity(tree.len());
@@ -98,7 +98,7 @@ fn kept(trailer: &Trailer, records: &[Record]) -> Result<Placed> {
         let place = match (record, trailer.blobs.get(&leaf)) {
             (Some(at), None) => {
                 let record = records.get(at).ok_or_else(|| {
-                    Error::corrupt(format!("the trailer names record {at}, which is not there"))
+                    Error::corrupt(format!("the trailer names record {at}, which does not exist"))
                         .at_leaf(&path)
                 })?;
                 let elements = match info.kind {
@@ -106,7 +106,7 @@ fn kept(trailer: &Trailer, records: &[Record]) -> Result<Placed> {
                     _ => elements_of(&record.header)?.known_as(info, &record.header),
                 };
                 let Some(elements) = elements else {
-                    return Err(Error::corrupt("a record is not what the trailer says")
+                    return Err(Error::corrupt("a record differs from the trailer")
                         .at_leaf(&path)
                         .at_byte(record.offset_bytes)
                         .expected(
@@ -121,7 +121,7 @@ fn kept(trailer: &Trailer, records: &[Record]) -> Result<Placed> {
             }
             (None, None) if !info.kind.is_array() => Place::Nowhere,
             _ => {
-                return Err(Error::corrupt("the trailer has no place for the data of a leaf").at_leaf(&path));
+                return Err(Error::corrupt("the trailer lacks the data of a leaf").at_leaf(&path));
             }
         };
         places.push(place);

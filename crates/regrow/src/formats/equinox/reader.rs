@@ -6,7 +6,7 @@ use super::file::LeafFile;
 use super::pytree::{self, Place, Placed};
 use crate::array::{Array, Region};
 use crate::error::{Error, Result, ResultExt};
-use crate::formats::{BARE_HELP, Description, Reader, Rest, Standing};
+use crate::formats::{ARRAYS_ONLY_HELP, Description, Reader, Rest, Standing};
 use crate::location::Location;
 use crate::options::OpenOptions;
 use crate::reads::{Coded, Source, Text};
@@ -22,28 +22,28 @@ pub(super) struct EquinoxReader {
 }
 
 impl EquinoxReader {
-    /// Reads the headers of the file `at` a location. If `bare`, the pytree is the list of its
+    /// Reads the headers of the file `at` a location. If `arrays_only`, the pytree is the list of its
     /// records, with or without a trailer. For a salvage, these are the records before the first
     /// broken one.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`, each with an offset.
     pub(super) fn open(at: &Location, options: &OpenOptions) -> Result<Self> {
-        let &OpenOptions { bare, salvage, .. } = options;
+        let &OpenOptions { arrays_only, salvage, .. } = options;
         let (file, damage) = LeafFile::open_front(at.clone())?;
-        let is_front_enough = bare && salvage && !file.records().is_empty();
+        let is_front_enough = arrays_only && salvage && !file.records().is_empty();
         if let Some(damage) = damage.filter(|_| !is_front_enough) {
             return Err(damage);
         }
         if file.broken().is_some() && !is_front_enough {
             let broken = file.into_broken();
-            return Err(broken.unwrap_or_else(|| Error::corrupt("a record is broken")));
+            return Err(broken.unwrap_or_else(|| Error::corrupt("a record is damaged")));
         }
-        let file = if bare { file } else { whole(file)? };
-        let placed = pytree::of(&file, bare).in_file(at)?;
+        let file = if arrays_only { file } else { whole(file)? };
+        let placed = pytree::of(&file, arrays_only).in_file(at)?;
         let mut notes = Vec::new();
         if file.trailer().is_none() {
-            notes.push("the file has no checksums: damage to its data goes unseen".to_owned());
+            notes.push("the file has no checksums: regrow cannot detect damage of its data".to_owned());
         }
         notes.extend(trailing(&file));
         let line = file.line().map(|line| line.value.clone());
@@ -65,7 +65,7 @@ impl EquinoxReader {
             .leaves()
             .get(leaf)
             .zip(place)
-            .ok_or_else(|| Error::invalid(format!("there is no leaf {leaf}")))
+            .ok_or_else(|| Error::invalid(format!("leaf {leaf} does not exist")))
     }
 
     /// The data of a whole leaf as it lies in the file, checked only where the caller does not.
@@ -87,18 +87,18 @@ fn whole(file: LeafFile) -> Result<LeafFile> {
             .at_byte(0)
             .expected("a record, or a trailer", "0 bytes")
             .help(
-                "a save was interrupted, or the pytree has no arrays, and Equinox writes nothing then; \
-                 with `bare` it is an empty list",
+                "a save was interrupted, or the pytree has no arrays; `arrays_only` opens it as an empty \
+                 list",
             ));
     }
-    file.check_line().and_then(|()| file.into_undamaged()).map_err(|error| error.help(BARE_HELP))
+    file.check_line().and_then(|()| file.into_undamaged()).map_err(|error| error.help(ARRAYS_ONLY_HELP))
 }
 
 /// The note about unused bytes.
 fn trailing(file: &LeafFile) -> Option<String> {
     let len = file.trailing_len_bytes();
-    let what = counted(len, "byte behind the last record is", "bytes behind the last record are");
-    let note = || format!("{what} no record; Equinox does not look there");
+    let what = counted(len, "byte after the last record is", "bytes after the last record are");
+    let note = || format!("{what} not a record; Equinox ignores them");
     (len > 0).then(note)
 }
 

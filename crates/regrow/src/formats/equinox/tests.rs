@@ -259,11 +259,14 @@ fn an_empty_file_is_no_empty_list() {
     for result in [engine::load(&path).map(drop), engine::open(&path).map(drop)] {
         let error = result.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
-        assert!(error.what().contains("empty") && error.help_text().unwrap().contains("bare"), "{error}");
+        assert!(
+            error.what().contains("empty") && error.help_text().unwrap().contains("arrays_only"),
+            "{error}"
+        );
     }
     assert!(!engine::verify(&path).unwrap().is_ok());
-    let bare = OpenOptions { bare: true, ..OpenOptions::default() };
-    assert_eq!(engine::open_with(&path, &bare).unwrap().tree().len(), 0);
+    let arrays_only = OpenOptions { arrays_only: true, ..OpenOptions::default() };
+    assert_eq!(engine::open_with(&path, &arrays_only).unwrap().tree().len(), 0);
     // What is written can be read again.
     let mut build = TreeBuilder::new();
     build.open(Key::Index(0), NodeKind::Dict).unwrap();

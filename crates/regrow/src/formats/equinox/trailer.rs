@@ -103,10 +103,10 @@ impl Trailer {
         let mut input = Cursor::new(footer);
         let (len, stored) = (input.u64le("the trailer's length")?, input.u32le("the trailer's checksum")?);
         if !is_begun || input.rest() != TRAILER_END {
-            return Err(Error::corrupt("the trailer has lost its beginning or its end")
+            return Err(Error::corrupt("the beginning or the end of the trailer is missing")
                 .expected(
                     "REGROW marks at both",
-                    if is_begun { "none at the end" } else { "none at the beginning" },
+                    if is_begun { "no mark at the end" } else { "no mark at the beginning" },
                 )
                 .help(COPY_AGAIN));
         }
@@ -116,7 +116,7 @@ impl Trailer {
             .filter(|&start| start >= TRAILER_MAGIC.len())
             .and_then(|start| before.get(start..))
             .ok_or_else(|| {
-                Error::corrupt("the trailer is longer than what stands behind the records")
+                Error::corrupt("the trailer is longer than the bytes after the records")
                     .expected(format_args!("at most {} bytes", before.len()), len)
                     .help(COPY_AGAIN)
             })?;
@@ -135,7 +135,7 @@ impl Trailer {
         if version != VERSION {
             return Err(Error::unsupported(format!("the trailer is of version {version}"))
                 .expected(VERSION, version)
-                .help("a newer regrow wrote it; the records are read all the same"));
+                .help("a newer regrow wrote it; the records can still be read"));
         }
         serde_json::from_slice(json).map(Some).map_err(bad)
     }
@@ -146,7 +146,7 @@ impl Trailer {
     /// None in practice: there is nothing in it that JSON cannot say.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut out = serde_json::to_vec(self)
-            .map_err(|error| Error::invalid(format!("the trailer is no JSON: {error}")))?;
+            .map_err(|error| Error::invalid(format!("the trailer is not JSON: {error}")))?;
         let (len, checksum) = (out.len() as u64, crc32c(&out));
         out.extend(len.to_le_bytes());
         out.extend(checksum.to_le_bytes());

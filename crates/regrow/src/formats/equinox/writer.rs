@@ -64,7 +64,7 @@ impl Contents {
 /// `InvalidArgument` for a value that a reader would not take for such a line.
 pub fn line_of(value: &Value) -> Result<Vec<u8>> {
     if !(value.is_object() || value.is_array()) {
-        return Err(Error::invalid("hyperparameters are a dict or a list")
+        return Err(Error::invalid("hyperparameters must be a dict or a list")
             .expected("a line that begins with `{` or `[`", value));
     }
     // JSON escapes line breaks, so this is one line.

@@ -311,7 +311,7 @@ fn u32_of(len: u64, what: &str) -> Result<u32> {
     u32::try_from(len).map_err(|_| {
         Error::new(ErrorKind::Unsupported, format!("{what} is too long for msgpack"))
             .expected("at most 4294967295", len)
-            .help("arrays of any size can be written as values of dicts: they are cut into chunks there")
+            .help("put the array into a dict: values of dicts can have any size")
     })
 }
 

@@ -110,7 +110,7 @@ impl Whole {
     pub fn check_len(&self) -> Result<()> {
         let Some((store, key)) = &self.mapped_from else { return Ok(()) };
         if store.len_bytes(key)?.is_some_and(|len| len < self.bytes.len() as u64) {
-            return Err(Error::corrupt("the file has become shorter since it was opened")
+            return Err(Error::corrupt("the file became shorter after it was opened")
                 .in_file(store.describe(key))
                 .help("open the checkpoint again"));
         }

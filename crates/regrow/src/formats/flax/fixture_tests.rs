@@ -327,8 +327,10 @@ fn folders_are_steps() {
         assert_eq!((about.step, &about.steps[..]), (Some(step), steps), "{name}");
         let notes = about.notes.join("\n");
         match name {
-            "ckpt_stray" => assert!(notes.contains("checkpoint_99.bak is no step"), "{notes}"),
-            "ckpt_leftovers" => assert!(notes.contains("checkpoint_tmp is left"), "{notes}"),
+            "ckpt_stray" => assert!(notes.contains("checkpoint_99.bak is not a step"), "{notes}"),
+            "ckpt_leftovers" => {
+                assert!(notes.contains("checkpoint_tmp belongs to an unfinished save"), "{notes}")
+            }
             "ckpt_float" => assert!(notes.contains("0.25, 0.5, 2.0"), "{notes}"),
             _ => assert_eq!(about.notes.len(), 1, "{notes}"),
         }

@@ -55,9 +55,7 @@ pub fn parse_array(bytes: &[u8], payload: Range<usize>) -> Result<StoredArray<'_
     let mut scanner = Scanner::within(bytes, payload);
     let start = scanner.offset_bytes();
     let bad = |at: u64, what: &str| {
-        Error::corrupt(what.to_owned())
-            .at_byte(at)
-            .help("an array is a msgpack array of its shape, the name of its dtype and its data")
+        Error::corrupt(what.to_owned()).at_byte(at).help("a msgpack array of shape, dtype name and data")
     };
     if scanner.next()? != Token::Array(3) {
         return Err(bad(start, "an array is not stored as shape, dtype and data"));
@@ -65,25 +63,25 @@ pub fn parse_array(bytes: &[u8], payload: Range<usize>) -> Result<StoredArray<'_
     let at = scanner.offset_bytes();
     let rank = match scanner.next()? {
         Token::Array(rank) if rank <= RANK_MAX => rank,
-        _ => return Err(bad(at, "the shape of an array is no list of at most 64 numbers")),
+        _ => return Err(bad(at, "the shape of an array is not a list of at most 64 numbers")),
     };
     let mut dims = Vec::with_capacity(rank);
     for _ in 0..rank {
         let at = scanner.offset_bytes();
         match scanner.next()? {
             Token::Int(dim) if dim >= 0 => dims.push(dim.unsigned_abs()),
-            _ => return Err(bad(at, "an extent of an array is no integer from 0 on")),
+            _ => return Err(bad(at, "a length in the shape of an array is not an integer of at least 0")),
         }
     }
     let dtype_name_at = scanner.offset_bytes();
     let dtype_name = match scanner.next()? {
         Token::Str(range) | Token::Bin(range) => scanner.text(&range)?,
-        _ => return Err(bad(dtype_name_at, "the dtype of an array is no text")),
+        _ => return Err(bad(dtype_name_at, "the dtype of an array is not text")),
     };
     let at = scanner.offset_bytes();
     let data = match scanner.next()? {
         Token::Str(range) | Token::Bin(range) => range,
-        _ => return Err(bad(at, "the data of an array is no bytes")),
+        _ => return Err(bad(at, "the data of an array is not bytes")),
     };
     scanner.finish("the data of an array")?;
     Ok(StoredArray { dims, dtype_name, dtype_name_at, data })

@@ -90,7 +90,7 @@ impl Format for Flax {
     }
 
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        super::refuse_bare(self, at, options)?;
+        super::refuse_arrays_only(self, at, options)?;
         super::refuse_uncommitted(at)?;
         if let Some(index) = INDEXED.find(at)? {
             super::refuse_step_and_item(at, options)?;

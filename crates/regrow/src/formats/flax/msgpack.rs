@@ -82,7 +82,7 @@ impl<'a> Scanner<'a> {
     /// `Corrupt`, at the first byte that is no UTF-8.
     pub fn text(&self, range: &Range<usize>) -> Result<&'a str> {
         std::str::from_utf8(self.slice(range)).map_err(|error| {
-            Error::corrupt("a text is no UTF-8").at_byte((range.start + error.valid_up_to()) as u64)
+            Error::corrupt("a text is not UTF-8").at_byte((range.start + error.valid_up_to()) as u64)
         })
     }
 
@@ -197,7 +197,7 @@ impl<'a> Scanner<'a> {
     fn check_count(&self, count: usize, each_bytes: usize, what: &str) -> Result<usize> {
         let fits = self.left() / each_bytes;
         if count > fits {
-            return Err(Error::corrupt(format!("more {what} are announced than what is left could hold"))
+            return Err(Error::corrupt(format!("the file is too short for its number of {what}"))
                 .expected(format_args!("at most {fits}"), count)
                 .help("the file is cut short or damaged; copy it again"));
         }
@@ -227,7 +227,7 @@ impl<'a> Scanner<'a> {
 /// The error for containers nested deeper than [`DEPTH_MAX`].
 pub(crate) fn too_deep() -> Error {
     Error::new(ErrorKind::Limit, format!("the msgpack is nested deeper than {DEPTH_MAX} levels"))
-        .help("Flax itself reads no deeper")
+        .help("Flax itself cannot read more levels")
 }
 
 /// Whether an object that begins with this byte is a map.

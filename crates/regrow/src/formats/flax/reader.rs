@@ -61,8 +61,7 @@ impl FlaxReader {
         description.steps = steps.files.iter().filter_map(super::steps::StepFile::whole).collect();
         if description.steps.len() < steps.files.len() {
             let all: Vec<&str> = steps.files.iter().map(|file| file.text.as_str()).collect();
-            let note =
-                format!("not all steps are whole numbers: {}; this is {}", all.join(", "), picked.text);
+            let note = format!("some steps have fractions: {}; this is {}", all.join(", "), picked.text);
             description.notes.push(note);
         }
         if steps.prefixes.len() > 1 {
@@ -84,12 +83,14 @@ impl FlaxReader {
         let mut description = Description {
             layout: "flax".to_owned(),
             variant: if is_stream { "streamed msgpack" } else { "msgpack" }.to_owned(),
-            notes: vec!["msgpack files have no checksums: damage to their data goes unseen".to_owned()],
+            notes: vec![
+                "msgpack files have no checksums: regrow cannot detect damage of their data".to_owned(),
+            ],
             ..Description::default()
         };
         if is_stream {
-            let note =
-                "a streamed file does not say how many leaves it has: cut between two leaves, it looks whole";
+            let note = "a streamed file has no count of its leaves: if it is cut between two leaves, regrow \
+                 cannot see it";
             description.notes.push(note.to_owned());
         }
         let arrays = ArraysFolder::of(at);
@@ -149,7 +150,12 @@ impl FlaxReader {
     }
 
     fn leaf(&self, leaf: usize) -> Result<(&LeafInfo, &Source)> {
-        self.tree.leaves().get(leaf).zip(self.sources.get(leaf)).ok_or_else(|| Error::invalid("no such leaf"))
+        self.tree.leaves().get(leaf).zip(self.sources.get(leaf)).ok_or_else(|| {
+            Error::invalid(
+                "the leaf \
+            does not exist",
+            )
+        })
     }
 
     /// The bytes of a leaf in the file, unless it has shrunk.

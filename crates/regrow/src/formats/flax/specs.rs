@@ -52,15 +52,19 @@ impl ArraySpec {
             return Err(unknown("it opens an array of another kind", &DRIVERS.join(" or "), &driver));
         }
         if let Some(Value::String(url)) = spec.get(KVSTORE) {
-            return Err(unknown("it names a place of its own", "a path below the folder of the file", url));
+            return Err(unknown("it names its own path", "a path below the folder of the file", url));
         }
         let place_driver = text(spec.pointer("/kvstore/driver")).unwrap_or_default();
         if !PLACES.contains(&place_driver.as_str()) {
-            return Err(unknown("its array is in another kind of place", &PLACES.join(", "), &place_driver));
+            return Err(unknown(
+                "its array is in another kind of storage",
+                &PLACES.join(", "),
+                &place_driver,
+            ));
         }
         let members = spec.as_object().into_iter().flat_map(Map::keys);
         if let Some(other) = members.into_iter().find(|member| !MEMBERS.contains(&member.as_str())) {
-            return Err(unknown("a member of it is not known here", &MEMBERS.join(", "), other));
+            return Err(unknown("it has an unknown member", &MEMBERS.join(", "), other));
         }
         // Releases before 0.1.14 have the path outside.
         let path = text(spec.pointer("/kvstore/path")).or_else(|| text(spec.get("path")));
@@ -71,7 +75,7 @@ impl ArraySpec {
             None => path.clone(),
         };
         if name.is_empty() || name.starts_with('/') {
-            return Err(unknown("its path is not one below the folder of the file", "target.w", &place));
+            return Err(unknown("its path is outside the folder of the file", "target.w", &place));
         }
         let dims = spec.pointer("/metadata/shape").map(|shape| {
             let dims = match shape {
@@ -82,7 +86,7 @@ impl ArraySpec {
                 }
                 _ => None,
             };
-            dims.ok_or_else(|| Error::corrupt("the shape in a TensorStore spec is no list of numbers"))
+            dims.ok_or_else(|| Error::corrupt("the shape in a TensorStore spec is not a list of numbers"))
         });
         Ok(Self { name: name.to_owned(), place, dtype: text(spec.get("dtype")), dims: dims.transpose()? })
     }
@@ -91,10 +95,8 @@ impl ArraySpec {
     pub fn is_missing(&self, why: &Error) -> Error {
         let what =
             format!("the array of a leaf is missing: a TensorStore spec puts it at {}", brief(&self.place));
-        let error = Error::corrupt(what).help(
-            "copy the folders of the arrays, too, into the folder of the msgpack file (from the bucket that they were \
-             written to)",
-        );
+        let error =
+            Error::corrupt(what).help("copy the folders of the arrays into the folder of the msgpack file");
         match why.place().file.clone() {
             Some(file) => error.in_file(file),
             None => error,
@@ -103,7 +105,7 @@ impl ArraySpec {
 }
 
 pub(super) fn unknown(why: &str, expected: &str, found: &str) -> Error {
-    Error::unsupported(format!("a leaf is a TensorStore spec, which stands for an array, and {why}"))
+    Error::unsupported(format!("a leaf is a TensorStore spec of an array, and {why}"))
         .expected(expected, format_args!("{:?}", brief(found)))
         .help("load it with TensorStore (ts.open), and save the arrays with regrow.save")
 }
@@ -113,10 +115,10 @@ pub(super) fn refused(spec: &Value) -> Error {
     match ArraySpec::parse(spec) {
         Err(error) => error,
         Ok(spec) => Error::unsupported(format!(
-            "a leaf is a TensorStore spec, which stands for the array at {}, and no array",
+            "a leaf is a TensorStore spec of the array at {}, not an array",
             brief(&spec.place)
         ))
-        .help("T5X writes them into a file called `checkpoint`, and the arrays beside it: open that, or its folder"),
+        .help("open the T5X file `checkpoint`, or its folder"),
     }
 }
 

@@ -86,22 +86,23 @@ impl Steps {
         };
         let Some(files) = by_prefix.remove(&wanted) else {
             let what = match &options.item {
-                Some(item) => format!("no files of steps here begin with {item:?}"),
-                None => "files of steps with several prefixes are here".to_owned(),
+                Some(item) => format!("no file of a step begins with {item:?}"),
+                None => "the steps have several prefixes".to_owned(),
             };
-            return Err(Error::new(ErrorKind::NotFound, what)
-                .in_file(folder)
-                .help(format!("name one as the item, or a file: {}", prefixes.join(", "))));
+            return Err(Error::new(ErrorKind::NotFound, what).in_file(folder).help(format!(
+                "give one prefix as the item, or the path of a file: {}",
+                prefixes.join(", ")
+            )));
         };
         let mut notes = Vec::new();
         for name in names(folder)?.iter().filter(|name| !name.is_folder).map(|name| &name.text) {
             match name.strip_prefix(wanted.as_str()) {
                 Some(UNFINISHED) => {
-                    notes.push(format!("{name} is left from a save that never ended, or one that runs now"));
+                    notes.push(format!("{name} belongs to an unfinished save, or to one that runs now"));
                 }
                 Some(rest) if number(rest).is_none() => {
                     notes.push(format!(
-                        "{name} is no step and was left out; Flax itself may take it for the latest"
+                        "{name} is not a step and was left out; Flax itself may open it as the latest"
                     ));
                 }
                 _ => {}
@@ -122,7 +123,7 @@ impl Steps {
         found.ok_or_else(|| {
             let steps: Vec<&str> = self.files.iter().map(|file| file.text.as_str()).collect();
             let what =
-                step.map_or("there are no steps".to_owned(), |step| format!("there is no step {step}"));
+                step.map_or("there are no steps".to_owned(), |step| format!("step {step} does not exist"));
             Error::new(ErrorKind::NotFound, what)
                 .in_file(folder)
                 .help(format!("the steps are {}", steps.join(", ")))

@@ -50,7 +50,7 @@ pub(super) fn decode_stream(bytes: &Bytes, salvage: bool) -> Result<Tree<Decoded
             let tree = decode(&bytes.slice(value)).map_err(|error| error.shift(at).at_leaf(&path))?;
             match known.insert(path.clone()) {
                 true => Ok((path, leaf_of(tree, at)?)),
-                false => Err(Error::corrupt("a leaf is there twice").at_leaf(&path).at_byte(at)),
+                false => Err(Error::corrupt("a leaf occurs twice").at_leaf(&path).at_byte(at)),
             }
         });
         match read {
@@ -84,9 +84,9 @@ fn record(scanner: &mut Scanner<'_>) -> Result<(KeyPath, Range<usize>)> {
     let bad = |what: &str| {
         Error::corrupt(format!("a record of a streamed file {what}"))
             .at_byte(start)
-            .help("each is an array of a key path and the bytes of a leaf, as EasyLM writes them; copy the file again")
+            .help("EasyLM writes pairs of a key path and the bytes of a leaf; copy the file again")
     };
-    let Token::Array(2) = scanner.next()? else { return Err(bad("is no pair")) };
+    let Token::Array(2) = scanner.next()? else { return Err(bad("is not a pair")) };
     let Token::Array(count) = scanner.next()? else { return Err(bad("does not begin with a key path")) };
     let mut path = KeyPath::root();
     for _ in 0..count {
@@ -99,7 +99,7 @@ fn record(scanner: &mut Scanner<'_>) -> Result<(KeyPath, Range<usize>)> {
     }
     match scanner.next()? {
         Token::Bin(range) | Token::Str(range) => Ok((path, range)),
-        _ => Err(bad("has no bytes behind its key path").at_leaf(&path)),
+        _ => Err(bad("has no bytes after its key path").at_leaf(&path)),
     }
 }
 
@@ -108,6 +108,6 @@ fn leaf_of(tree: Tree<Decoded>, at: u64) -> Result<Option<Decoded>> {
     match tree.nodes() {
         [only] if only.kind == NodeKind::None => Ok(None),
         [only] if only.kind == NodeKind::Leaf => Ok(tree.into_leaves().pop()),
-        _ => Err(Error::corrupt("the value of a record is a container, and no leaf").at_byte(at)),
+        _ => Err(Error::corrupt("the value of a record is a container, not a leaf").at_byte(at)),
     }
 }

@@ -232,10 +232,8 @@ impl Writer<'_> {
             if key == MapKey::Text(CHUNKED_KEY.into()) {
                 refuse(
                     &mut self.refusals,
-                    Error::unsupported(format!(
-                        "Flax takes a dict with the key {CHUNKED_KEY:?} for an array"
-                    ))
-                    .help("use another key"),
+                    Error::unsupported(format!("Flax reads a dict with the key {CHUNKED_KEY:?} as an array"))
+                        .help("use another key"),
                 );
             }
             if !seen.insert(key.clone()) {
@@ -265,7 +263,7 @@ impl Writer<'_> {
         let array = match (&leaf.data, &leaf.kind) {
             (LeafData::Text(text), _) => return self.encoder.str(text),
             (_, LeafKind::PrngKey(_)) => {
-                return Err(Error::unsupported("Flax has no form for typed PRNG keys").help(
+                return Err(Error::unsupported("Flax cannot store typed PRNG keys").help(
                     "save jax.random.key_data(key), and make a key of it with jax.random.wrap_key_data",
                 ));
             }
@@ -300,11 +298,11 @@ impl Writer<'_> {
     /// element.
     fn other(&mut self, code: i8, descr: &str, array: &Array) -> Result<()> {
         let Some((name, is_big)) = to_name(descr) else {
-            return Err(Error::unsupported(format!("Flax could not read an array of dtype {descr} again"))
+            return Err(Error::unsupported(format!("Flax cannot read an array of dtype {descr} back"))
                 .help("convert it to numbers, or store text as str and bytes as bytes"));
         };
         let Some((&size_bytes, dims)) = array.shape().dims().split_last() else {
-            return Err(Error::invalid("an array of a dtype that is NumPy's alone lacks its axis of bytes"));
+            return Err(Error::invalid("an array of a NumPy-only dtype lacks its axis of bytes"));
         };
         let array = match is_big {
             true => swap_words(array, word_bytes(size_bytes as usize))?,

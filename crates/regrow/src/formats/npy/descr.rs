@@ -210,7 +210,7 @@ fn is_time_unit(text: &str) -> bool {
 }
 
 fn pickled() -> Error {
-    Error::unsupported("the array holds Python objects, which are pickled")
+    Error::unsupported("the array has pickled Python objects")
         .help("regrow executes nothing from a file; save the objects as arrays, text or JSON")
 }
 
@@ -229,7 +229,7 @@ fn record_len_bytes(fields: &[Literal]) -> Result<u64> {
             if let Literal::List(inner) = descr {
                 if depth == RECORD_DEPTH_MAX {
                     return Err(Error::unsupported(format!(
-                        "records stand more than {RECORD_DEPTH_MAX} deep"
+                        "records are nested deeper than {RECORD_DEPTH_MAX} levels"
                     )));
                 }
                 open.push((inner, times, depth + 1));
@@ -252,7 +252,7 @@ fn too_long() -> Error {
 /// and how often.
 fn field_parts(field: &Literal) -> Result<(&Literal, u64)> {
     let bad = || {
-        Error::corrupt("a field of a record is no tuple of name, dtype and maybe shape")
+        Error::corrupt("a field of a record is not a tuple of name, dtype and optional shape")
             .expected("such as ('a', '<f4', (2,))", field.repr())
     };
     let Literal::Tuple(parts) = field else { return Err(bad()) };

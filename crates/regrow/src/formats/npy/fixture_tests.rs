@@ -151,9 +151,9 @@ fn archives_hold_what_numpy_wrote() {
     for (name, members) in expected["archives"].as_object().unwrap() {
         let file = format!("{name}.npz");
         assert!(Npy.recognise(&Location::local(fixture(&file))).unwrap(), "{name}");
-        let bare = OpenOptions { bare: name == "extra", ..OpenOptions::default() };
+        let arrays_only = OpenOptions { arrays_only: name == "extra", ..OpenOptions::default() };
         let reader = Npy
-            .open(&Location::local(fixture(&file)), &bare)
+            .open(&Location::local(fixture(&file)), &arrays_only)
             .unwrap_or_else(|error| panic!("{name}: {error:?}"));
         let members = members.as_object().unwrap();
         // A folder in an archive is nothing but a name.
@@ -184,7 +184,7 @@ fn archives_hold_what_numpy_wrote() {
 fn a_pytree_that_is_not_where_the_comment_says_is_an_error() {
     let error = open("extra.npz").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.help_text().unwrap().contains("`bare`"), "{error}");
+    assert!(error.help_text().unwrap().contains("`arrays_only`"), "{error}");
 }
 
 #[test]

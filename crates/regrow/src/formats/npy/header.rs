@@ -69,7 +69,7 @@ impl Header {
     pub fn len_bytes(prefix: &[u8]) -> Result<usize> {
         let mut input = Cursor::new(prefix);
         if input.array::<6>("the magic of an npy file")? != MAGIC {
-            return Err(Error::corrupt("this is no npy file").at_byte(0).expected(
+            return Err(Error::corrupt("this is not an npy file").at_byte(0).expected(
                 format_args!("{:?}", MAGIC.escape_ascii().to_string()),
                 format_args!(
                     "{:?}",
@@ -125,7 +125,7 @@ impl Header {
     fn from_text(text: &str, python2_longs: bool) -> Result<Self> {
         let literal = parse(text, LiteralOptions { python2_longs, numpy_ints: false })?;
         let not_a_header = |found: &str| {
-            Error::corrupt("an npy header is no dict of descr, fortran_order and shape")
+            Error::corrupt("an npy header is not a dict of descr, fortran_order and shape")
                 .at_byte(0)
                 .expected("these three keys, each once", found)
         };
@@ -146,7 +146,7 @@ impl Header {
             return Err(not_a_header("fewer"));
         };
         let Literal::Bool(fortran_order) = fortran_order else {
-            return Err(Error::corrupt("fortran_order is no bool")
+            return Err(Error::corrupt("fortran_order is not a bool")
                 .at_byte(0)
                 .expected("True or False", fortran_order.repr()));
         };
@@ -222,7 +222,7 @@ impl Header {
 
 fn shape_of(shape: &Literal) -> Result<Shape> {
     let bad = || {
-        Error::corrupt("the shape of an npy header is no tuple of sizes")
+        Error::corrupt("the shape of an npy header is not a tuple of sizes")
             .expected("such as (3, 4)", shape.repr())
     };
     let Literal::Tuple(dims) = shape else { return Err(bad()) };

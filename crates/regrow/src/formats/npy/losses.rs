@@ -41,15 +41,15 @@ pub(super) fn losses(
                     lose(kind, &what);
                 }
                 if is_root && form != Form::Npy {
-                    lose(LossKind::Structure, "a bare leaf comes back as a dict of one");
+                    lose(LossKind::Structure, "a single leaf comes back as a dict of one");
                 }
             }
-            NodeKind::None => lose(LossKind::Structure, "None goes missing"),
+            NodeKind::None => lose(LossKind::Structure, "None is lost"),
             kind if node.child_count == 0 && !is_root => {
-                lose(LossKind::Structure, &format!("an empty {} goes missing", kind.name()));
+                lose(LossKind::Structure, &format!("an empty {} is lost", kind.name()));
             }
             NodeKind::Dict if form == Form::Npz && !is_root => {
-                lose(LossKind::Structure, "its leaves come back in one flat dict, by joined names");
+                lose(LossKind::Structure, "its leaves come back in one flat dict with joined names");
             }
             NodeKind::Dict => {}
             kind => lose(LossKind::Structure, &format!("a {} comes back as a dict of names", kind.name())),
@@ -65,15 +65,12 @@ pub(super) fn losses(
 fn leaf_loss(info: &LeafInfo, options: &NpyOptions) -> Option<(LossKind, String)> {
     let to = match &info.kind {
         kind if kind.is_array() && !options.named_dtypes && Descr::is_unreadable(info.dtype) => {
-            return Some((
-                LossKind::Value,
-                format!("NumPy cannot read its own name of the dtype {}", info.dtype),
-            ));
+            return Some((LossKind::Value, format!("NumPy cannot read the dtype {} back", info.dtype)));
         }
         LeafKind::NumpyArray | LeafKind::JaxArray if is_nameless(info.dtype, options) => {
             return Some((
                 LossKind::Value,
-                format!("the dtype {} is lost: bytes of no type come back", info.dtype),
+                format!("the dtype {} is lost: untyped bytes come back", info.dtype),
             ));
         }
         LeafKind::JaxArray => {
@@ -83,7 +80,7 @@ fn leaf_loss(info: &LeafInfo, options: &NpyOptions) -> Option<(LossKind, String)
         LeafKind::PrngKey(_) => "the array of its key data",
         LeafKind::Str => "a 0-d array of text",
         LeafKind::Bytes => "an array of uint8",
-        LeafKind::Placeholder => return Some((LossKind::Value, "a placeholder goes missing".to_owned())),
+        LeafKind::Placeholder => return Some((LossKind::Value, "a placeholder is lost".to_owned())),
         _ => return None,
     };
     Some((LossKind::Kind, format!("a {} comes back as {to}", info.kind.name())))

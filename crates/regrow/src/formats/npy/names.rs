@@ -29,10 +29,10 @@ pub(super) fn member_name(path: &KeyPath, separator: &str) -> Result<String> {
     }
     let name = path.join(separator);
     if name.contains('\0') {
-        return Err(Error::unsupported("a name in an archive holds no NUL").help("rename the key"));
+        return Err(Error::unsupported("a name in an archive cannot contain NUL").help("rename the key"));
     }
     if name.len() + SUFFIX.len() > usize::from(u16::MAX) {
-        return Err(Error::unsupported("the key path is too long for a name in an archive"));
+        return Err(Error::unsupported("the key path is too long for an archive"));
     }
     Ok(name)
 }
@@ -50,7 +50,7 @@ pub(super) fn file_name(path: &KeyPath) -> Result<String> {
     if longest + SUFFIX.len() > FILE_NAME_LEN_MAX_BYTES {
         return Err(Error::unsupported("a key is too long for the name of a file")
             .expected(format_args!("at most {} bytes", FILE_NAME_LEN_MAX_BYTES - SUFFIX.len()), longest)
-            .help("save it as one .npz file, where names may be longer"));
+            .help("save it as one .npz file, which allows longer names"));
     }
     Ok(parts.join("/"))
 }
@@ -104,7 +104,7 @@ pub(super) fn unescaped(name: &str) -> String {
 
 /// The error for two leaves of one name.
 pub(super) fn collision(name: &str, other: &KeyPath) -> Error {
-    Error::new(ErrorKind::NameCollision, format!("its name {name:?} is that of {other}, too"))
+    Error::new(ErrorKind::NameCollision, format!("its name {name:?} is also that of {other}"))
         .help("rename one of the keys")
 }
 

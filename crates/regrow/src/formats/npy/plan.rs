@@ -53,7 +53,7 @@ impl<'a> Plan<'a> {
             return Err(Error::new(ErrorKind::NameCollision, what).at_leaf(&path));
         }
         if form == Form::Npy && tree.nodes().len() != 1 {
-            return Err(Error::unsupported("an .npy file holds one array, and the tree has containers")
+            return Err(Error::unsupported("an .npy file stores one array, but the tree has containers")
                 .help("give the target a name that ends in .npz, or without a suffix for a folder"));
         }
         let (mut infos, mut arrays) = (Vec::with_capacity(tree.len()), Vec::with_capacity(tree.len()));
@@ -94,7 +94,7 @@ impl<'a> Plan<'a> {
         }
         refusals.finish("cannot be written to npy files like this")?;
         if form == Form::Npy && arrays.is_empty() {
-            return Err(Error::unsupported("an .npy file holds one array, and the tree has none")
+            return Err(Error::unsupported("an .npy file stores one array, but the tree has none")
                 .help("give the target a name that ends in .npz, or without a suffix for a folder"));
         }
         Ok(Self { infos, arrays })
@@ -133,7 +133,7 @@ const PIECE_LEN_BYTES: usize = 1 << 20;
 
 fn check_options(form: Form, options: &NpyOptions, save: &SaveOptions) -> Result<()> {
     if options.compress.is_some() && form != Form::Npz {
-        return Err(Error::invalid("`compress` is for archives, and npy files are raw")
+        return Err(Error::invalid("`compress` is for archives: .npy files are never compressed")
             .help("give the target a name that ends in .npz, or pass `form`"));
     }
     if matches!(save.compression, Some(Compression::Zstd(_))) {
@@ -141,11 +141,11 @@ fn check_options(form: Form, options: &NpyOptions, save: &SaveOptions) -> Result
             .help("pass `compress` to deflate an archive, or save in the default layout"));
     }
     if save.custom_metadata.is_some() && (form == Form::Npy || !options.structure) {
-        return Err(Error::invalid("there is no room for metadata where nothing but arrays is written")
+        return Err(Error::invalid("a file of arrays alone cannot store metadata")
             .help("save as .npz or as a folder, and pass `structure`"));
     }
     if options.separator.is_empty() || options.separator.contains('\0') {
-        return Err(Error::invalid("`separator` is not empty and holds no NUL"));
+        return Err(Error::invalid("`separator` must not be empty or contain NUL"));
     }
     Ok(())
 }
@@ -173,7 +173,7 @@ fn planned<'a>(
         (_, LeafData::Absent) if options.structure && form != Form::Npy => return Ok(None),
         (_, LeafData::Absent) => {
             return Err(Error::unsupported(format!("a leaf of kind {} has no data", leaf.kind.name()))
-                .help("keep the structure, which has room for it, or leave it out"));
+                .help("keep the structure, which can store it, or leave it out"));
         }
     };
     Ok(Some(Planned { name, header, data }))
@@ -188,10 +188,10 @@ fn header_of_other(text: &str, array: &Array) -> Result<Header> {
         {
             Ok(Header { descr, fortran_order: false, shape: Shape::new(dims)? })
         }
-        _ => Err(Error::invalid(
-            "an array of a dtype that is NumPy's alone has the bytes of an element as its last axis",
-        )
-        .expected(format_args!("{} bytes", descr.item_len_bytes()), array.shape())),
+        _ => {
+            Err(Error::invalid("the last axis of an array of a NumPy-only dtype is the bytes of an element")
+                .expected(format_args!("{} bytes", descr.item_len_bytes()), array.shape()))
+        }
     }
 }
 

@@ -99,7 +99,7 @@ pub(super) fn nested(items: Vec<Item>, notes: &mut Vec<String>) -> Result<Placed
     let tree = build.finish()?;
     match tree.first_equal_keys() {
         None => Ok(Placed { tree, texts: HashMap::new(), stored, unreadable, others: Vec::new() }),
-        Some(path) => Err(Error::new(ErrorKind::NameCollision, format!("two things are called {path}"))
+        Some(path) => Err(Error::new(ErrorKind::NameCollision, format!("two entries are called {path}"))
             .help(
                 "two members of an archive, or a file and a folder, have the same name; rename one of them",
             )),
@@ -184,9 +184,9 @@ fn matching(info: &LeafInfo, found: Option<Content>) -> Result<Stored> {
         None => {
             let found = match &header {
                 Some(header) => format!("{} {}", header.descr.text(), header.shape),
-                None => "no npy file".to_owned(),
+                None => "not an npy file".to_owned(),
             };
-            Err(Error::corrupt("an array is not what its pytree says")
+            Err(Error::corrupt("an array differs from its pytree")
                 .expected(format_args!("{} {}", info.dtype, info.shape), found))
         }
     }

@@ -19,7 +19,7 @@ use crate::bytes::glance::Language;
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::structure::Regrown;
-use crate::formats::{BARE_HELP, Description, Reader, Rest, Standing};
+use crate::formats::{ARRAYS_ONLY_HELP, Description, Reader, Rest, Standing};
 use crate::location::Location;
 use crate::options::OpenOptions;
 use crate::reads::{Source, Text};
@@ -40,13 +40,13 @@ pub(super) struct NpyReader {
 }
 
 impl NpyReader {
-    /// Reads the header of every array `at` a location; if `bare`, nothing but them. To salvage,
+    /// Reads the header of every array `at` a location; if `arrays_only`, nothing but them. To salvage,
     /// arrays whose headers cannot be read are leaves without data.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; `NameCollision` for two arrays of one name.
     pub(super) fn open(at: &Location, options: &OpenOptions) -> Result<Self> {
-        let bare = options.bare;
+        let arrays_only = options.arrays_only;
         let description = Description { layout: "npy".to_owned(), ..Description::default() };
         if at.is_folder() {
             return Self::open_folder(at, options, description);
@@ -57,7 +57,7 @@ impl NpyReader {
         if ZIP_BEGINNINGS.iter().any(|beginning| first.starts_with(beginning)) {
             return Self::open_archive(files, file, file_len_bytes, options, description).in_file(at);
         }
-        let stored = plain(&files, file, file_len_bytes, bare)
+        let stored = plain(&files, file, file_len_bytes, arrays_only)
             .and_then(|content| content.map_err(|content| content.why))
             .in_file(at)?;
         let description =
@@ -72,12 +72,12 @@ impl NpyReader {
     }
 
     fn open_folder(at: &Location, options: &OpenOptions, mut description: Description) -> Result<Self> {
-        let &OpenOptions { bare, salvage, .. } = options;
+        let &OpenOptions { arrays_only, salvage, .. } = options;
         let mut files = Files::new(at.store());
         let mut items = Vec::new();
         for found in walk::npy_files(at)? {
             let (file, len_bytes) = files.add(&found.path)?;
-            let content = match plain(&files, file, len_bytes, bare).in_file(files.describe(file)) {
+            let content = match plain(&files, file, len_bytes, arrays_only).in_file(files.describe(file)) {
                 Err(why) if salvage && why.kind().is_damage() => Err(Unreadable { stored: None, why }),
                 content => content?,
             };
@@ -88,11 +88,11 @@ impl NpyReader {
         description.variant = format!("a folder of {}", counted(items.len(), "array", "arrays"));
         description.notes.push(no_checksums());
         let beside = at.join(sidecar::FILE_NAME);
-        let json = if bare || !has_sidecar(&beside)? { None } else { read_sidecar(&beside)? };
-        let is_of_arrays_alone = !bare && json.is_none();
+        let json = if arrays_only || !has_sidecar(&beside)? { None } else { read_sidecar(&beside)? };
+        let is_of_arrays_alone = !arrays_only && json.is_none();
         let placed = match json {
             Some(json) => {
-                let (regrown, metadata) = Sidecar::read(&json).map_err(or_bare).in_file(&beside)?;
+                let (regrown, metadata) = Sidecar::read(&json).map_err(or_arrays_only).in_file(&beside)?;
                 description.custom_metadata = metadata;
                 pytree::kept(regrown, items, salvage.then_some(&*at.describe()), &mut description.notes)
             }
@@ -110,7 +110,7 @@ impl NpyReader {
         options: &OpenOptions,
         mut description: Description,
     ) -> Result<Self> {
-        let &OpenOptions { bare, salvage, .. } = options;
+        let &OpenOptions { arrays_only, salvage, .. } = options;
         let read = |offset_bytes, len_bytes| files.read(file, offset_bytes, len_bytes);
         let directory = match read_directory(file_len_bytes, &read) {
             Err(error) if salvage && error.kind().is_damage() => {
@@ -120,11 +120,9 @@ impl NpyReader {
         };
         let is_array = |member: &Member| member.name.ends_with(SUFFIX);
         if !directory.members.is_empty() && !directory.members.iter().any(is_array) {
-            return Err(Error::unsupported(
-                "this is a zip archive, and none of NumPy's: no member is an array",
-            )
-            .expected("names that end in .npy", format_args!("{:?}", directory.members[0].name))
-            .help("if it is another program's, unpack it"));
+            return Err(Error::unsupported("this zip archive has no arrays of NumPy")
+                .expected("names that end in .npy", format_args!("{:?}", directory.members[0].name))
+                .help("if another program wrote it, unpack it"));
         }
         let mut items = Vec::with_capacity(directory.members.len());
         let mut deflated = 0;
@@ -169,7 +167,8 @@ impl NpyReader {
                 counted(items.len(), "array", "arrays")
             ),
         };
-        let kept = if bare { None } else { kept_in_archive(&directory, &read).map_err(or_bare)? };
+        let kept =
+            if arrays_only { None } else { kept_in_archive(&directory, &read).map_err(or_arrays_only)? };
         let placed = match kept {
             Some((regrown, metadata)) => {
                 description.custom_metadata = metadata;
@@ -181,7 +180,7 @@ impl NpyReader {
                 )?
             }
             None => {
-                if !bare {
+                if !arrays_only {
                     name_bfloat16(&mut items, &mut description.notes)?;
                 }
                 pytree::nested(items, &mut description.notes)?
@@ -244,8 +243,7 @@ impl Reader for NpyReader {
             let checked = self.files.check(stored);
             checked.map_err(|error| named(error, &format!("{name}{SUFFIX}")))
         });
-        let note =
-            "no pytree is kept beside the arrays: texts and containers, if there were any, are not known";
+        let note = "the file stores no pytree: texts and containers are unknown";
         let note = self.is_of_arrays_alone.then(|| note.to_owned());
         Ok(Rest::noted(note).found(checks.filter_map(Result::err)))
     }
@@ -256,7 +254,7 @@ impl Reader for NpyReader {
 }
 
 /// A file that is one array.
-fn plain(files: &Files, file: usize, file_len_bytes: u64, bare: bool) -> Result<Content> {
+fn plain(files: &Files, file: usize, file_len_bytes: u64, arrays_only: bool) -> Result<Content> {
     let mut stored = Stored {
         file,
         offset_bytes: 0,
@@ -268,12 +266,12 @@ fn plain(files: &Files, file: usize, file_len_bytes: u64, bare: bool) -> Result<
         record: Record::of_bytes(file_len_bytes)?,
     };
     let header = match member_content(files, &mut stored) {
-        Ok(None) => return Err(Error::corrupt("this is no npy file").at_byte(0)),
+        Ok(None) => return Err(Error::corrupt("this is not an npy file").at_byte(0)),
         Ok(header) => header,
         Err(error) => return unreadable(error, stored).map(Err),
     };
-    if !bare {
-        check_end(&stored, "npy file").map_err(or_bare)?;
+    if !arrays_only {
+        check_end(&stored, "npy file").map_err(or_arrays_only)?;
     }
     Ok(Ok((stored, header)))
 }
@@ -284,7 +282,7 @@ fn check_end(stored: &Stored, what: &str) -> Result<()> {
     let end = stored.data_at.saturating_add(stored.record.len_bytes());
     match end == stored.len_bytes {
         true => Ok(()),
-        false => Err(Error::corrupt(format!("the {what} goes on behind its array"))
+        false => Err(Error::corrupt(format!("the {what} has bytes after its array"))
             .at_byte(end)
             .expected(format_args!("{end} bytes, by its header"), stored.len_bytes)),
     }
@@ -305,10 +303,10 @@ fn name_bfloat16(items: &mut [Item], notes: &mut Vec<String>) -> Result<()> {
     if count > 0 {
         let arrays = counted(
             count,
-            "array of two bytes of no type (V2) is",
-            "arrays of two bytes of no type (V2) are",
+            "array of untyped two-byte elements (V2) is",
+            "arrays of untyped two-byte elements (V2) are",
         );
-        notes.push(format!("{arrays} read as bfloat16; with `bare` they are bytes"));
+        notes.push(format!("{arrays} read as bfloat16; `arrays_only` keeps the bytes"));
     }
     Ok(())
 }
@@ -375,8 +373,8 @@ fn unreadable(error: Error, stored: Stored) -> Result<Unreadable> {
 }
 
 /// Adds the help that tells how to read the arrays alone.
-fn or_bare(error: Error) -> Error {
-    error.help(BARE_HELP)
+fn or_arrays_only(error: Error) -> Error {
+    error.help(ARRAYS_ONLY_HELP)
 }
 
 /// The error with the member's name in it.
@@ -408,7 +406,7 @@ fn kept_in_archive(
             && begins_member(&read(directory.members_end_bytes, beginning_len)?, sidecar::FILE_NAME);
         return match is_ours {
             false => Ok(None),
-            true => Err(Error::corrupt("the archive keeps a pytree, and its comment no longer says where")
+            true => Err(Error::corrupt("the comment of the archive no longer says where its pytree is")
                 .at_byte(directory.members_end_bytes)
                 .expected(
                     "a comment that begins \"regrow structure at\"",
@@ -418,7 +416,7 @@ fn kept_in_archive(
     };
     let fits = pointer.offset_bytes.checked_add(pointer.len_bytes).is_some_and(|after| after <= end);
     if !fits || pointer.len_bytes > sidecar::LEN_MAX_BYTES {
-        return Err(Error::corrupt("the kept pytree does not lie in the archive").expected(
+        return Err(Error::corrupt("the stored pytree is outside the archive").expected(
             format_args!("an end before byte {end}"),
             format_args!("{} bytes from byte {} on", pointer.len_bytes, pointer.offset_bytes),
         ));
@@ -443,13 +441,15 @@ fn pointed_to(mut directory: Directory) -> Directory {
 /// become of one: without it the arrays would be read as another tree.
 fn has_sidecar(at: &Location) -> Result<bool> {
     let not_a_file = |found: &str| {
-        Err(or_bare(Error::corrupt("the kept pytree is no file").in_file(at).expected("a file", found)))
+        Err(or_arrays_only(
+            Error::corrupt("the stored pytree is not a file").in_file(at).expected("a file", found),
+        ))
     };
     match at.look() {
         Ok(Some(Found::File { .. })) => Ok(true),
         Ok(Some(Found::Folder)) => not_a_file("a folder"),
         Ok(Some(Found::Other(_))) => not_a_file("something else"),
-        Ok(None) | Err(_) if at.is_link() => not_a_file("a link that leads nowhere"),
+        Ok(None) | Err(_) if at.is_link() => not_a_file("a broken link"),
         Ok(None) => Ok(false),
         Err(error) => Err(error),
     }
@@ -460,5 +460,5 @@ fn read_sidecar(at: &Location) -> Result<Option<Vec<u8>>> {
 }
 
 fn no_checksums() -> String {
-    "npy files have no checksums: damage to their data goes unseen".to_owned()
+    "npy files have no checksums: regrow cannot detect damage of their data".to_owned()
 }

@@ -76,7 +76,7 @@ fn check_sum(json: &[u8], has_sum: bool) -> Result<()> {
         (String::from_utf8_lossy(sum.unwrap_or(end)).into_owned(), format!("{:08x}", crc32(before)));
     match expected == found {
         true => Ok(()),
-        false => Err(Error::corrupt("the kept pytree fails its CRC-32").expected(expected, found)),
+        false => Err(Error::corrupt("the stored pytree fails its CRC-32").expected(expected, found)),
     }
 }
 
@@ -105,7 +105,12 @@ impl Sidecar {
     /// # Errors
     /// None in practice: there is nothing in it that JSON cannot say.
     pub fn to_json(&self) -> Result<Vec<u8>> {
-        serde_json::to_vec(self).map_err(|error| Error::invalid(format!("the structure is no JSON: {error}")))
+        serde_json::to_vec(self).map_err(|error| {
+            Error::invalid(format!(
+                "the structure is not JSON: \
+            {error}"
+            ))
+        })
     }
 
     /// The pytree and the metadata that JSON text keeps.
@@ -114,10 +119,10 @@ impl Sidecar {
     /// `Corrupt`, or `Unsupported` for a later version.
     pub fn read(json: &[u8]) -> Result<(Regrown, Option<serde_json::Value>)> {
         let sidecar: Self = serde_json::from_slice(json).map_err(|error| {
-            Error::corrupt(format!("the kept pytree cannot be read: {error}")).help(WITHOUT_IT)
+            Error::corrupt(format!("the stored pytree cannot be read: {error}")).help(WITHOUT_IT)
         })?;
         if sidecar.made_by != MADE_BY {
-            return Err(Error::corrupt("the kept pytree is not one of regrow's")
+            return Err(Error::corrupt("the stored pytree is not from regrow")
                 .expected(MADE_BY, sidecar.made_by)
                 .help(WITHOUT_IT));
         }
@@ -158,11 +163,14 @@ impl Pointer {
         };
         parse().map(Some).ok_or_else(|| {
             let example = Self { offset_bytes: 4096, len_bytes: 812, crc32: 0x1b2e_9a40 };
-            Error::corrupt("the comment of the archive, which says where its pytree is kept, cannot be read")
-                .expected(
-                    format_args!("such as {:?}", example.to_comment()),
-                    format_args!("\"{}\"", comment.escape_ascii()),
-                )
+            Error::corrupt(
+                "the comment of the archive, which has the position of its pytree, cannot be \
+                read",
+            )
+            .expected(
+                format_args!("such as {:?}", example.to_comment()),
+                format_args!("\"{}\"", comment.escape_ascii()),
+            )
         })
     }
 
@@ -173,7 +181,7 @@ impl Pointer {
     pub fn check(&self, json: &[u8]) -> Result<()> {
         match crc32(json) {
             found if found == self.crc32 => Ok(()),
-            found => Err(Error::corrupt("the kept pytree fails its CRC-32")
+            found => Err(Error::corrupt("the stored pytree fails its CRC-32")
                 .at_byte(self.offset_bytes)
                 .expected(format_args!("{:08x}", self.crc32), format_args!("{found:08x}"))),
         }

@@ -30,7 +30,7 @@ pub(super) struct Stored {
     /// Of header and data, in archives.
     pub crc32: Option<u32>,
     /// Header and data, unpacked. A file on its own may hold more behind them, if it was opened
-    /// `bare`.
+    /// `arrays_only`.
     pub len_bytes: u64,
     /// Length of the header.
     pub data_at: u64,
@@ -284,8 +284,11 @@ impl Files {
     pub fn read_region(&self, leaf: usize, stored: &Stored, region: &Region, out: &mut [u8]) -> Result<()> {
         let record = &stored.record;
         if !region.is_inside(&record.shape) || region.shape().len_bytes(record.dtype)? != out.len() as u64 {
-            return Err(Error::invalid("the region leaves the array, or the destination has another size")
-                .expected(&record.shape, region));
+            return Err(Error::invalid(
+                "the region is outside the array, or the destination has another \
+                size",
+            )
+            .expected(&record.shape, region));
         }
         if stored.method == Method::Deflated {
             let deflated = self.deflated(leaf, stored)?;
@@ -392,7 +395,7 @@ impl Files {
     }
 
     fn file(&self, file: usize) -> Result<&DataFile> {
-        self.files.get(file).ok_or_else(|| Error::invalid("there is no such file"))
+        self.files.get(file).ok_or_else(|| Error::invalid("the file does not exist"))
     }
 
     fn changed(&self, file: usize) -> Error {
@@ -419,5 +422,5 @@ impl Seal for Member<'_> {
 }
 
 fn has_changed() -> Error {
-    Error::corrupt("a file has changed since it was opened").help("open the checkpoint again")
+    Error::corrupt("a file changed after it was opened").help("open the checkpoint again")
 }

@@ -70,7 +70,7 @@ pub(super) fn npy_files(folder: &Location) -> Result<Vec<Found>> {
     let mut pending: Vec<(Location, Vec<String>, Vec<u8>)> = vec![(folder.clone(), Vec::new(), Vec::new())];
     while let Some((folder, keys, below)) = pending.pop() {
         if keys.len() > DEPTH_MAX {
-            let what = format!("more than {DEPTH_MAX} folders stand inside each other");
+            let what = format!("folders are nested deeper than {DEPTH_MAX} levels");
             return Err(Error::new(ErrorKind::Limit, what).in_file(folder));
         }
         let child = |key: &str, name: &OsString| {

@@ -206,7 +206,7 @@ impl Arrays {
     pub fn document_missing(&self, name: &str) -> Error {
         Error::corrupt("the metadata of an array is missing")
             .in_file(self.store.describe(&zarr_key(name, DOCUMENTS[usize::from(self.use_zarr3)])))
-            .help("the leaf is listed but its array is not there; copy the whole checkpoint again")
+            .help("the leaf is listed but its array is missing; copy the whole checkpoint again")
     }
 
     /// Where an array is, for errors.
@@ -245,8 +245,8 @@ fn unsafe_name(error: Error, name: &str) -> Error {
     if error.kind() != ErrorKind::InvalidArgument {
         return error;
     }
-    Error::corrupt(format!("the stored name {name:?} of a leaf is no path inside the checkpoint"))
-        .help("names with .., empty or absolute parts are refused, since they would lead to other files")
+    Error::corrupt(format!("the stored name {name:?} of a leaf is not a path inside the checkpoint"))
+        .help("regrow refuses absolute names and names with `..` or empty parts")
 }
 
 /// Every key of a database with where its value lies. Read only.

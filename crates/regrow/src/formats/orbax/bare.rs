@@ -52,8 +52,8 @@ const T5X_PREFIXES: [&str; 2] = ["target.", "state."];
 /// What JAX calls the folder of what one process wrote.
 const JAX_PROCESS_PREFIX: &str = "process_";
 
-const GUESSED: &str = "there is no metadata: the tree is guessed from the names of arrays, all of it dicts, and arrays that \
-                       are gone are not missed";
+const GUESSED: &str = "the metadata is missing: the tree comes from the names of the arrays, with dicts \
+    only, and missing arrays are not noticed";
 
 /// Opens arrays without any metadata.
 ///
@@ -66,17 +66,15 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
         return Err(refused(folder, foreign));
     }
     if let Some(lost) = found.lost.as_ref().filter(|_| wanted.is_strict()) {
-        return Err(Error::corrupt("the metadata of an array is missing: its chunks are there")
+        return Err(Error::corrupt("the metadata of an array is missing, but its chunks exist")
             .in_file(folder.join(lost))
             .help("copy the whole checkpoint again"));
     }
     let is_of_process = |below: &&String| below.split('/').any(|name| name.starts_with(PROCESS_PREFIX));
     if let Some(part) = found.databases.iter().find(is_of_process).filter(|_| wanted.is_strict()) {
-        return Err(Error::corrupt(
-            "the database of one process is there, and the one that joins them is not",
-        )
-        .in_file(place_of(folder, part))
-        .help("copy the whole checkpoint again; or load the rest with `salvage`"));
+        return Err(Error::corrupt("the database of one process exists, but the joined database is missing")
+            .in_file(place_of(folder, part))
+            .help("copy the whole checkpoint again; or load the rest with `salvage`"));
     }
     let mut places = Vec::new();
     let mut names: Vec<String> = Vec::new();
@@ -180,21 +178,16 @@ fn levanter(folder: &Location, wanted: Wanted) -> Result<Option<Value>> {
 }
 
 fn foreign_key(folder: &Location, key: &str) -> Error {
-    Error::unsupported("there are zarr arrays in this database, and something else")
+    Error::unsupported("this database has zarr arrays and other keys")
         .in_file(folder.join(format!("{MANIFEST_FILE}:{key}")))
-        .expected(
-            "the keys of zarr arrays, and nothing else, where no metadata say what is part of a checkpoint",
-            key,
-        )
+        .expected("only keys of zarr arrays, because there is no metadata", key)
         .help("read it with TensorStore, and save its arrays with regrow.save")
 }
 
 fn lost_its_msgpack(folder: &Location) -> Error {
-    Error::corrupt(
-        "all arrays are named as T5X names them, and its file with the tree and the small leaves is missing",
-    )
-    .in_file(folder.join(AGGREGATE_FILE))
-    .help("copy the whole checkpoint again; the arrays alone load into a `template`, or with `salvage`")
+    Error::corrupt("the T5X file with the tree and the small leaves is missing")
+        .in_file(folder.join(AGGREGATE_FILE))
+        .help("copy the whole checkpoint again; the arrays load into a `template`, or with `salvage`")
 }
 
 /// Whether arrays, and nothing else, lie below: as far as a look goes that stops at the first other
@@ -216,13 +209,13 @@ pub(super) fn names_below(folder: &Location) -> Result<Vec<String>> {
 }
 
 fn refused(folder: &Location, foreign: &str) -> Error {
-    let what =
-        "there are zarr arrays below this folder, but it is no checkpoint: something else is there, too";
+    let what = "this folder has zarr arrays, but also other files: it is not a checkpoint";
     Error::new(ErrorKind::NotACheckpoint, what)
         .in_file(folder)
-        .expected("arrays and nothing else, where no metadata say what is part of a checkpoint", foreign)
+        .expected("only arrays, because there is no metadata", foreign)
         .help(
-            suggestions::checkpoints_in(folder).unwrap_or_else(|| "name a folder of arrays alone".to_owned()),
+            suggestions::checkpoints_in(folder)
+                .unwrap_or_else(|| "give a folder that has only arrays".to_owned()),
         )
 }
 

@@ -92,7 +92,7 @@ impl CheckpointMetadata {
         let mut members: Map<String, Value> = match json_text::parse(bytes)? {
             Value::Object(members) => members,
             other => {
-                return Err(Error::corrupt("the checkpoint metadata is no JSON object")
+                return Err(Error::corrupt("the checkpoint metadata is not a JSON object")
                     .at_byte(0)
                     .expected("{...}", brief(&other))
                     .help("copy _CHECKPOINT_METADATA again, or restore an earlier step"));

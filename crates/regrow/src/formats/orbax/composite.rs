@@ -94,7 +94,7 @@ impl Composite {
         let at = self.items.partition_point(|item| item.first_leaf <= leaf);
         let item = at.checked_sub(1).and_then(|at| self.items.get(at)).filter(|_| leaf < self.tree.len());
         let item = item.ok_or_else(|| {
-            Error::invalid(format!("there is no leaf {leaf}"))
+            Error::invalid(format!("leaf {leaf} does not exist"))
                 .expected(format_args!("fewer than {}", self.tree.len()), leaf)
         })?;
         Ok((item, leaf - item.first_leaf))

@@ -219,7 +219,7 @@ fn about(folder: &Location, listed: &[Listed], wanted: Wanted) -> Result<About> 
 
 /// The error for a location that holds none of the layouts.
 pub(super) fn not_a_checkpoint(at: &Location, listed: &[Listed]) -> Error {
-    Error::new(ErrorKind::NotACheckpoint, "there is no Orbax checkpoint here")
+    Error::new(ErrorKind::NotACheckpoint, "this is not an Orbax checkpoint")
         .in_file(at)
         .expected(
             "_METADATA, _CHECKPOINT_METADATA, orbax.checkpoint, a file checkpoint, or folders that are items, steps or zarr arrays",

@@ -176,14 +176,14 @@ impl Item {
                 let bytes = file.read_document("a text proto", Language::Text, JSON_LEN_MAX_BYTES)?;
                 let bytes = bytes.ok_or_else(|| gone(&file))?;
                 let text = String::from_utf8(bytes).map_err(|error| {
-                    Error::corrupt("a text proto is no UTF-8")
+                    Error::corrupt("a text proto is not UTF-8")
                         .in_file(&file)
                         .at_byte(error.utf8_error().valid_up_to() as u64)
                 })?;
                 Ok(plain(Tree::single(Slot::text("", text)), "text"))
             }
             Self::Layout(_) => Err(Error::unsupported("this item is in another layout").in_file(folder)),
-            Self::Files(listed) => Err(Error::unsupported("this item is of no kind that regrow knows")
+            Self::Files(listed) => Err(Error::unsupported("regrow does not know the kind of this item")
                 .in_file(folder)
                 .help(format!("in it: {}", some_names(listed)))),
         }
@@ -349,9 +349,9 @@ fn plain(tree: Tree<Slot>, variant: &str) -> Opened {
 }
 
 fn gone(file: &Location) -> Error {
-    Error::corrupt("a file of the checkpoint has gone since the folder was listed")
+    Error::corrupt("a file of the checkpoint was removed after the folder was listed")
         .in_file(file)
-        .help("something removes the checkpoint, such as a limit on kept steps: open another step")
+        .help("another program removes the checkpoint, such as a limit on kept steps: open another step")
 }
 
 fn read_flag(file: &Location, name: &str) -> Result<bool> {

@@ -53,11 +53,9 @@ pub(super) fn has_lost_its_tree(at: &Location) -> bool {
 
 /// The error for a folder that has the arrays alone.
 pub(super) fn lost_its_tree(at: &Location) -> Error {
-    Error::corrupt("a checkpoint of JAX' array_serialization has lost its tree")
+    Error::corrupt("the tree of a checkpoint of JAX' array_serialization is missing")
         .in_file(at.join(TREE_FILE))
-        .help(format!(
-            "copy the whole checkpoint again; the arrays alone are in {STORE_FOLDER}, by their numbers"
-        ))
+        .help(format!("copy the whole checkpoint again; the arrays are in {STORE_FOLDER}, by number"))
 }
 
 /// Opens the checkpoint in `folder`.
@@ -70,7 +68,7 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
     let document: Document = json_text::parse(&bytes).in_file(&file)?;
     let table = STANDARD
         .decode(&document.tree)
-        .map_err(|error| Error::corrupt(format!("the tree is no base64: {error}")).in_file(&file))?;
+        .map_err(|error| Error::corrupt(format!("the tree is not base64: {error}")).in_file(&file))?;
     let store = folder.join(STORE_FOLDER);
     let has_arrays = document.leaves.iter().any(Option::is_some);
     let mut arrays = match has_arrays {
@@ -95,9 +93,9 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
         let slot = arrays.leaf(&number.to_string(), LeafKind::JaxArray)?;
         let found = format!("Array({}{:?})", slot.info.dtype.name(), slot.info.shape.dims());
         if slot.info.kind != LeafKind::Placeholder && said != found {
-            return Err(Error::corrupt(format!("array {number} is another one than the tree says"))
+            return Err(Error::corrupt(format!("array {number} differs from the tree"))
                 .expected(said, found)
-                .help("the tree and the arrays are of two checkpoints: copy both again"));
+                .help("the tree and the arrays belong to two checkpoints: copy both again"));
         }
         build.leaf(key, slot)
     });
@@ -110,10 +108,9 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
     }
     let notes = match reading.customs.as_slice() {
         [] => Vec::new(),
-        customs => vec![format!(
-            "of nodes of the user's own types the children are read alone: {}",
-            customs.join(", ")
-        )],
+        customs => {
+            vec![format!("nodes of your own types are read as their children: {}", customs.join(", "))]
+        }
     };
     Ok(Opened {
         notes,
@@ -170,9 +167,10 @@ impl Reading<'_> {
                 3 => NodeKind::List,
                 4 if names.len() == children.len() => NodeKind::Dict,
                 4 => {
-                    return Err(
-                        Error::corrupt("a dict of the tree has other keys than children").at_byte(at as u64)
-                    );
+                    return Err(Error::corrupt(
+                        "a dict of the tree has a different number of keys and children",
+                    )
+                    .at_byte(at as u64));
                 }
                 5 => {
                     let name = self.table.field(at, 3)?.map(|at| self.table.text(at)).transpose()?;
@@ -220,7 +218,7 @@ impl Table<'_> {
         let offset = u32::from_le_bytes(self.number(at)?) as usize;
         match at.checked_add(offset) {
             Some(to) if offset > 0 && to < self.0.len() => Ok(to),
-            _ => Err(Error::corrupt("an offset of the tree leads out of it").at_byte(at as u64)),
+            _ => Err(Error::corrupt("an offset of the tree is outside of it").at_byte(at as u64)),
         }
     }
 
@@ -264,6 +262,6 @@ impl Table<'_> {
         let bytes = (at + 4).checked_add(len).and_then(|end| self.0.get(at + 4..end));
         let text = bytes.and_then(|bytes| std::str::from_utf8(bytes).ok());
         text.map(str::to_owned)
-            .ok_or_else(|| Error::corrupt("a name of the tree is no text").at_byte(at as u64))
+            .ok_or_else(|| Error::corrupt("a name of the tree is not text").at_byte(at as u64))
     }
 }

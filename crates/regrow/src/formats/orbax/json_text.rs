@@ -95,7 +95,7 @@ pub fn to_python_json(value: &impl Serialize) -> Result<Vec<u8>> {
     let written = value.serialize(&mut Serializer::with_formatter(&mut out, PythonStyle));
     match written {
         Ok(()) => Ok(unmark(&out).unwrap_or(out)),
-        Err(error) => Err(Error::invalid(format!("a value cannot be said in JSON: {error}"))),
+        Err(error) => Err(Error::invalid(format!("a value has no JSON form: {error}"))),
     }
 }
 
@@ -133,8 +133,7 @@ fn is_plain(text: &str) -> bool {
 /// # Errors
 /// `InvalidArgument` if a map key is no string.
 pub fn to_compact_json(value: &impl Serialize) -> Result<Vec<u8>> {
-    serde_json::to_vec(value)
-        .map_err(|error| Error::invalid(format!("a value cannot be said in JSON: {error}")))
+    serde_json::to_vec(value).map_err(|error| Error::invalid(format!("a value has no JSON form: {error}")))
 }
 
 /// Byte offset of a line and column as serde_json counts them (both from 1; line 0 if there is

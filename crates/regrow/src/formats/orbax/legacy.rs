@@ -114,15 +114,15 @@ fn specified(arrays: &mut Arrays, spec: &ArraySpec) -> Result<Slot> {
     }
     let blame = |error: Error| error.in_file(arrays.folder_of(&spec.name));
     let (dims, dtype) = (slot.info.shape.dims(), slot.info.dtype.name());
-    let differs = |what: &str| Error::corrupt(format!("an array has another {what} than its spec says"));
+    let differs = |what: &str| Error::corrupt(format!("the {what} of an array differs from its spec"));
     if let Some(said) = spec.dims.as_ref().filter(|said| said.as_slice() != dims) {
         return Err(blame(differs("shape")).expected(format_args!("{said:?}"), format_args!("{dims:?}")));
     }
     match &spec.dtype {
         Some(said) if said == UNSURE_DTYPE => Err(Error::unsupported(
-            "an array of T5X is uint16, which was bfloat16 for T5X of former times, and nothing says which it is",
+            "a T5X array is uint16, which old versions of T5X also used for bfloat16: its dtype is unknown",
         )
-        .help("load it with TensorStore, and save it with the dtype that is meant")),
+        .help("load it with TensorStore, and save it with the right dtype")),
         Some(said) if said != dtype => Err(blame(differs("dtype")).expected(said, dtype)),
         _ => Ok(slot),
     }
@@ -141,5 +141,5 @@ fn whole(folder: &Location, name: &str) -> Result<Bytes> {
     folder
         .store()
         .whole(name.as_bytes())?
-        .ok_or_else(|| Error::corrupt("the file that holds the tree is missing").in_file(folder.join(name)))
+        .ok_or_else(|| Error::corrupt("the file with the tree is missing").in_file(folder.join(name)))
 }

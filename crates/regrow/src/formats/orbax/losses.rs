@@ -39,7 +39,7 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, orbax: &OrbaxOptions) -> Vec<Loss> {
             LeafKind::NumpyScalar => "a NumPy scalar becomes a Python number",
             // What makes an array a key there is the name of its implementation.
             LeafKind::PrngKey(None) => {
-                "a PRNG key whose implementation is not known becomes the array of its key data"
+                "a PRNG key of an unknown implementation becomes the array of its key data"
             }
             _ => continue,
         };

@@ -162,7 +162,7 @@ impl Orbax {
         options: &OpenOptions,
     ) -> Result<Box<dyn Reader>> {
         if !options.salvage {
-            super::refuse_bare(self, at, options)?;
+            super::refuse_arrays_only(self, at, options)?;
         }
         let found = found?;
         if matches!(found, detect::Found::FlaxSteps) {

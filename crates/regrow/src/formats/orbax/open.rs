@@ -34,10 +34,9 @@ use crate::tree::{Key, LeafKind, NodeKind, Tree, TreeBuilder};
 
 /// What to do about items that are lost.
 const COPY_AGAIN: &str =
-    "take another step, or copy the checkpoint again, all of it (`regrow repair --from COPY`)";
+    "open another step, or copy the whole checkpoint again (`regrow repair --from COPY`)";
 
-const RECORD_LOST: &str =
-    "regrow.items.json is missing: what the items are is told by their files, and their checksums are gone";
+const RECORD_LOST: &str = "regrow.items.json is missing: the items are read without their checksums";
 
 /// While it exists, the item it names counts as deleted (v1).
 const DELETION_FILE: &str = "_CHECKPOINT_DELETION";
@@ -96,9 +95,9 @@ pub(super) fn open(found: Found, at: &Location, options: &OpenOptions) -> Result
             if let Some(step) = options.step {
                 let own = at.name().to_str().and_then(steps::step_number);
                 if own != Some(step) {
-                    return Err(Error::new(ErrorKind::NotFound, format!("there is no step {step}"))
+                    return Err(Error::new(ErrorKind::NotFound, format!("step {step} does not exist"))
                         .in_file(at)
-                        .help("this is one checkpoint, not a folder of steps; leave the step out"));
+                        .help("this is one checkpoint, not a folder of steps: leave the step out"));
                 }
             }
             open_one(at, options, &mut description, found)?
@@ -122,7 +121,7 @@ fn reader_of(parts: Parts, mut description: Description, step_folder: Option<Ste
         slot.info
     });
     if sources.iter().any(|source| matches!(source, Source::Zarr(_))) {
-        description.notes.push("array data carries no checksums: damage to it may go unseen".to_owned());
+        description.notes.push("array data has no checksums: regrow may not detect damage of it".to_owned());
     }
     let Parts { databases, lost, is_guessed, .. } = parts;
     OrbaxReader { description, tree, sources, databases, lost, step_folder, is_guessed }
@@ -323,13 +322,13 @@ fn open_items(
         let is_lost = |(name, _): &(String, Option<String>)| !found.iter().any(|(found, _)| found == name);
         match &about.item_handlers {
             ItemHandlers::Many(handlers) if found.is_empty() && handlers.iter().any(is_lost) => {
-                return Err(Error::corrupt("the items of this checkpoint are gone")
+                return Err(Error::corrupt("the items of this checkpoint are missing")
                     .in_file(at)
                     .expected(
                         format_args!("the folders that {CHECKPOINT_METADATA_FILE} lists"),
                         some_names(listed),
                     )
-                    .help("copy the checkpoint again, all of it"));
+                    .help("copy the whole checkpoint again"));
             }
             ItemHandlers::Many(_) if !found.is_empty() => {}
             _ if has_metrics => {}
@@ -391,10 +390,10 @@ fn files_of_handler(
     let is_own = |entry: &&Listed| !OF_THE_WHOLE.contains(&entry.name.as_str());
     let own: Vec<Listed> = listed.iter().filter(is_own).cloned().collect();
     if own.is_empty() && noted.as_ref().is_none_or(|noted| !noted.is_empty()) {
-        return Err(Error::corrupt("the files of this checkpoint are gone")
+        return Err(Error::corrupt("the files of this checkpoint are missing")
             .in_file(at)
-            .expected(format_args!("what {handler} has written"), some_names(listed))
-            .help("copy the checkpoint again, all of it"));
+            .expected(format_args!("the files of {handler}"), some_names(listed))
+            .help("copy the whole checkpoint again"));
     }
     let is_lost = |name: &&String| at.has_listings() && !own.iter().any(|entry| entry.name == **name);
     for name in noted.iter().flatten().filter(is_lost) {
@@ -489,7 +488,7 @@ fn open_layout(
             return open(at, &options);
         }
     }
-    Err(Error::new(ErrorKind::NotACheckpoint, "this item is in no layout that regrow reads").in_file(at))
+    Err(Error::new(ErrorKind::NotACheckpoint, "regrow cannot read the layout of this item").in_file(at))
 }
 
 fn note_item(
@@ -552,7 +551,7 @@ fn refuse_item(options: &OpenOptions, at: &Location) -> Result<()> {
         None => Ok(()),
         Some(item) => Err(Error::new(ErrorKind::NotFound, format!("there is no item {item:?}"))
             .in_file(at)
-            .help("this checkpoint has no items; leave the item out")),
+            .help("this checkpoint has no items: leave the item out")),
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) enum Wanted {
 impl Wanted {
     /// What these options ask for.
     pub fn of(options: &OpenOptions) -> Self {
-        match (options.salvage, options.bare) {
+        match (options.salvage, options.arrays_only) {
             (false, _) if options.by_names => Self::Named,
             (false, _) => Self::Whole,
             (true, false) => Self::Intact,

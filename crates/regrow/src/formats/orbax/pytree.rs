@@ -56,11 +56,9 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
     let mut slots = Vec::with_capacity(structure.len());
     for &position in structure.leaves() {
         let entry = metadata.entries.get(position).ok_or_else(|| {
-            Error::corrupt("value_metadata_tree has a leaf that tree_metadata has not")
+            Error::corrupt("value_metadata_tree has a leaf that tree_metadata lacks")
                 .expected(format_args!("a number below {}", metadata.entries.len()), position)
-                .help(
-                    "the two were not written by one save: copy _METADATA again, or restore an earlier step",
-                )
+                .help("they come from two saves: copy _METADATA again, or restore an earlier step")
         })?;
         let slot = leaves.leaf(entry).map_err(|error| error.at_leaf(&structure::key_path(entry)));
         slots.push(wanted.or_lost(slot)?.unwrap_or_else(|why| Slot::lost(&entry.param_name(), why)));
@@ -68,7 +66,7 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
     let tree = structure.with_leaves(slots)?;
     let mut notes = Vec::new();
     if let Some(why) = &metadata.rich_types_lost {
-        notes.push(format!("tuples and named tuples show as lists and dicts: {why}"));
+        notes.push(format!("tuples become lists, and named tuples dicts: {why}"));
     }
     notes.append(&mut leaves.notes);
     Ok(Opened {
@@ -152,11 +150,11 @@ fn read_strings(folder: &Location) -> Result<Option<Strings>> {
 
 /// The error for a pytree folder that has lost the file that describes it.
 pub(super) fn missing_metadata(folder: &Location) -> Error {
-    Error::corrupt("the checkpoint has arrays but no _METADATA, so its tree is not known")
+    Error::corrupt("the checkpoint has arrays but no _METADATA, so its tree is unknown")
         .in_file(folder.join(METADATA_FILE))
         .help(
-            "load it into a `template`, which gives the tree; Orbax does not sync its JSON files, so a power cut \
-             can cost them: else restore an earlier step, or copy the checkpoint again",
+            "load it into a `template`, which gives the tree; or restore an earlier step, or copy the \
+             checkpoint again. Orbax does not sync its JSON files, so a power cut can lose them",
         )
 }
 
@@ -281,7 +279,7 @@ impl<'a> Leaves<'a> {
         if self.shardings.is_none() {
             let file = self.folder.join(SHARDING_FILE);
             let read = self.wanted.or_lost(read_small(&file))?.unwrap_or_else(|why| {
-                self.warnings.push(format!("shardings are not known: {why}"));
+                self.warnings.push(format!("shardings are unknown: {why}"));
                 None
             });
             let parsed = match read {
@@ -289,7 +287,7 @@ impl<'a> Leaves<'a> {
                 Some(bytes) => Shardings::parse(&bytes).unwrap_or_else(|error| {
                     // Advice only: no data depends on it.
                     self.notes.push(format!(
-                        "{SHARDING_FILE} cannot be read, so shardings are not known: {}",
+                        "{SHARDING_FILE} cannot be read, so shardings are unknown: {}",
                         error.what()
                     ));
                     Shardings::default()
@@ -305,7 +303,7 @@ impl<'a> Leaves<'a> {
             let read = read_key_impls(&self.folder.join(ARRAY_METADATAS_FOLDER));
             // Without it keys are what they are stored as.
             self.key_impls = Some(self.wanted.or_lost(read)?.unwrap_or_else(|why| {
-                self.warnings.push(format!("keys of PRNGs show as arrays: {why}"));
+                self.warnings.push(format!("PRNG keys become arrays: {why}"));
                 HashMap::new()
             }));
         }
@@ -325,11 +323,7 @@ impl<'a> Leaves<'a> {
         let keys: Vec<String> = entry.keys.iter().map(|(_, key)| key.clone()).collect();
         let found = self.aggregate.as_mut().and_then(|leaves| leaves.remove(&keys));
         let mut slot = found.ok_or_else(|| {
-            Error::new(
-                ErrorKind::Corrupt,
-                "the value of a leaf is not in the msgpack file that should hold it",
-            )
-            .in_file(file)
+            Error::new(ErrorKind::Corrupt, "the msgpack file lacks the value of a leaf").in_file(file)
         })?;
         slot.info.name = name.into();
         if entry.value_type == "jax.Array" && slot.info.kind == LeafKind::NumpyArray {
@@ -354,7 +348,7 @@ fn read_key_impls(folder: &Location) -> Result<HashMap<String, String>> {
     let file = folder.join(format!("process_{first}"));
     let Some(bytes) = read_small(&file)? else { return Ok(HashMap::new()) };
     let leaves = array_metadatas::parse(&bytes).map_err(|error| {
-        error.in_file(&file).help("only the types of PRNG keys are in this file: without the folder array_metadatas they load as plain uint32 arrays")
+        error.in_file(&file).help("without the folder array_metadatas PRNG keys load as uint32 arrays")
     })?;
     let with_impl = leaves.into_iter().filter_map(|leaf| {
         let key_impl = leaf.random_key_impl()?.to_owned();

@@ -35,7 +35,7 @@ impl OrbaxReader {
     fn leaf(&self, leaf: usize) -> Result<(&LeafInfo, &Source)> {
         match (self.tree.leaves().get(leaf), self.sources.get(leaf)) {
             (Some(info), Some(source)) => Ok((info, source)),
-            _ => Err(Error::invalid(format!("there is no leaf {leaf}"))
+            _ => Err(Error::invalid(format!("leaf {leaf} does not exist"))
                 .expected(format_args!("fewer than {}", self.tree.len()), leaf)),
         }
     }
@@ -133,12 +133,11 @@ impl OrbaxReader {
             let errors = ocdbt::check(folder.store());
             findings.extend(errors.into_iter().map(|error| Finding { error }));
         }
-        findings.extend(self.lost.iter().map(|file| {
-            Finding {
-                error: Error::corrupt(regrow::MANIFEST_LOST)
-                    .in_file(file)
-                    .help("copy the checkpoint again, all of it; until then damage to the data goes unseen"),
-            }
+        findings.extend(self.lost.iter().map(|file| Finding {
+            error: Error::corrupt(regrow::MANIFEST_LOST).in_file(file).help(
+                "copy the whole checkpoint again; until then regrow cannot detect damage of the \
+                        data",
+            ),
         }));
         for (leaf, source) in self.sources.iter().enumerate() {
             let Source::Zarr(stored) = source else { continue };
@@ -173,8 +172,8 @@ impl OrbaxReader {
         let more = if filled.len() > SHOWN { ", …" } else { "" };
         let arrays = counted(filled.len(), "array", "arrays");
         Ok(vec![format!(
-            "chunks of {arrays} are not stored and read as the fill value: {shown}{more}; Orbax left out zeros before \
-             December 2024, and a copy that was not finished looks the same"
+            "chunks of {arrays} are missing and read as the fill value: {shown}{more}; Orbax before \
+             December 2024 left out zeros, but an unfinished copy looks the same"
         )])
     }
 }

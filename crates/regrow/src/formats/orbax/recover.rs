@@ -135,7 +135,7 @@ impl Folder<'_> {
         let node_file = random_data_file_name()?;
         let database = write_database(&OcdbtConfig::orbax(), merged.into_iter().collect(), &node_file, 0)?;
         let how = format!(
-            "put together of the {}",
+            "rebuilt from the {}",
             counted(processes.len(), "database that a process wrote", "databases that the processes wrote")
         );
         if !database.nodes.is_empty() {
@@ -175,7 +175,7 @@ impl Folder<'_> {
         let name = METADATA_FILE.to_owned();
         if let Some((bytes, from)) = other.and_then(|other| self.metadata_of(other, &names, keys.is_some())) {
             let how = format!(
-                "that of {}, which has arrays of the same names, without the user's own metadata",
+                "taken from {}, which has arrays of the same names, without its own metadata",
                 from.describe().display()
             );
             files.push(RecoveredFile { name, bytes, how, is_guess: true });
@@ -195,8 +195,8 @@ impl Folder<'_> {
             return Ok(());
         }
         structure::build(&metadata).in_file(self.at.join(METADATA_FILE))?;
-        let how = "guessed from the names of the arrays and texts: dicts for lists and tuples, NumPy arrays for numbers and \
-                   arrays of JAX; empty containers are gone"
+        let how = "rebuilt from the names of the arrays and texts: lists and tuples became dicts, numbers \
+            and JAX arrays became NumPy arrays, and empty containers are lost"
             .to_owned();
         files.push(RecoveredFile { name, bytes: metadata.to_json()?, how, is_guess: true });
         Ok(())
@@ -276,7 +276,8 @@ impl Folder<'_> {
         files.push(RecoveredFile {
             name: CHECKPOINT_METADATA_FILE.to_owned(),
             bytes: metadata.to_json()?,
-            how: "of the items that are there; its times are now, and the user's metadata in it are gone"
+            how: "rebuilt from the existing items; its times are those of the repair, and your metadata in \
+                it is lost"
                 .to_owned(),
             is_guess: true,
         });
@@ -305,7 +306,7 @@ impl Folder<'_> {
                 return Ok(());
             }
         }
-        let how = format!("that of {}: all files are what it says", other.describe().display());
+        let how = format!("taken from {}: it fits all files", other.describe().display());
         files.push(RecoveredFile { name: name.to_owned(), bytes, how, is_guess: false });
         Ok(())
     }

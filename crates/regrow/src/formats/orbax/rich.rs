@@ -132,7 +132,7 @@ fn category(members: &Map<String, Value>) -> Option<(&str, &str)> {
 }
 
 fn bad_node() -> Error {
-    Error::corrupt("value_metadata_tree holds something that is no node of a tree")
+    Error::corrupt("value_metadata_tree has an invalid node")
         .expected("null, or {\"category\": ..., \"clazz\": ...} with its children", "something else")
 }
 

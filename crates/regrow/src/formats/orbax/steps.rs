@@ -78,7 +78,7 @@ impl Steps {
         let numbers: Vec<String> = self.committed.iter().map(|step| step.number.to_string()).collect();
         Err(Error::new(
             ErrorKind::NotFound,
-            format!("there is no step {}", number.map_or_else(String::new, |n| n.to_string())),
+            format!("step {} does not exist", number.map_or_else(String::new, |n| n.to_string())),
         )
         .in_file(root)
         .help(format!("the committed steps are: {}", numbers.join(", "))))
@@ -129,9 +129,12 @@ pub(crate) fn metadata_of(folder: &Location) -> Result<CheckpointMetadata> {
 
 /// The error for a save that never ended.
 pub(super) fn uncommitted(at: &Location) -> Error {
-    Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed: its name is still temporary")
+    Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed: its name is a temporary one")
         .in_file(at)
-        .help("a save is in progress or was killed; wait for it, or restore an earlier checkpoint and delete this folder")
+        .help(
+            "a save is running or was killed: wait for it, or restore an earlier checkpoint and delete \
+            this folder",
+        )
 }
 
 /// Whether a location lies in something that is not committed. A symbolic link may be called as it
@@ -197,7 +200,7 @@ pub(super) fn find(root: &Location, listed: &[Listed]) -> Result<Steps> {
             Inside::Checkpoint => forms.entry(prefix).or_default().push((&entry.name, number)),
             Inside::Unmarked => steps.uncommitted.push(entry.name.clone()),
             Inside::Nothing => {
-                steps.notes.push(format!("the folder {} is empty: it is no step", entry.name));
+                steps.notes.push(format!("the folder {} is empty, so it is not a step", entry.name));
             }
             Inside::Other | Inside::Gone => {}
         }
@@ -238,7 +241,7 @@ pub(super) fn find(root: &Location, listed: &[Listed]) -> Result<Steps> {
 
 fn left_out(notes: &mut Vec<String>, names: &[(&str, u64)]) {
     let names: Vec<&str> = names.iter().take(4).map(|(name, _)| *name).collect();
-    notes.push(format!("folders named unlike the other steps are left out: {}", names.join(", ")));
+    notes.push(format!("folders whose names differ from the other steps are left out: {}", names.join(", ")));
 }
 
 /// What is in a folder that has the name of a step.
@@ -333,7 +336,7 @@ pub(super) fn root_metadata(root: &Location) -> Result<Option<Value>> {
         let Some(bytes) = read_small(&file)? else { continue };
         let mut members = match json_text::parse(&bytes).in_file(&file)? {
             Value::Object(members) => members,
-            _ => return Err(Error::corrupt("the metadata of the steps is no JSON object").in_file(&file)),
+            _ => return Err(Error::corrupt("the metadata of the steps is not a JSON object").in_file(&file)),
         };
         members.remove("internal_metadata");
         let mut custom = match members.remove("custom_metadata") {

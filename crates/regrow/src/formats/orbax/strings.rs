@@ -43,7 +43,7 @@ impl Strings {
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         match json_text::parse(bytes)? {
             Value::Object(members) => Ok(from_members(members)),
-            other => Err(Error::corrupt("the texts of a pytree are no JSON object")
+            other => Err(Error::corrupt("the texts of a pytree are not a JSON object")
                 .at_byte(0)
                 .expected("{...}", brief(&other))
                 .help("copy _strings.json again, or restore an earlier step")),
@@ -91,7 +91,7 @@ impl Strings {
         let in_the_way = || {
             Error::new(
                 ErrorKind::NameCollision,
-                format!("the text leaf {param_name:?} and another share a place in {STRINGS_FILE}"),
+                format!("two text leaves have the name {param_name:?} in {STRINGS_FILE}"),
             )
             .help("rename one of them: a `/` in a key nests, as in a path")
         };
@@ -109,7 +109,7 @@ impl Strings {
                 Error::unsupported(format!(
                     "the name {param_name:?} of a text leaf holds a `~` Orbax cannot store"
                 ))
-                .help("rename the key; only ~0 and ~1 are possible, and mean ~ and /")
+                .help("rename the key: ~ is allowed only in ~0 (for ~) and ~1 (for /)")
             })?;
             if parts.peek().is_none() {
                 if object.0.insert(key.into_owned(), Member::Text(text.into())).is_some() {

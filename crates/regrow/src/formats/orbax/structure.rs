@@ -65,7 +65,8 @@ fn refuse_collisions(entries: &[Entry]) -> Result<()> {
             )
             .at_leaf(&key_path(entry))
             .help(
-                "Orbax kept the data of only one of them and does not say which; save again with keys that differ once joined by dots",
+                "Orbax stored only one of them and does not say which: save again with keys that differ \
+                 when joined by dots",
             ));
         }
         by_name.insert(name, entry);
@@ -104,10 +105,8 @@ impl<'a> Trie<'a> {
                     node.children.push(child);
                 }
                 if *node.kind.get_or_insert(*kind) != *kind {
-                    return Err(Error::corrupt(
-                        "a node of the tree has list positions and dict keys at once",
-                    )
-                    .at_leaf(&key_path(entry)));
+                    return Err(Error::corrupt("a node of the tree has both list positions and dict keys")
+                        .at_leaf(&key_path(entry)));
                 }
                 at = child;
             }
@@ -115,7 +114,7 @@ impl<'a> Trie<'a> {
             if node.entry.replace(position).is_some() {
                 return Err(Error::new(
                     ErrorKind::NameCollision,
-                    format!("the key path {} is there twice", entry.repr()),
+                    format!("the key path {} occurs twice", entry.repr()),
                 ));
             }
         }
@@ -182,7 +181,7 @@ impl<'a> Trie<'a> {
         for &child in &node.children {
             let text = self.nodes.get(child).ok_or_else(lost)?.text;
             let position: usize =
-                text.parse().map_err(|_| Error::corrupt(format!("{text:?} is no position in a list")))?;
+                text.parse().map_err(|_| Error::corrupt(format!("{text:?} is not a position in a list")))?;
             children.push((position, child, text));
         }
         children.sort_unstable_by_key(|&(position, ..)| position);
@@ -209,7 +208,7 @@ fn container_kind(kind: KeyType, rich: Option<&RichNode>) -> NodeKind {
 }
 
 fn lost() -> Error {
-    Error::corrupt("the tree refers to a node that it has not")
+    Error::corrupt("the tree refers to a missing node")
         .help("copy _METADATA again, or restore an earlier step")
 }
 

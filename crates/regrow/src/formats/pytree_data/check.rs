@@ -48,11 +48,11 @@ fn check_entry(entry: &Entry, data_len_bytes: u64) -> Result<()> {
     if end.is_none_or(|end| end > data_len_bytes) {
         return Err(Error::corrupt("an array reaches beyond the end of the data file")
             .expected(format_args!("{data_len_bytes} bytes or less"), end.unwrap_or(u64::MAX))
-            .help("the data file is cut off, or is not the manifest's own; copy both again"));
+            .help("the data file is cut short, or belongs to another manifest: copy both again"));
     }
     match &entry.crc32c {
         Some(sums) if sums.len() as u64 != entry.len_bytes.div_ceil(BLOCK_LEN_BYTES) => {
-            Err(Error::corrupt("an array has not one crc32c for each block")
+            Err(Error::corrupt("an array lacks the crc32c of a block")
                 .expected(entry.len_bytes.div_ceil(BLOCK_LEN_BYTES), sums.len()))
         }
         _ => Ok(()),

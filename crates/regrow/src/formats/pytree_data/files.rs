@@ -141,7 +141,7 @@ pub(crate) fn unfinished(at: &Location) -> Option<Error> {
     let stem = stem_of(at);
     while matches!(begun_at(&stem)?, Begun::Living) {
         if since.elapsed() > COMMIT_WAIT {
-            let what = "this checkpoint is being committed, and that takes long";
+            let what = "this checkpoint is being committed, which takes unusually long";
             return Some(Error::new(ErrorKind::Uncommitted, what).in_file(at).help("try again"));
         }
         std::thread::sleep(COMMIT_PACE);

@@ -82,7 +82,7 @@ impl Manifest {
     /// `Corrupt` with the place; `Unsupported` for a dtype that cannot be read.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self> {
         let text = std::str::from_utf8(bytes).map_err(|error| {
-            Error::corrupt("the manifest is no UTF-8 text").at_byte(error.valid_up_to() as u64)
+            Error::corrupt("the manifest is not UTF-8 text").at_byte(error.valid_up_to() as u64)
         })?;
         if text.trim().is_empty() {
             return Err(Error::corrupt("the manifest is empty")
@@ -92,7 +92,7 @@ impl Manifest {
         let extra = take_extra(&mut literal)?;
         let (Literal::List(items) | Literal::Tuple(items)) = literal else {
             return Err(
-                Error::corrupt("the manifest is no list of arrays").expected("list", literal.type_name())
+                Error::corrupt("the manifest is not a list of arrays").expected("list", literal.type_name())
             );
         };
         let mut entries = Vec::with_capacity(items.len());
@@ -127,11 +127,11 @@ impl Manifest {
 pub(super) fn parse_dtype(text: &str) -> Result<Descr> {
     let refused = |why: &str| Error::unsupported(format!("the dtype {text:?} {why}"));
     if text.contains('O') {
-        return Err(refused("holds Python objects; the file has only their addresses"));
+        return Err(refused("has Python objects, and the file stores only their addresses"));
     }
     let descr = Descr::from_text(text).map_err(|_| refused("is not known"))?;
     match &descr {
-        Descr::Void { .. } => Err(refused("is bytes of no type")),
+        Descr::Void { .. } => Err(refused("is untyped bytes")),
         Descr::Other { item_len_bytes: 0, .. } => Err(refused("has elements of no size")),
         Descr::Other { text, .. } if text.starts_with('[') => Err(refused("is a record")),
         // A name is for what has no type string.
@@ -147,10 +147,10 @@ pub(super) fn parse_path(literal: Literal) -> Result<Vec<Literal>> {
     let keys = match literal {
         Literal::Tuple(keys) => keys,
         Literal::List(keys) if !keys.is_empty() => keys,
-        other => return Err(Error::corrupt("a path is no tuple of keys").expected("tuple", other.repr())),
+        other => return Err(Error::corrupt("a path is not a tuple of keys").expected("tuple", other.repr())),
     };
     match keys.iter().find(|key| !is_key(key)) {
-        Some(key) => Err(Error::corrupt(format!("{} is no key of a dict", key.repr()))),
+        Some(key) => Err(Error::corrupt(format!("{} cannot be a key of a dict", key.repr()))),
         None => Ok(keys),
     }
 }
@@ -168,7 +168,9 @@ fn is_key(key: &Literal) -> bool {
 
 fn parse_entry(item: Literal) -> Result<Entry> {
     let Literal::Dict(members) = item else {
-        return Err(Error::corrupt("an entry of the manifest is no dict").expected("dict", item.type_name()));
+        return Err(
+            Error::corrupt("an entry of the manifest is not a dict").expected("dict", item.type_name())
+        );
     };
     let mut found: [Option<Literal>; KEYS.len()] = Default::default();
     for (key, value) in members {
@@ -190,7 +192,7 @@ fn parse_entry(item: Literal) -> Result<Entry> {
     let with_path = |error: Error| about(error, &path);
     let Literal::Str(dtype) = dtype else {
         return Err(with_path(
-            Error::corrupt("a dtype is no type string").expected("such as '<f4'", dtype.repr()),
+            Error::corrupt("a dtype is not a type string").expected("such as '<f4'", dtype.repr()),
         ));
     };
     let descr = parse_dtype(&dtype).map_err(with_path)?;
@@ -209,7 +211,7 @@ const EXTRA_KEY: &str = "regrow";
 
 fn parse_shape(literal: Literal) -> Result<Shape> {
     let bad = |literal: &Literal| {
-        Error::corrupt("a shape is no tuple of sizes").expected("such as (2, 3)", literal.repr())
+        Error::corrupt("a shape is not a tuple of sizes").expected("such as (2, 3)", literal.repr())
     };
     let dims = match &literal {
         Literal::Tuple(dims) | Literal::List(dims) if dims.len() <= RANK_MAX => dims,
@@ -231,7 +233,8 @@ fn parse_size(literal: &Literal, what: &str) -> Result<u64> {
         _ => None,
     };
     size.ok_or_else(|| {
-        Error::corrupt(format!("{what} is no size in bytes")).expected("an int of 0 or more", literal.repr())
+        Error::corrupt(format!("{what} is not a size in bytes"))
+            .expected("an int of 0 or more", literal.repr())
     })
 }
 
@@ -241,7 +244,7 @@ fn parse_checksums(literal: Literal) -> Result<Vec<u32>> {
         _ => None,
     };
     sums.ok_or_else(|| {
-        Error::corrupt("crc32c is no tuple of checksums").expected("a tuple of ints", literal.type_name())
+        Error::corrupt("crc32c is not a tuple of checksums").expected("a tuple of ints", literal.type_name())
     })
 }
 
@@ -259,7 +262,7 @@ fn take_extra(literal: &mut Literal) -> Result<Option<Extra>> {
     let is_extra = |(key, _): &(Literal, Literal)| matches!(key, Literal::Str(key) if key == EXTRA_KEY);
     let Some(at) = first.iter().position(is_extra) else { return Ok(None) };
     let bad = |what: &str| Error::corrupt(format!("the manifest's {EXTRA_KEY:?} cannot be read: {what}"));
-    let Some((_, Literal::Dict(members))) = first.get_mut(at) else { return Err(bad("it is no dict")) };
+    let Some((_, Literal::Dict(members))) = first.get_mut(at) else { return Err(bad("it is not a dict")) };
     let mut expected = None;
     for (key, value) in members.iter_mut() {
         if matches!(key, Literal::Str(key) if key == "crc32c") {
@@ -271,7 +274,7 @@ fn take_extra(literal: &mut Literal) -> Result<Option<Extra>> {
     // Only our own writer makes such a record, and it writes the keys in their order.
     let mut extra = Extra::default();
     for (key, value) in &members {
-        let Literal::Str(key) = key else { return Err(bad("a key is no text")) };
+        let Literal::Str(key) = key else { return Err(bad("a key is not text")) };
         match (key.as_str(), value) {
             ("crc32c", _) => {}
             ("data", Literal::Str(name))

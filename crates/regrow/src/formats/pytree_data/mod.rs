@@ -68,7 +68,7 @@ impl Format for PytreeData {
     }
 
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        super::refuse_bare(self, at, options)?;
+        super::refuse_arrays_only(self, at, options)?;
         super::refuse_step_and_item(at, options)?;
         Ok(Box::new(reader::PytreeDataReader::open(&Files::of(at).located(), options.salvage)?))
     }

@@ -142,9 +142,7 @@ fn stored_form(
             let (dims, item) = match array.shape().dims().split_last() {
                 Some((&item, dims)) if item == descr.item_len_bytes() => (dims.to_vec(), item),
                 _ => {
-                    return Err(Error::invalid(
-                        "an array of a dtype of NumPy's own lacks the axis of its bytes",
-                    ));
+                    return Err(Error::invalid("an array of a NumPy-only dtype lacks its axis of bytes"));
                 }
             };
             debug_assert!(item > 0);
@@ -173,9 +171,7 @@ fn stored_dtype(dtype: Dtype, native: bool) -> Result<Dtype> {
 
 fn given_paths(tree: &Tree<Leaf>, paths: &[String]) -> Result<Vec<Vec<Literal>>> {
     if paths.len() != tree.len() {
-        return Err(
-            Error::invalid("`paths` has not one path for each leaf").expected(tree.len(), paths.len())
-        );
+        return Err(Error::invalid("`paths` needs one path for each leaf").expected(tree.len(), paths.len()));
     }
     let paths = paths.iter().map(|text| parse_given(text)).collect::<Result<Vec<_>>>()?;
     check_branches(&paths)?;
@@ -221,7 +217,7 @@ fn check_branches(paths: &[Vec<Literal>]) -> Result<()> {
         for (depth, key) in path.iter().enumerate() {
             if is_leaf.get(at) == Some(&true) {
                 let above = path_text(path.get(..depth).unwrap_or_default());
-                let what = format!("an array cannot lie below another, at {above}");
+                let what = format!("an array cannot be inside another array, at {above}");
                 return Err(about(Error::new(ErrorKind::NameCollision, what), path));
             }
             at = nodes.get(&(at, identity(key))).copied().unwrap_or(usize::MAX);
@@ -279,7 +275,7 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, options: &PytreeDataOptions) -> Vec<
     let mut losses = Vec::new();
     let mut lose = |kind, path: &KeyPath, what: String| losses.push(Loss { kind, path: path.clone(), what });
     if !options.manifest {
-        lose(LossKind::Value, &KeyPath::root(), "without a manifest only bare bytes are kept".to_owned());
+        lose(LossKind::Value, &KeyPath::root(), "without a manifest only raw bytes are stored".to_owned());
         return losses;
     }
     let has_arrays = tree.leaves().iter().any(|info| info.kind.is_array() || info.kind == LeafKind::Str);
@@ -291,11 +287,11 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, options: &PytreeDataOptions) -> Vec<
             let what = match &node.kind {
                 NodeKind::Leaf => continue,
                 NodeKind::Dict if node.child_count > 0 || path.is_root() => continue,
-                NodeKind::None => "None goes missing".to_owned(),
+                NodeKind::None => "None is lost".to_owned(),
                 kind if node.child_count == 0 && path.is_root() => {
                     format!("an empty {} comes back as a dict", kind.name())
                 }
-                kind if node.child_count == 0 => format!("an empty {} goes missing", kind.name()),
+                kind if node.child_count == 0 => format!("an empty {} is lost", kind.name()),
                 kind => format!("a {} comes back as a dict", kind.name()),
             };
             lose(LossKind::Structure, &path, what);

@@ -26,8 +26,8 @@ use crate::tree::{LeafInfo, LeafKind, Tree};
 const WORDS: Words =
     Words { what: |_, _| "an array fails its crc32c".to_owned(), help: HELP, help_if_zeros: HELP };
 
-const HELP: &str = "copy both files again; if the array was changed in place on purpose, load without verifying and \
-                    save again";
+const HELP: &str = "copy both files again; if you changed the array in place, load without verifying and \
+    save again";
 
 /// An opened manifest, with its data mapped where there are maps.
 #[derive(Debug)]
@@ -63,11 +63,12 @@ impl PytreeDataReader {
         let has_checksums = manifest.extra.is_some();
         let mut notes = Vec::new();
         if !has_checksums && !data.entries.is_empty() {
-            notes.push("the manifest has no checksums: damage to the data goes unseen".to_owned());
+            notes.push("the manifest has no checksums: regrow cannot detect damage of the data".to_owned());
         }
         if files.is_unfinished() {
             notes.push(format!(
-                "the save was killed before both files had their names; the next save to the same path ends it ({})",
+                "the save was killed before it renamed both files; the next save to the same path \
+                 completes it ({})",
                 files.manifest
             ));
         }
@@ -110,7 +111,7 @@ impl DataFile {
         let len_bytes = store.len_bytes(&name)?.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "the data file of this manifest is missing")
                 .in_file(&data)
-                .help("a manifest holds no data: copy both files")
+                .help("copy both files: the manifest has no data")
         })?;
         let end = if takes_any_length { u64::MAX } else { len_bytes };
         check_ranges(&manifest.entries, end).in_file(&files.manifest)?;
@@ -171,7 +172,7 @@ impl DataFile {
 }
 
 fn changed() -> Error {
-    Error::corrupt("the data file has changed since it was opened").help("open the checkpoint again")
+    Error::corrupt("the data file changed after it was opened").help("open the checkpoint again")
 }
 
 /// The blocks of an entry; `None` if it has no checksums.

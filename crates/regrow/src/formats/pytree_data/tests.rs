@@ -157,9 +157,9 @@ fn without_extra_keys_the_losses_are_named() {
         [
             "structure .: a tuple comes back as a dict",
             "structure 1: a named_tuple comes back as a dict",
-            "structure 1/mu: None goes missing",
-            "structure 2: an empty list goes missing",
-            "structure 9: an empty dict goes missing",
+            "structure 1/mu: None is lost",
+            "structure 2: an empty list is lost",
+            "structure 9: an empty dict is lost",
             "note 0: comes back as a NumPy array, without its sharding",
             "kind 1/count: a scalar comes back as an array",
             "kind 3: a str comes back as an array",
@@ -275,8 +275,8 @@ fn given_paths_are_checked() {
     for (bad, text) in [
         (["('a',)", "('a',)"], "two leaves would have the path"),
         (["(1,)", "(True,)"], "two leaves would have the path"),
-        (["('a', 'b')", "('a',)"], "cannot lie below another"),
-        (["()", "('a',)"], "cannot lie below another"),
+        (["('a', 'b')", "('a',)"], "cannot be inside another"),
+        (["()", "('a',)"], "cannot be inside another"),
         (["a", "('a',)"], "cannot be the path of a leaf"),
         (["'a'", "('a',)"], "cannot be the path of a leaf"),
         (["({1},)", "('a',)"], "cannot be the path of a leaf"),

@@ -101,7 +101,7 @@ impl Branches {
                 about(Error::corrupt(format!("the manifest's paths contradict each other: {why}")), path)
             };
             if is_root_taken || path.is_empty() && all.len() > 1 {
-                return Err(conflict("a root array stands beside others"));
+                return Err(conflict("a root array has other arrays beside it"));
             }
             let mut at = 0;
             for (depth, key) in path.iter().enumerate() {
@@ -119,10 +119,15 @@ impl Branches {
                     }
                 } else {
                     match (is_last, all.get(found).map(|branch| &branch.what)) {
-                        (false, Some(What::Entry(_))) => return Err(conflict("an array lies below another")),
-                        (true, Some(What::Entry(_))) => return Err(conflict("the same path stands twice")),
+                        (false, Some(What::Entry(_))) => {
+                            return Err(conflict(
+                                "an array is inside another \
+                            array",
+                            ));
+                        }
+                        (true, Some(What::Entry(_))) => return Err(conflict("the same path occurs twice")),
                         (true, Some(What::Dict { children })) if entry.is_some() || !children.is_empty() => {
-                            return Err(conflict("an array stands where others lie below"));
+                            return Err(conflict("an array has the path of a container"));
                         }
                         _ => {}
                     }
@@ -169,7 +174,7 @@ impl Branches {
             // Only keys that are neither text nor a number of 64 bits can print as the same text.
             Some(path) => Err(Error::unsupported("two keys of one dict print as the same text")
                 .at_leaf(&path)
-                .help("load the model with regrow.pytree.model_load, which has keys of every kind")),
+                .help("load the model with regrow.pytree.model_load, which keeps keys of every type")),
             None => Ok(Placed { tree, entries: places }),
         }
     }
@@ -191,7 +196,7 @@ fn kept(structure: &str, entries: &[Entry]) -> Result<Placed> {
         }
         let at = by_path.get(&text_of(&literals_of(&path))).copied();
         let Some((at, entry)) = at.and_then(|at| Some((at, entries.get(at)?))) else {
-            return Err(Error::corrupt("a leaf of the kept pytree is not in the manifest").at_leaf(&path));
+            return Err(Error::corrupt("a leaf of the stored pytree is not in the manifest").at_leaf(&path));
         };
         let stored = info_of(entry)?;
         let is_other = |kind: &LeafKind| matches!(kind, LeafKind::NumpyOther(_));
@@ -199,7 +204,7 @@ fn kept(structure: &str, entries: &[Entry]) -> Result<Placed> {
             || stored.shape != info.shape
             || (is_other(&stored.kind) || is_other(&info.kind)) && stored.kind != info.kind;
         if differs {
-            return Err(Error::corrupt("an array is not what the kept pytree says").at_leaf(&path).expected(
+            return Err(Error::corrupt("an array differs from the stored pytree").at_leaf(&path).expected(
                 format_args!("{} {}", info.dtype, info.shape),
                 format_args!("{} {}", stored.dtype, stored.shape),
             ));
@@ -214,7 +219,7 @@ fn kept(structure: &str, entries: &[Entry]) -> Result<Placed> {
         }
     }
     if places.iter().flatten().count() != entries.len() {
-        return Err(Error::corrupt("the manifest has arrays that the kept pytree has not")
+        return Err(Error::corrupt("the manifest has arrays that the stored pytree lacks")
             .expected(places.iter().flatten().count(), entries.len()));
     }
     Ok(Placed { tree, entries: places })

@@ -70,9 +70,8 @@ pub(super) fn plan(tree: &Tree<Leaf>, target: &Location, options: &PytreeDataOpt
 
 fn data_name(target: &Location, options: &PytreeDataOptions) -> Result<String> {
     let stem = target.name().to_str().filter(|stem| !stem.is_empty());
-    stem.map(|stem| format!("{stem}{}", options.data_suffix)).ok_or_else(|| {
-        Error::invalid("the manifest can only name a data file whose name is text").in_file(target)
-    })
+    stem.map(|stem| format!("{stem}{}", options.data_suffix))
+        .ok_or_else(|| Error::invalid("the name of the data file must be text").in_file(target))
 }
 
 /// Zeros up to an offset.

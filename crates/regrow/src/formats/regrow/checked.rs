@@ -286,7 +286,7 @@ impl CheckedStore {
     fn unrecorded(&self, key: &[u8]) -> Error {
         Error::corrupt("regrow.json does not record a file that the checkpoint refers to")
             .in_file(self.0.base.describe(key))
-            .help("the file is of another checkpoint: copy the checkpoint again")
+            .help("the file belongs to another checkpoint: copy the checkpoint again")
     }
 }
 
@@ -332,11 +332,11 @@ impl Store for CheckedStore {
     }
 
     fn put(&self, key: &[u8], _value: Bytes) -> Result<()> {
-        Err(Error::unsupported("an opened checkpoint is read only").in_file(self.describe(key)))
+        Err(Error::unsupported("an open checkpoint is read only").in_file(self.describe(key)))
     }
 
     fn delete(&self, key: &[u8]) -> Result<()> {
-        Err(Error::unsupported("an opened checkpoint is read only").in_file(self.describe(key)))
+        Err(Error::unsupported("an open checkpoint is read only").in_file(self.describe(key)))
     }
 
     /// Those that are recorded.

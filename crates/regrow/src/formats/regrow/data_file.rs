@@ -27,13 +27,13 @@ const PIECE_LEN_BYTES: u64 = 1 << 20;
 
 /// What is said of a block that fails.
 pub(super) const WORDS: Words = Words {
-    what: |_, block| format!("block {block} of a data file fails its crc32c"),
-    help: "`regrow repair` heals what parity or a copy (`--from`) can; else load the other leaves",
+    what: |_, block| format!("block {block} fails its crc32c"),
+    help: "`regrow repair` heals it with parity or a copy (`--from`); else load the other leaves",
     help_if_zeros: HELP_IF_ZEROS,
 };
 
-const HELP_IF_ZEROS: &str = "the block is all zeros, as after an interrupted copy: copy the file again; `regrow repair` heals what parity or a copy \
-     (`--from`) can; else load the other leaves";
+const HELP_IF_ZEROS: &str = "the block is all zeros, as after an interrupted copy: copy the file again, or \
+    heal it with `regrow repair` and parity or a copy (`--from`); else load the other leaves";
 
 /// A data file: what is recorded of it, and what is known by now.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub(super) fn checked_files(
         let blocks = data_len.filter(|_| sane).map(|len| len.div_ceil(record.block_len_bytes));
         if blocks != Some(record.block_crc32c.len() as u64) {
             return Err(Error::corrupt(format!(
-                "regrow.json has not one checksum for each block of {}",
+                "regrow.json lacks the checksum of a block of {}",
                 record.name
             ))
             .expected(format_args!("{blocks:?}"), record.block_crc32c.len()));

@@ -367,7 +367,7 @@ impl Manifest {
         }
         let is_known = |version| (VERSION..=VERSION_OF_PARTS).contains(&version);
         let later = |version| {
-            Error::unsupported(format!("this checkpoint is of layout version {version}"))
+            Error::unsupported(format!("this checkpoint has layout version {version}"))
                 .expected(format_args!("version {VERSION_OF_PARTS} or earlier"), version)
                 .help("a newer regrow wrote it: update regrow, or let Orbax or safetensors read it")
         };
@@ -437,7 +437,7 @@ impl Manifest {
         numbers: fn(&ChunkShapes) -> &[i64],
     ) -> Result<Option<Shape>> {
         let Some(chunks) = &self.chunks else { return Ok(None) };
-        let wrong = || Error::corrupt(format!("regrow.json does not say how leaf {leaf} is cut into chunks"));
+        let wrong = || Error::corrupt(format!("regrow.json lacks the chunks of leaf {leaf}"));
         let number = *numbers(chunks).get(leaf).ok_or_else(wrong)?;
         let Ok(number) = usize::try_from(number) else { return Ok(None) };
         let chunk = Shape::new(chunks.shapes.get(number).ok_or_else(wrong)?.clone())?;
@@ -455,7 +455,7 @@ impl Manifest {
     /// `Corrupt` if that contradicts the structure or the data files.
     pub fn places(&self, leaf_count: usize) -> Result<Vec<LeafPlace>> {
         if self.leaf_files.len() != leaf_count || self.leaf_offsets.len() != leaf_count {
-            return Err(Error::corrupt("regrow.json does not place every leaf")
+            return Err(Error::corrupt("regrow.json lacks the position of a leaf")
                 .expected(leaf_count, self.leaf_files.len()));
         }
         let place = |(&file, &offset_bytes): (&i32, &u64)| match file {
@@ -476,8 +476,8 @@ pub(super) fn uuid_text(uuid: &[u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(*uuid))
 }
 
-const WITHOUT_IT: &str = "copy the checkpoint again; if that cannot be done, take regrow.json away: \
-                          the folder then opens as a plain Orbax checkpoint, without regrow's checksums";
+const WITHOUT_IT: &str = "copy the checkpoint again; if you cannot, remove regrow.json: the folder then \
+    opens as an Orbax checkpoint, without regrow's checksums";
 
 #[cfg(test)]
 mod tests {

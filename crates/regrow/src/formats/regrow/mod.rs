@@ -80,7 +80,7 @@ impl Format for Regrow {
 
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         if !options.salvage {
-            super::refuse_bare(self, at, options)?;
+            super::refuse_arrays_only(self, at, options)?;
         }
         super::refuse_uncommitted(at)?;
         super::refuse_unmarked(at)?;
@@ -180,17 +180,16 @@ fn refuse_no_file(at: &Location) -> Result<()> {
         Ok(Some(Found::File { .. })) => return Ok(()),
         Ok(Some(Found::Folder)) => "a folder",
         Ok(Some(Found::Other(_))) => "a pipe, a socket or a device",
-        Ok(None) | Err(_) => "a link that cannot be followed",
+        Ok(None) | Err(_) => "a broken link",
     };
-    Err(Error::corrupt("regrow.json, which says what the checkpoint holds, is no file")
+    Err(Error::corrupt("regrow.json is not a file")
         .in_file(file)
         .expected("a file", found)
-        .help("copy the checkpoint again, all of it"))
+        .help("copy the whole checkpoint again"))
 }
 
 /// What is said of a checkpoint without `regrow.json` that still can be read, as Orbax reads it.
-pub(super) const MANIFEST_LOST: &str =
-    "regrow.json is missing: regrow wrote this checkpoint, and its checksums are gone";
+pub(super) const MANIFEST_LOST: &str = "regrow.json is missing: the checkpoint is read without its checksums";
 
 /// Where the `regrow.json` was that a folder has lost; `None` if it is there or never was. That
 /// there was one is known from `_METADATA` (`is_said`), or, of earlier versions, from the name of a

@@ -37,7 +37,7 @@ impl PartColumns {
         // It stops when it has all columns, which is no end to the reader. The checksum vouches for
         // the rest.
         if let (Err(error), 1..) = (read, missing) {
-            return Err(Error::corrupt(format!("what a process has written cannot be read: {error}")));
+            return Err(Error::corrupt(format!("the report of a process cannot be read: {error}")));
         }
         let count = parsed.pieces.leaves.len();
         let lens = [parsed.pieces.chunks.len(), parsed.leaf_files.len(), parsed.leaf_offsets.len()];

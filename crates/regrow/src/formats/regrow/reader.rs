@@ -164,7 +164,7 @@ impl RegrowReader {
                 LeafPlace::Chunks => info.coding = chunks.clone(),
                 LeafPlace::Nowhere if info.kind.is_array() => {
                     return Err(Error::corrupt(format!(
-                        "regrow.json has no place for the data of {}",
+                        "regrow.json lacks the position of the data of {}",
                         info.name
                     )));
                 }
@@ -209,7 +209,7 @@ impl RegrowReader {
             .leaves()
             .get(leaf)
             .zip(place)
-            .ok_or_else(|| Error::invalid(format!("there is no leaf {leaf}")))
+            .ok_or_else(|| Error::invalid(format!("leaf {leaf} does not exist")))
     }
 
     /// A compressed leaf, as the zarr array that Orbax would read.
@@ -262,10 +262,10 @@ impl RegrowReader {
         let found = uuid_text(&database.uuid());
         match &self.database_uuid {
             Some(expected) if *expected != found => {
-                Err(Error::corrupt("the database is another checkpoint's")
+                Err(Error::corrupt("the database belongs to another checkpoint")
                     .in_file(self.store.describe(MANIFEST_KEY.as_bytes()))
                     .expected(format_args!("uuid {expected}"), format_args!("uuid {found}"))
-                    .help("copy the checkpoint again, all of its files"))
+                    .help("copy all files of the checkpoint again"))
             }
             _ => Ok(()),
         }
@@ -351,8 +351,8 @@ impl Reader for RegrowReader {
         let names: Vec<&str> = self.store.empty_records().map(|record| record.name.as_str()).collect();
         let note = || {
             format!(
-                "an early version of regrow wrote this checkpoint: of {} only the length is recorded, so another \
-                 checkpoint's file in its place would not be noticed; save or convert it again",
+                "an early version of regrow wrote this checkpoint and recorded only the length of {}: \
+                 regrow cannot notice if the file belongs to another checkpoint; save or convert it again",
                 names.join(" and ")
             )
         };

@@ -41,7 +41,7 @@ impl RecordedBlob {
                 Ok(self.opened.get_or_init(|| found))
             }
             Some(found) => Err(self.is_another(&found.len_bytes())),
-            None => Err(self.is_another(&"no such file")),
+            None => Err(self.is_another(&"the file does not exist")),
         }
     }
 
@@ -50,15 +50,15 @@ impl RecordedBlob {
         match len_bytes {
             Some(len_bytes) if len_bytes == self.len_bytes => None,
             Some(len_bytes) => Some(self.is_another(&len_bytes)),
-            None => Some(self.is_another(&"no such file")),
+            None => Some(self.is_another(&"the file does not exist")),
         }
     }
 
     fn is_another(&self, found: &dyn std::fmt::Display) -> Error {
-        Error::corrupt("a data file is not what regrow.json says")
+        Error::corrupt("a data file differs from regrow.json")
             .in_file(self.describe())
             .expected(format_args!("{} bytes", self.len_bytes), found)
-            .help("the copy or download of this checkpoint was not finished; copy it again")
+            .help("the copy or download of this checkpoint did not finish: copy it again")
     }
 }
 

@@ -66,9 +66,15 @@ impl Recovery for Regrow {
             // to be had of the other one.
             Some(other) => match record_of_replica(at, other)? {
                 Some(file) => Ok(vec![file]),
-                None => Err(Error::corrupt("regrow.json is lost, and the other checkpoint is not of the same save")
-                    .in_file(at.join(manifest::FILE_NAME))
-                    .help("name a copy of this checkpoint; without another one, `repair` makes regrow.json of the headers")),
+                None => Err(Error::corrupt(
+                    "regrow.json is lost, and the other checkpoint comes from \
+                    another save",
+                )
+                .in_file(at.join(manifest::FILE_NAME))
+                .help(
+                    "give a copy of this checkpoint; without another checkpoint, `repair` rebuilds \
+                        regrow.json from the headers",
+                )),
             },
             None => record(at),
         }
@@ -175,7 +181,7 @@ fn record_of_replica(at: &Location, other: &Location) -> Result<Option<Recovered
         return Ok(None);
     }
     let bytes = bytes_of(&*other.opened()?, manifest::FILE_NAME)?;
-    let how = format!("that of {}, which is of the same save", other.describe().display());
+    let how = format!("taken from {}, which is of the same save", other.describe().display());
     Ok(Some(RecoveredFile { name: manifest::FILE_NAME.to_owned(), bytes, how, is_guess: false }))
 }
 
@@ -290,8 +296,11 @@ fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
     let is_same = !needs_record && files.iter().all(is_recorded);
     let recovered = |(name, bytes): (String, Vec<u8>)| {
         let how = match name.as_str() {
-            MANIFEST_KEY => "rebuilt from regrow.json, which has the place of each leaf",
-            CHECKPOINT_METADATA_FILE => "rebuilt; its times are now, and the user's metadata in it is lost",
+            MANIFEST_KEY => "rebuilt from regrow.json, which has the position of each leaf",
+            CHECKPOINT_METADATA_FILE => {
+                "rebuilt; its times are those of the repair, and your metadata in \
+                it is lost"
+            }
             _ => "rebuilt from regrow.json, which has the pytree",
         };
         RecoveredFile { name, bytes, how: how.to_owned(), is_guess: false }
@@ -337,7 +346,7 @@ fn record(at: &Location) -> Result<Vec<RecoveredFile>> {
     let small = small?;
     let database_uuid = database.map(|it| manifest::uuid_text(&it.uuid()));
     let metadata = bytes_of(&*store, METADATA_FILE).and_then(|bytes| TreeMetadata::parse(&bytes)).ok();
-    let gone = if metadata.is_none() { "; metadata of the user's own are gone" } else { "" };
+    let gone = if metadata.is_none() { "; your own metadata is lost" } else { "" };
     let custom_metadata = metadata.and_then(|metadata| metadata.custom_metadata);
     let view = view.as_ref().ok().map(|view| view.tree());
     let coded = coded_leaves(&*store, &parts)?;
@@ -355,11 +364,11 @@ fn record(at: &Location) -> Result<Vec<RecoveredFile>> {
         places: &places,
     })?;
     let of = match (parts.is_empty(), is_guessed) {
-        (true, _) => "made of the headers of the safetensors files",
-        (false, _) => "made of the records of the processes",
+        (true, _) => "rebuilt from the headers of the safetensors files",
+        (false, _) => "rebuilt from the records of the processes",
     };
-    let guessed = if is_guessed { ", the pytree of Orbax' documents" } else { "" };
-    let how = format!("{of}{guessed}{gone}; its checksums are those of the files as they are now");
+    let guessed = if is_guessed { ", its pytree from Orbax' documents" } else { "" };
+    let how = format!("{of}{guessed}{gone}; its checksums are of the files as they are now");
     Ok(vec![RecoveredFile { name: manifest::FILE_NAME.to_owned(), bytes, how, is_guess: true }])
 }
 
@@ -438,11 +447,11 @@ fn check_pieces(tree: &Tree<LeafInfo>, pieces: &[(u32, Arc<str>)]) -> Result<()>
     });
     match wrong {
         None => Ok(()),
-        Some((leaf, name)) => Err(Error::corrupt(
-            "the pytree in Orbax' metadata differs from the one that the processes have written",
-        )
-        .expected(format_args!("leaf {leaf} to be that of {name}"), "another one")
-        .help("an early version of regrow wrote this checkpoint; its files can be read as safetensors")),
+        Some((leaf, name)) => {
+            Err(Error::corrupt("the pytree in Orbax' metadata differs from that of the processes")
+                .expected(format_args!("leaf {leaf} to be that of {name}"), "another one")
+                .help("an early version of regrow wrote this checkpoint; open its files as safetensors"))
+        }
     }
 }
 
@@ -488,7 +497,7 @@ impl DataFiles {
         if let (Some(known), Some((_, other))) = (&self.structure, &structure)
             && known != other
         {
-            return Err(foreign("the safetensors files are of several pytrees".to_owned()));
+            return Err(foreign("the safetensors files belong to several pytrees".to_owned()));
         }
         self.structure = self.structure.take().or(structure.map(|(_, text)| text));
         self.files.push(record_of(store, name, header.data_offset)?);
@@ -516,7 +525,7 @@ impl DataFiles {
         let place = |info: &LeafInfo| match self.tensors.get(&*info.name) {
             _ if !info.kind.is_array() => Ok(LeafPlace::Nowhere),
             Some((_, len_bytes)) if !are_in_parts && *len_bytes != info.len_bytes() => {
-                Err(foreign(format!("the tensor {:?} is not as long as its leaf", info.name)))
+                Err(foreign(format!("the tensor {:?} and its leaf differ in length", info.name)))
             }
             Some((place, _)) if !are_in_parts => Ok(*place),
             _ => Ok(LeafPlace::Chunks),
@@ -528,7 +537,7 @@ impl DataFiles {
 /// What is said where a file is of another checkpoint.
 fn foreign(what: String) -> Error {
     Error::corrupt(what)
-        .help("a file of another checkpoint lies in the folder: move it elsewhere, and repair again")
+        .help("the folder has a file of another checkpoint: move it elsewhere, and repair again")
 }
 
 /// The record of a data file as it is now.
@@ -567,5 +576,6 @@ fn bytes_of(store: &dyn Store, name: &str) -> Result<Vec<u8>> {
 }
 
 fn gone(store: &dyn Store, name: &str) -> Error {
-    Error::corrupt("a file of the checkpoint was removed in between").in_file(store.describe(name.as_bytes()))
+    Error::corrupt("a file of the checkpoint was removed during the repair")
+        .in_file(store.describe(name.as_bytes()))
 }

@@ -50,9 +50,9 @@ pub(crate) fn open_whole(base: &dyn Store, record: &SmallFile) -> Result<Result<
             .help("Orbax needs it; copy the checkpoint again")));
     };
     let len_bytes = file.len_bytes();
-    let changed = || Error::corrupt("a file of the checkpoint is not the recorded one");
-    let help = "another checkpoint's file, or a damaged one, is in its place: copy the checkpoint again; arrays that \
-                are not compressed are read without it";
+    let changed = || Error::corrupt("a file of the checkpoint differs from its record");
+    let help = "the file is damaged or belongs to another checkpoint: copy the checkpoint again; \
+        uncompressed arrays can be read without it";
     if len_bytes != record.len_bytes {
         return Ok(Err(changed()
             .in_file(path)

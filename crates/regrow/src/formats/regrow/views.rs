@@ -34,8 +34,8 @@ const NAMED_MAX: usize = 100;
 /// Leaves that are no longer than this are decoded by both, where places cannot be compared.
 const DECODED_LEN_MAX_BYTES: u64 = 1 << 20;
 
-const HELP: &str = "programs that read this checkpoint in different ways would read different things: copy it again; if \
-                    it was written like this, save it again";
+const HELP: &str = "other programs would read other values: copy the checkpoint again; if that does not \
+    help, save it again";
 
 /// What a record says of the leaves in its data files.
 struct Recorded<'r> {
@@ -145,8 +145,8 @@ impl RegrowReader {
             }
         }
         if let Some(name) = tensors.keys().min() {
-            let error = differ("the header of a data file has a tensor that regrow.json does not know");
-            found.push(error.expected("those of regrow.json alone", name).in_file(&place));
+            let error = differ("the header of a data file has a tensor that regrow.json lacks");
+            found.push(error.expected("only tensors of regrow.json", name).in_file(&place));
         }
         Ok(Some(header))
     }
@@ -158,11 +158,9 @@ impl RegrowReader {
         let len_bytes = Header::len_bytes(first, file.len_bytes)?;
         let json = head.get(LENGTH_LEN_BYTES..).unwrap_or_default();
         if json.len() as u64 != len_bytes {
-            return Err(differ(
-                "the header of a data file does not end where regrow.json lets the data begin",
-            )
-            .at_byte(0)
-            .expected(format_args!("{} bytes", json.len()), format_args!("{len_bytes} bytes")));
+            return Err(differ("the end of the header of a data file differs from regrow.json")
+                .at_byte(0)
+                .expected(format_args!("{} bytes", json.len()), format_args!("{len_bytes} bytes")));
         }
         Header::parse(json, file.len_bytes)
     }
@@ -181,7 +179,7 @@ impl RegrowReader {
         };
         let (tree, other) = (self.tree(), &repeated.tree);
         let leaves_differ = tree.leaves().iter().zip(other.leaves()).position(|pair| !is_same(pair));
-        let error = || differ("the pytree in the header of a data file is not that of regrow.json");
+        let error = || differ("the pytree in the header of a data file differs from regrow.json");
         if let Some(leaf) = leaves_differ {
             return Err(error().at_leaf(&tree.path_of(leaf)));
         }
@@ -213,7 +211,7 @@ impl RegrowReader {
             }
             let compared = match other.and_then(|at| Some((at, leaves.get(at)?))) {
                 Some((at, told)) => self.check_leaf_of_orbax(leaf, info, &*view, at, told),
-                None => Err(differ("regrow.json has a leaf that Orbax' metadata have not")),
+                None => Err(differ("regrow.json has a leaf that Orbax' metadata lacks")),
             };
             if let Err(error) = compared {
                 found.push(error.in_file(self.location()).at_leaf(&self.tree().path_of(leaf)));
@@ -228,7 +226,7 @@ impl RegrowReader {
             .into_iter()
             .filter(|&at| leaves.get(at).is_some_and(|info| info.kind != LeafKind::Placeholder));
         found.extend(more.map(|at| {
-            differ("Orbax' metadata have a leaf that regrow.json has not")
+            differ("Orbax' metadata has a leaf that regrow.json lacks")
                 .in_file(self.location())
                 .at_leaf(&view.tree().path_of(at))
         }));
@@ -243,7 +241,7 @@ impl RegrowReader {
         at: usize,
         told: &LeafInfo,
     ) -> Result<()> {
-        let differs = || differ("Orbax' view of a leaf and regrow.json differ");
+        let differs = || differ("a leaf differs between Orbax' metadata and regrow.json");
         if info.kind == LeafKind::Str {
             let (own, other) = (self.read_text(leaf)?, view.read_text(at)?);
             return match own == other {
@@ -277,7 +275,7 @@ impl RegrowReader {
             (Source::Raw(own), Source::Memory(other)) => {
                 let mut bytes = allocate(own.len_bytes)?;
                 own.blob.read(own.offset_bytes, &mut bytes, ReadPath::Cached)?;
-                let what = format!("the {} bytes that lie in the data file", bytes.len());
+                let what = format!("the {} bytes in the data file", bytes.len());
                 if bytes == other { Ok(()) } else { Err(differs().expected(what, "others in the database")) }
             }
             // Of some dtypes, such as bool, a reader of zarr looks at each element: it does not say
@@ -292,7 +290,7 @@ impl RegrowReader {
                 // What it refuses, it does not read as something else.
                 match view.read_region(at, &region, other).is_err() || own == other {
                     true => Ok(()),
-                    false => Err(differs().expected("the bytes that lie in the data file", "others")),
+                    false => Err(differs().expected("the bytes in the data file", "others")),
                 }
             }
             _ => Ok(()),

@@ -112,7 +112,7 @@ impl HeaderBuilder {
             push_text(&mut out, METADATA);
             out.push(b':');
             serde_json::to_writer(&mut out, metadata)
-                .map_err(|error| Error::invalid(format!("metadata are no JSON: {error}")))?;
+                .map_err(|error| Error::invalid(format!("the metadata is not JSON: {error}")))?;
             if !self.tensors.is_empty() {
                 out.push(b',');
             }

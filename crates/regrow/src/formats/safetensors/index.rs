@@ -57,7 +57,7 @@ impl Index {
             .map_err(|error| json_error("the index of safetensors files cannot be read", json, 0, &error))?;
         let outside = |file: &&str| file.contains('/') || matches!(*file, "" | "." | "..");
         if let Some(file) = index.files().into_iter().find(outside) {
-            return Err(Error::corrupt(format!("the index names {file:?}, which is no file beside it"))
+            return Err(Error::corrupt(format!("the index names {file:?}, which is not beside it"))
                 .help("put all files of the checkpoint into one folder"));
         }
         Ok(index)
@@ -69,7 +69,7 @@ impl Index {
     /// None in practice: there is nothing in it that JSON cannot say.
     pub fn to_json(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self)
-            .map_err(|error| Error::invalid(format!("the index of files is no JSON: {error}")))
+            .map_err(|error| Error::invalid(format!("the index of files is not JSON: {error}")))
     }
 
     /// The file's bytes over many lines, as model hubs have it.
@@ -78,7 +78,7 @@ impl Index {
     /// As [`to_json`](Self::to_json).
     pub fn to_json_lines(&self) -> Result<Vec<u8>> {
         let mut json = serde_json::to_vec_pretty(self)
-            .map_err(|error| Error::invalid(format!("the index of files is no JSON: {error}")))?;
+            .map_err(|error| Error::invalid(format!("the index of files is not JSON: {error}")))?;
         json.push(b'\n');
         Ok(json)
     }
@@ -113,7 +113,7 @@ fn each_tensor_once<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<Strin
             while let Some((tensor, file)) = map.next_entry::<String, String>()? {
                 if let Some(other) = out.insert(tensor, file.clone()).filter(|other| *other != file) {
                     return Err(A::Error::custom(format_args!(
-                        "one tensor is both in {other:?} and in {file:?}"
+                        "a tensor is both in {other:?} and in {file:?}"
                     )));
                 }
             }

@@ -100,7 +100,7 @@ impl Header {
         if len > SAFETENSORS_HEADER_LEN_MAX_BYTES {
             return Err(Error::new(
                 ErrorKind::Limit,
-                "the safetensors header is too long, or this is no safetensors file",
+                "the safetensors header is too long, or this is not a safetensors file",
             )
             .at_byte(0)
             .expected(format_args!("at most {SAFETENSORS_HEADER_LEN_MAX_BYTES} bytes"), len));
@@ -139,7 +139,7 @@ impl Header {
         if end != file_len_bytes {
             return Err(corrupt("the tensors do not fill the file")
                 .expected(format_args!("{end} bytes"), file_len_bytes)
-                .help("the file was cut short or added to; copy it again"));
+                .help("the file was cut short or extended: copy it again"));
         }
         Ok(header)
     }
@@ -156,13 +156,11 @@ impl Header {
             return Err(corrupt("the safetensors header does not begin with {"));
         }
         if json.ends_with(&[0]) {
-            return Err(corrupt(
-                "the safetensors header is padded with NUL bytes, and the format pads with spaces",
-            )
-            .help("tell its writer: every other reader refuses the file too"));
+            return Err(corrupt("the safetensors header is padded with NUL bytes, not with spaces")
+                .help("report it to the authors of the writer: all other readers refuse the file too"));
         }
         let raw = std::str::from_utf8(json)
-            .map_err(|error| corrupt("the safetensors header is no UTF-8").shift(error.valid_up_to() as u64))
+            .map_err(|error| corrupt("the safetensors header is not UTF-8").shift(error.valid_up_to() as u64))
             .and_then(|text| {
                 let mut parser = serde_json::Deserializer::from_str(text);
                 let raw = parser.deserialize_map(HeaderVisitor);
@@ -180,10 +178,9 @@ impl Header {
             if tensor.offset_bytes < end {
                 return Err(misplaced(tensor, end, data_offset));
             }
-            end = tensor
-                .offset_bytes
-                .checked_add(tensor.len_bytes)
-                .ok_or_else(|| corrupt(&format!("tensor {:?} ends behind the longest file", tensor.name)))?;
+            end = tensor.offset_bytes.checked_add(tensor.len_bytes).ok_or_else(|| {
+                corrupt(&format!("tensor {:?} ends after the largest possible file", tensor.name))
+            })?;
         }
         Ok(Self { tensors, metadata: raw.metadata, data_offset })
     }

@@ -40,8 +40,8 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, options: &SafetensorsOptions) -> Vec
                 continue;
             }
             NodeKind::Dict if path.is_root() => continue,
-            NodeKind::None => "None goes missing".to_owned(),
-            kind if node.child_count == 0 => format!("an empty {} goes missing", kind.name()),
+            NodeKind::None => "None is lost".to_owned(),
+            kind if node.child_count == 0 => format!("an empty {} is lost", kind.name()),
             kind => format!("a {} comes back as names joined by {:?}", kind.name(), options.separator),
         };
         add(LossKind::Structure, &path, what);
@@ -52,13 +52,13 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, options: &SafetensorsOptions) -> Vec
 fn of_leaf(info: &LeafInfo) -> Option<(LossKind, String)> {
     let what = match &info.kind {
         LeafKind::JaxArray => {
-            return Some((LossKind::Note, "a JAX array comes back as one of NumPy".to_owned()));
+            return Some((LossKind::Note, "a JAX array comes back as a NumPy array".to_owned()));
         }
         LeafKind::NumpyScalar => "a NumPy scalar comes back as a 0-d array",
         LeafKind::Scalar => "a Python number comes back as a 0-d array",
         LeafKind::PrngKey(_) => "a PRNG key comes back as its uint32 data",
         LeafKind::Bytes => "bytes come back as a uint8 array",
-        LeafKind::Placeholder => return Some((LossKind::Structure, "a placeholder goes missing".to_owned())),
+        LeafKind::Placeholder => return Some((LossKind::Structure, "a placeholder is lost".to_owned())),
         _ => return None,
     };
     Some((LossKind::Kind, what.to_owned()))
@@ -67,12 +67,12 @@ fn of_leaf(info: &LeafInfo) -> Option<(LossKind, String)> {
 /// What other readers find in the place of a leaf that regrow gives back by the structure.
 fn of_stored(info: &LeafInfo) -> Option<(LossKind, String)> {
     match &info.kind {
-        LeafKind::Str => Some((LossKind::Value, "a text goes missing".to_owned())),
+        LeafKind::Str => Some((LossKind::Value, "a text is lost".to_owned())),
         LeafKind::NumpyOther(dtype) | LeafKind::NumpyOtherScalar(dtype) => {
             Some((LossKind::Value, format!("{dtype} comes back as bytes")))
         }
         LeafKind::JaxArray => of_dtype(info),
-        LeafKind::Placeholder => Some((LossKind::Note, "a placeholder goes missing".to_owned())),
+        LeafKind::Placeholder => Some((LossKind::Note, "a placeholder is lost".to_owned())),
         _ => of_dtype(info).or_else(|| of_leaf(info)),
     }
 }
@@ -132,8 +132,8 @@ mod tests {
                 "structure 3: the integer key 3 comes back as text",
                 "structure 3: a list comes back as names joined by \".\"",
                 "kind 3/0: a Python number comes back as a 0-d array",
-                "note 3/1: a JAX array comes back as one of NumPy",
-                "structure none: None goes missing",
+                "note 3/1: a JAX array comes back as a NumPy array",
+                "structure none: None is lost",
             ]
         );
         let single = losses(&Tree::single(info(LeafKind::Bytes)), &options);

@@ -40,9 +40,9 @@ pub(super) fn entries(
         Some((_, Some(texts))) => out.extend(texts),
         Some((custom, None)) if options.structure => out.push((CUSTOM.to_owned(), custom.to_string())),
         Some((custom, None)) => {
-            return Err(Error::invalid("the metadata is more than text by name")
+            return Err(Error::invalid("the metadata is not an object of texts")
                 .expected("an object of texts", custom)
-                .help("turn it into text, or keep the structure, which takes any JSON"));
+                .help("convert it to text, or keep the structure, which stores any JSON"));
         }
         None if out.is_empty() && !options.structure => return Ok(None),
         None => {}

@@ -77,7 +77,7 @@ impl Format for Safetensors {
     }
 
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        super::refuse_bare(self, at, options)?;
+        super::refuse_arrays_only(self, at, options)?;
         super::refuse_step_and_item(at, options)?;
         other_checkpoints::refuse(at)?;
         if options.salvage {

@@ -46,10 +46,10 @@ pub(super) fn refuse(at: &Location) -> Result<()> {
     if others.is_empty() {
         return Ok(());
     }
-    let what = "the folder holds files of several layouts, and which of them are the checkpoint is not known";
+    let what = "the folder has files of several layouts, so the checkpoint is ambiguous";
     Err(Error::new(ErrorKind::NotACheckpoint, what)
         .in_file(at)
-        .expected("safetensors files alone", format_args!("{} beside {}", some(others), some(own)))
+        .expected("only safetensors files", format_args!("{} beside {}", some(others), some(own)))
         .help("open one of the files, or move the others into a folder of their own"))
 }
 

@@ -43,7 +43,7 @@ pub(super) fn unpack_f4(packed: &[u8], shape: &Shape, region: &Region, out: &mut
         }
         for (element, out) in (first..).zip(out) {
             let byte = packed.get((element / 2) as usize).ok_or_else(|| {
-                Error::corrupt("a packed tensor is shorter than its shape says").at_byte(element / 2)
+                Error::corrupt("a packed tensor is too short for its shape").at_byte(element / 2)
             })?;
             *out = if element % 2 == 0 { byte & 0xf } else { byte >> 4 };
         }

@@ -79,9 +79,9 @@ impl Parts {
     fn of_index(folder: Location, file: Location) -> Result<Self> {
         let what = "the index of safetensors files";
         let no_file = || {
-            Error::corrupt(format!("{what} is no file"))
+            Error::corrupt(format!("{what} is not a file"))
                 .in_file(&file)
-                .help("the download or copy of this model was not finished; copy it again")
+                .help("the download or copy of this model did not finish: copy it again")
         };
         let json = file.read_document(what, Language::Json, JSON_LEN_MAX_BYTES)?.ok_or_else(no_file)?;
         let index = Index::parse(&json).in_file(&file)?;
@@ -129,14 +129,14 @@ pub(super) fn help_for_missing(folder: &Location, indexed: &[OsString]) -> Strin
     let (named, others): (Vec<&OsString>, Vec<&OsString>) =
         there.iter().partition(|name| indexed.contains(name));
     let named = match named.is_empty() {
-        true => format!("of the {} files that the index names none is there", indexed.len()),
-        false => format!("of the {} files that the index names there are {}", indexed.len(), some(named)),
+        true => format!("all {} files of the index are missing", indexed.len()),
+        false => format!("the index names {} files, but only {} exist", indexed.len(), some(named)),
     };
     match others.is_empty() {
         true => format!("{named}; copy the whole checkpoint again"),
         false => format!(
-            "{named}; the index does not name {}, which is there: open it by its own path, or remove the index if it \
-             is of another checkpoint",
+            "{named}; the index does not name {}: open that file by its own path, or remove the index if \
+             it belongs to another checkpoint",
             some(others)
         ),
     }

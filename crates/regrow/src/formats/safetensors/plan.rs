@@ -147,7 +147,7 @@ pub(super) fn refusal(info: &LeafInfo, options: &SafetensorsOptions) -> Option<E
             Some(Error::unsupported(format!("a leaf of the unknown type {name:?}")).help("leave it out"))
         }
         _ if options.structure => None,
-        LeafKind::Str => Some(Error::unsupported("text is no tensor").help(keep)),
+        LeafKind::Str => Some(Error::unsupported("text is not a tensor").help(keep)),
         LeafKind::NumpyOther(dtype) => {
             Some(Error::unsupported(format!("safetensors has no dtype {dtype}")).help(keep))
         }

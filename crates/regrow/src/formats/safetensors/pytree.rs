@@ -68,7 +68,7 @@ pub(super) fn kept(regrown: Regrown, stored: &[Stored], salvage: Option<&Lost>) 
         }
         let Some(&found) = by_name.get(&*info.name) else {
             let missing = Error::corrupt(format!("the tensor {:?} is not in the file", info.name))
-                .help("other files of the checkpoint hold the leaves that are not here; open its folder");
+                .help("open the folder: other files of the checkpoint have the other leaves");
             let Some(salvage) = salvage else { return Err(missing.at_leaf(&path)) };
             let why = salvage.tensors.get(&*info.name).map(Error::duplicate);
             lost.insert(tensors.len(), why.unwrap_or_else(|| missing.in_file(&salvage.at)));
@@ -80,7 +80,7 @@ pub(super) fn kept(regrown: Regrown, stored: &[Stored], salvage: Option<&Lost>) 
             false => stored_as(info.dtype, &info.shape),
         };
         if found.1.tag != tag || found.1.shape.dims() != dims {
-            return Err(Error::corrupt("a tensor is not what its pytree says")
+            return Err(Error::corrupt("a tensor differs from its pytree")
                 .at_leaf(&path)
                 .at_byte(found.1.offset_bytes)
                 .expected(
@@ -122,9 +122,9 @@ pub(super) fn flat(stored: Vec<Stored>, salvage: Option<&Lost>) -> Result<Placed
 /// separator; `Limit` for names of too many parts.
 pub(super) fn nested(stored: Vec<Stored>, separator: &str) -> Result<Placed> {
     if separator.is_empty() {
-        return Err(Error::invalid("names cannot be cut at an empty separator")
+        return Err(Error::invalid("names cannot be split at an empty separator")
             .expected("such as \".\"", "\"\"")
-            .help("for a flat dict, ask for no separator at all"));
+            .help("for a flat dict, leave out the separator"));
     }
     let mut branches = vec![Branch::default()];
     let mut children: HashMap<(usize, Arc<str>), usize> = HashMap::new();
@@ -192,9 +192,9 @@ fn first_below(branches: &[Branch], mut at: usize) -> Option<&str> {
 }
 
 fn goes_on(name: &str, longer: &str) -> Error {
-    let what = format!("{name:?} is a tensor, and the tensor {longer:?} would lie below it");
+    let what = format!("{name:?} is a tensor, so {longer:?} cannot be inside it");
     Error::new(ErrorKind::NameCollision, what)
-        .help("choose another separator, or take the flat dict of names")
+        .help("choose another separator, or load the flat dict of names")
 }
 
 /// A tree in the making, leaf by leaf.

@@ -151,7 +151,7 @@ impl SafetensorsReader {
         let mut reader = read.place(store, variant, form).in_file(at)?;
         if parts.index.is_some() && parts::has_stray_model(&parts.folder, &indexed) {
             reader.description.notes.push(format!(
-                "{:?} lies beside the index, which does not name it: it is not read",
+                "{:?} is not in the index, so regrow does not read it",
                 parts::MODEL_FILE_NAME
             ));
         }
@@ -220,7 +220,7 @@ fn changed(store: &dyn Store, file: &DataFile) -> Error {
 }
 
 fn has_changed() -> Error {
-    Error::corrupt("a safetensors file has changed since it was opened").help("open the checkpoint again")
+    Error::corrupt("a safetensors file changed after it was opened").help("open the checkpoint again")
 }
 
 impl Reader for SafetensorsReader {
@@ -345,7 +345,9 @@ impl Headers {
         let mut description = Description {
             layout: "safetensors".to_owned(),
             variant,
-            notes: vec!["safetensors files have no checksums: damage to their data goes unseen".to_owned()],
+            notes: vec![
+                "safetensors files have no checksums: regrow cannot detect damage of their data".to_owned(),
+            ],
             ..Description::default()
         };
         let placed = match form {
@@ -379,7 +381,7 @@ fn place_kept(
             return Ok(placed);
         }
         Some(Err(error)) => {
-            let note = format!("its pytree cannot be read, only its tensors: {}", error.what());
+            let note = format!("its pytree cannot be read, but its tensors can: {}", error.what());
             description.notes.push(note);
             pytree::flat(stored, salvage)?
         }
@@ -457,8 +459,8 @@ fn keep_indexed(stored: &mut Vec<Stored>, index: &Index, files: &[DataFile]) -> 
     let names: HashSet<&str> = stored.iter().map(|(_, tensor)| &*tensor.name).collect();
     match index.tensors().find(|(tensor, _)| !names.contains(tensor)) {
         Some((tensor, file)) => {
-            Err(Error::corrupt(format!("tensor {tensor:?} is not in {file}, as the index says"))
-                .help("the index and the files are not of the same checkpoint; copy all of them again"))
+            Err(Error::corrupt(format!("the index lists tensor {tensor:?} in {file}, which lacks it"))
+                .help("the index and the files belong to different checkpoints: copy all of them again"))
         }
         None => Ok(()),
     }
@@ -477,7 +479,10 @@ fn keep_found(
     let names: HashSet<&str> = stored.iter().map(|(_, tensor)| &*tensor.name).collect();
     for (tensor, file) in index.tensors().filter(|(tensor, _)| !names.contains(tensor)) {
         let why = unread.get(OsStr::new(file)).map_or_else(
-            || Error::corrupt(format!("the tensor is not in {file}, as the index says")).in_file(index_file),
+            || {
+                Error::corrupt(format!("the index lists the tensor in {file}, which lacks it"))
+                    .in_file(index_file)
+            },
             Error::duplicate,
         );
         lost.tensors.insert(Arc::from(tensor), why);

@@ -145,7 +145,7 @@ impl<'a> FileImage<'a> {
     /// `InvalidArgument` if it is not; for deferred arrays what reading says.
     pub fn write_to(&self, out: &mut [u8]) -> Result<()> {
         if out.len() as u64 != self.len_bytes() {
-            return Err(Error::invalid("the destination has another size than the file")
+            return Err(Error::invalid("the destination and the file differ in size")
                 .expected(format_args!("{} bytes", self.len_bytes()), out.len()));
         }
         let mut at = 0;

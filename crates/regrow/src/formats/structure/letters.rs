@@ -36,7 +36,7 @@ pub(super) fn node_kind(letter: u8, type_name: &mut impl FnMut() -> Result<Arc<s
         b'N' => NodeKind::NamedTuple(type_name()?),
         b'D' => NodeKind::Dataclass(type_name()?),
         b'C' => NodeKind::Custom(type_name()?),
-        other => return Err(bad_columns(&format!("{:?} is no kind of node", char::from(other)))),
+        other => return Err(bad_columns(&format!("{:?} is not a kind of node", char::from(other)))),
     })
 }
 
@@ -81,6 +81,6 @@ pub(super) fn leaf_kind(
             Some(name) => LeafKind::PrngKey(name.as_deref().map(Arc::from)),
             None => return Err(bad_columns("key_implementations is too short")),
         },
-        other => return Err(bad_columns(&format!("{:?} is no kind of leaf", char::from(other)))),
+        other => return Err(bad_columns(&format!("{:?} is not a kind of leaf", char::from(other)))),
     })
 }

@@ -89,7 +89,7 @@ impl<'de> Deserialize<'de> for ShardingText {
 
 impl ShardingText {
     fn of(sharding: &Sharding) -> Result<Self> {
-        let no_json = |error| Error::invalid(format!("a sharding is no JSON: {error}"));
+        let no_json = |error| Error::invalid(format!("a sharding is not JSON: {error}"));
         serde_json::value::to_raw_value(&sharding.to_json())
             .map(|text| Self(Arc::from(text)))
             .map_err(no_json)
@@ -140,7 +140,7 @@ impl Structure {
     /// None in practice: there is nothing in it that JSON cannot say.
     pub fn to_json(&self) -> Result<String> {
         serde_json::to_string(self)
-            .map_err(|error| Error::invalid(format!("the structure is no JSON: {error}")))
+            .map_err(|error| Error::invalid(format!("the structure is not JSON: {error}")))
     }
 
     /// Parses JSON text.
@@ -168,7 +168,7 @@ fn check_version(version: u32) -> Result<()> {
     if version == STRUCTURE_VERSION {
         return Ok(());
     }
-    Err(Error::unsupported(format!("this structure is of version {version}"))
+    Err(Error::unsupported(format!("this structure has version {version}"))
         .expected(format_args!("version {STRUCTURE_VERSION}"), version)
         .help("a newer regrow wrote it: update regrow, or let Orbax or safetensors read the arrays"))
 }

@@ -69,7 +69,7 @@ impl Structure {
                 b'a' => Key::Attr(string(key)?),
                 b'i' => Key::DictInt(key),
                 b'x' => Key::Index(position),
-                other => return Err(bad_columns(&format!("{:?} is no kind of key", char::from(other)))),
+                other => return Err(bad_columns(&format!("{:?} is not a kind of key", char::from(other)))),
             };
             let kind = node_kind(letter, &mut type_name)?;
             let child_count = match kind {
@@ -97,10 +97,10 @@ impl Structure {
             return Err(bad_columns("the last nodes lack children"));
         }
         if nodes.is_empty() {
-            return Err(bad_columns("the nodes are no tree"));
+            return Err(bad_columns("the nodes are not a tree"));
         }
         if leaf_count != self.leaves.len() {
-            return Err(bad_columns("there are not as many leaves as leaf nodes"));
+            return Err(bad_columns("the number of leaves does not fit the leaf nodes"));
         }
         let mut tree = Tree::from_parts(nodes, self.leaf_infos()?);
         self.name_leaves(&mut tree);
@@ -149,7 +149,7 @@ impl Structure {
         let mut numpy_dtypes = self.numpy_dtypes.iter();
         let text_count = self.leaves.chars().filter(|&letter| letter == 't').count();
         if text_count != self.texts.len() {
-            return Err(bad_columns("there are not as many texts as text leaves"));
+            return Err(bad_columns("the number of texts does not fit the text leaves"));
         }
         let (name, coding): (Arc<str>, Arc<str>) = (Arc::from(""), Arc::from(""));
         let columns = self.leaves.bytes().zip(&self.leaf_dtypes).zip(&self.leaf_shapes);
@@ -158,7 +158,7 @@ impl Structure {
             let kind = leaf_kind(letter, &mut numpy_dtypes, &mut implementations)?;
             let (dtype, shape) = (usize::from(dtype), shape as usize);
             let (Some(&dtype), Some(shape)) = (dtypes.get(dtype), shapes.get(shape)) else {
-                return Err(bad_columns("a leaf's dtype or shape is not in its table"));
+                return Err(bad_columns("the dtype or shape of a leaf is not in its table"));
             };
             // The product is checked here, so that later sizes cannot overflow.
             shape.len_bytes(dtype)?;

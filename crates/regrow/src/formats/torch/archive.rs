@@ -71,7 +71,7 @@ impl TorchArchive {
             let name = header.member.name.clone();
             if at.checked_add(header.len_min_bytes()).is_none_or(|end| end > end_bytes) {
                 return Err(Error::corrupt(format!(
-                    "the member {name:?} of a zip archive overlaps what follows it"
+                    "the member {name:?} of a zip archive overlaps the next one"
                 ))
                 .at_byte(base_bytes.saturating_add(at))
                 .expected(format_args!("{} bytes", header.len_min_bytes()), end_bytes.saturating_sub(at)));
@@ -90,14 +90,14 @@ impl TorchArchive {
     /// Reads what is not a storage.
     fn read_small(&mut self, file: &DataFile, base_bytes: u64) -> Result<()> {
         if self.member("constants.pkl").is_some() {
-            return Err(Error::unsupported("this is a TorchScript archive: a program, with its weights")
+            return Err(Error::unsupported("this is a TorchScript archive, which is a program with weights")
                 .at_byte(base_bytes)
                 .help("load it with torch.jit.load, and save its state_dict with torch.save"));
         }
         if let Some(version) = self.text(file, "version")? {
             let number = version.trim().parse::<u64>();
             if !number.is_ok_and(|number| number <= VERSION_MAX) {
-                return Err(Error::unsupported("the archive is of a format that is not known")
+                return Err(Error::unsupported("the format of the archive is not known")
                     .at_byte(base_bytes)
                     .expected(
                         format_args!("a version of at most {VERSION_MAX}"),
@@ -109,15 +109,15 @@ impl TorchArchive {
             None | Some("little") => false,
             Some("big") => true,
             Some(other) => {
-                return Err(Error::corrupt("the archive has an order of bytes that there is not")
+                return Err(Error::corrupt("the byte order of the archive is not known")
                     .at_byte(base_bytes)
                     .expected("\"little\" or \"big\"", format_args!("{other:?}")));
             }
         };
         let pickle = self.member("data.pkl").ok_or_else(|| {
-            Error::unsupported("the zip archive holds no data.pkl: it is none of torch.save's")
+            Error::unsupported("the zip archive has no data.pkl: torch.save did not write it")
                 .at_byte(base_bytes)
-                .help("if it is another program's, unpack it")
+                .help("if another program wrote it, unpack it")
         })?;
         if pickle.len_bytes > PICKLE_LEN_MAX_BYTES {
             return Err(Error::new(ErrorKind::Limit, "the pickle of the archive is too long")

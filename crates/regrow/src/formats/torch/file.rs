@@ -54,7 +54,7 @@ impl DataFile {
     pub fn slice(&self, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
         let end = offset_bytes.checked_add(len_bytes).filter(|&end| end <= self.len_bytes);
         let end = end.ok_or_else(|| {
-            Error::corrupt("the file is shorter than what it holds")
+            Error::corrupt("the file is too short for its content")
                 .at_byte(self.len_bytes)
                 .expected(format_args!("{len_bytes} bytes from byte {offset_bytes} on"), self.len_bytes)
                 .help("it was cut short; copy it again")
@@ -82,5 +82,5 @@ impl DataFile {
 }
 
 fn has_changed() -> Error {
-    Error::corrupt("a file has changed since it was opened").help("open the checkpoint again")
+    Error::corrupt("a file changed after it was opened").help("open the checkpoint again")
 }

@@ -91,36 +91,33 @@ impl Legacy {
         }
         let (protocol, protocol_at) = next("the version")?;
         if protocol.int(protocol.root()) != Some(PROTOCOL_VERSION) {
-            return Err(Error::unsupported("the file is of a version that is not known")
+            return Err(Error::unsupported("the version of the file is not known")
                 .at_byte(protocol_at as u64)
                 .expected(PROTOCOL_VERSION, format_args!("{:?}", protocol.value(protocol.root()))));
         }
         let (system, system_at) = next("the byte order")?;
         let big_endian = is_big_endian(&system).ok_or_else(|| {
-            Error::corrupt("the file does not say in which order the bytes of its numbers are")
-                .at_byte(system_at as u64)
+            Error::corrupt("the byte order of the file is missing").at_byte(system_at as u64)
         })?;
         let (object, object_at) = next("the object")?;
         let (keys, keys_at) = next("the keys of the storages")?;
         let pickle = head.slice(object_at..object_at.saturating_add(object.len_bytes()));
         let claims = claims(&object).map_err(|error| error.shift(object_at as u64))?;
-        let list = keys
-            .sequence(keys.root())
-            .ok_or_else(|| Error::corrupt("the keys of the storages are no list").at_byte(keys_at as u64))?;
+        let list = keys.sequence(keys.root()).ok_or_else(|| {
+            Error::corrupt("the keys of the storages are not a list").at_byte(keys_at as u64)
+        })?;
         let mut storages = HashMap::with_capacity(list.len());
         let mut data_at = keys_at.saturating_add(keys.len_bytes()) as u64;
         for &key_id in list {
             let storage = || {
                 let bad = |what: &str| Error::corrupt(what).at_byte(data_at);
-                let key = keys.text(key_id).ok_or_else(|| bad("the key of a storage is no text"))?;
-                let claim = claims
-                    .get(key)
-                    .ok_or_else(|| bad("the file holds a storage that no tensor is a view of"))?;
+                let key = keys.text(key_id).ok_or_else(|| bad("the key of a storage is not text"))?;
+                let claim = claims.get(key).ok_or_else(|| bad("the file has a storage without a tensor"))?;
                 let count = Cursor::new(&file.slice(data_at, size_of::<u64>() as u64)?)
                     .u64le("a number of elements")?;
                 let len_bytes =
                     claim.len_bytes().filter(|_| count == claim.len_elements).ok_or_else(|| {
-                        bad("a storage has another number of elements than its tensors say")
+                        bad("the length of a storage differs from its tensors")
                             .expected(claim.len_elements, count)
                     })?;
                 let start = data_at.saturating_add(size_of::<u64>() as u64);
@@ -138,7 +135,7 @@ impl Legacy {
                 storage => storage?,
             };
             if storages.insert(key.to_owned(), storage).is_some() {
-                return Err(Error::corrupt("the key of a storage is there twice").at_byte(data_at));
+                return Err(Error::corrupt("the key of a storage occurs twice").at_byte(data_at));
             }
             data_at = end;
         }
@@ -165,12 +162,10 @@ fn claims<'p>(object: &'p Pickle<'_>) -> Result<BTreeMap<&'p str, StorageRef<'p>
         let claim = tensors::storage(object, id)?;
         let known = claims.entry(claim.key).or_insert_with(|| claim.clone());
         if known.len_bytes() != claim.len_bytes() {
-            return Err(object
-                .corrupt(id, "two tensors say of one storage that it has different lengths")
-                .expected(
-                    format_args!("{:?} bytes", known.len_bytes()),
-                    format_args!("{:?}", claim.len_bytes()),
-                ));
+            return Err(object.corrupt(id, "two tensors give different lengths for one storage").expected(
+                format_args!("{:?} bytes", known.len_bytes()),
+                format_args!("{:?}", claim.len_bytes()),
+            ));
         }
     }
     Ok(claims)

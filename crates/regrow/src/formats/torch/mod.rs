@@ -70,7 +70,7 @@ impl Format for Torch {
     }
 
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        super::refuse_bare(self, at, options)?;
+        super::refuse_arrays_only(self, at, options)?;
         super::refuse_uncommitted(at)?;
         super::refuse_step_and_item(at, options)?;
         if let Some(index) = INDEXED.find(at)? {
@@ -133,14 +133,14 @@ fn open_indexed(index: &Location, salvage: bool) -> Result<Box<dyn Reader>> {
 }
 
 fn no_file_of_torch(at: &Location) -> Error {
-    Error::corrupt("this is no file of torch.save")
+    Error::corrupt("torch.save did not write this file")
         .in_file(at)
         .expected("a zip archive or a pickle", "something else")
 }
 
 fn read_only() -> Error {
-    Error::unsupported("PyTorch's files are read, and not written")
-        .help("save in the default layout, or as safetensors, which PyTorch's users read")
+    Error::unsupported("regrow reads files of PyTorch, but does not write them")
+        .help("save in the default layout, or as safetensors, which PyTorch programs can read")
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ pub(super) fn object<'p>(pickle: &'p Pickle<'_>, id: Id) -> Result<Object<'p>> {
 fn long<'p>(pickle: &Pickle<'_>, id: Id, bytes: &[u8]) -> Object<'p> {
     let is_negative = bytes.last().is_some_and(|&high| high & 0x80 != 0);
     if bytes.len() > LONG_LEN_MAX_BYTES {
-        let why = pickle.unsupported(id, format!("an integer of {} bytes is not read", bytes.len()));
+        let why = pickle.unsupported(id, format!("regrow does not read integers of {} bytes", bytes.len()));
         return Object::Refused(Refusal { name: "int".to_owned(), why });
     }
     // The magnitude, little endian: of a negative number all bits are turned, and one is added.
@@ -131,7 +131,7 @@ fn global<'p>(pickle: &Pickle<'_>, id: Id, module: &str, name: &str) -> Object<'
 fn refused<'p>(pickle: &Pickle<'_>, id: Id, module: &str, name: &str) -> Object<'p> {
     let name = brief(&format!("{module}.{name}")).to_string();
     let why = pickle
-        .unsupported(id, format!("{name} is not among the names that are read of a pickle, and nothing of it is called"))
+        .unsupported(id, format!("regrow does not read {name} of a pickle, and never calls it"))
         .help("save plain containers, numbers, texts and tensors in its place, or read the other leaves with `only`");
     Object::Refused(Refusal { name, why })
 }
@@ -151,8 +151,11 @@ fn called<'p>(pickle: &'p Pickle<'_>, id: Id, call: &'p Call) -> Result<Object<'
         return Ok(Object::Numpy(Box::new(value)));
     }
     let Some((_, (module, name), args)) = pickle.call(id) else {
-        let why =
-            pickle.unsupported(id, "a pickle calls what another call gives, and nothing of it is called");
+        let why = pickle.unsupported(
+            id,
+            "a pickle calls the result of a call, and regrow never calls objects of \
+                a pickle",
+        );
         return Ok(Object::Refused(Refusal { name: "a call".to_owned(), why }));
     };
     Ok(match (module, name, args) {
@@ -178,11 +181,11 @@ fn called<'p>(pickle: &'p Pickle<'_>, id: Id, call: &'p Call) -> Result<Object<'
         }
         ("__builtin__" | "builtins", "complex", &[re, im]) => match (pickle.value(re), pickle.value(im)) {
             (&Value::Float(re), &Value::Float(im)) => Object::Number(Scalar::Complex(re, im)),
-            _ => return Err(pickle.corrupt(id, "a complex number is not made of two floats")),
+            _ => return Err(pickle.corrupt(id, "a complex number does not have two floats")),
         },
         ("torch", "Size", &[items]) => match dims(pickle, items) {
             Some(dims) => Object::Size(dims),
-            None => return Err(pickle.corrupt(id, "a torch.Size is not made of whole numbers")),
+            None => return Err(pickle.corrupt(id, "a torch.Size does not have integers")),
         },
         ("torch", "device", &[kind, ref index @ ..]) => {
             let kind = pickle.text(kind).ok_or_else(|| pickle.corrupt(id, "a torch.device has no type"))?;
@@ -206,7 +209,7 @@ fn called<'p>(pickle: &'p Pickle<'_>, id: Id, call: &'p Call) -> Result<Object<'
             let why = pickle
                 .unsupported(
                     id,
-                    "a NumPy array is of a dtype that is not read: Python objects, dates or records",
+                    "a NumPy array has Python objects, dates or records, which regrow does not read",
                 )
                 .help("save it as numbers or text, or read the other leaves with `only`");
             Object::Refused(Refusal { name: format!("{module}.{name}"), why })

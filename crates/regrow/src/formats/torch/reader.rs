@@ -106,7 +106,7 @@ impl TorchReader {
         let pickle = match Pickle::read(&bytes) {
             // The arrays of joblib lie between the opcodes.
             Err(_) if joblib() => {
-                return Err(Error::unsupported("this is a file of joblib, which is not read").help(
+                return Err(Error::unsupported("this is a file of joblib, which regrow does not read").help(
                     "load it with joblib.load, if you trust its writer, and save it with regrow.save",
                 ));
             }
@@ -114,7 +114,7 @@ impl TorchReader {
         };
         let len_bytes = pickle.len_bytes() as u64;
         if len_bytes < file.len_bytes {
-            return Err(Error::unsupported("the file holds more than one pickle, or something behind it")
+            return Err(Error::unsupported("the file has more than one pickle, or bytes after it")
                 .at_byte(len_bytes)
                 .expected(format_args!("{len_bytes} bytes"), file.len_bytes)
                 .help("load them in Python, if you trust their writer, and save them as one tree"));
@@ -170,10 +170,7 @@ impl TorchReader {
             })?;
             if storage.len_bytes() != Some(found.len_bytes) {
                 return Err(pickle
-                    .corrupt(
-                        id,
-                        format!("the storage {:?} has another length than its tensors say", storage.key),
-                    )
+                    .corrupt(id, format!("the length of storage {:?} differs from its tensors", storage.key))
                     .expected(
                         format_args!("{} elements of {}", storage.len_elements, storage.class),
                         format_args!("{} bytes", found.len_bytes),
@@ -248,7 +245,9 @@ impl TorchReader {
         description.notes.extend(shared_note(&tree, &shared));
         description.notes.extend(refused_note(&tree, &leaves));
         if !has_checksums {
-            description.notes.push("the file has no checksums: damage to its data goes unseen".to_owned());
+            description
+                .notes
+                .push("the file has no checksums: regrow cannot detect damage of its data".to_owned());
         }
         let rest = match opened {
             Opened::Zip(archive) => archive.into_rest(),
@@ -256,7 +255,7 @@ impl TorchReader {
             Opened::Legacy(legacy) => {
                 if legacy.end_bytes < file.len_bytes {
                     description.notes.push(format!(
-                        "the file goes on behind its last storage, at byte {}",
+                        "the file has bytes after its last storage, at byte {}",
                         legacy.end_bytes
                     ));
                 }
@@ -272,7 +271,12 @@ impl TorchReader {
     }
 
     fn leaf(&self, leaf: usize) -> Result<(&LeafInfo, &Leaf)> {
-        self.tree.leaves().get(leaf).zip(self.leaves.get(leaf)).ok_or_else(|| Error::invalid("no such leaf"))
+        self.tree.leaves().get(leaf).zip(self.leaves.get(leaf)).ok_or_else(|| {
+            Error::invalid(
+                "the leaf \
+            does not exist",
+            )
+        })
     }
 
     /// From the first element of a view to the last.
@@ -284,7 +288,7 @@ impl TorchReader {
     }
 
     fn storage(&self, number: usize) -> Result<&Storage> {
-        self.storages.get(number).ok_or_else(|| Error::invalid("no such storage"))
+        self.storages.get(number).ok_or_else(|| Error::invalid("the storage does not exist"))
     }
 }
 
@@ -402,7 +406,7 @@ fn name_all_refused(leaves: &mut [Leaf]) {
             .cloned()
             .collect::<Vec<_>>()
             .join(", ");
-        let help = format!("{}; refused as well: {others}", why.help_text().unwrap_or_default());
+        let help = format!("{}; also refused: {others}", why.help_text().unwrap_or_default());
         *why = why.duplicate().help(help);
     }
 }
@@ -440,7 +444,7 @@ fn refused_note(tree: &Tree<LeafInfo>, leaves: &[Leaf]) -> Option<String> {
     let texts = texts.collect::<Vec<_>>().join(", ");
     let more = if refused.len() > NAMED_MAX { " and more" } else { "" };
     let leaves = counted(refused.len(), "leaf is", "leaves are");
-    (!refused.is_empty()).then(|| format!("{leaves} refused, not read: {texts}{more}"))
+    (!refused.is_empty()).then(|| format!("{leaves} not read: {texts}{more}"))
 }
 
 /// All of a storage is under one checksum.

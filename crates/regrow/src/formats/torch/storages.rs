@@ -19,7 +19,8 @@ use crate::reads::{BlobRef, BlockTable, CheckFor, Checks, Checksum, Extent, Word
 const WORDS: Words = Words {
     what: |_, _| "a member of a zip archive fails its CRC-32".to_owned(),
     help: "copy the file again, or load the other leaves",
-    help_if_zeros: "the data are all zeros, as after an interrupted copy; copy the file again, or load the other leaves",
+    help_if_zeros: "the data is all zeros, as after an interrupted copy: copy the file again, or load the \
+        other leaves",
 };
 
 /// A run of bytes in a file.
@@ -124,8 +125,11 @@ impl Storage {
     ) -> Result<()> {
         let dtype = tensor.dtype;
         if !region.is_inside(&tensor.shape) || region.shape().len_bytes(dtype)? != out.len() as u64 {
-            return Err(Error::invalid("the region leaves the array, or the destination has another size")
-                .expected(&tensor.shape, region));
+            return Err(Error::invalid(
+                "the region is outside the array, or the destination has another \
+                size",
+            )
+            .expected(&tensor.shape, region));
         }
         self.check(file, CheckFor::Views)?;
         if region.is_empty() {
@@ -172,7 +176,10 @@ impl Storage {
                         header.member.name
                     ))
                     .at_byte(header_at)
-                    .help("torch.save stores tensors as they are, and torch.load reads no others: unpack the archive and save it again"));
+                    .help(
+                        "unpack the archive and save it again: torch.save and torch.load do not use \
+                        compression",
+                    ));
                 }
                 let read = |offset_bytes: u64, len_bytes| {
                     file.slice(base_bytes.saturating_add(offset_bytes), len_bytes)

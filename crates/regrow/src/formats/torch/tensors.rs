@@ -79,10 +79,10 @@ pub(super) fn storage<'p>(pickle: &'p Pickle<'_>, id: Id) -> Result<StorageRef<'
     let kind = parts.first().and_then(|&kind| pickle.text(kind));
     if kind == Some("module") {
         return Err(pickle
-            .unsupported(id, "the file holds a module's source code")
+            .unsupported(id, "the file has the source code of a module")
             .help("load it with the PyTorch that wrote it, and save the state_dict"));
     }
-    let bad = || pickle.corrupt(id, "a storage of the pickle is not what torch.save writes");
+    let bad = || pickle.corrupt(id, "a storage of the pickle differs from those of torch.save");
     let &[_, class, key, _device, len, ref view @ ..] = parts else { return Err(bad()) };
     if kind != Some("storage") {
         return Err(bad());
@@ -95,7 +95,7 @@ pub(super) fn storage<'p>(pickle: &'p Pickle<'_>, id: Id) -> Result<StorageRef<'
     let (module, class) = pickle.global(class).ok_or_else(bad)?;
     let element = dtypes::of_storage(class).filter(|_| STORAGE_MODULES.contains(&module));
     let element = element
-        .ok_or_else(|| pickle.unsupported(id, format!("{module}.{class} is no storage that is known")))?;
+        .ok_or_else(|| pickle.unsupported(id, format!("the storage {module}.{class} is not known")))?;
     let key = pickle.text(key).ok_or_else(bad)?;
     let len_elements = pickle.int(len).and_then(|len| u64::try_from(len).ok()).ok_or_else(bad)?;
     Ok(StorageRef { key, element, class, len_elements, at: id })
@@ -147,8 +147,8 @@ fn as_parameter(built: Built, is_parameter: bool, requires_grad: bool) -> Built 
 fn refused_class(pickle: &Pickle<'_>, class: Id) -> Error {
     let name = pickle.global(class).map_or("a class".to_owned(), |(module, name)| format!("{module}.{name}"));
     pickle
-        .unsupported(class, format!("a tensor of the class {name} is not read"))
-        .help("save what it holds as plain tensors")
+        .unsupported(class, format!("regrow does not read tensors of class {name}"))
+        .help("save its content as plain tensors")
 }
 
 fn rebuilt(pickle: &Pickle<'_>, id: Id, name: (&str, &str), args: &[Id]) -> Result<Built> {
@@ -183,7 +183,7 @@ fn rebuilt(pickle: &Pickle<'_>, id: Id, name: (&str, &str), args: &[Id]) -> Resu
 }
 
 fn bad(pickle: &Pickle<'_>, id: Id) -> Error {
-    pickle.corrupt(id, "a tensor of the pickle is not what torch.save writes")
+    pickle.corrupt(id, "a tensor of the pickle differs from those of torch.save")
 }
 
 /// The tensor of these arguments; `rest` are whether it needs a gradient, hooks and metadata.
@@ -210,9 +210,10 @@ fn view(
     let Element::Known(dtype) = element else {
         let name = dtype.and_then(|dtype| pickle.global(dtype)).map_or(storage.class, |(_, name)| name);
         return Ok(Built::Refused(
-            pickle
-                .unsupported(id, format!("a tensor of {name} is not read"))
-                .help("quantised numbers and parts of bytes are in no other layout: convert the tensor to a plain dtype"),
+            pickle.unsupported(id, format!("regrow does not read tensors of {name}")).help(
+                "convert the tensor to a plain dtype: no other layout has quantized numbers or parts \
+                    of bytes",
+            ),
         ));
     };
     if let Some(&metadata) = rest.get(2)
@@ -221,7 +222,7 @@ fn view(
     {
         return Ok(Built::Refused(
             pickle
-                .unsupported(id, "a tensor that is a conjugate or negative view is not read")
+                .unsupported(id, "regrow does not read conjugate or negative views")
                 .help("save tensor.resolve_conj().resolve_neg()"),
         ));
     }
@@ -244,7 +245,7 @@ fn view(
     };
     let end_bytes = tensor.end_bytes();
     if end_bytes.is_none_or(|end| storage.len_bytes().is_none_or(|len| end > len)) {
-        return Err(pickle.corrupt(id, "a tensor of the pickle leaves its storage").expected(
+        return Err(pickle.corrupt(id, "a tensor of the pickle is outside its storage").expected(
             format_args!("at most {} elements of {}", storage.len_elements, storage.class),
             format_args!(
                 "shape {} with strides {:?} from {offset_elements} on",

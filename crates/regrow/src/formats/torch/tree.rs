@@ -138,7 +138,7 @@ impl<'p> Walk<'p, '_> {
     /// Adds a value, a container up to its first child.
     fn value(&mut self, key: Key, id: Id) -> Result<()> {
         self.nodes_left = self.nodes_left.checked_sub(1).ok_or_else(|| {
-            self.limit(id, "the containers of a pickle hold each other too often".to_owned())
+            self.limit(id, "the containers of a pickle contain each other too often".to_owned())
         })?;
         let name_len: usize = self.path.keys().iter().map(|key| key.text().len() + 1).sum();
         self.names_left = self
@@ -229,11 +229,11 @@ impl<'p> Walk<'p, '_> {
 
     fn enter(&mut self, key: Key, kind: NodeKind, children: Vec<(Key, Id)>, id: Id) -> Result<()> {
         if self.open.len() >= DEPTH_MAX {
-            let what = format!("containers are inside each other more than {DEPTH_MAX} times");
+            let what = format!("containers are nested deeper than {DEPTH_MAX} levels");
             return Err(self.limit(id, what));
         }
         if children.len() as u64 > self.nodes_left {
-            return Err(self.limit(id, "the containers of a pickle hold each other too often".to_owned()));
+            return Err(self.limit(id, "the containers of a pickle contain each other too often".to_owned()));
         }
         self.build.open(key, kind)?;
         self.open.push(children.into_iter());
@@ -259,7 +259,11 @@ impl<'p> Walk<'p, '_> {
     /// as a whole.
     fn children(&mut self, pairs: &[(Id, Id)]) -> Result<Result<Vec<(Key, Id)>, Refusal>> {
         if pairs.len() as u64 > self.nodes_left {
-            return Err(Error::new(ErrorKind::Limit, "the containers of a pickle hold each other too often"));
+            return Err(Error::new(
+                ErrorKind::Limit,
+                "the containers of a pickle contain each other too \
+                often",
+            ));
         }
         let mut children = Vec::with_capacity(pairs.len());
         let mut known = HashSet::with_capacity(pairs.len());
@@ -280,7 +284,7 @@ impl<'p> Walk<'p, '_> {
             };
             if !known.insert(key.clone()) {
                 self.path.push(key);
-                return Err(self.pickle.corrupt(key_id, "a key is in a dict twice"));
+                return Err(self.pickle.corrupt(key_id, "a key of a dict occurs twice"));
             }
             children.push((key, value));
         }
@@ -292,7 +296,7 @@ impl<'p> Walk<'p, '_> {
         // A text may stand in the tree often, and in the pickle once.
         self.decoded_left_bytes =
             self.decoded_left_bytes.checked_sub(text.len() as u64).ok_or_else(|| {
-                Error::new(ErrorKind::Limit, "the texts of a pickle stand in the tree too often")
+                Error::new(ErrorKind::Limit, "the texts of a pickle occur in the tree too often")
             })?;
         Ok(self.leaf(LeafKind::Str, Dtype::UInt8, shape, Data::Text(Arc::from(text))))
     }
@@ -300,7 +304,8 @@ impl<'p> Walk<'p, '_> {
     /// All of a storage, as an array of one axis.
     fn storage(&mut self, storage: &StorageRef<'_>) -> Result<Decoded> {
         let super::dtypes::Element::Known(dtype) = storage.element else {
-            let why = self.pickle.unsupported(storage.at, format!("a {} is not read", storage.class));
+            let why =
+                self.pickle.unsupported(storage.at, format!("regrow does not read a {}", storage.class));
             return Ok(self.refused(Refusal { name: format!("torch.{}", storage.class), why }));
         };
         let shape = Shape::new(vec![storage.len_elements])?;
@@ -323,7 +328,7 @@ impl<'p> Walk<'p, '_> {
         if stored.len() as u64 != record.len_bytes() {
             return Err(self
                 .pickle
-                .corrupt(id, "the data of a NumPy array have another size than its shape")
+                .corrupt(id, "the data of a NumPy array does not fit its shape")
                 .expected(format_args!("{} bytes", record.len_bytes()), stored.len()));
         }
         let kind = match (&record.kind, value.is_scalar) {
@@ -380,7 +385,7 @@ impl<'p> Walk<'p, '_> {
         self.pay(id, text.len() as u64)?;
         let bytes: Option<Vec<u8>> = text.chars().map(|letter| u8::try_from(letter).ok()).collect();
         let bytes = Bytes::from(
-            bytes.ok_or_else(|| self.pickle.corrupt(id, "a text that stands for bytes is no Latin-1"))?,
+            bytes.ok_or_else(|| self.pickle.corrupt(id, "a text that encodes bytes is not Latin-1"))?,
         );
         self.decoded.insert(span, bytes.clone());
         Ok(bytes)

@@ -31,7 +31,7 @@ const PIECE_LEN_BYTES: u64 = 1 << 20;
 /// Rows of a mask that are written at a time.
 const MASK_PIECE_ROWS: u64 = 64 << 10;
 
-const REPAIR_HELP: &str = "`repair` makes the file whole again and marks the rows that were lost as not done";
+const REPAIR_HELP: &str = "`repair` restores the file and marks the lost rows as not done";
 
 /// An open array.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl Condition {
             Ok(array) => array,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::Missing),
             Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Self::Headless),
-            Err(error) => return Err(error.help("`repair` cannot tell which of the two is meant")),
+            Err(error) => return Err(error.help("`repair` cannot know which of the two is right")),
         };
         let (found, expected) = array.len()?;
         Ok(if found > expected {
@@ -133,10 +133,10 @@ impl ArrayFile {
         })?;
         let (found, data_offset_bytes) = read_spec(&file).in_file(path).map_err(with_help)?;
         if found != *spec {
-            return Err(Error::new(ErrorKind::Mismatch, "an array is not what the store's parameters say")
+            return Err(Error::new(ErrorKind::Mismatch, "an array differs from the parameters of the store")
                 .in_file(path)
                 .expected(spec, found)
-                .help("open the store with the parameters that it was made with"));
+                .help("open the store with its own parameters"));
         }
         let (path, data_len_bytes) = (path.to_owned(), spec.len_bytes()?);
         Ok(Self { path, file, spec: found, data_offset_bytes, data_len_bytes, lost: LostWrites::default() })
@@ -188,8 +188,7 @@ impl ArrayFile {
         if found == expected {
             return Ok(());
         }
-        let what =
-            if found < expected { "an array is cut off" } else { "something follows the data of an array" };
+        let what = if found < expected { "an array is cut off" } else { "an array has bytes after its data" };
         Err(Error::corrupt(what)
             .in_file(&self.path)
             .expected(format_args!("{expected} bytes"), found)
@@ -214,7 +213,7 @@ impl ArrayFile {
         let row_len = self.spec.row_len_bytes();
         self.check_rows(rows)?;
         if (rows.len() as u64).checked_mul(row_len) != Some(data.len() as u64) {
-            return Err(Error::invalid("rows and data do not fit each other").in_file(&self.path).expected(
+            return Err(Error::invalid("the rows and the data differ in size").in_file(&self.path).expected(
                 format_args!("{} rows of {row_len} bytes", rows.len()),
                 format_args!("{} bytes", data.len()),
             ));
@@ -235,7 +234,7 @@ impl ArrayFile {
     /// Errs with `InvalidArgument` for a row that is not there.
     pub(super) fn check_rows(&self, rows: &[u64]) -> Result<()> {
         match rows.iter().find(|&&row| row >= self.spec.rows) {
-            Some(row) => Err(Error::invalid("there is no such row")
+            Some(row) => Err(Error::invalid("the row does not exist")
                 .in_file(&self.path)
                 .expected(format_args!("a row below {}", self.spec.rows), row)),
             None => Ok(()),
@@ -260,7 +259,7 @@ impl ArrayFile {
         let start = first.checked_mul(self.spec.row_len_bytes());
         match start.filter(|start| start.saturating_add(out.len() as u64) <= self.data_len_bytes) {
             Some(start) => self.read_data(start, out),
-            None => Err(Error::invalid("there are no such rows").in_file(&self.path)),
+            None => Err(Error::invalid("the rows do not exist").in_file(&self.path)),
         }
     }
 
@@ -268,9 +267,10 @@ impl ArrayFile {
     pub(super) fn read_data(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         let start = self.data_offset_bytes.saturating_add(offset_bytes);
         self.file.read_exact_at(out, start).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => self.check_len().err().unwrap_or_else(|| {
-                Error::corrupt("an array has changed while it was being read").in_file(&self.path)
-            }),
+            io::ErrorKind::UnexpectedEof => self
+                .check_len()
+                .err()
+                .unwrap_or_else(|| Error::corrupt("an array changed while it was read").in_file(&self.path)),
             _ => Error::io("cannot read", &self.path, error),
         })
     }
@@ -284,8 +284,8 @@ impl ArrayFile {
         self.file.sync_data().map_err(|error| {
             self.lost.sync_failed(&self.path);
             Error::io("cannot sync", &self.path, error).help(
-                "what was written since the last sync may be lost, and is not marked as done; write it again once \
-                 the disk works",
+                "writes since the last sync may be lost and are not marked as done: repeat them when the \
+                 disk works",
             )
         })
     }
@@ -298,7 +298,7 @@ impl ArrayFile {
             false => Ok(()),
             true => Err(Error::new(ErrorKind::Io, "a sync of this array failed before")
                 .in_file(&self.path)
-                .help("what it held may be lost: write all of its rows again")),
+                .help("its data may be lost: write all of its rows again")),
         }
     }
 
@@ -418,7 +418,7 @@ fn read_spec(file: &File) -> Result<(ArraySpec, u64)> {
         }
         _ => Err(Error::unsupported("an array of a TRAK store is little endian, in C order, with two axes")
             .expected("such an array", format_args!("{} of shape {}", header.descr.text(), header.shape))
-            .help("it was not written by TRAK; move it away, or write it again as TRAK does")),
+            .help("TRAK did not write it: move it away, or write it again as TRAK does")),
     }
 }
 

@@ -109,7 +109,7 @@ impl Catalog {
     /// `NotFound` if there is none; `Corrupt` if it, or the file, cannot be used.
     pub(super) fn experiment(&self, root: &Path, name: &str) -> Result<Experiment> {
         let record = self.experiments.as_ref().and_then(|records| records.get(name));
-        let missing = || Error::new(ErrorKind::NotFound, format!("there is no experiment {name:?}"));
+        let missing = || Error::new(ErrorKind::NotFound, format!("experiment {name:?} does not exist"));
         let found = record.ok_or_else(missing).and_then(|record| Experiment::from_record(name, record));
         found.in_file(root.join(EXPERIMENTS_FILE))
     }

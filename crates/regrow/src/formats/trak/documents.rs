@@ -29,7 +29,7 @@ pub(super) const CHECKPOINT_KEY: &str = "checkpoint";
 /// Longest document that is read: experiments of a hundred thousand names take a tenth.
 const DOCUMENT_LEN_MAX_BYTES: u64 = 256 << 20;
 
-const METADATA_HELP: &str = "`repair` takes the metadata that are meant";
+const METADATA_HELP: &str = "give `repair` the right metadata";
 
 /// The flags of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -91,7 +91,7 @@ pub(super) fn sizes_of(metadata: &Map<String, Value>) -> Result<(u64, u64)> {
         let value = metadata.get(key);
         let number = value.and_then(|value| value.as_u64().or_else(|| value.as_str()?.trim().parse().ok()));
         number.ok_or_else(|| {
-            Error::corrupt(format!("the metadata lacks {key:?}, or it is no size"))
+            Error::corrupt(format!("the metadata lacks {key:?}, or its value is not a size"))
                 .expected("a number", value.map_or("nothing".to_owned(), ToString::to_string))
                 .help(METADATA_HELP)
         })
@@ -121,7 +121,7 @@ pub(super) fn read_object_up_to(path: &Path, max_len_bytes: u64) -> Result<Optio
         }
         match json_text::parse(&bytes).in_file(path)? {
             Value::Object(object) => Ok(Some(object)),
-            other => Err(Error::corrupt("a JSON file holds something else than an object")
+            other => Err(Error::corrupt("a JSON file does not have an object")
                 .in_file(path)
                 .expected("{...}", brief(&other.to_string()))),
         }
@@ -162,7 +162,7 @@ pub(super) fn write_object(folder: &Path, name: &str, object: &Map<String, Value
 pub(super) fn flags_in(object: &Map<String, Value>) -> Result<Vec<(i64, ModelFlags)>> {
     let flags = |(id, record): (&String, &Value)| {
         let number = parse_id(id).ok_or_else(|| {
-            Error::corrupt("a model's ID is no integer of 64 bits")
+            Error::corrupt("the ID of a model is not a 64-bit integer")
                 .expected("an integer", format_args!("{id:?}"))
         })?;
         let flag = |name: &str| {

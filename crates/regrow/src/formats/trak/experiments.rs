@@ -42,7 +42,7 @@ impl TrakStore {
     ) -> Result<Experiment> {
         let (root, folder) = (self.root(), self.model_folder(id));
         if !folder.is_dir() {
-            let what = format!("model {id} has no folder, it cannot be scored");
+            let what = format!("model {id} has no folder, so it cannot be scored");
             return Err(Error::new(ErrorKind::NotFound, what)
                 .in_file(&folder)
                 .help("register the model first"));
@@ -56,7 +56,7 @@ impl TrakStore {
             if let Some(known) = records.get(name.as_str()).filter(|_| !reset) {
                 wanted = Experiment::from_record(name.as_str(), known)?;
                 if wanted.num_targets != num_targets {
-                    let what = format!("experiment {:?} has another number of targets", name.as_str());
+                    let what = format!("experiment {:?} has a different number of targets", name.as_str());
                     return Err(Error::new(ErrorKind::Mismatch, what)
                         .expected(wanted.num_targets, num_targets)
                         .help("give another set of targets another name"));
@@ -144,7 +144,7 @@ impl TrakStore {
         self.change_experiments(|records| {
             let record = records.get_mut(name.as_str()).and_then(Value::as_object_mut);
             let record = record.ok_or_else(|| {
-                Error::new(ErrorKind::NotFound, format!("there is no experiment {:?}", name.as_str()))
+                Error::new(ErrorKind::NotFound, format!("experiment {:?} does not exist", name.as_str()))
             })?;
             record.insert("scores_finalized".to_owned(), u8::from(is_final).into());
             Ok(())

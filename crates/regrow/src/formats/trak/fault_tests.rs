@@ -146,9 +146,9 @@ fn scores_without_a_record_are_a_leaf_a_note_and_a_finding() {
     let row = checkpoint.read(leaf).unwrap();
     assert_eq!(row.as_array().unwrap().shape().dims(), [6, 3]);
     let notes = &checkpoint.description().notes;
-    assert!(notes.iter().any(|note| note.contains("\"val\" has scores and no record")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("\"val\" has scores, but no record")), "{notes:?}");
     let found = complaints(folder.path());
-    assert!(found.len() == 1 && found[0].contains("has scores and no record"), "{found:?}");
+    assert!(found.len() == 1 && found[0].contains("has scores, but no record"), "{found:?}");
     repair(folder.path(), &Repair::default()).unwrap();
     assert_eq!(records(folder.path())["val"]["num_targets"], 3);
     assert_eq!(records(folder.path())["val"]["scores_finalized"], 0);
@@ -173,7 +173,7 @@ fn a_second_file_of_flags_is_put_aside() {
         let checkpoint = crate::open(folder.path()).unwrap();
         let notes = &checkpoint.description().notes;
         assert!(
-            notes.iter().any(|note| note.contains(file) && note.contains("id_0.json counts")),
+            notes.iter().any(|note| note.contains(file) && note.contains("regrow uses id_0.json")),
             "{notes:?}"
         );
         let found = complaints(folder.path());

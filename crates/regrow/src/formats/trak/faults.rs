@@ -164,9 +164,9 @@ impl Survey {
             let counts = self.catalog.models.get(&spare.id).copied().unwrap_or_default();
             let finding = (counts != spare.flags).then(|| {
                 let expected = format!("{} (in {})", counts.to_record(), spare.counts);
-                self.corrupt(&spare.file, format!("two files say different things of model {}", spare.id))
+                self.corrupt(&spare.file, format!("two files differ about model {}", spare.id))
                     .expected(expected, spare.flags.to_record())
-                    .help("TRAK takes the file that it happens to read last; `repair` puts this one aside")
+                    .help("TRAK uses the file that it reads last; `repair` moves this one aside")
             });
             let own = self.catalog.models.iter().find(|(id, _)| id_file(**id) == spare.file);
             let remedy = seen.insert(spare.file.clone()).then(|| match own {
@@ -214,8 +214,7 @@ impl Survey {
         let features_condition = self.condition(&features, &mut faults);
         let known = self.catalog.models.get(&id).copied();
         let finding = if known.is_none() {
-            let error =
-                self.corrupt(&id_file(id), format!("model {id} has arrays, and no file of flags for it"));
+            let error = self.corrupt(&id_file(id), format!("model {id} has arrays, but no file of flags"));
             Some(error.help("the file was lost; `repair` adds it again"))
         } else if rows.is_known && known.is_some_and(|known| known.is_featurized) && rows.done < rows.count {
             let what = format!("model {id} is flagged as featurized, but rows are missing");
@@ -276,7 +275,7 @@ impl Survey {
                 (Ok(_), Err(_)) => {}
                 (Err(_), _) if unrecorded.iter().any(|lost| lost.name.as_str() == name) => {}
                 (Err(_), _) => {
-                    let said = format!("record {name:?} dropped: it says nothing, and no array does");
+                    let said = format!("record {name:?} removed: it is empty and has no arrays");
                     let (name, said) = (name.clone(), Some(said));
                     faults.push(Fault::silent(Remedy::SetRecord { name, record: None, said }));
                 }
@@ -528,7 +527,7 @@ impl Survey {
     }
 
     fn other_sizes(&self, slot: &Slot, found: ArraySpec) -> Error {
-        let what = "an array has other sizes than the store's JSON files say";
+        let what = "the size of an array differs from the JSON files of the store";
         self.corrupt(&slot.file, what).expected(slot.spec, found)
     }
 
@@ -587,7 +586,7 @@ impl Survey {
     ) {
         let finding = (!rows.odd.is_empty()).then(|| {
             let found = format!("{} other rows", rows.odd.len());
-            let error = self.corrupt(&mask.file, "a mask holds something else than 0 and 1");
+            let error = self.corrupt(&mask.file, "a mask has values other than 0 and 1");
             error.expected("0 or 1 in each row", found)
         });
         let rows = [rows.odd, rows.zero].concat();

@@ -196,16 +196,16 @@ impl ExperimentName {
         let reason = if name.is_empty() {
             "it is empty"
         } else if name.contains(['/', '\0']) {
-            "no file name can hold `/` or NUL"
+            "file names cannot contain `/` or NUL"
         } else if name.starts_with(TARGETS_PREFIX) || name.starts_with(".regrow") {
-            "names that begin so are taken"
+            "names that begin like this are reserved"
         } else if longest > FILE_NAME_LEN_MAX_BYTES {
             "it is too long for the name of a file"
         } else {
             return Ok(Self(name.to_owned()));
         };
         Err(Error::invalid(format!("{name:?} cannot be the name of an experiment: {reason}"))
-            .help("its arrays are files of that name; choose another one"))
+            .help("choose another name: the arrays are files of that name"))
     }
 
     /// The name.

@@ -104,7 +104,7 @@ impl Format for Trak {
     }
 
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        super::refuse_bare(self, at, options)?;
+        super::refuse_arrays_only(self, at, options)?;
         super::refuse_uncommitted(at)?;
         super::refuse_step_and_item(at, options)?;
         Ok(Box::new(reader::TrakReader::open(at.local_path()?, options.salvage)?))

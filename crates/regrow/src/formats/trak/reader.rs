@@ -95,7 +95,7 @@ impl TrakReader {
         opened.map(Some).map_err(|error| match error.kind() {
             ErrorKind::NotFound => self.survey.missing(slot, mask.as_deref()),
             ErrorKind::Corrupt if !fits => {
-                error.help("its dtype or sizes are not this store's either: copy it again, or move it away")
+                error.help("its dtype or sizes do not fit this store: copy it again, or move it away")
             }
             _ => error,
         })
@@ -104,7 +104,8 @@ impl TrakReader {
 
 /// What a user should know of a store that opens.
 fn notes(survey: &Survey, unrecorded: &[Unrecorded]) -> Vec<String> {
-    let mut notes = vec!["TRAK stores have no checksums: damage to their data goes unseen".to_owned()];
+    let mut notes =
+        vec!["TRAK stores have no checksums: regrow cannot detect damage of their data".to_owned()];
     let catalog = &survey.catalog;
     let names = catalog.experiments.iter().flatten().map(|(name, _)| name);
     notes.extend(
@@ -116,7 +117,7 @@ fn notes(survey: &Survey, unrecorded: &[Unrecorded]) -> Vec<String> {
     notes.extend(unregistered.map(|id| format!("folder {id} is there, but model {id} is not registered")));
     notes.extend(catalog.spare.iter().map(|spare| {
         format!(
-            "{} speaks of model {}, too; {} counts. TRAK takes the file that it happens to read last",
+            "{} also has model {}; regrow uses {}. TRAK uses the file that it reads last",
             spare.file, spare.id, spare.counts
         )
     }));
@@ -157,7 +158,10 @@ impl Reader for TrakReader {
         };
         let len = region.shape().len_bytes(spec.dtype)?;
         if len != out.len() as u64 || !region.is_inside(&spec.shape()?) {
-            return Err(Error::invalid("the region leaves the array, or the destination has another size"));
+            return Err(Error::invalid(
+                "the region is outside the array, or the destination has another \
+                size",
+            ));
         }
         if out.is_empty() {
             return Ok(());

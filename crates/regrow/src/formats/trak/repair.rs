@@ -110,7 +110,7 @@ impl Work<'_> {
             Remedy::Refuse(error) => return Err(error),
             Remedy::WriteMetadata => {
                 let Some(given) = &self.with.metadata else {
-                    let what = "the metadata are lost, and nothing else says what kind of projection it was";
+                    let what = "the metadata is lost, so the kind of projection is unknown";
                     return Err(Error::corrupt(what)
                         .in_file(root.join(METADATA_FILE))
                         .help("give `repair` the metadata that the store was made with"));
@@ -118,7 +118,7 @@ impl Work<'_> {
                 documents::sizes_of(given)?;
                 self.put_aside(METADATA_FILE)?;
                 documents::write_object(root, METADATA_FILE, given)?;
-                self.say(METADATA_FILE, "written from what was given");
+                self.say(METADATA_FILE, "written from the given metadata");
             }
             Remedy::MakeFolder(id) => {
                 make_folder(&root.join(id.to_string()))?;
@@ -134,7 +134,7 @@ impl Work<'_> {
             }
             Remedy::RemoveOtherFlags(id, flags) => {
                 documents::write_flags(root, id, flags)?;
-                self.say(&id_file(id), "says nothing of other models any longer");
+                self.say(&id_file(id), "no longer mentions other models");
             }
             Remedy::Unmark { mask, rows, first_lost } => {
                 let array = ArrayFile::open(&mask.path(root), &mask.spec, true)?;
@@ -171,16 +171,16 @@ impl Work<'_> {
         let root = &self.survey.root.clone();
         let said = match condition {
             Condition::Whole => return Ok(()),
-            Condition::Missing => "made again: it was missing".to_owned(),
+            Condition::Missing => "rebuilt: it was missing".to_owned(),
             Condition::Headless => {
                 self.put_aside(&slot.file)?;
-                "made again: it had no header".to_owned()
+                "rebuilt: it had no header".to_owned()
             }
             Condition::Longer { by_bytes } => {
-                format!("{} after its data cut off", counted(by_bytes, "byte", "bytes"))
+                format!("{} after its data removed", counted(by_bytes, "byte", "bytes"))
             }
             Condition::Cut { by_bytes, .. } => {
-                let (one, many) = ("byte that was cut off is", "bytes that were cut off are");
+                let (one, many) = ("missing byte is", "missing bytes are");
                 format!("{} zero now", counted(by_bytes, one, many))
             }
         };
@@ -198,9 +198,9 @@ impl Work<'_> {
     fn put_aside(&mut self, name: &str) -> Result<()> {
         let from = self.survey.root.join(name);
         match std::fs::rename(&from, self.survey.root.join(format!("{name}.damaged"))) {
-            Ok(()) => self.say(name, "what was there is now beside it, as .damaged"),
+            Ok(()) => self.say(name, "the old file is now beside it, as .damaged"),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(Error::io("cannot put aside", &from, error)),
+            Err(error) => return Err(Error::io("cannot move aside", &from, error)),
         }
         Ok(())
     }

@@ -74,7 +74,7 @@ impl Rows {
         let found = self.masked.iter().find(|(name, _)| *name == key);
         found.map(|(_, array)| array).ok_or_else(|| {
             let folder = self.mask.path().parent().unwrap_or(self.mask.path());
-            Error::new(ErrorKind::NotFound, format!("there is no array {key:?} here, or it was deleted"))
+            Error::new(ErrorKind::NotFound, format!("array {key:?} does not exist, or was deleted"))
                 .in_file(folder)
         })
     }
@@ -226,7 +226,7 @@ impl Rows {
                     format!("row {row} may be lost: a sync failed after it was written"),
                 )
                 .in_file(array.path())
-                .help("write the row again, and then mark it as done"));
+                .help("write the row again, then mark it as done"));
             }
         }
         Ok(())

@@ -338,10 +338,10 @@ impl TrakStore {
             }
             Some(found) if found.get(CHECKPOINT_KEY).and_then(Value::as_str) == Some(identity) => Ok(()),
             Some(found) => {
-                Err(Error::new(ErrorKind::Mismatch, format!("model {id} was made of another checkpoint"))
+                Err(Error::new(ErrorKind::Mismatch, format!("model {id} comes from another checkpoint"))
                     .in_file(path)
                     .expected(found.get(CHECKPOINT_KEY).unwrap_or(&Value::Null), format_args!("{identity:?}"))
-                    .help("give each checkpoint a model ID of its own"))
+                    .help("give each checkpoint its own model ID"))
             }
         }
     }
@@ -458,7 +458,7 @@ impl TrakStore {
         Error::new(ErrorKind::Mismatch, format!("the store was made with another {key}"))
             .in_file(self.root.join(METADATA_FILE))
             .expected(found, given)
-            .help("open it with the parameters that it was made with, or choose another folder")
+            .help("open it with its own parameters, or choose another folder")
     }
 
     /// Errs if an array of a registered model is sound, but of other sizes or another precision.
@@ -476,11 +476,11 @@ impl TrakStore {
                         .map_or("sizes", |_| "precision");
                     return Err(Error::new(
                         ErrorKind::Mismatch,
-                        format!("the store holds arrays of another {other_precision}"),
+                        format!("the store has arrays of another {other_precision}"),
                     )
                     .in_file(path)
                     .expected(found, expected)
-                    .help("open it with the parameters that it was made with, or choose another folder"));
+                    .help("open it with its own parameters, or choose another folder"));
                 }
             }
         }
@@ -510,15 +510,13 @@ pub(super) fn lock(root: &Path, writable: bool) -> Result<File> {
     }
     let path = root.join(LOCK_FILE);
     let file = open_or_make_regular(&path).map_err(|error| match error.kind() {
-        ErrorKind::Corrupt => {
-            error.help("it is the lock of the store, an empty file: move away what is there")
-        }
+        ErrorKind::Corrupt => error.help("the lock of the store is an empty file: move this one away"),
         _ => error,
     })?;
     file.lock().map_err(|error| match has_no_locks(&error) {
         true => Error::unsupported("the file system has no locks").in_file(&path).help(
-            "without them processes would lose each other's experiments; make the store on another file system, \
-             or mount this one with locks",
+            "use another file system, or mount this one with locks: without locks processes would lose \
+             each other's experiments",
         ),
         false => Error::io("cannot lock the store", &path, error),
     })?;

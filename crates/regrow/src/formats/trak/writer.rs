@@ -43,7 +43,7 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication) -> Result<()> {
     let plan = Plan::of(tree)?;
     let target = staged.target().local_path()?;
     let Some(folder) = staged.local_folder().map(|folder| folder.join(SCORES_FOLDER)) else {
-        return Err(Error::unsupported("a TRAK store is maps of files, which only a local file system has")
+        return Err(Error::unsupported("TRAK stores map files, which needs a local disk")
             .in_file(staged.target())
             .help("save it to a local disk, or choose another layout"));
     };
@@ -105,7 +105,7 @@ pub(super) fn losses(tree: &Tree<LeafInfo>) -> Vec<Loss> {
             LeafKind::JaxArray | LeafKind::NumpyArray if info.shape.dims().is_empty() => {
                 add(LossKind::Kind, path, "an array without axes comes back as a Python number")
             }
-            LeafKind::JaxArray => add(LossKind::Note, path, "a JAX array comes back as one of NumPy"),
+            LeafKind::JaxArray => add(LossKind::Note, path, "a JAX array comes back as a NumPy array"),
             LeafKind::NumpyScalar => {
                 add(LossKind::Kind, path, "a NumPy scalar comes back as a Python number")
             }
@@ -149,7 +149,7 @@ impl<'a> Plan<'a> {
             }
         }
         let Some(metadata) = root.child("metadata") else {
-            return Err(Error::unsupported("only the tree of a TRAK store can be written as one")
+            return Err(Error::unsupported("the tree is not that of a TRAK store")
                 .expected(EXPECTED, "a tree without metadata"));
         };
         let Value::Object(metadata) = metadata.to_json()? else {
@@ -264,7 +264,7 @@ impl<'a> Plan<'a> {
             return self.arrays.push((slot, array));
         }
         let found = format!("{} of shape {}", array.dtype(), array.shape());
-        let error = Error::unsupported("an array is not what the metadata say").expected(spec, found);
+        let error = Error::unsupported("an array differs from the metadata").expected(spec, found);
         let help = "a TRAK store has one precision and one set of sizes for all models";
         self.refused.add(&item.path, error.help(help));
     }
@@ -283,7 +283,7 @@ impl<'a> Item<'a> {
     fn dict(&self) -> Result<&[(Key, Item<'a>)]> {
         match self.kind {
             NodeKind::Dict | NodeKind::OrderedDict | NodeKind::DefaultDict => Ok(&self.children),
-            other => Err(Error::unsupported("only the tree of a TRAK store can be written as one")
+            other => Err(Error::unsupported("the tree is not that of a TRAK store")
                 .at_leaf(&self.path)
                 .expected(format_args!("a dict ({EXPECTED})"), other.name())),
         }
@@ -314,7 +314,7 @@ fn in_a_tree(error: Error) -> Error {
 }
 
 fn unexpected(expected: &str) -> Error {
-    Error::unsupported("a TRAK store has no place for this").expected(expected, "something else")
+    Error::unsupported("a TRAK store cannot store this").expected(expected, "something else")
 }
 
 /// The tree as nested items.
@@ -323,7 +323,7 @@ fn nest(tree: &Tree<Leaf>) -> Result<Item<'_>> {
     let mut open: Vec<(Key, usize, Item<'_>)> = Vec::new();
     for (path, node) in tree.walk() {
         if open.len() > MEMBER_DEPTH_MAX {
-            return Err(Error::unsupported("a TRAK store nests no deeper").at_leaf(&path));
+            return Err(Error::unsupported("a TRAK store cannot nest deeper").at_leaf(&path));
         }
         let leaf = if node.kind == NodeKind::Leaf { leaves.next() } else { None };
         let item = Item { path, kind: &node.kind, children: Vec::new(), leaf };

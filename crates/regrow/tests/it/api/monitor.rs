@@ -298,7 +298,9 @@ fn the_report_says_where_the_time_went() {
         assert!(report.gb_per_s() > 0.0 && report.reused_bytes == 0);
         assert_ne!(report.io_path, IoPath::Small);
         let text = report.to_string();
-        for part in [step, "4 leaves, 12.0 MiB of data", "GB/s", "wait_for_disk", "beside the others"] {
+        for part in
+            [step, "4 leaves, 12.0 MiB of data", "GB/s", "wait_for_disk", "(while the other stages run)"]
+        {
             assert!(text.contains(part), "{part}: {text}");
         }
     }

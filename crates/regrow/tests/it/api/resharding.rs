@@ -307,12 +307,12 @@ fn plans_that_do_not_fit_are_refused() {
     let region = |starts: [u64; 2], lens: [u64; 2]| Region::new(starts, lens).unwrap();
     let halves = [(region([0, 0], [2, 4]), 7), (region([2, 0], [2, 4]), 9)];
     let error = Pieces::listed(&shape, halves[..1].to_vec()).unwrap_err();
-    assert!(error.what().contains("[2:4,0:4] of [4,4] is in none"), "{error}");
+    assert!(error.what().contains("[2:4,0:4] of [4,4] is missing"), "{error}");
     let pieces = Pieces::listed(&shape, halves).unwrap();
     let beyond = Wanted::of_regions([region([3, 0], [2, 1])]).unwrap();
     assert!(plan(&pieces, &beyond).unwrap_err().what().contains("[3:5,0:1] reaches beyond"));
     let ranks = [Region::new([0], [1]).unwrap(), region([0, 0], [1, 1])];
-    assert!(Wanted::of_regions(ranks).unwrap_err().what().contains("not of one array"));
+    assert!(Wanted::of_regions(ranks).unwrap_err().what().contains("do not belong to one array"));
     let layout = layout([1, 2, 1], &PartitionSpec::default(), &shape);
     assert!(Wanted::of_devices(&layout, [2]).unwrap_err().what().contains("no device 2"));
     assert!(Grid::of_chunks(&shape, &Shape::new([0, 4]).unwrap()).is_err());

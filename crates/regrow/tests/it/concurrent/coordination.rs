@@ -50,7 +50,7 @@ fn a_posted_value_is_received_by_every_rank_that_asks() {
             }
             for absent in [rank, 4] {
                 let error = session.receive("turn", absent).unwrap_err();
-                assert!(error.to_string().contains("no such other rank"), "{error}");
+                assert!(error.to_string().contains("the other rank does not exist"), "{error}");
             }
             session.agree(
                 "end",
@@ -447,7 +447,7 @@ fn storage_that_is_not_shared_is_an_error_and_leaves_no_files() {
         });
         for error in own {
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-            let what = "the folder is not shared: ranks 2, 3 do not see what rank 0 writes there";
+            let what = "the folder is not shared: ranks 2, 3 do not see the files of rank 0";
             assert!(error.to_string().starts_with(what), "{error}");
         }
         let mut left: Vec<_> =

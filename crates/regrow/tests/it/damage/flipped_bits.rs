@@ -239,18 +239,19 @@ fn arrays_load_without_a_damaged_pytree() {
         fs::write(&file, raw).unwrap();
         let error = load(&path).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{name}: {error}");
-        assert!(error.help_text().unwrap().contains("`bare`"), "{name}: {error}");
+        assert!(error.help_text().unwrap().contains("`arrays_only`"), "{name}: {error}");
         let report = regrow::verify(&path).unwrap();
         assert_eq!(report.findings.len(), 1, "{name}: {:?}", report.findings);
         assert!(report.leaf_count >= 2, "{name}: the arrays are checked, too");
-        let open = OpenOptions { bare: true, ..OpenOptions::default() };
-        let bare = regrow::engine::load_with(&path, &LoadOptions { open, ..LoadOptions::default() }).unwrap();
+        let open = OpenOptions { arrays_only: true, ..OpenOptions::default() };
+        let arrays =
+            regrow::engine::load_with(&path, &LoadOptions { open, ..LoadOptions::default() }).unwrap();
         let kernel = array(Dtype::Float32, &[4, 3]).to_c_order().unwrap();
         let is_kernel =
             |leaf: &Leaf| leaf.as_array().is_some_and(|array| array.to_c_order().unwrap() == kernel);
-        assert!(bare.leaves().iter().any(is_kernel), "{name}");
+        assert!(arrays.leaves().iter().any(is_kernel), "{name}");
     }
     let regrow = saved(folder.path(), "default", "regrow", serde_json::Value::Null);
-    let bare = OpenOptions { bare: true, ..OpenOptions::default() };
-    assert_eq!(regrow::open_with(regrow, &bare).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let arrays_only = OpenOptions { arrays_only: true, ..OpenOptions::default() };
+    assert_eq!(regrow::open_with(regrow, &arrays_only).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }

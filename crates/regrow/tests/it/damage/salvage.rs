@@ -38,7 +38,7 @@ fn are_what_was_saved(salvaged: &Salvaged, good: &BTreeMap<String, String>, what
         if lost.contains(&path) {
             assert!(leaf.starts_with(&format!("{:?}", LeafKind::Placeholder)), "{what} {path}: {leaf}");
         } else {
-            // Opened bare, it is its arrays alone: names and kinds of leaves may be others.
+            // Opened as arrays only: names and kinds of leaves may be others.
             let data = |leaf: &str| leaf.split_once(' ').map(|(_, data)| data.to_owned());
             let is_bare = !salvaged.damage.is_empty();
             let is_same = good.get(&path).is_none_or(|good| data(good) == data(&leaf));

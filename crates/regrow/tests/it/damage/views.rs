@@ -112,8 +112,8 @@ fn a_header_that_contradicts_the_record_is_found() {
         header["w"] = x;
     });
     assert_found(&path, differ, Some("x"), DATA);
-    assert_found(&path, "has a tensor that regrow.json does not know", None, DATA);
-    let other_pytree = "the pytree in the header of a data file is not that of regrow.json";
+    assert_found(&path, "has a tensor that regrow.json lacks", None, DATA);
+    let other_pytree = "the pytree in the header of a data file differs from regrow.json";
     let text_of = |header: &Value| header["__metadata__"]["regrow"].as_str().unwrap().to_owned();
     changed(&|header| {
         header["__metadata__"]["regrow"] = text_of(header).replace("\"adam\"", "\"sgdm\"").into();
@@ -148,7 +148,7 @@ fn mixed(path: &Path, regrow: &Tree<Leaf>, orbax: &Tree<Leaf>) {
 fn a_difference_between_orbax_documents_and_the_record_is_found() {
     let folder = memory_folder().unwrap();
     let path = folder.path().join("x");
-    let differ = "Orbax' view of a leaf and regrow.json differ";
+    let differ = "a leaf differs between Orbax' metadata and regrow.json";
     let long = [600, 8];
     // Long arrays lie in the data file for both; short ones in the database, too.
     for dims in [long, [2, 4]] {
@@ -183,8 +183,8 @@ fn a_difference_between_orbax_documents_and_the_record_is_found() {
     let three =
         |key| dict(vec![("x", array(Dtype::Float32, &long, 0)), (key, array(Dtype::Float32, &long, 1))]);
     mixed(&path, &three("y"), &three("w"));
-    assert_found(&path, "regrow.json has a leaf that Orbax' metadata have not", Some("y"), "x");
-    assert_found(&path, "Orbax' metadata have a leaf that regrow.json has not", Some("w"), "x");
+    assert_found(&path, "regrow.json has a leaf that Orbax' metadata lacks", Some("y"), "x");
+    assert_found(&path, "Orbax' metadata has a leaf that regrow.json lacks", Some("w"), "x");
 }
 
 #[test]

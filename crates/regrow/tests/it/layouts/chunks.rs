@@ -159,8 +159,8 @@ fn impossible_chunks_are_refused_before_a_write() {
         (json!({"write_chunk_shape": [7, 5]}), "does not divide"),
         (json!({"write_chunk_shape": [0, 5]}), "does not divide"),
         (json!({"chunk_byte_size": 1}), "smaller than one element"),
-        (json!({"chunk_byte_size": 64, "write_chunk_shape": [8, 8]}), "both by shape and by size"),
-        (json!({"per_leaf": [["whole", {"read_chunk_shape": [8, 8]}]]}), "no chunks inside chunks"),
+        (json!({"chunk_byte_size": 64, "write_chunk_shape": [8, 8]}), "exclude each other"),
+        (json!({"per_leaf": [["whole", {"read_chunk_shape": [8, 8]}]]}), "cannot nest chunks"),
         (json!({"per_leaf": [["whole", {"shard_axes": [2]}]]}), "shard axis 2"),
         (json!({"per_leaf": [["unknown", {"shard_axes": [0]}]]}), "unknown"),
     ] {

@@ -56,7 +56,7 @@ fn a_dry_run_gives_the_errors_of_the_run() {
         (&[(&["w"], leaf())], "trak", "new", "{}", "TRAK"),
         (dotted, "safetensors", "new.safetensors", "{}", "also that of a.b"),
         (dotted, "safetensors", "new", "{}", "also that of a.b"),
-        (dotted, "orbax", "new", "{}", "would be stored as"),
+        (dotted, "orbax", "new", "{}", "its stored name"),
         (slashed, "npy", "new.npz", "{}", "a/b"),
         (&[(&["a\0b"], leaf())], "npy", "new.npz", "{}", "NUL"),
         (&[(&["__metadata__"], leaf())], "safetensors", "new.safetensors", "{}", "__metadata__"),
@@ -66,7 +66,7 @@ fn a_dry_run_gives_the_errors_of_the_run() {
         (&[(&[&long], leaf())], "orbax", "new", r#"{"ocdbt": false}"#, "longer than 255"),
         (&[(&["__msgpack_chunked_array__"], leaf())], "flax", "new", "{}", "__msgpack_chunked_array__"),
         (&[(&["w"], leaf())], "equinox", "new", r#"{"hyperparameters": 3}"#, "hyperparameters"),
-        (&[(&["w"], leaf())], "pytree_data", "new", r#"{"paths": []}"#, "not one path for each leaf"),
+        (&[(&["w"], leaf())], "pytree_data", "new", r#"{"paths": []}"#, "needs one path for each leaf"),
         (&[(&["w"], leaf())], "npy", "new.npy", "{}", "containers"),
         (&[], "npy", "new.npy", "{}", "the tree has none"),
     ];

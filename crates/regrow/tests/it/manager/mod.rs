@@ -142,7 +142,7 @@ fn a_folder_of_something_else_is_refused() {
     save(&steps, 5);
     let error = Steps::new(folder.path().join("5"), None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-    assert!(error.help_text().unwrap().contains("folder that holds the steps"));
+    assert!(error.help_text().unwrap().contains("folder that has the steps"));
 }
 
 #[test]

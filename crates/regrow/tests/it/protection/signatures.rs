@@ -390,8 +390,8 @@ fn keys_of_openssl_and_openssh_are_read_and_others_are_errors() {
         ("ssh_encrypted", "ssh-keygen -p"),
         ("ssh_ecdsa", "ssh-keygen -t ed25519"),
         ("x25519.pem", "genpkey"),
-        ("alice.pub.pem", "private key that belongs"),
-        ("ssh.pub", "private key that belongs"),
+        ("alice.pub.pem", "with its private key"),
+        ("ssh.pub", "with its private key"),
         ("make.sh", "genpkey"),
     ] {
         let error = PrivateKey::read(key(name)).unwrap_err();

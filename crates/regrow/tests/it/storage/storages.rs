@@ -411,7 +411,7 @@ mod requests {
         for options in [SaveOptions::default(), overwrite] {
             let error = save_with(&path, &tree(1), &options).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
-            assert!(error.to_string().contains("under way"), "{error}");
+            assert!(error.to_string().contains("is running"), "{error}");
         }
         assert_eq!(server.keys("requests", "runs/x/").len(), 2, "nothing has changed");
         assert_eq!(open(&path).unwrap_err().kind(), ErrorKind::Uncommitted);

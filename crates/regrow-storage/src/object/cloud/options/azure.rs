@@ -60,7 +60,7 @@ fn connection_string(text: &str) -> Result<Vec<(&'static str, String)>> {
     for part in text.split(';').filter(|part| !part.trim().is_empty()) {
         let Some((name, value)) = part.split_once('=') else {
             return Err(Error::invalid("the connection string of Azure has a part without =")
-                .help("copy it whole: AccountName=...;AccountKey=...;EndpointSuffix=core.windows.net"));
+                .help("copy all of it: AccountName=...;AccountKey=...;EndpointSuffix=core.windows.net"));
         };
         parts.insert(name.trim().to_ascii_lowercase(), value.trim());
     }

@@ -48,7 +48,7 @@ impl Given {
                 && options.get(other) != Some(value)
             {
                 return Err(Error::invalid(format!(
-                    "the storage options {} and {} mean the same and differ",
+                    "the storage options {} and {} mean the same, but differ",
                     quoted(other),
                     quoted(name)
                 )));
@@ -116,6 +116,6 @@ impl Given {
 
 /// Leaves out the value: it may be a secret in the wrong place.
 fn bad_value(name: &str, wanted: &str) -> Error {
-    Error::invalid(format!("the value of the storage option {} makes no sense", quoted(name)))
+    Error::invalid(format!("the value of the storage option {} is not valid", quoted(name)))
         .expected(wanted, "something else")
 }

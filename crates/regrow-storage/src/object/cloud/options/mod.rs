@@ -73,12 +73,12 @@ pub(super) fn resolve(
         Some(endpoint) if endpoint.starts_with("http://") => true,
         Some(endpoint) if endpoint.starts_with("https://") => false,
         Some(endpoint) => {
-            return Err(Error::invalid("the endpoint is no address")
+            return Err(Error::invalid("the endpoint is not an address")
                 .expected(
                     "http://host:port or https://host",
                     quoted(endpoint.rsplit('@').next().unwrap_or(endpoint)),
                 )
-                .help("http is spoken only to an endpoint that says http://"));
+                .help("for plain http give an endpoint with http://"));
         }
         None => false,
     };
@@ -150,7 +150,7 @@ mod tests {
         assert!(fsspec.is_http);
         assert_eq!(get(&fsspec, "aws_access_key_id"), Some("k"));
         let both = s3(&[("key", "k"), ("access_key_id", "other")], &[]).err().unwrap();
-        assert!(both.to_string().contains("mean the same and differ"), "{both}");
+        assert!(both.to_string().contains("mean the same, but differ"), "{both}");
     }
 
     #[test]

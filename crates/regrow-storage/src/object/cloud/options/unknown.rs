@@ -73,7 +73,7 @@ pub(super) fn unknown(service: Service, name: &str) -> Error {
     };
     let error = Error::new(
         ErrorKind::InvalidArgument,
-        format!("{} is no storage option of {}", quoted(name), service.name()),
+        format!("{} is not a storage option of {}", quoted(name), service.name()),
     );
     let wanted = name.to_ascii_lowercase();
     let mut near: Vec<(usize, &str)> = own
@@ -87,10 +87,12 @@ pub(super) fn unknown(service: Service, name: &str) -> Error {
     near.sort_unstable();
     near.truncate(3);
     if near.is_empty() {
-        return error
-            .help(format!("known are {}", own.iter().chain(&ALL).copied().collect::<Vec<_>>().join(", ")));
+        return error.help(format!(
+            "the options are {}",
+            own.iter().chain(&ALL).copied().collect::<Vec<_>>().join(", ")
+        ));
     }
-    error.help(format!("near it: {}", near.iter().map(|(_, known)| *known).collect::<Vec<_>>().join(", ")))
+    error.help(format!("similar: {}", near.iter().map(|(_, known)| *known).collect::<Vec<_>>().join(", ")))
 }
 
 /// How many characters must be changed, added or removed.

@@ -166,7 +166,7 @@ fn a_missing_server_is_reported_soon() {
     let (bucket, _) = Bucket::of_url_in("s3://b/k", &options, &Surroundings::default()).unwrap();
     let error = bucket.get("k", None).unwrap_err();
     assert!(error.to_string().contains("refused"), "{error}");
-    assert!(error.help_text().unwrap().contains("nothing listens there"), "{error}");
+    assert!(error.help_text().unwrap().contains("the server does not listen"), "{error}");
 
     let options = options.with("endpoint_url", "https://no-such-host.invalid");
     let (bucket, _) = Bucket::of_url_in("s3://b/k", &options, &Surroundings::default()).unwrap();

@@ -26,7 +26,7 @@ impl Decoder<'_> {
     pub(super) fn chunked(&mut self, count: usize, start: u64) -> Result<Decoded> {
         let broken = |what: &str| Error::corrupt(format!("an array in chunks {what}")).at_byte(start);
         if count != 3 {
-            return Err(broken("has not exactly a mark, a shape and chunks"));
+            return Err(broken("does not have exactly a mark, a shape and chunks"));
         }
         self.scanner.next()?;
         if matches!(self.scanner.next()?, Token::Array(1..) | Token::Map(1..)) {
@@ -53,7 +53,7 @@ impl Decoder<'_> {
                     })?);
                 }
                 _ => {
-                    return Err(broken("has not exactly a mark, a shape and chunks").at_byte(at));
+                    return Err(broken("does not have exactly a mark, a shape and chunks").at_byte(at));
                 }
             }
         }
@@ -95,8 +95,11 @@ impl Decoder<'_> {
     fn numbered<T>(&mut self, take: impl Fn(&Scanner<'_>, Token) -> Option<T>) -> Result<Vec<T>> {
         let at = self.scanner.offset_bytes();
         let bad = |at: u64| {
-            Error::corrupt("the shape and the chunks of an array in chunks are maps of numbers from \"0\" on")
-                .at_byte(at)
+            Error::corrupt(
+                "a chunked array stores its shape and chunks as maps with the keys \"0\", \"1\" \
+                and so on",
+            )
+            .at_byte(at)
         };
         let Token::Map(count) = self.scanner.next()? else { return Err(bad(at)) };
         let mut values = Vec::new();

@@ -78,7 +78,7 @@ impl Decoder<'_> {
             }
             Token::Ext(code, payload) if code < 0 => Err(reserved_code(code).at_byte(payload.start as u64)),
             Token::Ext(code, _) => self.unknown(code),
-            Token::Nil | Token::Array(_) | Token::Map(_) => Err(Error::corrupt("a container is no leaf")),
+            Token::Nil | Token::Array(_) | Token::Map(_) => Err(Error::corrupt("a container is not a leaf")),
         }
     }
 
@@ -128,7 +128,7 @@ impl Decoder<'_> {
         let found: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
         if found != expected {
             return Err(Error::corrupt(format!(
-                "an array of shape {shape} and dtype {dtype} has another size"
+                "the size of an array does not fit its shape {shape} and dtype {dtype}"
             ))
             .at_byte(at)
             .expected(format_args!("{expected} bytes"), found));
@@ -153,7 +153,7 @@ impl Decoder<'_> {
 /// The elements of a dtype's name that stands at `at`.
 pub(super) fn elements_of(name: &str, at: u64) -> Result<Elements> {
     from_name(name).ok_or_else(|| {
-        Error::corrupt(format!("an array has dtype {name:?}, which is no name of one"))
+        Error::corrupt(format!("an array has the unknown dtype {name:?}"))
             .at_byte(at)
             .help("the file is damaged, or was written by a newer NumPy or ml_dtypes")
     })

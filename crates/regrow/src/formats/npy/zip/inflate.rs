@@ -64,7 +64,7 @@ impl Inflater {
             let (got, status) = self.step(deflated, rest)?;
             filled += got;
             if got == 0 && status != Status::Ok {
-                return Err(self.corrupt("a deflated member of a zip archive ends too soon"));
+                return Err(self.corrupt("a deflated member of a zip archive is cut short"));
             }
         }
         self.crc.update(out);
@@ -79,7 +79,7 @@ impl Inflater {
         let status = self
             .decoder
             .decompress(input, out, FlushDecompress::None)
-            .map_err(|_| self.corrupt("a member of a zip archive is no deflate"))?;
+            .map_err(|_| self.corrupt("a member of a zip archive is not deflate data"))?;
         let taken = (self.decoder.total_in() - taken) as usize;
         let given = (self.decoder.total_out() - given) as usize;
         self.taken += taken;

@@ -148,7 +148,7 @@ impl ZipWriter {
             match level {
                 Some(_) => out.write(&packed)?,
                 None if pack(None, len_bytes, &fill, &mut |piece| out.write(piece))? != member.crc32 => {
-                    return Err(Error::new(ErrorKind::SourceChanged, "an array changed while it was saved"));
+                    return Err(Error::new(ErrorKind::SourceChanged, "an array changed during its save"));
                 }
                 None => {}
             }
@@ -230,9 +230,7 @@ fn pack(
         packer.pack(&[], FlushCompress::Finish, out)?;
     }
     if given != len_bytes {
-        return Err(
-            Error::corrupt("an array gave another number of bytes than it has").expected(len_bytes, given)
-        );
+        return Err(Error::corrupt("an array gave a wrong number of bytes").expected(len_bytes, given));
     }
     Ok(crc.value())
 }

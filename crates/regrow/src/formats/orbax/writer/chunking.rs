@@ -103,8 +103,8 @@ pub(crate) fn by_hand(
 ) -> Result<ChunkShapes> {
     let what = if write == shape { "the array's shape" } else { "the shape of its shards" };
     if asked.chunk_byte_size.is_some() || !asked.shard_axes.is_empty() {
-        return Err(Error::invalid("chunks are asked for both by shape and by size")
-            .help("give write_chunk_shape and read_chunk_shape, or chunk_byte_size and shard_axes"));
+        return Err(Error::invalid("`chunk_byte_size` and a chunk shape exclude each other")
+            .help("give either write_chunk_shape and read_chunk_shape, or chunk_byte_size and shard_axes"));
     }
     if asked.read_chunk_shape.is_some() && !use_zarr3 {
         return Err(needs_zarr3());
@@ -162,7 +162,7 @@ pub(crate) fn choose(
     }
     if let Some(target_bytes) = target_bytes {
         if target_bytes < item_bytes {
-            return Err(Error::invalid("a chunk is asked to be smaller than one element")
+            return Err(Error::invalid("the chunk size is smaller than one element")
                 .expected(format_args!("at least {item_bytes} bytes"), target_bytes)
                 .help("raise chunk_byte_size (or the data file size); below 1 MiB chunks are slow anyway"));
         }

@@ -399,7 +399,7 @@ impl RichBuilder {
                 ErrorKind::Limit,
                 format!("rich types reach {RICH_DEPTH_MAX} levels down, and the tree goes deeper"),
             )
-            .help("leave rich_types off: the key paths themselves may be of any depth"));
+            .help("leave rich_types off: key paths can have any depth"));
         }
         let node = match kind {
             NodeKind::List => RichNode::List(Vec::new()),

@@ -97,7 +97,7 @@ impl<'a> Held<'a> {
 }
 
 fn no_chunk(number: u64) -> Error {
-    Error::invalid(format!("there is no chunk {number} to be written"))
+    Error::invalid(format!("chunk {number} does not exist"))
 }
 
 /// How many chunks cover so many elements, along each axis.

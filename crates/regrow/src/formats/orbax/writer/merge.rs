@@ -53,11 +53,9 @@ pub(super) fn gather(plan: &Plan<'_>, writers: u32, staged: &dyn Publication, it
     coverage.check_whole()?;
     let expected = coverage.piece_count() + plan.arrays.len();
     if !entries.is_empty() && entries.len() != expected {
-        return Err(Error::corrupt(
-            "the databases of the processes have other keys than chunks and documents",
-        )
-        .in_file(staged.target())
-        .expected(counted(expected, "key", "keys"), entries.len()));
+        return Err(Error::corrupt("the databases of the processes have unknown keys")
+            .in_file(staged.target())
+            .expected(counted(expected, "key", "keys"), entries.len()));
     }
     Ok(entries)
 }
@@ -106,6 +104,6 @@ fn entries_of(rank: u32, node_file: &str, staged: &dyn Publication, item: &str) 
 
 fn told_by(rank: u32, error: Error) -> Error {
     error.help(format!(
-        "process {rank} wrote this database a moment ago: does every process see the same files?"
+        "check that every process sees the same files: process {rank} just wrote this database"
     ))
 }

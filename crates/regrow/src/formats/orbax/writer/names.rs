@@ -71,11 +71,9 @@ pub(super) fn check_key_len(name: &str, farthest_chunk: &[u64]) -> Result<()> {
     if name.len() <= len_max_bytes {
         return Ok(());
     }
-    Err(Error::unsupported(
-        "its name, all of its keys with dots between them, is too long for an OCDBT database",
-    )
-    .expected(format_args!("at most {len_max_bytes} bytes"), name.len())
-    .help("shorten the keys, or save in the regrow layout, which keeps keys of any length"))
+    Err(Error::unsupported("its name (its keys joined by dots) is too long for an OCDBT database")
+        .expected(format_args!("at most {len_max_bytes} bytes"), name.len())
+        .help("shorten the keys, or save in the layout regrow, which keeps keys of any length"))
 }
 
 /// Refuses every leaf whose name another one has before it.
@@ -88,7 +86,7 @@ pub(crate) fn check_distinct<'a>(
         if let Some(first) = seen.get(name) {
             let error = Error::new(
                 ErrorKind::NameCollision,
-                format!("it would be stored as {name:?}, as {first} would be"),
+                format!("its stored name {name:?} is also that of {first}"),
             );
             refusals.add(path, error.help(RENAME));
         } else {
@@ -97,7 +95,7 @@ pub(crate) fn check_distinct<'a>(
     }
 }
 
-const RENAME: &str = "rename a key, or save in the regrow layout, which keeps such leaves apart";
+const RENAME: &str = "rename a key, or save in the layout regrow, which keeps both leaves";
 
 /// Refuses dicts in which two keys have the same text: `{1: x, "1": y}` would come back as one.
 pub(crate) fn check_siblings<L>(tree: &Tree<L>, refusals: &mut Refusals) {
@@ -129,7 +127,13 @@ pub(crate) fn check_folders<'a>(
     let names: HashSet<&str> = arrays.clone().map(|(_, name)| name).collect();
     for (path, name) in arrays {
         if let Some(what) = no_folder(name).or_else(|| inside_an_array(name, &names)) {
-            let error = Error::new(ErrorKind::NameCollision, format!("{name:?} can be no folder: {what}"));
+            let error = Error::new(
+                ErrorKind::NameCollision,
+                format!(
+                    "{name:?} cannot name a folder: \
+                {what}"
+                ),
+            );
             refusals.add(path, error.help("rename the key, or pass `ocdbt`, which stores any name"));
         }
     }
@@ -143,7 +147,7 @@ fn no_folder(name: &str) -> Option<&'static str> {
         return Some("it holds a NUL");
     }
     if OWN_FILES.contains(&name.split('/').next().unwrap_or_default()) {
-        return Some("the checkpoint has a file of its own there");
+        return Some("the checkpoint has its own file of this name");
     }
     name.split('/').find_map(|component| match component {
         "" => Some("a part between slashes is empty"),

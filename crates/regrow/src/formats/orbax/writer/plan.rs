@@ -147,10 +147,8 @@ impl<'a> Plan<'a> {
         }
         let names: HashSet<&str> = self.names().collect();
         match orbax.value_types.keys().find(|name| !names.contains(name.as_str())) {
-            Some(name) => {
-                Err(Error::invalid(format!("value_types has {name:?}, and no leaf is stored under it"))
-                    .help("give the keys on the way to the leaf, with dots between them"))
-            }
+            Some(name) => Err(Error::invalid(format!("value_types has {name:?}, but no leaf has this name"))
+                .help("give the keys of the leaf, joined by dots")),
             None => Ok(()),
         }
     }
@@ -224,7 +222,7 @@ impl Forms<'_> {
     }
 }
 
-const KEEP_IT: &str = "save in the regrow layout, which keeps it as it is";
+const KEEP_IT: &str = "save in the layout regrow, which keeps it";
 
 /// Whether Orbax can hold a leaf with array data.
 ///
@@ -234,8 +232,8 @@ pub(crate) fn check_leaf(kind: &LeafKind, dtype: Dtype, shape: &Shape) -> Result
     check_kind(kind, dtype, shape)?;
     check_dtype(dtype)?;
     if shape.is_empty() {
-        let what = format!("an array of shape {shape} has no elements, and Orbax stores none such");
-        return Err(Error::unsupported(what).help("leave it out, or save in the regrow layout"));
+        let what = format!("an array of shape {shape} has no elements, and Orbax cannot store such arrays");
+        return Err(Error::unsupported(what).help("leave it out, or save in the layout regrow"));
     }
     Ok(())
 }

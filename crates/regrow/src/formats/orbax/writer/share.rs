@@ -42,7 +42,7 @@ impl Share {
     /// What the storage says.
     pub(super) fn write(&self, rank: u32, staged: &dyn Publication) -> Result<()> {
         let json = serde_json::to_vec(self)
-            .map_err(|error| Error::invalid(format!("a list of chunks is no JSON: {error}")))?;
+            .map_err(|error| Error::invalid(format!("a list of chunks is not JSON: {error}")))?;
         staged.write(&file_name(rank), &json)
     }
 
@@ -53,12 +53,10 @@ impl Share {
     pub(super) fn read(rank: u32, staged: &dyn Publication) -> Result<Self> {
         let name = file_name(rank);
         let bytes = staged.written(&name).map_err(|error| {
-            error.help(format!(
-                "process {rank} has not said what it has written: was it one of those that saved?"
-            ))
+            error
+                .help(format!("process {rank} did not report its files: check that it took part in the save"))
         })?;
-        let broken =
-            |error| Error::corrupt(format!("what process {rank} has written is not to be read: {error}"));
+        let broken = |error| Error::corrupt(format!("the report of process {rank} cannot be read: {error}"));
         serde_json::from_slice(&bytes).map_err(broken).in_file(staged.target().join(&name))
     }
 

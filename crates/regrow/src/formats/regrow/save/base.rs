@@ -75,10 +75,9 @@ impl Base {
             return Err(cannot_open(std::io::ErrorKind::NotFound.into()));
         }
         if !at.join(manifest::FILE_NAME).is_file() {
-            return Err(Error::invalid("the base of this save is no checkpoint of the layout regrow")
+            return Err(Error::invalid("the base of this save is not a checkpoint of the layout regrow")
                 .in_file(at)
-                .help("name a single checkpoint (of a folder of steps: the step) that was saved in the default layout, \
-                       or save without a base"));
+                .help("give one checkpoint or step in the layout regrow, or save without a base"));
         }
         Ok(())
     }

@@ -49,7 +49,7 @@ pub(super) fn chunk_shape(
     };
     let asked = asked_of(path, shape, &options.per_leaf, of_all_leaves);
     if asked.read_chunk_shape.is_some() {
-        return Err(Error::invalid("the layout regrow has no chunks inside chunks")
+        return Err(Error::invalid("the layout regrow cannot nest chunks")
             .help("give write_chunk_shape alone, or for the layout orbax pass `zarr3`"));
     }
     let chunk = if asked.write_chunk_shape.is_some() {

@@ -130,5 +130,5 @@ fn push_item(out: &mut Vec<u8>, at: usize, number: &impl Serialize) -> Result<()
 }
 
 fn push_json(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) -> Result<()> {
-    serde_json::to_writer(out, value).map_err(|error| Error::invalid(format!("no JSON: {error}")))
+    serde_json::to_writer(out, value).map_err(|error| Error::invalid(format!("not JSON: {error}")))
 }

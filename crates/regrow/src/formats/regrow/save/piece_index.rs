@@ -89,7 +89,7 @@ impl PiecePlaces {
                         u32::try_from(file).ok().and_then(|file| cursor.sources.start.checked_add(file));
                     let Some(source) = source.filter(|source| cursor.sources.contains(source)) else {
                         return Err(Error::corrupt(format!(
-                            "process {} has not said where chunk {chunk} lies",
+                            "process {} did not report the position of chunk {chunk}",
                             cursor.rank
                         )));
                     };

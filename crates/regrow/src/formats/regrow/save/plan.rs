@@ -291,7 +291,7 @@ impl<'t> Plan<'t> {
         let dtype = self.leaves.get(at).map_or(Dtype::UInt8, |leaf| leaf.dtype);
         if self.orbax_path(at).is_some_and(|told| told.join(".") != self.path(at).join(".")) {
             return Some(format!(
-                "its name collides or cannot be said in Orbax; it would become {:?}",
+                "its name collides or has no form in Orbax; it would become {:?}",
                 self.name(at)
             ));
         }
@@ -304,9 +304,9 @@ impl<'t> Plan<'t> {
         match &leaf.kind {
             LeafKind::NumpyOther(dtype) => Some(format!("Orbax has no dtype {dtype}")),
             LeafKind::Bytes => Some("Orbax has no bytes leaves".to_owned()),
-            LeafKind::NumpyScalar => Some("Orbax gives a NumPy scalar back as a Python number".to_owned()),
+            LeafKind::NumpyScalar => Some("Orbax returns a NumPy scalar as a Python number".to_owned()),
             LeafKind::Scalar if matches!(dtype, Dtype::Complex64 | Dtype::Complex128) => {
-                Some("it would become an array to Orbax".to_owned())
+                Some("Orbax would read it as an array".to_owned())
             }
             _ => None,
         }

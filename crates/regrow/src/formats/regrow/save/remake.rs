@@ -274,7 +274,7 @@ impl ArraySource for LeafOfReader {
                 extent.check(CheckFor::Verify)?;
                 extent.blob.read(extent.offset_bytes + offset_bytes, out, ReadPath::Cached)
             }
-            _ => Err(crate::error::Error::invalid("only what lies raw is read for the database")),
+            _ => Err(crate::error::Error::invalid("only raw data is read for the database")),
         }
     }
 

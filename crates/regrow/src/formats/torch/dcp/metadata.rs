@@ -67,11 +67,11 @@ pub(super) fn entries(pickle: &Pickle<'_>) -> Result<Vec<Entry>> {
     let mut entries = Vec::with_capacity(tensors.len());
     let mut paths = paths(pickle, root.field("planner_data")?)?;
     for &(key, value) in tensors {
-        let name = pickle.text(key).ok_or_else(|| pickle.corrupt(key, "the name of a tensor is no text"))?;
+        let name = pickle.text(key).ok_or_else(|| pickle.corrupt(key, "the name of a tensor is not text"))?;
         let (at, path) = match &mut paths {
-            Some(paths) => paths.remove(name).ok_or_else(|| {
-                pickle.corrupt(key, format!("the index does not say where {name:?} is in the tree"))
-            })?,
+            Some(paths) => paths
+                .remove(name)
+                .ok_or_else(|| pickle.corrupt(key, format!("the index lacks the key path of {name:?}")))?,
             None => (entries.len(), KeyPath::from_iter([Key::dict(name)])),
         };
         let content = content(pickle, value, name, &mut places).at_leaf(&path)?;
@@ -123,8 +123,8 @@ fn content<'p>(
 ) -> Result<Content> {
     let missing = |id: Id| {
         pickle
-            .corrupt(id, "the index does not say in which file a piece lies")
-            .help("the save did not end, or the index was damaged; copy the whole checkpoint again")
+            .corrupt(id, "the index lacks the file of a piece")
+            .help("the save did not finish, or the index is damaged: copy the whole checkpoint again")
     };
     if pickle.call(id).is_some_and(|(_, (_, class), _)| class == "BytesStorageMetadata") {
         return places.remove(&(name, None)).map(Content::Object).ok_or_else(|| missing(id));
@@ -142,22 +142,22 @@ fn content<'p>(
     let dtype_at = dtype_at.ok_or_else(|| pickle.corrupt(id, "a tensor of the index has no dtype"))?;
     let dtype = match pickle.global(dtype_at) {
         Some(("torch", dtype)) => dtype,
-        _ => return Err(pickle.corrupt(dtype_at, "the dtype of a tensor is none of PyTorch's")),
+        _ => return Err(pickle.corrupt(dtype_at, "the dtype of a tensor is not a dtype of PyTorch")),
     };
     let Some(Element::Known(dtype)) = of_name(dtype) else {
         return Ok(Content::Refused(
-            pickle.unsupported(dtype_at, format!("a tensor of {dtype} is not read")),
+            pickle.unsupported(dtype_at, format!("regrow does not read tensors of {dtype}")),
         ));
     };
     let numbers =
-        |id: Id| dims(pickle, id).ok_or_else(|| pickle.corrupt(id, "a shape is not made of whole numbers"));
+        |id: Id| dims(pickle, id).ok_or_else(|| pickle.corrupt(id, "a shape is not a list of integers"));
     let place_of = |error: Error| error.at_byte(pickle.offset(id));
     let shape = Shape::new(numbers(tensor.field("size")?)?).map_err(place_of)?;
     shape.len_bytes(dtype).map_err(place_of)?;
     let chunks_at = tensor.field("chunks")?;
     let chunks = pickle
         .sequence(chunks_at)
-        .ok_or_else(|| pickle.corrupt(chunks_at, "the pieces of a tensor are no list"))?;
+        .ok_or_else(|| pickle.corrupt(chunks_at, "the pieces of a tensor are not a list"))?;
     let mut pieces = Vec::with_capacity(chunks.len());
     for &chunk_at in chunks {
         let chunk = record(pickle, chunk_at, "ChunkStorageMetadata")?;
@@ -178,11 +178,12 @@ fn places<'p>(pickle: &'p Pickle<'_>, pairs: &[(Id, Id)]) -> Result<HashMap<Inde
     for &(key, value) in pairs {
         let index = record(pickle, key, "MetadataIndex")?;
         let name_at = index.field("fqn")?;
-        let name =
-            pickle.text(name_at).ok_or_else(|| pickle.corrupt(name_at, "the name of a tensor is no text"))?;
+        let name = pickle
+            .text(name_at)
+            .ok_or_else(|| pickle.corrupt(name_at, "the name of a tensor is not text"))?;
         let start = match index.optional("offset") {
             Some(at) if !matches!(pickle.value(at), Value::None) => {
-                Some(dims(pickle, at).ok_or_else(|| pickle.corrupt(at, "a piece begins nowhere"))?)
+                Some(dims(pickle, at).ok_or_else(|| pickle.corrupt(at, "a piece has no start"))?)
             }
             _ => None,
         };
@@ -193,15 +194,15 @@ fn places<'p>(pickle: &'p Pickle<'_>, pairs: &[(Id, Id)]) -> Result<HashMap<Inde
         {
             return Err(pickle
                 .unsupported(at, "the pieces are compressed or changed by an extension of the writer")
-                .help("load them with torch.distributed.checkpoint, and save without `_extensions`"));
+                .help("load them with torch.distributed.checkpoint and save without `_extensions`"));
         }
         let file_at = info.field("relative_path")?;
         let file = pickle.text(file_at).filter(|file| is_inside(file));
-        let file = file.ok_or_else(|| pickle.corrupt(file_at, "a piece lies in no file of the folder"))?;
+        let file = file.ok_or_else(|| pickle.corrupt(file_at, "the file of a piece is not in the folder"))?;
         let number = |name: &str| {
             let at = info.field(name)?;
             let number = pickle.int(at).and_then(|number| u64::try_from(number).ok());
-            number.ok_or_else(|| pickle.corrupt(at, format!("the {name} of a piece is no whole number")))
+            number.ok_or_else(|| pickle.corrupt(at, format!("the {name} of a piece is not an integer")))
         };
         let place =
             Place { file: file.to_owned(), offset_bytes: number("offset")?, len_bytes: number("length")? };
@@ -220,11 +221,11 @@ fn paths<'p>(pickle: &'p Pickle<'_>, id: Id) -> Result<Option<HashMap<&'p str, (
     let pairs = match pickle.value(id) {
         Value::None => return Ok(None),
         Value::Dict(pairs) => pairs,
-        _ => return Err(pickle.corrupt(id, "the paths of the tensors are no dict")),
+        _ => return Err(pickle.corrupt(id, "the paths of the tensors are not a dict")),
     };
     let mut paths = HashMap::with_capacity(pairs.len());
     for (at, &(key, path)) in pairs.iter().enumerate() {
-        let bad = || pickle.corrupt(path, "a path in the tree is not made of texts and whole numbers");
+        let bad = || pickle.corrupt(path, "a path in the tree is not a list of texts and integers");
         let name = pickle.text(key).ok_or_else(bad)?;
         let steps = pickle.sequence(path).filter(|steps| !steps.is_empty()).ok_or_else(bad)?;
         let step = |&step: &Id| match pickle.value(step) {
@@ -261,7 +262,7 @@ impl<'p> Record<'p, '_> {
         let at = self.field(name)?;
         match self.pickle.value(at) {
             Value::Dict(pairs) => Ok(pairs),
-            _ => Err(self.pickle.corrupt(at, format!("the {name} of the index is no dict"))),
+            _ => Err(self.pickle.corrupt(at, format!("the {name} of the index is not a dict"))),
         }
     }
 }
@@ -286,7 +287,7 @@ fn record_of(pickle: &Pickle<'_>, id: Id, class: &'static str) -> Result<Id> {
             let other = other
                 .map_or("something else".to_owned(), |(_, (module, name), _)| format!("{module}.{name}"));
             Err(pickle
-                .corrupt(id, "the index holds what it should not")
+                .corrupt(id, "the index has an unexpected value")
                 .expected(format_args!("a {class}"), other))
         }
     }

@@ -42,14 +42,14 @@ impl Piece {
             _ => (Dtype::UInt8, Shape::new([0])?),
         };
         if found != (dtype, self.region.shape()) {
-            return Err(Error::corrupt("a piece of a tensor is another one than the index says")
+            return Err(Error::corrupt("a piece of a tensor differs from the index")
                 .in_file(file.describe())
                 .at_byte(self.offset_bytes)
                 .expected(
                     format_args!("{dtype} of shape {}", self.region.shape()),
                     format_args!("{} of shape {}", found.0, found.1),
                 )
-                .help("the files are of two saves, or damaged; copy the whole checkpoint again"));
+                .help("the files belong to two saves, or are damaged: copy the whole checkpoint again"));
         }
         Ok(self.loaded.get_or_init(|| loaded))
     }
@@ -76,7 +76,7 @@ pub(super) fn read_region<'f>(
 ) -> Result<()> {
     let (dtype, target) = (info.dtype, region.shape());
     if !region.is_inside(&info.shape) || target.len_bytes(dtype)? != out.len() as u64 {
-        return Err(Error::invalid("the region leaves the array, or the destination has another size")
+        return Err(Error::invalid("the region is outside the array, or the destination has another size")
             .expected(&info.shape, region));
     }
     for piece in pieces {

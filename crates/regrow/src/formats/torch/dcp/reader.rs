@@ -119,7 +119,7 @@ impl DcpReader {
         );
         let mut notes: Vec<String> =
             objects.iter().flat_map(|object| object.description().notes.clone()).take(20).collect();
-        notes.push("the index has no checksum: damage to it may go unseen".to_owned());
+        notes.push("the index has no checksum: regrow may not detect damage of it".to_owned());
         let description = Description {
             layout: "torch".to_owned(),
             variant,
@@ -131,15 +131,20 @@ impl DcpReader {
     }
 
     fn leaf(&self, leaf: usize) -> Result<(&LeafInfo, &Leaf)> {
-        self.tree.leaves().get(leaf).zip(self.leaves.get(leaf)).ok_or_else(|| Error::invalid("no such leaf"))
+        self.tree.leaves().get(leaf).zip(self.leaves.get(leaf)).ok_or_else(|| {
+            Error::invalid(
+                "the leaf \
+            does not exist",
+            )
+        })
     }
 
     fn file(&self, number: usize) -> Result<&Arc<DataFile>> {
-        self.files.get(number).ok_or_else(|| Error::invalid("no such file"))
+        self.files.get(number).ok_or_else(|| Error::invalid("the file does not exist"))
     }
 
     fn object(&self, number: usize) -> Result<&TorchReader> {
-        self.objects.get(number).ok_or_else(|| Error::invalid("no such object"))
+        self.objects.get(number).ok_or_else(|| Error::invalid("the object does not exist"))
     }
 }
 
@@ -169,7 +174,7 @@ impl Opening<'_> {
         let len_bytes = self.files.get(number).map_or(0, |file| file.len_bytes);
         match place.offset_bytes.checked_add(place.len_bytes) {
             Some(end) if end <= len_bytes => Ok(number),
-            _ => Err(Error::corrupt(format!("a file of pieces (*{SUFFIX}) is shorter than the index says"))
+            _ => Err(Error::corrupt(format!("a file of pieces (*{SUFFIX}) is too short for the index"))
                 .in_file(self.at.join(&place.file))
                 .at_byte(len_bytes)
                 .expected(
@@ -187,7 +192,7 @@ impl Opening<'_> {
     /// Opens an object that is no tensor.
     fn open_object(&mut self, place: &Place) -> Result<TorchReader> {
         let number = self.file(place)?;
-        let file = self.files.get(number).ok_or_else(|| Error::invalid("no such file"))?;
+        let file = self.files.get(number).ok_or_else(|| Error::invalid("the file does not exist"))?;
         TorchReader::open_within(file, place.offset_bytes, place.len_bytes, false)
     }
 

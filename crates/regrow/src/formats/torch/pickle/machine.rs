@@ -48,7 +48,7 @@ pub(super) fn run(bytes: &[u8]) -> Result<Pickle<'_>> {
         op_count += 1;
         let byte = machine.input.u8("a pickle")?;
         let op = Op::of(byte).ok_or_else(|| {
-            Error::corrupt(format!("byte {byte:#04x} is no opcode of a pickle")).at_byte(machine.op_at)
+            Error::corrupt(format!("byte {byte:#04x} is not an opcode of a pickle")).at_byte(machine.op_at)
         })?;
         if op == Op::Stop {
             break;
@@ -90,7 +90,7 @@ impl<'a> Machine<'a> {
                 match len <= self.input.remaining_bytes() as u64 {
                     true => Ok(()),
                     false => Err(self
-                        .corrupt("a frame of a pickle is longer than what is left")
+                        .corrupt("a frame of a pickle is longer than the rest of the file")
                         .expected(format_args!("at most {}", self.input.remaining_bytes()), len)),
                 }
             }
@@ -126,7 +126,7 @@ impl<'a> Machine<'a> {
                 let (span, bytes) = self.bytes(len_bytes, "a text")?;
                 match std::str::from_utf8(bytes) {
                     Ok(_) => self.make(Value::Text(span)),
-                    Err(_) => Err(self.corrupt("a text of a pickle is no UTF-8")),
+                    Err(_) => Err(self.corrupt("a text of a pickle is not UTF-8")),
                 }
             }
             Op::OldText { len_bytes } => {
@@ -147,13 +147,13 @@ impl<'a> Machine<'a> {
                         let span = self.keep(&bytes)?;
                         self.make(Value::Long(span))
                     }
-                    None => Err(self.corrupt("an integer of a pickle is none that is read")),
+                    None => Err(self.corrupt("an integer of a pickle is not valid")),
                 }
             }
             Op::FloatLine => {
                 let (_, line) = self.line_bytes("a float", NAME_LEN_MAX_BYTES)?;
                 let number = std::str::from_utf8(line).ok().and_then(|line| line.trim().parse().ok());
-                let number = number.ok_or_else(|| self.corrupt("a float of a pickle is none"))?;
+                let number = number.ok_or_else(|| self.corrupt("a float of a pickle is not valid"))?;
                 self.make(Value::Float(number))
             }
             Op::TextLine => {
@@ -162,14 +162,14 @@ impl<'a> Machine<'a> {
                     return self.make(Value::Text(span));
                 }
                 let text = lines::text(line);
-                let text = text.ok_or_else(|| self.corrupt("a text of a pickle is none"))?;
+                let text = text.ok_or_else(|| self.corrupt("a text of a pickle is not valid"))?;
                 let span = self.keep(text.as_bytes())?;
                 self.make(Value::Text(span))
             }
             Op::OldTextLine => {
                 let (_, line) = self.line_bytes("a text", usize::MAX)?;
                 let bytes = lines::old_text(line);
-                let bytes = bytes.ok_or_else(|| self.corrupt("a text of a pickle is none"))?;
+                let bytes = bytes.ok_or_else(|| self.corrupt("a text of a pickle is not valid"))?;
                 let span = self.keep(&bytes)?;
                 let is_text = std::str::from_utf8(&bytes).is_ok();
                 self.make(if is_text { Value::Text(span) } else { Value::Bytes(span) })
@@ -235,7 +235,7 @@ impl<'a> Machine<'a> {
                     (Some(&Value::Text(module)), Some(&Value::Text(name))) => {
                         self.make(Value::Global(module, name))
                     }
-                    _ => Err(self.corrupt("the name of something to import is no text")),
+                    _ => Err(self.corrupt("the name of an import is not text")),
                 }
             }
             Op::Reduce | Op::New => {
@@ -262,9 +262,12 @@ impl<'a> Machine<'a> {
                 let id = self.pop()?;
                 self.make(Value::Persistent(id))
             }
-            Op::Refused(name) => Err(Error::unsupported(format!("the opcode {name} of pickles is not read"))
-                .at_byte(self.op_at)
-                .help("neither torch.save nor a pickle of plain containers and arrays has it: save the file again")),
+            Op::Refused(name) => Err(Error::unsupported(format!(
+                "regrow does not read the pickle opcode \
+                {name}"
+            ))
+            .at_byte(self.op_at)
+            .help("torch.save and pickles of containers and arrays do not use it: save the file again")),
         }
     }
 
@@ -293,7 +296,7 @@ impl<'a> Machine<'a> {
 
     fn call(&mut self, callee: Id, args: Id) -> Result<()> {
         if !matches!(self.value(args), Some(Value::Tuple(_))) {
-            return Err(self.corrupt("the arguments of a call are no tuple"));
+            return Err(self.corrupt("the arguments of a call are not a tuple"));
         }
         self.make(Value::Call(Box::new(Call {
             callee,
@@ -309,7 +312,7 @@ impl<'a> Machine<'a> {
         match self.value_mut(target) {
             Some(Value::List(items) | Value::Set(items)) => items.extend(new),
             Some(Value::Call(call)) => call.items.extend(new),
-            _ => return Err(self.corrupt("items are appended to what is no list")),
+            _ => return Err(self.corrupt("items are appended to a value that is not a list")),
         }
         Ok(())
     }
@@ -319,7 +322,7 @@ impl<'a> Machine<'a> {
         match self.value_mut(target) {
             Some(Value::Dict(pairs)) => pairs.extend(new),
             Some(Value::Call(call)) => call.pairs.extend(new),
-            _ => return Err(self.corrupt("items are set in what is no dict")),
+            _ => return Err(self.corrupt("items are set in a value that is not a dict")),
         }
         Ok(())
     }
@@ -348,7 +351,7 @@ impl<'a> Machine<'a> {
     fn place_line(&mut self) -> Result<u32> {
         let (_, line) = self.line_bytes("a place in the memo", NAME_LEN_MAX_BYTES)?;
         let at = std::str::from_utf8(line).ok().and_then(|line| line.parse().ok());
-        at.ok_or_else(|| self.corrupt("a place in the memo is no number"))
+        at.ok_or_else(|| self.corrupt("a position in the memo is not a number"))
     }
 
     /// Keeps what the pickle has in another form.
@@ -389,7 +392,7 @@ impl<'a> Machine<'a> {
         let (span, line) = self.line_bytes(what, NAME_LEN_MAX_BYTES)?;
         match std::str::from_utf8(line) {
             Ok(_) => Ok(span),
-            Err(_) => Err(self.corrupt(format!("{what} is no UTF-8"))),
+            Err(_) => Err(self.corrupt(format!("{what} is not UTF-8"))),
         }
     }
 
@@ -447,7 +450,7 @@ impl<'a> Machine<'a> {
 
     fn pop_to_mark(&mut self) -> Result<Vec<Id>> {
         let mark = self.marks.pop().filter(|&mark| mark <= self.stack.len());
-        let mark = mark.ok_or_else(|| self.corrupt("a pickle goes back to a mark that it has not set"))?;
+        let mark = mark.ok_or_else(|| self.corrupt("a pickle uses a mark that it did not set"))?;
         Ok(self.stack.split_off(mark))
     }
 
@@ -460,7 +463,7 @@ impl<'a> Machine<'a> {
     }
 
     fn is_empty(&self) -> Error {
-        self.corrupt("a pickle takes more from its stack than it has put there")
+        self.corrupt("a pickle takes a value from an empty stack")
     }
 
     fn corrupt(&self, what: impl Into<String>) -> Error {

@@ -156,7 +156,7 @@ fn every_file_without_data_of_the_default_layout_comes_back() {
                 let now = regrow::open(&path).unwrap().description().custom_metadata.clone();
                 assert!(
                     now == metadata
-                        || are_gone && report.recovered.iter().any(|it| it.how.contains("are gone")),
+                        || are_gone && report.recovered.iter().any(|it| it.how.contains("is lost")),
                     "{what}"
                 );
                 let again = repair(&path);

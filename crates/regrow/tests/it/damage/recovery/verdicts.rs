@@ -29,7 +29,7 @@ fn damages(bytes: &[u8], other: &[u8]) -> Vec<(&'static str, Option<Vec<u8>>)> {
         Some(bytes)
     };
     vec![
-        ("first byte", flipped(0, 1)),
+        ("all zeros", flipped(0, 1)),
         ("middle", flipped(bytes.len() / 2, 4)),
         ("near the end", flipped(bytes.len().saturating_sub(9), 16)),
         ("lost", None),

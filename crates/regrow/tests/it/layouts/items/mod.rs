@@ -146,7 +146,7 @@ fn damage_to_an_item_is_found_under_its_name() {
         report.findings.iter().map(|found| found.error.place().leaf.as_ref().unwrap().to_string()).collect();
     assert_eq!(leaves, ["state/kernel"]);
     assert!(regrow::load::<Tree<Leaf>>(&path).unwrap_err().to_string().contains("state/kernel"));
-    fs::write(path.join("ema/kernel/0.0"), b"no zstd").unwrap();
+    fs::write(path.join("ema/kernel/0.0"), b"not a zstd").unwrap();
     let opened = regrow::open(&path).unwrap();
     let error = opened.read(opened.find("ema/kernel").unwrap()).unwrap_err();
     assert_eq!(error.place().leaf.as_ref().unwrap().to_string(), "ema/kernel");
