@@ -363,7 +363,8 @@ impl Session {
         py.detach(|| session.and_then(Arc::into_inner).into_iter().for_each(coordination::Session::finish));
     }
 
-    /// Ends it, as a failure if it was not finished: the others learn it.
+    /// Ends the session, as a failure if it was not finished; the other processes learn of the
+    /// failure.
     fn leave(&self, py: Python<'_>) {
         let session = self.taken();
         py.detach(|| drop(session));

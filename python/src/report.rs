@@ -40,7 +40,7 @@ type NumbersOut = (Vec<f64>, Vec<f64>, Vec<f64>, Vec<f64>, Vec<f64>);
 #[pyclass(frozen, module = "regrow._native")]
 pub struct ReportPage(Report);
 
-/// Reads the first of some checkpoints, compares it with the others, and gives the page.
+/// Reads the first of several checkpoints, compares it with the others, and returns the page.
 #[pyfunction]
 pub fn report(
     py: Python<'_>,

@@ -26,7 +26,7 @@ use crate::threads::thread_count;
 pub struct Machine {
     /// Processors that this process may use; `None` if the system does not say.
     pub cores: Option<usize>,
-    /// Threads of a save or a load that is not told how many.
+    /// The default number of threads of a save or load.
     pub threads: usize,
     /// Memory that is available without swapping, according to the system and the process's group;
     /// `None` if neither says.

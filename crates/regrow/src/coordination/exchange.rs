@@ -37,7 +37,7 @@ pub struct SessionOptions {
     pub prefix: String,
     /// Cancels a wait; the other processes then end with `Cancelled`, too.
     pub monitor: Monitor,
-    /// Is told about long waits.
+    /// Receives reports of long waits.
     pub on_wait: Option<OnWait>,
     /// A wait this long is reported first, and again each time its length has doubled.
     pub tell_after: Duration,
@@ -167,7 +167,7 @@ impl Exchange {
         Ok(self.get("failed", Duration::ZERO)?.map(|bytes| Failure::from_bytes(&bytes)))
     }
 
-    /// The values, in the order of ranks, when all of them are there.
+    /// Waits for all values, and returns them in the order of ranks.
     pub(super) fn collect(
         &self,
         phase: &str,

@@ -17,7 +17,7 @@ pub struct Job {
     pub timeout: Duration,
     /// Put in front of all keys; see [`SessionOptions::prefix`].
     pub prefix: String,
-    /// Is told about long waits.
+    /// Receives reports of long waits.
     pub on_wait: Option<OnWait>,
 }
 

@@ -142,7 +142,7 @@ impl Session {
         Ok(value)
     }
 
-    /// Waits until every process has come here.
+    /// Waits until every process has reached this phase.
     ///
     /// # Errors
     /// The errors of [`agree`](Self::agree).

@@ -104,7 +104,7 @@ pub(super) fn check_losses(
     tree: &Tree<Leaf>,
     options: &SaveOptions,
 ) -> Result<Vec<Loss>> {
-    // Report leaves that no option can allow before the others.
+    // Report first the leaves that no option can allow.
     check_leaves(tree, options)?;
     if matches!(options.layout, Layout::Regrow(_)) {
         return Ok(Vec::new());

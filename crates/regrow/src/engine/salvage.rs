@@ -138,7 +138,7 @@ pub fn open_intact(path: impl ToLocation, options: &OpenOptions, monitor: &Monit
     Ok(Intact { checkpoint: intact, lost: lost_errors, damage, is_bare })
 }
 
-/// Opens a checkpoint in the first way that works. Errors of the others before it are damage.
+/// Opens a checkpoint in the first way that works. Errors of earlier ways count as damage.
 fn open_somehow(at: &Location, options: &OpenOptions, damage: &mut Vec<Error>) -> Result<Opened> {
     let error = match open_with(at, options) {
         Ok(checkpoint) => return Ok(Opened { checkpoint, is_bare: false, options: options.clone() }),

@@ -92,7 +92,7 @@ pub(super) fn take_from_files(at: &Location) -> Result<()> {
 /// exist. Side files of the new files stay: a faster save wrote them, or they were made since.
 ///
 /// # Errors
-/// Errors of the storage; the checkpoint is there.
+/// Errors of the storage; the checkpoint is committed.
 pub(super) fn take_from_replaced(at: &Location) -> Result<()> {
     take_misfits(at).map_err(|error| {
         error.help(

@@ -410,7 +410,7 @@ fn check_leaf(reader: &dyn Reader, leaf: usize, info: &LeafInfo, monitor: &Monit
     Ok(stored_len_bytes(reader, leaf, info))
 }
 
-/// Bytes of a leaf that are there, where its shape may claim more.
+/// The stored bytes of a leaf, whose shape may claim more.
 fn stored_len_bytes(reader: &dyn Reader, leaf: usize, info: &LeafInfo) -> u64 {
     match reader.sparse(leaf) {
         Ok(Some(sparse)) => sparse.len_bytes(info.dtype).min(info.len_bytes()),

@@ -68,7 +68,7 @@ impl DeleteOptions {
 }
 
 impl Steps {
-    /// Deletes steps, one after the other. An error of one does not keep the others.
+    /// Deletes steps, one after another. An error for one step does not stop the others.
     ///
     /// # Errors
     /// `InvalidArgument` for options that make no sense. Each step's own error is in its report.

@@ -23,7 +23,7 @@ use crate::store::local::folders::random_name;
 pub struct History {
     /// The record of the current history.
     record: StepRecord,
-    /// Steps that are there or are being saved, of any history.
+    /// Steps saved or being saved, in any history.
     steps: BTreeMap<u64, Option<StepRecord>>,
 }
 

@@ -13,7 +13,7 @@ use super::run::TrainingRun;
 use super::steps::Step;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Why a process could not restore a step, on its way to the others.
+/// The reason why a process could not restore a step, as it tells the others.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Refusal {
     /// Whether the step itself causes the error. Errors of other causes sort first, because no

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// Most of either side: more says nothing that less does not.
+/// The largest numerator or denominator; larger ones are of no use.
 const TERM_MAX: u32 = 1024;
 
 /// Bytes of parity per bytes of data: `1/16` heals damage within any sixteenth of the files.

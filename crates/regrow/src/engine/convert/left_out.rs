@@ -10,7 +10,8 @@ use crate::tree::KeyPath;
 /// The most steps that one error names.
 const NAMED_MAX: usize = 20;
 
-/// Refuses a folder of several steps if the caller has chosen none: the others would stay behind.
+/// Refuses a folder of several steps if the caller has chosen none, because the other steps would
+/// be left out.
 ///
 /// # Errors
 /// `InvalidArgument` that names the steps.

@@ -184,7 +184,7 @@ struct Place {
     item: Option<(usize, bool)>,
     /// Whether an item sits somewhere below.
     has_below: bool,
-    /// Whether a renamed item has come into it.
+    /// Whether the container has received a renamed item.
     changed: bool,
 }
 

@@ -60,7 +60,7 @@ impl Beside {
     /// there.
     ///
     /// # Errors
-    /// Errors of the storage, and that the copy is there without it.
+    /// Errors of the storage. The copy then exists without its side files.
     pub(super) fn put(self, target: &Location, copied: Option<Identity>) -> Result<()> {
         if self.seal.is_none() && self.signature.is_none() && self.parity.is_none() {
             return Ok(());

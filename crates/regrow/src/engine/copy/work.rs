@@ -142,7 +142,7 @@ impl<'a> Copying<'a> {
             .help("check the disk, the network and the memory of this machine, then copy again"))
     }
 
-    /// The digest of a file at its new place, `None` if it has another length; and its name.
+    /// The digest of a file at the target, `None` if its length differs; and its name.
     fn digest_of(&self, at: usize, len_bytes: u64) -> Result<(Option<Hash>, PathBuf)> {
         let blob = self.transfer.written(at)?;
         let name = blob.describe();

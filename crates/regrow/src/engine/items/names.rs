@@ -13,7 +13,7 @@ pub(super) enum Taken {
     Files,
     /// A folder that is lent, which a tree may share.
     Folder,
-    /// A tree, which a folder that is lent may share.
+    /// A tree, which may share its name with a lent folder.
     Tree,
     /// A use that excludes other uses.
     Alone,

@@ -122,7 +122,7 @@ impl ItemsSave {
         }
     }
 
-    /// Keeps in mind that a file of the user's has the name of the item's marker.
+    /// Records that a user's file has the name of the item's marker.
     pub(super) fn note_marker(&self, name: &str, file: &str) {
         if file == COMMIT_SUCCESS_FILE && name != WHOLE {
             let mut state = self.state();

@@ -8,10 +8,9 @@ pub(super) fn placeholder() -> Leaf {
     Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None }
 }
 
-/// The tree with only the leaves that are there, and those nodes without children that are chosen
-/// (`empty`, for each node). Other children are left out where a key or a field names them (with
-/// containers that become empty), and become placeholders in sequences, so that positions keep
-/// their meaning.
+/// The tree with only the loaded leaves, and with the chosen nodes without children (`empty`, for
+/// each node). Other children of dicts and fields are left out, with containers that become empty;
+/// in sequences they become placeholders, so that positions keep their meaning.
 pub(super) fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>, empty: &[bool]) -> Result<Tree<Leaf>> {
     let nodes = tree.nodes();
     let (keeps, sizes) = kept(nodes, &leaves, empty);

@@ -313,7 +313,7 @@ impl<'s> Healing<'s> {
         self.damage.values().filter(|(_, origin)| matches!(origin, Origin::Lost { .. })).count()
     }
 
-    /// Bytes of damaged blocks that are to be had.
+    /// The bytes of damaged blocks that have a good source.
     fn restored_bytes(&self) -> u64 {
         let restored = self.damage.iter().filter(|(_, (_, origin))| !matches!(origin, Origin::Lost { .. }));
         restored.map(|(start, (end, _))| end - start).sum()
@@ -370,7 +370,7 @@ impl<'s> Healing<'s> {
     }
 }
 
-/// False where the bytes are not to be had.
+/// Returns false if the bytes cannot be read.
 fn read(blob: Option<&dyn Blob>, folder: &Location, offset_bytes: u64, out: &mut [u8]) -> Result<bool> {
     let Some(blob) = blob else { return Ok(false) };
     match blob.read(offset_bytes, out, ReadPath::Cached) {

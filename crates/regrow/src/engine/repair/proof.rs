@@ -12,7 +12,7 @@ use crate::reads::Block;
 use crate::seal::{Seal, SealedFile};
 use crate::signature;
 
-/// Gives bytes of a file from an offset on; false where they are not to be had.
+/// Reads bytes of a file from an offset on; returns false if they cannot be read.
 pub(super) type ReadPart<'f> = &'f mut dyn FnMut(u64, &mut [u8]) -> Result<bool>;
 
 /// The error for a file that would differ from its sealed or signed state.

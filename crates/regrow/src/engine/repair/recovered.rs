@@ -30,7 +30,7 @@ const PARTS: [&str; 3] = [DATA_FOLDER, ARRAY_METADATAS_FOLDER, PROCESS_PREFIX];
 /// Items of earlier versions, which have no such file beside them.
 const ITEMS: [&str; 3] = ["default", "state", "params"];
 
-/// A file that was lost or damaged, and was rebuilt from the others.
+/// A lost or damaged file that was rebuilt from other files.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RecoveredFile {
@@ -45,7 +45,7 @@ pub struct RecoveredFile {
     pub is_guess: bool,
 }
 
-/// Makes lost files of the others, in a folder and in its items; in so many rounds at most.
+/// Rebuilds lost files from other files, in a folder and in its items, in at most this many rounds.
 ///
 /// # Errors
 /// Errors of the storage. Files that were written by then are whole.

@@ -16,7 +16,7 @@ use crate::threads::{for_each_parallel, thread_count};
 /// Bytes that are read at once.
 const PIECE_LEN_BYTES: u64 = 4 << 20;
 
-/// Reads bytes of a run or of a file; false where they are not to be had.
+/// Reads bytes of a run or of a file; returns false if they cannot be read.
 type Read<'r> = &'r (dyn Fn(u64, &mut [u8]) -> Result<bool> + Sync);
 
 /// The damaged blocks.
