@@ -37,8 +37,8 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// Makes the folder `below` of a checkpoint, or one that stands for it; with an empty name, for
-    /// the checkpoint itself.
+    /// Makes the folder `below` of a checkpoint, or a temporary folder that stands for it. An empty
+    /// name means the checkpoint itself.
     ///
     /// # Errors
     /// What the system says.
@@ -70,8 +70,8 @@ impl Lent {
         self.path.join(name).exists()
     }
 
-    /// Takes over what was written, but for what is right in it and `left_out`: syncs it on a disk,
-    /// uploads it elsewhere. What is written afterwards may be lost.
+    /// Takes over the written files, except top-level files that `left_out` names: syncs them on a
+    /// disk, uploads them elsewhere. Files written afterwards may be lost.
     ///
     /// # Errors
     /// `InvalidArgument` for what is no file or folder; what the system or the storage says;

@@ -199,13 +199,13 @@ impl Entry {
 pub struct Reading {
     /// Where its files are.
     pub location: Location,
-    /// What was there when this was found out, to be compared with [`Storage::identity`] of the
+    /// The identity when the files were found, to be compared with [`Storage::identity`] of the
     /// path that was opened.
     pub identity: Option<Identity>,
 }
 
 impl Reading {
-    /// Whether every file is read in the version that was seen when this was found out.
+    /// Whether every file is read in the version that the first look found.
     pub fn is_pinned(&self) -> bool {
         self.identity.is_some()
     }
@@ -232,8 +232,8 @@ pub trait Storage: Debug + Send + Sync {
         path.to_owned()
     }
 
-    /// The one name of what is at the path, which no other thing of any storage has; `None` if
-    /// nothing is there.
+    /// The one name of the object at the path, which no other object of any storage has; `None` if
+    /// nothing exists there.
     fn canonical(&self, path: &Path) -> Option<PathBuf> {
         Some(self.describe(path))
     }
@@ -249,7 +249,7 @@ pub trait Storage: Debug + Send + Sync {
         matches!(self.look(path), Ok(Some(_)))
     }
 
-    /// The first of these names under which a value lies in a folder.
+    /// The first of these names that is a value in the folder.
     fn first_file(&self, folder: &Path, names: &[&'static str]) -> Option<&'static str> {
         let is_file =
             |name: &&&str| matches!(self.look(&folder.join(name)), Ok(Some(found)) if found.is_file());
@@ -294,8 +294,8 @@ pub trait Storage: Debug + Send + Sync {
     /// What the path leads to now; `None` if that is nothing.
     fn identity(&self, path: &Path) -> Option<Identity>;
 
-    /// Which save the folder at the path is of: another one when something else takes the path, and
-    /// the same when a file in it is made whole. `None` if there is none.
+    /// The save that wrote the folder at the path. It changes when something else takes the path,
+    /// and stays when a file in the folder is repaired. `None` if there is no folder.
     ///
     /// # Errors
     /// What the storage says.
@@ -304,7 +304,7 @@ pub trait Storage: Debug + Send + Sync {
     }
 
     /// Returns an error if a process is writing the checkpoint at this location, or moving it
-    /// there, if others could see a part of it.
+    /// there, where others could see a part of it.
     ///
     /// # Errors
     /// `AlreadyExists`; what the storage says.
@@ -312,8 +312,8 @@ pub trait Storage: Debug + Send + Sync {
         Ok(())
     }
 
-    /// How the checkpoint at the path is read: from another location, with the result of one look;
-    /// `None` to read it in place.
+    /// How to read the checkpoint at the path: from another location, as one look found it; `None`
+    /// to read it in place.
     ///
     /// # Errors
     /// `Uncommitted` if it is being written; what the storage says.
@@ -321,8 +321,8 @@ pub trait Storage: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// What stands for the folder at the path where that is no checkpoint itself: the only thing in
-    /// an archive.
+    /// The location that stands for a folder that is not a checkpoint itself: the only entry of an
+    /// archive.
     fn stands_for(&self, _path: &Path) -> Option<PathBuf> {
         None
     }
@@ -342,9 +342,9 @@ pub trait Storage: Debug + Send + Sync {
     fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>>;
 
     /// Joins the checkpoint that another process has begun at `target`, by its
-    /// [ticket](Publication::ticket). The files that are added belong to that checkpoint;
-    /// [`finish_share`](Publication::finish_share) makes them durable. The commit, and the removal
-    /// of what is not committed, is for the one who began.
+    /// [ticket](Publication::ticket). Added files belong to that checkpoint;
+    /// [`finish_share`](Publication::finish_share) makes them durable. Only the process that began
+    /// it commits or removes it.
     ///
     /// # Errors
     /// `NotFound` if this process does not see what the other one has begun; `Unsupported` where
@@ -383,7 +383,7 @@ pub trait Storage: Debug + Send + Sync {
         Err(Error::unsupported("this storage is read only").in_file(at))
     }
 
-    /// Removes what saves and copies to `at` have left that never ended.
+    /// Removes the files of saves and copies to `at` that did not finish.
     ///
     /// # Errors
     /// `NotFound` if there is none; `AlreadyExists` if a writer may still be at it, unless `force`;
@@ -401,8 +401,8 @@ pub trait Storage: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Gives a checkpoint its name whose writer died just before it had it; true if that was so.
-    /// Nothing is removed.
+    /// Names a checkpoint whose writer died just before it did so; true if there was one. Removes
+    /// nothing.
     ///
     /// # Errors
     /// What the storage says.
@@ -413,8 +413,8 @@ pub trait Storage: Debug + Send + Sync {
     /// Removes a folder if nothing is in it; where there are no folders there is nothing to do.
     fn remove_if_empty(&self, _folder: &Path) {}
 
-    /// Gives a folder another name, whose parent is made if need be; false, and nothing has
-    /// changed, where the storage cannot. The new name is on the disk when this returns.
+    /// Renames a folder; the parent of the new name is made if it is missing. False, with nothing
+    /// changed, where the storage cannot rename. The new name is on the disk on return.
     ///
     /// # Errors
     /// `AlreadyExists` if something has that name; what the storage says.
@@ -423,8 +423,8 @@ pub trait Storage: Debug + Send + Sync {
         Ok(false)
     }
 
-    /// Takes the lock that the path stands for, as long as the value lives and the process does;
-    /// `None` where the storage has no locks. The folder of the path is made if need be.
+    /// Takes the lock of this path until the value is dropped or the process ends; `None` where the
+    /// storage has no locks. The folder of the path is made if it is missing.
     ///
     /// # Errors
     /// `AlreadyExists` if another one has it, in this process or another; what the storage says.

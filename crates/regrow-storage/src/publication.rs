@@ -193,8 +193,8 @@ pub trait Publication: Debug + Send + Sync {
         Err(Error::unsupported("only one process can write this checkpoint").in_file(self.target()))
     }
 
-    /// Of a checkpoint that was joined: makes what this process has added durable. The one who
-    /// began commits then.
+    /// For a process that joined: makes its files durable. The process that began the checkpoint
+    /// then commits it.
     ///
     /// # Errors
     /// What the storage says; `InvalidArgument` if this process has begun the checkpoint itself.
@@ -203,7 +203,7 @@ pub trait Publication: Debug + Send + Sync {
             .in_file(self.target()))
     }
 
-    /// Of a checkpoint that was joined: whether the one who began has committed it.
+    /// For a process that joined: whether the process that began the checkpoint has committed it.
     ///
     /// # Errors
     /// What the storage says.
@@ -238,8 +238,8 @@ pub trait Publication: Debug + Send + Sync {
         Err(no_such_file("folder"))
     }
 
-    /// Takes back a small file that this process or one that joined has written: what one told the
-    /// other, and is no part of the checkpoint.
+    /// Removes a small file that this process or a joined one wrote as a message, and that is not
+    /// part of the checkpoint.
     ///
     /// # Errors
     /// What the storage says; `InvalidArgument` if the checkpoint is no folder.

@@ -26,8 +26,7 @@ pub struct Removed {
     pub file_count: usize,
     /// Their bytes.
     pub bytes: u64,
-    /// Whether what a dead writer had left was no rest but the checkpoint itself, which has its
-    /// name now.
+    /// Whether the dead writer's files were a complete checkpoint, which has its name now.
     pub is_finished: bool,
 }
 

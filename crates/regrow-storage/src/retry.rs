@@ -7,15 +7,14 @@ use std::time::{Duration, Instant};
 
 use crate::error::{ErrorKind, Result};
 
-/// What takes longer than these many retries together is not given up for the clock alone.
+/// Below this number of retries, time alone does not end them.
 const ATTEMPTS_MIN: u32 = 20;
 
-/// A writer that replaces a checkpoint for longer than this, without a pause in which it can be
-/// read, wins.
+/// Reads give up if a writer keeps replacing the checkpoint for longer than this.
 const TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Retries that failed. Calls within each other share the count of their thread: a load opens what
-/// it loads, and a manager loads. Counts of their own would multiply.
+/// Failed retries. Nested calls share the count of their thread, because separate counts would
+/// multiply.
 #[derive(Debug, Clone, Copy, Default)]
 struct Vain {
     /// The first of them.
@@ -66,13 +65,13 @@ impl Retries {
         }
     }
 
-    /// What was retried has been read: what this one has counted is forgotten, and what is around
-    /// it has all of its own left.
+    /// The read succeeded: forgets the retries counted here, so the call around this one keeps all
+    /// of its own.
     pub fn were_of_use(self) {
         OUTERMOST.set(Some(self.before));
     }
 
-    /// Counts one that was in vain; whether there is to be another.
+    /// Counts a failed retry; returns whether to try again.
     pub fn another(&mut self) -> bool {
         let Vain { since, done } = OUTERMOST.get().unwrap_or_default();
         let vain = Vain { since: since.or_else(|| Some(Instant::now())), done: done + 1 };

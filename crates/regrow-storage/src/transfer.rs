@@ -69,7 +69,7 @@ impl<'a> TransferOptions<'a> {
 pub enum Marker {
     /// The layout's own, with this text; empty for the usual one.
     Own(Vec<u8>),
-    /// One that only regrow knows, since the layout has none.
+    /// A marker that only regrow knows, for layouts without one.
     Other,
     /// None that stays: the folder holds steps, and is no checkpoint that could be replaced as a
     /// whole.
@@ -142,9 +142,9 @@ pub trait Transfer: Debug + Send + Sync {
     /// What the storage says.
     fn discard(&self, at: usize) -> Result<()>;
 
-    /// Makes it a checkpoint: as [`Publication::commit`](super::Publication::commit), but that what
-    /// was written stays if this fails before the name is given. By what files that are no folder
-    /// are known from now on, if that is known.
+    /// Makes it a checkpoint, like [`Publication::commit`](super::Publication::commit), but written
+    /// files stay if this fails before the name is given. Returns the identity of the files if it
+    /// is known and they are not a folder.
     ///
     /// # Errors
     /// As there.

@@ -137,7 +137,7 @@ impl Index {
         below.filter(|(_, member)| matches!(member, Member::Value(_))).map(|(name, _)| &**name)
     }
 
-    /// The names right below a folder; none if it has none, or is none.
+    /// The names directly below a folder; none if the folder is empty or the name is not a folder.
     pub(super) fn entries(&self, folder: &[u8]) -> Vec<Entry> {
         let prefix = folder_prefix(folder);
         let mut entries = Vec::new();
@@ -191,7 +191,7 @@ pub(super) fn folder_prefix(folder: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A name without what says nothing: `./a//b/` is `a/b`, and so is `/a/b`. Empty for the top.
+/// Normalizes a name: `./a//b/` and `/a/b` become `a/b`. The top becomes the empty name.
 ///
 /// # Errors
 /// `Corrupt` for a name that leads out of the archive, or that no path can be; `Limit` if it is too

@@ -59,9 +59,8 @@ const BESIDE: [&str; 2] = ["__MACOSX", ".DS_Store"];
 const COMPRESSED: [(&[u8], &str); 4] =
     [(b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"), (b"\xfd7zXZ\0", "xz")];
 
-/// The location in an archive that the path leads to, or leads through a file that is one; `None`
-/// for all others. Of paths without a name that ends in `.tar` or `.zip` the text alone is looked
-/// at.
+/// Returns the location inside an archive if the path is an archive or leads through one; `None`
+/// for all other paths. The storage is asked only if a name in the path ends in `.tar` or `.zip`.
 ///
 /// # Errors
 /// `Corrupt` if the path leads through a file that is no archive; `Unsupported` if it is
@@ -182,7 +181,7 @@ struct Opened {
 }
 
 impl Opened {
-    /// Opens the archive and reads its index; says as well which version of it that is.
+    /// Opens the archive and reads its index; also returns which version of the archive was read.
     fn open(file: &Location, kind: Kind) -> Result<(Self, Option<Identity>)> {
         let reading = file.for_reading()?;
         let identity = reading.identity.or_else(|| file.identity());
@@ -196,7 +195,7 @@ impl Opened {
         Ok((Self { blob, index: index.in_file(file)?, name: file.describe() }, identity))
     }
 
-    /// The one name at the top, if there is no other but those that programs put beside.
+    /// The only name at the top, apart from names that programs put beside packed files.
     fn only_name(&self) -> Option<Entry> {
         let is_beside = |entry: &Entry| {
             let name = entry.name.to_string_lossy();
@@ -275,7 +274,7 @@ impl Storage for ArchiveStorage {
         ArchiveStore::new(self.clone(), Path::new("")).beginning(&self.key_of(path)?, len_max_bytes)
     }
 
-    /// That of the archive: what is in it changes with it.
+    /// The identity of the archive: the content changes only with it.
     fn identity(&self, _path: &Path) -> Option<Identity> {
         self.file.identity()
     }

@@ -258,8 +258,8 @@ fn cut_short(at: u64, wanted: impl std::fmt::Display) -> Error {
         .help("it was cut short, or is still being written: copy it again")
 }
 
-/// Errs if anything but zeros follows the end mark at `at`: a part of the archive was overwritten
-/// with zeros, or another archive was put behind it, and what is there would be missed.
+/// Returns an error if a byte other than zero follows the end mark at `at`. Such bytes belong to an
+/// archive that was partly overwritten with zeros, or to a second archive.
 fn refuse_more(input: &mut Window<'_>, at: u64) -> Result<()> {
     let mut at = at;
     let end = input.len_bytes().min(at.saturating_add(AFTER_END_LEN_MAX_BYTES));
@@ -311,7 +311,7 @@ fn until_zero(bytes: &[u8]) -> &[u8] {
     bytes.get(..end).unwrap_or_default()
 }
 
-/// A number in octal digits, or, where those do not hold it, as GNU has it: big endian behind a set
+/// A number in octal digits. GNU tar writes a number too large for them in big endian, behind a set
 /// bit.
 fn number(block: &[u8], (start, len): (usize, usize)) -> Result<u64> {
     let bytes = block.get(start..start + len).unwrap_or_default();

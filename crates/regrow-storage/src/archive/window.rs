@@ -10,7 +10,7 @@ const LEN_MIN_BYTES: u64 = 16 << 10;
 /// Longest window, where one small member follows another.
 const LEN_MAX_BYTES: u64 = 1 << 20;
 
-/// A part of a value in memory, which goes along with those who read it.
+/// A part of a value in memory, which moves along with its reader.
 #[derive(Debug)]
 pub(super) struct Window<'a> {
     blob: &'a dyn Blob,

@@ -24,11 +24,10 @@ pub(super) const HEADER_LEN_BYTES: u64 = 64;
 
 const MAGIC: &[u8; 16] = b"regrow cache 1\n\0";
 
-/// The time of use is written into a file that was not used for so long: each write of it costs a
-/// write to the disk.
+/// The time of use is updated only after this long, because each update writes to the disk.
 const USE_AGE_MIN: Duration = Duration::from_secs(60);
 
-/// What a block is: the digest of everything that tells it from others.
+/// The digest of everything that tells a block from other blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity([u8; 32]);
 
@@ -125,8 +124,8 @@ fn read_checked(
     }
 }
 
-/// Writes a block under a name of its own, then under its name. It is not synced: one that a power
-/// cut tears is seen by its checksum.
+/// Writes a block under a temporary name, then renames it. The block is not synced: its checksum
+/// reveals one that a power cut tore.
 pub(super) fn write(path: &Path, identity: &Identity, bytes: &[u8]) -> io::Result<()> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     if let Some(folder) = path.parent()

@@ -9,14 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Blocks are removed until so much of the bound is free, in parts of it: not one for each that is
-/// kept.
+/// A removal frees this part of the bound, so that it does not run for every block that is kept.
 const FREE_PARTS: u64 = 10;
 
-/// What is there is counted again after so much of the bound has been kept, in parts of it.
+/// The blocks are counted again after this part of the bound was kept.
 const COUNT_PARTS: u64 = 32;
 
-/// A block under a name of its own that is older was left behind by a process that was killed.
+/// A temporary file older than this was left by a killed process.
 const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
@@ -32,7 +31,7 @@ struct State {
     /// `None` until it was counted.
     len_bytes: Option<u64>,
     kept_since_bytes: u64,
-    /// For which there was room, and which threads are writing now.
+    /// Bytes that have room and that threads are writing now.
     in_flight_bytes: u64,
 }
 
@@ -41,8 +40,8 @@ impl Bound {
         Self { folder: folder.to_owned(), len_max_bytes, state: Mutex::default() }
     }
 
-    /// Whether so many bytes may be kept; removes others if it must. If so, [`ended`](Self::ended)
-    /// is to be called.
+    /// Whether this many bytes may be kept; removes other blocks if it must. If true, the caller
+    /// calls [`ended`](Self::ended).
     pub(super) fn has_room_for(&self, len_bytes: u64) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = state.kept_since_bytes >= self.len_max_bytes / COUNT_PARTS;
@@ -68,7 +67,7 @@ impl Bound {
         fits(held)
     }
 
-    /// Counts what there was room for, if it was kept.
+    /// Counts the bytes that got room, if they were kept.
     pub(super) fn ended(&self, len_bytes: u64, is_kept: bool) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.in_flight_bytes = state.in_flight_bytes.saturating_sub(len_bytes);
@@ -78,8 +77,8 @@ impl Bound {
         }
     }
 
-    /// Removes the blocks that were unused for the longest time, and returns the rest. One process
-    /// does it at a time; the others add no blocks at that time.
+    /// Removes the blocks that were unused longest, and returns the bytes that stay. One process
+    /// does so at a time, and others keep no blocks then.
     fn remove_oldest(&self, held: u64, len_bytes: u64) -> u64 {
         let Ok(lock) = self.lock() else { return held };
         let mut blocks = blocks(&self.folder);

@@ -191,8 +191,7 @@ impl Cache {
         }
     }
 
-    /// Keeps a block. Where the disk does not take it, nothing is kept: the bytes have been read
-    /// already.
+    /// Keeps a block. If the disk refuses it, nothing is kept: the caller has the bytes already.
     pub(crate) fn keep(&self, source: &Source<'_>, position: u64, bytes: &[u8]) {
         let len_bytes = source.block_len_bytes(position);
         self.counts.miss_bytes.fetch_add(len_bytes, Ordering::Relaxed);

@@ -93,8 +93,8 @@ impl HttpStorage {
         path == root || !name.starts_with('_') && !name.contains('.')
     }
 
-    /// What a folder begins with, of the files that the layouts name: the first, or all others that
-    /// are there.
+    /// The first files of a folder by the names of the layouts: the usual one, or else all others
+    /// that exist.
     ///
     /// # Errors
     /// What the server says, if none is there.

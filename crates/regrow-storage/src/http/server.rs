@@ -53,7 +53,7 @@ pub(super) struct Server {
     kept: Mutex<HashMap<String, (Tag, Bytes)>>,
 }
 
-/// What went wrong with one try, and whether the next may fare better.
+/// Why one try failed, and whether the next try may succeed.
 struct Failure {
     error: Error,
     may_pass: bool,
@@ -87,7 +87,7 @@ impl Server {
         request.send().await.map_err(|error| self.broken(key, &error))
     }
 
-    /// Asks until there is an answer, or no hope of one; `limit` is for each try.
+    /// The time limit of one try that moves `len_bytes`.
     fn limit(&self, len_bytes: u64) -> Duration {
         let own = self.settings.connect_timeout + self.settings.read_timeout;
         own + Duration::from_secs(len_bytes / BYTES_PER_SECOND_MIN)
@@ -400,7 +400,7 @@ fn may_pass(status: StatusCode) -> bool {
         || status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED
 }
 
-/// Whether the answer is for people: a list of files, or words of regret with the status 200.
+/// Whether the answer is a page for people: a list of files, or an error text with status 200.
 fn is_page(answer: &Response) -> bool {
     let kind = text_of(answer.headers(), &CONTENT_TYPE).unwrap_or_default().to_ascii_lowercase();
     answer.url().path().ends_with('/')

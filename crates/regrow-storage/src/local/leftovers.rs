@@ -48,13 +48,13 @@ const HASH_LEN: usize = 16;
 /// The longest name that is not shortened: `u32::MAX` has ten digits, and 16 random ones follow.
 const KEPT_LEN_MAX_BYTES: usize = NAME_LEN_MAX_BYTES - TEMPORARY.len() - REPLACED.len() - 10 - "-".len() - 16;
 
-/// How often a new folder may be taken for a leftover by another writer, just before it is locked.
+/// How often another writer may remove a new folder as a temporary one before it is locked.
 const TRIES: usize = 16;
 
-/// How long a reader holds a lock, at most about.
+/// About the longest time that a reader holds a lock.
 const READER_PACE: Duration = Duration::from_millis(1);
 
-/// How often a folder may be found in the hands of readers: there may be many, one after the other.
+/// How often a lock may be found with readers: many readers may take it one after the other.
 const READER_TRIES: usize = 100;
 
 /// What is known of them.
@@ -74,7 +74,7 @@ fn keep_removing(parent: &Path) -> Error {
 #[derive(Debug)]
 pub(super) struct OwnFolder {
     pub(super) path: PathBuf,
-    /// Whether an earlier writer has left something in it to go on with.
+    /// Whether an earlier writer has left files to continue from.
     pub(super) has_beginning: bool,
     _lock: File,
 }
@@ -152,7 +152,7 @@ pub(super) fn aside_path(parent: &Path, name: &OsStr) -> Result<PathBuf> {
     Ok(parent.join(temporary_name(name, "")?))
 }
 
-/// The folders that saves and copies to `name` have left or are at, Orbax' own among them.
+/// The temporary folders of running and killed saves and copies to `name`, including Orbax' own.
 pub(super) fn leftovers_of(parent: &Path, name: &OsStr) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(parent) else { return Vec::new() };
     let is_left = |entry: &OsStr| {
@@ -182,7 +182,7 @@ pub(super) fn sweep(parent: &Path, name: &OsStr) -> bool {
     settle(parent, name, false)
 }
 
-/// As [`sweep`], but for removing anything: puts back and finishes alone.
+/// As [`sweep`], but removes nothing: only restores targets and finishes commits.
 pub(super) fn finish(parent: &Path, name: &OsStr) -> bool {
     settle(parent, name, true)
 }
@@ -266,8 +266,8 @@ pub(super) fn remove(folder: &Path) {
 pub enum Begun {
     /// Its writer lives: the next look will find another state.
     Living,
-    /// Its writer died when the new files were whole. Those that wait for their names are in this
-    /// temporary folder.
+    /// Its writer died after it had written all new files. Files without their names yet are in
+    /// this temporary folder.
     Dead(PathBuf),
 }
 
@@ -294,8 +294,8 @@ pub fn begun(stem: &Path) -> Option<Begun> {
 /// How long a reader waits for an overwrite to give a name to the new checkpoint.
 const OVERWRITE_WAIT: Duration = Duration::from_secs(10);
 
-/// Whether something has the name of `path`, now or after the overwrite that is under way: where
-/// two names cannot be exchanged, for a moment nothing has it.
+/// Whether the name `path` exists now or after the overwrite that is running. Without an exchange
+/// of names, an overwrite leaves the name unused for a moment.
 pub fn reappears(path: &Path) -> bool {
     let since = Instant::now();
     // A link to a missing file stays missing, so `metadata` follows links.
@@ -312,7 +312,8 @@ pub fn reappears(path: &Path) -> bool {
     is_there()
 }
 
-/// Where `path` leads by symbolic links, there or not: writers replace that, and leave the links.
+/// Where `path` leads by symbolic links, even if nothing exists there. Writers replace that path
+/// and keep the links.
 fn end_of_links(path: &Path) -> PathBuf {
     let mut end = path.to_owned();
     for _ in 0..LINKS_MAX {

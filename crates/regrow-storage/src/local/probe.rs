@@ -33,7 +33,7 @@ pub enum Ability {
     Exchange,
     /// A second name for a file.
     HardLinks,
-    /// Locks of folders, by which a writer's leavings are told from its work.
+    /// Locks of folders, which tell a running writer from a killed one.
     FolderLocks,
     /// Locks of files, by which a folder of steps has one writer.
     FileLocks,

@@ -55,9 +55,9 @@ pub fn remove_folder(folder: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Io, "all temporary names are taken").in_file(folder))
 }
 
-/// Removes files, in their order, and before them what lies beside them. Of a link the link goes.
-/// Where they are none of the name of the checkpoint, but beside each other, their folder is held:
-/// a commit of others comes before this or after it.
+/// Removes files in their order, and the side files before them. A link is removed, not its target.
+/// Files beside each other are removed under the lock of their folder, so no commit of such files
+/// runs at the same time.
 pub(crate) fn remove_files(at: &Path, files: &[PathBuf], beside: &[PathBuf]) -> Result<Removed> {
     let absolute = std::path::absolute(at).map_err(|_| no_name(at))?;
     let parent = absolute.parent().ok_or_else(|| no_name(at))?;
@@ -116,7 +116,7 @@ pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
     Ok(removed)
 }
 
-/// Puts a checkpoint back that was caught between two renames, or ends a commit that had begun;
+/// Puts back a checkpoint whose writer died between two renames, or ends a commit that had begun;
 /// true if there was one.
 pub(crate) fn finish_unfinished(at: &Path) -> Result<bool> {
     let absolute = std::path::absolute(at).map_err(|_| no_name(at))?;

@@ -50,8 +50,8 @@ fn rename_new_without_flags(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// [`rename_new`] for who holds a lock that keeps other writers from the name. A process that is
-/// killed leaves one of the two names, and never both, wherever it runs.
+/// [`rename_new`] for a caller whose lock keeps other writers from the name. A kill leaves exactly
+/// one of the two names.
 pub(super) fn rename_new_under_lock(from: &Path, to: &Path) -> io::Result<()> {
     if system::rename_no_replace(from, to)? { Ok(()) } else { rename_if_free(from, to) }
 }

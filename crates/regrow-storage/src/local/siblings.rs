@@ -28,9 +28,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::sync_folder;
 use crate::system::{give_to_owner_of, mode_of, open_folder, set_mode_or_less};
 
-/// The folder, below the temporary one, for what is replaced. That it is there says that a commit
-/// has begun; so it, like the folders of the files, has a name that no leaf of a folder checkpoint
-/// gets.
+/// The folder, below the temporary one, for replaced files. If it exists, the commit has begun. No
+/// leaf of a folder checkpoint gets this name.
 const REPLACED: &str = ".regrow-replaced";
 
 /// How long a commit waits for other commits into the same folder; each takes a few syncs.
@@ -193,8 +192,8 @@ pub(super) fn take_names_until(
     })
 }
 
-/// Lets those look into the temporary folder who may read all of the files in it: if the writer
-/// dies between two steps, that is where they find them.
+/// Opens the temporary folder to users who may read all files in it: if the writer dies between two
+/// steps, they read the files there.
 fn open_to_readers(staged: &Path, targets: &[PathBuf]) -> io::Result<()> {
     let (mut readable, mut owner) = (0o777, None);
     for (at, target) in targets.iter().enumerate() {
@@ -260,8 +259,8 @@ pub(super) fn is_waiting(staged: &Path) -> bool {
     has_begun(staged) && names_of(last).is_ok_and(|mut names| names.next().is_some())
 }
 
-/// Where a file of a checkpoint is if its writer died between two steps: under its own name, or
-/// among the staged ones.
+/// Where a file of a checkpoint is if its writer died between two steps: at its own name, or among
+/// the staged files.
 pub fn where_is(target: &Path, staged: &Path) -> PathBuf {
     (0_usize..)
         .take_while(|&at| staged_folder(staged, at).is_dir())
@@ -300,8 +299,8 @@ pub fn is_under_way(target: &Path) -> bool {
     open_folder(parent).is_ok_and(|folder| matches!(folder.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
-/// Holds the folder `parent` against others who give such files their names, or take them away;
-/// they would mix their files.
+/// Locks the folder `parent` against other processes that commit or remove such files: two at once
+/// would mix their files.
 pub(super) fn lock(parent: &Path) -> Result<File> {
     let cannot = |error| Error::io("cannot lock", parent, error);
     let folder = open_folder(parent).map_err(cannot)?;

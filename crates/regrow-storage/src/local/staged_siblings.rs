@@ -85,8 +85,7 @@ impl StagedSiblings {
         taken.map_err(|failed| failed.error)
     }
 
-    /// What could not be undone waits in the temporary folder, which is not ours to remove any
-    /// more.
+    /// The temporary folder holds files that could not be moved back, so it must stay.
     fn left_with(&mut self, failed: Failed) -> Error {
         self.staging.committed |= failed.keep;
         failed.error

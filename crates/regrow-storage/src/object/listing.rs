@@ -62,9 +62,9 @@ impl Listing {
         Ok(Self { prefix, objects: below, is_whole, begins: None, beginnings: Arc::default() })
     }
 
-    /// One look at what may be the folder of a checkpoint. What says whether it is one is asked for
-    /// where the list was cut before it. Of a checkpoint all is listed, so that every object is
-    /// read in the version of one moment; below a folder of many checkpoints there may be millions.
+    /// Lists the folder of a possible checkpoint. If the first page ends before the marker, the
+    /// marker is requested by itself. Only a checkpoint is listed whole, so that all versions are
+    /// of one moment; a folder of many checkpoints may hold millions of objects.
     pub(super) fn of_checkpoint(objects: &Arc<dyn Objects>, prefix: String) -> Result<Self> {
         let mut listing = Self::of(objects, prefix)?;
         if !listing.is_whole {
@@ -128,8 +128,8 @@ impl Listing {
         self.objects.contains_key(MARKER) || self.objects.contains_key(OTHER_MARKER)
     }
 
-    /// Whether nothing can be at a name that the list has not shown: all such names are known, or
-    /// it lies below an object.
+    /// Whether no object can exist under a name that the list has not shown: the list is complete
+    /// for such names, or the name lies below an object.
     pub(super) fn knows(&self, name: &str) -> bool {
         self.is_whole
             || self.begins.as_ref().is_some_and(|begins| name.starts_with(begins))
@@ -143,8 +143,8 @@ impl Listing {
         self.objects.range(start.clone()..).next().is_some_and(|(name, _)| name.starts_with(&start))
     }
 
-    /// What tells these versions of these objects from others. As on a disk, what is put beside a
-    /// checkpoint makes it no other one.
+    /// Identifies these versions of these objects. As on a disk, side files do not change the
+    /// identity.
     pub(super) fn identity(&self) -> Option<Identity> {
         let own = self.objects.iter().filter(|(name, _)| !is_name_of_side_file(name) && *name != SETTLING);
         let objects: Vec<_> = own.map(|(name, object)| (name, object.tag.text())).collect();

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::publication::COMMITTED_MARKER;
 use crate::system::{has_ended, host_name};
 
-/// Who writes the checkpoint; there while it is written.
+/// The claim of the process that writes the checkpoint; it exists during the save.
 pub(super) const CLAIM: &str = "regrow-writing.json";
 
 /// The checkpoint is complete.
@@ -29,8 +29,8 @@ pub(super) const MOVED: &str = "regrow-moved.json";
 /// A checkpoint of Orbax or regrow in a bucket is committed when one of these is in its folder.
 pub const COMMIT_MARKERS: [&str; 2] = [MARKER, MOVED];
 
-/// Who brings a checkpoint that has moved to its own name: in the folder that it has moved to,
-/// while that lasts. And who holds a place to replace or remove what is there: in that place.
+/// The claim of a process that moves an overwrite to its own name, in the folder that it moves
+/// from. Also the lock of a target, while a process replaces or removes the checkpoint there.
 pub(super) const SETTLING: &str = "regrow-settling.json";
 
 /// Every save writes at least one of these objects, with its own nonce if regrow wrote it.
@@ -55,10 +55,10 @@ pub(super) fn nonce() -> Result<String> {
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A claim whose writer cannot be asked is respected for so long after it was written or renewed.
+/// A claim is respected for this long after its last renewal, if the writer cannot be asked.
 pub(super) const CLAIM_TIME_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// The same of who removes what a writer has left: that takes moments.
+/// The same for a process that removes the files of a dead writer, which takes moments.
 const SWEEP_TIME_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// Who writes a checkpoint.
@@ -258,8 +258,8 @@ pub(super) fn moved_to(objects: &Arc<dyn Objects>, pointer: &Object) -> Result<S
         .expected(staged_folder(target, &moved.nonce), moved.folder))
 }
 
-/// Writes a claim in the place of one whose writer is gone: of several who try, one gets it. False
-/// if another one has.
+/// Replaces the claim of a dead writer: if several processes try, one succeeds. False if another
+/// process has it.
 ///
 /// # Errors
 /// What the bucket says.

@@ -273,7 +273,7 @@ pub(crate) trait Objects: Debug + Send + Sync {
         None
     }
 
-    /// What a part of an object lies in when it is whole in memory already: itself, without a copy.
+    /// The bytes of an object that is in memory already, without a copy.
     fn whole(&self, _object: &Object) -> Result<Option<Bytes>> {
         Ok(None)
     }

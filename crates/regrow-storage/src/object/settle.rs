@@ -16,7 +16,8 @@ use crate::UNCOMMITTED_MARK;
 use crate::error::{Error, ErrorKind, Result};
 use crate::threads::for_each_parallel;
 
-/// Holds a place against all others who replace or remove what is there, until it is dropped.
+/// The lock of a target against all processes that replace or remove the checkpoint there, until it
+/// is dropped.
 #[derive(Debug)]
 pub(super) struct Hold {
     objects: Arc<dyn Objects>,
@@ -96,8 +97,8 @@ pub(super) fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) 
     Listing::of_checkpoint(objects, format!("{key}/"))
 }
 
-/// Brings the checkpoint at `folder` to `key`, within the bucket. Whenever it stops, the pointer or
-/// the marker at `key` leads to the whole of it. One process does it at a time.
+/// Moves the checkpoint at `folder` to `key`, within the bucket. Whenever the move stops, the
+/// pointer or the marker at `key` leads to the complete checkpoint. One process moves at a time.
 ///
 /// # Errors
 /// `AlreadyExists` while another one is at it; what the bucket says.
@@ -165,7 +166,7 @@ pub(super) enum Copies {
     Stay,
 }
 
-/// Removes what overwrites of a target have left whose writers are gone.
+/// Removes the files of dead writers that were overwriting a target.
 pub(super) fn sweep(objects: &Arc<dyn Objects>, key: &str, copies: Copies) -> Result<()> {
     let staged = objects.list_beginning(&format!("{key}{UNCOMMITTED_MARK}-"), false)?.0;
     let folder_of = |object: &Object| {

@@ -187,7 +187,7 @@ pub(super) fn left_beside(
     }
 }
 
-/// The error of who was slower than another one.
+/// The error of a save that another save has overtaken.
 pub(super) fn has_begun(target: &Location) -> Error {
     Error::new(ErrorKind::AlreadyExists, "another save to this target has begun").in_file(target)
 }
@@ -316,7 +316,7 @@ pub(super) fn check_unwritten(objects: &Arc<dyn Objects>, at: &Location) -> Resu
     Ok(())
 }
 
-/// What a look for a save that never ended has found.
+/// The result of a look for an unfinished save.
 enum Left {
     /// None.
     Nothing,
@@ -429,8 +429,8 @@ pub(super) fn check_replaceable(
         .help("an overwrite would remove them: choose another path, or remove the folder yourself"))
 }
 
-/// What was there a moment ago is not there any more: another save has brought it to its name, or
-/// replaced it.
+/// Objects disappeared since the look: another save has moved them to their names, or replaced
+/// them.
 fn changed_in_between(error: Error, target: &Location) -> Error {
     if error.kind() != ErrorKind::NotFound {
         return error;

@@ -461,7 +461,7 @@ impl Transfer for ObjectTransfer {
         Ok(FileWriter::new(if is_place && !self.overwrite { sink.only_new(&self.target) } else { sink }))
     }
 
-    /// Only so that the claim says that its writer lives: an upload that is cut off leaves nothing.
+    /// Renews the claim only: an upload that breaks off leaves no part to continue from.
     fn reached(&self, _at: usize, _offset_bytes: u64, _digest: Hash) -> Result<()> {
         let is_due = self.state().written.elapsed() >= LIVE_EVERY;
         if is_due { self.write_claim() } else { Ok(()) }
