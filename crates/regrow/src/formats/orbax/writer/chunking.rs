@@ -103,7 +103,7 @@ pub(crate) fn by_hand(
 ) -> Result<ChunkShapes> {
     let what = if write == shape { "the array's shape" } else { "the shape of its shards" };
     if asked.chunk_byte_size.is_some() || !asked.shard_axes.is_empty() {
-        return Err(Error::invalid("`chunk_byte_size` and a chunk shape exclude each other")
+        return Err(Error::invalid("chunk_byte_size and a chunk shape exclude each other")
             .help("give either write_chunk_shape and read_chunk_shape, or chunk_byte_size and shard_axes"));
     }
     if asked.read_chunk_shape.is_some() && !use_zarr3 {
