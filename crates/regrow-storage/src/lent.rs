@@ -41,7 +41,7 @@ impl Lent {
     /// name means the checkpoint itself.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn new(publication: &dyn Publication, below: &str) -> Result<Self> {
         let path = match publication.local_folder() {
             Some(folder) if below.is_empty() => {
@@ -84,7 +84,7 @@ impl Lent {
     /// what was written. The names that now lie right in it.
     ///
     /// # Errors
-    /// `InvalidArgument` for a name that checkpoints have for themselves; what the system says.
+    /// `InvalidArgument` for a name that checkpoints have for themselves; errors of the system.
     pub fn settle(&self, publication: &dyn Publication, left_out: &[&str]) -> Result<Vec<String>> {
         let cannot_list = |error| Error::io("cannot list", &self.path, error);
         let mut names = Vec::new();

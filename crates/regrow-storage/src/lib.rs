@@ -104,7 +104,7 @@ impl Url<'_> {
     /// The location that it names.
     ///
     /// # Errors
-    /// `Unsupported` if this build knows no storage for the scheme; what the storage says.
+    /// `Unsupported` if this build knows no storage for the scheme; errors of the storage.
     pub(crate) fn locate(&self, options: &StorageOptions) -> Result<Location> {
         if let Some(kind) = KINDS.iter().find(|kind| kind.schemes.contains(&self.scheme)) {
             return (kind.locate)(self, options);
@@ -241,7 +241,7 @@ pub trait Storage: Debug + Send + Sync {
     /// What is at the path, through links; `None` if nothing is.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn look(&self, path: &Path) -> Result<Option<Found>>;
 
     /// Whether the name is taken, if only by a link that leads nowhere.
@@ -259,7 +259,7 @@ pub trait Storage: Debug + Send + Sync {
     /// The names in a folder, in no order.
     ///
     /// # Errors
-    /// What the storage says; an error if there is no folder.
+    /// Errors of the storage; an error if there is no folder.
     fn entries(&self, folder: &Path) -> Result<Vec<Entry>>;
 
     /// Whether [`entries`](Self::entries) works. Otherwise only known names are found.
@@ -275,20 +275,20 @@ pub trait Storage: Debug + Send + Sync {
     /// another one takes the path.
     ///
     /// # Errors
-    /// What the storage says; an error if there is no folder.
+    /// Errors of the storage; an error if there is no folder.
     fn opened(&self, folder: &Path) -> Result<Arc<dyn Store>>;
 
     /// A document; `None` if no value is at the path.
     ///
     /// # Errors
     /// `Limit` if it is too long; `Corrupt`, as soon as that is seen, if a long one can be no such
-    /// document; what the storage says. Each names the file.
+    /// document; errors of the storage. Each names the file.
     fn read_document(&self, path: &Path, document: Document<'_>) -> Result<Option<Vec<u8>>>;
 
     /// The first bytes of the value at the path, at most so many; `None` if there is no value.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn read_beginning(&self, path: &Path, len_max_bytes: u64) -> Result<Option<Vec<u8>>>;
 
     /// What the path leads to now; `None` if that is nothing.
@@ -298,7 +298,7 @@ pub trait Storage: Debug + Send + Sync {
     /// and stays when a file in the folder is repaired. `None` if there is no folder.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn holder(&self, path: &Path) -> Result<Option<Identity>> {
         Ok(self.identity(path))
     }
@@ -307,7 +307,7 @@ pub trait Storage: Debug + Send + Sync {
     /// there, where others could see a part of it.
     ///
     /// # Errors
-    /// `AlreadyExists`; what the storage says.
+    /// `AlreadyExists`; errors of the storage.
     fn check_unwritten(&self, _at: &Location) -> Result<()> {
         Ok(())
     }
@@ -316,7 +316,7 @@ pub trait Storage: Debug + Send + Sync {
     /// to read it in place.
     ///
     /// # Errors
-    /// `Uncommitted` if it is being written; what the storage says.
+    /// `Uncommitted` if it is being written; errors of the storage.
     fn for_reading(&self, _path: &Path) -> Result<Option<Reading>> {
         Ok(None)
     }
@@ -378,7 +378,7 @@ pub trait Storage: Debug + Send + Sync {
     /// Removes a checkpoint. After an error the rest is no checkpoint, or the complete one.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is something else with it; what the storage says.
+    /// `InvalidArgument` if there is something else with it; errors of the storage.
     fn remove(&self, at: &Location, _what: &Removal) -> Result<Removed> {
         Err(Error::unsupported("this storage is read only").in_file(at))
     }
@@ -387,7 +387,7 @@ pub trait Storage: Debug + Send + Sync {
     ///
     /// # Errors
     /// `NotFound` if there is none; `AlreadyExists` if a writer may still be at it, unless `force`;
-    /// what the storage says.
+    /// errors of the storage.
     fn remove_unfinished(&self, at: &Location, _force: bool) -> Result<Removed> {
         Err(Error::unsupported("this storage is read only").in_file(at))
     }
@@ -396,7 +396,7 @@ pub trait Storage: Debug + Send + Sync {
     /// has not ended: the files are a part of a checkpoint, not a damaged one.
     ///
     /// # Errors
-    /// `Uncommitted`; what the storage says.
+    /// `Uncommitted`; errors of the storage.
     fn check_finished(&self, _at: &Location) -> Result<()> {
         Ok(())
     }
@@ -405,7 +405,7 @@ pub trait Storage: Debug + Send + Sync {
     /// nothing.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn finish_unfinished(&self, _at: &Location) -> Result<bool> {
         Ok(false)
     }
@@ -417,7 +417,7 @@ pub trait Storage: Debug + Send + Sync {
     /// changed, where the storage cannot rename. The new name is on the disk on return.
     ///
     /// # Errors
-    /// `AlreadyExists` if something has that name; what the storage says.
+    /// `AlreadyExists` if something has that name; errors of the storage.
     fn move_folder(&self, from: &Location, to: &Location) -> Result<bool> {
         let _ = (from, to);
         Ok(false)
@@ -427,7 +427,7 @@ pub trait Storage: Debug + Send + Sync {
     /// storage has no locks. The folder of the path is made if it is missing.
     ///
     /// # Errors
-    /// `AlreadyExists` if another one has it, in this process or another; what the storage says.
+    /// `AlreadyExists` if another one has it, in this process or another; errors of the storage.
     fn hold(&self, path: &Path) -> Result<Option<Box<dyn Send + Sync>>> {
         let _ = path;
         Ok(None)
@@ -436,7 +436,7 @@ pub trait Storage: Debug + Send + Sync {
     /// Files and bytes at the path, and the time of the last change; `None` if unknown.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn stock(&self, path: &Path) -> Result<Option<Stock>> {
         let _ = path;
         Ok(None)

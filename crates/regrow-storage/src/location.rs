@@ -223,7 +223,7 @@ impl Location {
     /// What is there, through links; `None` if nothing is.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn look(&self) -> Result<Option<Found>> {
         self.storage.look(&self.path)
     }
@@ -266,7 +266,7 @@ impl Location {
     /// The names in the folder, in no order, without the files of desktop programs.
     ///
     /// # Errors
-    /// What the storage says; an error if there is no folder.
+    /// Errors of the storage; an error if there is no folder.
     pub fn entries(&self) -> Result<Vec<Entry>> {
         let mut entries = self.storage.entries(&self.path)?;
         entries.retain(|entry| !is_desktop_entry(entry));
@@ -281,7 +281,7 @@ impl Location {
     /// Which of these names are in the folder: for storages that have no lists.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn those_there(&self, names: &[&str]) -> Result<Vec<Entry>> {
         let found = Mutex::new(Vec::new());
         let look = |&name: &&str| {
@@ -310,7 +310,7 @@ impl Location {
     /// the path.
     ///
     /// # Errors
-    /// What the storage says; an error if there is no folder.
+    /// Errors of the storage; an error if there is no folder.
     pub fn opened(&self) -> Result<Arc<dyn Store>> {
         self.storage.opened(&self.path)
     }
@@ -319,7 +319,7 @@ impl Location {
     ///
     /// # Errors
     /// `Limit` if it is longer than `len_max_bytes`; `Corrupt`, with the offset, for a long one
-    /// that can be no document of `language`, as soon as that is seen; what the storage says. Each
+    /// that can be no document of `language`, as soon as that is seen; errors of the storage. Each
     /// names the file.
     pub fn read_document(
         &self,
@@ -333,7 +333,7 @@ impl Location {
     /// The first bytes of the value, at most so many; `None` if there is no value.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn read_beginning(&self, len_max_bytes: u64) -> Result<Option<Vec<u8>>> {
         self.storage.read_beginning(&self.path, len_max_bytes)
     }
@@ -347,7 +347,7 @@ impl Location {
     /// repair rebuilds files in it.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn holder(&self) -> Result<Option<Identity>> {
         self.storage.holder(&self.path)
     }
@@ -356,7 +356,7 @@ impl Location {
     /// out.
     ///
     /// # Errors
-    /// `Uncommitted` if it is being written; what the storage says.
+    /// `Uncommitted` if it is being written; errors of the storage.
     pub fn for_reading(&self) -> Result<Reading> {
         let reading = self.storage.for_reading(&self.path)?;
         Ok(reading.unwrap_or_else(|| Reading { location: self.clone(), identity: None }))

@@ -73,7 +73,7 @@ pub(crate) fn names() -> &'static dyn Names {
 /// Names in the folder of a checkpoint that are no part of the checkpoint, a few of them.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub fn foreign_files_in(folder: &Location) -> Result<Vec<String>> {
     let foreign = look_for_foreign_files(folder, SHOWN_MAX)?;
     match foreign.is_empty() {
@@ -87,7 +87,7 @@ pub fn foreign_files_in(folder: &Location) -> Result<Vec<String>> {
 /// All of them.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(crate) fn all_foreign_files_in(folder: &Location) -> Result<Vec<String>> {
     look_for_foreign_files(folder, usize::MAX)
 }

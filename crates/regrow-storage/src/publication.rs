@@ -86,7 +86,7 @@ pub trait Publication: Debug + Send + Sync {
     /// Where it will be.
     fn target(&self) -> &Location;
 
-    /// Who watches.
+    /// The monitor that counts the bytes and may cancel.
     fn monitor(&self) -> &Monitor;
 
     /// Whether `commit` waits until the checkpoint would survive a power cut.
@@ -96,7 +96,7 @@ pub trait Publication: Debug + Send + Sync {
     ///
     /// # Errors
     /// `AlreadyExists` if it was written before; `InvalidArgument` if the name leads out of the
-    /// folder, or the checkpoint is none; what the storage says.
+    /// folder, or the checkpoint is none; errors of the storage.
     fn write(&self, _name: &str, _bytes: &[u8]) -> Result<()> {
         Err(no_such_file("folder"))
     }
@@ -164,7 +164,7 @@ pub trait Publication: Debug + Send + Sync {
     /// Bytes of all files.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn stored_bytes(&self) -> Result<u64>;
 
     /// Where the one file of a checkpoint that is a single file can be looked at before the commit;
@@ -197,7 +197,7 @@ pub trait Publication: Debug + Send + Sync {
     /// then commits it.
     ///
     /// # Errors
-    /// What the storage says; `InvalidArgument` if this process has begun the checkpoint itself.
+    /// Errors of the storage; `InvalidArgument` if this process has begun the checkpoint itself.
     fn finish_share(&self) -> Result<()> {
         Err(Error::invalid("only the process that started the checkpoint can commit it")
             .in_file(self.target()))
@@ -206,7 +206,7 @@ pub trait Publication: Debug + Send + Sync {
     /// For a process that joined: whether the process that began the checkpoint has committed it.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn is_published(&self) -> Result<bool> {
         Ok(false)
     }
@@ -215,7 +215,7 @@ pub trait Publication: Debug + Send + Sync {
     /// if another one was faster. [`sweep`](Self::sweep) removes it before the commit.
     ///
     /// # Errors
-    /// What the storage says; `InvalidArgument` if the checkpoint is no folder.
+    /// Errors of the storage; `InvalidArgument` if the checkpoint is no folder.
     fn claim(&self, _name: &str) -> Result<bool> {
         Err(no_such_file("folder"))
     }
@@ -224,7 +224,7 @@ pub trait Publication: Debug + Send + Sync {
     /// `is_left` picks, of any writer: files of a dead process.
     ///
     /// # Errors
-    /// What the storage says; `InvalidArgument` if the checkpoint is no folder, or another process
+    /// Errors of the storage; `InvalidArgument` if the checkpoint is no folder, or another process
     /// commits it.
     fn sweep(&self, _below: &str, _is_left: &dyn Fn(&str) -> bool) -> Result<()> {
         Err(no_such_file("folder"))
@@ -233,7 +233,7 @@ pub trait Publication: Debug + Send + Sync {
     /// The bytes of a small file that this process or one that joined has written and made durable.
     ///
     /// # Errors
-    /// What the storage says; `InvalidArgument` if the checkpoint is no folder.
+    /// Errors of the storage; `InvalidArgument` if the checkpoint is no folder.
     fn written(&self, _name: &str) -> Result<Vec<u8>> {
         Err(no_such_file("folder"))
     }
@@ -242,7 +242,7 @@ pub trait Publication: Debug + Send + Sync {
     /// part of the checkpoint.
     ///
     /// # Errors
-    /// What the storage says; `InvalidArgument` if the checkpoint is no folder.
+    /// Errors of the storage; `InvalidArgument` if the checkpoint is no folder.
     fn withdraw(&self, _name: &str) -> Result<()> {
         Err(no_such_file("folder"))
     }
@@ -251,7 +251,7 @@ pub trait Publication: Debug + Send + Sync {
     /// commit; nothing where folders have none.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn set_mode(&self, _below: &str, _mode: u32) -> Result<()> {
         Ok(())
     }

@@ -34,7 +34,7 @@ pub struct Retries {
     is_outermost: bool,
     /// The account when it began.
     before: Vain,
-    /// It is of one thread.
+    /// Keeps the value on its thread: the count belongs to the thread.
     _here: PhantomData<*const ()>,
 }
 
@@ -50,7 +50,7 @@ impl Retries {
     /// Reads until the checkpoint was not replaced during the read.
     ///
     /// # Errors
-    /// What `read` says; `Replaced` if a writer wins.
+    /// Errors of `read`; `Replaced` if a writer wins.
     pub fn until_unreplaced<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
         let mut retries = Self::begin();
         loop {

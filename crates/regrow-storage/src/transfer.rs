@@ -112,14 +112,14 @@ pub trait Transfer: Debug + Send + Sync {
     /// A writer of a file from `offset_bytes` on; what is there beyond goes.
     ///
     /// # Errors
-    /// What the storage says; `InvalidArgument` if only whole files can be written, and the offset
+    /// Errors of the storage; `InvalidArgument` if only whole files can be written, and the offset
     /// is not 0.
     fn writer(&self, at: usize, offset_bytes: u64) -> Result<FileWriter>;
 
     /// Notes that a file is written up to an offset, and the digest of that part.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn reached(&self, _at: usize, _offset_bytes: u64, _digest: Hash) -> Result<()> {
         Ok(())
     }
@@ -133,13 +133,13 @@ pub trait Transfer: Debug + Send + Sync {
     /// Notes that a file is whole, and whether it was read back.
     ///
     /// # Errors
-    /// What the storage says; `AlreadyExists` if another writer has taken the place of this one.
+    /// Errors of the storage; `AlreadyExists` if another writer has taken the place of this one.
     fn finished(&self, at: usize, digest: Hash, is_verified: bool) -> Result<()>;
 
     /// Takes away a file that turned out to be another than was written.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn discard(&self, at: usize) -> Result<()>;
 
     /// Makes it a checkpoint, like [`Publication::commit`](super::Publication::commit), but written

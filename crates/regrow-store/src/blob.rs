@@ -66,7 +66,7 @@ pub trait Blob: Debug + Send + Sync {
     /// none: read them.
     ///
     /// # Errors
-    /// As for [`read`](Self::read); what `each` says.
+    /// As for [`read`](Self::read); errors of `each`.
     fn stream(&self, _offset_bytes: u64, _len_bytes: u64, _each: EachChunk<'_>) -> Result<bool> {
         Ok(false)
     }
@@ -74,7 +74,7 @@ pub trait Blob: Debug + Send + Sync {
     /// All of it as a read-only map, the same each time; `None` where there are no maps.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn map(&self) -> Result<Option<Bytes>> {
         Ok(None)
     }
@@ -83,7 +83,7 @@ pub trait Blob: Debug + Send + Sync {
     /// map each time; `None` where there are no maps.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn map_private(&self) -> Result<Option<PrivateMap>> {
         Ok(None)
     }

@@ -48,7 +48,7 @@ pub trait FileSink: Debug + Send {
     /// bytes and are at most 256 KiB long.
     ///
     /// # Errors
-    /// What `fill` says; what the storage said to these bytes or to earlier ones.
+    /// Errors of `fill`; what the storage said to these bytes or to earlier ones.
     fn write_with(
         &mut self,
         len_bytes: u64,

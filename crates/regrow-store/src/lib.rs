@@ -105,7 +105,7 @@ impl Span {
     /// Hands the bytes to `each`, front to back, in pieces.
     ///
     /// # Errors
-    /// As for [`read`](Self::read), perhaps after some pieces; what `each` says.
+    /// As for [`read`](Self::read), perhaps after some pieces; errors of `each`.
     pub fn stream(&self, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         if self.store.stream(&self.key, self.range(), each)? { Ok(()) } else { Err(self.is_missing()) }
     }
@@ -141,7 +141,7 @@ pub trait Store: Debug + Send + Sync {
     /// past it, and keeps none of it.
     ///
     /// # Errors
-    /// As [`get`](Self::get), perhaps after some pieces; what `each` says.
+    /// As [`get`](Self::get), perhaps after some pieces; errors of `each`.
     fn stream(
         &self,
         key: &[u8],
@@ -170,7 +170,7 @@ pub trait Store: Debug + Send + Sync {
     /// what it holds: so callers that put the same bytes may all get true.
     ///
     /// # Errors
-    /// What the storage says; `Unsupported` where nothing is written.
+    /// Errors of the storage; `Unsupported` where nothing is written.
     fn put_if_absent(&self, key: &[u8], _value: Bytes) -> Result<bool> {
         Err(crate::error::Error::unsupported("this store has no conditional writes")
             .in_file(self.describe(key)))
@@ -183,7 +183,7 @@ pub trait Store: Debug + Send + Sync {
     /// they are gone after a power cut, too.
     ///
     /// # Errors
-    /// What the storage says; some may be gone then.
+    /// Errors of the storage; some may be gone then.
     fn delete_durably(&self, keys: &[&[u8]]) -> Result<()> {
         keys.iter().try_for_each(|key| self.delete(key))
     }
@@ -207,7 +207,7 @@ pub trait Store: Debug + Send + Sync {
     /// same each time where it is a map.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn whole(&self, key: &[u8]) -> Result<Option<Bytes>> {
         match self.map(key)? {
             Some(map) => Ok(Some(map)),
@@ -220,7 +220,7 @@ pub trait Store: Debug + Send + Sync {
     /// are no maps.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     fn map_private(&self, _key: &[u8]) -> Result<Option<PrivateMap>> {
         Ok(None)
     }
@@ -228,7 +228,7 @@ pub trait Store: Debug + Send + Sync {
     /// The value, opened for reads by offset; `None` when there is no such key.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn open(&self, key: &[u8]) -> Result<Option<Arc<dyn Blob>>> {
         let value = self.get(key, ByteRange::Full)?;
         Ok(value.map(|bytes| Arc::new(MemoryBlob::new(bytes, self.describe(key))) as Arc<dyn Blob>))

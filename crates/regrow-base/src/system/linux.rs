@@ -84,7 +84,7 @@ pub fn advise_file(file: &File, pattern: Pattern) {
 pub struct PageCache(Option<MmapRaw>);
 
 impl PageCache {
-    /// Maps the whole of `file`; the map is never read.
+    /// Maps all of `file`; the map is never read.
     pub fn of(file: &File) -> Self {
         Self(MmapOptions::new().map_raw_read_only(file).ok())
     }

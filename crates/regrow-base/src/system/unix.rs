@@ -153,7 +153,7 @@ pub fn mode_of(found: &Metadata) -> u32 {
 /// Gives a file or folder those bits.
 ///
 /// # Errors
-/// What the system says, unless it has them already: CIFS and exFAT refuse any change.
+/// Errors of the system, unless it has them already: CIFS and exFAT refuse any change.
 pub fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(mode)).or_else(|error| match fs::metadata(path) {
         Ok(found) if found.mode() & 0o7777 == mode & 0o7777 => Ok(()),
@@ -164,7 +164,7 @@ pub fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
 /// The same; where modes cannot be changed, fewer bits will do.
 ///
 /// # Errors
-/// What the system says, if there are others than those.
+/// Errors of the system, if there are others than those.
 pub fn set_mode_or_less(path: &Path, mode: u32) -> io::Result<()> {
     set_mode(path, mode).or_else(|error| match fs::metadata(path) {
         Ok(found) if found.mode() & 0o777 & !mode == 0 => Ok(()),

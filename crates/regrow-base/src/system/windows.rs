@@ -99,7 +99,7 @@ fn folder_only(opened: File) -> io::Result<File> {
     }
 }
 
-/// Makes a new file. Who may read it, its folder says.
+/// Makes a new file. The mode of its folder decides who may read it.
 #[cfg(feature = "cloud")]
 pub fn private_file() -> OpenOptions {
     let mut options = File::options();

@@ -64,7 +64,7 @@ const COMPRESSED: [(&[u8], &str); 4] =
 ///
 /// # Errors
 /// `Corrupt` if the path leads through a file that is no archive; `Unsupported` if it is
-/// compressed; what the storage says.
+/// compressed; errors of the storage.
 pub fn find(at: &Location) -> Result<Option<Location>> {
     let mut found = None;
     while let Some(next) = find_first(found.as_ref().unwrap_or(at))? {

@@ -59,7 +59,7 @@ pub(super) fn begins(bytes: &[u8]) -> bool {
 /// Reads all headers.
 ///
 /// # Errors
-/// `Corrupt`, `Unsupported`, `Limit`, with the offset; what the storage says.
+/// `Corrupt`, `Unsupported`, `Limit`, with the offset; errors of the storage.
 pub(super) fn read_index(blob: &dyn Blob) -> Result<Index> {
     let mut input = Window::new(blob);
     let (mut index, mut extra, mut at) = (Index::default(), Extra::default(), 0);

@@ -31,7 +31,7 @@ impl<'a> Window<'a> {
     /// So many bytes from an offset on. The caller has set a bound to their number.
     ///
     /// # Errors
-    /// `Corrupt` if the value ends before; what the storage says.
+    /// `Corrupt` if the value ends before; errors of the storage.
     pub(super) fn read(&mut self, offset_bytes: u64, len_bytes: u64) -> Result<&[u8]> {
         let end = offset_bytes.checked_add(len_bytes).filter(|&end| end <= self.len_bytes());
         let Some(end) = end else {

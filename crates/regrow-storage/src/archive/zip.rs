@@ -24,7 +24,7 @@ pub(super) fn begins(bytes: &[u8]) -> bool {
 /// Reads the directory.
 ///
 /// # Errors
-/// `Corrupt`, `Unsupported`, `Limit`, with the offset; what the storage says.
+/// `Corrupt`, `Unsupported`, `Limit`, with the offset; errors of the storage.
 pub(super) fn read_index(blob: &dyn Blob) -> Result<Index> {
     let listed =
         read_headers(blob.len_bytes(), &|offset_bytes, len_bytes| read(blob, offset_bytes, len_bytes))?;
@@ -63,7 +63,7 @@ impl BehindHeader {
     /// Where the data begins; read once.
     ///
     /// # Errors
-    /// `Corrupt` if the header is not the one that the directory means; what the storage says.
+    /// `Corrupt` if the header is not the one that the directory means; errors of the storage.
     pub(super) fn find(&self, blob: &dyn Blob) -> Result<u64> {
         if let Some(&found) = self.offset_bytes.get() {
             return Ok(found);

@@ -62,7 +62,7 @@ impl Identity {
     }
 }
 
-/// What came of reading a block.
+/// The result of reading a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Read,

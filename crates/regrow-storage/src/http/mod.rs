@@ -97,7 +97,7 @@ impl HttpStorage {
     /// that exist.
     ///
     /// # Errors
-    /// What the server says, if none is there.
+    /// Errors of the server, if none is there.
     fn beginnings<T: Send>(
         &self,
         folder: &Path,

@@ -176,7 +176,7 @@ impl Server {
         }
     }
 
-    /// Reads on from what is filled.
+    /// Reads the bytes after those that are filled.
     async fn read_once(
         &self,
         client: &Client,
@@ -315,7 +315,7 @@ impl Server {
         Failure { error: error.in_file(self.url(key)), may_pass }
     }
 
-    /// The server says no.
+    /// The failure for an answer that refuses the request.
     fn refused(&self, key: &str, status: StatusCode) -> Failure {
         let (kind, help) = match status {
             StatusCode::UNAUTHORIZED => (

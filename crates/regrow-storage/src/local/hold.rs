@@ -29,7 +29,7 @@ pub(crate) struct Hold {
 /// Takes the lock of a file, which is made if need be; `None` where the file system has no locks.
 ///
 /// # Errors
-/// `AlreadyExists` if another one has it; what the file system says.
+/// `AlreadyExists` if another one has it; errors of the file system.
 pub(crate) fn hold(path: &Path) -> Result<Option<Hold>> {
     let cannot = |error| Error::io("cannot lock", path, error);
     let folder = path.parent().ok_or_else(|| Error::invalid("the lock needs another name").in_file(path))?;

@@ -399,7 +399,7 @@ fn name_in(entry: &OsStr) -> Option<OsString> {
     (!is_shortened && kind_of(entry, &name).is_some()).then_some(name)
 }
 
-/// Whose a folder is.
+/// Who holds the lock of a folder.
 pub(super) enum Lock {
     /// Ours now, until the file is dropped.
     Ours(File),

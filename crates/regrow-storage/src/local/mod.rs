@@ -83,7 +83,7 @@ pub(crate) use transfer::LocalTransfer;
 /// Puts the names in a folder on the disk, where its file system can: some have no such call.
 ///
 /// # Errors
-/// What the file system says.
+/// Errors of the file system.
 pub fn sync_folder(folder: &Path) -> Result<()> {
     folders::sync_folder(folder).map_err(|error| Error::io("cannot sync the folder", folder, error))
 }
@@ -91,7 +91,7 @@ pub fn sync_folder(folder: &Path) -> Result<()> {
 /// Gives a file or folder a mode, unless it has it: some file systems refuse every change.
 ///
 /// # Errors
-/// What the file system says.
+/// Errors of the file system.
 pub fn set_mode(path: &Path, mode: u32) -> Result<()> {
     system::set_mode(path, mode).map_err(|error| Error::io("cannot change the mode of", path, error))
 }

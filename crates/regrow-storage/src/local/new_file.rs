@@ -29,7 +29,7 @@ impl NewFile {
     /// Makes an empty file in `folder`.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Errors of the file system.
     pub fn create(folder: &Path) -> Result<Self> {
         let temporary = folder.join(format!("{TEMPORARY}{}", random_name()?));
         let file = File::options().read(true).write(true).create_new(true).open(&temporary);
@@ -56,7 +56,7 @@ impl NewFile {
     /// Syncs the file, which is then ready for its name.
     ///
     /// # Errors
-    /// What the disk says.
+    /// Errors of the disk.
     pub fn sync(self) -> Result<Self> {
         system::sync(&self.file).map_err(|error| Error::io("cannot sync", &self.temporary, error))?;
         Ok(self)

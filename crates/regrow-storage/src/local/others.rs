@@ -22,7 +22,7 @@ const DEPTH_MAX: usize = 32;
 ///
 /// # Errors
 /// `AlreadyExists` for a name that the new checkpoint has itself; `InvalidArgument` for what is no
-/// file and no folder; what the system says.
+/// file and no folder; errors of the system.
 pub fn keep_others(target: &Path, staged: &Path, durable: bool) -> Result<()> {
     let names = match holds_checkpoint(target) {
         true => all_foreign_files_in(&Location::local(target)),

@@ -35,7 +35,7 @@ pub enum Ability {
     HardLinks,
     /// Locks of folders, which tell a running writer from a killed one.
     FolderLocks,
-    /// Locks of files, by which a folder of steps has one writer.
+    /// Locks of files, which allow a folder of steps only one writer.
     FileLocks,
     /// Files that are on the disk when a sync has returned.
     Sync,
@@ -98,7 +98,7 @@ impl Ability {
 /// Each ability, and whether the file system of `folder` has it.
 ///
 /// # Errors
-/// What the file system says if nothing can be made in the folder, or if the disk is full or
+/// Errors of the file system if nothing can be made in the folder, or if the disk is full or
 /// broken.
 pub fn probe(folder: &Path) -> Result<Vec<(Ability, bool)>> {
     let name = OsStr::new("regrow-doctor");

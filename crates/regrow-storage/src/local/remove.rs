@@ -36,7 +36,7 @@ pub(crate) fn remove_checkpoint(folder: &Path) -> Result<Removed> {
 /// that the folder may go.
 ///
 /// # Errors
-/// What the file system says. After an error the folder has its name and all of its content, or
+/// Errors of the file system. After an error the folder has its name and all of its content, or
 /// only a temporary name.
 pub fn remove_folder(folder: &Path) -> Result<()> {
     let absolute = std::path::absolute(folder).map_err(|_| no_name(folder))?;

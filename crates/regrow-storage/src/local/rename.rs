@@ -77,7 +77,7 @@ pub(super) fn replace_in_two_steps(new: &Path, target: &Path, aside: &Path) -> i
 /// allowed: what was private stays so. Where modes cannot be changed, `new` may be more private.
 ///
 /// # Errors
-/// What the file system says; `NotFound` if there is no `old`.
+/// Errors of the file system; `NotFound` if there is no `old`.
 pub(super) fn keep_owner_and_mode(old: &Path, new: &Path) -> io::Result<()> {
     let (was, is) = (fs::metadata(old)?, fs::metadata(new)?);
     if !system::have_same_owner(&was, &is) {

@@ -35,7 +35,7 @@ const REPLACED: &str = ".regrow-replaced";
 /// How long a commit waits for other commits into the same folder; each takes a few syncs.
 const LOCK_WAIT: Duration = Duration::from_secs(60);
 
-/// How often it asks.
+/// The time between two tries of the lock.
 const LOCK_PACE: Duration = Duration::from_millis(2);
 
 /// Where the file number `at` is written, below the temporary folder.
@@ -212,7 +212,7 @@ fn open_to_readers(staged: &Path, targets: &[PathBuf]) -> io::Result<()> {
 /// or a checkpoint is there. `staged` is its temporary folder, which is the caller's now.
 ///
 /// # Errors
-/// What the file system says; the folder must then stay as it is.
+/// Errors of the file system; the folder must then stay as it is.
 pub(super) fn finish(staged: &Path, parent: &Path) -> io::Result<bool> {
     if !has_begun(staged) {
         return Ok(false);

@@ -10,7 +10,7 @@ use crate::error::Result;
 /// for its copies, in parts that pass through this process, a few at a time.
 ///
 /// # Errors
-/// `Replaced` if the object has another version by now; what the bucket says.
+/// `Replaced` if the object has another version by now; errors of the bucket.
 pub(super) fn copy_within(objects: &Arc<dyn Objects>, from: &Object, to: &str) -> Result<Tag> {
     if from.len_bytes <= objects.copy_len_max_bytes() {
         return objects.copy(from, to);

@@ -286,7 +286,7 @@ fn list_and_look_ahead(objects: &Arc<dyn Objects>, prefix: String) -> Result<Lis
 /// How the checkpoint at a path is read: from one list, and from where it has moved to.
 ///
 /// # Errors
-/// `Uncommitted` if it is being written; what the bucket says.
+/// `Uncommitted` if it is being written; errors of the bucket.
 pub(super) fn for_reading(objects: &Arc<dyn Objects>, path: &Path) -> Result<Reading> {
     read_as_listed(objects, path, true)
 }

@@ -262,7 +262,7 @@ pub(super) fn moved_to(objects: &Arc<dyn Objects>, pointer: &Object) -> Result<S
 /// process has it.
 ///
 /// # Errors
-/// What the bucket says.
+/// Errors of the bucket.
 pub(super) fn take_over(objects: &Arc<dyn Objects>, dead: &Object, claim: &Claim) -> Result<bool> {
     let done = match objects.replace(dead, claim.to_bytes()) {
         Ok(done) => done,
@@ -303,7 +303,7 @@ impl Drop for Sweeping {
 /// is done. `None` if another process has it.
 ///
 /// # Errors
-/// What the bucket says.
+/// Errors of the bucket.
 pub(super) fn take_left(objects: &Arc<dyn Objects>, dead: &Object) -> Result<Option<Sweeping>> {
     let nonce = nonce()?;
     let running = Running::begin(&nonce);
@@ -320,7 +320,7 @@ pub(super) fn take_left(objects: &Arc<dyn Objects>, dead: &Object) -> Result<Opt
 /// checkpoint to its place, or removing the files of a dead writer.
 ///
 /// # Errors
-/// What the bucket says.
+/// Errors of the bucket.
 pub(super) fn claim_at(objects: &Arc<dyn Objects>, key: &str) -> Result<Option<(Option<Claim>, Object)>> {
     let mut wait = Wait::begin(objects.hold_waited_for());
     loop {

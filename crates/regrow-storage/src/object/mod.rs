@@ -116,7 +116,7 @@ pub(crate) struct Object {
 /// Which content an object has, or had: another content has another tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tag {
-    /// In quotes, as HTTP has it.
+    /// The entity tag in quotes, as in HTTP.
     e_tag: Option<String>,
     /// Version (S3, Azure) or generation (GCS). Listings have none.
     version: Option<String>,
@@ -164,7 +164,7 @@ impl std::fmt::Display for Tag {
 /// How long to wait at most for a process that replaces or removes a checkpoint.
 const HOLD_WAITED_FOR: Duration = Duration::from_secs(20);
 
-/// What came of creating or replacing an object under a condition.
+/// The result of creating or replacing an object under a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Conditional {
     /// It has the bytes that were given.
@@ -201,7 +201,7 @@ pub(crate) trait Objects: Debug + Send + Sync {
     /// then none were.
     ///
     /// # Errors
-    /// As for [`read`](Self::read); what `each` says.
+    /// As for [`read`](Self::read); errors of `each`.
     fn stream(
         &self,
         _object: &Object,

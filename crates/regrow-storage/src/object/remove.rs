@@ -169,7 +169,7 @@ pub(super) fn finish_unfinished(objects: &Arc<dyn Objects>, at: &Location) -> Re
     settle_moved(objects, &key, below).map(|_| is_moved)
 }
 
-/// Removes what saves and copies to a place have left.
+/// Removes the files of saves and copies to a place that did not finish.
 pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force: bool) -> Result<Removed> {
     let key = key_of(objects, at.path())?;
     if key.is_empty() {

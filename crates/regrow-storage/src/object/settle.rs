@@ -101,7 +101,7 @@ pub(super) fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) 
 /// pointer or the marker at `key` leads to the complete checkpoint. One process moves at a time.
 ///
 /// # Errors
-/// `AlreadyExists` while another one is at it; what the bucket says.
+/// `AlreadyExists` while another one is at it; errors of the bucket.
 pub(super) fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) -> Result<()> {
     let _hold = Hold::at(objects, format!("{folder}/{SETTLING}"))?;
     match points_to(objects, key)? {

@@ -43,7 +43,7 @@ pub(super) struct ObjectSink {
     monitor: Monitor,
     on_finish: OnFinish,
     before_end: Option<BeforeEnd>,
-    /// What its end may replace; anything if `None`.
+    /// The object that the end of the upload may replace; any object if `None`.
     replaces: Option<Replaces>,
 }
 

@@ -149,7 +149,7 @@ fn look_beside(
 /// checkpoint: the ends of their names.
 ///
 /// # Errors
-/// That the last one is there; what the bucket says.
+/// That the last one is there; errors of the bucket.
 pub(super) fn beside_without_last(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -219,7 +219,7 @@ pub(super) fn claim_siblings(
 /// try, one succeeds. False if another process has the claim.
 ///
 /// # Errors
-/// `AlreadyExists` if whose it is may still live; what the bucket says.
+/// `AlreadyExists` if whose it is may still live; errors of the bucket.
 pub(super) fn take_claim(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -258,7 +258,7 @@ pub(super) fn not_ended(what: &str, begun: &Location) -> Error {
 /// read.
 ///
 /// # Errors
-/// What the bucket says.
+/// Errors of the bucket.
 pub(super) fn claim_around(
     objects: &Arc<dyn Objects>,
     at: &Location,
@@ -293,7 +293,7 @@ pub(super) fn claim_around(
 /// it.
 ///
 /// # Errors
-/// `AlreadyExists`; what the bucket says.
+/// `AlreadyExists`; errors of the bucket.
 pub(super) fn check_unwritten(objects: &Arc<dyn Objects>, at: &Location) -> Result<()> {
     let key = key_of(objects, at.path())?;
     let below = Listing::of_checkpoint(objects, format!("{key}/"))?;

@@ -204,7 +204,7 @@ impl DirectWriter {
     /// bytes and are at most 256 KiB long.
     ///
     /// # Errors
-    /// What `fill` says; what the disk said to these bytes or to earlier ones.
+    /// Errors of `fill`; what the disk said to these bytes or to earlier ones.
     pub fn write_with(
         &mut self,
         len_bytes: u64,

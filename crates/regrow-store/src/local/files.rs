@@ -90,7 +90,7 @@ impl OpenFile {
     /// The regular file at `place`; `None` if there is none.
     ///
     /// # Errors
-    /// What the system says of opening it.
+    /// Errors of the system while it opens the file.
     pub(super) fn open(place: FilePlace<'_>) -> Result<Option<Self>> {
         let opened = place.open(Caching::Through);
         match opened.and_then(|file| Ok((file.metadata()?.is_file(), file))) {

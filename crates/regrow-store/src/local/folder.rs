@@ -26,7 +26,7 @@ impl Folder {
     /// The folder that `path` leads to now.
     ///
     /// # Errors
-    /// What the system says of opening it.
+    /// Errors of the system while it opens the file.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         let opened = OpenFolder::open(&path)?;

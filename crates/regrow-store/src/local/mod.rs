@@ -88,7 +88,7 @@ impl LocalStore {
     /// its name. Writing and listing still go by the name.
     ///
     /// # Errors
-    /// What the system says of opening it.
+    /// Errors of the system while it opens the file.
     pub fn anchored(root: &Path) -> Result<Self> {
         let folder = Folder::open(root).map_err(|error| Error::io("cannot open", root, error))?;
         Ok(Self { inner: Arc::new(Inner { root: folder, files: OpenFiles::default() }) })

@@ -24,7 +24,7 @@ const PIECE_LEN_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 /// `Limit` beyond `len_max_bytes`; `Corrupt`, with the offset, for a long file that can be no
-/// document of `language`, as soon as that is seen; what the file system says. Each names the file.
+/// document of `language`, as soon as that is seen; errors of the file system. Each names the file.
 pub fn read_document(
     path: &Path,
     what: &str,
@@ -37,7 +37,7 @@ pub fn read_document(
 /// The first bytes of the regular file at `path`, at most so many; `None` if there is none.
 ///
 /// # Errors
-/// What the file system says.
+/// Errors of the file system.
 pub fn read_beginning(path: &Path, len_max_bytes: u64) -> Result<Option<Vec<u8>>> {
     let Some(file) = OpenFile::open(Folder::at_path("").file(path))? else { return Ok(None) };
     let len_bytes = file.len_bytes().map_err(|error| Error::io("cannot look at", path, error))?;

@@ -10,7 +10,7 @@ impl Region {
     /// long it is.
     ///
     /// # Errors
-    /// What `each` says; `InvalidArgument` if the region leaves the array.
+    /// Errors of `each`; `InvalidArgument` if the region leaves the array.
     pub fn for_each_run(
         &self,
         shape: &Shape,
@@ -95,7 +95,7 @@ impl Iterator for Runs {
 /// each box lie next to each other.
 ///
 /// # Errors
-/// What `each` says; `InvalidArgument` if the range leaves the array.
+/// Errors of `each`; `InvalidArgument` if the range leaves the array.
 pub fn for_each_box(
     shape: &Shape,
     first: u64,

@@ -217,7 +217,7 @@ impl Array {
     /// one buffer.
     ///
     /// # Errors
-    /// What `each` says; for a deferred array what reading says.
+    /// Errors of `each`; for a deferred array what reading says.
     pub fn for_each_piece(
         &self,
         piece_len_bytes: usize,

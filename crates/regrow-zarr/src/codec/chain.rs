@@ -274,7 +274,7 @@ impl CodecChain {
     /// `stored` hands out front to back, into `out`, which is exactly as long as the chunk.
     ///
     /// # Errors
-    /// As [`decode_into`](Self::decode_into); what `stored` says.
+    /// As [`decode_into`](Self::decode_into); errors of `stored`.
     pub fn decode_streamed(
         &self,
         out: &mut [u8],

@@ -109,7 +109,7 @@ impl ZarrArray {
     /// no lists, as on web servers.
     ///
     /// # Errors
-    /// What the store says.
+    /// Errors of the store.
     pub fn stored_chunks(&self) -> Result<Option<Vec<StoredChunk>>> {
         let meta = &*self.meta;
         let whole = Region::whole(meta.shape());

@@ -37,7 +37,7 @@ type Read<'r> = &'r dyn Fn(u64, u64) -> Result<Bytes>;
 /// each other. Those that are cut off are left out, and nothing can say which these were.
 ///
 /// # Errors
-/// `Corrupt` if there is not even one; what `read` says.
+/// `Corrupt` if there is not even one; errors of `read`.
 pub fn find_members(file_len_bytes: u64, read: Read<'_>) -> Result<Directory> {
     let Headers { headers, comment, offset_bytes } = find_headers(file_len_bytes, read)?;
     let members: Vec<Member> = headers.into_iter().map(|header| header.member).collect();

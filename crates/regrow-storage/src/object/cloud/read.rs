@@ -132,7 +132,7 @@ impl Bucket {
     ///
     /// # Errors
     /// `NotFound`; `Corrupt` if the object is too short; `Replaced` if it is not, or no longer, the
-    /// one of `if_match`; what `each` says.
+    /// one of `if_match`; errors of `each`.
     pub(crate) fn receive_range(
         &self,
         key: &str,

@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Tries of a write whose outcome was not clear. Each holds the tries of the layer below.
 const TRIES: u32 = 4;
 
-/// What came of [`Bucket::create_settled`].
+/// The result of [`Bucket::create_settled`].
 #[derive(Debug, Clone)]
 pub(crate) enum Created {
     /// The object is there and holds our bytes.
@@ -30,7 +30,7 @@ pub(crate) enum Created {
     Theirs(Bytes, Tag),
 }
 
-/// What came of [`Bucket::replace_settled`].
+/// The result of [`Bucket::replace_settled`].
 #[derive(Debug, Clone)]
 pub(crate) enum Replaced {
     /// The object holds our bytes.

@@ -24,7 +24,7 @@ pub(crate) enum PutMode {
     Replace(Tag),
 }
 
-/// What became of a put.
+/// The result of a put.
 #[derive(Debug, Clone)]
 pub(crate) enum Put {
     /// Written.

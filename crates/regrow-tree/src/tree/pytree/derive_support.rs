@@ -248,7 +248,7 @@ pub fn load_at<P: Pytree>(items: &[NodeRef<'_>], index: usize, value: &mut P, re
     }
 }
 
-/// Puts a regrown value where one was.
+/// Replaces a value by the regrown one.
 pub fn replace<T>(place: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *place = value;
