@@ -273,7 +273,8 @@ impl Error {
         self
     }
 
-    /// The same of a tree that is part of another one: the leaf, if there is one, is below `key`.
+    /// The same for an error in a tree that is part of another tree: the leaf, if the error has
+    /// one, is below `key`.
     #[must_use]
     pub fn below(mut self, key: &Key) -> Self {
         if let Some(leaf) = &mut self.0.place.leaf {
@@ -356,7 +357,7 @@ impl Error {
         self
     }
 
-    /// The same, said in other words.
+    /// The same error with another text.
     #[must_use]
     pub fn reworded(mut self, what: String) -> Self {
         self.0.what = what;

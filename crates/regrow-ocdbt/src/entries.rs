@@ -65,7 +65,7 @@ pub(super) struct SortedEntries {
     entries: Vec<(Vec<u8>, EntryValue)>,
     /// Each once.
     files: Vec<FileName>,
-    /// Of each entry its file; 0 for one without.
+    /// The number of each entry's file; 0 for an entry without a file.
     file_of: Vec<u32>,
 }
 

@@ -20,7 +20,7 @@ const CHECKED_AT_A_TIME: usize = 1 << 15;
 /// The files that values lie in, and their order in tables.
 pub(super) struct Files<'e> {
     names: &'e [FileName],
-    /// Of each file its place among the distinct names.
+    /// The number of each file among the distinct names.
     ranks: Vec<u32>,
     /// A file of each distinct name, in their order.
     sorted: Vec<u32>,

@@ -103,7 +103,7 @@ impl OcdbtStore {
         self.collect_entries(None)
     }
 
-    /// The same without what is below nodes that cannot be read; the error of the first of them.
+    /// The same without keys below unreadable nodes; also returns the error of the first such node.
     ///
     /// # Errors
     /// As [`entries`](Self::entries), but for damaged and missing nodes.

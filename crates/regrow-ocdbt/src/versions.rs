@@ -71,11 +71,11 @@ impl Version {
 /// A reference to a version tree node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct VersionChild {
-    /// Of the last version inside.
+    /// The generation of the last version inside.
     pub(super) generation: u64,
     pub(super) reference: NodeRef,
     pub(super) num_generations: u64,
-    /// Of the first version inside.
+    /// The commit time of the first version inside.
     pub(super) commit_time_ns: u64,
     pub(super) height: u8,
 }

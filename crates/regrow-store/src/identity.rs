@@ -17,7 +17,7 @@ pub enum Identity {
 }
 
 impl Identity {
-    /// Of objects, by what tells one version of them from another.
+    /// The identity of objects, from values that differ between versions.
     pub fn of_objects(objects: impl Hash) -> Self {
         let mut hasher = std::hash::DefaultHasher::new();
         objects.hash(&mut hasher);

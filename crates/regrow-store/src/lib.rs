@@ -127,7 +127,7 @@ impl Span {
 pub struct Version {
     /// Its length.
     pub len_bytes: u64,
-    /// What no other version of this value has, nor any other value.
+    /// A text that differs from that of every other version and value.
     pub text: String,
 }
 

@@ -54,7 +54,7 @@ pub fn allocate(len_bytes: u64) -> Result<Vec<u8>> {
     })
 }
 
-/// The same for what is worked in: a piece of a leaf on its way.
+/// The same for working memory: a piece of a leaf during a load or save.
 pub fn work_space(len_bytes: u64) -> Result<Vec<u8>> {
     zeroed(len_bytes).ok_or_else(|| {
         Error::new(ErrorKind::Limit, format!("there is not enough memory for a buffer of {len_bytes} bytes"))

@@ -119,7 +119,7 @@ impl PageCache {
     }
 }
 
-/// Has the next writes to a file go past the page cache, or through it again.
+/// Makes the next writes to a file go past the page cache, or through it again.
 pub fn set_direct(file: &File, direct: bool) -> io::Result<()> {
     let mut flags = fcntl_getfl(file)?;
     flags.set(OFlags::DIRECT, direct);
@@ -131,7 +131,7 @@ pub fn refuses_direct(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
 
-/// Has the disk begin to write a part of a file that is in the page cache.
+/// Makes the disk begin to write a part of a file that is in the page cache.
 pub fn start_write_back(file: &File, offset: u64, len: usize) {
     if let Some(len) = NonZeroU64::new(len as u64) {
         // Like sync_file_range, this call starts the write-back now. It drops no page that is not

@@ -21,7 +21,7 @@ pub fn reading() -> OpenOptions {
     reading_with(OFlags::empty())
 }
 
-/// The same, and follows no link in the last place.
+/// The same, but does not follow a link in the last place.
 pub fn reading_no_link() -> OpenOptions {
     reading_with(OFlags::NOFOLLOW)
 }
@@ -37,7 +37,7 @@ pub fn open_folder(path: &Path) -> io::Result<File> {
     File::options().read(true).custom_flags(OFlags::DIRECTORY.bits().cast_signed()).open(path)
 }
 
-/// The same; not by a link.
+/// The same, but not through a link.
 pub fn open_folder_no_link(path: &Path) -> io::Result<File> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
     File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)
@@ -183,7 +183,7 @@ pub fn make_private_folders(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Who owns it, as a number.
+/// The owner's number.
 #[cfg(feature = "cloud")]
 pub fn owner_of(found: &Metadata) -> u32 {
     found.uid()

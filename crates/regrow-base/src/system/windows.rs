@@ -71,7 +71,7 @@ pub fn reading() -> OpenOptions {
     reading_with(FILE_FLAG_BACKUP_SEMANTICS)
 }
 
-/// The same, and follows no link in the last place: it opens the link.
+/// The same, but opens a link in the last place instead of following it.
 pub fn reading_no_link() -> OpenOptions {
     reading_with(FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT)
 }
@@ -87,7 +87,7 @@ pub fn open_folder(path: &Path) -> io::Result<File> {
     folder_only(reading().open(path)?)
 }
 
-/// The same; not by a link.
+/// The same, but not through a link.
 pub fn open_folder_no_link(path: &Path) -> io::Result<File> {
     folder_only(reading_no_link().open(path)?)
 }

@@ -16,14 +16,14 @@ use crate::system::{has_ended, host_name};
 /// The claim of the process that writes the checkpoint; it exists during the save.
 pub(super) const CLAIM: &str = "regrow-writing.json";
 
-/// The checkpoint is complete.
+/// The marker of a complete checkpoint.
 pub(super) const MARKER: &str = COMMITTED_MARKER;
 
 /// The same, of a layout that has no such file of its own: Orbax would take the folder for one of
 /// its checkpoints.
 pub(super) const OTHER_MARKER: &str = "regrow-committed.txt";
 
-/// The checkpoint is in another folder.
+/// The pointer to a checkpoint in another folder.
 pub(super) const MOVED: &str = "regrow-moved.json";
 
 /// A checkpoint of Orbax or regrow in a bucket is committed when one of these is in its folder.

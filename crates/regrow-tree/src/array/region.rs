@@ -216,7 +216,7 @@ impl Region {
         Some(Self { starts, lens })
     }
 
-    /// The same region seen from `origin`, a point at or before its start.
+    /// The same region, relative to `origin`, a point at or before its start.
     ///
     /// # Errors
     /// `InvalidArgument` if it is not.

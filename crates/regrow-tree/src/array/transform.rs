@@ -28,7 +28,7 @@ impl Array {
         self.cast_as(to, Losses::Refused(None))
     }
 
-    /// The same, with a say in what becomes of values that change beyond rounding.
+    /// The same, but the caller decides about values that change beyond rounding.
     pub fn cast_as(&self, to: Dtype, losses: Losses) -> Result<Self> {
         if self.dtype() == to {
             return Ok(self.clone());

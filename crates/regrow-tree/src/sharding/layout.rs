@@ -59,7 +59,7 @@ pub struct Placement {
     pub device: u64,
     /// The part of the array.
     pub region: Region,
-    /// Which of the equal copies, from 0.
+    /// The number of this copy among equal copies, from 0.
     pub replica: u64,
 }
 
@@ -148,7 +148,7 @@ impl Layout {
         Err(Error::invalid(format!("device {position} does not exist: the mesh has {}", self.device_count)))
     }
 
-    /// Which of the equal copies the device at a position holds, from 0.
+    /// The number of the copy that the device at a position holds, among equal copies, from 0.
     #[inline]
     pub fn replica(&self, position: u64) -> u64 {
         number(&self.copies, position)

@@ -50,7 +50,7 @@ pub struct Step {
     pub from: Region,
     /// The number of the wanted region.
     pub wanted: usize,
-    /// Where it goes, seen from the start of the wanted region.
+    /// The destination, relative to the start of the wanted region.
     pub to: Region,
 }
 
@@ -63,7 +63,7 @@ pub struct Copied {
     pub from: Region,
     /// The number of the region that wants it.
     pub wanted: usize,
-    /// Where it goes, seen from the start of that region.
+    /// The destination, relative to the start of that region.
     pub to: Region,
 }
 
@@ -180,7 +180,7 @@ fn seen_from(region: &Region, outer: &Region) -> Region {
     Region::from_parts(starts.collect(), region.lens().to_vec())
 }
 
-/// What is left of a region without a part of it: at most two regions an axis.
+/// Appends the rest of `region` without `part` to `out`: at most two regions an axis.
 fn push_difference(region: &Region, part: &Region, out: &mut Vec<Region>) {
     let (mut starts, mut lens) = (region.starts().to_vec(), region.lens().to_vec());
     for axis in 0..region.rank() {

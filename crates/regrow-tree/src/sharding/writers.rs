@@ -17,7 +17,7 @@ use std::collections::BinaryHeap;
 use super::layout::Layout;
 use crate::array::{Dtype, Region};
 
-/// Which of the devices that hold the same part writes it.
+/// Which of the devices with the same part writes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Replicas {
     /// The one with replica 0.

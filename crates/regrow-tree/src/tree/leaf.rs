@@ -77,7 +77,7 @@ impl LeafKind {
     }
 }
 
-/// What is known of a leaf without touching its data.
+/// Facts about a leaf that need no access to its data.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LeafInfo {
     /// What the leaf is.

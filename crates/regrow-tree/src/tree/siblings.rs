@@ -17,7 +17,7 @@ const PAIRS_MAX: usize = 8;
 struct Open<'a> {
     key: &'a Key,
     left: usize,
-    /// Where its children's keys begin.
+    /// The index at which the keys of its children begin.
     start: usize,
     rises_by_text: bool,
     rises_by_length: bool,

@@ -29,7 +29,7 @@ const VERSION_MAX: u8 = 63;
 /// In place of a number that the zip64 extra holds.
 pub(super) const IN_ZIP64: u32 = u32::MAX;
 
-/// What is in an archive.
+/// The members of an archive.
 #[derive(Debug)]
 pub struct Directory {
     /// In the order of the directory, folders left out.

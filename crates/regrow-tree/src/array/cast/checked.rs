@@ -12,7 +12,7 @@ pub enum Casting {
     /// key path of a leaf applies to leaves of any kind.
     #[default]
     Checked,
-    /// The same, but values change as [`cast_bytes`] does it, which the caller allows.
+    /// The same, but values may change as in [`cast_bytes`], because the caller allows that.
     Lossy,
     /// A pattern is for all leaves that it matches, and values change as [`cast_bytes`] does it:
     /// for functions that stand in for others.
