@@ -74,6 +74,8 @@ pub(super) struct About {
 /// `Uncommitted` if all that is there is temporary; `Corrupt` for an unreadable
 /// `_CHECKPOINT_METADATA`, if all is wanted; what the storage says.
 pub(super) fn detect(at: &Location, wanted: Wanted) -> Result<Found> {
+    #[cfg(test)]
+    tests::CALLS.set(tests::CALLS.get() + 1);
     if steps::is_temporary(at) {
         return Err(steps::uncommitted(at));
     }
@@ -226,4 +228,32 @@ pub(super) fn not_a_checkpoint(at: &Location, listed: &[Listed]) -> Error {
             some_names(listed),
         )
         .help("give the folder of a checkpoint, or the folder of its steps")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use crate::engine::{open, save_with};
+    use crate::options::{Layout, SaveOptions};
+
+    thread_local! {
+        /// Calls of `detect` in this thread.
+        pub(super) static CALLS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    #[test]
+    fn an_open_detects_each_folder_once() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::from_name("orbax", serde_json::json!({})).unwrap();
+        let options = SaveOptions { layout, ..SaveOptions::default() };
+        for path in ["one", "steps/7"] {
+            save_with(root.path().join(path), &vec![1.0f32, 2.0], &options).unwrap();
+        }
+        for (path, folders) in [("one", 1), ("steps", 2)] {
+            CALLS.set(0);
+            open(root.path().join(path)).unwrap();
+            assert_eq!(CALLS.get(), folders, "{path}");
+        }
+    }
 }
