@@ -24,10 +24,10 @@ Measured on {date}.
 - **Machine**: {cpu}, {cpus} CPUs, {memory} GiB of memory, a virtual disk, {system}.
 - **Versions**: commit {commits}; Python {python}; {versions}.
 
-Each cell has the median of {rounds} interleaved rounds. In brackets is the tool's time divided by
-regrow's: the median over the rounds of both. "limit" is what the machine can do: one thread with
-direct I/O, or copies of memory. Saves are synced. Cold loads come from the disk. [Method, and how
-to repeat it](performance.md).
+Each cell has the median of {rounds} interleaved rounds. The number in brackets is the tool's time
+divided by regrow's: the median over the rounds in which both took part. The column "limit" shows
+the time of the machine: one thread with direct I/O, or copies of memory. Saves are synced. Cold
+loads read from the disk. [Method, and how to repeat it](performance.md).
 
 ![Seconds of a durable save and of a cold load](performance/front.png)
 """
