@@ -24,7 +24,9 @@ use crate::leaves::{
 };
 use crate::location::LocationIn;
 use crate::memory::{Destinations, Slab};
-use crate::options::{LoadIn, RegionsHowIn, SaveIn, load_options, or_posted, region_options, save_options};
+use crate::options::{
+    LoadRequest, RegionsHowIn, SaveIn, load_options, or_posted, region_options, save_options,
+};
 use crate::regions::{RegionsIn, leaf_regions};
 use crate::safetensors::{MapsOut, maps_out};
 use crate::watch::{WatchIn, watched};
@@ -483,7 +485,7 @@ impl Checkpoint {
 
     /// The leaves that a load would give, -1 where it gives none: positions, kinds, dtypes as
     /// wanted, shapes.
-    fn select<'py>(&self, py: Python<'py>, load: LoadIn<'py>) -> PyResult<SelectedOut<'py>> {
+    fn select<'py>(&self, py: Python<'py>, load: LoadRequest<'py>) -> PyResult<SelectedOut<'py>> {
         let options = load_options(load)?;
         let selected = released(py, || self.0.select(&options))?;
         let infos = self.0.tree().leaves();
@@ -506,7 +508,7 @@ impl Checkpoint {
     fn load<'py>(
         &self,
         py: Python<'py>,
-        load: LoadIn<'py>,
+        load: LoadRequest<'py>,
         watch: WatchIn,
     ) -> PyResult<(Structure, LeavesOut<'py>)> {
         let mut options = load_options(load)?;
@@ -525,7 +527,7 @@ impl Checkpoint {
     fn load_into<'py>(
         &self,
         py: Python<'py>,
-        load: LoadIn<'py>,
+        load: LoadRequest<'py>,
         outs: Vec<Option<Bound<'py, PyUntypedArray>>>,
         watch: WatchIn,
     ) -> PyResult<(Vec<bool>, LeavesOut<'py>)> {

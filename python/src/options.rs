@@ -169,7 +169,7 @@ pub fn to_layout(name: &str, options: &str) -> Result<Layout> {
 
 /// A load of an opened checkpoint.
 #[derive(FromPyObject)]
-pub struct LoadIn<'py> {
+pub struct LoadRequest<'py> {
     only: Vec<String>,
     casts: CastsIn,
     template: Option<TemplateIn<'py>>,
@@ -181,7 +181,7 @@ pub struct LoadIn<'py> {
 }
 
 /// The options of a load.
-pub fn load_options(load: LoadIn<'_>) -> PyResult<LoadOptions> {
+pub fn load_options(load: LoadRequest<'_>) -> PyResult<LoadOptions> {
     let template = load.template.map(to_template).transpose()?;
     let only = load.only.iter().map(|text| PathPattern::new(text)).collect::<Result<_>>();
     Ok(LoadOptions {

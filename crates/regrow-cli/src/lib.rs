@@ -97,7 +97,8 @@ struct Globals {
     ignore_seal: bool,
     /// Read only what this public key signed (`regrow sign`). KEY is a file (PEM, OpenSSH) or 64
     /// hex digits. Repeatable: one key must fit.
-    // Clap repeats a value that it refuses. This one might be a private key, so clap takes any text.
+    // Clap repeats a value that it refuses. This one might be a private key, so clap takes any
+    // text.
     #[arg(long = "trusted-key", global = true, value_name = "KEY", allow_hyphen_values = true)]
     trusted_keys_given: Vec<String>,
     /// The parsed keys.

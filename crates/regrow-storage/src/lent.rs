@@ -5,8 +5,8 @@
 //! a temporary folder of this machine, and is uploaded.
 //!
 //! If the files are the whole checkpoint, the lent folder is a subfolder of the checkpoint, and the
-//! commit moves the files up one level. The subfolder exists because a writer may replace the folder
-//! that it fills, as a save does.
+//! commit moves the files up one level. The subfolder exists because a writer may replace the
+//! folder that it fills, as a save does.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

@@ -1,5 +1,5 @@
-//! Internals of regrow, without promises: places for checkpoints. A local disk, memory, a bucket, an
-//! archive, a web server.
+//! Internals of regrow, without promises: places for checkpoints. A local disk, memory, a bucket,
+//! an archive, a web server.
 //!
 //! A [`Storage`] looks at a path, lists a folder, and opens a folder as a [`Store`] of keys. In all
 //! storages a path consists of names with slashes between them. Other crates use a [`Location`]: a

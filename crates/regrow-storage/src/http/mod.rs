@@ -2,8 +2,8 @@
 //! ranges.
 //!
 //! A web server returns files, but does not list them. So a path is a folder if it has a file with
-//! which a checkpoint begins ([`Names`](crate::Names)). A layout opens there if its documents name all other
-//! files:
+//! which a checkpoint begins ([`Names`](crate::Names)). A layout opens there if its documents name
+//! all other files:
 //!
 //! | layout | opens |
 //! |---|---|

@@ -187,8 +187,8 @@ pub(super) fn finish(parent: &Path, name: &OsStr) -> bool {
     settle(parent, name, true)
 }
 
-/// As `sweep`, for every name in a folder. Files of a name that is too long for temporary names stay
-/// for the next save to that name.
+/// As `sweep`, for every name in a folder. Files of a name that is too long for temporary names
+/// stay for the next save to that name.
 pub fn sweep_folder(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     let names: BTreeSet<OsString> =

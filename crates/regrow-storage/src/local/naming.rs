@@ -102,8 +102,8 @@ pub(super) fn take_name(
     Err(Error::new(ErrorKind::Io, "other writers keep changing the target").in_file(target))
 }
 
-/// Gives `source`, a file or a folder, the name of the target, which is a folder. Returns the path to
-/// remove afterwards.
+/// Gives `source`, a file or a folder, the name of the target, which is a folder. Returns the path
+/// to remove afterwards.
 pub(super) fn replace_folder(staging: &Staging, source: &Path) -> io::Result<Option<PathBuf>> {
     let Staging { own, absolute, .. } = staging;
     if exchange(source, absolute)? {

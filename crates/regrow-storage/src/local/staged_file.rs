@@ -48,8 +48,8 @@ impl StagedFile {
         Self::begin(Location::parse(target)?.local_path()?, &terms, None)
     }
 
-    /// As [`create`](Self::create), but an overwrite also replaces a checkpoint that is a folder. It
-    /// replaces a link itself, not the file that the link leads to.
+    /// As [`create`](Self::create), but an overwrite also replaces a checkpoint that is a folder.
+    /// It replaces a link itself, not the file that the link leads to.
     ///
     /// # Errors
     /// As [`create`](Self::create); `InvalidArgument` for a folder that is no checkpoint.

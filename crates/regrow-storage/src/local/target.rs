@@ -153,8 +153,8 @@ pub(crate) fn refuse_foreign_files(foreign: &[String], folder: impl Into<PathBuf
         .help("an overwrite would remove them: move them elsewhere, or choose another path"))
 }
 
-/// Whether a folder holds only the files of one checkpoint that has no marker: the safetensors files
-/// of one model. Such folders often hold more files that must not be lost: a tokenizer, a
+/// Whether a folder holds only the files of one checkpoint that has no marker: the safetensors
+/// files of one model. Such folders often hold more files that must not be lost: a tokenizer, a
 /// configuration or another model.
 fn holds_files_of_one(folder: &Path) -> bool {
     let Ok(entries) = fs::read_dir(folder) else { return false };

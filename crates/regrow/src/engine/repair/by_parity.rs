@@ -1,5 +1,5 @@
-//! Repairs a checkpoint with its parity. If a copy of the checkpoint has an intact block, the repair
-//! takes the block from the copy.
+//! Repairs a checkpoint with its parity. If a copy of the checkpoint has an intact block, the
+//! repair takes the block from the copy.
 
 use std::collections::BTreeSet;
 

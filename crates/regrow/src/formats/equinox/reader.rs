@@ -22,9 +22,9 @@ pub(super) struct EquinoxReader {
 }
 
 impl EquinoxReader {
-    /// Reads the headers of the file `at` a location. If `arrays_only`, the pytree is the list of its
-    /// records, with or without a trailer. For a salvage, these are the records before the first
-    /// broken one.
+    /// Reads the headers of the file `at` a location. If `arrays_only`, the pytree is the list of
+    /// its records, with or without a trailer. For a salvage, these are the records before the
+    /// first broken one.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`, each with an offset.

@@ -1,5 +1,5 @@
-//! The names of npy files. In a folder every `.npy` beside or below a `regrow-structure.json` is the
-//! checkpoint's own.
+//! The names of npy files. In a folder every `.npy` beside or below a `regrow-structure.json` is
+//! the checkpoint's own.
 
 use super::names::SUFFIX;
 use super::sidecar;

@@ -40,8 +40,8 @@ pub(super) struct NpyReader {
 }
 
 impl NpyReader {
-    /// Reads the header of every array `at` a location; if `arrays_only`, nothing but them. To salvage,
-    /// arrays whose headers cannot be read are leaves without data.
+    /// Reads the header of every array `at` a location; if `arrays_only`, nothing but them. To
+    /// salvage, arrays whose headers cannot be read are leaves without data.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; `NameCollision` for two arrays of one name.

@@ -1,5 +1,5 @@
-//! The names of safetensors files. They have no marker: a folder is a checkpoint if all its files are
-//! those of one model.
+//! The names of safetensors files. They have no marker: a folder is a checkpoint if all its files
+//! are those of one model.
 
 use std::collections::HashSet;
 

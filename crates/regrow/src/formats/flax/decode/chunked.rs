@@ -1,5 +1,5 @@
-//! An array that Flax has cut into chunks: a msgpack map with the key [`CHUNKED_KEY`], the shape and
-//! the chunks.
+//! An array that Flax has cut into chunks: a msgpack map with the key [`CHUNKED_KEY`], the shape
+//! and the chunks.
 
 use super::super::dtypes::Elements;
 use super::super::layout::{CHUNKED_KEY, CHUNKS_KEY, EXT_NDARRAY, SHAPE_KEY, parse_array};
