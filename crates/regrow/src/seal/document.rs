@@ -236,9 +236,9 @@ mod tests {
             ("outside", |seal| seal.names[1] = "../d".to_owned()),
             ("outside", |seal| seal.names[1] = "/d".to_owned()),
             ("twice", |seal| seal.names[1] = "empty".to_owned()),
-            ("each file", |seal| seal.len_bytes.truncate(2)),
-            ("each block", |seal| seal.len_bytes[0] = u64::MAX),
-            ("no blocks", |seal| seal.block_len_bytes = 0),
+            ("number of files", |seal| seal.len_bytes.truncate(2)),
+            ("number of blocks", |seal| seal.len_bytes[0] = u64::MAX),
+            ("block length", |seal| seal.block_len_bytes = 0),
             ("version 2", |seal| seal.version = 2),
         ];
         for (says, change) in changes {

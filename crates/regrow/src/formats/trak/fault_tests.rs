@@ -146,9 +146,9 @@ fn scores_without_a_record_are_a_leaf_a_note_and_a_finding() {
     let row = checkpoint.read(leaf).unwrap();
     assert_eq!(row.as_array().unwrap().shape().dims(), [6, 3]);
     let notes = &checkpoint.description().notes;
-    assert!(notes.iter().any(|note| note.contains("\"val\" has scores, but no record")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("\"val\" has scores and no record")), "{notes:?}");
     let found = complaints(folder.path());
-    assert!(found.len() == 1 && found[0].contains("has scores, but no record"), "{found:?}");
+    assert!(found.len() == 1 && found[0].contains("has scores and no record"), "{found:?}");
     repair(folder.path(), &Repair::default()).unwrap();
     assert_eq!(records(folder.path())["val"]["num_targets"], 3);
     assert_eq!(records(folder.path())["val"]["scores_finalized"], 0);

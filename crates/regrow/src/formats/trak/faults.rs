@@ -447,8 +447,8 @@ impl Survey {
             .in_file(slot.path(&self.root))
             .expected(slot.spec, found)
             .help(
-                "copy it again if there is another copy; else `repair` makes it again, and marks its
-            rows as not done",
+                "copy it again if there is another copy; else `repair` makes it again, and marks its \
+                 rows as not done",
             )
     }
 

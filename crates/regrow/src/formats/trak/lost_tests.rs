@@ -84,7 +84,7 @@ fn lost_gradients_of_targets_are_reported_and_repaired() {
             finding.error.place().file.as_deref() == Some(&*folder.path().join("0/val_grads.mmap"))
         });
         let text = lost.unwrap().error.to_string();
-        assert!(text.contains("0/_targets_val.mmap marks 3 of its rows as done"), "{text}");
+        assert!(text.contains("0/_targets_val.mmap says that 3 of its rows are done"), "{text}");
         assert!(text.contains("`repair`"), "{text}");
         // A conversion does not leave them out, it fails.
         let elsewhere = tempfile::tempdir().unwrap();
@@ -143,7 +143,7 @@ fn arrays_of_a_model_that_are_made_again_are_not_done() {
             assert!(!found.is_empty(), "{array:?}");
             if matches!(array, TrainArray::Grads | TrainArray::OutToLoss) {
                 let text = found[0].error.to_string();
-                assert!(text.contains("0/_is_featurized.mmap marks 6 of its rows as done"), "{text}");
+                assert!(text.contains("0/_is_featurized.mmap says that 6 of its rows are done"), "{text}");
             }
             if by_repair {
                 assert!(!repair(folder.path(), &Repair::default()).unwrap().is_empty());

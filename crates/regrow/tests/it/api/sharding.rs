@@ -229,7 +229,7 @@ fn an_impossible_sharding_is_an_error_only_when_regions_are_asked() {
         (
             r#"{"sharding_type":"NamedSharding","shape":[2],"axis_names":["x"],"partition_spec":["x"],"device_mesh":{"mesh":[{"id":1},{"id":1}]}}"#,
             &[4],
-            "device 1 stands twice",
+            "device 1 occurs twice",
         ),
         (
             r#"{"sharding_type":"NamedSharding","shape":[2],"axis_names":["x"],"partition_spec":["x"],"device_mesh":{"mesh":[{"id":1}]}}"#,
@@ -424,7 +424,7 @@ fn holes_and_overlaps_are_named() {
         "{error}"
     );
     let beyond = Region::new([60, 0, 0], [5, 1, 1]).unwrap();
-    assert!(check_tiling(&shape, [&beyond]).unwrap_err().what().contains("beyond"));
+    assert!(check_tiling(&shape, [&beyond]).unwrap_err().what().contains("outside"));
     // The same number of elements as the array, and yet both a hole and an overlap.
     let shape = Shape::new([4]).unwrap();
     let halves = [Region::new([0], [2]).unwrap(), Region::new([1], [2]).unwrap()];
