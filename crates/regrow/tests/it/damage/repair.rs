@@ -438,7 +438,7 @@ fn repair_under_a_seal_never_restores_older_bytes() {
         let report = regrow::repair(&path, &RepairOptions { check, ..RepairOptions::default() }).unwrap();
         assert!(!report.is_sound() && report.healed.is_empty(), "{report}");
         assert!(
-            report.lost.iter().any(|lost| lost.to_string().contains("differs from the seal")),
+            report.lost.iter().any(|lost| lost.to_string().contains("differ from the sealed")),
             "{:?}",
             report.lost
         );

@@ -55,7 +55,7 @@ fn a_second_writer_is_refused_and_a_dead_one_gives_way() {
         let lock = steps.lock().unwrap();
         let error = steps.lock().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
-        assert!(error.help_text().unwrap().contains("reading only"), "{error}");
+        assert!(error.help_text().unwrap().contains("read_only"), "{error}");
         drop(lock);
         drop(steps.lock().unwrap());
     }

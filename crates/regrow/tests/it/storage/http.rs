@@ -390,7 +390,7 @@ fn servers_without_ranges_heads_or_lengths_are_read() {
     }
     for (manner, kind, says) in [
         (Manner::Circles, ErrorKind::Io, "redirects"),
-        (Manner::Packs, ErrorKind::Unsupported, "packs"),
+        (Manner::Packs, ErrorKind::Unsupported, "compresses"),
         (Manner::OtherRange, ErrorKind::Unsupported, "the wrong range"),
         (Manner::TooMuch, ErrorKind::Unsupported, "more than"),
         (Manner::Token, ErrorKind::PermissionDenied, "401"),

@@ -272,7 +272,7 @@ fn a_lost_tree_is_guessed_from_names_or_taken_from_another_step() {
         regrow::save_with(&stranger, &rich_tree(), &options(&layout("orbax", own))).unwrap();
         let report = repair_from(&path, &stranger);
         assert!(
-            report.is_sound() && report.recovered[0].how.contains("guessed"),
+            report.is_sound() && report.recovered[0].how.contains("rebuilt from the names"),
             "{own}: {:?}",
             report.recovered
         );
