@@ -352,7 +352,7 @@ def test_an_overwrite_replaces_an_orbax_folder_but_no_other(tmp_path: Path) -> N
     (tmp_path / "checkpoint_2/thesis.txt").touch()
     ours.save_checkpoint(tmp_path, {"a": 1}, 1, overwrite=True)
     assert ours.restore_checkpoint(tmp_path, None) == {"a": 1}
-    with pytest.raises(regrow.errors.InvalidArgumentError, match="no checkpoint"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="not a checkpoint"):
         ours.save_checkpoint(tmp_path, {"a": 2}, 2, overwrite=True)
     assert names(tmp_path) == ["checkpoint_1", "checkpoint_2"]
     assert names(tmp_path / "checkpoint_2") == ["thesis.txt"]

@@ -72,7 +72,7 @@ if os.environ.get("REGROW_LONG") == "1":
 
 # Stores of TRAK are live maps, under a lock: there is no other way, and the error says so.
 REFUSED = {
-    ("mmap", "trak_store"): "the file system has no shared maps",
+    ("mmap", "trak_store"): "this one has no shared maps",
     ("flock", "trak_store"): "the file system has no locks",
 }
 

@@ -85,7 +85,7 @@ def test_a_loop_saves_keeps_and_goes_on(path: Path) -> None:
         assert not steps.should_save(50)
         assert steps.should_save(60)
         assert steps.restore(20)["step"] == 20
-        with pytest.raises(regrow.errors.NotFoundError, match="no step 30") as error:
+        with pytest.raises(regrow.errors.NotFoundError, match="step 30 does not exist") as error:
             steps.restore(30)
         assert "20, 40, 50" in str(error.value)
 
@@ -115,7 +115,7 @@ def test_items_metadata_and_names(path: Path) -> None:
 
 def test_the_newest_good_step_is_restored(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with manager(path) as steps:
-        with pytest.raises(regrow.errors.NotFoundError, match="has no step to restore"):
+        with pytest.raises(regrow.errors.NotFoundError, match="no step to restore"):
             steps.restore()
         for step in (1, 2, 3):
             steps.save(step, tree(step))

@@ -224,7 +224,7 @@ def test_nothing_is_deleted_for_a_step_that_is_damaged(tmp_path: Path) -> None:
             assert steps.all_steps() == [1]
             damaged.append(2)
             steps.save(2, args=SAVE)
-            with pytest.raises(regrow.errors.CorruptError, match="step 2 differs from what was saved"):
+            with pytest.raises(regrow.errors.CorruptError, match="step 2 is not what was saved"):
                 steps.wait_until_finished()
             assert steps.all_steps() == [1, 2]
             assert_same(steps.restore(1), STATE)

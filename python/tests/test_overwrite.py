@@ -26,7 +26,7 @@ THESIS = b"%PDF-1.7 years of work"
 def test_what_is_no_checkpoint_stays(tmp_path: Path, layout: str) -> None:
     thesis = tmp_path / "thesis.pdf"
     thesis.write_bytes(THESIS)
-    with pytest.raises(regrow.errors.InvalidArgumentError, match=r"no checkpoint"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match=r"not a checkpoint"):
         regrow.save(thesis, TREE, layout=layout, overwrite=True)
     regrow.save(tmp_path / "ckpt", TREE)
     manifest = tmp_path / "ckpt" / "regrow.json"

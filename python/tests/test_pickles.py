@@ -208,7 +208,7 @@ def test_a_pickle_is_converted_and_compared(tmp_path: Path) -> None:
     assert same(regrow.load(tmp_path / "params.safetensors"), tree)
     assert regrow.diff(path, tmp_path / "params.safetensors").equal
     regrow.save(tmp_path / "features", tree)
-    with pytest.raises(regrow.RegrowError, match="no checkpoint"):
+    with pytest.raises(regrow.RegrowError, match="not a checkpoint"):
         regrow.save(path, tree, layout="flax", overwrite=True)
 
 

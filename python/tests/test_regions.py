@@ -75,7 +75,7 @@ def test_what_lies_outside_is_refused_or_zero(saved: Path) -> None:
         ({"p/w": slice(0, 4, 2)}, regrow.errors.MismatchError, "steps"),
         ({"p/w": 3}, regrow.errors.InvalidArgumentError, "slices"),
         ({"n": slice(1)}, regrow.errors.LeafTypeError, "scalar"),
-        (lambda path, shape: 3, regrow.errors.MismatchError, "slices"),
+        (lambda path, shape: 3, regrow.errors.MismatchError, "slice per axis"),
         (3, regrow.errors.InvalidArgumentError, "region"),
         ({1: slice(1)}, regrow.errors.InvalidArgumentError, "region"),
     ],

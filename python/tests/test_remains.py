@@ -77,7 +77,7 @@ def test_a_record_that_is_no_file_is_an_error(tmp_path: Path) -> None:
         regrow.open(path)
     record.rmdir()
     record.symlink_to("nothing")
-    with pytest.raises(regrow.errors.CorruptError, match="no file"):
+    with pytest.raises(regrow.errors.CorruptError, match="not a file"):
         regrow.open(path)
 
 

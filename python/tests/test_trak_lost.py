@@ -48,7 +48,7 @@ def test_lost_gradients_of_targets_are_done_again(folder: Path, tmp_path: Path) 
     (folder / "0/val_grads.mmap").unlink()
     (finding,) = regrow.verify(folder).findings
     assert finding.kind == "not_found" and finding.file == str(folder / "0/val_grads.mmap")
-    assert "0/_targets_val.mmap marks 3 of its rows as done" in finding.message and "repair" in finding.message
+    assert "0/_targets_val.mmap says that 3 of its rows are done" in finding.message and "repair" in finding.message
     with pytest.raises(regrow.errors.NotFoundError, match="val_grads"):
         regrow.convert(folder, tmp_path / "copy")
     saver = make(folder)

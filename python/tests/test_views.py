@@ -71,7 +71,7 @@ def test_subtrees_of_subtrees_and_slices(saved: Path) -> None:
 @pytest.mark.parametrize("at", ["param", "params/none", "params/dense/kernel/x", ".", "/", "params/", "../x", "\0"])
 def test_an_absent_subtree_is_an_error_that_names_those_there_are(saved: Path, at: str) -> None:
     for call in (lambda: regrow.load(saved, at=at), lambda: regrow.open(saved, at=at), lambda: regrow.open(saved)[at]):
-        with pytest.raises(regrow.errors.LeafNotFoundError, match="help: there are"):
+        with pytest.raises(regrow.errors.LeafNotFoundError, match="help: the key paths are"):
             call()
     with pytest.raises(regrow.errors.InvalidArgumentError, match="at=''"):
         regrow.load(saved, at="")
@@ -81,7 +81,7 @@ def test_items_are_the_first_level_of_a_checkpoint_of_items(path: Path) -> None:
     regrow.save_items(path, {"state": {"p": {"w": np.ones(3)}}, "config": regrow.Json({"a": [1, 2]})})
     assert regrow.load(path, at="state/p/w").sum() == 3 and regrow.load(path, at="config/a") == [1, 2]
     assert_same(regrow.load(path, at="state"), {"p": {"w": np.ones(3)}})
-    with pytest.raises(regrow.errors.LeafNotFoundError, match="there are"):
+    with pytest.raises(regrow.errors.LeafNotFoundError, match="the key paths are"):
         regrow.load(path, at="none")
 
 

@@ -458,7 +458,7 @@ impl TrainingRun {
             return Err(Error::invalid(format!("the manager of {root} cannot write: {why}")));
         }
         if self.follower.is_forked() {
-            let whose = "belongs to the process that this one was forked from";
+            let whose = "belongs to the parent process";
             return Err(Error::invalid(format!("the manager of {root} {whose}"))
                 .help("save in the process that made it"));
         }
