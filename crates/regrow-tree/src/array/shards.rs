@@ -454,7 +454,7 @@ mod tests {
                 .unwrap_err()
                 .to_string()
         };
-        assert!(refused(vec![shard([3, 0], [2, 4])]).contains("[3:5,0:4] leaves"));
+        assert!(refused(vec![shard([3, 0], [2, 4])]).contains("[3:5,0:4] is outside"));
         assert!(refused(vec![shard([1, 0], [2, 4])]).contains("crosses chunks"));
         assert!(refused(vec![shard([0, 0], [4, 4]), shard([2, 0], [2, 4])]).contains("overlap"));
         let wrong = Shard { region: Region::new([0, 0], [2, 4]).unwrap(), array: counted(&shape) };

@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.help_text().unwrap().contains("secret"), "{error}");
         let error = s3(&[("account_name", "x")], &[]).err().unwrap();
-        assert!(error.to_string().contains("no storage option of S3"), "{error}");
+        assert!(error.to_string().contains("not a storage option of S3"), "{error}");
         let error = s3(&[("endpoint", "localhost:9000")], &[]).err().unwrap();
         assert!(error.to_string().contains("http://host:port"), "{error}");
     }
