@@ -458,6 +458,6 @@ mod tests {
         assert!(refused(vec![shard([1, 0], [2, 4])]).contains("crosses chunks"));
         assert!(refused(vec![shard([0, 0], [4, 4]), shard([2, 0], [2, 4])]).contains("overlap"));
         let wrong = Shard { region: Region::new([0, 0], [2, 4]).unwrap(), array: counted(&shape) };
-        assert!(refused(vec![wrong]).contains("another array"));
+        assert!(refused(vec![wrong]).contains("does not fit its array"));
     }
 }
