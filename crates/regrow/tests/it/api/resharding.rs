@@ -314,7 +314,7 @@ fn plans_that_do_not_fit_are_refused() {
     let ranks = [Region::new([0], [1]).unwrap(), region([0, 0], [1, 1])];
     assert!(Wanted::of_regions(ranks).unwrap_err().what().contains("do not belong to one array"));
     let layout = layout([1, 2, 1], &PartitionSpec::default(), &shape);
-    assert!(Wanted::of_devices(&layout, [2]).unwrap_err().what().contains("no device 2"));
+    assert!(Wanted::of_devices(&layout, [2]).unwrap_err().what().contains("device 2 does not exist"));
     assert!(Grid::of_chunks(&shape, &Shape::new([0, 4]).unwrap()).is_err());
     let wanted = Wanted::of_regions([region([1, 0], [2, 4])]).unwrap();
     let steps: Vec<String> = plan(&pieces, &wanted)

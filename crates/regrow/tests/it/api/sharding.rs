@@ -239,7 +239,7 @@ fn an_impossible_sharding_is_an_error_only_when_regions_are_asked() {
         (
             r#"{"sharding_type":"NamedSharding","shape":[2],"axis_names":["x"],"partition_spec":[{"unconstrained":true}]}"#,
             &[4],
-            "leaves axis 0 open",
+            "does not say how axis 0 is sharded",
         ),
         (r#"{"sharding_type":"PositionalSharding","shape":[2]}"#, &[4, 4], "does not fit"),
         (r#"{"sharding_type":"PositionalSharding","shape":[3]}"#, &[4], "does not fit"),
