@@ -315,7 +315,7 @@ def test_several_processes_of_jax_are_never_taken_for_one(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "jax._src.distributed", types.SimpleNamespace())
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
-    with pytest.raises(regrow.errors.UnsupportedError, match="the coordination service of JAX .* is not known"):
+    with pytest.raises(regrow.errors.UnsupportedError, match=r"the coordination service of JAX .* is not known"):
         regrow.jobs.coordinator()
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: False)
     jax.devices()
