@@ -134,7 +134,7 @@ def test_the_newest_good_step_is_restored(path: Path, caplog: pytest.LogCaptureF
             steps.restore(3)
         for step in ("1", "2"):
             damage(path / step)
-        with pytest.raises(regrow.errors.CorruptError, match="no step") as error:
+        with pytest.raises(regrow.errors.CorruptError, match="every step is damaged") as error:
             steps.restore()
         assert "step 1: " in str(error.value)
 
