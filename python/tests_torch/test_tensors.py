@@ -198,7 +198,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "quantized": (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "quantized"),
     "without data": (lambda: torch.empty(2, device="meta"), "no data"),
     "of halves that are complex": (lambda: torch.zeros(2, dtype=torch.complex32), "complex32"),
-    "made of other tensors": (Wrapped, "made of others"),
+    "made of other tensors": (Wrapped, "made of other tensors"),
 }
 
 
