@@ -42,7 +42,7 @@ def imported(name: str, file: Path, known: dict[str, Path]) -> Iterator[str]:
 
 
 def circles(imports: dict[str, set[str]]) -> set[frozenset[str]]:
-    """Groups of modules each of which imports all others of its group, directly or through others."""
+    """Circles of imports: in each group every module imports all others, maybe through others."""
     reached = {name: reach(imports, name) for name in imports}
     groups = {frozenset(other for other in reached[name] if name in reached.get(other, ())) for name in imports}
     return {group for group in groups if group}

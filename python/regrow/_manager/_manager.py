@@ -37,7 +37,7 @@ from ._steps import number_of, step_of
 
 
 class RunOptions(NamedTuple):
-    """What the engine's manager is told. It reads the fields by their names."""
+    """Options and hooks of a manager. The engine reads the fields by their names."""
 
     names: list[tuple[str | None, int | None]] | None
     save_when: str
@@ -344,7 +344,7 @@ class Manager(Reading):
         except RegrowError as failure:
             if error is None:
                 raise
-            # What ends the block counts; this is told beside it.
+            # The error of the block is raised. The failed save is a note of this error.
             error.add_note(f"and a save has failed: {failure}")
 
     def __repr__(self) -> str:
