@@ -57,9 +57,7 @@ class Task(Generic[T]):
         self._thread.join(timeout)
 
     def on_complete(self, callback: Callable[[Any], None]) -> None:
-        """Calls back with the result, on the thread of the work, or here if the work has ended.
-        After an error there is no call.
-        """
+        """Calls back with the result, on any thread. After an error there is no call."""
         with self._lock:
             if not self._ended:
                 self._callbacks.append(callback)

@@ -27,9 +27,7 @@ def bucket_path(path: Any) -> BucketPath | None:
 
 
 class BucketPath(os.PathLike[str]):
-    """A path in a bucket: ``/``, ``exists``, ``iterdir`` and more. A bucket has no folders
-    to make.
-    """
+    """A path in a bucket: ``/``, ``exists``, ``iterdir`` and more."""
 
     def __init__(self, location: Location, is_folder: bool | None = None) -> None:
         self.location = location

@@ -100,19 +100,6 @@ class DefaultCheckpointHandlerRegistry(CheckpointHandlerRegistry):
             self._entries |= other_registry.get_all_entries()
 
     def add(self, item: str | None, args: Any, handler: Any = None) -> None:
-        """Registers a handler for an item and a class of arguments. `None` stands for all items.
-
-        Args:
-            item: The name of the item.
-            args: A class of arguments, or an instance of it.
-            handler: A handler or its class. `None` takes the handler that is registered with the
-                arguments.
-
-        Raises:
-            AlreadyExistsError: (a `ValueError`) if the registry has an entry for them.
-            ValueError: if `handler` is `None` and the arguments have no registered handler, and for
-                a class that needs arguments.
-        """
         cls = _class_of(args)
         if self.has(item, cls):
             raise AlreadyExistsError(f"Entry for item={item} and args_type={cls} already exists in the registry.")
@@ -130,11 +117,6 @@ class DefaultCheckpointHandlerRegistry(CheckpointHandlerRegistry):
         self._entries[item, cls] = handler
 
     def get(self, item: str | None, args: Any) -> Any:
-        """The handler of an item and its arguments.
-
-        Raises:
-            NoEntryError: (a `KeyError`) if the registry has no such handler.
-        """
         cls = _class_of(args)
         if (item, cls) not in self._entries:
             raise NoEntryError(f"No entry for item={item} and args_ty={cls} in the registry.")
@@ -212,13 +194,7 @@ class CompositeCheckpointHandler(OrbaxHandler):
         self._handler_registry = handler_registry
 
     def handler_for(self, name: str, args: Any) -> Any:
-        """The handler of an item: the one from the constructor, or the one of the item's first
-        arguments.
-
-        Raises:
-            ValueError: for arguments of another handler, and for an item that the constructor does
-                not name.
-        """
+        """The handler of an item: of the constructor, or of the item's first arguments."""
         found = of_registry(self._handler_registry, name, args)
         if found is not None:
             return found
@@ -263,12 +239,7 @@ class CompositeCheckpointHandler(OrbaxHandler):
             handler.save(folder, args=own)
 
     def restore(self, directory: Any, args: Any = None, **_: Any) -> Any:
-        """Restores the items that the arguments name, or all items without arguments.
-
-        Raises:
-            KeyError: for an item that the checkpoint does not have.
-            FileNotFoundError: if there is no checkpoint.
-        """
+        """Restores the items that the arguments name, or all items without arguments."""
         path = as_path(directory)
         names = item_names(path)
         handlers = self._typestrs(path)
@@ -284,9 +255,7 @@ class CompositeCheckpointHandler(OrbaxHandler):
         return CompositeResults(**results)
 
     def metadata(self, directory: Any) -> metadata.StepMetadata:
-        """The metadata of the checkpoint and of its items, also of items without a known
-        handler.
-        """
+        """The metadata of the checkpoint and of its items, also without a known handler."""
         path = as_path(directory)
         if not path.exists():
             raise FileNotFoundError(f"Directory does not exist: {path}")
@@ -325,11 +294,7 @@ def _restore_item(handler: Any, path: Any, args: Any) -> Any:
 
 
 def item_names(path: Any) -> list[str]:
-    """The names of the items of a checkpoint.
-
-    Raises:
-        FileNotFoundError: if the folder does not exist.
-    """
+    """The names of the items of a checkpoint."""
     path = as_path(path)
     if not path.exists():
         raise FileNotFoundError(f"Checkpoint at {path} not found.")
@@ -393,9 +358,7 @@ register_with_handler(CompositeCheckpointHandler, for_save=True, for_restore=Tru
 
 
 def metadata_of(handler: Any, path: Any) -> metadata.StepMetadata:
-    """The metadata of a checkpoint and its content, as a checkpointer with this handler
-    returns it.
-    """
+    """The metadata of a checkpoint and its content, as a checkpointer with this handler has it."""
     if isinstance(handler, CompositeCheckpointHandler):
         return handler.metadata(path)
     return dataclasses.replace(metadata.read_step_metadata(path), item_metadata=item_metadata(handler, path))

@@ -57,9 +57,7 @@ _ALSO: dict[type[_errors.RegrowError], type[_errors.RegrowError]] = {
 
 @contextlib.contextmanager
 def as_orbax() -> Iterator[None]:
-    """Raises errors of the engine as the exceptions that callers of Orbax catch, with the same
-    text.
-    """
+    """Raises errors of the engine as those that callers of Orbax catch, with the same text."""
     try:
         yield
     except _errors.RegrowError as error:
@@ -91,10 +89,7 @@ def not_covered(name: str, help: str) -> NotCoveredError:
 
 
 def refusing(module: str, *groups: tuple[str, str]) -> Callable[[str], object]:
-    """A `__getattr__` for a module: names of the original that regrow lacks raise an error.
-
-    A group has names, separated by spaces, and what to do instead of all of them.
-    """
+    """A module's `__getattr__` that refuses groups of names, each with what to do instead."""
     helps = {name: help for names, help in groups for name in names.split()}
 
     def get(name: str) -> object:

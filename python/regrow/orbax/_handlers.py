@@ -57,11 +57,7 @@ class OwnHandler(OrbaxHandler):
     _save_args: type[Any]
 
     def plan(self, args: Any) -> tuple[Any, dict[str, Any]]:
-        """The pytree to save, and keywords of the engine's save.
-
-        Raises:
-            ValueError, TypeError: for items that Orbax refuses.
-        """
+        """The pytree to save, and keywords of the engine's save."""
         raise NotImplementedError
 
     def own_leaves(self, args: Any) -> OwnSave | None:
@@ -242,11 +238,6 @@ class StandardCheckpointHandler(PyTreeCheckpointHandler):
         super().__init__(use_ocdbt=use_ocdbt, pytree_metadata_options=pytree_metadata_options)
 
     def check(self, tree: Any) -> None:
-        """Refuses pytrees that Orbax refuses.
-
-        Raises:
-            ValueError: for single leaves, text and objects.
-        """
         super().check(tree)
         if jax.tree_util.treedef_is_leaf(jax.tree_util.tree_structure(tree)):
             raise ValueError(
@@ -389,11 +380,6 @@ class JsonCheckpointHandler(_TextHandler):
         return json.dumps(value)
 
     def restore(self, directory: Any, item: Any = None, args: Any = None) -> Any:
-        """The saved value.
-
-        Raises:
-            FileNotFoundError: if the file does not exist.
-        """
         return json.loads(self._read(directory))
 
 
@@ -412,11 +398,6 @@ class ProtoCheckpointHandler(_TextHandler):
         return text
 
     def restore(self, directory: Any, item: Any = None, args: Any = None) -> Any:
-        """The saved message.
-
-        Raises:
-            ValueError: without the class of the message.
-        """
         cls = item if args is None else args.item
         if cls is None:
             raise ValueError("Must provide `item` in order to deserialize proto to the correct type.")
@@ -455,11 +436,7 @@ _BY_NAME = {cls.__name__: cls for _, *both in _ARGS for cls in both}
 
 
 def handler_of_args(args: Any) -> Any:
-    """A handler for arguments, also for the original's: a new one of the registered class.
-
-    Raises:
-        ValueError: if the arguments have no handler.
-    """
+    """A handler for arguments, also for the original's: a new one of the registered class."""
     cls = type(args)
     own = _BY_NAME.get(cls.__name__) if cls.__module__.split(".")[0] == "orbax" else None
     return get_registered_handler_cls(args if own is None else own)()

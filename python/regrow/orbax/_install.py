@@ -27,9 +27,7 @@ WITHIN = {
 
 
 def alias(package: str, name: str) -> None:
-    """Registers a package and its sub-modules under another name, with the private modules that
-    have a counterpart here.
-    """
+    """Registers a package, its sub-modules and its private modules under another name."""
     sys.modules[name] = sys.modules[package]
     for sub in SUB_MODULES:
         sys.modules[f"{name}.{sub}"] = sys.modules[f"{package}.{sub}"]

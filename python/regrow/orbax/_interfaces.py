@@ -116,11 +116,6 @@ class CommitFuture(Future):
             self._error = error
 
     def result(self, timeout: float | None = None) -> Any:
-        """Waits for the coroutine, and raises its error.
-
-        Raises:
-            TimeoutError: if the coroutine has not ended after `timeout` seconds.
-        """
         self._thread.join(timeout)
         if self._thread.is_alive():
             raise TimeoutError(f"The future has not ended after {timeout} seconds.")

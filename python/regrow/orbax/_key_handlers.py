@@ -31,11 +31,7 @@ class BaseRandomKeyCheckpointHandler(OrbaxHandler):
         self._items = CompositeCheckpointHandler()
 
     def checkpoint_save_args(self, args: Any) -> tuple[Any, Any]:
-        """Arguments that save the key, and arguments that save its metadata as JSON.
-
-        Raises:
-            TypeError: for a value that is not a key.
-        """
+        """Arguments that save the key, and arguments that save its metadata as JSON."""
         raise NotImplementedError
 
     def checkpoint_restore_args(self, args: Any) -> Any:

@@ -18,14 +18,7 @@ PLACEHOLDER = ...
 
 @dataclasses.dataclass
 class SaveArgs:
-    """How a leaf is saved.
-
-    Attributes:
-        aggregate: For old layouts; ignored.
-        dtype: The dtype that is written.
-        chunk_byte_size: The largest size of a chunk in bytes.
-        shard_axes: The axes that are divided first.
-    """
+    """How a leaf is saved. `aggregate` is for old layouts, and ignored."""
 
     aggregate: bool = False
     dtype: Any = None
@@ -35,13 +28,7 @@ class SaveArgs:
 
 @dataclasses.dataclass
 class RestoreArgs:
-    """The form in which a leaf is restored.
-
-    Attributes:
-        restore_type: ``jax.Array``, ``np.ndarray``, ``int``, ``float`` or ``str``. `None` keeps the
-            saved type.
-        dtype: The dtype of the result.
-    """
+    """The form in which a leaf is restored. `None` keeps the saved type and dtype."""
 
     restore_type: Any = None
     dtype: Any = None
@@ -49,16 +36,7 @@ class RestoreArgs:
 
 @dataclasses.dataclass
 class ArrayRestoreArgs(RestoreArgs):
-    """The form in which a JAX array is restored.
-
-    Attributes:
-        mesh: With `mesh_axes`, instead of `sharding`.
-        mesh_axes: The partition spec.
-        sharding: A sharding, or the sharding from the metadata of a leaf.
-        global_shape: The shape. A shape that differs from the stored one is an error if `strict`.
-        shape: Another name of `global_shape`.
-        strict: If false, axes are truncated at their ends, or filled with zeros.
-    """
+    """The form of a JAX array. Unless `strict`, axes are cut or filled with zeros to the shape."""
 
     restore_type: Any = jax.Array
     mesh: Any = None
@@ -76,13 +54,7 @@ class AsItWas(ArrayRestoreArgs):
 
 @dataclasses.dataclass
 class SingleReplicaArrayRestoreArgs(ArrayRestoreArgs):
-    """As `ArrayRestoreArgs`. One replica reads the data that all replicas hold.
-
-    Attributes:
-        single_replica_sharding: The sharding within the replica that reads.
-        replica_axis_index: The axis of the mesh whose groups are replicas.
-        primary_replica_id: The replica that reads.
-    """
+    """As `ArrayRestoreArgs`. One replica reads the data that all replicas hold."""
 
     single_replica_sharding: Any = None
     replica_axis_index: int | None = None

@@ -44,11 +44,7 @@ class Deletions:
         """Steps that a thread is deleting."""
 
     def follow(self, saved: int, *, is_unranked: bool = False) -> None:
-        """After this step is saved, deletes the steps that the options do not keep, in the
-        background.
-
-        Errors of the choice are not raised if `is_unranked`: the save has raised them.
-        """
+        """After a save, deletes in the background the steps that the options do not keep."""
         self._chosen = chosen = threading.Event()
         self._followed.add(self._tidy, saved, chosen, is_unranked)
 
@@ -82,9 +78,7 @@ class Deletions:
             self._folder.point()
 
     def _tidy(self, saved: int, chosen: threading.Event, is_unranked: bool) -> None:
-        """Deletes the steps that the options do not keep, once a save is known to exist. It never
-        deletes all steps.
-        """
+        """Deletes the steps that the options do not keep, once the save exists. Never all steps."""
         doomed: list[int] = []
         try:
             try:

@@ -65,9 +65,7 @@ class Folder:
 
     @property
     def _engine(self) -> _native.Steps:
-        """The engine's steps. A name format that the engine does not know finds its steps
-        itself.
-        """
+        """The engine's steps. A name format that the engine does not know finds them itself."""
         if self._forms is not None:
             return self._steps
         found = self.name_format.find_all(self.path) if self.path.exists() else ()
@@ -77,9 +75,7 @@ class Folder:
     # ---- steps -------------------------------------------------------------------------
 
     def listed(self) -> dict[int, PolicyCheckpointInfo]:
-        """The existing steps, by number. Process 0 lists them for all if the options ask
-        for that.
-        """
+        """The existing steps, by number. Process 0 lists them for all if the options say so."""
 
         def look() -> Any:
             found = self._engine.list()[0]
@@ -90,9 +86,7 @@ class Folder:
         return {step[0]: self._info(*step) for step in found}
 
     def of_process_0(self, what: str, look: Callable[[], Any]) -> Any:
-        """Returns in every process what `look` returns on process 0, as JSON. An error is raised in
-        all processes.
-        """
+        """Returns in every process what `look` returns, or raises, on process 0, as JSON."""
         if self._together is None:
             return look()
         return json.loads(self._together.of_rank_0(what, lambda: json.dumps(look())))
@@ -120,13 +114,7 @@ class Folder:
         return None if found is None else json.loads(found[4]) or None
 
     def to_restore(self, step: Any) -> tuple[Any, int | None]:
-        """The path and number of a step, or of the latest step for `None`. A path is returned
-        unchanged, without a number.
-
-        Raises:
-            FileNotFoundError: if the step does not exist.
-            ValueError: if the step was never committed.
-        """
+        """The path and number of a step, the latest if `None`. A path has no number."""
         if step is None:
             step = max(self.listed(), default=None)
             if step is None:
@@ -141,11 +129,7 @@ class Folder:
         return path, None if is_path else step
 
     def is_good(self, step: int) -> bool:
-        """Whether a step is committed. If the switch is on, the whole step is read to check it.
-
-        Raises:
-            CorruptError: if the step is damaged.
-        """
+        """Whether a step is committed. If the switch is on, the whole step is read to check it."""
         path = self.find(step)
         if path is None or not _settings.checks_saves() or not is_primary():
             return path is not None
@@ -160,9 +144,7 @@ class Folder:
 
     @contextlib.contextmanager
     def reading(self, step: int) -> Iterator[None]:
-        """Protects a step from deletion by any process while it is read, if the folder is
-        writable.
-        """
+        """Protects a step from deletion while it is read, if the folder is writable."""
         lease = None
         # If the step was deleted, the restore reports it.
         with contextlib.suppress(RegrowError):
@@ -196,11 +178,7 @@ class Folder:
             _native.set_mode(folder, mode)
 
     def check_writer(self) -> None:
-        """Refuses to write in the folder of a `regrow.Manager`, which is its only writer.
-
-        Raises:
-            AlreadyExistsError: if a `regrow.Manager` has this folder open, in any process.
-        """
+        """Refuses to write in the folder of a `regrow.Manager`, which is its only writer."""
         own = self.path / _OWN
         if not is_primary() or not (own / ("writer.lock" if self._bucket is None else "writer.json")).exists():
             return
@@ -221,11 +199,7 @@ class Folder:
             self._engine.refresh()
 
     def delete(self, numbers: list[int]) -> dict[int, RegrowError | None]:
-        """Deletes steps, or moves them where the options say. Returns the steps that remain: `None`
-        for a step with a reader, else the error.
-
-        Process 0 deletes, and sends the result to the others.
-        """
+        """Deletes or moves steps. Returns those that remain: `None` for a reader, or the error."""
         if not numbers or not is_primary():
             return {}
         native = self._engine
@@ -259,9 +233,7 @@ class Folder:
         copy(self.path / found[1], target)
 
     def clean_up(self) -> None:
-        """Removes temporary files of broken saves, if the options say so. Saves of regrow in
-        progress stay.
-        """
+        """Removes temporary files of broken saves, if the options say so."""
         if not self._options.cleanup_tmp_directories or not is_primary():
             return
         for name in self._engine.list()[1]:

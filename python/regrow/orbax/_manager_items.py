@@ -19,9 +19,7 @@ DEFAULT_ITEM_NAME = "default"
 
 
 class DefaultItem:
-    """Whether a manager has a single item without a name. The constructor or the first call sets it
-    once.
-    """
+    """Whether a manager has a single item without a name. The first call sets it."""
 
     def __init__(self, known: bool | None) -> None:
         self._known = known
@@ -76,9 +74,7 @@ def check_constructor(
 
 
 class Items:
-    """The handler of each item, and whether bare items have names. Each call decides which items it
-    saves or restores.
-    """
+    """The handler of each item, and whether bare items have names."""
 
     def __init__(self, checkpointers: Any, item_names: Any, item_handlers: Any, handler_registry: Any) -> None:
         given = item_handlers if checkpointers is None else _handlers_of(checkpointers)

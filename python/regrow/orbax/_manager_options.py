@@ -26,37 +26,7 @@ _WRITES = {
 
 @dataclasses.dataclass
 class CheckpointManagerOptions:
-    """When a manager saves, which steps it keeps, and how it names them.
-
-    Attributes:
-        save_interval_steps: Save each step that is a multiple of it.
-        max_to_keep: Keep this number of latest steps, or of best steps with `best_fn`; all if
-            `None`.
-        keep_time_interval: Also keep one step of each interval of time.
-        keep_period: Also keep each step that is a multiple of it.
-        best_fn: A function from the metrics of a step to a number.
-        best_mode: ``"max"`` or ``"min"``.
-        keep_checkpoints_without_metrics: Whether to keep steps without metrics.
-        step_prefix, step_format_fixed_length, step_name_format: The names of steps.
-        create: Make the folder.
-        cleanup_tmp_directories: Remove temporary files of broken saves at the start.
-        save_on_steps: Also save these steps.
-        single_host_load_and_broadcast: Process 0 lists the steps, and sends the list to the others.
-        todelete_subdir: Move deleted steps into this subfolder instead of removing them.
-        todelete_full_path: Move deleted steps to this path, relative to the root of the bucket.
-        enable_background_delete: `wait_until_finished` does not wait for deletions; `close` does.
-        read_only: Refuse saves and deletions.
-        enable_async_checkpointing: Save in the background.
-        async_options: See `AsyncOptions`.
-        should_save_fn: Decides whether to save, from the step and the last saved step.
-        save_decision_policy: Decides whether to save.
-        preservation_policy: Decides which steps to keep.
-        prevent_write_metrics: Use metrics, but do not store them.
-        save_root_metadata: Write the metadata that the constructor gets.
-        file_options: `path_permission_mode` is the mode of new folders.
-
-    All other options are accepted and ignored.
-    """
+    """When a manager saves, which steps it keeps, and how it names them, as in Orbax."""
 
     save_interval_steps: int = 1
     max_to_keep: int | None = None

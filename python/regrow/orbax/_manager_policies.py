@@ -27,9 +27,7 @@ Listed = Sequence[PolicyCheckpointInfo]
 
 
 def is_due(step: int, previous: Listed, options: CheckpointManagerOptions, *, is_saving: bool, preempted: bool) -> bool:
-    """Whether to save a step. `previous` has the existing steps and the step that is being
-    saved.
-    """
+    """Whether to save a step. `previous` has the existing steps and the one in progress."""
     latest = max((info.step for info in previous), default=None)
     if latest is not None and latest >= step:
         return False
@@ -105,9 +103,7 @@ def _preservation(options: CheckpointManagerOptions) -> Any:
 
 
 def best(listed: Listed, options: CheckpointManagerOptions) -> int | None:
-    """The best step by `best_fn`, the latest of equal ones; `None` if no step has metrics. NaN
-    sorts as in Orbax.
-    """
+    """The best step by `best_fn`, the latest of equal ones. NaN sorts as in Orbax."""
     function = options.best_fn
     measured = [info for info in listed if info.metrics is not None]
     if function is None or not measured:

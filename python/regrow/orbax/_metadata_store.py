@@ -10,20 +10,12 @@ from ._paths import as_path, read_json
 
 
 def step_metadata_file_path(path: Any) -> Any:
-    """The metadata file of a checkpoint.
-
-    Raises:
-        NotADirectoryError: for a file.
-    """
+    """The metadata file of a checkpoint."""
     return _folder(path) / "_CHECKPOINT_METADATA"
 
 
 def root_metadata_file_path(path: Any, *, legacy: bool = False) -> Any:
-    """The metadata file of a manager's folder; with `legacy`, under its name before 2024.
-
-    Raises:
-        NotADirectoryError: for a file.
-    """
+    """The metadata file of a manager's folder; with `legacy`, under its name before 2024."""
     return _folder(path) / ("metadata" if legacy else "_ROOT_METADATA")
 
 
@@ -72,7 +64,5 @@ class MetadataStore:
 
 
 def metadata_store(*, enable_write: bool, blocking_write: bool = False) -> MetadataStore:
-    """A store; without `enable_write` it only reads. `blocking_write` is ignored: writes always
-    block.
-    """
+    """A store; without `enable_write` it only reads. Writes always block."""
     return MetadataStore(enable_write)

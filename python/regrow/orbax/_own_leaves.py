@@ -85,12 +85,7 @@ class OwnSave:
         return bool(self._groups)
 
     def write(self, folder: Path, **about: Any) -> list[Any]:
-        """Lets all handlers save their leaves. Returns futures of the remaining work.
-
-        Args:
-            folder: The folder that they write into.
-            **about: Fields of the infos that the handlers get.
-        """
+        """Lets all handlers save their leaves. Returns futures of the remaining work."""
         parent = as_path(folder)
         for group in self._groups.values():
             kind = group.handler.typestr()
@@ -122,9 +117,7 @@ class OwnSave:
 
     @property
     def tree(self) -> Any:
-        """The tree that the engine saves: leaves from handlers, and placeholders for leaves in
-        handlers' files.
-        """
+        """The tree that the engine saves, with placeholders for leaves in handlers' files."""
         leaves = list(self._leaves)
         for group in self._groups.values():
             for at in group.leaves:
@@ -133,9 +126,7 @@ class OwnSave:
 
     @property
     def value_types(self) -> dict[str, str]:
-        """The handlers' names for the types of their leaves, where they differ from the engine's
-        names.
-        """
+        """The handlers' names for the types of their leaves, if the engine has other names."""
         types = {}
         for group in self._groups.values():
             own = group.handler.typestr()

@@ -19,9 +19,7 @@ COMMIT_SUCCESS_FILE = "commit_success.txt"
 
 
 def as_path(path: Any) -> Any:
-    """A path with ``/``, ``exists``, ``iterdir`` and ``as_posix``. A path in a bucket reads through
-    the engine.
-    """
+    """A path with ``/``, ``exists`` and ``iterdir``. One in a bucket reads through the engine."""
     found = bucket_path(path)
     return path_class()(os.fspath(path)) if found is None else found
 
@@ -79,9 +77,7 @@ def lacks_marker(path: Any, atomicity_options: Any) -> bool:
 
 
 def is_finalized(path: Any, atomicity_options: Any = None) -> bool:
-    """Whether a folder has been committed: by its marker in a bucket or if options ask for it, else
-    by its name.
-    """
+    """Whether a folder is committed: by its marker in a bucket or on request, else by its name."""
     path = as_path(path)
     if not path.exists():
         raise FileNotFoundError(f"Checkpoint path {path} does not exist.")

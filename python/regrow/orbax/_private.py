@@ -59,9 +59,7 @@ _PLACES = {
 
 
 class _Alias(types.ModuleType):
-    """A private module whose names are in several modules here. The first module with a name
-    provides it.
-    """
+    """A private module whose names are in several modules here; the first one wins."""
 
     def __init__(self, name: str, found_in: list[types.ModuleType]) -> None:
         super().__init__(name)

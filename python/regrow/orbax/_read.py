@@ -70,11 +70,7 @@ class Stored(NamedTuple):
 
 @Paused()
 def open_pytree(path: Any, registry: Any = None, *, by_names: bool = False) -> Stored:
-    """Opens a pytree: the folder itself, or the only item in it.
-
-    `registry` replaces the program's registry of type handlers. A folder without ``_METADATA``
-    opens only with `by_names`, by the names of its arrays.
-    """
+    """Opens a pytree, or the only item in it; with `by_names` also one without ``_METADATA``."""
     name = as_path(path).name
     with as_orbax():
         if TMP_DIR_SUFFIX in name and as_path(path).exists():
@@ -163,19 +159,7 @@ def restore(
     registry: Any = None,
     replica: SingleReplica | None = None,
 ) -> Any:
-    """Restores a pytree as `PyTreeCheckpointHandler` does.
-
-    Args:
-        path: The path of the checkpoint.
-        item: The target, which gives the structure; `None` for the stored structure.
-        restore_args: What leaves become, in a tree like the target or like the stored one.
-        partial: Leaves that the target lacks are skipped. Leaves that the checkpoint lacks stay as
-            in the target.
-        transforms: As Orbax': ``{}``, or `Transform` by key path.
-        default_to_original: If false, leaves that no transformation names stay as in the target.
-        registry: Type handlers, instead of the program's.
-        replica: The replica that reads for the others, unless the handler of JAX arrays names one.
-    """
+    """Restores a pytree as `PyTreeCheckpointHandler` does."""
     stored = open_pytree(path, registry, by_names=item is not None)
     if is_a(item, "TreeMetadata"):
         item = item.tree
@@ -208,9 +192,7 @@ def restore_into(
     partial: bool = False,
     replica: SingleReplica | None = None,
 ) -> Any:
-    """Restores an opened pytree into a flattened target; `args` are by key path. Otherwise as
-    `restore`.
-    """
+    """Restores an opened pytree into a flattened target; `args` are by key path."""
     order, targets, structure = target.order, target.leaves, target.structure
     if not partial:
         _check_structure(stored, targets)
@@ -220,9 +202,7 @@ def restore_into(
 
 
 def _check_structure(stored: Stored, targets: Mapping[KeyPath, Any]) -> None:
-    """Refuses a target with other leaves, and names all of them. An empty node of either side is
-    the result.
-    """
+    """Refuses a target with other leaves, and names all of them."""
     if stored.leaves.keys() == targets.keys():
         return
     theirs = {path for path, leaf in stored.leaves.items() if not is_empty_node(leaf)}
@@ -277,9 +257,7 @@ def _load(
 def _read(
     stored: Stored, wishes: Mapping[KeyPath, list[tuple[Any, Wish]]], replica: SingleReplica | None = None
 ) -> dict[Any, Any]:
-    """One load for leaves with their stored dtype, and one for each other dtype; resized leaves
-    have loads of their own.
-    """
+    """One load for each dtype. Resized leaves have loads of their own."""
     results: dict[Any, Any] = {}
     rounds: dict[Any, dict[KeyPath, tuple[Any, Wish]]] = {}
     for source, wanted in wishes.items():
@@ -313,9 +291,7 @@ _NUMBERS = {"b": bool, "i": int, "u": int, "f": float, "V": float, "c": complex}
 
 
 class _Wishes:
-    """The wishes for leaves. Thousands of leaves have the same description, so each result is
-    cached.
-    """
+    """The wishes for leaves, cached: thousands of leaves have the same description."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], Wish] = {}
@@ -427,9 +403,7 @@ def _described(shape: tuple[int, ...], dtype: np.dtype[Any], sharding: Any) -> A
 
 
 def _refuse_target(leaf: Any, target: Any, args: Any, path: KeyPath) -> None:
-    """Refuses a target with another shape, for strict args that give no shape themselves, as Orbax
-    does.
-    """
+    """Refuses a target of another shape, for strict args that give no shape, as Orbax does."""
     shape = own_attribute(target, "shape")
     if not isinstance(shape, tuple) or not is_a(args, "ArrayRestoreArgs") or _wanted_shape(args) is not None:
         return
@@ -476,9 +450,7 @@ def _put(array: np.ndarray[Any, Any], sharding: Any) -> Any:
 def _restore_transformed(
     stored: Stored, item: Any, restore_args: Any, transforms: Any, default_to_original: bool
 ) -> Any:
-    """Restores leaves from where a `Transform` says, and all other leaves from their own key path,
-    if the checkpoint has it.
-    """
+    """Restores leaves from where a `Transform` says, all others from their own key path."""
     from .transform_utils import plan
 
     order, targets, structure = Target.of(item)

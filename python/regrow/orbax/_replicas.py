@@ -17,12 +17,7 @@ from ._type_registry import array_handler
 
 
 def chosen(registry: Any, restore_args: Iterable[Any]) -> SingleReplica | None:
-    """The replica that reads: from the handler of JAX arrays, or else from the first args of a leaf
-    that name one.
-
-    Returns `None` if every process reads for itself: without that handler, without
-    `SingleReplicaArrayRestoreArgs`, and where there is one process.
-    """
+    """The replica that reads, of the handler and args; `None` if each process reads for itself."""
     handler = array_handler(registry)
     if type(handler).__name__ != SingleReplicaArrayHandler.__name__ or jax.process_count() == 1:
         return None
@@ -40,9 +35,7 @@ def chosen(registry: Any, restore_args: Iterable[Any]) -> SingleReplica | None:
 
 
 def of_loading(loading: Any) -> SingleReplica | None:
-    """The replica that reads, from the loading options of v1: ``use_load_and_broadcast`` and
-    ``load_and_broadcast_options``.
-    """
+    """The replica that reads, from the loading options of v1."""
     if not getattr(loading, "use_load_and_broadcast", False) or jax.process_count() == 1:
         return None
     options = loading.load_and_broadcast_options
@@ -58,17 +51,7 @@ def from_process_0(
     check: Callable[[], None] | None = None,
     timeout: float | None = None,
 ) -> Any:
-    """Returns in all processes what `find` returns on process 0, as JSON. All processes call it.
-
-    With ``single_host_load_and_broadcast`` a folder of steps is listed this way: once for any
-    number of processes.
-
-    Args:
-        path: The path that errors name.
-        find: Called on process 0.
-        check: Called in each process before `find`.
-        timeout: Seconds to wait for the others; `None` for the time-out of saves.
-    """
+    """Returns in all processes what `find` returns on process 0, as JSON; `check` runs in each."""
     job = _job.chosen(None)
     if job is None:
         if check is not None:
@@ -104,9 +87,7 @@ def _agree(session: Session, phase: str, check: Callable[[], None]) -> None:
 
 
 def of_round(replica: SingleReplica | None, likes: Iterable[Any]) -> SingleReplica | None:
-    """The replica that reads, if several replicas hold the same array; else there is nothing to
-    send.
-    """
+    """The replica that reads, if several replicas hold the same array."""
     if replica is None:
         return None
     return replica if any(_is_common(replica, like) for like in likes) else None

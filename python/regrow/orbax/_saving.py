@@ -81,9 +81,7 @@ class Written:
         self._error: BaseException | None = None
 
     def add(self, futures: Any, last: Callable[[], object]) -> None:
-        """Adds futures of a handler's writes, and the function to call when all files are
-        written.
-        """
+        """Adds futures of a handler's writes, and a function for when all files are written."""
         self._futures += list(futures or [])
         self._last.append(last)
 
@@ -126,9 +124,7 @@ class Written:
                 future.result()
 
     def wait_for(self, save: SaveHandle, saver: AsyncSaver) -> None:
-        """Waits for the save that calls `finish`, with a saver that lives until then. Raises its
-        error.
-        """
+        """Waits for the save that calls `finish`, with a saver that lives until then."""
         try:
             save.result()
         except BaseException:
@@ -138,11 +134,7 @@ class Written:
 
 
 def begin(handler: Any, path: Any, call: Call, *, overwrite: bool, saver: AsyncSaver | None, about: About) -> Pending:
-    """Starts a save with a handler. A `saver` does the rest in the background.
-
-    The engine publishes the whole save at once: several items, or one item that is the checkpoint
-    itself. Other handlers write into a folder of it. The commit waits for their futures.
-    """
+    """Starts a save with a handler. A `saver` does the rest in the background."""
     with as_orbax():
         if not isinstance(handler, CompositeCheckpointHandler):
             return _begin(path, {WHOLE: (handler, call)}, overwrite, saver, about)
@@ -168,9 +160,7 @@ def _begin(
 def publish(
     save: ItemsSave, add: Callable[[Written], None], saver: AsyncSaver | None, timeout_secs: float | None = None
 ) -> Pending:
-    """Calls `add` to add the items. A `saver` does the rest in the background; else the caller of
-    `finish` does it.
-    """
+    """Calls `add` for the items. A `saver`, or else the caller of `finish`, does the rest."""
     began, written = time.perf_counter(), Written(timeout_secs)
 
     def discard(error: BaseException | None = None) -> None:
@@ -208,9 +198,7 @@ _is_before_commit = contextvars.ContextVar("_is_before_commit", default=False)
 
 
 def saver_of_calls() -> AsyncSaver:
-    """The saver that all calls share. A handler that saves inside a save gets another one, since
-    the first waits for it.
-    """
+    """The saver that all calls share. A save inside a save gets another one: the first waits."""
     return AsyncSaver() if _is_before_commit.get() else _async.saver_of_calls()
 
 
@@ -229,9 +217,7 @@ def _add_item(save: ItemsSave, name: str, handler: Any, call: Call, saver: Async
 
 
 def _plan(handler: OwnHandler, args: Any, lend: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
-    """The tree that the engine saves, after type handlers have written their leaves into a folder
-    beside it.
-    """
+    """The tree that the engine saves, after type handlers have written their leaves beside it."""
     own = handler.own_leaves(args)
     if own is None:
         return handler.plan(args)
@@ -249,9 +235,7 @@ def _saves_as(handler: Any, cls: type[Any]) -> bool:
 
 @dataclasses.dataclass
 class Call:
-    """The arguments that a caller passes to a handler: an instance of its class of arguments, or
-    any values.
-    """
+    """The arguments of a handler: an instance of its class of arguments, or any values."""
 
     args: Any = None
     positional: tuple[Any, ...] = ()

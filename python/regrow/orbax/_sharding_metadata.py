@@ -90,11 +90,7 @@ class SingleDeviceShardingMetadata(ShardingMetadata):
         return cls(str(deserialized_dict.get("device_str")))
 
     def to_jax_sharding(self) -> Any:
-        """The sharding on the device of that name, or on the first device if this process has none
-        of that name.
-
-        Orbax raises an error in this case. regrow does not: a checkpoint loads on any machine.
-        """
+        """The sharding on that device, else on the first: a checkpoint loads on any machine."""
         local = jax.local_devices()
         found = next((device for device in local if _as_now(str(device)) == _as_now(self.device_str)), local[0])
         return jax.sharding.SingleDeviceSharding(found)
@@ -142,9 +138,7 @@ class NamedShardingMetadata(ShardingMetadata):
         )
 
     def to_jax_sharding(self) -> Any:
-        """The sharding on the same devices, else on as many devices from the first on, else
-        on one.
-        """
+        """The sharding on the same devices, else on the first as many devices, else on one."""
         sizes = tuple(map(int, self.shape))
         count, by_id = int(np.prod(sizes)), {device.id: device for device in jax.devices()}
         ids = [] if self.device_mesh is None else self.device_mesh.ids()
@@ -195,11 +189,7 @@ def sharding_from_json(told: Any) -> ShardingMetadata | None:
 
 
 def from_serialized_string(serialized_str: str) -> ShardingMetadata:
-    """Converts the stored text of one leaf.
-
-    Raises:
-        NotImplementedError: for kinds that cannot be converted.
-    """
+    """Converts the stored text of one leaf."""
     told = json.loads(serialized_str)
     found = sharding_from_json(told)
     if found is None:

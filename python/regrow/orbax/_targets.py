@@ -22,18 +22,7 @@ def construct_restore_args(
     support_layout: bool = False,
     strict: bool = True,
 ) -> Any:
-    """The restore args of the leaves of a target.
-
-    Args:
-        target: A pytree of arrays, their descriptions, metadata, numbers and text.
-        sharding_tree: Shardings by leaf, instead of those of the target.
-        set_global_shape: Also ask for the target's shapes.
-        support_layout: Ignored: the device decides on memory layouts.
-        strict: As in `ArrayRestoreArgs`.
-
-    Raises:
-        ValueError: for a leaf of another kind.
-    """
+    """The restore args of the leaves of a target."""
     if isinstance(target, metadata.TreeMetadata):
         shardings = sharding_tree.tree if isinstance(sharding_tree, metadata.TreeMetadata) else sharding_tree
         args = construct_restore_args(target.tree, shardings, set_global_shape, support_layout, strict)

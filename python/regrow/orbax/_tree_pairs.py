@@ -26,14 +26,7 @@ def tree_difference(
     is_leaf: IsLeaf | None = None,
     leaves_equal: Callable[[Any, Any], bool] | None = None,
 ) -> Any:
-    """The differences of two trees: a tree of `Diff`, with `None` where they agree. Returns `None`
-    if the trees are equal.
-
-    Leaves are equal if they have the same type, unless `leaves_equal` decides. Keys of a mapping
-    with equal values are left out. Sequences of different lengths give one `Diff` of type and
-    length.
-
-    """
+    """A tree of `Diff`, with `None` where two trees agree; `None` for equal trees."""
     ends = is_leaf or _is_leaf
     equal = leaves_equal or (lambda one, other: type(one) is type(other))
     if ends(a) and ends(b):
@@ -57,17 +50,7 @@ def tree_difference(
 
 
 def merge_trees(*trees: Any, overwrite: bool = False, is_leaf: IsLeaf | None = None) -> Any:
-    """Merges trees into one that has the leaves of all.
-
-    Args:
-        *trees: Mappings are merged by key, sequences of one length and other nodes child by child.
-        overwrite: Whether later trees replace leaves of earlier ones.
-        is_leaf: Says which nodes are also leaves.
-
-    Raises:
-        ValueError: for a leaf in two trees without `overwrite`, for nodes of two types, and for
-            sequences of two lengths.
-    """
+    """Merges trees into one that has the leaves of all."""
     ends: IsLeaf = lambda node: node is None or _is_leaf(node) or (is_leaf is not None and is_leaf(node))  # noqa: E731
     if not overwrite:
         seen: set[Any] = set()

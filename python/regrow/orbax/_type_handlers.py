@@ -29,9 +29,7 @@ from ._jax import jax
 
 @dataclasses.dataclass(kw_only=True)
 class ParamInfo:
-    """The location of one leaf. Fields after `keypath` describe Orbax' implementation and are not
-    used.
-    """
+    """The location of one leaf. Most fields describe Orbax' implementation and are not used."""
 
     name: str
     """The keys on the path to the leaf, joined by dots."""
@@ -109,9 +107,7 @@ def check_input_arguments(*args: Any) -> None:
 
 
 class EngineHandler(TypeHandler):
-    """A type that the engine saves and restores. A subclass may convert leaves in both
-    directions.
-    """
+    """A type that the engine saves and restores. A subclass may convert leaves."""
 
     _type_name: str
     _restore_type: Any = None
@@ -177,22 +173,7 @@ class ArrayHandler(EngineHandler):
         dispatcher: Any = None,
         callback: Any = None,
     ) -> None:
-        """Takes the original's options. Unlisted ones are accepted and ignored.
-
-        Args:
-            metadata_key: Not covered.
-            primary_host: Ignored: process 0 commits.
-            replica_id: Accepted.
-            use_replica_parallel: Each replica of a shard writes a slice of it. Orbax does that by
-                default, regrow only if this is `True`.
-            min_slice_bytes_for_replica_parallel: Accepted.
-            max_replicas_for_replica_parallel: Accepted.
-            enable_write_sharding_file: Write ``_sharding``.
-            array_metadata_store: Accepted: ``array_metadatas`` is always written.
-            enable_replica_parallel_separate_folder: Accepted.
-            dispatcher: Not covered.
-            callback: Accepted, never called.
-        """
+        """Uses `use_replica_parallel`, false if `None`, and `enable_write_sharding_file`."""
         _refuse_metadata_key(self, metadata_key)
         if dispatcher is not None:
             raise not_covered("ArrayHandler(dispatcher=)", "use the original with Pathways")
@@ -221,12 +202,7 @@ class ArrayHandler(EngineHandler):
 
 
 class SingleReplicaArrayHandler(ArrayHandler):
-    """JAX arrays that one replica reads and sends to the others, as `regrow.jobs.SingleReplica`
-    does for `regrow.load`.
-
-    It applies if several processes restore and `SingleReplicaArrayRestoreArgs` of a leaf give its
-    sharding. Each process reads leaves that are divided along the replica axis for itself.
-    """
+    """JAX arrays that one replica reads and sends to the others, where args give a sharding."""
 
     def __init__(
         self,
@@ -236,16 +212,7 @@ class SingleReplicaArrayHandler(ArrayHandler):
         broadcast_memory_scaling_factor: float | None = 0.75,
         **kwargs: Any,
     ) -> None:
-        """Takes the original's options.
-
-        Args:
-            replica_axis_index: The axis of the mesh whose entries are replicas.
-            primary_replica_id: The replica that reads.
-            broadcast_memory_limit_bytes: Memory in bytes that broadcasts may use on each device;
-                256 MiB if `None`.
-            broadcast_memory_scaling_factor: Accepted.
-            **kwargs: The options of `ArrayHandler`.
-        """
+        """Broadcasts use 256 MiB of memory on a device if there is no limit."""
         super().__init__(**kwargs)
         self.replica_axis_index = replica_axis_index
         self.primary_replica_id = primary_replica_id

@@ -51,11 +51,7 @@ def is_standard(handler: Any) -> bool:
 
 
 def _check(handler: Any) -> None:
-    """Refuses handlers that write arrays through the original's.
-
-    Raises:
-        NotCoveredError: names the handler.
-    """
+    """Refuses handlers that write arrays through the original's."""
     cls = type(handler)
     if is_standard(handler):
         return
@@ -87,14 +83,7 @@ class TypeHandlerRegistry:
         override: bool = False,
         ignore_warnings: bool = False,
     ) -> None:
-        """Adds a handler for a class and its subclasses, or for the classes for which `func` is
-        true.
-
-        Raises:
-            ValueError: if the class or the handler's name has a handler, without `override`.
-            NotCoveredError: for a subclass of a standard handler that overrides methods which only
-                the original has.
-        """
+        """Adds a handler for a class and its subclasses, or for those for which `func` is true."""
         _check(handler)
         fits = func or (lambda cls: issubclass(cls, ty))
         name = handler.typestr()
@@ -112,11 +101,7 @@ class TypeHandlerRegistry:
         self._of_names[name] = handler
 
     def get(self, ty: Any) -> Any:
-        """The handler of a class, or of a name in ``_METADATA``.
-
-        Raises:
-            ValueError: if the registry has none.
-        """
+        """The handler of a class, or of a name in ``_METADATA``."""
         if isinstance(ty, str):
             if ty in self._of_names:
                 return self._of_names[ty]
@@ -156,9 +141,7 @@ GLOBAL_TYPE_HANDLER_REGISTRY = TypeHandlerRegistry(*_DEFAULTS)
 
 
 def knows_all(registry: Any) -> bool:
-    """Whether the engine needs no handlers: the program's registry is unchanged or has only
-    standard handlers.
-    """
+    """Whether the engine needs no handlers: the program's registry has only standard handlers."""
     return registry is GLOBAL_TYPE_HANDLER_REGISTRY and all(map(is_standard, registry.handlers))
 
 
@@ -180,11 +163,7 @@ def register_type_handler(
 
 
 def get_type_handler(ty: Any) -> Any:
-    """The handler of a class in the program's registry.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """The handler of a class in the program's registry."""
     return GLOBAL_TYPE_HANDLER_REGISTRY.get(ty)
 
 
@@ -199,10 +178,7 @@ def supported_types() -> list[Any]:
 
 
 def register_standard_handlers_with_options(**kwargs: Any) -> None:
-    """Sets standard handlers with these options for numbers and arrays.
-
-    With ``use_single_replica_array_handler=True`` JAX arrays get a `SingleReplicaArrayHandler`.
-    """
+    """Sets standard handlers with these options for numbers and arrays."""
     for name in ("use_ocdbt", "ts_context"):
         kwargs.pop(name, None)
     array = SingleReplicaArrayHandler if kwargs.pop("use_single_replica_array_handler", False) else ArrayHandler

@@ -16,23 +16,13 @@ Index = tuple[slice, ...]
 
 
 def construct_maximal_shardings(abstract_state: Any, devices: Sequence[Any] | None = None) -> Any:
-    """Shardings that divide each array into as many shards as the devices allow.
-
-    Args:
-        abstract_state: A pytree of arrays or their descriptions.
-        devices: The devices; all devices by default.
-
-    Returns:
-        A pytree of `NamedSharding`. Each array has its own mesh.
-    """
+    """Shardings that divide each array into as many shards as possible, each on its own mesh."""
     chosen = list(jax.devices() if devices is None else devices)
     return jax.tree.map(lambda leaf: _spread(tuple(leaf.shape), chosen), abstract_state)
 
 
 def _spread(shape: Shape, devices: list[Any]) -> Any:
-    """Divides the longest axes first, each by the common divisor of its length and the remaining
-    devices.
-    """
+    """Divides the longest axes first, by the common divisor of length and remaining devices."""
     left = len(devices)
     sizes: list[int] = []
     cuts: dict[int, str] = {}

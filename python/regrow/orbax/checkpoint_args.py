@@ -28,12 +28,7 @@ _ARGS: dict[type[Any], dict[str, type[Any]]] = {}
 def register_with_handler(
     handler_cls: type[Any], for_save: bool = False, for_restore: bool = False
 ) -> Callable[[ArgsClass], ArgsClass]:
-    """Registers a class of arguments with a handler.
-
-    Raises:
-        ValueError: without `for_save` and `for_restore`.
-        TypeError: for a class that is not a subclass of `CheckpointArgs`.
-    """
+    """Registers a class of arguments with a handler."""
     if not for_save and not for_restore:
         raise ValueError("Must provide at least one of `for_save` or `for_restore`.")
 
@@ -64,11 +59,7 @@ def is_args(value: Any) -> bool:
 
 
 def get_registered_handler_cls(arg: Any) -> type[Any]:
-    """The handler class of arguments.
-
-    Raises:
-        ValueError: if the arguments have none.
-    """
+    """The handler class of arguments."""
     cls = arg if inspect.isclass(arg) else type(arg)
     if cls in _HANDLERS:
         return _HANDLERS[cls]
@@ -81,11 +72,7 @@ def get_registered_handler_cls(arg: Any) -> type[Any]:
 
 
 def get_registered_args_cls(handler: Any) -> tuple[type[Any], type[Any]]:
-    """The classes of arguments of a handler, for saves and restores.
-
-    Raises:
-        ValueError: if one of the two is missing.
-    """
+    """The classes of arguments of a handler, for saves and restores."""
     for cls in (handler if inspect.isclass(handler) else type(handler)).__mro__:
         own = _ARGS.get(cls, {})
         if "save" in own and "restore" in own:
@@ -109,9 +96,7 @@ def has_registered_args(handler: Any) -> bool:
 
 
 def takes(handler: Any, args: Any) -> bool:
-    """Whether a handler takes these arguments: those of its class, ours or the original's. A
-    handler without registered arguments takes any.
-    """
+    """Whether a handler takes arguments, ours or the original's. One without its own takes any."""
     if not is_args(args) or not has_registered_args(handler):
         return True
     own = get_registered_args_cls(handler)
@@ -124,8 +109,6 @@ def takes(handler: Any, args: Any) -> bool:
 
 
 def _original() -> Any:
-    """The original's module of the same name if the program has imported it; never this module
-    under that name.
-    """
+    """The original's module of this name, if the program has imported it."""
     found = sys.modules.get("orbax.checkpoint.checkpoint_args")
     return None if found is sys.modules[__name__] else found

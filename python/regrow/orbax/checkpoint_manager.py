@@ -59,23 +59,6 @@ class CheckpointManager(Closing):
         logger: Any = None,
         handler_registry: Any = None,
     ) -> None:
-        """Opens a folder of steps.
-
-        Args:
-            directory: The folder.
-            checkpointers: A checkpointer, or a dict of them by item, whose handlers save and
-                restore. The older interface.
-            options: See `CheckpointManagerOptions`.
-            metadata: Your own metadata of the folder; it is written once.
-            item_names: Names of items; optional.
-            item_handlers: A handler, or a dict of handlers by item.
-            logger: Receives a record of each save and restore.
-            handler_registry: Handlers by item and class of arguments.
-
-        Raises:
-            ValueError: for `checkpointers` with `item_names`, `item_handlers` or
-                `handler_registry`.
-        """
         self._options = options or CheckpointManagerOptions()
         check_constructor(checkpointers, item_names, item_handlers, handler_registry, self._options)
         self._logger = logger
@@ -112,9 +95,7 @@ class CheckpointManager(Closing):
         return self._listed()
 
     def all_steps(self, read: bool = False) -> list[int]:
-        """The committed steps, and the step that this manager is saving; `read` lists the folder
-        again.
-        """
+        """The committed steps, and the step that this manager is saving; `read` lists again."""
         if read:
             self.reload()
         return sorted(info.step for info in self._listed())
@@ -124,9 +105,7 @@ class CheckpointManager(Closing):
         return max(self.all_steps(), default=None)
 
     def best_step(self) -> int | None:
-        """The best step by `best_fn`, the latest of equal ones; the latest step if no step has
-        metrics.
-        """
+        """The best step by `best_fn`, the latest of equal ones; without it, the latest step."""
         if self._options.best_fn is None:
             return self.latest_step()
         return _manager_policies.best(self._listed(), self._options)
@@ -158,11 +137,7 @@ class CheckpointManager(Closing):
         return next((info.metrics for info in self._listed() if info.step == step), None)
 
     def metadata(self, step: int | None = None) -> Any:
-        """The metadata of a step, or of the folder without a step.
-
-        Raises:
-            FileNotFoundError: if the step does not exist.
-        """
+        """The metadata of a step, or of the folder without a step."""
         if step is None:
             given = self._given_metadata if self._options.read_only else {}
             return self._folder.read_root_metadata() or RootMetadata(custom_metadata=given)
@@ -181,11 +156,7 @@ class CheckpointManager(Closing):
         return found
 
     def item_metadata(self, step: int) -> Any:
-        """The metadata of the items of a step by name, or of its item without a name.
-
-        Raises:
-            FileNotFoundError: if the step does not exist.
-        """
+        """The metadata of the items of a step by name, or of its item without a name."""
         return self.metadata(step).item_metadata
 
     # ---- saving -----------------------------------------------------------------------
@@ -220,29 +191,7 @@ class CheckpointManager(Closing):
         args: Any = None,
         custom_metadata: dict[str, Any] | None = None,
     ) -> bool:
-        """Saves a step if it is due, in the background unless the options say otherwise.
-
-        Args:
-            step: Its number.
-            items: An item, or a dict of items by name, without arguments. The older interface.
-            save_kwargs: For `items`: ``{"save_args": ...}``, or a dict of these by name.
-            metrics: Numbers of this step; stored also if there is no `best_fn`.
-            force: Save also if it is not due.
-            args: Arguments of an item, or `args.Composite` of several.
-            custom_metadata: Your own metadata.
-
-        Returns:
-            Whether the step is saved; false for a step that is not due, or not after the last one.
-
-        Raises:
-            StepAlreadyExistsError: (a `ValueError`) with `force`, for an existing step.
-            ValueError: for arguments of another kind than before: of one item without a name, or of
-                several by name.
-            Exception: the error of `best_fn` when it ranks steps. The step is saved, and no step is
-                deleted.
-            RuntimeError: after `close`.
-            Exception: the error of an earlier save in the background.
-        """
+        """Saves a step, and returns true, if the step is due. Older steps may be deleted then."""
         if self._is_closed:
             raise failure(RuntimeError, "save() after close()", help="make a new CheckpointManager")
         if step < 0:
@@ -314,12 +263,7 @@ class CheckpointManager(Closing):
         tells: bool = True,
         is_unranked: bool = False,
     ) -> Tracked:
-        """Takes over a save in progress. The returned object finishes the save, lists the step and
-        deletes older steps.
-
-        Unless it `tells`, the object raises the error of the save, and not this manager. With
-        `is_unranked` nothing is deleted and no error raised: `save` has raised that error.
-        """
+        """Takes over a save in progress. Unless it `tells`, only the result raises its error."""
         info = PolicyCheckpointInfo(step, datetime.datetime.now(tz=datetime.UTC), metrics)
 
         def work() -> None:
@@ -358,23 +302,7 @@ class CheckpointManager(Closing):
         directory: Any = None,
         args: Any = None,
     ) -> Any:
-        """Restores a step.
-
-        Args:
-            step: Its number; the latest if `None`. A path is used unchanged, below the folder.
-            items: A target, or a dict of targets by name. The older interface.
-            restore_kwargs: With or without `items`: ``{"restore_args": ...}``, or a dict of these
-                by name.
-            directory: Another folder of steps.
-            args: Arguments of an item, or `args.Composite` of several.
-
-        Returns:
-            The item without a name, or an `args.Composite` of several items.
-
-        Raises:
-            FileNotFoundError: if the step does not exist, or the folder has no steps.
-            KeyError: for an item that the step does not have.
-        """
+        """Restores a step, the latest if `None`. A path is used unchanged, below the folder."""
         folder = self._folder if directory is None else Folder(directory, self._options)
         if folder is self._folder:
             self._wait_for(step)
@@ -392,12 +320,7 @@ class CheckpointManager(Closing):
     # ---- deleting ---------------------------------------------------------------------
 
     def delete(self, step: int) -> None:
-        """Deletes a step. Process 0 deletes it, and all processes get its result.
-
-        Raises:
-            FileNotFoundError: if the step does not exist.
-            ValueError: if a reader has the step open, or it holds files of yours.
-        """
+        """Deletes a step. Process 0 deletes it, and all processes get its result."""
         if self._options.read_only:
             _log.warning("%s is read only: step %s was not deleted", self._directory, step)
             return
@@ -409,11 +332,7 @@ class CheckpointManager(Closing):
     # ---- waiting ----------------------------------------------------------------------
 
     def wait_until_finished(self) -> None:
-        """Waits for the save in the background and the deletions after it, and raises their error.
-
-        Each thread gets an error once. With `enable_background_delete` only `close` waits for
-        deletions.
-        """
+        """Waits for the save and the deletions after it. Each thread gets an error once."""
         self._wait_for_write()
         if self._options.enable_background_delete:
             self._deletions.wait_for_choice()

@@ -141,20 +141,13 @@ class EveryNSeconds(PreservationPolicy):
 
 @dataclasses.dataclass
 class EveryNSteps(PreservationPolicy):
-    """Keeps each step that is a multiple of `interval_steps`, or that is at least that far from the
-    last kept step.
-    """
+    """Keeps multiples of `interval_steps`, or steps at least that far from the last kept one."""
 
     interval_steps: int
     exact_interval: bool = True
     max_to_keep: int | None = None
 
     def should_preserve(self, checkpoints: Previous, *, context: PreservationContext) -> Sequence[bool]:
-        """For each step whether it is kept.
-
-        Raises:
-            ValueError: for an interval of 0.
-        """
         if self.interval_steps == 0:
             raise ValueError("interval_steps must not be 0.")
         kept, last = [], None
@@ -181,11 +174,6 @@ class EveryNStepsClosest(PreservationPolicy):
     max_to_keep: int | None = None
 
     def should_preserve(self, checkpoints: Previous, *, context: PreservationContext) -> Sequence[bool]:
-        """For each step whether it is kept.
-
-        Raises:
-            ValueError: for an interval of 0.
-        """
         if self.interval_steps == 0:
             raise ValueError("interval_steps must not be 0.")
         closest: dict[int, tuple[int, int]] = {}
@@ -245,9 +233,7 @@ class AnyPreservationPolicy(PreservationPolicy):
 
 @dataclasses.dataclass(kw_only=True)
 class BestN(PreservationPolicy):
-    """Keeps the best `n` steps by a number from the metrics: the highest, with `reverse` the
-    lowest.
-    """
+    """Keeps the `n` steps with the highest number from the metrics, with `reverse` the lowest."""
 
     get_metric_fn: Callable[[Any], float]
     reverse: bool = False

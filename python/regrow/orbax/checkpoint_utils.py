@@ -32,9 +32,7 @@ def wait_for_new_checkpoint(
     set_immutable: bool | None = None,
     ignore_snapshot_errors: bool = True,
 ) -> Iterator[int]:
-    """Waits for a step of at least `until_step`. ``with`` gives its number, or -1 after the
-    time-out.
-    """
+    """Waits for a step of at least `until_step`: its number, or -1 after the time-out."""
     form = step_name_format or _names(step_prefix, step_format_fixed_length)
     yield _wait(checkpoint_dir, form, until_step, seconds_to_sleep, timeout, timeout_fn)
 
@@ -78,10 +76,7 @@ def checkpoints_iterator(
     set_immutable: bool | None = None,
     ignore_snapshot_errors: bool = True,
 ) -> Iterator[int]:
-    """Yields the newest step each time there is a newer one. Ends after the time-out.
-
-    Unlike Orbax it makes no snapshot folder: an open checkpoint stays readable while it is deleted.
-    """
+    """Yields the newest step each time there is a newer one. It makes no snapshot folders."""
     last = -1
     form = step_name_format or _names(step_prefix, step_format_fixed_length)
     while True:

@@ -44,9 +44,7 @@ class AbstractCheckpointer(abc.ABC):
 
 
 def call_of(handler: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, for_save: bool) -> _saving.Call:
-    """The arguments of a call in the handler's form. An instance of arguments among the values
-    wins.
-    """
+    """The arguments of a call in the handler's form. Arguments among the values win."""
     given = next((value for value in (*args, *kwargs.values()) if is_args(value)), None)
     if given is not None:
         return _saving.Call(given)
@@ -85,9 +83,7 @@ class Checkpointer(AbstractCheckpointer, Closing):
         return self._handler
 
     def get_temporary_path(self, directory: Any) -> atomicity.TemporaryPath:
-        """The path that Orbax would write such a checkpoint to first. The engine's saves use other
-        paths.
-        """
+        """The path that Orbax would write to first. The engine's saves use other paths."""
         return (self._temporary_path_class or atomicity.AtomicRenameTemporaryPath).from_final(as_path(directory))
 
     async def create_temporary_path(self, temporary_path: Any) -> None:
@@ -106,20 +102,7 @@ class Checkpointer(AbstractCheckpointer, Closing):
         save_context: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Saves an item, atomically.
-
-        Args:
-            directory: An absolute path; its parents are made.
-            *args: The item and more values, or an instance of the handler's arguments.
-            force: Replace an existing checkpoint.
-            custom_metadata: Your own metadata.
-            save_context: Ignored.
-            **kwargs: More values, by name.
-
-        Raises:
-            DestinationExistsError: (a `ValueError`) if the path exists, without `force`.
-            ValueError: for a relative path.
-        """
+        """Saves an item, atomically."""
         with says_force():
             self._begin(directory, args, kwargs, force, custom_metadata, None).finish()
 
@@ -148,12 +131,7 @@ class Checkpointer(AbstractCheckpointer, Closing):
         return _saving.begin(self._handler, path, call, overwrite=force, saver=saver, about=about)
 
     def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
-        """Restores the item.
-
-        Raises:
-            FileNotFoundError: if the path does not exist.
-            ValueError: if it was never committed, or does not fit the arguments.
-        """
+        """Restores the item."""
         path = as_path(directory)
         if not path.exists():
             raise FileNotFoundError(f"Checkpoint at {path} not found.")
@@ -182,9 +160,7 @@ class Checkpointer(AbstractCheckpointer, Closing):
 
 
 class AsyncCheckpointer(Checkpointer):
-    """Saves in the background, one save at a time. The next call waits for the save and raises its
-    error.
-    """
+    """Saves in the background, one save at a time. The next call raises the error of a save."""
 
     def __init__(
         self,
@@ -218,9 +194,7 @@ class AsyncCheckpointer(Checkpointer):
         save_context: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Starts a save as `Checkpointer.save`. The next call or `wait_until_finished` raises its
-        error.
-        """
+        """Starts a save. The next call or `wait_until_finished` raises its error."""
         self.wait_until_finished()
         with says_force():
             pending = self._pending = self._begin(directory, args, kwargs, force, custom_metadata, self._saver)
@@ -232,9 +206,7 @@ class AsyncCheckpointer(Checkpointer):
         return super().restore(directory, *args, **kwargs)
 
     def wait_until_finished(self) -> None:
-        """Waits for the save, and raises its error. May be called again, and from several
-        threads.
-        """
+        """Waits for the save, and raises its error. Any thread may call it, and again."""
         self._background.wait()
 
     def check_for_errors(self) -> None:
@@ -246,9 +218,7 @@ class AsyncCheckpointer(Checkpointer):
         return self._background.is_busy()
 
     def cancel(self) -> None:
-        """Cancels the save in the background and removes its temporary files, unless it is already
-        committed.
-        """
+        """Cancels the save in the background, unless it is already committed."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.cancel()
@@ -279,9 +249,7 @@ class PyTreeCheckpointer(Checkpointer):
 
 
 class StandardCheckpointer(AsyncCheckpointer):
-    """Saves pytrees of arrays and numbers in the background. Call `wait_until_finished` before you
-    use the files.
-    """
+    """Saves pytrees of arrays and numbers in the background."""
 
     def __init__(
         self,
@@ -309,25 +277,13 @@ class StandardCheckpointer(AsyncCheckpointer):
         custom_metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Starts to save a pytree.
-
-        Args:
-            directory: An absolute path.
-            state: The pytree, or `StandardSaveArgs`.
-            *args: An instance of the handler's arguments, instead of `state`.
-            save_args: A tree of `SaveArgs`.
-            force: Replace an existing checkpoint.
-            custom_metadata: Your own metadata.
-            **kwargs: More values, by name.
-        """
+        """Starts to save a pytree."""
         given = next((value for value in (state, *args, *kwargs.values()) if is_args(value)), None)
         chosen = StandardSaveArgs(state, save_args) if given is None else given
         super().save(directory, args=chosen, force=force, custom_metadata=custom_metadata)
 
     def restore(self, directory: Any, target: Any = None, *args: Any, strict: bool = True, **kwargs: Any) -> Any:
-        """Restores a pytree into the form of the target; with `strict=False` also into other
-        shapes.
-        """
+        """Restores into the form of the target; with `strict=False` also into other shapes."""
         given = next((value for value in (target, *args, *kwargs.values()) if is_args(value)), None)
         chosen = StandardRestoreArgs(target, strict=strict) if given is None else given
         return super().restore(directory, args=chosen)

@@ -107,9 +107,7 @@ class StringMetadata(Metadata):
 
 @jax.tree_util.register_pytree_with_keys_class
 class TreeMetadata(Mapping[str, Any]):
-    """The metadata of a pytree: a mapping with the structure of the tree, and a pytree of leaves
-    with shape and dtype.
-    """
+    """The metadata of a pytree: a mapping with its structure, and a pytree of its leaves."""
 
     def __init__(self, tree: Any, custom_metadata: Any = None, use_zarr3: bool = False) -> None:
         self.tree = tree
@@ -247,11 +245,7 @@ def read_step_metadata(path: Any) -> StepMetadata:
 
 
 def get_step_metadata(path: Any) -> StepMetadata:
-    """The metadata of a checkpoint, without that of its items.
-
-    Raises:
-        NotFoundError: (a `FileNotFoundError`) if there is none.
-    """
+    """The metadata of a checkpoint, without that of its items."""
     if not as_path(path).exists():
         raise _errors.NotFoundError(f"Checkpoint at {path} not found.", file=str(path))
     return read_step_metadata(path)

@@ -15,18 +15,12 @@ _TUPLE = 4
 
 
 def msgpack_serialize(pytree: Any, in_place: bool = False) -> bytes:
-    """Encodes a pytree of dicts, lists, tuples, arrays and numbers. `in_place` is ignored: the
-    pytree is not changed.
-    """
+    """Encodes a pytree of dicts, lists, tuples, arrays and numbers. `in_place` is ignored."""
     return _native.msgpack_pack(_without_tuples(pytree), MAX_CHUNK_SIZE)
 
 
 def msgpack_restore(encoded_pytree: bytes) -> Any:
-    """Decodes a pytree.
-
-    Raises:
-        ValueError: for other bytes; it names the offset.
-    """
+    """Decodes a pytree."""
     return _with_tuples(_native.msgpack_unpack(encoded_pytree))
 
 

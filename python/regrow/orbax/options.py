@@ -12,15 +12,7 @@ from .._errors import failure
 
 @dataclasses.dataclass
 class AsyncOptions:
-    """Options of saves in the background.
-
-    Attributes:
-        timeout_secs: Seconds that the processes of a job wait for each other in each phase of a
-            save in the background.
-        barrier_sync_fn: Orbax' own barrier; ignored, the engine has one.
-        post_finalization_callback: Called after a checkpoint is committed.
-        create_directories_asynchronously: Ignored: the save in the background creates all folders.
-    """
+    """Saves in the background. `timeout_secs` limits the wait for other processes in a phase."""
 
     timeout_secs: int = 1200
     barrier_sync_fn: Any = None
@@ -29,11 +21,7 @@ class AsyncOptions:
 
 
 def timeout_of(options: Any, given: int | None = None) -> int:
-    """The time-out that a caller passes, or that options of any class have.
-
-    Raises:
-        ValueError: for a time-out that is not positive.
-    """
+    """The time-out that a caller passes, or that options of any class have."""
     seconds: int = given or int(getattr(options, "timeout_secs", AsyncOptions.timeout_secs))
     if seconds <= 0:
         raise failure(ValueError, f"Timeout must be positive, but got {seconds} seconds.", help="set timeout_secs")
@@ -50,9 +38,7 @@ class MultiprocessingOptions:
 
 
 class AtomicityMode(enum.Enum):
-    """How a committed checkpoint is recognised: by its name, or by the file ``commit_success.txt``.
-    Saves write both.
-    """
+    """How a committed checkpoint is recognised. Saves write both the name and the file."""
 
     AUTO = "auto"
     ATOMIC_RENAME = "atomic_rename"
@@ -61,10 +47,7 @@ class AtomicityMode(enum.Enum):
 
 @dataclasses.dataclass
 class AtomicityOptions:
-    """Which folders on a disk are checkpoints. With `COMMIT_FILE` a checkpoint has the file; if the
-    older form is allowed, a folder with the name of a checkpoint is one, too. The engine publishes
-    saves in the way of the storage.
-    """
+    """Which folders on a disk are checkpoints; saves commit in the way of the storage."""
 
     mode: AtomicityMode = AtomicityMode.AUTO
     allow_legacy_atomic_rename: bool = False

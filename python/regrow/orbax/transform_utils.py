@@ -17,14 +17,7 @@ MultiValueFn = Callable[..., Any]
 
 @dataclasses.dataclass
 class Transform:
-    """The source of a leaf of the target.
-
-    Attributes:
-        original_key: The key path in the original, with ``/``; ``\\1`` is a group of the pattern.
-        use_fallback: Use the other source than the default; see `apply_transformations`.
-        value_fn: Converts the value.
-        multi_value_fn: Computes the value from its key path and the whole original.
-    """
+    """The source of a leaf of the target: key paths have ``/``, and are patterns."""
 
     original_key: Any = None
     use_fallback: bool = False
@@ -42,13 +35,7 @@ class Transform:
 
 @dataclasses.dataclass
 class RestoreTransform(Transform):
-    """As `Transform`, for restores.
-
-    Attributes:
-        multi_value_fn: Also gets the restore args of the leaf.
-        multi_value_fn_input_args: The inputs: patterns of key paths in the checkpoint, with restore
-            args.
-    """
+    """As `Transform`, for restores. `multi_value_fn` also gets the restore args of the leaf."""
 
     multi_value_fn_input_args: dict[str, Any] | None = None
 
@@ -61,18 +48,7 @@ class RestoreTransform(Transform):
 def apply_transformations(
     original_tree: Any, transformations: Any, new_tree: Any, default_to_original: bool | None = True
 ) -> Any:
-    """A tree with the structure of `new_tree`, and leaves of another tree.
-
-    Args:
-        original_tree: The tree that leaves come from.
-        transformations: A `Transform` by key path; the key path is a pattern.
-        new_tree: The structure of the result, and the values of leaves without a source.
-        default_to_original: If true, leaves without a transformation come from the original, and
-            `use_fallback` takes those of `new_tree`. If false, the reverse.
-
-    Raises:
-        ValueError: for a key that the original does not have.
-    """
+    """A tree with the structure of `new_tree`, and leaves of another tree."""
     if is_empty_node(new_tree):
         return {}
     original = to_flat_dict(original_tree, sep="/")
@@ -141,12 +117,7 @@ class Plan(NamedTuple):
 def plan(
     transformations: Any, order: list[KeyPath], stored: Collection[KeyPath], *, default_to_original: bool = True
 ) -> Plan:
-    """The source of each leaf of a restore's target.
-
-    Raises:
-        ValueError: for a key that the checkpoint does not have, and for a `multi_value_fn` without
-            inputs.
-    """
+    """The source of each leaf of a restore's target."""
     rules = _flat_rules(transformations)
     inputs: dict[KeyPath, Any] = {}
     for rule in rules.values():
@@ -191,9 +162,7 @@ def _inputs(rule: Any, stored: Collection[KeyPath]) -> dict[KeyPath, Any]:
 
 
 def merge_trees(*trees: Any, target: Any = None) -> Any:
-    """The leaves of all trees, from the last tree that has each; as nested dicts, or in the
-    target's structure.
-    """
+    """The leaves of all trees, from the last that has each; as nested dicts or like `target`."""
     merged: dict[KeyPath, Any] = {}
     for tree in trees:
         merged |= to_flat_dict(tree)
@@ -201,9 +170,7 @@ def merge_trees(*trees: Any, target: Any = None) -> Any:
 
 
 def intersect_trees(*trees: Any, target: Any = None) -> Any:
-    """The leaves whose key path all trees have, from the last tree; as nested dicts, or in the
-    target's structure.
-    """
+    """The leaves that all trees have, from the last; as nested dicts or like `target`."""
     flats = [to_flat_dict(tree) for tree in trees]
     common = {path: leaf for path, leaf in flats[-1].items() if all(path in flat for flat in flats)}
     return from_flat_dict(common, target)

@@ -130,11 +130,7 @@ def from_flattened_with_keypath(flat_with_keys: list[tuple[tuple[Any, ...], Any]
 
 
 def serialize_tree(tree: Any, keep_empty_nodes: bool = False) -> Any:
-    """The tree with dicts for classes and lists for tuples.
-
-    Raises:
-        ValueError: for a tree without leaves, unless empty nodes are kept.
-    """
+    """The tree with dicts for classes and lists for tuples."""
     flat, _ = flatten_with_path(tree)
     kept = [(path, leaf) for path, leaf in flat if keep_empty_nodes or not is_empty_node(leaf)]
     if kept and not kept[0][0]:
@@ -143,9 +139,7 @@ def serialize_tree(tree: Any, keep_empty_nodes: bool = False) -> Any:
 
 
 def deserialize_tree(serialized: Any, target: Any, keep_empty_nodes: bool = False) -> Any:
-    """The leaves of nested dicts and lists, or of the same containers, in the containers of a
-    target.
-    """
+    """The leaves of nested dicts and lists, in the containers of a target."""
 
     def find(keypath: tuple[Any, ...], leaf: Any) -> Any:
         found = serialized
@@ -162,9 +156,7 @@ def deserialize_tree(serialized: Any, target: Any, keep_empty_nodes: bool = Fals
 
 
 def _child(node: Any, key: Any) -> Any:
-    """The child of a node at a key: dicts and sequences use its name, other containers the key
-    itself.
-    """
+    """The child at a key: of dicts and sequences by its name, of others by the key itself."""
     name = get_key_name(key)
     if isinstance(node, Mapping):
         return node[name if name in node else str(name)]

@@ -48,9 +48,7 @@ def is_supported_type(value: Any, pytree_metadata_options: Any = None) -> bool:
 def is_supported_empty_value(
     value: Any, pytree_metadata_options: PyTreeMetadataOptions = PYTREE_METADATA_OPTIONS
 ) -> bool:
-    """Whether a value is an empty value that needs no handler. Named tuples are, only if the
-    options keep them as such.
-    """
+    """Whether a value is empty and needs no handler; of named tuples, only with rich types."""
     if isinstance(value, tuple) and hasattr(type(value), "_fields"):
         return pytree_metadata_options.support_rich_types and not value
     return value is None or (isinstance(value, (list, tuple, Mapping)) and not value)

@@ -55,11 +55,7 @@ def leaf_is_placeholder(leaf: Any) -> bool:
 
 
 def name_from_leaf_placeholder(placeholder: str) -> str:
-    """The name of the leaf that a placeholder stands for.
-
-    Raises:
-        ValueError: for text that is not a placeholder.
-    """
+    """The name of the leaf that a placeholder stands for."""
     if not leaf_is_placeholder(placeholder):
         raise ValueError(f"Malformed placeholder: {placeholder}")
     return placeholder.removeprefix(_LEAF_PLACEHOLDER)

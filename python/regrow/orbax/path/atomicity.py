@@ -60,22 +60,14 @@ class TemporaryPath(abc.ABC):
 
     @classmethod
     async def validate(cls, temporary_path: Any) -> None:
-        """Raises an error unless the path is a folder that is being written.
-
-        Raises:
-            ValidationError: if it is another folder, or none.
-        """
+        """Raises an error unless the path is a folder that is being written."""
         path = as_path(temporary_path)
         if TMP_DIR_SUFFIX not in path.name or not path.is_dir():
             raise ValidationError(f"Expected {path} to be a directory with {TMP_DIR_SUFFIX} in its name.")
 
     @classmethod
     async def validate_final(cls, final_path: Any) -> None:
-        """Raises an error unless the path is a committed folder.
-
-        Raises:
-            ValidationError: if it is another folder, or none.
-        """
+        """Raises an error unless the path is a committed folder."""
         path = as_path(final_path)
         if TMP_DIR_SUFFIX in path.name or not path.is_dir():
             raise ValidationError(f"Expected {path} to be a directory without {TMP_DIR_SUFFIX} in its name.")
@@ -128,11 +120,6 @@ class AtomicRenameTemporaryPath(TemporaryPath):
 
     @classmethod
     def from_temporary(cls, temporary_path: Any, **options: Any) -> Self:
-        """The object for a folder that is being written.
-
-        Raises:
-            ValueError: for a name that no temporary folder has.
-        """
         temporary = as_path(temporary_path)
         name, suffix, _ = temporary.name.partition(TMP_DIR_SUFFIX)
         if not suffix:

@@ -27,12 +27,7 @@ def is_pytree_checkpoint(path: Any) -> bool:
 
 
 def is_orbax_checkpoint(path: Any) -> bool:
-    """Whether a folder is probably a checkpoint: a step, an item, or a folder that holds a pytree.
-
-    Raises:
-        FileNotFoundError: if there is no such folder.
-        NotADirectoryError: for a file.
-    """
+    """Whether a folder is probably a step, an item, or a folder that holds a pytree."""
     folder = as_path(path)
     if not folder.exists():
         raise FileNotFoundError(f"Checkpoint path {folder} does not exist.")

@@ -64,11 +64,7 @@ class NameFormat(Generic[MetadataT]):
         raise NotImplementedError
 
     def find_step(self, base_path: Any, step: int) -> Metadata:
-        """A committed step.
-
-        Raises:
-            ValueError: if the step does not exist.
-        """
+        """A committed step."""
         for found in self.find_all(base_path):
             if found.step == step:
                 return found
@@ -106,11 +102,6 @@ class StandardNameFormat(NameFormat[Any]):
                 yield Metadata(step, child)
 
     def find_step(self, base_path: Any, step: int) -> Metadata:
-        """A committed step.
-
-        Raises:
-            ValueError: if the step does not exist.
-        """
         path = as_path(base_path) / self.build_name(step)
         if not path.exists() or not is_finalized(path, self.atomicity_options):
             raise ValueError(f"No step path found with name={path.name}, step={step} in {base_path}")
@@ -149,20 +140,14 @@ def standard_name_format(
 def composite_name_format(
     write_name_format: NameFormat[Any], read_name_formats: Sequence[NameFormat[Any]]
 ) -> NameFormat[Any]:
-    """Several formats that are read. One of them is written.
-
-    Raises:
-        ValueError: if the format that is written is not among those that are read.
-    """
+    """Several formats that are read. One of them is written."""
     if write_name_format not in read_name_formats:
         raise ValueError(f"{read_name_formats} must include {write_name_format}.")
     return _CompositeNameFormat(write_name_format, tuple(read_name_formats))
 
 
 def forms_of(name_format: Any) -> list[tuple[str | None, int | None]] | None:
-    """Prefix and width of each name that is read, the written one first; `None` for names of
-    another kind.
-    """
+    """Prefix and width of each name, the written one first; `None` for names of another kind."""
     if isinstance(name_format, _CompositeNameFormat):
         several = [name_format.write, *(form for form in name_format.read if form != name_format.write)]
     else:
@@ -193,11 +178,7 @@ def build_step_path(base_path: Any, name_format: NameFormat[Any], step: int) -> 
 def find_step_path(
     base_path: Any, name_format: NameFormat[Any], *, step: int, include_uncommitted: bool = False
 ) -> Any:
-    """The path of an existing step; with `include_uncommitted` also of one that is being saved.
-
-    Raises:
-        ValueError: if the step does not exist.
-    """
+    """The path of a step; with `include_uncommitted` also of one that is being saved."""
     if include_uncommitted:
         final = build_step_path(base_path, name_format, step)
         for temporary in all_temporary_paths(base_path):
@@ -225,11 +206,7 @@ def latest_step_metadata(root_path: Any, name_format: NameFormat[Any]) -> Metada
 
 
 def step_metadata_of_checkpoint_path(checkpoint_path: Any, name_format: NameFormat[Any]) -> Metadata:
-    """The step of a path.
-
-    Raises:
-        ValueError: if the path has not the name of a step.
-    """
+    """The step of a path."""
     path = as_path(checkpoint_path)
     for found in name_format.find_all(path.parent):
         if found.path.name == path.name:
@@ -257,11 +234,7 @@ def get_save_directory(
 
 
 def step_from_checkpoint_name(name: str) -> int:
-    """The step of a name with any prefix, also of a save in progress.
-
-    Raises:
-        ValueError: if it is not the name of a step.
-    """
+    """The step of a name with any prefix, also of a save in progress."""
     committed = name.partition(TMP_DIR_SUFFIX)[0]
     if committed.isdigit():
         return int(committed)
@@ -316,11 +289,7 @@ def is_standard_name_format(name_format: NameFormat[Any]) -> bool:
 
 
 def single_host_load_and_broadcast_name_format(name_format: NameFormat[Any]) -> NameFormat[Any]:
-    """The same names. One process reads the list of steps.
-
-    Raises:
-        ValueError: for your own names.
-    """
+    """The same names. One process reads the list of steps."""
     if not isinstance(name_format, StandardNameFormat):
         raise ValueError(
             f"single_host_load_and_broadcast is only supported for standard name formats. Got {name_format}."

@@ -35,15 +35,7 @@ _MARKS = (INDICATOR, METADATA, PYTREE_METADATA_FILE)
 
 
 def delete(path: Any, *, checkpointable_name: str | None = None, missing_ok: bool = False) -> bool:
-    """Deletes a checkpoint, or one checkpointable of several. Returns whether there was one.
-
-    Raises:
-        FileNotFoundError: if it does not exist, without `missing_ok`.
-        InvalidLayoutError: for a path that is not a checkpoint.
-        ValueError: for the only checkpointable of a checkpoint, and an invalid name.
-        DeletionRecoveryError: if the deletion of another checkpointable was started and has not
-            ended.
-    """
+    """Deletes a checkpoint, or one checkpointable of several. Returns whether there was one."""
     return bool(delete_async(path, checkpointable_name=checkpointable_name, missing_ok=missing_ok).result())
 
 
@@ -56,9 +48,7 @@ def delete_async(path: Any, *, checkpointable_name: str | None = None, missing_o
 def plan(
     path: Any, name: str | None, missing_ok: bool, context: Context, *, is_step: bool = False
 ) -> Callable[[], bool] | None:
-    """Writes the record of a deletion and returns its steps; `None` if there is nothing to
-    delete.
-    """
+    """Writes the record of a deletion, and returns its steps; `None` for nothing to delete."""
     check_arguments(name, missing_ok)
     path = as_path(path)
     in_bucket = isinstance(path, BucketPath)
@@ -98,12 +88,7 @@ def plan(
 
 
 def check_arguments(name: Any, missing_ok: Any) -> None:
-    """Refuses invalid arguments.
-
-    Raises:
-        TypeError: for a name that is not text, and a `missing_ok` that is not a bool.
-        ValueError: for text that cannot name a folder.
-    """
+    """Refuses invalid arguments."""
     if not isinstance(missing_ok, bool):
         raise TypeError(f"missing_ok: expected True or False, found {missing_ok!r}")
     if name is None:
@@ -197,11 +182,7 @@ def _remove_item(path: Any, name: str, told: dict[str, Any]) -> bool:
 
 
 def read_record(path: Any) -> dict[str, Any] | None:
-    """The record of a deletion in progress; `None` if there is none.
-
-    Raises:
-        DeletionRecoveryError: for a record that does not fit the checkpoint.
-    """
+    """The record of a deletion in progress; `None` if there is none."""
     file = as_path(path) / RECORD
     if not file.exists():
         return None
@@ -221,11 +202,7 @@ def read_record(path: Any) -> dict[str, Any] | None:
 
 
 def pending(path: Any, requested: Collection[str]) -> str | None:
-    """The checkpointable whose deletion was started.
-
-    Raises:
-        DeletionInProgressError: if it is among the `requested` ones.
-    """
+    """The checkpointable whose deletion was started."""
     record = read_record(path)
     if record is None:
         return None
@@ -240,11 +217,7 @@ def pending(path: Any, requested: Collection[str]) -> str | None:
 
 
 def refuse_pending(path: Any) -> None:
-    """Refuses to replace a checkpoint with a deletion in progress.
-
-    Raises:
-        DeletionInProgressError: for such a checkpoint.
-    """
+    """Refuses to replace a checkpoint with a deletion in progress."""
     if not urlsplit(str(path)).netloc and read_record(path) is not None:
         raise failure(
             DeletionInProgressError,

@@ -34,12 +34,7 @@ from .options import CheckpointLayout
 def save_checkpointables(
     path: Any, checkpointables: dict[str, Any], *, overwrite: bool = False, custom_metadata: Any = None
 ) -> None:
-    """Saves pytrees, JSON values and objects with handlers by name, atomically.
-
-    Raises:
-        ValueError: if the path has a checkpoint, without `overwrite`.
-        KeyError: for an object without a handler.
-    """
+    """Saves pytrees, JSON values and objects with handlers by name, atomically."""
     _save(path, checkpointables, overwrite, custom_metadata)
 
 
@@ -79,11 +74,7 @@ class Begun:
         self._pending.cancel()
 
     def wait(self) -> None:
-        """Waits for the save, and commits.
-
-        Raises:
-            Exception: the error of the save. Its temporary files are removed then.
-        """
+        """Waits for the save, and commits."""
         self._pending.finish()
         self._status.end()
         mode = self._context.file.path_permission_mode
@@ -147,12 +138,7 @@ def save(
     overwrite: bool = False,
     custom_metadata: Any = None,
 ) -> None:
-    """Saves a pytree.
-
-    Raises:
-        ValueError: if the path has a checkpoint, without `overwrite`; for leaves that cannot be
-            saved.
-    """
+    """Saves a pytree."""
     _save(path, {checkpointable_name: state}, overwrite, custom_metadata, are_states=True)
 
 
@@ -172,13 +158,7 @@ def save_async(
 
 
 def load(path: Any, abstract_state: Any = None, *, checkpointable_name: str | None = AUTO) -> Any:
-    """Loads a pytree into the form of `abstract_state`, or as it was saved if that is `None`.
-
-    Raises:
-        InvalidLayoutError: (a `FileNotFoundError` and a `ValueError`) if there is no pytree.
-        ValueError: if the target does not fit.
-        NoEntryError: (a `KeyError`) if the registry of the context has no handler for it.
-    """
+    """Loads a pytree into the form of `abstract_state`, or as it was saved if that is `None`."""
     context = current()
     path, name = _find.pytree(path, checkpointable_name)
     with _as_layout(path):
@@ -191,13 +171,7 @@ def load_async(path: Any, abstract_state: Any = None, *, checkpointable_name: st
 
 
 def load_checkpointables(path: Any, abstract_checkpointables: Any = None) -> dict[str, Any]:
-    """Loads the named checkpointables into the given forms; all checkpointables if `None`.
-
-    Raises:
-        InvalidLayoutError: (a `FileNotFoundError`) if there is no checkpoint, or it is a single
-            pytree.
-        KeyError: for a name that the checkpoint does not have.
-    """
+    """Loads the named checkpointables into the given forms; all checkpointables if `None`."""
     context = current()
     abstract = _unwrapped(abstract_checkpointables)
     if abstract is not None:
@@ -238,11 +212,7 @@ def _as_layout(path: Any) -> Iterator[None]:
 
 
 def metadata(path: Any, checkpointable_name: str | None = AUTO) -> CheckpointMetadata[Any]:
-    """The metadata of a pytree: ``.metadata`` is a tree of shapes and dtypes that `load` takes.
-
-    Raises:
-        InvalidLayoutError: (a `FileNotFoundError`) if there is no pytree.
-    """
+    """The metadata of a pytree: ``.metadata`` is a tree of shapes and dtypes that `load` takes."""
     path, name = _find.pytree(path, checkpointable_name)
     with _as_layout(path):
         found, own = _pytrees.metadata(path if name is None else path / name)
@@ -250,12 +220,7 @@ def metadata(path: Any, checkpointable_name: str | None = AUTO) -> CheckpointMet
 
 
 def checkpointables_metadata(path: Any) -> CheckpointMetadata[dict[str, Any]]:
-    """The metadata of all checkpointables, by name.
-
-    Raises:
-        InvalidLayoutError: (a `FileNotFoundError`) if there is no checkpoint, or it is a single
-            pytree.
-    """
+    """The metadata of all checkpointables, by name."""
     context = current()
     path = _find.composite(path)
     found = {name: _checkpointables.described(path, name, context) for name in _find.names_in(path)}

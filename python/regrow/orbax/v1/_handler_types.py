@@ -26,16 +26,10 @@ class StatefulCheckpointable(Protocol):
 
 
 class CheckpointableHandler(Protocol[T, AbstractT]):
-    """Saves and loads one kind of object. Subclass it, and register the class with
-    `register_handler` or in a registry.
-    """
+    """Saves and loads one kind of object. Subclass it, and register the class."""
 
     async def save(self, directory: Any, checkpointable: T) -> Awaitable[None]:
-        """Saves at once the data that may change. Returns an awaitable that saves the rest, in the
-        background.
-
-        `directory` is a `PathAwaitingCreation`: await it before you write to it.
-        """
+        """Saves what may change, in `await directory`. Returns an awaitable for the rest."""
         ...
 
     async def load(self, directory: Any, abstract_checkpointable: AbstractT | None = None) -> Awaitable[T]:
@@ -51,9 +45,7 @@ class CheckpointableHandler(Protocol[T, AbstractT]):
         ...
 
     def is_abstract_handleable(self, abstract_checkpointable: Any) -> bool | None:
-        """Whether this handler can load into such a target; `None` leaves the choice to the handler
-        that saved the object.
-        """
+        """Whether this handler can load into a target; `None` if it does not know."""
         ...
 
 

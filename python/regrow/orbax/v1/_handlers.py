@@ -64,9 +64,7 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
             _pytrees.restore_args(leaf, True)
 
     async def save(self, directory: Any, checkpointable: Any) -> Awaitable[None]:
-        """Writes the whole pytree before it returns. A caller with a background saver calls the
-        engine itself.
-        """
+        """Writes the whole pytree before it returns."""
         _pytrees.check_leaves(checkpointable)
         tree, options = _pytrees.save_plan(checkpointable, self._context)
         if isinstance(options["layout"], Orbax):
@@ -87,11 +85,6 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
         return read()
 
     async def metadata(self, directory: Any) -> Any:
-        """A tree of the metadata of the leaves.
-
-        Raises:
-            InvalidLayoutError: (a `FileNotFoundError`) for a folder without ``_METADATA``.
-        """
         if not _find.is_pytree(as_path(directory)):
             raise _find.no_pytree(as_path(directory), "it has no _METADATA")
         return _pytrees.metadata(directory)[0]
@@ -140,11 +133,6 @@ class JsonHandler(_TextHandler):
         return json.dumps(checkpointable)
 
     async def load(self, directory: Any, abstract_checkpointable: None = None) -> Awaitable[Any]:
-        """The saved value.
-
-        Raises:
-            FileNotFoundError: if there is no file of a known name.
-        """
 
         async def read() -> Any:
             names = list(dict.fromkeys((self.filename, "data.json", "metadata")))
@@ -192,11 +180,6 @@ class ProtoHandler(_TextHandler):
         return text
 
     async def load(self, directory: Any, abstract_checkpointable: Any = None) -> Awaitable[Any]:
-        """A message of the given class.
-
-        Raises:
-            ValueError: without a class.
-        """
         if abstract_checkpointable is None:
             raise failure(ValueError, f"the message in {directory} has no class", help="give the class of the message")
         parse = text_format().Parse
@@ -229,11 +212,6 @@ class StatefulCheckpointableHandler(CheckpointableHandler[Any, Any]):
         return _nothing() if rest is None else rest
 
     async def load(self, directory: Any, abstract_checkpointable: Any = None) -> Awaitable[Any]:
-        """Lets the given object load itself.
-
-        Raises:
-            ValueError: without an object.
-        """
         if abstract_checkpointable is None:
             raise failure(
                 ValueError,

@@ -17,9 +17,7 @@ def _time(nsecs: int | None) -> datetime.datetime | None:
 
 
 class CheckpointMetadata(Generic[T]):
-    """The metadata of a checkpoint: ``.metadata`` is a tree of shapes and dtypes, or a dict of such
-    trees by name.
-    """
+    """The metadata of a checkpoint: ``.metadata`` is a tree of shapes, or a dict of trees."""
 
     def __init__(
         self,

@@ -107,9 +107,7 @@ def _save_args(keys: Any, leaf: Any, storage: Any, scoped: Callable[..., Any] | 
 
 
 def load(path: Any, abstract: Any, context: Context) -> Any:
-    """Loads a pytree into the form of `abstract`: arrays, their descriptions, metadata, numbers,
-    types.
-    """
+    """Loads a pytree into the form of `abstract`, a tree of arrays, descriptions or types."""
     if isinstance(abstract, CheckpointMetadata):
         abstract = abstract.metadata
     if isinstance(abstract, TreeMetadata):
@@ -178,9 +176,7 @@ def _sharding(sharding: Any) -> Any:
 
 
 def _as_array(leaf: Any) -> Any:
-    """A NumPy array instead of a description, for a check of its shape. One without elements
-    carries a dtype.
-    """
+    """A NumPy array instead of a description. One without elements carries only a dtype."""
     shape = own_attribute(leaf, "shape")
     if type(leaf) is np.ndarray and shape == (0,):
         return ...

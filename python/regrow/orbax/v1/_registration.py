@@ -33,9 +33,7 @@ class NotHandleableError(ValueError):
 
 
 class CheckpointableHandlerRegistry(Protocol):
-    """Handlers for all checkpointables, or for those of one name. The last handler that fits is
-    used.
-    """
+    """Handlers for all checkpointables, or for one name. The last handler that fits is used."""
 
     def add(
         self,
@@ -78,13 +76,6 @@ class Registry(CheckpointableHandlerRegistry):
         checkpointable_name: str | None = None,
         secondary_typestrs: Sequence[str] | None = None,
     ) -> CheckpointableHandlerRegistry:
-        """Adds a handler.
-
-        Raises:
-            AlreadyExistsError: for a name that has a handler, and a class that is registered for
-                all names.
-            ValueError: for a value that is not a class.
-        """
         if not isinstance(handler_type, type):
             raise ValueError(f"handler_type: expected a class, found {handler_type!r}")
         if checkpointable_name and self.has(checkpointable_name):
@@ -97,11 +88,6 @@ class Registry(CheckpointableHandlerRegistry):
         return self
 
     def get(self, checkpointable_name: str) -> HandlerType:
-        """The handler of that name.
-
-        Raises:
-            NoEntryError: if the registry has none.
-        """
         for handler_type, name in self._entries:
             if name == checkpointable_name:
                 return handler_type
@@ -210,13 +196,7 @@ def _fitting(registry: CheckpointableHandlerRegistry, fits: Callable[[Any], Any]
 
 
 def resolve_handler_for_save(registry: CheckpointableHandlerRegistry, checkpointable: Any, *, name: str) -> Any:
-    """The handler that saves an object: a stateful object itself; else the handler of its name;
-    else the last handler that can.
-
-    Raises:
-        ValueError: for `None`.
-        NoEntryError: if no handler can.
-    """
+    """The handler that saves: of stateful objects, else of the name, else the last that can."""
     if checkpointable is None:
         raise failure(ValueError, f"the checkpointable {name!r} is None", help="leave it out of what is saved")
     found = _fitting(registry, lambda handler: handler.is_handleable(checkpointable))
@@ -244,14 +224,7 @@ def resolve_handler_for_load(
     name: str,
     handler_typestr: str | None = None,
 ) -> Any:
-    """The handler that loads an object: the handler of its name; else the one that saved it; else
-    the last handler that can.
-
-    Each is used only if it can load into the target.
-
-    Raises:
-        NoEntryError: if no handler can.
-    """
+    """The first that can load into the target: of the name, the one that saved, the last added."""
     for_name = _made(registry.get(name)) if registry.has(name) else None
     saver = _by_typestr(registry, handler_typestr)
 

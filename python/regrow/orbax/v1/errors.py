@@ -14,6 +14,4 @@ class DeletionInProgressError(RuntimeError):
 
 
 class DeletionRecoveryError(RuntimeError):
-    """The record of an unfinished deletion does not fit the checkpoint, or names another
-    checkpointable.
-    """
+    """The record of an unfinished deletion does not fit the checkpoint, or the name."""

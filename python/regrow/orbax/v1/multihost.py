@@ -31,11 +31,7 @@ async def sync_global_processes(
     processes: Collection[int] | None = None,
     record_event_name: str = "/jax/checkpoint/sync_global_devices_duration_sec",
 ) -> None:
-    """Waits for all processes at a barrier of this name.
-
-    Raises:
-        ValueError: for a time-out that is not a positive number of seconds.
-    """
+    """Waits for all processes at a barrier of this name."""
     if timeout is not None and timeout <= 0:
         raise ValueError(f"timeout: expected a positive number of seconds, found {timeout}")
     await asyncio.to_thread(_all.sync_global_processes, f"{operation_id}:{key}", timeout=timeout)

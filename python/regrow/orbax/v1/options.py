@@ -43,9 +43,7 @@ class Options:
 
 
 class CheckpointLayout(enum.Enum):
-    """The layout to load. regrow recognises any layout that it knows without this option; saves
-    write Orbax' layout.
-    """
+    """The layout to load. regrow recognises all layouts that it knows without this option."""
 
     ORBAX = "orbax"
     SAFETENSORS = "safetensors"
@@ -54,11 +52,7 @@ class CheckpointLayout(enum.Enum):
 
 @dataclasses.dataclass(kw_only=True)
 class AsyncOptions(Options):
-    """Saves in the background: `post_finalization_callback` is called after each commit.
-
-    `timeout_secs` limits the seconds that processes of a job wait for each other, in each phase of
-    a save.
-    """
+    """Saves in the background. `timeout_secs` limits the wait for other processes in a phase."""
 
     timeout_secs: int = 1200
     post_finalization_callback: Callable[[], None] | None = None
@@ -127,9 +121,7 @@ class ArrayOptions(Options):
 
         @dataclasses.dataclass(kw_only=True)
         class StorageOptions(Options):
-            """The stored dtype, the largest size of a chunk in bytes, and the axes that are divided
-            first.
-            """
+            """The stored dtype, the largest chunk in bytes, and the axes that are divided first."""
 
             dtype: Any = None
             chunk_byte_size: int | None = None
@@ -196,9 +188,7 @@ class DeletionOptions(Options):
 
     @dataclasses.dataclass(kw_only=True)
     class GcsDeletionOptions(Options):
-        """The path in a bucket that deleted checkpoints are moved to, for another program to
-        remove.
-        """
+        """The path in a bucket that deleted checkpoints are moved to."""
 
         todelete_full_path: str | None = None
 

@@ -53,14 +53,7 @@ _TIMEOUT_SECONDS = 1200
 
 
 def save(path: Any, state: Any, *, custom_metadata: Any = None) -> None:
-    """Saves some leaves of a checkpoint. A later part cannot save the same leaves again.
-
-    Raises:
-        FileExistsError: if the path exists.
-        PartialSaveReplacementError: (a `ValueError`) for a leaf that an earlier part has, at its
-            key path or below it.
-        ValueError: for leaves that cannot be saved.
-    """
+    """Saves some leaves of a checkpoint. A later part cannot save the same leaves again."""
     save_async(path, state, custom_metadata=custom_metadata).result()
 
 
@@ -87,14 +80,7 @@ def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> Respons
 
 
 def finalize(path: Any) -> None:
-    """Publishes all parts, atomically. In a job, process 0 publishes after all processes have
-    called it.
-
-    Raises:
-        FileExistsError: if the path exists.
-        FileNotFoundError: if the path has no parts.
-        PartialSaveReplacementError: (a `ValueError`) for a leaf in two parts.
-    """
+    """Publishes all parts, atomically. In a job, all processes call it, and process 0 publishes."""
     final, session = _places(path)
 
     def publish() -> None:
@@ -111,9 +97,7 @@ def finalize(path: Any) -> None:
 
 
 def _by_process_0(final: Any, work: Callable[[], Any], check: Callable[[], None] | None = None) -> Any:
-    """Returns in all processes what `work` returns on process 0: other processes may see parts
-    appear and disappear. Errors of this module are shared the same way.
-    """
+    """Returns in all processes what `work` returns, or raises, on process 0."""
 
     def told() -> Any:
         try:
@@ -204,13 +188,7 @@ class _Taken:
         self._above: set[_Path] = set()
 
     def add(self, at: _Path, kind: str) -> bool:
-        """Adds an entry. Returns false if it adds nothing: a known empty node, or an empty
-        container that already has children.
-
-        Raises:
-            PartialSaveReplacementError: for an existing leaf, and a leaf above or below existing
-                ones.
-        """
+        """Adds an entry, or refuses a leaf that exists. Returns false if it adds nothing."""
         if kind != _LEAF and (self._kinds.get(at) == kind or (at in self._above and kind != _NONE)):
             return False
         above = [at[:length] for length in range(len(at))]

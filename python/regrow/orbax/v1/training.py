@@ -73,9 +73,7 @@ class Checkpointer(Closing):
         lightweight_initialize: bool = False,
         logger: Any = None,
     ) -> None:
-        """Opens or makes a folder of steps. `context` applies to all calls outside of another
-        context.
-        """
+        """Opens or makes a folder of steps. `context` applies outside of other contexts."""
         self._context = Context(context or current())
         options = CheckpointManagerOptions(
             save_decision_policy=save_decision_policy or _default_policy(),
@@ -126,11 +124,7 @@ class Checkpointer(Closing):
         return RootMetadata(directory=self.directory, custom_metadata=self._manager.metadata().custom_metadata)
 
     def _found(self, step: Any) -> CheckpointMetadata[None]:
-        """An existing step, the latest if `None`.
-
-        Raises:
-            StepNotFoundError: if the step does not exist.
-        """
+        """An existing step, the latest if `None`."""
         number = getattr(step, "step", step)
         if self._saving is not None and number in (None, self._saving[0]):
             self.wait()
@@ -181,13 +175,7 @@ class Checkpointer(Closing):
         metrics: Any = None,
         custom_metadata: Any = None,
     ) -> bool:
-        """Saves a step. Returns false if the step is not due.
-
-        With `overwrite`, a step that is not due stays unchanged; `force` saves it.
-
-        Raises:
-            StepAlreadyExistsError: for an existing step, without `overwrite`.
-        """
+        """Saves a step. Returns false, and keeps an old step, if the step is not due."""
         return _done(self._save(step, checkpointables, force, overwrite, metrics, custom_metadata))
 
     def save_async(
@@ -215,9 +203,7 @@ class Checkpointer(Closing):
         metrics: Any = None,
         custom_metadata: Any = None,
     ) -> Response[bool] | None:
-        """Saves as `save_checkpointables`, in the background. Returns `None` if the step is not
-        due.
-        """
+        """Saves as `save_checkpointables`, in the background. `None` for a step that is not due."""
         return self._save(step, checkpointables, force, overwrite, metrics, custom_metadata)
 
     def _save(
@@ -272,12 +258,7 @@ class Checkpointer(Closing):
     # ---- loads ------------------------------------------------------------------------
 
     def load(self, step: Any = None, abstract_state: Any = None, *, checkpointable_name: str = STATE) -> Any:
-        """Loads a pytree of a step, the latest if `None`.
-
-        Raises:
-            StepNotFoundError: (a `FileNotFoundError`) if the step does not exist.
-            InvalidLayoutError: if the step has no pytree of that name.
-        """
+        """Loads a pytree of a step, the latest if `None`."""
         found = self._found(step)
         with current(self._context), self._telling(found.step):
             return _functions.load(found.path, abstract_state, checkpointable_name=checkpointable_name)
@@ -296,12 +277,7 @@ class Checkpointer(Closing):
         return Response(lambda: self.load(found, abstract_state))
 
     def load_checkpointables(self, step: Any = None, abstract_checkpointables: Any = None) -> dict[str, Any]:
-        """Loads checkpointables of a step, the latest if `None`.
-
-        Raises:
-            StepNotFoundError: (a `FileNotFoundError`) if the step does not exist.
-            KeyError: for a name that the step does not have.
-        """
+        """Loads checkpointables of a step, the latest if `None`."""
         found = self._found(step)
         with current(self._context), self._telling(found.step):
             return _functions.load_checkpointables(found.path, abstract_checkpointables)
@@ -328,13 +304,7 @@ class Checkpointer(Closing):
     # ---- deletions --------------------------------------------------------------------
 
     def delete(self, step: Any, *, checkpointable_name: str | None = None, missing_ok: bool = False) -> bool:
-        """Deletes a step, or one checkpointable of it. Returns whether there was one.
-
-        Raises:
-            StepNotFoundError: (a `FileNotFoundError`) if the step does not exist, without
-                `missing_ok`.
-            Exception: as `v1.delete`.
-        """
+        """Deletes a step, or one checkpointable of it. Returns whether there was one."""
         response = self.delete_async(step, checkpointable_name=checkpointable_name, missing_ok=missing_ok)
         self._wait_for_deletion()
         return bool(response.result())
