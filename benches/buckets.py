@@ -49,7 +49,7 @@ PARTS_AT_ONCE, RANGES_AT_ONCE = 8, 16
 SLICE_ELEMENTS = 16 << 10  # 64 KiB of float32, or a whole leaf where that is shorter
 BUCKET, KEY_ID, SECRET, REGION = "speed", "test", "testtest", "us-east-1"
 SAVE, LOAD = "save to a bucket", "load from a bucket"
-OPENED, SLICE = "one slice of what is open", "one slice, nothing open"
+OPENED, SLICE = "slice of an open checkpoint", "open and slice"
 PACKAGES = "numpy tensorstore s3fs safetensors obstore msgpack".split()
 
 

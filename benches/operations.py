@@ -54,7 +54,7 @@ def storing(setting: Setting) -> None:
                 rounds = 1 if tool.slow_from is not None and leaf_count >= tool.slow_from else None
                 if rounds is not None:
                     setting.samples.note(
-                        f"{tool.name} takes part in one round of {workload}, without warm-up: a round takes minutes"
+                        f"{tool.name} runs only one round of {workload}, without warm-up, because a round takes minutes"
                     )
                 turns.append(Turn(tool.name, life(tool, room / tool.name, tree, into), rounds))
             interleave(setting.samples, workload, turns, setting.rounds)

@@ -24,10 +24,15 @@ Measured on {date}.
 - **Machine**: {cpu}, {cpus} CPUs, {memory} GiB of memory, a virtual disk, {system}.
 - **Versions**: commit {commits}; Python {python}; {versions}.
 
-Each cell has the median of {rounds} interleaved rounds. The number in brackets is the tool's time
-divided by regrow's: the median over the rounds in which both took part. The column "limit" shows
-the time of the machine: one thread with direct I/O, or copies of memory. Saves are synced. Cold
-loads read from the disk. [Method, and how to repeat it](performance.md).
+Each cell has the median of {rounds} interleaved rounds. The number in brackets is the time of the
+tool divided by the time of regrow: the median over the rounds in which both ran. The column
+"limit" has the time of the machine itself: direct I/O by one thread, or a copy in memory. Saves are
+synced. Cold loads read from the disk. [Method, and how to repeat the runs](performance.md).
+
+- `load into` fills given arrays; `stored` is the size on the disk; `map` loads without checksums.
+- `ocp` operations are calls of Orbax' API, made with `regrow.orbax` (files of Orbax; in "regrow
+  layout" the default layout) and with Orbax.
+- `blocked` is the time until the call returns; `until durable` is the time until the data is safe.
 
 ![Seconds of a durable save and of a cold load](performance/front.png)
 """

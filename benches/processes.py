@@ -52,7 +52,7 @@ def _watch(setting: Setting, room: Path, workload: str, name: str, task: str) ->
     """What one child needs; a note if it cannot do that."""
     found = extra_memory([sys.executable, str(CHILD), str(room / name), workload, name, task])
     if found is None:
-        setting.samples.note(f"memory of {name}, {task}, is left out: it cannot do that")
+        setting.samples.note(f"{name} has no memory figure for `{task}`: {name} has no such call")
         return
     clock = Clock(setting.samples, workload, name, 1)
     clock.keep(f"{EXTRA}, {task}", found[0], "bytes")

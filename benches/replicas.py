@@ -47,7 +47,7 @@ def main() -> None:
         return
     asked.out.mkdir(parents=True, exist_ok=True)
     lines = [
-        "| processes | | seconds | read, by the reports | read, by the system | received |",
+        "| processes | | seconds | bytes read (from the reports) | bytes read (from the system) | bytes received |",
         "|---|---|---|---|---|---|",
     ]
     for processes in asked.processes:

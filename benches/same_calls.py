@@ -46,7 +46,9 @@ def calling(setting: Setting) -> None:
             if "orbax" in setting.tool_names and leaf_count <= setting.scale.chunked_max:
                 rounds = 1 if leaf_count > SLOW_FROM else None
                 if rounds is not None:
-                    setting.samples.note(f"orbax takes part in one round of {workload}, without warm-up")
+                    setting.samples.note(
+                        f"orbax runs only one round of {workload}, without warm-up, because a round takes minutes"
+                    )
                 turns.append(Turn("orbax", _life(_theirs, room / "theirs", state), rounds))
             interleave(setting.samples, workload, turns, setting.rounds, "Orbax' calls")
     with setting.room("tiny") as room:
