@@ -41,7 +41,7 @@ BENCH_OUT := bench-output
 
 # What crates.io would get.
 # The crates of the engine, lowest first.
-INTERNALS := -p regrow-base -p regrow-tree -p regrow-store -p regrow-storage -p regrow-ocdbt -p regrow-zarr
+INTERNALS := -p regrow-base -p regrow-tree -p regrow-store -p regrow-storage -p regrow-ocdbt -p regrow-zarr -p regrow-protection -p regrow-coordination -p regrow-layouts
 PACKAGED := $(INTERNALS) -p regrow-derive -p regrow -p regrow-report -p regrow-cli
 
 # Says where cargo builds.
@@ -457,11 +457,11 @@ coverage: rust-prerequisites $(NEXTEST) $(TOOLS)/bin/cargo-llvm-cov ## Which lin
 # Mutants of what decides whether a checkpoint is whole: all in one build, one switched on at a
 # time, until a test that comes by it fails. What was judged is kept: a run that was ended goes on,
 # and MUTANTS_MORE=--again tries those again that no test noticed and nothing explains.
-MUTANTS ?= regrow-storage/src/local/ regrow/src/seal/ regrow/src/parity/ regrow/src/reads/table regrow-store/ regrow-ocdbt/ regrow-base/src/bytes/checksum regrow-base/src/bytes/summed
+MUTANTS ?= regrow-storage/src/local/ regrow-protection/src/seal/ regrow-protection/src/parity/ regrow-store/ regrow-ocdbt/ regrow-base/src/bytes/checksum regrow-base/src/bytes/summed
 MUTANTS_BUDGET ?= 30
 MUTANTS_MORE ?=
 MUTANTS_WITHOUT := compile_fail public_api imports bounds examples disk_images
-mutants: rust-prerequisites $(TOOLS)/bin/cargo-mutants ## Changes to the code of saves and checks that no test notices (hours on two cores; resumes); MUTANTS='regrow/src/seal/' for a part
+mutants: rust-prerequisites $(TOOLS)/bin/cargo-mutants ## Changes to the code of saves and checks that no test notices (hours on two cores; resumes); MUTANTS='regrow-protection/src/seal/' for a part
 	out="$$($(TARGET_DIR))/mutants"
 	mkdir -p "$$out"
 	$(SAY) "mutants of $(MUTANTS): $$out/outcomes.jsonl"

@@ -55,7 +55,7 @@ pub mod within;
 
 pub use crate::store::{Document, Identity};
 pub use desktop::{is_desktop_entry, is_desktop_file};
-pub use names::{IsOwn, Name, Names, foreign_files_in, tell_names};
+pub use names::{IsOwn, Name, Names, foreign_files_in, stem_of, tell_names};
 pub use object::{COMMIT_MARKERS, is_bookkeeping, private_memory};
 pub use options::StorageOptions;
 pub use publication::{COMMITTED_MARKER, Publication, PublishOptions, Target, UNCOMMITTED_MARK};

@@ -39,6 +39,9 @@ pub trait Names: Debug + Send + Sync {
     /// Whether these names are all files of one checkpoint that has no marker.
     fn are_of_one(&self, files: &[&str]) -> bool;
 
+    /// The suffixes of the files of a checkpoint that is two files: `run.data`, `run.manifest`.
+    fn pair_suffixes(&self) -> &[&'static str];
+
     /// Tells the names in the folder of a checkpoint that are part of the checkpoint.
     fn own_in<'f>(&self, folder: &'f Location) -> IsOwn<'f>;
 }
@@ -68,6 +71,13 @@ pub(crate) fn names() -> &'static dyn Names {
     #[cfg(test)]
     tell_names(&tests::Toy);
     NAMES.get().copied().unwrap_or(&Unknown)
+}
+
+/// The name of a checkpoint of single files, from the name of one of its files: two files of one
+/// checkpoint have one stem.
+pub fn stem_of(name: &str) -> &str {
+    let stem = names().pair_suffixes().iter().find_map(|suffix| name.strip_suffix(suffix));
+    stem.filter(|stem| !stem.is_empty()).unwrap_or(name)
 }
 
 /// Names in the folder of a checkpoint that are no part of the checkpoint, a few of them.
@@ -138,6 +148,10 @@ impl Names for Unknown {
 
     fn are_of_one(&self, files: &[&str]) -> bool {
         files.is_empty()
+    }
+
+    fn pair_suffixes(&self) -> &[&'static str] {
+        &[]
     }
 
     fn own_in<'f>(&self, _folder: &'f Location) -> IsOwn<'f> {

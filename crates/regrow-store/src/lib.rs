@@ -20,7 +20,7 @@ use ::bytes::Bytes;
 
 use crate::error::Result;
 
-use regrow_base::{bytes, error, monitor, system};
+use regrow_base::{bytes, error, monitor, system, threads};
 
 mod blob;
 mod blocks;
@@ -31,6 +31,7 @@ pub mod least;
 pub mod local;
 mod memory;
 mod private_map;
+pub mod reads;
 mod scratch;
 
 pub use blob::{Blob, EachChunk, FETCH_LEN_MAX_BYTES, MemoryBlob, ReadPath, Suits};

@@ -56,20 +56,18 @@
 //! portable form of these calls; it compiles there, but was never run (`docs/limits.md`). It needs
 //! little-endian machines with addresses of 64 bits.
 
-pub mod coordination;
 pub mod doctor;
 pub mod engine;
-pub mod formats;
 pub mod manager;
-pub mod options;
-pub(crate) mod parity;
-pub mod reads;
 pub mod report;
-pub(crate) mod seal;
-pub mod signature;
 
 pub(crate) use regrow_base::system;
 pub use regrow_base::{bytes, error, monitor, text, threads, wording};
+pub use regrow_coordination as coordination;
+pub use regrow_layouts as formats;
+pub use regrow_layouts::options;
+pub(crate) use regrow_protection::{parity, seal, signature};
+pub use regrow_store::reads;
 pub use regrow_tree::{array, sharding, tree};
 pub use regrow_zarr::{codec, zarr};
 
@@ -82,20 +80,18 @@ pub mod store {
 /// Where a checkpoint is: a storage, and a path in it.
 pub mod location {
     pub use regrow_storage::StorageOptions;
-    pub(crate) use regrow_storage::location::suffix_of;
     pub use regrow_storage::location::{Location, StepFolder, ToLocation, is_url, local};
 }
 
 /// What every kind of place for checkpoints can do: disk, memory, bucket, archive.
 pub mod storage {
-    pub(crate) use regrow_storage::{
-        COMMIT_MARKERS, COMMITTED_MARKER, IsOwn, Names, Retries, archive, is_bookkeeping, is_desktop_file,
-        lent, marked, private_memory, side_files, tell_names, within,
-    };
     pub use regrow_storage::{
         Document, Entry, EntryKind, Found, Identity, Left, Marker, Publication, PublishOptions, Reading,
         Removal, Removed, Stock, Storage, StorageOptions, Target, Transfer, TransferFile, TransferOptions,
         UNCOMMITTED_MARK, schemes,
+    };
+    pub(crate) use regrow_storage::{
+        Retries, archive, is_bookkeeping, is_desktop_file, lent, marked, side_files, within,
     };
 }
 
@@ -105,9 +101,7 @@ pub mod commit {
         Ability, StagedFile, StagedFolder, StagedSiblings, is_locked, remove_folder, set_mode, sweep_folder,
         sync_folder,
     };
-    pub(crate) use regrow_storage::local::{
-        Begun, NewFile, begun, is_under_way, keep_others, probe, reappears, sweep_new_files, where_is,
-    };
+    pub(crate) use regrow_storage::local::{keep_others, probe, reappears};
 }
 
 pub use engine::value::{load, load_into, load_into_with, load_with};
@@ -124,9 +118,9 @@ pub use monitor::Monitor;
 pub use parity::ParityRatio;
 #[cfg(feature = "derive")]
 pub use regrow_derive::Pytree;
+pub use regrow_protection::{PrivateKey, PublicKey};
 #[cfg(feature = "cloud")]
 pub use regrow_storage::cache::{CACHE_LEN_MAX_DEFAULT_BYTES, Cache, CacheReport};
-pub use signature::{PrivateKey, PublicKey};
 pub use tree::{Pytree, StateDict};
 
 #[doc(hidden)]

@@ -4,10 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::PublicKey;
 pub use crate::formats::Finding;
 use crate::formats::Loss;
 use crate::monitor::{IoPath, Monitor, Stage, StageReport, gb_per_s};
-use crate::signature::PublicKey;
 use crate::text::{counted, format_bytes, format_seconds, format_speed, printable};
 
 /// The result of `verify`.

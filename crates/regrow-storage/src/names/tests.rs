@@ -30,6 +30,10 @@ impl Names for Toy {
         files.iter().all(|name| stem(name).is_some_and(|stem| Some(stem) == first))
     }
 
+    fn pair_suffixes(&self) -> &[&'static str] {
+        &[".data", ".manifest"]
+    }
+
     fn own_in<'f>(&self, _folder: &'f Location) -> IsOwn<'f> {
         Box::new(|name| {
             Ok(match name.is_folder {

@@ -99,6 +99,11 @@ pub struct LeafInfo {
 }
 
 impl LeafInfo {
+    /// The bytes of a chunk, decoded; `None` for a leaf without chunks.
+    pub fn chunk_len_bytes(&self) -> Option<u64> {
+        self.chunk_shape.as_ref().map(|shape| shape.len_bytes(self.dtype).unwrap_or(u64::MAX))
+    }
+
     /// A leaf that has no data of its own: a placeholder, or what its layout does not decode.
     pub fn without_data(kind: LeafKind, name: &str, coding: &str) -> Self {
         Self {

@@ -11,11 +11,10 @@ use crate::error::{Error, Result, ResultExt};
 use crate::formats::located;
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
-use crate::signature::{
-    BLOCK_LEN_BYTES, FileDigests, PrivateKey, PublicKey, SignatureDocument, Signed, place_of,
-};
+use crate::signature::{BLOCK_LEN_BYTES, FileDigests, SignatureDocument, Signed, place_of};
 use crate::storage::archive;
 use crate::text::{counted, format_bytes, printable};
+use crate::{PrivateKey, PublicKey};
 
 /// How to sign.
 #[derive(Debug, Clone, Default)]

@@ -2,7 +2,7 @@
 //! the constant.
 //!
 //! ```text
-//! formats/orbax/metadata.rs       pub const METADATA_FILE: &str = "_METADATA";
+//! regrow-layouts/orbax/metadata.rs  pub const METADATA_FILE: &str = "_METADATA";
 //! engine/repair/recovered.rs      METADATA_FILE, and no "_METADATA"
 //! ```
 //! Strings of comments, of tests and within longer texts do not count.
@@ -12,8 +12,16 @@ use std::fs;
 use std::path::Path;
 
 /// The crates that know files of checkpoints.
-const CRATES: [&str; 6] =
-    ["regrow", "regrow-ocdbt", "regrow-storage", "regrow-store", "regrow-tree", "regrow-zarr"];
+const CRATES: [&str; 8] = [
+    "regrow",
+    "regrow-layouts",
+    "regrow-ocdbt",
+    "regrow-protection",
+    "regrow-storage",
+    "regrow-store",
+    "regrow-tree",
+    "regrow-zarr",
+];
 
 /// Names of files, and how such names begin and end.
 const NAMES: [&str; 41] = [

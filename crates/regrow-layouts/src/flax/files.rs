@@ -1,0 +1,195 @@
+//! Single files: recognises Flax' files, and opens their bytes.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::msgpack::{begins_one_object, begins_tree, is_one_object};
+use super::step_names::{PREFIX, split};
+use super::streamed::begins_record;
+use crate::Preview;
+use crate::npy::header::MAGIC;
+use regrow_base::bytes::limits::work_space;
+use regrow_base::error::{Error, Result};
+use regrow_base::threads::pool;
+use regrow_storage::location::Location;
+use regrow_store::{Blob, ByteRange, ReadPath, Store, StoreExt, Suits, resolve_range};
+
+/// The ending of names that say what they are.
+pub(super) const ENDING: &str = ".msgpack";
+
+/// Steps looked at before something that still makes sense counts as msgpack: the checkpoints of
+/// Flax' users have fewer, and most of them are told apart by their first few.
+const TOKENS_MAX: usize = 1 << 20;
+
+/// Bytes that are looked at where there are no maps: all of a checkpoint is not fetched to see what
+/// it is.
+const LOOKED_AT_BYTES: u64 = 64 << 10;
+
+/// As much is looked at of a record: a key path, and what follows.
+const RECORD_LOOKED_AT_BYTES: u64 = 4 << 10;
+
+/// Whether the file `at` a location is one of Flax': by its name, or because it is one msgpack
+/// object from its first byte to its last.
+pub(super) fn is_flax_file(at: &Location) -> bool {
+    is_named_so(at.name()) || holds_one_object(at) || holds_records(at)
+}
+
+/// Whether a file is named like one of these.
+pub(super) fn is_named_so(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    let is_step = split(&name).is_some_and(|(prefix, _)| prefix == PREFIX);
+    name.ends_with(ENDING) || is_step
+}
+
+/// Whether the file `at` a location is exactly one map, array or extension. Reads its structure,
+/// not its data; where there are no maps, as much of that as lies at its beginning.
+pub(crate) fn holds_one_object(at: &Location) -> bool {
+    let first = at.read_beginning(1).ok().flatten();
+    let begins = first.and_then(|first| first.first().copied()).is_some_and(begins_tree);
+    begins && shows_structure(at).unwrap_or(false)
+}
+
+fn shows_structure(at: &Location) -> Result<bool> {
+    let (store, key) = (at.parent().store(), at.name().as_encoded_bytes());
+    if let Some(map) = store.map(key)? {
+        return Ok(is_one_object(&map, TOKENS_MAX));
+    }
+    let Some(blob) = store.open(key)? else { return Ok(false) };
+    let mut start = work_space(blob.len_bytes().min(LOOKED_AT_BYTES))?;
+    blob.read(0, &mut start, ReadPath::Cached)?;
+    Ok(begins_one_object(&start, blob.len_bytes(), TOKENS_MAX))
+}
+
+/// Whether a file begins with a record of EasyLM's.
+fn holds_records(at: &Location) -> bool {
+    let start = at.read_beginning(RECORD_LOOKED_AT_BYTES).ok().flatten();
+    start.is_some_and(|start| begins_record(&start))
+}
+
+/// The same of a file that has not been written yet. Of the layouts that begin as an object does,
+/// msgpack is one from its first byte to its last, and npy records never are.
+pub(super) fn shows_one_object(preview: &Preview) -> bool {
+    let start = preview.read_at(0, MAGIC.len() as u64);
+    start.first().is_some_and(|&first| begins_tree(first)) && start != MAGIC
+}
+
+/// All of a file.
+#[derive(Debug)]
+pub(super) struct Whole {
+    pub bytes: Bytes,
+    /// Where it is mapped from: the store of its folder, and its key there. `None` if it was read
+    /// into memory.
+    mapped_from: Option<(Arc<dyn Store>, Vec<u8>)>,
+}
+
+impl Whole {
+    /// The file `at` a location: mapped if it can be.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn of(at: &Location) -> Result<Self> {
+        let (store, key) = (at.parent().store(), at.name().as_encoded_bytes());
+        if key.is_empty() {
+            return Err(Error::invalid("the path of a checkpoint has no file name").in_file(at));
+        }
+        if let Some(bytes) = store.map(key)? {
+            return Ok(Self { bytes, mapped_from: Some((store, key.to_vec())) });
+        }
+        let missing = || Error::io("cannot open", at, io::ErrorKind::NotFound.into());
+        Ok(Self { bytes: store.get_whole(key)?.ok_or_else(missing)?, mapped_from: None })
+    }
+
+    /// Errs if the file has shrunk since it was mapped: the map would fault beyond its end.
+    ///
+    /// # Errors
+    /// `Corrupt`; what the storage says.
+    pub fn check_len(&self) -> Result<()> {
+        let Some((store, key)) = &self.mapped_from else { return Ok(()) };
+        if store.len_bytes(key)?.is_some_and(|len| len < self.bytes.len() as u64) {
+            return Err(Error::corrupt("the file became shorter after it was opened")
+                .in_file(store.describe(key))
+                .help("open the checkpoint again"));
+        }
+        Ok(())
+    }
+}
+
+impl Whole {
+    /// Where in the file its part `piece` begins; `None` if it is no part of it.
+    pub fn offset_of(&self, piece: &Bytes) -> Option<u64> {
+        let start = piece.as_ptr().addr().checked_sub(self.bytes.as_ptr().addr())?;
+        let end = start.checked_add(piece.len())?;
+        (end <= self.bytes.len()).then_some(start as u64)
+    }
+}
+
+impl Blob for Whole {
+    fn len_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn describe(&self) -> PathBuf {
+        self.mapped_from.as_ref().map_or_else(PathBuf::new, |(store, key)| store.describe(key))
+    }
+
+    fn read(&self, offset_bytes: u64, out: &mut [u8], _way: ReadPath) -> Result<()> {
+        self.check_len()?;
+        let range = ByteRange::Span { offset_bytes, len_bytes: out.len() as u64 };
+        let part = resolve_range(range, self.len_bytes())?;
+        out.copy_from_slice(self.bytes.get(part.start as usize..part.end as usize).unwrap_or_default());
+        Ok(())
+    }
+
+    fn map(&self) -> Result<Option<Bytes>> {
+        self.check_len()?;
+        Ok(Some(self.bytes.clone()))
+    }
+
+    fn has_its_length(&self) -> bool {
+        self.check_len().is_ok()
+    }
+
+    fn suits(&self) -> Suits {
+        Suits { requests_min: 1, requests_max: pool::thread_count() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_files_are_left_to_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            is_flax_file(&Location::local(path))
+        };
+        for (name, bytes) in [
+            ("a.txt", &b"text"[..]),
+            ("b.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"),
+            ("c.npy", b"\x93NUMPY\x01\x00v\x00{'descr': '<f4'}"),
+            ("d", b""),
+            ("e", b"\x07"),
+            ("f.zip", b"PK\x03\x04"),
+            ("g", b"\x80\x80"),
+            ("h.gz", b"\x1f\x8b\x08"),
+        ] {
+            assert!(!write(name, bytes), "{name}");
+        }
+        for (name, bytes) in [
+            ("i", &[0x80][..]),
+            ("j.bin", &[0x81, 0xa1, b'a', 0x92, 1, 2]),
+            ("k.msgpack", b"anything"),
+            ("checkpoint_7", b""),
+        ] {
+            assert!(write(name, bytes), "{name}");
+        }
+        assert!(!is_flax_file(&Location::local(folder.path())));
+    }
+}

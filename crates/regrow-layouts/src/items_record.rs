@@ -1,0 +1,263 @@
+//! `regrow.items.json`: the kind of each item of a checkpoint, and checksums of files without
+//! another checksum.
+//!
+//! ```text
+//! {"crc32c":"1b2e9a40",                                        of all bytes after this comma
+//!  "format":"regrow-items", "version":1, "writer":"regrow 0.1.0", "created_unix_ns":...,
+//!  "items":[{"name":"state","kind":"tree","layout":"regrow"},  in the order of the calls
+//!           {"name":"config","kind":"json","file":"metadata"},
+//!           {"name":"metrics","kind":"metrics","file":"metrics"},
+//!           {"name":"iterator","kind":"files"},
+//!           {"name":"own","kind":"handler"}],                  the handler in _CHECKPOINT_METADATA reads it
+//!  "files":[{"name":"config/metadata","len_bytes":15,"crc32c":"...","blake3":"..."}]}
+//! ```
+//!
+//! `files` has all files of JSON, metrics and files; `_CHECKPOINT_METADATA`; the markers of items;
+//! and `regrow.json` of each tree in the default layout, which has the checksums of that tree's
+//! other files. The files of handlers and the arrays of other layouts have none here.
+//!
+//! If a reader finds this file, it takes the kinds of items from it, and not from the names of
+//! their files.
+
+use serde::{Deserialize, Serialize};
+
+use super::SummedFile;
+use super::own_files::first_files;
+use super::regrow::manifest::{SmallFile, Sum};
+use super::regrow::{open_whole, summed_whole};
+use regrow_base::bytes::glance::Language;
+use regrow_base::bytes::limits::JSON_LEN_MAX_BYTES;
+use regrow_base::bytes::side_document::{SideDocument, now_unix_ns, writer};
+use regrow_base::bytes::summed;
+use regrow_base::error::{Error, Result, ResultExt};
+use regrow_storage::location::Location;
+use regrow_store::{ReadPath, Scratch, Store};
+
+/// Name of the file.
+pub const FILE_NAME: &str = "regrow.items.json";
+
+/// The line of a checkpoint's marker that says that there is such a file.
+pub const MARKER_LINE: &str = "regrow items";
+
+const KIND: SideDocument = SideDocument {
+    what: "the record of the items",
+    format: "regrow-items",
+    version: 1,
+    help_if_newer: "a newer regrow wrote it: update regrow",
+    error: |what| Error::corrupt(what).help(HELP),
+};
+
+const HELP: &str = "open another step, or heal this one: `regrow repair --from COPY`; `salvage` reads the \
+    checkpoint without its record";
+
+/// A file is read in pieces of this length.
+const PIECE_LEN_BYTES: usize = 1 << 20;
+
+/// What an item is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ItemKind {
+    /// A pytree, in a layout.
+    Tree,
+    /// A JSON document.
+    Json,
+    /// Metrics.
+    Metrics,
+    /// Files as they are.
+    Files,
+    /// What its handler reads, which `_CHECKPOINT_METADATA` names.
+    Handler,
+}
+
+impl ItemKind {
+    /// Whether it is neither a tree nor what a handler knows.
+    pub fn is_no_tree(self) -> bool {
+        matches!(self, Self::Json | Self::Metrics | Self::Files)
+    }
+}
+
+/// One item.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ItemRecord {
+    /// Its name; empty for a checkpoint that is itself one item.
+    pub name: String,
+    /// What it is.
+    pub kind: ItemKind,
+    /// The layout of a tree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<String>,
+    /// The file of JSON and metrics.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// Whether its `commit_success.txt` is one of the user's files, and no marker.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_own_marker: bool,
+}
+
+impl ItemRecord {
+    /// An item without a layout or a file.
+    pub fn new(name: &str, kind: ItemKind) -> Self {
+        Self { name: name.to_owned(), kind, layout: None, file: None, has_own_marker: false }
+    }
+}
+
+/// The file, read or to be written.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ItemsRecord {
+    format: String,
+    version: u32,
+    writer: String,
+    created_unix_ns: u64,
+    /// Its items.
+    pub items: Vec<ItemRecord>,
+    /// Its small files, with their checksums.
+    pub files: Vec<SmallFile>,
+}
+
+impl ItemsRecord {
+    /// That of a checkpoint which is written now.
+    pub fn new(items: Vec<ItemRecord>, files: Vec<SmallFile>) -> Self {
+        let format = KIND.format.to_owned();
+        Self { format, version: KIND.version, writer: writer(), created_unix_ns: now_unix_ns(), items, files }
+    }
+
+    /// That of the checkpoint in a folder; `None` if it has none.
+    ///
+    /// # Errors
+    /// `Corrupt` for a damaged one; `Unsupported` for a later version; what the storage says.
+    pub fn of(folder: &Location) -> Result<Option<Self>> {
+        let file = folder.join(FILE_NAME);
+        let bytes = file.read_document(KIND.what, Language::Json, JSON_LEN_MAX_BYTES)?;
+        bytes.map(|bytes| Self::parse(&bytes)).transpose().in_file(&file)
+    }
+
+    /// Parses and checks the file's bytes.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        summed::check(bytes).map_err(|unlike| {
+            Error::corrupt("the record of the items fails its crc32c")
+                .at_byte(0)
+                .expected(unlike.expected, unlike.found)
+                .help(HELP)
+        })?;
+        let parsed: Self = KIND.parse(bytes)?;
+        let names: Vec<String> = parsed.files.iter().map(|file| file.name.clone()).collect();
+        let lens: Vec<u64> = parsed.files.iter().map(|file| file.len_bytes).collect();
+        KIND.check_files(&names, &lens)?;
+        let leads_out = |name: &str| matches!(name, "." | "..") || name.contains(['/', '\0']);
+        let is_twice = |at: usize, name: &str| parsed.items.iter().take(at).any(|item| item.name == name);
+        let wrong = |(at, item): &(usize, &ItemRecord)| leads_out(&item.name) || is_twice(*at, &item.name);
+        match parsed.items.iter().enumerate().find(wrong) {
+            Some((_, item)) => Err(KIND
+                .contradiction("it names an invalid item, or names an item twice")
+                .expected("each once", &item.name)),
+            None => Ok(parsed),
+        }
+    }
+
+    /// The bytes of the file.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        summed::to_bytes(self)
+            .map_err(|error| Error::invalid(format!("{} cannot be written: {error}", KIND.what)))
+    }
+
+    /// What is said of an item.
+    pub fn item(&self, name: &str) -> Option<&ItemRecord> {
+        self.items.iter().find(|item| item.name == name)
+    }
+
+    /// What is recorded of a file, by its path below the checkpoint.
+    pub fn file(&self, path: &str) -> Option<&SmallFile> {
+        self.files.iter().find(|file| file.name == path)
+    }
+
+    /// The files of an item with their paths below it, the marker left out.
+    pub fn files_of<'r>(&'r self, item: &'r ItemRecord) -> impl Iterator<Item = (&'r str, &'r SmallFile)> {
+        let below = |file: &'r SmallFile| match item.name.as_str() {
+            "" => Some(file.name.as_str()),
+            name => file.name.strip_prefix(name)?.strip_prefix('/'),
+        };
+        self.files.iter().filter_map(move |file| Some((below(file)?, file))).filter(|(name, _)| {
+            item.has_own_marker || !super::COMMIT_MARKERS.contains(name) && !first_files().contains(name)
+        })
+    }
+
+    /// Returns an error unless these are the recorded bytes of a file; any bytes pass if nothing is
+    /// recorded of it.
+    ///
+    /// # Errors
+    /// `Corrupt`, with the file.
+    pub fn check(&self, folder: &Location, path: &str, bytes: &[u8]) -> Result<()> {
+        let Some(record) = self.file(path) else { return Ok(()) };
+        let mut sum = record.sum();
+        sum.update(bytes);
+        let found_len = bytes.len() as u64;
+        let differs = match found_len == record.len_bytes {
+            true => sum.differs_from(record),
+            false => Some((format!("{} bytes", record.len_bytes), format!("{found_len} bytes"))),
+        };
+        match differs {
+            None => Ok(()),
+            Some((expected, found)) => Err(changed().in_file(folder.join(path)).expected(expected, found)),
+        }
+    }
+
+    /// What is wrong with the file of a record, read front to back; `None` if nothing is.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn look(folder: &dyn Store, record: &SmallFile) -> Result<Option<Error>> {
+        match open_whole(folder, record) {
+            Err(error) if !error.kind().is_damage() => Err(error),
+            Ok(Ok(_)) => Ok(None),
+            Ok(Err(error)) | Err(error) => Ok(Some(error.help(HELP))),
+        }
+    }
+
+    /// The files, for a repair.
+    ///
+    /// # Errors
+    /// `Corrupt` if the record contradicts itself.
+    pub fn summed_files(&self) -> Result<Vec<SummedFile>> {
+        self.files.iter().map(summed_whole).collect()
+    }
+}
+
+/// The error for a file that is not what was written.
+fn changed() -> Error {
+    Error::corrupt("a file of an item differs from its record").help(HELP)
+}
+
+/// The record of these bytes.
+pub fn sum_of_bytes(name: String, bytes: &[u8]) -> SmallFile {
+    let mut sum = Sum::new();
+    sum.update(bytes);
+    sum.record(name, bytes.len() as u64)
+}
+
+/// The record of a file, under another name.
+///
+/// # Errors
+/// `NotFound`; what the storage says.
+pub fn sum_of_file(file: &Location, name: String) -> Result<SmallFile> {
+    let blob = file.parent().store().open(file.name().as_encoded_bytes())?;
+    let blob = blob.ok_or_else(|| Error::io("cannot read", file, regrow_base::system::not_found()))?;
+    let (len_bytes, mut at) = (blob.len_bytes(), 0);
+    let (mut sum, mut scratch) = (Sum::new(), Scratch::default());
+    while at < len_bytes {
+        let len = (len_bytes - at).min(PIECE_LEN_BYTES as u64);
+        sum.update(blob.fetch(at, len as usize, ReadPath::Cached, &mut scratch)?);
+        at += len;
+    }
+    Ok(sum.record(name, len_bytes))
+}
+
+/// Whether the marker of a checkpoint says that there was a record of its items.
+pub(crate) fn is_noted(marker: &[u8]) -> bool {
+    marker.split(|byte| *byte == b'\n').any(|line| line == MARKER_LINE.as_bytes())
+}

@@ -1,0 +1,176 @@
+//! Internals of regrow, without promises: the layouts. Their only list, and a folder for each.
+//!
+//! The folders have the same files: `mod` explains, `layout` has the bytes, `reader` and `writer`
+//! the two directions.
+//!
+//! A format turns a folder into a tree of [`LeafInfo`], and gives the file and the bytes of each
+//! leaf. Threads, budgets and templates are in the engine. Only [`commit`](regrow_storage::local) renames.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
+use std::sync::Arc;
+
+use crate::options::{Layout, OpenOptions};
+use regrow_base::error::{Error, ErrorKind, Result};
+use regrow_storage::COMMITTED_MARKER;
+use regrow_storage::location::Location;
+use regrow_tree::array::{Array, ArraySource, Region};
+use regrow_tree::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
+
+pub mod contents;
+pub(crate) mod coverage;
+pub mod equinox;
+pub mod flax;
+pub mod foreign;
+mod format;
+pub mod item_files;
+pub mod item_folder;
+pub mod items_record;
+mod joined;
+mod loss;
+pub mod npy;
+pub mod options;
+pub mod orbax;
+mod own_files;
+mod path_tree;
+pub(crate) mod pieces;
+mod preview;
+pub mod pytree_data;
+mod reader;
+mod recovery;
+pub mod refusals;
+pub mod regrow;
+pub mod safetensors;
+pub(crate) mod spread;
+pub(crate) mod stream;
+pub mod structure;
+pub mod suggestions;
+pub mod torch;
+pub mod trak;
+
+pub use format::{Detected, Fidelity, Format, FormatExt, ManyWriters, SingleFile, WriterRank};
+pub use loss::{Loss, LossKind};
+pub use own_files::{FileNames, OwnNames, tell_storage};
+pub use own_files::{checkpoint_markers, located};
+pub use preview::Preview;
+pub use reader::{Description, Finding, Reader, ReaderExt, Rest, Sparse, Standing};
+pub use recovery::{Counterpart, RecoveredFile, Recovery, SummedFile};
+pub use regrow_storage::COMMIT_MARKERS;
+pub use regrow_storage::{Target, UNCOMMITTED_MARK};
+
+/// Every layout this build reads, in the order in which they are tried: the more particular first.
+pub fn builtin_formats() -> [&'static dyn Format; 9] {
+    [
+        &regrow::Regrow,
+        &trak::Trak,
+        &orbax::Orbax,
+        &safetensors::Safetensors,
+        &pytree_data::PytreeData,
+        &npy::Npy,
+        &equinox::Equinox,
+        &flax::Flax,
+        &torch::Torch,
+    ]
+}
+
+impl Layout {
+    /// The layout's name.
+    pub fn name(&self) -> &'static str {
+        self.format().name()
+    }
+
+    /// Who writes it.
+    pub fn format(&self) -> &'static dyn Format {
+        match self {
+            Self::Regrow(_) => &regrow::Regrow,
+            Self::Orbax(_) => &orbax::Orbax,
+            Self::Flax(_) => &flax::Flax,
+            Self::Equinox(_) => &equinox::Equinox,
+            Self::PytreeData(_) => &pytree_data::PytreeData,
+            Self::Trak(_) => &trak::Trak,
+            Self::Safetensors(_) => &safetensors::Safetensors,
+            Self::Npy(_) => &npy::Npy,
+        }
+    }
+}
+
+/// A tree of one leaf like this one, without its data: what a writer refuses of it, it refuses of
+/// that leaf.
+pub(crate) fn without_data(leaf: &LeafInfo) -> Result<Tree<Leaf>> {
+    let data = match leaf.kind {
+        LeafKind::Str => LeafData::Text(Arc::from("")),
+        LeafKind::Placeholder | LeafKind::Unknown(_) => LeafData::Absent,
+        _ => LeafData::Array(Array::deferred(leaf.dtype, leaf.shape.clone(), Arc::new(Zeros))?),
+    };
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Dict)?;
+    build.leaf(Key::dict("leaf"), Leaf { kind: leaf.kind.clone(), data, sharding: None })?;
+    build.close()?;
+    build.finish()
+}
+
+/// Stands for data that is never read.
+#[derive(Debug)]
+struct Zeros;
+
+impl ArraySource for Zeros {
+    fn read_c_order(&self, _offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        out.fill(0);
+        Ok(())
+    }
+
+    fn read_region(&self, _region: &Region, out: &mut [u8]) -> Result<()> {
+        out.fill(0);
+        Ok(())
+    }
+}
+
+/// Refuses a folder that is still being written, or whose writer was killed.
+pub fn refuse_uncommitted(at: &Location) -> Result<()> {
+    let name = at.name_text();
+    if !name.contains(UNCOMMITTED_MARK) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed")
+        .in_file(at)
+        .help("it is being written, or its writer was killed: open an earlier checkpoint, or save again"))
+}
+
+/// Refuses a folder in a bucket that has no marker, of a layout that always writes one.
+pub fn refuse_unmarked(at: &Location) -> Result<()> {
+    if !at.commits_by_marker() || COMMIT_MARKERS.iter().any(|marker| at.join(marker).is_file()) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed: its marker is missing")
+        .in_file(at)
+        .expected(COMMITTED_MARKER, "the object does not exist")
+        .help(
+            "it is being written, or its writer was killed; if you copied it from a disk, put an empty \
+             commit_success.txt beside its files",
+        ))
+}
+
+/// Refuses to open the arrays alone where a layout does not know how.
+pub(crate) fn refuse_arrays_only(format: &dyn Format, at: &Location, options: &OpenOptions) -> Result<()> {
+    match options.arrays_only {
+        false => Ok(()),
+        true => Err(Error::invalid("`arrays_only` is for npy, npz and Equinox files")
+            .in_file(at)
+            .expected("layout npy or equinox", format.name())),
+    }
+}
+
+/// Refuses a step or an item where a layout has neither.
+pub(crate) fn refuse_step_and_item(at: &Location, options: &OpenOptions) -> Result<()> {
+    let asked = match (options.step, &options.item) {
+        (Some(step), _) => format!("step {step}"),
+        (None, Some(item)) => format!("item {item:?}"),
+        (None, None) => return Ok(()),
+    };
+    Err(Error::new(ErrorKind::NotFound, format!("this is a single checkpoint without {asked}"))
+        .in_file(at)
+        .help("leave it out, or open the folder that has the steps"))
+}
+
+/// What to do where a pytree that is kept beside the arrays is damaged.
+pub(crate) const ARRAYS_ONLY_HELP: &str = "copy it again; `arrays_only` reads the arrays without the pytree";

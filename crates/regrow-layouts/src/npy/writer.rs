@@ -1,0 +1,114 @@
+//! Writing: an array, an archive, or a folder.
+
+use super::names::SUFFIX;
+use super::plan::{Data, Plan, Planned};
+use super::sidecar::{self, Pointer, Sidecar};
+use super::zip::{Listed, ZipWriter};
+use crate::options::SaveOptions;
+use crate::options::{Form, NpyOptions};
+use crate::stream::write_array;
+use crate::structure::Structure;
+use regrow_base::error::{Result, ResultExt};
+use regrow_storage::Publication;
+use regrow_storage::location::Location;
+use regrow_store::FileWriter;
+use regrow_tree::tree::{Leaf, LeafData, LeafInfo, Tree};
+
+/// Room for the directory of an archive, a member.
+const DIRECTORY_LEN_EACH_BYTES: u64 = 256;
+
+/// Writes `tree` into the staged folder.
+///
+/// # Errors
+/// As [`Plan::new`]; what the disk says.
+pub(super) fn write(
+    tree: &Tree<Leaf>,
+    staged: &dyn Publication,
+    form: Form,
+    options: &NpyOptions,
+    save: &SaveOptions,
+) -> Result<()> {
+    let (plan, sidecar) = plan(tree, staged.target(), form, options, save)?;
+    match form {
+        Form::Npy => plan
+            .arrays
+            .iter()
+            .try_for_each(|array| write_npy(staged.single_writer(array.len_bytes()?, 0)?, array)),
+        Form::Npz => write_archive(&plan, sidecar.as_deref(), staged, options),
+        Form::Folder => write_folder(&plan, sidecar.as_deref(), staged),
+    }
+}
+
+/// Everything that is to be written at `target`, before the first byte is: the arrays, and what is
+/// kept beside them.
+///
+/// # Errors
+/// As [`Plan::new`].
+pub(super) fn plan<'a>(
+    tree: &'a Tree<Leaf>,
+    target: &Location,
+    form: Form,
+    options: &NpyOptions,
+    save: &SaveOptions,
+) -> Result<(Plan<'a>, Option<Vec<u8>>)> {
+    let plan = Plan::new(tree, form, options, save).in_file(target)?;
+    let has_sidecar = options.structure && form != Form::Npy;
+    let sidecar = has_sidecar.then(|| sidecar_json(tree, &plan, save)).transpose()?;
+    Ok((plan, sidecar))
+}
+
+fn write_folder(plan: &Plan<'_>, sidecar: Option<&[u8]>, staged: &dyn Publication) -> Result<()> {
+    for array in &plan.arrays {
+        let out = staged.writer(&format!("{}{SUFFIX}", array.name), array.len_bytes()?, 0)?;
+        write_npy(out, array)?;
+    }
+    sidecar.map_or(Ok(()), |json| staged.write(sidecar::FILE_NAME, &sidecar::with_sum(json)))
+}
+
+fn write_npy(mut out: FileWriter, array: &Planned<'_>) -> Result<()> {
+    match array.data {
+        // The writer reads this straight into its own buffers.
+        Data::Array(elements) => {
+            out.write(&array.header.to_bytes())?;
+            write_array(&mut out, elements)?;
+        }
+        Data::Text(_) => array.for_each_piece(&mut |piece| out.write(piece))?,
+    }
+    out.finish().map(|_| ())
+}
+
+fn write_archive(
+    plan: &Plan<'_>,
+    sidecar: Option<&[u8]>,
+    staged: &dyn Publication,
+    options: &NpyOptions,
+) -> Result<()> {
+    let mut expected = DIRECTORY_LEN_EACH_BYTES;
+    for array in &plan.arrays {
+        // The deflated size of an array is unknown.
+        let len_bytes = if options.compress.is_some() { 0 } else { array.len_bytes()? };
+        expected = expected.saturating_add(len_bytes).saturating_add(DIRECTORY_LEN_EACH_BYTES);
+    }
+    let mut zip =
+        ZipWriter::new(staged.single_writer(if options.compress.is_some() { 0 } else { expected }, 0)?);
+    for array in &plan.arrays {
+        let name = format!("{}{SUFFIX}", array.name);
+        zip.add(&name, Listed::Yes, options.compress, array.len_bytes()?, |each| array.for_each_piece(each))?;
+    }
+    let mut comment = String::new();
+    if let Some(json) = sidecar {
+        let added = zip.add(sidecar::FILE_NAME, Listed::No, None, json.len() as u64, |each| each(json))?;
+        let len_bytes = json.len() as u64;
+        comment = Pointer { offset_bytes: added.offset_bytes, len_bytes, crc32: added.crc32 }.to_comment();
+    }
+    zip.finish(comment.as_bytes())
+}
+
+fn sidecar_json(tree: &Tree<Leaf>, plan: &Plan<'_>, save: &SaveOptions) -> Result<Vec<u8>> {
+    let infos: Tree<LeafInfo> = tree.with_leaves(plan.infos.clone())?;
+    let text = |leaf: usize| match tree.leaves().get(leaf).map(|leaf| &leaf.data) {
+        Some(LeafData::Text(text)) => text.clone(),
+        _ => "".into(),
+    };
+    Sidecar::new(Structure::of(&infos, text)?, save.custom_metadata.clone()).to_json()
+}

@@ -1,0 +1,411 @@
+//! Arrays of other users of TensorStore, without Orbax' documents: one folder for each zarr array,
+//! or all arrays in a database.
+//!
+//! ```text
+//! params.w/.zarray  params.w/0.0  …       Orbax before July 2023; JAX' array_serialization; big_vision (`params~w`)
+//! model/w/.zarray  …  metadata.json       Levanter: {"step": 3, "timestamp": "…", "is_temporary": false}
+//! manifest.ocdbt  d/                      a database with keys such as model/w/zarr.json
+//! ```
+//!
+//! The names, split at dots and slashes, give a tree of dicts. There is no marker of a checkpoint,
+//! so every file below the folder must belong to an array. A folder above several checkpoints, or a
+//! home folder with an array somewhere, also has arrays below it, but is not a checkpoint.
+//!
+//! Source: orbax' `legacy` readers; JAX 0.10 `jax/experimental/array_serialization`; Levanter
+//! `checkpoint.py`; big_vision `utils.py`.
+
+use serde_json::Value;
+
+use super::array_metadatas::ARRAY_METADATAS_FOLDER;
+use super::arrays::{Arrays, DOCUMENTS};
+use super::checkpoint_metadata::CHECKPOINT_METADATA_FILE;
+use super::files::{Listed, read_small};
+use super::json_text;
+use super::left::{DATA_FOLDER, PROCESS_PREFIX, process_of};
+use super::marker_files::{AGGREGATE_FILE, MANIFEST_FILE, V1_MARKER_FILE};
+use super::metadata::{METADATA_FILE, TreeMetadata};
+use super::opened::{Opened, Wanted};
+use super::sharding::SHARDING_FILE;
+use super::steps::TMP_MARK;
+use super::strings::STRINGS_FILE;
+use super::structure;
+use crate::checkpoint_markers;
+use crate::suggestions;
+use regrow_base::error::{Error, ErrorKind, Result, ResultExt};
+use regrow_storage::location::Location;
+use regrow_tree::tree::LeafKind;
+use regrow_zarr::zarr::Missing;
+
+/// What may lie beside the arrays: Orbax' files of other ages, which only `_METADATA` made a
+/// checkpoint, and notes.
+const BESIDE: [&str; 2] = [SHARDING_FILE, STRINGS_FILE];
+const BESIDE_SUFFIXES: [&str; 2] = [".md", ".txt"];
+
+/// What Levanter says of a checkpoint, beside its arrays.
+const LEVANTER_FILE: &str = "metadata.json";
+const LEVANTER_MEMBERS: [&str; 2] = ["step", "timestamp"];
+
+/// What all arrays of T5X are named by: the file `checkpoint` has their tree, and the leaves that
+/// are no arrays.
+const T5X_PREFIXES: [&str; 2] = ["target.", "state."];
+
+/// What JAX calls the folder of what one process wrote.
+const JAX_PROCESS_PREFIX: &str = "process_";
+
+const GUESSED: &str = "the metadata is missing: the tree comes from the names of the arrays, with dicts \
+    only, and missing arrays are not noticed";
+
+/// Opens arrays without any metadata.
+///
+/// # Errors
+/// `Corrupt` with file and leaf; `NotACheckpoint` if something below is no part of an array, with
+/// the checkpoints that lie there.
+pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
+    let found = Walk::whole().run(folder)?;
+    if let Some(foreign) = found.foreign.as_ref().filter(|_| wanted.is_strict()) {
+        return Err(refused(folder, foreign));
+    }
+    if let Some(lost) = found.lost.as_ref().filter(|_| wanted.is_strict()) {
+        return Err(Error::corrupt("the metadata of an array is missing, but its chunks exist")
+            .in_file(folder.join(lost))
+            .help("copy the whole checkpoint again"));
+    }
+    let is_of_process = |below: &&String| below.split('/').any(|name| name.starts_with(PROCESS_PREFIX));
+    if let Some(part) = found.databases.iter().find(is_of_process).filter(|_| wanted.is_strict()) {
+        return Err(Error::corrupt("the database of one process exists, but the joined database is missing")
+            .in_file(place_of(folder, part))
+            .help("copy the whole checkpoint again; or load the rest with `salvage`"));
+    }
+    let mut places = Vec::new();
+    let mut names: Vec<String> = Vec::new();
+    if !found.names.is_empty() {
+        places.push((
+            String::new(),
+            Arrays::in_folders(folder, false, Missing::Fill, wanted)?,
+            found.names.len(),
+        ));
+        names.clone_from(&found.names);
+    }
+    for below in &found.databases {
+        let at = place_of(folder, below);
+        let arrays = Arrays::in_database(&at, false, Missing::Fill, wanted)?;
+        let (own, foreign) = arrays.names();
+        if let Some(key) = foreign.filter(|_| wanted.is_strict()) {
+            return Err(foreign_key(&at, &key));
+        }
+        let above = if below.is_empty() { String::new() } else { format!("{below}/") };
+        names.extend(own.iter().map(|name| format!("{above}{name}").trim_end_matches('/').to_owned()));
+        places.push((above, arrays, names.len()));
+    }
+    let is_of_t5x = |name: &String| T5X_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let has_params = names.iter().any(|name| name.starts_with(T5X_PREFIXES[0]));
+    if wanted == Wanted::Whole && has_params && names.iter().all(is_of_t5x) {
+        return Err(lost_its_msgpack(folder));
+    }
+    let mut metadata = TreeMetadata::of_paths(names.iter());
+    let mut tree = structure::build(&metadata);
+    if tree.as_ref().map_or(true, |tree| tree.len() < names.len()) {
+        // A name goes on where another ends: no tree of dicts holds both.
+        metadata = TreeMetadata::of_whole_names(names.iter());
+        tree = structure::build(&metadata);
+    }
+    let tree = tree?.try_map(|_, &position| {
+        let place = places.iter_mut().find(|(.., end)| position < *end);
+        let (Some(name), Some((above, arrays, _))) = (names.get(position), place) else {
+            return Err(Error::corrupt("an array has no name").in_file(folder));
+        };
+        let own = name.strip_prefix(above.as_str()).unwrap_or_default();
+        let mut slot = arrays.leaf(own, LeafKind::NumpyArray)?;
+        slot.info.name = name.as_str().into();
+        Ok(slot)
+    })?;
+    let levanter = levanter(folder, wanted)?;
+    let kept = if found.databases.is_empty() { "folders" } else { "ocdbt" };
+    let by = if levanter.is_some() { "levanter: " } else { "" };
+    Ok(Opened {
+        custom_metadata: levanter,
+        warnings: vec![GUESSED.to_owned()],
+        databases: found.databases.iter().map(|below| place_of(folder, below)).collect(),
+        is_guessed: true,
+        ..Opened::new(tree, &format!("{by}{kept}, no metadata"))
+    })
+}
+
+fn place_of(folder: &Location, below: &str) -> Location {
+    if below.is_empty() { folder.clone() } else { folder.join(below) }
+}
+
+/// Whether a folder is a database of arrays, and never was a checkpoint of Orbax, which would have
+/// lost its tree.
+pub(super) fn is_database(at: &Location, listed: &[Listed]) -> bool {
+    at.has_listings()
+        && has(listed, MANIFEST_FILE)
+        && !has(listed, AGGREGATE_FILE)
+        && !had_metadata(at, listed)
+}
+
+/// Whether something says that there was a `_METADATA`: arrays alone, and checkpoints of former
+/// times, have none.
+pub(super) fn had_metadata(at: &Location, listed: &[Listed]) -> bool {
+    const BESIDE: [&str; 5] =
+        [METADATA_FILE, CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, SHARDING_FILE, STRINGS_FILE];
+    let is_part = |entry: &Listed| {
+        entry.is_dir && (entry.name == ARRAY_METADATAS_FOLDER || process_of(entry).is_some())
+    };
+    !has(listed, AGGREGATE_FILE)
+        && (BESIDE.iter().any(|file| has(listed, file))
+            || listed.iter().any(is_part)
+            || at.parent().join(CHECKPOINT_METADATA_FILE).is_file())
+}
+
+fn has(listed: &[Listed], file: &str) -> bool {
+    listed.iter().any(|entry| !entry.is_dir && entry.name == file)
+}
+
+/// What Levanter says of the checkpoint, if it wrote it.
+///
+/// # Errors
+/// `Corrupt` for a file that cannot be read.
+fn levanter(folder: &Location, wanted: Wanted) -> Result<Option<Value>> {
+    let file = folder.join(LEVANTER_FILE);
+    let read =
+        read_small(&file).and_then(|bytes| bytes.map(|bytes| json_text::parse::<Value>(&bytes)).transpose());
+    match wanted.or_lost(read.in_file(&file))? {
+        Ok(Some(said)) if LEVANTER_MEMBERS.iter().all(|member| said.get(member).is_some()) => Ok(Some(said)),
+        Ok(Some(_)) if wanted.is_strict() => Err(refused(folder, LEVANTER_FILE)),
+        _ => Ok(None),
+    }
+}
+
+fn foreign_key(folder: &Location, key: &str) -> Error {
+    Error::unsupported("this database has zarr arrays and other keys")
+        .in_file(folder.join(format!("{MANIFEST_FILE}:{key}")))
+        .expected("only keys of zarr arrays, because there is no metadata", key)
+        .help("read it with TensorStore, and save its arrays with regrow.save")
+}
+
+fn lost_its_msgpack(folder: &Location) -> Error {
+    Error::corrupt("the T5X file with the tree and the small leaves is missing")
+        .in_file(folder.join(AGGREGATE_FILE))
+        .help("copy the whole checkpoint again; the arrays load into a `template`, or with `salvage`")
+}
+
+/// Whether arrays, and nothing else, lie below: as far as a look goes that stops at the first other
+/// file.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn are_in(folder: &Location) -> Result<bool> {
+    let found = Walk::look().run(folder)?;
+    Ok(found.foreign.is_none() && !(found.names.is_empty() && found.databases.is_empty()))
+}
+
+/// The names of all arrays below a folder; other files are ignored.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn names_below(folder: &Location) -> Result<Vec<String>> {
+    Ok(Walk { stops_at_foreign: false, ..Walk::whole() }.run(folder)?.names)
+}
+
+fn refused(folder: &Location, foreign: &str) -> Error {
+    let what = "this folder has zarr arrays, but also other files: it is not a checkpoint";
+    Error::new(ErrorKind::NotACheckpoint, what)
+        .in_file(folder)
+        .expected("only arrays, because there is no metadata", foreign)
+        .help(
+            suggestions::checkpoints_in(folder)
+                .unwrap_or_else(|| "give a folder that has only arrays".to_owned()),
+        )
+}
+
+/// How far to go.
+struct Walk {
+    folders_max: usize,
+    entries_max: usize,
+    /// Whether to go through the chunks of arrays: other arrays may lie among them.
+    into_arrays: bool,
+    stops_at_foreign: bool,
+}
+
+#[derive(Default)]
+struct Found {
+    /// Of all arrays, sorted: their paths below the folder.
+    names: Vec<String>,
+    /// Of all databases, sorted: their paths below the folder.
+    databases: Vec<String>,
+    /// The document that an array with chunks has lost: its path below the folder.
+    lost: Option<String>,
+    /// The first thing that is of no array: its path below the folder.
+    foreign: Option<String>,
+}
+
+impl Walk {
+    fn look() -> Self {
+        Self { folders_max: 1000, entries_max: 20_000, into_arrays: false, stops_at_foreign: true }
+    }
+
+    fn whole() -> Self {
+        Self { folders_max: 1 << 20, entries_max: usize::MAX, into_arrays: true, stops_at_foreign: true }
+    }
+
+    fn run(&self, folder: &Location) -> Result<Found> {
+        let mut found = Found::default();
+        let mut open = vec![(folder.clone(), String::new(), false)];
+        let (mut folders, mut entries) = (0, 0);
+        while let Some((at, name, mut in_array)) = open.pop() {
+            folders += 1;
+            if folders > self.folders_max {
+                break;
+            }
+            if !name.is_empty() && DOCUMENTS.iter().any(|document| at.join(document).is_file()) {
+                found.names.push(name.clone());
+                in_array = true;
+                if !self.into_arrays {
+                    continue;
+                }
+            }
+            let listed = match at.entries() {
+                Ok(listed) => listed,
+                // What cannot be looked into holds no array of this checkpoint, or its absence will
+                // be noticed.
+                Err(_) if !name.is_empty() => continue,
+                Err(error) => return Err(error),
+            };
+            let is_database =
+                !in_array && listed.iter().any(|entry| entry.name == MANIFEST_FILE && entry.is_file());
+            if is_database {
+                found.databases.push(name.clone());
+            }
+            // Of an array whose chunks are all zeros nothing but its document was there.
+            if listed.is_empty() && !in_array && !name.is_empty() {
+                found.lost.get_or_insert_with(|| document_above(&name));
+            }
+            for entry in listed {
+                entries += 1;
+                if entries > self.entries_max {
+                    break;
+                }
+                // Names that are no UTF-8 are left out: Orbax writes none.
+                let Some(own) = entry.name.to_str() else { continue };
+                if is_database && is_of_database(own, entry.is_folder()) {
+                    continue;
+                }
+                let below = || if name.is_empty() { own.to_owned() } else { format!("{name}/{own}") };
+                if entry.is_folder() {
+                    // What is linked to is not gone into.
+                    if !entry.is_link && !own.contains(TMP_MARK) {
+                        open.push((at.join(own), below(), in_array));
+                    }
+                } else if !in_array && !name.is_empty() && is_chunk(own) {
+                    found.lost.get_or_insert_with(|| document_above(&name));
+                } else if self.stops_at_foreign && is_foreign(&name, own, in_array) {
+                    found.foreign = Some(below());
+                    return Ok(found);
+                }
+            }
+        }
+        found.names.sort_unstable();
+        found.databases.sort_unstable();
+        Ok(found)
+    }
+}
+
+/// Whether a file is named like a chunk: `0`, `3.1`.
+fn is_chunk(file: &str) -> bool {
+    file.starts_with(|c: char| c.is_ascii_digit())
+        && file.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+}
+
+/// The document of the array that has chunks in this folder.
+fn document_above(folder: &str) -> String {
+    let [v2, v3] = DOCUMENTS;
+    match folder.split_once("/c/").map(|(array, _)| array).or_else(|| folder.strip_suffix("/c")) {
+        Some(array) => format!("{array}/{v3}"),
+        None => format!("{folder}/{v2}"),
+    }
+}
+
+/// Whether a name in the folder of a database is a part of it: its records, its data, and what each
+/// process wrote alone.
+fn is_of_database(name: &str, is_folder: bool) -> bool {
+    match is_folder {
+        true => {
+            name == DATA_FOLDER || name.starts_with(PROCESS_PREFIX) || name.starts_with(JAX_PROCESS_PREFIX)
+        }
+        false => name.starts_with("manifest."),
+    }
+}
+
+/// Whether a file is of no array. Among the chunks of one, only what makes another checkpoint is
+/// sure to be none.
+fn is_foreign(folder: &str, file: &str, in_array: bool) -> bool {
+    if in_array {
+        return checkpoint_markers().contains(&file);
+    }
+    let is_beside = BESIDE.contains(&file) || BESIDE_SUFFIXES.iter().any(|suffix| file.ends_with(suffix));
+    let is_array = DOCUMENTS.contains(&file) || file.starts_with('.');
+    let is_levanter = folder.is_empty() && file == LEVANTER_FILE;
+    !(is_beside || is_array || is_levanter || folder == ARRAY_METADATAS_FOLDER)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    fn put(root: &Path, names: &[&str]) {
+        for name in names {
+            let path = root.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, b"").unwrap();
+        }
+    }
+
+    #[test]
+    fn everything_below_is_of_an_array() {
+        let bare = [
+            "a.b/.zarray",
+            "a.b/0.0",
+            "c/d/.zarray",
+            "c/d/0/1",
+            "c/d/e/.zarray",
+            "f/zarr.json",
+            "f/c/0",
+            "README.md",
+            ".DS_Store",
+            "_sharding",
+            "array_metadatas/process_0",
+        ];
+        let root = tempfile::tempdir().unwrap();
+        let at = Location::local(root.path());
+        put(root.path(), &bare);
+        assert!(are_in(&at).unwrap());
+        assert_eq!(Walk::whole().run(&at).unwrap().names, ["a.b", "c/d", "c/d/e", "f"]);
+        for foreign in ["plot.png", "c/regrow.json", "other/run/checkpoint", "w.safetensors"] {
+            put(root.path(), &[foreign]);
+            assert!(!are_in(&at).unwrap(), "{foreign}");
+            assert_eq!(open(&at, Wanted::Whole).unwrap_err().kind(), ErrorKind::NotACheckpoint, "{foreign}");
+            fs::remove_file(root.path().join(foreign)).unwrap();
+        }
+        // Too far in for a look, but not for who opens it.
+        put(root.path(), &["c/d/run/_METADATA"]);
+        assert!(are_in(&at).unwrap());
+        let error = open(&at, Wanted::Whole).unwrap_err();
+        assert_eq!(error.expected_found().unwrap().1, "c/d/run/_METADATA");
+        assert!(error.help_text().unwrap().contains("\"c/d/run\""));
+    }
+
+    #[test]
+    fn a_look_ends() {
+        let root = tempfile::tempdir().unwrap();
+        let at = Location::local(root.path());
+        put(root.path(), &["a/.zarray", "a/0", "b/.zarray", "b/0"]);
+        let few = Walk { folders_max: 2, ..Walk::look() };
+        assert_eq!(few.run(&at).unwrap().names.len(), 1);
+        let none = Walk { entries_max: 0, ..Walk::look() };
+        assert!(none.run(&at).unwrap().names.is_empty());
+    }
+}

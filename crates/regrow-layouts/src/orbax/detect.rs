@@ -1,0 +1,265 @@
+//! Recognises the layouts of Orbax' history by names and first bytes.
+//!
+//! ```text
+//! _METADATA                              a pytree
+//! orbax.checkpoint | _CHECKPOINT_METADATA and folders        items
+//! checkpoint                             msgpack, from before _METADATA
+//! manifest.ocdbt … without _METADATA     damaged, if something else of Orbax is there; else arrays
+//! pytreedef.json array_store/            JAX' own
+//! 100/ 200/ | step_100/ …                steps
+//! default/_METADATA | state/checkpoint …  items, without a word about them
+//! checkpoint_100                         flax files
+//! params.w/.zarray …                     arrays, and nothing else
+//! *.orbax-checkpoint-tmp                 never committed
+//! ```
+//!
+//! The first match in this order applies.
+
+use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers};
+use super::files::{Listed, list, read_small, some_names};
+use super::items::{self, Family, Item};
+use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
+use super::metadata::METADATA_FILE;
+use super::opened::Wanted;
+use super::steps::{self, Steps, TMP_MARK};
+use super::{bare, jax_tree, left, legacy};
+use crate::items_record::{self, ItemKind, ItemsRecord};
+use crate::{flax, regrow};
+use regrow_base::error::{Error, ErrorKind, Result, ResultExt};
+use regrow_base::system::not_found;
+use regrow_storage::Entry;
+use regrow_storage::location::Location;
+
+/// Items that Orbax itself names so.
+const ITEMS: [&str; 3] = ["default", "state", "pytree"];
+
+/// Files that a checkpoint has and an item has not.
+const OF_A_WHOLE: [&str; 3] = [CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, regrow::manifest::FILE_NAME];
+
+/// What a location holds.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// The folder is itself one thing.
+    One(Item, About),
+    /// Folders that are items.
+    Items(Vec<Listed>, About),
+    /// Folders that are steps.
+    Steps(Steps),
+    /// Arrays without metadata.
+    BareArrays,
+    /// A tree of JAX' own, and a database.
+    JaxTree,
+    /// Flax' files by step, which are Flax' to read: it saves Orbax' folders, too, so both look
+    /// here.
+    FlaxSteps,
+    /// The msgpack file of the oldest layouts.
+    MsgpackFile,
+    /// None of these.
+    Nothing(Vec<Listed>),
+}
+
+/// What the documents of a checkpoint say of it.
+#[derive(Debug, Default)]
+pub(super) struct About {
+    pub said: CheckpointMetadata,
+    /// What regrow has recorded of the items.
+    pub record: Option<ItemsRecord>,
+    /// What is wrong with the documents, of a checkpoint that is opened all the same.
+    pub lost: Vec<Error>,
+}
+
+/// Looks at a location where something is.
+///
+/// # Errors
+/// `Uncommitted` if all that is there is temporary; `Corrupt` for an unreadable
+/// `_CHECKPOINT_METADATA`, if all is wanted; what the storage says.
+pub(super) fn detect(at: &Location, wanted: Wanted) -> Result<Found> {
+    #[cfg(test)]
+    tests::CALLS.set(tests::CALLS.get() + 1);
+    if steps::is_temporary(at) {
+        return Err(steps::uncommitted(at));
+    }
+    let found = at.look()?.ok_or_else(|| Error::io("cannot open", at, not_found()))?;
+    if !found.is_folder() {
+        let is_msgpack = found.is_file() && legacy::is_msgpack_file(at);
+        return Ok(if is_msgpack { Found::MsgpackFile } else { Found::Nothing(Vec::new()) });
+    }
+    let mut listed = list(at)?;
+    let about = about(at, &listed, wanted)?;
+    if !at.has_listings() {
+        listed.extend(named_items(at, &about)?);
+    }
+    if let Some(record) = &about.record {
+        return Ok(match record.item("") {
+            Some(item) if item.kind == ItemKind::Json => {
+                Found::One(Item::Json(item.file.clone().unwrap_or_default()), about)
+            }
+            _ => Found::Items(listed, about),
+        });
+    }
+    let file = |wanted: &str| has_file(&listed, wanted);
+    let is_users_own = matches!(&about.said.item_handlers, ItemHandlers::One(handler) if Family::of(handler) == Family::Unknown);
+    if file(METADATA_FILE) && (!is_users_own || items::is_pytree(at, &listed)?) {
+        return Ok(Found::One(Item::Pytree, about));
+    }
+    if file(V1_MARKER_FILE) || is_users_own || matches!(about.said.item_handlers, ItemHandlers::Many(_)) {
+        return Ok(Found::Items(listed, about));
+    }
+    let handler = match &about.said.item_handlers {
+        ItemHandlers::One(handler) => Some(handler.as_str()),
+        _ => None,
+    };
+    if file(jax_tree::TREE_FILE) {
+        return Ok(Found::JaxTree);
+    }
+    if handler.is_none() && bare::is_database(at, &listed) {
+        return Ok(Found::BareArrays);
+    }
+    match Item::of(&listed, "", handler) {
+        Item::Files(_) => {}
+        item => return Ok(Found::One(item, about)),
+    }
+    if file(CHECKPOINT_METADATA_FILE) || file(COMMIT_SUCCESS_FILE) {
+        return Ok(Found::Items(listed, about));
+    }
+    if !at.has_listings() {
+        // All other layouts are recognised by names that are not known here.
+        return Ok(Found::Nothing(listed));
+    }
+    let steps = steps::find(at, &listed)?;
+    let is_pytree = |entry: &Listed| entry.is_dir && at.join(&entry.name).join(METADATA_FILE).is_file();
+    let is_aggregate =
+        |entry: &Listed| entry.is_dir && legacy::is_msgpack_file(&at.join(&entry.name).join(AGGREGATE_FILE));
+    let is_item =
+        |entry: &Listed| ITEMS.contains(&entry.name.as_str()) && (is_pytree(entry) || is_aggregate(entry));
+    if !steps.committed.is_empty() && !listed.iter().any(is_item) {
+        return Ok(Found::Steps(steps));
+    }
+    let pytrees: Vec<&str> = listed
+        .iter()
+        .filter(|entry| !entry.name.contains(TMP_MARK) && is_pytree(entry))
+        .map(|entry| entry.name.as_str())
+        .collect();
+    if listed.iter().any(is_item) || pytrees.iter().any(|name| !stands_alone(&at.join(name))) {
+        return Ok(Found::Items(listed, about));
+    }
+    let are_several = !pytrees.is_empty();
+    if flax::steps::are_in(at)? {
+        return Ok(Found::FlaxSteps);
+    }
+    if jax_tree::has_lost_its_tree(at) {
+        return Err(jax_tree::lost_its_tree(at));
+    }
+    if bare::are_in(at)? {
+        return Ok(Found::BareArrays);
+    }
+    if let Some(manifest) = left::lost_manifest(at, &listed)? {
+        return Err(manifest);
+    }
+    match listed.iter().find(|entry| entry.name.contains(TMP_MARK)) {
+        Some(temporary) if !are_several => Err(steps::uncommitted(&at.join(&temporary.name))),
+        _ => Ok(Found::Nothing(listed)),
+    }
+}
+
+fn has_file(listed: &[Listed], wanted: &str) -> bool {
+    listed.iter().any(|entry| !entry.is_dir && entry.name == wanted)
+}
+
+/// The folders of the items that the metadata name, or that Orbax names so itself: where there are
+/// no listings.
+fn named_items(at: &Location, about: &About) -> Result<Vec<Listed>> {
+    let mut names = ITEMS.to_vec();
+    let recorded = about.record.iter().flat_map(|record| &record.items);
+    names.extend(recorded.map(|item| item.name.as_str()).filter(|name| !name.is_empty()));
+    if let ItemHandlers::Many(handlers) = &about.said.item_handlers {
+        // A name leads nowhere but into the folder.
+        let named = handlers.iter().map(|(name, _)| name.as_str());
+        names.extend(named.filter(|name| !name.contains('/') && !matches!(*name, "" | "." | "..")));
+    }
+    names.sort_unstable();
+    names.dedup();
+    let found = at.those_there(&names)?;
+    let listed =
+        |entry: Entry| Some(Listed { name: entry.name.into_string().ok()?, is_dir: true, is_link: false });
+    Ok(found.into_iter().filter(Entry::is_folder).filter_map(listed).collect())
+}
+
+/// Whether a folder is a checkpoint of its own: several of them beside each other are not one.
+fn stands_alone(folder: &Location) -> bool {
+    OF_A_WHOLE.iter().any(|file| folder.join(file).is_file())
+}
+
+/// What the documents say; nothing if there are none. With a record of the items the rest can be
+/// lost.
+fn about(folder: &Location, listed: &[Listed], wanted: Wanted) -> Result<About> {
+    let record = match has_file(listed, items_record::FILE_NAME) {
+        true => wanted.or_lost(ItemsRecord::of(folder))?.unwrap_or_default(),
+        false => None,
+    };
+    let file = folder.join(CHECKPOINT_METADATA_FILE);
+    let read = || match read_small(&file)? {
+        None if record.as_ref().is_some_and(|record| record.file(CHECKPOINT_METADATA_FILE).is_some()) => {
+            Err(Error::corrupt("the metadata of the checkpoint is missing").in_file(&file))
+        }
+        None => Ok(CheckpointMetadata::default()),
+        Some(bytes) => {
+            if let Some(record) = &record {
+                record.check(folder, CHECKPOINT_METADATA_FILE, &bytes)?;
+            }
+            CheckpointMetadata::parse(&bytes).in_file(&file)
+        }
+    };
+    let (said, lost) = match wanted.or_lost(read()) {
+        Err(error) if record.is_some() && error.kind().is_of_content() => {
+            (CheckpointMetadata::default(), vec![error])
+        }
+        read => (read?.unwrap_or_default(), Vec::new()),
+    };
+    Ok(About { said, record, lost })
+}
+
+/// The error for a location that holds none of the layouts.
+pub(super) fn not_a_checkpoint(at: &Location, listed: &[Listed]) -> Error {
+    Error::new(ErrorKind::NotACheckpoint, "this is not an Orbax checkpoint")
+        .in_file(at)
+        .expected(
+            "_METADATA, _CHECKPOINT_METADATA, orbax.checkpoint, a file checkpoint, or folders that are items, steps or zarr arrays",
+            some_names(listed),
+        )
+        .help("give the folder of a checkpoint, or the folder of its steps")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use regrow::engine::save_with;
+    use regrow_layouts::options::{Layout, SaveOptions};
+    use regrow_storage::location::Location;
+
+    use crate::orbax::Orbax;
+    use crate::{Format, OpenOptions};
+
+    thread_local! {
+        /// Calls of `detect` in this thread.
+        pub(super) static CALLS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    #[test]
+    fn an_open_detects_each_folder_once() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::from_name("orbax", serde_json::json!({})).unwrap();
+        let options = SaveOptions { layout, ..SaveOptions::default() };
+        for path in ["one", "steps/7"] {
+            save_with(root.path().join(path), &vec![1.0f32, 2.0], &options).unwrap();
+        }
+        for (path, folders) in [("one", 1), ("steps", 2)] {
+            CALLS.set(0);
+            let at = Location::local(root.path().join(path));
+            let detected = Orbax.detect(&at, &OpenOptions::default()).unwrap().unwrap();
+            detected(&at, &OpenOptions::default()).unwrap();
+            assert_eq!(CALLS.get(), folders, "{path}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The readable part of a damaged database: its readable nodes, and the databases of the processes.
+
+use std::collections::BTreeMap;
+
+use super::files::{Listed, list};
+use super::marker_files::MANIFEST_FILE;
+use super::opened::Wanted;
+use regrow_base::error::{Error, Result};
+pub(super) use regrow_ocdbt::DATA_FOLDER;
+use regrow_ocdbt::{self, OcdbtStore};
+use regrow_storage::location::Location;
+use regrow_store::Located;
+
+/// The entries of the database of a folder without what is below nodes that cannot be read, and the
+/// error of the first of those. If its root is lost, these are the entries of the databases that
+/// the processes have written for themselves.
+///
+/// # Errors
+/// `Corrupt` if nothing can be read.
+pub(super) fn entries_there(folder: &Location) -> Result<(regrow_ocdbt::Listed, Option<Error>)> {
+    let database = OcdbtStore::open(folder.opened()?).and_then(|database| database.entries_there());
+    let lost = match database {
+        Err(error) if error.kind().is_damage() => error,
+        database => return database,
+    };
+    let mut merged: BTreeMap<Vec<u8>, Located> = BTreeMap::new();
+    for (_, name) in list(folder)?.iter().filter_map(process_of) {
+        let database =
+            OcdbtStore::open(folder.join(name).opened()?).and_then(|database| database.entries_there());
+        // What several processes have written, such as documents, is the same.
+        let (entries, _) = Wanted::Intact.or_lost(database)?.unwrap_or_default();
+        for (key, located) in entries {
+            merged.entry(key).or_insert(located);
+        }
+    }
+    if merged.is_empty() { Err(lost) } else { Ok((merged.into_iter().collect(), Some(lost))) }
+}
+
+/// What the folder of one process' database is called.
+pub const PROCESS_PREFIX: &str = "ocdbt.process_";
+
+/// The number of the process whose database a folder is.
+pub(super) fn process_of(entry: &Listed) -> Option<(u32, &str)> {
+    let number = entry.name.strip_prefix(PROCESS_PREFIX)?.parse().ok()?;
+    entry.is_dir.then_some((number, entry.name.as_str()))
+}
+
+/// How long the names of the data files of a database are.
+const DATA_NAME_LEN: usize = 32;
+
+/// The error for a folder that has the data of a database, and no root record: `d/` and nothing but
+/// names of its files in it.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn lost_manifest(at: &Location, listed: &[Listed]) -> Result<Option<Error>> {
+    let has_data = listed.iter().any(|entry| entry.is_dir && entry.name == DATA_FOLDER);
+    if !has_data || listed.iter().any(|entry| entry.name == MANIFEST_FILE) {
+        return Ok(None);
+    }
+    let files = list(&at.join(DATA_FOLDER))?;
+    let is_data = |entry: &Listed| {
+        !entry.is_dir
+            && entry.name.len() == DATA_NAME_LEN
+            && entry.name.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    Ok((!files.is_empty() && files.iter().all(is_data)).then(|| {
+        Error::corrupt("the database that holds the arrays has no manifest")
+            .in_file(at.join(MANIFEST_FILE))
+            .help("copy the whole checkpoint again, with all its files")
+    }))
+}

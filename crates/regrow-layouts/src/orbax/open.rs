@@ -1,0 +1,571 @@
+//! Opening: from a location to a tree of leaves.
+//!
+//! A folder of steps leads to a step, a step to its items, items to one tree:
+//!
+//! ```text
+//! root ── step ── default                          the tree of that item
+//!             └── state, cfg, rng, …               a dict of items by name; metrics go to the description
+//! ```
+
+use super::Orbax;
+use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, ItemHandlers, OF_THE_WHOLE};
+use super::composite::Composite;
+use super::detect::{About, Found, detect, not_a_checkpoint};
+use super::files::{Listed, read_small, some_names};
+use super::items::{self, Item, Looked};
+use super::items_reader::ItemsReader;
+use super::marker_files::COMMIT_SUCCESS_FILE;
+use super::opened::{Opened, Wanted};
+use super::own_files::noted_files;
+use super::reader::OrbaxReader;
+use super::slot::{Slot, Source, graft};
+use super::steps::{self, Step, Steps, TMP_MARK};
+use super::{bare, jax_tree, json_text, legacy};
+use crate::item_files::Place;
+use crate::item_folder::ItemFolder;
+use crate::items_record;
+use crate::options::OpenOptions;
+use crate::regrow::{self, Regrow};
+use crate::{Description, Format, Reader, builtin_formats};
+use regrow_base::error::{Error, ErrorKind, Result, ResultExt};
+use regrow_base::text::{counted, printable};
+use regrow_storage::location::{Location, StepFolder};
+use regrow_tree::tree::{Key, LeafKind, NodeKind, Tree, TreeBuilder};
+
+/// What to do about items that are lost.
+const COPY_AGAIN: &str =
+    "open another step, or copy the whole checkpoint again (`regrow repair --from COPY`)";
+
+const RECORD_LOST: &str = "regrow.items.json is missing: the items are read without their checksums";
+
+/// While it exists, the item it names counts as deleted (v1).
+const DELETION_FILE: &str = "_CHECKPOINT_DELETION";
+
+/// A tree, and the databases it came from.
+struct Parts {
+    tree: Tree<Slot>,
+    databases: Vec<Location>,
+    lost: Vec<Location>,
+    is_guessed: bool,
+}
+
+/// The opened checkpoint: all of it Orbax', or items with a reader each.
+enum Whole {
+    Own(Parts),
+    Items(Vec<(String, Box<dyn Reader>)>),
+    /// One item of several, or the only one.
+    OneItem(Box<dyn Reader>),
+}
+
+/// What was opened, and the folder of the items if it has some.
+type Opening = (Whole, Option<ItemFolder>);
+
+/// Opens what is at a location, which is `found`.
+///
+/// # Errors
+/// As [`Format::open`](crate::Format::open); `NotACheckpoint`, `Uncommitted`; `NotFound`
+/// for a step or an item that is not there.
+pub(super) fn open(found: Found, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+    let mut description = Description { layout: "orbax".to_owned(), ..Description::default() };
+    let mut step_folder = None;
+    let (whole, items) = match found {
+        Found::Steps(steps) => {
+            let step = steps.pick(options.step, at)?;
+            describe_steps(&mut description, &steps, step);
+            let folder = step_folder.insert(StepFolder::at(&step.folder));
+            let reading = step.folder.for_reading()?.location;
+            if Regrow.recognise(&reading)? {
+                // It has checksums, which Orbax' files alone have not.
+                let own = OpenOptions { step: None, ..options.clone() };
+                match regrow::open_step(&reading, &own, description.clone(), folder.clone()) {
+                    // Its own files say nearly all of it, too.
+                    Err(error) if options.salvage && error.kind().is_damage() => {}
+                    opened => return opened,
+                }
+            }
+            let found = detect(&reading, Wanted::of(options));
+            let whole = found.and_then(|found| open_one(&reading, options, &mut description, found));
+            let whole = whole.map_err(|error| folder.blame(error))?;
+            if description.custom_metadata.is_none() {
+                description.custom_metadata = steps::root_metadata(at)?;
+            }
+            whole
+        }
+        found => {
+            if let Some(step) = options.step {
+                let own = at.name().to_str().and_then(steps::step_number);
+                if own != Some(step) {
+                    return Err(Error::new(ErrorKind::NotFound, format!("step {step} does not exist"))
+                        .in_file(at)
+                        .help("this is one checkpoint, not a folder of steps: leave the step out"));
+                }
+            }
+            open_one(at, options, &mut description, found)?
+        }
+    };
+    let reader: Box<dyn Reader> = match whole {
+        Whole::Own(parts) => Box::new(reader_of(parts, description, step_folder)),
+        Whole::Items(items) => Box::new(Composite::of_items(items, description, step_folder)?),
+        Whole::OneItem(item) => Box::new(Composite::of_one(item, description, step_folder)),
+    };
+    Ok(match items {
+        None => reader,
+        Some(items) => Box::new(ItemsReader { reader, items }),
+    })
+}
+
+fn reader_of(parts: Parts, mut description: Description, step_folder: Option<StepFolder>) -> OrbaxReader {
+    let mut sources = Vec::with_capacity(parts.tree.len());
+    let tree = parts.tree.map(|slot| {
+        sources.push(slot.source);
+        slot.info
+    });
+    if sources.iter().any(|source| matches!(source, Source::Zarr(_))) {
+        description.notes.push("array data has no checksums: regrow may not detect damage of it".to_owned());
+    }
+    let Parts { databases, lost, is_guessed, .. } = parts;
+    OrbaxReader { description, tree, sources, databases, lost, step_folder, is_guessed }
+}
+
+fn describe_steps(description: &mut Description, steps: &Steps, step: &Step) {
+    description.step = Some(step.number);
+    description.steps = steps.committed.iter().map(|step| step.number).collect();
+    description.notes.extend(steps.notes.iter().cloned());
+    let unfinished = steps.uncommitted.len();
+    if unfinished > 0 {
+        let names = steps.uncommitted.join(", ");
+        description.notes.push(format!(
+            "{}: {names}",
+            counted(unfinished, "step was never committed", "steps were never committed")
+        ));
+    }
+}
+
+/// Opens a checkpoint that is no folder of steps.
+fn open_one(
+    at: &Location,
+    options: &OpenOptions,
+    description: &mut Description,
+    found: Found,
+) -> Result<Opening> {
+    let wanted = Wanted::of(options);
+    let own =
+        |opened: Opened, description: &mut Description| Ok((Whole::Own(take(opened, description)), None));
+    match found {
+        Found::One(item, about) => {
+            refuse_item(options, at)?;
+            let parts = take(open_item(&item, at, "", &about, wanted)?, description);
+            note_custom(description, &about);
+            let items = about.record.is_some().then(|| folder_of(at, about, description, options));
+            Ok((Whole::Own(parts), items))
+        }
+        Found::Items(listed, about) => {
+            let whole = open_items(at, options, description, &listed, &about)?;
+            note_custom(description, &about);
+            let items = folder_of(at, about, description, options);
+            Ok((whole, Some(items)))
+        }
+        Found::BareArrays => {
+            refuse_item(options, at)?;
+            own(bare::open(at, wanted)?, description)
+        }
+        Found::JaxTree => {
+            refuse_item(options, at)?;
+            own(jax_tree::open(at, wanted)?, description)
+        }
+        Found::MsgpackFile => {
+            refuse_item(options, at)?;
+            own(legacy::open_aggregate(&at.parent(), wanted)?, description)
+        }
+        Found::Steps(_) | Found::FlaxSteps => {
+            Err(Error::new(ErrorKind::NotACheckpoint, "this step holds steps of its own").in_file(at))
+        }
+        Found::Nothing(listed) => Err(not_a_checkpoint(at, &listed)),
+    }
+}
+
+/// The folder of the items, and what of them and of the documents is lost.
+fn folder_of(
+    at: &Location,
+    about: About,
+    description: &mut Description,
+    options: &OpenOptions,
+) -> ItemFolder {
+    let About { record, mut lost, .. } = about;
+    description.warnings.extend(lost.iter().map(|error| error.what().to_owned()));
+    for (item, why) in &description.lost_items {
+        lost.push(Error::corrupt(why.as_str()).in_file(at.join(item)).help(COPY_AGAIN));
+    }
+    let is_whole = options.item.is_none();
+    ItemFolder { at: at.clone(), items: description.items.clone(), record, is_whole, lost }
+}
+
+/// Opens an item whose documents are what was recorded of them.
+fn open_item(item: &Item, at: &Location, name: &str, about: &About, wanted: Wanted) -> Result<Opened> {
+    let folder = if name.is_empty() { at.clone() } else { at.join(name) };
+    match item {
+        Item::Json(file) | Item::Metrics(file) => check_recorded(&folder, name, file, about)?,
+        _ => {}
+    }
+    item.open(&folder, wanted)
+}
+
+/// Errs unless a small file of an item is the one that was recorded with it.
+fn check_recorded(folder: &Location, name: &str, file: &str, about: &About) -> Result<()> {
+    let Some(record) = &about.record else { return Ok(()) };
+    let path = if name.is_empty() { file.to_owned() } else { format!("{name}/{file}") };
+    let at = folder.join(file);
+    match read_small(&at)? {
+        // The opening of that file says so.
+        None => Ok(()),
+        Some(bytes) => record.check(folder, &path, &bytes).map_err(|error| error.of_file(&at)),
+    }
+}
+
+fn open_items(
+    at: &Location,
+    options: &OpenOptions,
+    description: &mut Description,
+    listed: &[Listed],
+    documents: &About,
+) -> Result<Whole> {
+    let wanted = Wanted::of(options);
+    let About { said: about, record, .. } = documents;
+    let record = record.as_ref();
+    let has_file = |name: &str| listed.iter().any(|entry| !entry.is_dir && entry.name == name);
+    let deleted = if has_file(DELETION_FILE) { deleted_item(at)? } else { None };
+    let mut found: Vec<(String, Item)> = Vec::new();
+    // Folders of a handler that has written right into the checkpoint are no items.
+    let is_one_item = matches!(about.item_handlers, ItemHandlers::One(_)) && record.is_none();
+    for entry in listed.iter().filter(|entry| entry.is_dir && !is_one_item) {
+        if entry.name.contains(TMP_MARK) && !entry.is_link {
+            description.notes.push(format!("the item {} was never committed", entry.name));
+        } else if deleted.as_ref() == Some(&entry.name) {
+            description.notes.push(format!("the item {} is being deleted", entry.name));
+        } else {
+            let handler = about.item_handlers.of(&entry.name);
+            let Looked { item, lost } = items::look(&at.join(&entry.name), &entry.name, handler, record)?;
+            if let Some(file) = lost {
+                let why = format!("the item {} has lost its file {}", entry.name, printable(&file));
+                description.lost_items.push((entry.name.clone(), why));
+            }
+            description.items.push((entry.name.clone(), item.kind()));
+            found.push((entry.name.clone(), item));
+        }
+    }
+    if has_file(super::marker_files::V1_MARKER_FILE) && !has_file(CHECKPOINT_METADATA_FILE) {
+        description
+            .notes
+            .push(format!("{CHECKPOINT_METADATA_FILE} is missing: Orbax' v1 API needs it, regrow does not"));
+    }
+    let expected: Vec<&String> = match (record, &about.item_handlers) {
+        (Some(record), _) => record.items.iter().map(|item| &item.name).collect(),
+        (None, ItemHandlers::Many(handlers)) => handlers.iter().map(|(name, _)| name).collect(),
+        _ => Vec::new(),
+    };
+    let is_there = |name: &str| listed.iter().any(|entry| entry.is_dir && entry.name == name);
+    for name in expected.iter().filter(|name| !name.is_empty() && !is_there(name)) {
+        if deleted.as_ref() != Some(*name) {
+            let why = format!("the item {name} is listed but its folder is missing");
+            description.lost_items.push(((*name).clone(), why));
+        }
+    }
+    if record.is_none() && has_file(COMMIT_SUCCESS_FILE) && !options.salvage {
+        let marker = read_small(&at.join(COMMIT_SUCCESS_FILE))?.unwrap_or_default();
+        if items_record::is_noted(&marker) {
+            description.lost_items.push((items_record::FILE_NAME.to_owned(), RECORD_LOST.to_owned()));
+        }
+    }
+    description.warnings.extend(description.lost_items.iter().map(|(_, why)| why.clone()));
+    let files = match &about.item_handlers {
+        _ if record.is_some_and(|record| record.item("").is_none()) => None,
+        ItemHandlers::Many(_) => None,
+        handlers => files_of_handler(at, listed, handlers, description)?,
+    };
+    for (name, item) in &found {
+        if let (Item::Metrics(file), None) = (item, &description.metrics) {
+            let folder = at.join(name);
+            let read = check_recorded(&folder, name, file, documents)
+                .and_then(|()| items::read_metrics(&folder, file));
+            match or_lost(read, wanted, found.len())? {
+                Ok(metrics) => description.metrics = Some(metrics),
+                // The metadata of the checkpoint have them, too.
+                Err(_) if !about.metrics.is_empty() => {}
+                Err(why) => description.warnings.push(format!("the metrics are lost: {}", why.what())),
+            }
+        }
+    }
+    if let Some(asked) = &options.item {
+        let Some((name, item)) = found.iter().find(|(name, _)| name == asked) else {
+            if expected.contains(&asked) && deleted.as_ref() != Some(asked) {
+                return Err(missing_item(at, asked));
+            }
+            let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no item {asked:?}"))
+                .in_file(at)
+                .help(format!("the items are: {}", names.join(", "))));
+        };
+        return match item {
+            Item::Layout(place) => {
+                Ok(Whole::OneItem(open_layout(&at.join(name), name, *place, options, documents)?))
+            }
+            item => Ok(Whole::Own(take(open_item(item, at, name, documents, wanted)?, description))),
+        };
+    }
+    if found.iter().any(|(_, item)| matches!(item, Item::Layout(_))) {
+        return open_mixed(at, &found, options, description, documents);
+    }
+    let mut data =
+        found.iter().filter(|(_, item)| !matches!(item, Item::Metrics(_) | Item::Files(_))).peekable();
+    let Some((name, item)) = data.next() else {
+        let has_metrics = found.iter().any(|(_, item)| matches!(item, Item::Metrics(_)));
+        let is_lost = |(name, _): &(String, Option<String>)| !found.iter().any(|(found, _)| found == name);
+        match &about.item_handlers {
+            ItemHandlers::Many(handlers) if found.is_empty() && handlers.iter().any(is_lost) => {
+                return Err(Error::corrupt("the items of this checkpoint are missing")
+                    .in_file(at)
+                    .expected(
+                        format_args!("the folders that {CHECKPOINT_METADATA_FILE} lists"),
+                        some_names(listed),
+                    )
+                    .help("copy the whole checkpoint again"));
+            }
+            ItemHandlers::Many(_) if !found.is_empty() => {}
+            _ if has_metrics => {}
+            _ if files.is_some() => "files".clone_into(&mut description.variant),
+            _ => return Err(not_a_checkpoint(at, listed)),
+        }
+        return Ok(Whole::Own(Parts {
+            tree: dict_of(Vec::new())?,
+            databases: Vec::new(),
+            lost: Vec::new(),
+            is_guessed: false,
+        }));
+    };
+    let item_or_lost = |item: &Item, name: &str, description: &mut Description| {
+        let opened = or_lost(open_item(item, at, name, documents, wanted), wanted, found.len())?;
+        Ok::<_, Error>(opened.unwrap_or_else(|why| lost_item(name, why, wanted, description)))
+    };
+    let opened = item_or_lost(item, name, description)?;
+    let first = take(opened, description);
+    if data.peek().is_none() {
+        return Ok(Whole::Own(first));
+    }
+    let mut custom = serde_json::Map::new();
+    note_item(&mut custom, name, description);
+    let (mut trees, mut databases, mut lost) =
+        (vec![(name.clone(), first.tree)], first.databases, first.lost);
+    let mut is_guessed = first.is_guessed;
+    for (name, item) in data {
+        let opened = item_or_lost(item, name, description)?;
+        let parts = take(opened, description);
+        note_item(&mut custom, name, description);
+        trees.push((name.clone(), parts.tree));
+        databases.extend(parts.databases);
+        lost.extend(parts.lost);
+        is_guessed |= parts.is_guessed;
+    }
+    // Several items may each have metadata of the user's: then it stands under their names.
+    description.custom_metadata = (!custom.is_empty()).then_some(custom.into());
+    Ok(Whole::Own(Parts { tree: dict_of(trees)?, databases, lost, is_guessed }))
+}
+
+/// The files that the handler of a checkpoint that is itself one item has written directly into its
+/// folder, and that regrow does not read; for a note. `None` if this is no such checkpoint.
+///
+/// # Errors
+/// `Corrupt` if all of its files are gone.
+fn files_of_handler(
+    at: &Location,
+    listed: &[Listed],
+    handlers: &ItemHandlers,
+    description: &mut Description,
+) -> Result<Option<()>> {
+    let noted = noted_files(at);
+    let handler = match (handlers, &noted) {
+        (ItemHandlers::One(handler), _) => handler.as_str(),
+        (_, Some(_)) => "a handler without a name",
+        _ => return Ok(None),
+    };
+    let is_own = |entry: &&Listed| !OF_THE_WHOLE.contains(&entry.name.as_str());
+    let own: Vec<Listed> = listed.iter().filter(is_own).cloned().collect();
+    if own.is_empty() && noted.as_ref().is_none_or(|noted| !noted.is_empty()) {
+        return Err(Error::corrupt("the files of this checkpoint are missing")
+            .in_file(at)
+            .expected(format_args!("the files of {handler}"), some_names(listed))
+            .help("copy the whole checkpoint again"));
+    }
+    let is_lost = |name: &&String| at.has_listings() && !own.iter().any(|entry| entry.name == **name);
+    for name in noted.iter().flatten().filter(is_lost) {
+        description.warnings.push(format!("{name} is listed but missing"));
+    }
+    description.notes.push(format!("files of {handler}, which reads them: {}", some_names(&own)));
+    Ok(Some(()))
+}
+
+/// Opens items in several layouts: each by its own reader.
+fn open_mixed(
+    at: &Location,
+    found: &[(String, Item)],
+    options: &OpenOptions,
+    description: &mut Description,
+    documents: &About,
+) -> Result<Whole> {
+    let wanted = Wanted::of(options);
+    let mut readers: Vec<(String, Box<dyn Reader>)> = Vec::new();
+    let mut custom = serde_json::Map::new();
+    for (name, item) in found {
+        let item_at = at.join(name);
+        let own = |opened: Opened| -> Box<dyn Reader> {
+            let mut own = Description { layout: "orbax".to_owned(), ..Description::default() };
+            let parts = take(opened, &mut own);
+            Box::new(reader_of(parts, own, None))
+        };
+        let reader = match item {
+            Item::Metrics(_) | Item::Files(_) => continue,
+            Item::Layout(place) => {
+                let opened = open_layout(&item_at, name, *place, options, documents);
+                or_lost(opened, wanted, found.len())?
+                    .unwrap_or_else(|why| own(lost_item(name, why, wanted, description)))
+            }
+            item => {
+                let opened = or_lost(open_item(item, at, name, documents, wanted), wanted, found.len())?;
+                own(opened.unwrap_or_else(|why| lost_item(name, why, wanted, description)))
+            }
+        };
+        if let Some(value) = &reader.description().custom_metadata {
+            custom.insert(name.clone(), value.clone());
+        }
+        readers.push((name.clone(), reader));
+    }
+    if readers.len() == 1 {
+        return Ok(readers.pop().map_or(Whole::Items(Vec::new()), |(_, reader)| Whole::OneItem(reader)));
+    }
+    description.custom_metadata = (!custom.is_empty()).then_some(custom.into());
+    Ok(Whole::Items(readers))
+}
+
+/// What was opened of an item, or why it cannot be, if there are others: it is an error of that
+/// item alone.
+fn or_lost<T>(opened: Result<T>, wanted: Wanted, item_count: usize) -> Result<std::result::Result<T, Error>> {
+    match wanted.or_lost(opened) {
+        Err(error) if item_count > 1 && error.kind().is_of_content() => Ok(Err(error)),
+        opened => opened,
+    }
+}
+
+/// One leaf in the place of an item that cannot be opened. A load of it is an error, unless the
+/// checkpoint is salvaged.
+fn lost_item(name: &str, why: Error, wanted: Wanted, description: &mut Description) -> Opened {
+    description.warnings.push(format!("the item {name} cannot be read: {}", why.what()));
+    let mut slot = Slot::lost("", why);
+    if wanted.is_strict() {
+        slot.info.kind = LeafKind::Unknown("an item that cannot be read".into());
+    }
+    Opened::new(Tree::single(slot), "lost")
+}
+
+/// Opens an item that is in a layout of its own.
+fn open_layout(
+    item: &Location,
+    name: &str,
+    place: Place,
+    options: &OpenOptions,
+    documents: &About,
+) -> Result<Box<dyn Reader>> {
+    // The files of another checkpoint's item fit each other.
+    if !options.salvage {
+        check_recorded(item, name, regrow::manifest::FILE_NAME, documents)?;
+    }
+    let at = &match place {
+        Place::Folder => item.clone(),
+        Place::File(file) => item.join(file),
+    };
+    let options =
+        OpenOptions { salvage: options.salvage, by_names: options.by_names, ..OpenOptions::default() };
+    for format in builtin_formats().into_iter().filter(|format| format.name() != Orbax.name()) {
+        if let Some(open) = format.detect(at, &options)? {
+            return open(at, &options);
+        }
+    }
+    Err(Error::new(ErrorKind::NotACheckpoint, "regrow cannot read the layout of this item").in_file(at))
+}
+
+fn note_item(
+    custom: &mut serde_json::Map<String, serde_json::Value>,
+    name: &str,
+    description: &mut Description,
+) {
+    if let Some(value) = description.custom_metadata.take() {
+        custom.insert(name.to_owned(), value);
+    }
+}
+
+fn dict_of(trees: Vec<(String, Tree<Slot>)>) -> Result<Tree<Slot>> {
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Dict)?;
+    for (name, tree) in trees {
+        graft(&mut build, Key::dict(name), tree)?;
+    }
+    build.close()?;
+    build.finish()
+}
+
+/// Puts what an opened part says of itself into the description.
+fn take(opened: Opened, description: &mut Description) -> Parts {
+    if opened.custom_metadata.is_some() {
+        description.custom_metadata = opened.custom_metadata;
+    }
+    if !description.variant.split("; ").any(|variant| variant == opened.variant) {
+        if !description.variant.is_empty() {
+            description.variant.push_str("; ");
+        }
+        description.variant.push_str(&opened.variant);
+    }
+    description.notes.extend(opened.notes);
+    description.warnings.extend(opened.warnings);
+    if opened.lost_manifest.is_some() {
+        description.warnings.push(regrow::MANIFEST_LOST.to_owned());
+    }
+    Parts {
+        tree: opened.tree,
+        databases: opened.databases,
+        lost: opened.lost_manifest.into_iter().collect(),
+        is_guessed: opened.is_guessed,
+    }
+}
+
+/// The checkpoint's own metadata counts where the pytree has none.
+fn note_custom(description: &mut Description, about: &About) {
+    let about = &about.said;
+    if description.custom_metadata.is_none() && !about.custom_metadata.is_empty() {
+        description.custom_metadata = Some(about.custom_metadata.clone().into());
+    }
+    if description.metrics.is_none() && !about.metrics.is_empty() {
+        description.metrics = Some(about.metrics.clone().into());
+    }
+}
+
+fn refuse_item(options: &OpenOptions, at: &Location) -> Result<()> {
+    match &options.item {
+        None => Ok(()),
+        Some(item) => Err(Error::new(ErrorKind::NotFound, format!("there is no item {item:?}"))
+            .in_file(at)
+            .help("this checkpoint has no items: leave the item out")),
+    }
+}
+
+/// What is said of an item without which a checkpoint is not whole.
+pub(super) fn missing_item(at: &Location, item: &str) -> Error {
+    Error::corrupt(format!("the item {item} is listed but its folder is missing"))
+        .in_file(at.join(item))
+        .help("copy the checkpoint again, all of it, or take another step")
+}
+
+/// The item whose deletion is in progress.
+pub(super) fn deleted_item(at: &Location) -> Result<Option<String>> {
+    let file = at.join(DELETION_FILE);
+    let Some(bytes) = read_small(&file)? else { return Ok(None) };
+    let record: serde_json::Value = json_text::parse(&bytes).in_file(&file)?;
+    Ok(record.get("checkpointable_name").and_then(serde_json::Value::as_str).map(str::to_owned))
+}

@@ -1,0 +1,377 @@
+//! Files of a checkpoint that can be made from its other files.
+//!
+//! ```text
+//! manifest.ocdbt         of the databases that each process has written for itself: ocdbt.process_<n>/manifest.ocdbt
+//! _METADATA              of another step of the same tree; else of the names of the arrays
+//! _CHECKPOINT_METADATA   of the folders beside it, where the v1 API cannot do without
+//! regrow.items.json      of a replica, if all files are what that says
+//! commit_success.txt     in a bucket, of a checkpoint that says of itself that it was committed, if all else is whole
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::Orbax;
+use super::arrays::{names_of_folders, names_of_keys};
+use super::bare;
+use super::checkpoint_metadata::{
+    CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, PYTREE_HANDLER, V1_METRICS_HANDLER,
+    V1_PYTREE_HANDLER,
+};
+use super::entry::Entry;
+use super::files::{Listed, list, read_small};
+use super::left::{PROCESS_PREFIX, process_of};
+use super::marker_files::{COMMIT_SUCCESS_FILE, MANIFEST_FILE, V1_MARKER_FILE};
+use super::metadata::{METADATA_FILE, TreeMetadata};
+use super::open::{deleted_item, missing_item};
+use super::steps::TMP_MARK;
+use super::strings::{STRINGS_FILE, Strings};
+use super::structure;
+use super::writer::documents::COMMIT_TEXT;
+use crate::items_record::{self, ItemsRecord};
+use crate::{COMMIT_MARKERS, RecoveredFile, Recovery, SummedFile, regrow};
+use regrow_base::bytes::side_document::now_unix_ns;
+use regrow_base::error::{Error, ErrorKind, Result, ResultExt};
+use regrow_base::text::counted;
+use regrow_ocdbt::{EntryValue, OcdbtConfig, OcdbtStore, random_data_file_name, write_database};
+use regrow_storage::location::Location;
+use regrow_store::Located;
+
+/// So many bytes are looked at to see whether there are any.
+const GLANCE_LEN_BYTES: u64 = 4096;
+
+/// The item in which the v1 API keeps metrics.
+const METRICS: &str = "metrics";
+
+impl Recovery for Orbax {
+    fn recover(&self, at: &Location, other: Option<&Location>) -> Result<Vec<RecoveredFile>> {
+        if !at.is_folder() {
+            return Ok(Vec::new());
+        }
+        let folder = Folder { at, listed: list(at)? };
+        // The default layout knows more of its own files.
+        if folder.has(regrow::manifest::FILE_NAME) || folder.is_beside_regrow_json() {
+            return Ok(Vec::new());
+        }
+        let mut files = Vec::new();
+        // A folder of items is no pytree itself, with any names and content of the items.
+        if !folder.has_items() {
+            let entries = folder.database(&mut files)?;
+            folder.metadata(entries.as_deref(), other, &mut files)?;
+        }
+        folder.checkpoint_metadata(&mut files)?;
+        folder.items_record(other, &mut files)?;
+        folder.marker(&mut files)?;
+        Ok(files)
+    }
+
+    fn summed_files(&self, at: &Location) -> Result<Option<Vec<SummedFile>>> {
+        match ItemsRecord::of(at) {
+            Ok(record) => record.map(|record| record.summed_files()).transpose(),
+            Err(error) if error.kind().is_damage() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The folder of a checkpoint, or of an item.
+struct Folder<'a> {
+    at: &'a Location,
+    listed: Vec<Listed>,
+}
+
+impl Folder<'_> {
+    fn has(&self, file: &str) -> bool {
+        self.listed.iter().any(|entry| !entry.is_dir && entry.name == file)
+    }
+
+    fn has_items(&self) -> bool {
+        let about = || read_small(&self.at.join(CHECKPOINT_METADATA_FILE)).ok().flatten();
+        let about = || about().and_then(|bytes| CheckpointMetadata::parse(&bytes).ok());
+        self.has(items_record::FILE_NAME)
+            || about().is_some_and(|about| matches!(about.item_handlers, ItemHandlers::Many(_)))
+    }
+
+    fn is_beside_regrow_json(&self) -> bool {
+        self.read_metadata(self.at).is_ok_and(|metadata| metadata.is_some_and(|it| it.beside_regrow_json))
+    }
+
+    fn read_metadata(&self, at: &Location) -> Result<Option<TreeMetadata>> {
+        read_small(&at.join(METADATA_FILE))?.map(|bytes| TreeMetadata::parse(&bytes)).transpose()
+    }
+
+    /// The keys of the database, if there is one. If its root record is lost, it is put together of
+    /// those of the processes.
+    fn database(&self, files: &mut Vec<RecoveredFile>) -> Result<Option<Vec<Vec<u8>>>> {
+        let mut processes: Vec<(u32, &str)> = self.listed.iter().filter_map(process_of).collect();
+        processes.sort_unstable();
+        if !self.has(MANIFEST_FILE) && processes.is_empty() {
+            return Ok(None);
+        }
+        let opened = OcdbtStore::open(self.at.opened()?).and_then(|database| database.entries());
+        match opened {
+            Ok(entries) => return Ok(Some(entries.into_iter().map(|(key, _)| key).collect())),
+            Err(error) if processes.is_empty() || !is_lost(&error) => return Err(error),
+            Err(_) => {}
+        }
+        // A database that is gone would be chunks that are missing, and those are read as zeros
+        // where Orbax stores none.
+        if let Some((missing, _)) = (0..).zip(&processes).find(|(at, (number, _))| at != number) {
+            return Err(Error::corrupt("the database of a process is missing")
+                .in_file(self.at.join(format!("{PROCESS_PREFIX}{missing}")))
+                .help("copy the checkpoint again, with all its folders"));
+        }
+        let mut merged: BTreeMap<Vec<u8>, EntryValue> = BTreeMap::new();
+        for (_, name) in &processes {
+            let folder = self.at.join(name);
+            let entries = OcdbtStore::open(folder.opened()?).and_then(|database| database.entries());
+            let base: Arc<[u8]> = Arc::from(format!("{name}/").as_bytes());
+            for (key, located) in entries.in_file(&folder)? {
+                // What several processes have written, such as documents, is the same.
+                merged.entry(key).or_insert_with(|| below(&base, located));
+            }
+        }
+        let keys = merged.keys().cloned().collect();
+        let node_file = random_data_file_name()?;
+        let database = write_database(&OcdbtConfig::orbax(), merged.into_iter().collect(), &node_file, 0)?;
+        let how = format!(
+            "rebuilt from the {}",
+            counted(processes.len(), "database that a process wrote", "databases that the processes wrote")
+        );
+        if !database.nodes.is_empty() {
+            files.push(RecoveredFile {
+                name: node_file,
+                bytes: database.nodes,
+                how: how.clone(),
+                is_guess: false,
+            });
+        }
+        let manifests = database.manifests.into_iter();
+        let recovered = |(name, bytes)| RecoveredFile { name, bytes, how: how.clone(), is_guess: false };
+        files.extend(manifests.map(recovered));
+        Ok(Some(keys))
+    }
+
+    /// The tree, if what says it is lost.
+    fn metadata(
+        &self,
+        keys: Option<&[Vec<u8>]>,
+        other: Option<&Location>,
+        files: &mut Vec<RecoveredFile>,
+    ) -> Result<()> {
+        match self.read_metadata(self.at) {
+            Ok(Some(_)) => return Ok(()),
+            Ok(None) => {}
+            Err(error) if is_lost(&error) => {}
+            Err(error) => return Err(error),
+        }
+        let (names, use_zarr3) = match keys {
+            Some(keys) => names_of_keys(keys.iter().map(Vec::as_slice)),
+            None => names_of_folders(self.at, &self.listed),
+        };
+        if names.is_empty() {
+            return Ok(());
+        }
+        let name = METADATA_FILE.to_owned();
+        if let Some((bytes, from)) = other.and_then(|other| self.metadata_of(other, &names, keys.is_some())) {
+            let how = format!(
+                "taken from {}, which has arrays of the same names, without its own metadata",
+                from.describe().display()
+            );
+            files.push(RecoveredFile { name, bytes, how, is_guess: true });
+            return Ok(());
+        }
+        let mut metadata = TreeMetadata {
+            use_ocdbt: Some(keys.is_some()),
+            use_zarr3,
+            store_array_data_equal_to_fill_value: true,
+            ..TreeMetadata::of_names(names.iter())
+        };
+        let texts = self.names_of_texts()?;
+        metadata.add_texts(texts.iter().filter(|name| !names.contains(*name)));
+        // A guess is worth less than a damaged file that can be repaired by hand, and less than a
+        // checkpoint that opens without the file.
+        if !self.is_gone(METADATA_FILE)? || !bare::had_metadata(self.at, &self.listed) {
+            return Ok(());
+        }
+        structure::build(&metadata).in_file(self.at.join(METADATA_FILE))?;
+        let how = "rebuilt from the names of the arrays and texts: lists and tuples became dicts, numbers \
+            and JAX arrays became NumPy arrays, and empty containers are lost"
+            .to_owned();
+        files.push(RecoveredFile { name, bytes: metadata.to_json()?, how, is_guess: true });
+        Ok(())
+    }
+
+    /// The names of the texts that lie beside the arrays.
+    fn names_of_texts(&self) -> Result<Vec<String>> {
+        match read_small(&self.at.join(STRINGS_FILE))?.map(|bytes| Strings::parse(&bytes)).transpose() {
+            Ok(strings) => Ok(strings.map(|strings| strings.names()).unwrap_or_default()),
+            // Damaged, it has none to give.
+            Err(error) if is_lost(&error) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether nothing is left of a file: no file, or zeros that were never written.
+    fn is_gone(&self, file: &str) -> Result<bool> {
+        let bytes = self.at.join(file).read_beginning(GLANCE_LEN_BYTES)?;
+        Ok(bytes.is_none_or(|bytes| bytes.iter().all(|&byte| byte == 0)))
+    }
+
+    /// The `_METADATA` of a replica or another step, if it is about these arrays.
+    fn metadata_of(
+        &self,
+        other: &Location,
+        names: &BTreeSet<String>,
+        use_ocdbt: bool,
+    ) -> Option<(Vec<u8>, Location)> {
+        // The other one may be named by its step, and this folder be an item of it.
+        let own = self.at.name();
+        [other.clone(), other.join(own)].into_iter().find_map(|at| {
+            let bytes = read_small(&at.join(METADATA_FILE)).ok()??;
+            let theirs = TreeMetadata::parse(&bytes).ok()?;
+            let stored = theirs.entries.iter().filter(|entry| {
+                let is_elsewhere = matches!(entry.value_type.as_str(), "string" | "placeholder");
+                !is_elsewhere && !entry.skip_deserialize
+            });
+            let is_same = stored.map(Entry::param_name).collect::<BTreeSet<_>>() == *names;
+            let is_same =
+                is_same && theirs.use_ocdbt.unwrap_or(use_ocdbt) == use_ocdbt && !theirs.beside_regrow_json;
+            if !is_same {
+                return None;
+            }
+            // The user's metadata of that step is not that of this step.
+            match theirs.custom_metadata {
+                None => Some((bytes, at)),
+                Some(_) => Some((TreeMetadata { custom_metadata: None, ..theirs }.to_json().ok()?, at)),
+            }
+        })
+    }
+
+    /// The file that the v1 API opens a checkpoint by, if it is lost; the file that readers read
+    /// first, if it is damaged.
+    fn checkpoint_metadata(&self, files: &mut Vec<RecoveredFile>) -> Result<()> {
+        let is_v1 = self.has(V1_MARKER_FILE);
+        let read = read_small(&self.at.join(CHECKPOINT_METADATA_FILE))
+            .and_then(|bytes| bytes.map(|bytes| CheckpointMetadata::parse(&bytes)).transpose());
+        match read {
+            Ok(Some(_)) => return Ok(()),
+            // Those of former times have none.
+            Ok(None) if !is_v1 => return Ok(()),
+            Ok(None) => {}
+            Err(error) if is_lost(&error) => {}
+            Err(error) => return Err(error),
+        }
+        let item_handlers = match is_v1 || !self.has(METADATA_FILE) {
+            true => ItemHandlers::Many(self.listed.iter().filter_map(|entry| self.item(entry)).collect()),
+            false => ItemHandlers::One(PYTREE_HANDLER.to_owned()),
+        };
+        let now = Some(now_unix_ns());
+        let metadata = CheckpointMetadata {
+            item_handlers,
+            init_timestamp_nsecs: now,
+            commit_timestamp_nsecs: now,
+            ..CheckpointMetadata::default()
+        };
+        files.push(RecoveredFile {
+            name: CHECKPOINT_METADATA_FILE.to_owned(),
+            bytes: metadata.to_json()?,
+            how: "rebuilt from the existing items; its times are those of the repair, and your metadata in \
+                it is lost"
+                .to_owned(),
+            is_guess: true,
+        });
+        Ok(())
+    }
+
+    /// What is recorded of the items, if that is lost and a replica has it.
+    fn items_record(&self, other: Option<&Location>, files: &mut Vec<RecoveredFile>) -> Result<()> {
+        let Some(other) = other else { return Ok(()) };
+        let name = items_record::FILE_NAME;
+        let is_noted = || {
+            let marker = read_small(&self.at.join(COMMIT_SUCCESS_FILE));
+            marker.is_ok_and(|marker| marker.is_some_and(|marker| items_record::is_noted(&marker)))
+        };
+        match ItemsRecord::of(self.at) {
+            Ok(None) if is_noted() => {}
+            Ok(_) => return Ok(()),
+            Err(error) if is_lost(&error) => {}
+            Err(error) => return Err(error),
+        }
+        let Ok(Some(bytes)) = read_small(&other.join(name)) else { return Ok(()) };
+        let Ok(theirs) = ItemsRecord::parse(&bytes) else { return Ok(()) };
+        let store = self.at.opened()?;
+        for file in &theirs.files {
+            if ItemsRecord::look(&*store, file)?.is_some() {
+                return Ok(());
+            }
+        }
+        let how = format!("taken from {}: it fits all files", other.describe().display());
+        files.push(RecoveredFile { name: name.to_owned(), bytes, how, is_guess: false });
+        Ok(())
+    }
+
+    fn item(&self, entry: &Listed) -> Option<(String, Option<String>)> {
+        if !entry.is_dir || entry.name.contains(TMP_MARK) {
+            return None;
+        }
+        let handler = match entry.name.as_str() {
+            METRICS => Some(V1_METRICS_HANDLER),
+            name => self.at.join(name).join(METADATA_FILE).is_file().then_some(V1_PYTREE_HANDLER),
+        };
+        Some((entry.name.clone(), handler.map(str::to_owned)))
+    }
+
+    /// An item that is gone: without it this must not count as complete.
+    fn missing_item(&self, metadata: &CheckpointMetadata) -> Result<Option<String>> {
+        let ItemHandlers::Many(handlers) = &metadata.item_handlers else { return Ok(None) };
+        let deleted = deleted_item(self.at)?;
+        let is_there = |item: &String| self.listed.iter().any(|entry| entry.is_dir && entry.name == *item);
+        let mut items = handlers.iter().map(|(item, _)| item);
+        Ok(items.find(|item| !is_there(item) && deleted.as_ref() != Some(item)).cloned())
+    }
+
+    /// What makes a checkpoint in a bucket one, if it is lost.
+    fn marker(&self, files: &mut Vec<RecoveredFile>) -> Result<()> {
+        let is_marked = || COMMIT_MARKERS.iter().any(|marker| self.at.join(marker).is_file());
+        if !self.at.commits_by_marker() || is_marked() {
+            return Ok(());
+        }
+        let Some(bytes) = read_small(&self.at.join(CHECKPOINT_METADATA_FILE))? else { return Ok(()) };
+        let metadata = CheckpointMetadata::parse(&bytes).ok();
+        // Orbax puts this time there when all else is written.
+        if let Some(metadata) = metadata.filter(|metadata| metadata.commit_timestamp_nsecs.is_some()) {
+            match self.missing_item(&metadata)? {
+                None => {}
+                // What else there is to be made comes first.
+                Some(_) if !files.is_empty() => return Ok(()),
+                Some(item) => return Err(missing_item(self.at, &item)),
+            }
+            files.push(RecoveredFile {
+                name: COMMIT_SUCCESS_FILE.to_owned(),
+                bytes: COMMIT_TEXT.as_bytes().to_vec(),
+                how: format!("{CHECKPOINT_METADATA_FILE} says when the checkpoint was committed"),
+                is_guess: false,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A value of a database in the folder `base`, as one above it refers to it.
+fn below(base: &Arc<[u8]>, located: Located) -> EntryValue {
+    match located {
+        Located::Inline(bytes) => EntryValue::Inline(bytes),
+        Located::At(span) => EntryValue::Indirect {
+            base: Arc::clone(base),
+            relative: span.key,
+            offset_bytes: span.offset_bytes,
+            len_bytes: span.len_bytes,
+        },
+    }
+}
+
+/// Whether an error means that a file has changed, and not that it may not be read.
+fn is_lost(error: &Error) -> bool {
+    error.kind().is_of_content() || error.kind() == ErrorKind::NotFound
+}

@@ -1,0 +1,169 @@
+//! The chunks of an array that this process writes, and the positions of their elements.
+//!
+//! ```text
+//! (4, 6), chunks (2, 3), shards of two chunks    held here: rows 2..4    its chunks: number 0 is 1/0, number 1 is 1/1
+//! ```
+//!
+//! Chunks of shards are read from the shard's own array, without gathering.
+
+use std::borrow::Cow;
+
+use regrow_base::error::{Error, Result};
+use regrow_tree::array::{Array, Region, Shape, Shards};
+
+/// What this process has to write of an array.
+#[derive(Debug)]
+pub(super) enum Held<'a> {
+    /// All of it; it lies in one piece.
+    Whole(&'a Array),
+    /// The chunks of its shards.
+    Shards {
+        shards: &'a Shards,
+        /// Of each shard, how many chunks it and those before it have.
+        ends: Vec<u64>,
+    },
+    /// None: other processes write them.
+    Nothing,
+}
+
+/// One chunk to be written.
+#[derive(Debug)]
+pub(super) struct Chunk<'a> {
+    /// Its place in the grid.
+    pub(super) index: Vec<u64>,
+    /// What its elements are taken from.
+    pub(super) array: Cow<'a, Array>,
+    /// Where in that.
+    pub(super) region: Region,
+}
+
+impl<'a> Held<'a> {
+    /// The chunks of all shards.
+    pub(super) fn of_shards(shards: &'a Shards, chunk: &Shape) -> Self {
+        let count = |region: &Region| counts(region.lens(), chunk).product::<u64>();
+        let add = |sum: &mut u64, count| {
+            *sum += count;
+            Some(*sum)
+        };
+        let ends = shards.held().iter().map(|shard| count(&shard.region)).scan(0, add).collect();
+        Self::Shards { shards, ends }
+    }
+
+    /// How many chunks there are to be written.
+    pub(super) fn count(&self, shape: &Shape, chunk: &Shape) -> u64 {
+        match self {
+            Self::Whole(_) => counts(shape.dims(), chunk).product(),
+            Self::Shards { ends, .. } => ends.last().copied().unwrap_or(0),
+            Self::Nothing => 0,
+        }
+    }
+
+    /// One of them, by its number among them.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a number that is too large.
+    pub(super) fn chunk(&self, number: u64, shape: &Shape, chunk: &Shape) -> Result<Chunk<'a>> {
+        let region_of = |index: &[u64]| {
+            Region::new(
+                index.iter().zip(chunk.dims()).map(|(i, len)| i * len).collect::<Vec<_>>(),
+                chunk.dims(),
+            )
+        };
+        match self {
+            Self::Whole(array) => {
+                let index = index_of(number, shape.dims(), chunk);
+                Ok(Chunk { region: region_of(&index)?, index, array: Cow::Borrowed(*array) })
+            }
+            Self::Shards { shards, ends } => {
+                let at = ends.partition_point(|&end| end <= number);
+                let Some(shard) = shards.held().get(at) else { return Err(no_chunk(number)) };
+                let before = at.checked_sub(1).and_then(|at| ends.get(at)).copied().unwrap_or(0);
+                let mut index = index_of(number - before, shard.region.lens(), chunk);
+                for ((i, start), len) in index.iter_mut().zip(shard.region.starts()).zip(chunk.dims()) {
+                    *i += start / len;
+                }
+                let region = region_of(&index)?;
+                if shard.region.intersect(&region).as_ref() == Some(&region) {
+                    let region = region.relative_to(shard.region.starts())?;
+                    return Ok(Chunk { index, array: Cow::Borrowed(&shard.array), region });
+                }
+                // At the far edge of the array: what reaches beyond is filled with zeros.
+                let array = shard.part(&region)?;
+                Ok(Chunk { index, region: Region::whole(array.shape()), array: Cow::Owned(array) })
+            }
+            Self::Nothing => Err(no_chunk(number)),
+        }
+    }
+}
+
+fn no_chunk(number: u64) -> Error {
+    Error::invalid(format!("chunk {number} does not exist"))
+}
+
+/// How many chunks cover so many elements, along each axis.
+fn counts(lens: &[u64], chunk: &Shape) -> impl Iterator<Item = u64> {
+    lens.iter().zip(chunk.dims()).map(|(len, chunk)| len.div_ceil((*chunk).max(1)))
+}
+
+/// The place in a grid of a chunk, by its number in C order.
+fn index_of(number: u64, lens: &[u64], chunk: &Shape) -> Vec<u64> {
+    let mut rest = number;
+    let mut index: Vec<u64> = counts(lens, chunk).collect();
+    for place in index.iter_mut().rev() {
+        let count = (*place).max(1);
+        *place = rest % count;
+        rest /= count;
+    }
+    index
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use regrow_tree::array::{Dtype, Shard};
+
+    fn shape(dims: &[u64]) -> Shape {
+        Shape::new(dims).unwrap()
+    }
+
+    #[test]
+    fn chunks_of_shards_are_parts_of_the_shards() {
+        // (5, 8) in shards of (2, 4), in chunks of (1, 2); those of the last row of shards reach
+        // beyond the array.
+        let whole: Vec<u8> = (0..40).collect();
+        let whole = Array::new(Dtype::UInt8, shape(&[5, 8]), whole.into()).unwrap();
+        let shard = |starts: [u64; 2], lens: [u64; 2]| {
+            let region = Region::new(starts, lens).unwrap();
+            let mut bytes = vec![0; region.len_elements() as usize];
+            whole.copy_region_c_order(&region, &mut bytes).unwrap();
+            Shard { array: Array::new(Dtype::UInt8, region.shape(), bytes.into()).unwrap(), region }
+        };
+        let held = vec![shard([4, 4], [1, 4]), shard([0, 4], [2, 4])];
+        let array = Array::sharded(Dtype::UInt8, shape(&[5, 8]), shape(&[2, 4]), held, false).unwrap();
+        let chunks_of = |chunk: &Shape| {
+            let held = Held::of_shards(array.shards().unwrap(), chunk);
+            let count = held.count(array.shape(), chunk);
+            let read = |number| {
+                let chunk = held.chunk(number, array.shape(), chunk).unwrap();
+                let mut bytes = vec![9; chunk.region.len_elements() as usize];
+                chunk.array.copy_region_c_order(&chunk.region, &mut bytes).unwrap();
+                (chunk.index, bytes)
+            };
+            assert!(held.chunk(count, array.shape(), chunk).is_err());
+            (0..count).map(read).collect::<Vec<_>>()
+        };
+        let found = chunks_of(&shape(&[1, 2]));
+        let expected: [([u64; 2], [u8; 2]); 6] = [
+            ([0, 2], [4, 5]),
+            ([0, 3], [6, 7]),
+            ([1, 2], [12, 13]),
+            ([1, 3], [14, 15]),
+            ([4, 2], [36, 37]),
+            ([4, 3], [38, 39]),
+        ];
+        assert_eq!(found, expected.map(|(index, bytes)| (index.to_vec(), bytes.to_vec())));
+        let found = chunks_of(&shape(&[2, 4]));
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[1], (vec![2, 1], vec![36, 37, 38, 39, 0, 0, 0, 0]));
+    }
+}

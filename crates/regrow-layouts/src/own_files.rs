@@ -1,0 +1,210 @@
+//! Which names in the folder of a checkpoint are the checkpoint's own. The storage asks before it
+//! replaces or removes the folder.
+//!
+//! An overwrite removes the whole folder. So it first searches the top of the folder for files that
+//! no layout writes: notes, a tokenizer, logs. Any such file prevents the overwrite. It looks into
+//! a subfolder only until its kind is known, and does not search subfolders of the checkpoint.
+//!
+//! Names of arrays prove little: `lora.safetensors` and `embeddings.npy` are a user's own files,
+//! except if the checkpoint lists them.
+
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
+use super::builtin_formats;
+use crate::options::Layout;
+use regrow_base::error::Result;
+use regrow_storage::location::{Location, ToLocation};
+use regrow_storage::{Found, IsOwn, Names, tell_names};
+use regrow_store::StoreExt;
+
+/// How far down the array of a leaf may lie whose name has slashes in it.
+const DEPTH_MAX: usize = 8;
+
+/// Reads the names that the checkpoint in a folder lists.
+pub type ListedIn = fn(&Location) -> Option<HashSet<String>>;
+
+/// Tells a layout's own names in a folder. The flag says that the checkpoint lists its files.
+pub type OwnNamesIn = fn(&Location, bool) -> Box<dyn OwnNames + '_>;
+
+/// What a layout says of the names of its files.
+#[derive(Debug, Clone, Copy)]
+pub struct FileNames {
+    /// A folder with a file of one of these names is a checkpoint, and `overwrite` may replace it.
+    /// Names that other programs use too (`checkpoint`, `zarr.json`) are not among them: such
+    /// folders may hold other data.
+    pub markers: &'static [&'static str],
+    /// What the original writes into the folder of a checkpoint as soon as it makes the folder.
+    pub first: &'static [&'static str],
+    /// On a web server, which has no lists, a checkpoint's folder has one of these.
+    pub beginnings: &'static [&'static str],
+    /// The names at the top of a checkpoint's folder, of a checkpoint that lists them all.
+    pub listed_in: Option<ListedIn>,
+    /// The layout's own names in a folder.
+    pub own_in: Option<OwnNamesIn>,
+    /// Whether these are all files of one checkpoint that has no marker.
+    pub are_of_one: Option<fn(&[&str]) -> bool>,
+    /// The suffixes of a checkpoint that is two files.
+    pub pair_suffixes: &'static [&'static str],
+    /// An item with one of these files is a folder of this layout.
+    pub of_item_folders: &'static [&'static str],
+    /// An item with one of these files is that file.
+    pub of_item_files: &'static [&'static str],
+    /// The one file of an item, as a save names it; `None` for a layout that no item can have.
+    pub item_file: Option<fn(&Layout) -> &'static str>,
+    /// The name of a step by its number and its plain name, if not the plain name.
+    pub step_name: Option<fn(u64, &str, &Layout) -> String>,
+}
+
+impl FileNames {
+    /// Those of a layout without folders.
+    pub const NONE: Self = Self {
+        markers: &[],
+        first: &[],
+        beginnings: &[],
+        listed_in: None,
+        own_in: None,
+        are_of_one: None,
+        pair_suffixes: &[],
+        of_item_folders: &[],
+        of_item_files: &[],
+        item_file: None,
+        step_name: None,
+    };
+}
+
+/// Which names in one folder are a layout's own.
+pub trait OwnNames {
+    /// Whether a file of this name is, at the top of the folder.
+    fn has_file(&self, name: &str) -> bool;
+
+    /// Whether a folder of this name is, at the top of the folder.
+    fn has_folder(&self, name: &str) -> bool;
+
+    /// Whether a folder further down is, by what is in it.
+    fn is_part(&self, _folder: &Location) -> bool {
+        false
+    }
+
+    /// Whether a file is, in a folder of this name further down.
+    fn has_file_below(&self, _folder: &str, _name: &str) -> bool {
+        false
+    }
+}
+
+/// The markers of all layouts.
+pub fn checkpoint_markers() -> &'static [&'static str] {
+    static MARKERS: LazyLock<Vec<&str>> = LazyLock::new(|| of_all(|names| names.markers));
+    &MARKERS
+}
+
+/// What originals write into the folder of a checkpoint as soon as they make the folder.
+pub(super) fn first_files() -> &'static [&'static str] {
+    static FIRST: LazyLock<Vec<&str>> = LazyLock::new(|| of_all(|names| names.first));
+    &FIRST
+}
+
+fn of_all(which: fn(FileNames) -> &'static [&'static str]) -> Vec<&'static str> {
+    builtin_formats().iter().flat_map(|format| which(format.file_names())).copied().collect()
+}
+
+/// The location of a path or URL; the storage knows the names of the layouts from then on.
+///
+/// # Errors
+/// `Unsupported` for a URL without a storage in this build.
+pub fn located(place: impl ToLocation) -> Result<Location> {
+    tell_storage();
+    place.to_location()
+}
+
+/// Tells the storage the names of the layouts.
+#[inline]
+pub fn tell_storage() {
+    tell_names(&OfAll);
+}
+
+/// The names of all layouts.
+#[derive(Debug)]
+struct OfAll;
+
+impl Names for OfAll {
+    fn markers(&self) -> &[&'static str] {
+        checkpoint_markers()
+    }
+
+    fn first_files(&self) -> &[&'static str] {
+        first_files()
+    }
+
+    fn beginnings(&self) -> &[&'static str] {
+        static BEGINNINGS: LazyLock<Vec<&str>> = LazyLock::new(|| of_all(|names| names.beginnings));
+        &BEGINNINGS
+    }
+
+    fn are_of_one(&self, files: &[&str]) -> bool {
+        let mut layouts = builtin_formats().into_iter().filter_map(|format| format.file_names().are_of_one);
+        layouts.any(|are_of_one| are_of_one(files))
+    }
+
+    fn pair_suffixes(&self) -> &[&'static str] {
+        static SUFFIXES: LazyLock<Vec<&str>> = LazyLock::new(|| of_all(|names| names.pair_suffixes));
+        &SUFFIXES
+    }
+
+    fn own_in<'f>(&self, folder: &'f Location) -> IsOwn<'f> {
+        let names = builtin_formats().map(|format| format.file_names());
+        let listed = names.iter().find_map(|names| names.listed_in?(folder));
+        let own = names.iter().filter_map(|names| Some(names.own_in?(folder, listed.is_some())));
+        let own: Vec<Box<dyn OwnNames + 'f>> = own.collect();
+        Box::new(move |name| {
+            let is_listed = || listed.as_ref().is_some_and(|listed| listed.contains(name.text));
+            Ok(match name.is_folder {
+                true => {
+                    is_listed()
+                        || own.iter().any(|own| own.has_folder(name.text))
+                        || is_part(&folder.join(name.text), &own, DEPTH_MAX)?
+                }
+                false => {
+                    checkpoint_markers().contains(&name.text)
+                        || is_listed()
+                        || own.iter().any(|own| own.has_file(name.text))
+                }
+            })
+        })
+    }
+}
+
+/// Whether a folder is an item, an array, a folder of arrays of a long name, or has nothing in it
+/// that could be lost.
+fn is_part(folder: &Location, own: &[Box<dyn OwnNames + '_>], depth: usize) -> Result<bool> {
+    if own.iter().any(|own| own.is_part(folder)) || folder.first_file(checkpoint_markers()).is_some() {
+        return Ok(true);
+    }
+    let name = folder.name_text();
+    for entry in folder.entries()? {
+        let text = entry.name.to_string_lossy();
+        let belongs = match entry.is_real_folder() {
+            true => depth > 0 && is_part(&folder.join(&entry.name), own, depth - 1)?,
+            false => {
+                entry.is_file() && !entry.is_link && own.iter().any(|own| own.has_file_below(&name, &text))
+            }
+        };
+        if !belongs {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The whole of a short file; `None` if there is none, or a longer one.
+pub(super) fn read_short(file: &Location, len_max_bytes: u64) -> Option<Vec<u8>> {
+    match file.look() {
+        Ok(Some(Found::File { len_bytes })) if len_bytes <= len_max_bytes => {}
+        _ => return None,
+    }
+    let found = file.parent().store().get_whole(file.name().as_encoded_bytes());
+    found.ok().flatten().map(Into::into)
+}
+
+#[cfg(test)]
+mod tests;

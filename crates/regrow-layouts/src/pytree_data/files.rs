@@ -1,0 +1,214 @@
+//! Finds the two files of a path.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use regrow_base::error::{Error, ErrorKind, Result};
+use regrow_base::system::name_of_bytes;
+use regrow_storage::local::{Begun, begun, is_under_way, where_is};
+use regrow_storage::location::Location;
+
+pub use crate::options::{DATA_SUFFIX, MANIFEST_SUFFIX};
+
+/// What is read of a file to see whether it may be a manifest.
+const HEAD_LEN_BYTES: u64 = 64 << 10;
+
+/// A manifest and its data.
+#[derive(Debug, Clone)]
+pub struct Files {
+    /// What both names begin with.
+    stem: Location,
+    /// Says where the arrays lie.
+    pub manifest: Location,
+    /// Has the arrays, unless the manifest names another file beside it.
+    pub data: Location,
+    /// The temporary folder of a save on a local disk that was killed before both files had their
+    /// names.
+    unfinished: Option<PathBuf>,
+}
+
+impl Files {
+    /// The files of a location that is the stem of both, or one of them.
+    pub fn of(at: &Location) -> Self {
+        Self::named(&stem_of(at), DATA_SUFFIX, MANIFEST_SUFFIX)
+    }
+
+    /// The files of a stem, by the ends of their names.
+    pub fn named(stem: &Location, data_suffix: &str, manifest_suffix: &str) -> Self {
+        let (manifest, data) = (stem.with_suffix(manifest_suffix), stem.with_suffix(data_suffix));
+        Self { stem: stem.clone(), manifest, data, unfinished: None }
+    }
+
+    /// The same files where they are now: under their names, or, if the save that was to name them
+    /// was killed before the last step, wherever it has left each. See [`commit`](regrow_storage::local).
+    #[must_use]
+    pub fn located(mut self) -> Self {
+        if self.stem.local_path().is_err() || self.manifest.exists() {
+            return self;
+        }
+        if let Some(Begun::Dead(folder)) = begun_at(&self.stem) {
+            self.manifest = now_at(self.manifest, &folder);
+            self.data = now_at(self.data, &folder);
+            self.unfinished = Some(folder);
+        }
+        self
+    }
+
+    /// The data file of another name.
+    pub(super) fn data_named(&self, name: &str) -> Location {
+        let at = self.stem.with_name(name);
+        match &self.unfinished {
+            Some(folder) => now_at(at, folder),
+            None => at,
+        }
+    }
+
+    /// Whether the save of these files was killed before they had their names.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.unfinished.is_some()
+    }
+
+    /// Whether they are there, or at least a manifest that looks like one. The stem itself names
+    /// nothing.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn are_at(at: &Location) -> Result<bool> {
+        let named = Self::of(at);
+        let files = named.clone().located();
+        let is_manifest = named.manifest.path() == at.path();
+        let is_data = named.data.path() == at.path();
+        if !files.manifest.is_file() || !is_manifest && !is_data && at.exists() {
+            return Ok(false);
+        }
+        // Two files named so are a pair, even if the manifest is damaged; of one alone more is
+        // asked.
+        if !is_data && files.data.is_file() {
+            return Ok(true);
+        }
+        looks_like_manifest(&files.manifest)
+    }
+}
+
+fn stem_of(at: &Location) -> Location {
+    let name = at.name().as_encoded_bytes();
+    let stem = [DATA_SUFFIX, MANIFEST_SUFFIX].iter().find_map(|suffix| name.strip_suffix(suffix.as_bytes()));
+    let Some(stem) = stem.filter(|stem| !stem.is_empty()) else { return at.clone() };
+    let stem = at.with_name(name_of_bytes(stem));
+    // Whether its writer lives or not: in the midst of a commit the file may have no name, and will
+    // have it again.
+    let is_unfinished = || !at.exists() && begun_at(&stem).is_some();
+    if at.is_file() || is_unfinished() { stem } else { at.clone() }
+}
+
+/// [`begun`] of files on a local disk. Elsewhere none has another name before it has its own.
+fn begun_at(stem: &Location) -> Option<Begun> {
+    begun(stem.local_path().ok()?)
+}
+
+/// Where a file on a local disk is if its writer died between two steps.
+fn now_at(file: Location, folder: &Path) -> Location {
+    match file.local_path() {
+        Ok(path) => Location::local(where_is(path, folder)),
+        Err(_) => file,
+    }
+}
+
+/// A list of dicts, with words that only a manifest has together; or an empty list: a model without
+/// arrays.
+fn looks_like_manifest(file: &Location) -> Result<bool> {
+    let Some(head) = file.read_beginning(HEAD_LEN_BYTES)? else { return Ok(false) };
+    let has = |word: &str| head.windows(word.len()).any(|part| part == word.as_bytes());
+    if head.trim_ascii() == b"[]" {
+        return Ok(true);
+    }
+    let first = head.iter().find(|byte| !byte.is_ascii_whitespace());
+    Ok(matches!(first, Some(b'[' | b'(' | b'#')) && ["path", "dtype", "nbytes"].into_iter().all(has))
+}
+
+/// How long a reader waits for a commit of both files, which takes a few syncs.
+const COMMIT_WAIT: Duration = Duration::from_secs(10);
+
+/// How often it looks.
+const COMMIT_PACE: Duration = Duration::from_millis(1);
+
+/// Why there is nothing `at` a location, where a save of files named after it stands between its
+/// two files. While its writer lives, this waits for the end: who looks again may find the
+/// checkpoint.
+pub fn unfinished(at: &Location) -> Option<Error> {
+    at.local_path().ok()?;
+    let since = Instant::now();
+    let stem = stem_of(at);
+    while matches!(begun_at(&stem)?, Begun::Living) {
+        if since.elapsed() > COMMIT_WAIT {
+            let what = "this checkpoint is being committed, which takes unusually long";
+            return Some(Error::new(ErrorKind::Uncommitted, what).in_file(at).help("try again"));
+        }
+        std::thread::sleep(COMMIT_PACE);
+    }
+    None
+}
+
+/// Whether the manifest is there, now or after the commits into its folder that are under way, if
+/// any: each has the old one go before the new one comes.
+pub fn appears(files: &Files) -> bool {
+    comes(&files.manifest, || files.clone())
+}
+
+/// The same of a location that is the stem of both files, or one of them. Which it is can be told
+/// only while one of them is there or a commit is under way, and so is looked at each time.
+pub fn appears_at(at: &Location) -> bool {
+    comes(at, || Files::of(at))
+}
+
+/// `beside` is anything in the folder of the files.
+fn comes(beside: &Location, files: impl Fn() -> Files) -> bool {
+    let since = Instant::now();
+    let is_there = || files().located().manifest.exists();
+    // Only on a local disk is an old file taken away before the new one comes.
+    let Ok(beside) = beside.local_path() else { return is_there() };
+    while !is_there() {
+        if !is_under_way(beside) {
+            // It may have come before the last commit ended.
+            return is_there();
+        }
+        if since.elapsed() > COMMIT_WAIT {
+            return false;
+        }
+        std::thread::sleep(COMMIT_PACE);
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use regrow_storage::Publication;
+    use regrow_storage::local::StagedSiblings;
+
+    #[test]
+    fn a_pair_goes_by_one_of_its_files_also_while_a_living_writer_has_it_moved() {
+        let root = tempfile::tempdir().unwrap();
+        let suffixes = [DATA_SUFFIX, MANIFEST_SUFFIX].map(str::to_owned);
+        let stage = |stem: &Path| {
+            let staged = StagedSiblings::create(stem, &suffixes, true).unwrap();
+            for at in 0..suffixes.len() {
+                staged.sibling_writer(at, 0, 0).unwrap().finish().unwrap();
+            }
+            staged
+        };
+        for moves in 1..4 {
+            let stem = root.path().join(format!("model_{moves}"));
+            stage(&stem).commit().unwrap();
+            let mut staged = stage(&stem);
+            assert!(staged.die_after(moves).is_err());
+            // Its lock is still held.
+            assert!(matches!(begun(&stem), Some(Begun::Living)));
+            let file = |suffix: &str| Location::local(&stem).with_suffix(suffix);
+            for suffix in [DATA_SUFFIX, MANIFEST_SUFFIX] {
+                let files = Files::of(&file(suffix));
+                assert!(files.manifest.is_same(&file(MANIFEST_SUFFIX)), "{suffix} after {moves} moves");
+            }
+        }
+    }
+}

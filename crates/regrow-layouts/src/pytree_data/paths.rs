@@ -1,0 +1,52 @@
+//! The path of an array: Python literals in the manifest, keys in a pytree.
+
+use regrow_base::bytes::python_literal::Literal;
+use regrow_base::error::Error;
+use regrow_tree::tree::{Key, KeyPath};
+
+/// The key that a path's literal is. Python has keys that a [`Key`] has not: those go by their
+/// `repr`.
+pub(super) fn key_of(literal: &Literal) -> Key {
+    match literal {
+        Literal::Str(text) => Key::dict(text.as_str()),
+        Literal::Int(number) => match i64::try_from(*number) {
+            Ok(number) => Key::DictInt(number),
+            Err(_) => Key::dict(number.to_string()),
+        },
+        other => Key::dict(other.repr()),
+    }
+}
+
+/// The literals of a key path: what a load by the original finds as keys.
+pub(super) fn literals_of(path: &KeyPath) -> Vec<Literal> {
+    let literal = |key: &Key| match key {
+        Key::Dict(text) | Key::Attr(text) => Literal::Str(text.to_string()),
+        Key::DictInt(number) => Literal::Int((*number).into()),
+        Key::Index(at) => Literal::Int(*at as i128),
+    };
+    path.keys().iter().map(literal).collect()
+}
+
+/// What Python takes for the same key has the same text: `1`, `True`, `1.0` and `1+0j` are one.
+pub(super) fn identity(key: &Literal) -> String {
+    match key {
+        Literal::Bool(value) => u8::from(*value).to_string(),
+        Literal::Float(value) if value.fract() == 0.0 => {
+            let digits = format!("{value:.0}");
+            if digits == "-0" { "0".to_owned() } else { digits }
+        }
+        Literal::Complex(re, im) if *im == 0.0 => identity(&Literal::Float(*re)),
+        Literal::Tuple(keys) => format!("({})", keys.iter().map(identity).collect::<Vec<_>>().join(",")),
+        other => other.repr(),
+    }
+}
+
+/// A path as a tuple of Python: how errors name it, and the name that a leaf is stored under.
+pub(super) fn path_text(path: &[Literal]) -> String {
+    Literal::Tuple(path.to_vec()).repr()
+}
+
+/// Says which array an error is about.
+pub(super) fn about(error: Error, path: &[Literal]) -> Error {
+    error.at_leaf(&KeyPath::from_iter(path.iter().map(key_of)))
+}

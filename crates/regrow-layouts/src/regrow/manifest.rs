@@ -1,0 +1,527 @@
+//! `regrow.json`: the data that neither Orbax' files nor safetensors files can store.
+//!
+//! ```text
+//! {"crc32c":"1b2e9a40",                      of all bytes after this member's comma
+//!  "format":"regrow","version":1,"writer":"regrow 0.1.0","created_unix_ns":...,
+//!  "custom_metadata":...,
+//!  "structure":{...}                         the exact pytree, see `structure`
+//!  "data_files":[{"name":"model.safetensors","len_bytes":...,"data_offset":4096,"head_crc32c":"...",
+//!                 "block_len_bytes":32768,"block_crc32c":"1b2e9a40...",        8 hex digits a block
+//!                 "blake3":"af13..."}]               only of files that the next save may link, see `base`
+//!  "leaf_files":[0,0,-1,...]                 into data_files; -1 zarr chunks in the database; -2 no data
+//!  "leaf_offsets":[4096,...]                 from the start of the file
+//!  "files":[{"name":"_METADATA","len_bytes":...,"crc32c":"...","blake3":"..."}]   every other file
+//!  "database_uuid":"9c1d..."                 of manifest.ocdbt; absent where there is no database
+//!  "parts":[{"name":"regrow.process_0.json","len_bytes":...,"crc32c":"...","blake3":"...",
+//!            "data_files":["model-00001-of-00002.safetensors"]}]        absent unless the arrays lie in parts
+//!  "chunks":{"shapes":[[4,8],...],"leaf_shapes":[0,-1,...],             so are these: how each array is cut,
+//!            "leaf_write_shapes":[1,-1,...],                            how it was held, if any chunk is smaller,
+//!            "zstd_leaves":[0,...]}                                     and which leaves are compressed, if any is
+//!  "pieces":{"leaves":[0,0,3,...],"chunks":[0,1,0,...],                 in `regrow.process_<k>.json` alone, and there
+//!            "coded":{"file":1,"pieces":[0,1],"offsets":[0,90],         before data_files, leaf_files, structure;
+//!                     "lens":[90,80]}}                                  `coded` says where compressed pieces lie
+//! }
+//! ```
+//!
+//! A checkpoint with sharded arrays, or of several processes, has version 2: its arrays are in
+//! *parts*. The part of process `k` is a `regrow.process_<k>.json` of the same form. Its leaves are
+//! the pieces of this process, and its data files are those of this process. The first part repeats
+//! the whole pytree as `whole`, and its `chunks`. `regrow.json` then names the parts. All its
+//! arrays are in the database (-1), which has the file and the offset of each chunk. A part is read
+//! when one of its files is needed.
+//!
+//! Unknown members are ignored. Without `regrow.json` a reader reads the folder like Orbax.
+
+use serde::{Deserialize, Serialize};
+
+use crate::safetensors::SUFFIX;
+use crate::structure::Structure;
+use regrow_base::bytes::checksum::{Crc32c, crc32c};
+use regrow_base::bytes::hex;
+use regrow_base::error::{Error, Result};
+use regrow_tree::array::Shape;
+
+/// Name of the file.
+pub const FILE_NAME: &str = "regrow.json";
+
+/// How the names of files of arrays begin.
+const DATA_STEM: &str = "model";
+
+/// The version of a checkpoint that one process wrote whole.
+pub const VERSION: u32 = 1;
+
+/// The version of a checkpoint in parts, which is the last there is.
+pub const VERSION_OF_PARTS: u32 = 2;
+
+/// How the names begin of what one process has written.
+const PART_PREFIX: &str = "regrow.process_";
+
+/// How its record and its compressed data end, and the sign that a process has a number.
+const RECORD_SUFFIX: &str = ".json";
+const CODED_SUFFIX: &str = ".zstd";
+const CLAIM_SUFFIX: &str = ".claim";
+
+/// Name of the file that says what one process has written.
+pub fn part_name(process: u32) -> String {
+    format!("{PART_PREFIX}{process}{RECORD_SUFFIX}")
+}
+
+/// Name of the data file with what one process has compressed.
+pub fn coded_name(process: u32) -> String {
+    format!("{PART_PREFIX}{process}{CODED_SUFFIX}")
+}
+
+/// Name of the file by which a process takes a number.
+pub fn claim_name(process: u32) -> String {
+    format!("{PART_PREFIX}{process}{CLAIM_SUFFIX}")
+}
+
+/// Whether it is one of these names.
+pub fn is_claim_name(name: &str) -> bool {
+    name.starts_with(PART_PREFIX) && name.ends_with(CLAIM_SUFFIX)
+}
+
+/// The process of such a record; the last there is for other names.
+pub(super) fn rank_of_part(name: &str) -> u32 {
+    let number = name.strip_prefix(PART_PREFIX).and_then(|rest| rest.strip_suffix(RECORD_SUFFIX));
+    number.and_then(|number| number.parse().ok()).unwrap_or(u32::MAX)
+}
+
+/// Whether it is the name of a record or of compressed data of one process.
+pub fn is_part_name(name: &str) -> bool {
+    let Some(name) = name.strip_prefix(PART_PREFIX) else { return false };
+    [RECORD_SUFFIX, CODED_SUFFIX].into_iter().filter_map(|suffix| name.strip_suffix(suffix)).any(is_number)
+}
+
+/// Whether it is the name of the record of one process.
+pub(super) fn is_record_name(name: &str) -> bool {
+    is_part_name(name) && name.ends_with(RECORD_SUFFIX)
+}
+
+/// The name of a file of arrays, of several: that of number `at` of `count`, from 1 on.
+pub(super) fn data_name_of(at: u32, count: u32) -> String {
+    format!("{DATA_STEM}-{at:05}-of-{count:05}{SUFFIX}")
+}
+
+/// The same of the second file of a process and those behind it.
+pub(super) fn further_data_name_of(at: u32, count: u32, file: usize) -> String {
+    format!("{DATA_STEM}-{at:05}-of-{count:05}-{file}{SUFFIX}")
+}
+
+/// Whether a save gives such a name to a file of arrays: `model.safetensors`,
+/// `model-00001-of-00002.safetensors`, and `model-00001-of-00002-2.safetensors` for the second file
+/// of a process.
+pub fn is_data_name(name: &str) -> bool {
+    let stem = name.strip_suffix(SUFFIX).and_then(|name| name.strip_prefix(DATA_STEM));
+    stem.is_some_and(|rest| {
+        let numbers = rest.strip_prefix('-').and_then(|rest| rest.split_once("-of-"));
+        rest.is_empty() || numbers.is_some_and(|(at, count)| is_number(at) && count.split('-').all(is_number))
+    })
+}
+
+/// Whether a name begins and ends as those of files of arrays do.
+pub(super) fn looks_like_data_name(name: &str) -> bool {
+    name.starts_with(DATA_STEM) && name.ends_with(SUFFIX)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+pub(super) const OPENING: &str = "{\"crc32c\":\"";
+pub(super) const CRC_HEX_LEN: usize = 8;
+pub(super) const BODY_OFFSET: usize = OPENING.len() + CRC_HEX_LEN + 2;
+
+/// Where a leaf's bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeafPlace {
+    /// Raw in a data file, at a byte.
+    Raw {
+        /// Into `data_files`.
+        file: usize,
+        /// From the start of the file.
+        offset_bytes: u64,
+    },
+    /// As zarr chunks in the OCDBT database.
+    Chunks,
+    /// It has no array data.
+    Nowhere,
+}
+
+pub(super) const CHUNKS: i32 = -1;
+pub(super) const NOWHERE: i32 = -2;
+
+/// The file, read: see the module's story.
+#[derive(Debug, Deserialize)]
+pub struct Manifest {
+    /// Always `regrow`.
+    pub format: String,
+    /// [`VERSION`].
+    pub version: u32,
+    /// Program and version that wrote the checkpoint.
+    pub writer: String,
+    /// When, in nanoseconds since 1970-01-01 UTC.
+    pub created_unix_ns: u64,
+    /// The user's own metadata.
+    #[serde(default)]
+    pub custom_metadata: Option<serde_json::Value>,
+    /// The exact pytree.
+    pub structure: Structure,
+    /// Files with array data.
+    pub data_files: Vec<DataFile>,
+    leaf_files: Vec<i32>,
+    leaf_offsets: Vec<u64>,
+    /// Every other file.
+    pub files: Vec<SmallFile>,
+    /// The identity of the database, in 32 hex digits: that of `manifest.ocdbt`.
+    #[serde(default)]
+    pub database_uuid: Option<String>,
+    /// What each process has written, of a checkpoint in parts.
+    #[serde(default)]
+    pub parts: Vec<PartRecord>,
+    /// How the arrays of such a checkpoint are cut.
+    #[serde(default)]
+    pub(super) chunks: Option<ChunkShapes>,
+    /// Of the first part of such a checkpoint, the pytree of the whole.
+    #[serde(default)]
+    pub(super) whole: Option<Structure>,
+}
+
+/// The chunk shapes of the leaves of a checkpoint in parts.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct ChunkShapes {
+    /// Each shape once.
+    pub shapes: Vec<Vec<u64>>,
+    /// For each leaf, into `shapes`; -1 for a leaf that is no array.
+    pub leaf_shapes: Vec<i64>,
+    /// The same for what was written at once, the array or a shard of it, where that is larger than
+    /// a chunk of some leaf.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leaf_write_shapes: Vec<i64>,
+    /// The leaves that are compressed with zstd, rising.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub zstd_leaves: Vec<u32>,
+}
+
+/// A `regrow.process_<k>.json`, as `regrow.json` records it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PartRecord {
+    /// The file.
+    #[serde(flatten)]
+    pub file: SmallFile,
+    /// The data files that it describes.
+    pub data_files: Vec<String>,
+}
+
+/// Which pieces a part has, in the order of its leaves.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Pieces {
+    /// The leaf of the whole tree, in flatten order.
+    pub leaves: Vec<u32>,
+    /// Which of its chunks, counted in C order.
+    pub chunks: Vec<u64>,
+    /// Where the compressed ones lie.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coded: Option<CodedPieces>,
+}
+
+/// Where the compressed pieces of a part lie.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct CodedPieces {
+    /// The data file.
+    pub file: u32,
+    /// Their numbers among the pieces of the part, rising.
+    pub pieces: Vec<u32>,
+    /// Where each begins in the file.
+    pub offsets: Vec<u64>,
+    /// The bytes that each takes there.
+    pub lens: Vec<u64>,
+}
+
+/// A file with array data, and a checksum for each of its blocks.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DataFile {
+    /// Path below the checkpoint.
+    pub name: String,
+    /// Its length.
+    pub len_bytes: u64,
+    /// Where blocks begin; before it lies the header.
+    pub data_offset: u64,
+    /// CRC-32C of the bytes before `data_offset`.
+    #[serde(with = "hex::number")]
+    pub head_crc32c: u32,
+    /// Bytes a block; the last may be shorter.
+    pub block_len_bytes: u64,
+    /// CRC-32C of each block.
+    #[serde(with = "hex::list")]
+    pub block_crc32c: Vec<u32>,
+    /// BLAKE3 of the bytes from `data_offset` to the end, in 64 hex digits: of files of leaves that
+    /// had not changed since the save before, so that the next one need not read them to know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blake3: Option<String>,
+}
+
+/// A file that is checked as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SmallFile {
+    /// Path below the checkpoint.
+    pub name: String,
+    /// Its length.
+    pub len_bytes: u64,
+    /// CRC-32C of all of it, for regrow 0.1.0, which knows nothing else. It says nothing of a file
+    /// that ends in its own CRC-32C, as those of the database do: the CRC of anything followed by
+    /// its CRC is [`CRC_OF_SEALED`].
+    #[serde(with = "hex::number")]
+    pub crc32c: u32,
+    /// BLAKE3 of all of it, in 64 hex digits: what is checked, where it is recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blake3: Option<String>,
+}
+
+/// The CRC-32C of any bytes that end in their own, little endian.
+pub const CRC_OF_SEALED: u32 = 0x4867_4bc7;
+
+impl SmallFile {
+    /// Whether the record tells nothing but the length: any file that ends in its own CRC-32C would
+    /// pass.
+    pub fn says_nothing(&self) -> bool {
+        self.blake3.is_none() && self.crc32c == CRC_OF_SEALED
+    }
+
+    /// The checksums that the record has, to be fed with the bytes of the file.
+    pub(crate) fn sum(&self) -> Sum {
+        Sum { crc32c: Crc32c::new(), blake3: self.blake3.is_some().then(blake3::Hasher::new) }
+    }
+}
+
+/// The checksums of a file in the making, or of one that is being checked.
+pub(crate) struct Sum {
+    crc32c: Crc32c,
+    blake3: Option<blake3::Hasher>,
+}
+
+impl Sum {
+    /// The checksums that a new record has.
+    pub fn new() -> Self {
+        Self { crc32c: Crc32c::new(), blake3: Some(blake3::Hasher::new()) }
+    }
+
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.crc32c.update(bytes);
+        if let Some(hasher) = &mut self.blake3 {
+            hasher.update(bytes);
+        }
+    }
+
+    /// The record of the file.
+    pub fn record(self, name: String, len_bytes: u64) -> SmallFile {
+        let blake3 = self.blake3.map(|hasher| hasher.finalize().to_hex().to_string());
+        SmallFile { name, len_bytes, crc32c: self.crc32c.value(), blake3 }
+    }
+
+    /// What was expected and what was found, if that is not the same.
+    pub fn differs_from(self, record: &SmallFile) -> Option<(String, String)> {
+        let found = self.record(record.name.clone(), record.len_bytes);
+        if found == *record {
+            return None;
+        }
+        let show = |file: &SmallFile| match &file.blake3 {
+            Some(blake3) => format!("blake3 {blake3}"),
+            None => format!("crc32c {:08x}", file.crc32c),
+        };
+        Some((show(record), show(&found)))
+    }
+}
+
+/// Errs unless the bytes have the checksum that they begin with.
+pub(super) fn check_sum(bytes: &[u8]) -> Result<()> {
+    let stored = bytes
+        .strip_prefix(OPENING.as_bytes())
+        .and_then(|rest| std::str::from_utf8(rest.get(..CRC_HEX_LEN)?).ok())
+        .and_then(|hex| u32::from_str_radix(hex, 16).ok());
+    let (Some(stored), Some(body)) = (stored, bytes.get(BODY_OFFSET..)) else {
+        return Err(Error::corrupt("regrow.json does not begin with its checksum")
+            .at_byte(0)
+            .help(WITHOUT_IT));
+    };
+    let found = crc32c(body);
+    if found != stored {
+        return Err(Error::corrupt("regrow.json fails its crc32c")
+            .at_byte(BODY_OFFSET as u64)
+            .expected(format_args!("{stored:08x}"), format_args!("{found:08x}"))
+            .help(WITHOUT_IT));
+    }
+    Ok(())
+}
+
+impl Manifest {
+    /// Parses and checks the file's bytes.
+    ///
+    /// # Errors
+    /// `Unsupported` for a later version; `Corrupt` for anything else.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        check_sum(bytes)?;
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let is_known = |version| (VERSION..=VERSION_OF_PARTS).contains(&version);
+        let later = |version| {
+            Error::unsupported(format!("this checkpoint has layout version {version}"))
+                .expected(format_args!("version {VERSION_OF_PARTS} or earlier"), version)
+                .help("a newer regrow wrote it: update regrow, or let Orbax or safetensors read it")
+        };
+        // One pass; only what cannot be read is looked at again, for a later version may say it
+        // differently.
+        let parsed: Self = serde_json::from_slice(bytes).map_err(|error| {
+            match serde_json::from_slice::<Version>(bytes) {
+                Ok(Version { version }) if !is_known(version) => later(version),
+                _ => Error::corrupt(format!("regrow.json cannot be read: {error}")),
+            }
+        })?;
+        if !is_known(parsed.version) {
+            return Err(later(parsed.version));
+        }
+        Ok(parsed)
+    }
+
+    /// Errs if a file's name would leave the checkpoint's folder.
+    ///
+    /// # Errors
+    /// `Corrupt`, with the name.
+    pub fn check_names(&self) -> Result<()> {
+        let names =
+            self.data_files.iter().map(|file| &file.name).chain(self.files.iter().map(|file| &file.name));
+        let of_parts = self.parts.iter().flat_map(|part| part.data_files.iter().chain([&part.file.name]));
+        let names = names.chain(of_parts);
+        let leaves = |name: &&String| {
+            name.contains('\0') || name.split(['/', '\\']).any(|part| matches!(part, "" | "." | ".."))
+        };
+        match names.into_iter().find(leaves) {
+            Some(name) => {
+                Err(Error::corrupt(format!("regrow.json names a file outside its folder: {name:?}")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The chunk shape of a leaf of a checkpoint in parts.
+    ///
+    /// # Errors
+    /// `Corrupt` if there is none for an array, or one of another rank.
+    pub fn chunk_shape(&self, leaf: usize, shape: &Shape) -> Result<Option<Shape>> {
+        self.cut_shape(leaf, shape, |chunks| &chunks.leaf_shapes)
+    }
+
+    /// The shape of what was written at once of a leaf of such a checkpoint.
+    ///
+    /// # Errors
+    /// As [`chunk_shape`](Self::chunk_shape).
+    pub fn write_shape(&self, leaf: usize, shape: &Shape) -> Result<Option<Shape>> {
+        self.cut_shape(leaf, shape, |chunks| match chunks.leaf_write_shapes.is_empty() {
+            true => &chunks.leaf_shapes,
+            false => &chunks.leaf_write_shapes,
+        })
+    }
+
+    /// Whether a leaf of a checkpoint in parts is compressed.
+    pub fn is_zstd(&self, leaf: usize) -> bool {
+        let leaves = self.chunks.as_ref().map_or(&[][..], |chunks| &chunks.zstd_leaves);
+        u32::try_from(leaf).is_ok_and(|leaf| leaves.binary_search(&leaf).is_ok())
+    }
+
+    fn cut_shape(
+        &self,
+        leaf: usize,
+        shape: &Shape,
+        numbers: fn(&ChunkShapes) -> &[i64],
+    ) -> Result<Option<Shape>> {
+        let Some(chunks) = &self.chunks else { return Ok(None) };
+        let wrong = || Error::corrupt(format!("regrow.json lacks the chunks of leaf {leaf}"));
+        let number = *numbers(chunks).get(leaf).ok_or_else(wrong)?;
+        let Ok(number) = usize::try_from(number) else { return Ok(None) };
+        let chunk = Shape::new(chunks.shapes.get(number).ok_or_else(wrong)?.clone())?;
+        let fits = chunk.rank() == shape.rank() && (!chunk.is_empty() || shape.is_empty());
+        if fits {
+            Ok(Some(chunk))
+        } else {
+            Err(wrong().expected(format_args!("an array of shape {shape}"), chunk))
+        }
+    }
+
+    /// Where the bytes of each of `leaf_count` leaves are.
+    ///
+    /// # Errors
+    /// `Corrupt` if that contradicts the structure or the data files.
+    pub fn places(&self, leaf_count: usize) -> Result<Vec<LeafPlace>> {
+        if self.leaf_files.len() != leaf_count || self.leaf_offsets.len() != leaf_count {
+            return Err(Error::corrupt("regrow.json lacks the position of a leaf")
+                .expected(leaf_count, self.leaf_files.len()));
+        }
+        let place = |(&file, &offset_bytes): (&i32, &u64)| match file {
+            CHUNKS => Ok(LeafPlace::Chunks),
+            NOWHERE => Ok(LeafPlace::Nowhere),
+            _ => match usize::try_from(file) {
+                Ok(file) if file < self.data_files.len() => Ok(LeafPlace::Raw { file, offset_bytes }),
+                _ => Err(Error::corrupt(format!("regrow.json places a leaf in data file {file}"))
+                    .expected(format_args!("a number below {}", self.data_files.len()), file)),
+            },
+        };
+        self.leaf_files.iter().zip(&self.leaf_offsets).map(place).collect()
+    }
+}
+
+/// The identity of a database, as `regrow.json` has it.
+pub(super) fn uuid_text(uuid: &[u8; 16]) -> String {
+    format!("{:032x}", u128::from_be_bytes(*uuid))
+}
+
+const WITHOUT_IT: &str = "copy the checkpoint again; if you cannot, remove regrow.json: the folder then \
+    opens as an Orbax checkpoint, without regrow's checksums";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An overwrite removes every file that regrow would take for its own without a record.
+    #[test]
+    fn names_of_regrow_are_told_from_those_that_look_like_them() {
+        for name in [
+            "model.safetensors",
+            "model-00001-of-00002.safetensors",
+            "model-00001-of-00002-2.safetensors",
+            "model-00001-of-00002-2-3.safetensors",
+        ] {
+            assert!(is_data_name(name), "{name}");
+        }
+        for name in [
+            "models.safetensors",
+            "model-.safetensors",
+            "model-1.safetensors",
+            "model-a-of-00002.safetensors",
+            "model-00001-of-b.safetensors",
+            "model-00001-of-00002-x.safetensors",
+            "model-00001-of-.safetensors",
+            "model--of-00002.safetensors",
+            "model-00001-of-00002-.safetensors",
+            "model-1a-of-2.safetensors",
+            "model.safetensors.bak",
+            "my-model.safetensors",
+        ] {
+            assert!(!is_data_name(name), "{name}");
+        }
+        for name in ["regrow.process_0.json", "regrow.process_12.zstd"] {
+            assert!(is_part_name(name), "{name}");
+        }
+        for name in [
+            "regrow.process_.json",
+            "regrow.process_a.json",
+            "regrow.process_1a.json",
+            "regrow.process_0.txt",
+            "regrow.process_0",
+            "regrow.process.json",
+        ] {
+            assert!(!is_part_name(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The default layout: its files are an Orbax checkpoint and also safetensors files.
+//!
+//! An OCDBT B+tree may refer to any byte range of any file below its folder. If the only codec of a
+//! zarr v3 array is `bytes`, the stored array is its plain bytes in C order. So the data file is a
+//! valid safetensors file, the OCDBT database in the same folder refers to the tensors inside it,
+//! and a leaf can be mapped without a copy.
+//!
+//! ```text
+//! step_100/
+//!   _METADATA  _CHECKPOINT_METADATA  _sharding  _strings.json  array_metadatas/   as Orbax writes them
+//!   commit_success.txt
+//!   manifest.ocdbt  d/<hex>        NAME/zarr.json inline, NAME/c/0/0 by reference into
+//!   model.safetensors              header padded to a page, then the arrays, raw
+//!   regrow.json                    the exact pytree, and a crc32c for every byte of every other file
+//! ```
+//!
+//! With compression, compressed leaves are zstd chunks in data files below `d/` instead.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`manifest`] | `regrow.json` |
+//! | `part_columns` | the part of a record that a merge reads |
+//! | `save` | a save, in four stages: plan, reuse, place, write |
+//! | `reader` | a load |
+//! | `checked` | the folder; each file is checked before its first byte is returned |
+//! | `data_file` | a file that is checked in blocks |
+//! | `small_file` | a file that is checked as a whole |
+//! | `recorded` | a data file, opened when it is needed |
+//! | `recover` | makes lost files from the others |
+//! | `views` | checks that all readers read the same data |
+//!
+//! The exact pytree in `regrow.json` is [`structure`](super::structure)'s. Source:
+//! `docs/formats/regrow-layout.md`.
+
+use super::orbax::Orbax;
+use super::{
+    Description, Fidelity, FileNames, Format, Loss, ManyWriters, Reader, Recovery, SingleFile, Target,
+    WriterRank,
+};
+use crate::options::{OpenOptions, SaveOptions};
+use regrow_base::error::{Error, Result};
+use regrow_storage::Publication;
+use regrow_storage::location::{Location, StepFolder};
+use regrow_storage::{Entry, Found};
+use regrow_tree::array::Dtype;
+use regrow_tree::tree::{Leaf, LeafInfo, Tree};
+
+mod checked;
+mod data_file;
+pub mod manifest;
+mod own_files;
+mod part_columns;
+mod reader;
+mod recorded;
+mod recover;
+mod save;
+mod small_file;
+mod views;
+
+pub(crate) use small_file::{open_whole, summed_whole};
+
+/// The default layout.
+#[derive(Debug)]
+pub struct Regrow;
+
+impl Format for Regrow {
+    fn name(&self) -> &'static str {
+        "regrow"
+    }
+
+    fn file_names(&self) -> FileNames {
+        own_files::FILE_NAMES
+    }
+
+    fn recognise(&self, at: &Location) -> Result<bool> {
+        // Any kind: a folder or a dangling link of this name is damage, and no reason to read the
+        // rest without it.
+        Ok(at.join(manifest::FILE_NAME).is_taken())
+    }
+
+    fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        if !options.salvage {
+            super::refuse_arrays_only(self, at, options)?;
+        }
+        super::refuse_uncommitted(at)?;
+        super::refuse_unmarked(at)?;
+        super::refuse_step_and_item(at, options)?;
+        let opened = refuse_no_file(at).and_then(|()| reader::RegrowReader::open_as(at, options.salvage));
+        match opened {
+            // Orbax' files say nearly all of it, too.
+            Err(error) if options.salvage && error.kind().is_damage() => {
+                Orbax.open(at, options).map_err(|_| error)
+            }
+            opened => Ok(Box::new(opened?)),
+        }
+    }
+
+    fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
+        Target::Folder
+    }
+
+    fn single_file(&self) -> Option<&dyn SingleFile> {
+        None
+    }
+
+    fn check(&self, tree: &Tree<Leaf>, _target: &Location, options: &SaveOptions) -> Result<()> {
+        save::check(tree, options)
+    }
+
+    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
+        save::save(tree, staged, options)
+    }
+
+    fn many_writers(&self) -> Option<&dyn ManyWriters> {
+        Some(self)
+    }
+
+    fn recovery(&self) -> Option<&dyn Recovery> {
+        Some(self)
+    }
+}
+
+impl ManyWriters for Regrow {
+    fn write_share(
+        &self,
+        tree: &Tree<Leaf>,
+        writer: WriterRank,
+        publication: &dyn Publication,
+        options: &SaveOptions,
+    ) -> Result<()> {
+        save::write_share(tree, writer, publication, options)
+    }
+
+    fn merge(
+        &self,
+        tree: &Tree<Leaf>,
+        writers: &[u32],
+        publication: &dyn Publication,
+        options: &SaveOptions,
+    ) -> Result<()> {
+        save::merge_shares(tree, writers, publication, options)
+    }
+}
+
+impl Fidelity for Regrow {
+    fn losses(&self, _tree: &Tree<LeafInfo>, _texts: &[(usize, &str)], _options: &SaveOptions) -> Vec<Loss> {
+        Vec::new()
+    }
+
+    fn refusal(&self, _leaf: &LeafInfo, _options: &SaveOptions) -> Option<Error> {
+        None
+    }
+
+    fn holds_metadata(&self, _options: &SaveOptions) -> bool {
+        true
+    }
+}
+
+/// Opens a step of a folder of steps, which is read at `at`; `about` says which, and which others
+/// there are.
+pub(super) fn open_step(
+    at: &Location,
+    options: &OpenOptions,
+    about: Description,
+    folder: StepFolder,
+) -> Result<Box<dyn Reader>> {
+    super::refuse_step_and_item(at, options)?;
+    let open = || {
+        refuse_no_file(at)?;
+        reader::RegrowReader::open_as(at, options.salvage)
+    };
+    let reader = open().map_err(|error| folder.blame(error))?;
+    Ok(Box::new(reader.into_step(about, folder)))
+}
+
+/// Refuses a `regrow.json` that is a folder, a pipe, or a link to nothing.
+fn refuse_no_file(at: &Location) -> Result<()> {
+    let file = at.join(manifest::FILE_NAME);
+    let found = match file.look() {
+        Ok(Some(Found::File { .. })) => return Ok(()),
+        Ok(Some(Found::Folder)) => "a folder",
+        Ok(Some(Found::Other(_))) => "a pipe, a socket or a device",
+        Ok(None) | Err(_) => "a broken link",
+    };
+    Err(Error::corrupt("regrow.json is not a file")
+        .in_file(file)
+        .expected("a file", found)
+        .help("copy the whole checkpoint again"))
+}
+
+/// What is said of a checkpoint without `regrow.json` that still can be read, as Orbax reads it.
+pub(super) const MANIFEST_LOST: &str = "regrow.json is missing: the checkpoint is read without its checksums";
+
+/// Where the `regrow.json` was that a folder has lost; `None` if it is there or never was. That
+/// there was one is known from `_METADATA` (`is_said`), or, of earlier versions, from the name of a
+/// data file.
+pub(super) fn lost_manifest(folder: &Location, is_said: bool) -> Result<Option<Location>> {
+    let file = folder.join(manifest::FILE_NAME);
+    if file.is_taken() {
+        return Ok(None);
+    }
+    let is_data_file = |entry: &Entry| manifest::looks_like_data_name(&entry.name.to_string_lossy());
+    let is_lost = is_said || folder.has_listings() && folder.entries()?.iter().any(is_data_file);
+    Ok(is_lost.then_some(file))
+}
+
+/// The database key of an array's part: a bare leaf has the empty name and no `/`.
+fn zarr_key(name: &str, part: &str) -> String {
+    if name.is_empty() { part.to_owned() } else { format!("{name}/{part}") }
+}
+
+/// The dtype that zarr and Orbax are told: the nearest of the same size where TensorStore lacks the
+/// real one.
+fn stored_dtype(dtype: Dtype) -> Dtype {
+    match dtype {
+        Dtype::UInt2 | Dtype::UInt4 | Dtype::Float6E2m3fn | Dtype::Float6E3m2fn | Dtype::Float8E4m3 => {
+            Dtype::UInt8
+        }
+        other => other,
+    }
+}

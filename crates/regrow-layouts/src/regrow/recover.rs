@@ -1,0 +1,581 @@
+//! Files of a checkpoint in the default layout that can be made from its other files.
+//!
+//! ```text
+//! documents, database     of regrow.json, which knows the pytree and where each leaf lies
+//! regrow.json             of the headers of the safetensors files, or the records of the processes, and Orbax' documents
+//! ```
+//!
+//! A new `regrow.json` has checksums of the present files, and these may already be damaged.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::checked::CheckedStore;
+use super::manifest::{self, ChunkShapes, DataFile, LeafPlace, Manifest, PartRecord, SmallFile, Sum};
+use super::part_columns::PartColumns;
+use super::reader::RegrowReader;
+use super::save::{self, Remade};
+use super::small_file::summed_as_it_is;
+use super::{Regrow, lost_manifest};
+use crate::options::OpenOptions;
+use crate::orbax::Orbax;
+use crate::orbax::array_metadatas::ARRAY_METADATAS_FOLDER;
+use crate::orbax::checkpoint_metadata::CHECKPOINT_METADATA_FILE;
+use crate::orbax::marker_files::COMMIT_SUCCESS_FILE;
+use crate::orbax::metadata::{METADATA_FILE, TreeMetadata};
+use crate::orbax::sharding::SHARDING_FILE;
+use crate::orbax::strings::STRINGS_FILE;
+use crate::safetensors::index::{INDEX_FILE_NAME, INDEX_SUFFIX};
+use crate::safetensors::{SUFFIX, read_header};
+use crate::structure::Structure;
+use crate::{Counterpart, Format, Reader, ReaderExt, RecoveredFile, Recovery, SummedFile};
+use regrow_base::bytes::checksum::crc32c;
+use regrow_base::bytes::limits::work_space;
+use regrow_base::error::{Error, ErrorKind, Result, ResultExt};
+use regrow_ocdbt::{DATA_FOLDER, MANIFEST_KEY, OcdbtStore};
+use regrow_storage::location::Location;
+use regrow_storage::side_files::is_name_of_side_file;
+use regrow_store::reads::Source;
+use regrow_store::{FileWriter, Located, ReadPath, Store, StoreExt};
+use regrow_tree::tree::{LeafInfo, LeafKind, Tree};
+
+/// Bytes that are read at once.
+const PIECE_LEN_BYTES: u64 = 4 << 20;
+
+/// Under this name a safetensors file has the pytree.
+const STRUCTURE: &str = "regrow";
+
+impl Recovery for Regrow {
+    fn recover(&self, at: &Location, other: Option<&Location>) -> Result<Vec<RecoveredFile>> {
+        if !at.is_folder() {
+            return Ok(Vec::new());
+        }
+        let lost = match at.join(manifest::FILE_NAME).is_file() {
+            true => match RegrowReader::open(at) {
+                Ok(reader) => return documents(Arc::new(reader)),
+                Err(error) if error.kind() == ErrorKind::Corrupt => true,
+                Err(error) => return Err(error),
+            },
+            false => is_lost(at)?,
+        };
+        if !lost {
+            return Ok(Vec::new());
+        }
+        match other {
+            // The checksums of a new one would be those of the files as they are: then nothing is
+            // to be had of the other one.
+            Some(other) => match record_of_replica(at, other)? {
+                Some(file) => Ok(vec![file]),
+                None => Err(Error::corrupt(
+                    "regrow.json is lost, and the other checkpoint comes from \
+                    another save",
+                )
+                .in_file(at.join(manifest::FILE_NAME))
+                .help(
+                    "give a copy of this checkpoint; without another checkpoint, `repair` rebuilds \
+                        regrow.json from the headers",
+                )),
+            },
+            None => record(at),
+        }
+    }
+
+    fn summed_files(&self, at: &Location) -> Result<Option<Vec<SummedFile>>> {
+        if !at.join(manifest::FILE_NAME).is_file() {
+            return Ok(None);
+        }
+        match RegrowReader::open(at) {
+            Ok(reader) => {
+                let mut files = reader.store().summed_files()?;
+                // It has just been read by its own checksum.
+                let own = at.store().get_text_key(manifest::FILE_NAME)?;
+                files.extend(own.map(|bytes| summed_as_it_is(manifest::FILE_NAME, &bytes)).transpose()?);
+                Ok(Some(files))
+            }
+            Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn counterpart(&self, at: &Location, other: &Location) -> Result<Option<Box<dyn Counterpart>>> {
+        let open = |at: &Location| match at.join(manifest::FILE_NAME).is_file() {
+            true => RegrowReader::open(at).ok(),
+            false => None,
+        };
+        Ok(open(at).zip(open(other)).map(|(own, other)| Box::new(SameLeaves::of(&own, other)) as Box<_>))
+    }
+}
+
+/// Leaves of one checkpoint, where another one of the same names has them.
+struct SameLeaves {
+    /// Of each data file, its leaves in the order of their bytes: where each begins, its length,
+    /// its number in `other`.
+    files: HashMap<String, Vec<(u64, u64, usize)>>,
+    other: RegrowReader,
+}
+
+impl SameLeaves {
+    fn of(own: &RegrowReader, other: RegrowReader) -> Self {
+        let theirs = other.tree().leaves().iter().enumerate();
+        let theirs: HashMap<&str, (usize, &LeafInfo)> =
+            theirs.map(|(at, info)| (&*info.name, (at, info))).collect();
+        let names: Vec<&str> = own.data_files().map(|file| file.name.as_str()).collect();
+        let mut files: HashMap<String, Vec<(u64, u64, usize)>> = HashMap::new();
+        for (info, place) in own.tree().leaves().iter().zip(own.places()) {
+            let LeafPlace::Raw { file, offset_bytes } = *place else { continue };
+            let Some((&(at, same), name)) = theirs.get(&*info.name).zip(names.get(file)) else { continue };
+            if same.dtype == info.dtype && same.shape == info.shape && info.len_bytes() > 0 {
+                files.entry((*name).to_owned()).or_default().push((offset_bytes, info.len_bytes(), at));
+            }
+        }
+        files.values_mut().for_each(|leaves| leaves.sort_unstable());
+        Self { files, other }
+    }
+}
+
+impl Counterpart for SameLeaves {
+    fn read(&self, file: &str, offset_bytes: u64, out: &mut [u8]) -> Result<bool> {
+        let Some(leaves) = self.files.get(file) else { return Ok(false) };
+        let end = offset_bytes + out.len() as u64;
+        let first = leaves.partition_point(|(start, len, _)| start + len <= offset_bytes);
+        let mut at = offset_bytes;
+        for &(start, len, leaf) in leaves.get(first..).unwrap_or_default() {
+            if at >= end {
+                break;
+            }
+            // Bytes between leaves are padding.
+            if start > at {
+                return Ok(false);
+            }
+            let to = (start + len).min(end);
+            let part = out.get_mut((at - offset_bytes) as usize..(to - offset_bytes) as usize);
+            let Some(part) = part else { return Ok(false) };
+            let Source::Raw(extent) = self.other.source(leaf)? else { return Ok(false) };
+            match extent.blob.read(extent.offset_bytes + (at - start), part, ReadPath::Cached) {
+                Ok(()) => at = to,
+                Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(at == end)
+    }
+}
+
+/// The `regrow.json` of a replica, if the two are of the same save: the database, which is another
+/// one in each, is the same.
+fn record_of_replica(at: &Location, other: &Location) -> Result<Option<RecoveredFile>> {
+    let Ok(theirs) = RegrowReader::open(other) else { return Ok(None) };
+    let records: Vec<SmallFile> = theirs.store().small_records().cloned().collect();
+    let own = CheckedStore::new(at.opened()?, Vec::new(), records, Vec::new(), false)?;
+    let mut is_same = false;
+    for record in own.small_records() {
+        is_same |= record.name == MANIFEST_KEY && !record.says_nothing() && own.is_whole(record)?;
+    }
+    // The record of an early version says nothing of the database, whose own number does.
+    let uuid =
+        || OcdbtStore::open(at.opened().ok()?).ok().map(|database| manifest::uuid_text(&database.uuid()));
+    is_same |= theirs.database_uuid().is_some_and(|theirs| uuid().as_deref() == Some(theirs));
+    // Where the database is damaged, too, the arrays tell: what is the same to the byte is
+    // described by either record.
+    if !is_same && !has_same_data(at, &theirs)? {
+        return Ok(None);
+    }
+    let bytes = bytes_of(&*other.opened()?, manifest::FILE_NAME)?;
+    let how = format!("taken from {}, which is of the same save", other.describe().display());
+    Ok(Some(RecoveredFile { name: manifest::FILE_NAME.to_owned(), bytes, how, is_guess: false }))
+}
+
+/// Whether a checkpoint has the data files that a record of another one describes, every block of
+/// them.
+fn has_same_data(at: &Location, theirs: &RegrowReader) -> Result<bool> {
+    let store = at.opened()?;
+    let small: HashSet<&str> = theirs.store().small_records().map(|record| record.name.as_str()).collect();
+    let files = theirs.store().summed_files()?;
+    let mut data = files.iter().filter(|file| !small.contains(file.name.as_str())).peekable();
+    if data.peek().is_none() {
+        return Ok(false);
+    }
+    for file in data {
+        let Some(blob) = store.open(file.name.as_bytes())? else { return Ok(false) };
+        if blob.len_bytes() != file.len_bytes {
+            return Ok(false);
+        }
+        for table in &file.tables {
+            let range = table.range();
+            for block in table.blocks(range.start, range.end) {
+                let mut bytes = work_space(block.end - block.start)?;
+                blob.read(block.start, &mut bytes, ReadPath::Cached)?;
+                if !table.is_good(block, &bytes) {
+                    return Ok(false);
+                }
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a folder had a `regrow.json` that is gone.
+fn is_lost(at: &Location) -> Result<bool> {
+    if lost_manifest(at, false)?.is_none() {
+        return Ok(false);
+    }
+    // Other programs write files of this name, too: ours has the pytree in its header, or Orbax'
+    // metadata names it.
+    let is_said = Orbax.open(at, &OpenOptions::default());
+    let is_said =
+        is_said.is_ok_and(|view| view.description().warnings.iter().any(|it| it == super::MANIFEST_LOST));
+    let store = at.opened()?;
+    let names = names_in(&*store)?;
+    let has_structure = |name: &&String| {
+        let header = read_header(&*store, name.as_ref());
+        header.is_ok_and(|(header, _)| header.metadata.iter().flatten().any(|(key, _)| key == STRUCTURE))
+    };
+    let parts = names.iter().any(|name| manifest::is_part_name(name));
+    let beside = names.iter().any(|name| is_document(name) && !name.ends_with(INDEX_SUFFIX));
+    let mut files = names.iter().filter(|name| is_data_file(name));
+    Ok(is_said || parts || beside && files.any(|name| has_structure(&name)))
+}
+
+fn is_data_file(name: &str) -> bool {
+    !name.contains('/') && name.ends_with(SUFFIX)
+}
+
+/// All files below the folder that are the checkpoint's own.
+fn names_in(store: &dyn Store) -> Result<BTreeSet<String>> {
+    let names = store.list(b"")?.into_iter().filter_map(|key| String::from_utf8(key).ok());
+    Ok(names.filter(|name| !is_name_of_side_file(name) && name != manifest::FILE_NAME).collect())
+}
+
+/// Documents and the database, made of `regrow.json` where they are not what was written; and
+/// `regrow.json`, which records them, at the end.
+fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
+    let whole: HashMap<String, SmallFile> = {
+        let mut whole = HashMap::new();
+        for record in reader.store().small_records() {
+            if reader.store().is_whole(record)? {
+                whole.insert(record.name.clone(), record.clone());
+            }
+        }
+        whole
+    };
+    let recorded = reader.store().small_records().count();
+    let is_said = |name: &str| whole.contains_key(name);
+    let has_arrays = reader.tree().leaves().iter().any(|info| info.kind.is_array() && !info.shape.is_empty());
+    let has = |is_kind: fn(&LeafKind) -> bool| reader.tree().leaves().iter().any(|info| is_kind(&info.kind));
+    let needed = [
+        (METADATA_FILE, true),
+        (CHECKPOINT_METADATA_FILE, true),
+        (COMMIT_SUCCESS_FILE, true),
+        (MANIFEST_KEY, has_arrays),
+        (STRINGS_FILE, has(|kind| *kind == LeafKind::Str)),
+        (SHARDING_FILE, has(|kind| *kind == LeafKind::JaxArray)),
+    ];
+    let is_complete = needed.iter().all(|(name, is_needed)| !is_needed || is_said(name));
+    if whole.len() == recorded && is_complete {
+        return Ok(Vec::new());
+    }
+    // Its other files are named by it, and have names of their own in each save.
+    let has_lost_nodes =
+        reader.store().small_records().any(|record| is_in_database(&record.name) && !is_said(&record.name));
+    let is_database_whole = !has_arrays || is_said(MANIFEST_KEY) && !has_lost_nodes;
+    let Remade { files, manifest } = save::remake(&reader, &whole, is_database_whole)?;
+    if files.is_empty() {
+        return Ok(Vec::new());
+    }
+    // A file with the recorded bytes needs no new record: a signature over the old one still fits.
+    let is_recorded = |(name, bytes): &(String, Vec<u8>)| {
+        let mut sum = Sum::new();
+        sum.update(bytes);
+        let made = sum.record(name.clone(), bytes.len() as u64);
+        reader.store().small_records().any(|record| *record == made)
+    };
+    let needs_record = !is_complete
+        && needed.iter().any(|(name, is_needed)| {
+            *is_needed && !reader.store().small_records().any(|record| record.name == *name)
+        });
+    let is_same = !needs_record && files.iter().all(is_recorded);
+    let recovered = |(name, bytes): (String, Vec<u8>)| {
+        let how = match name.as_str() {
+            MANIFEST_KEY => "rebuilt from regrow.json, which has the position of each leaf",
+            CHECKPOINT_METADATA_FILE => {
+                "rebuilt; its times are those of the repair, and your metadata in \
+                it is lost"
+            }
+            _ => "rebuilt from regrow.json, which has the pytree",
+        };
+        RecoveredFile { name, bytes, how: how.to_owned(), is_guess: false }
+    };
+    let mut files: Vec<RecoveredFile> = files.into_iter().map(recovered).collect();
+    if !is_same {
+        files.push(RecoveredFile {
+            name: manifest::FILE_NAME.to_owned(),
+            bytes: manifest,
+            how: "records the rebuilt files".to_owned(),
+            is_guess: false,
+        });
+    }
+    Ok(files)
+}
+
+/// `regrow.json`, made of the other files.
+fn record(at: &Location) -> Result<Vec<RecoveredFile>> {
+    let store = at.opened()?;
+    let mut names = names_in(&*store)?;
+    let view = Orbax.open(at, &OpenOptions::default());
+    let Parts { records: parts, whole, chunks, pieces } = Parts::read(&*store, &mut names)?;
+    let mut data = DataFiles::default();
+    for name in names.iter().filter(|name| is_data_file(name)) {
+        data.add(&*store, name).in_file(at.join(name))?;
+    }
+    data.add_chunks(&store)?;
+    let (structure, is_guessed) = match (whole.or(data.structure.take()), &view) {
+        (Some(structure), _) => (structure, false),
+        (None, Ok(view)) => (structure_of(&**view)?, true),
+        (None, Err(error)) => return Err(error.duplicate()),
+    };
+    let regrown = Structure::from_json(&structure)?.regrow()?;
+    check_pieces(&regrown.tree, &pieces).in_file(at)?;
+    let places = data.places(&regrown.tree, !parts.is_empty()).in_file(at)?;
+    let known: HashSet<&str> = data.files.iter().map(|file| file.name.as_str()).collect();
+    let database = OcdbtStore::open(Arc::clone(&store)).and_then(|it| it.entries().map(|_| it)).ok();
+    // A database that cannot be read counts as missing: it is rebuilt if possible.
+    let is_of_broken = |name: &str| database.is_none() && (name == MANIFEST_KEY || is_in_database(name));
+    let is_one = |name: &&String| !known.contains(name.as_str()) && is_document(name) && !is_of_broken(name);
+    let small: Result<Vec<SmallFile>> =
+        names.iter().filter(is_one).map(|name| sum_of(&*store, name)).collect();
+    let small = small?;
+    let database_uuid = database.map(|it| manifest::uuid_text(&it.uuid()));
+    let metadata = bytes_of(&*store, METADATA_FILE).and_then(|bytes| TreeMetadata::parse(&bytes)).ok();
+    let gone = if metadata.is_none() { "; your own metadata is lost" } else { "" };
+    let custom_metadata = metadata.and_then(|metadata| metadata.custom_metadata);
+    let view = view.as_ref().ok().map(|view| view.tree());
+    let coded = coded_leaves(&*store, &parts)?;
+    let bytes = save::record_again(save::Found {
+        structure: &structure,
+        tree: &regrown.tree,
+        view,
+        custom_metadata: custom_metadata.as_ref(),
+        data_files: &data.files,
+        files: &small,
+        database_uuid: database_uuid.as_deref(),
+        parts: &parts,
+        chunks,
+        coded: &coded,
+        places: &places,
+    })?;
+    let of = match (parts.is_empty(), is_guessed) {
+        (true, _) => "rebuilt from the headers of the safetensors files",
+        (false, _) => "rebuilt from the records of the processes",
+    };
+    let guessed = if is_guessed { ", its pytree from Orbax' documents" } else { "" };
+    let how = format!("{of}{guessed}{gone}; its checksums are of the files as they are now");
+    Ok(vec![RecoveredFile { name: manifest::FILE_NAME.to_owned(), bytes, how, is_guess: true }])
+}
+
+fn is_in_database(name: &str) -> bool {
+    name.split_once('/').is_some_and(|(top, _)| top == DATA_FOLDER)
+}
+
+/// Whether a file of this name is one that a save writes beside the data.
+fn is_document(name: &str) -> bool {
+    const DOCUMENTS: [&str; 7] = [
+        METADATA_FILE,
+        CHECKPOINT_METADATA_FILE,
+        SHARDING_FILE,
+        STRINGS_FILE,
+        COMMIT_SUCCESS_FILE,
+        MANIFEST_KEY,
+        INDEX_FILE_NAME,
+    ];
+    let top = name.split_once('/').map(|(top, _)| top);
+    DOCUMENTS.contains(&name) || top == Some(ARRAY_METADATAS_FOLDER) || top == Some(DATA_FOLDER)
+}
+
+/// What the processes have written of a checkpoint in parts.
+#[derive(Default)]
+struct Parts {
+    /// Their records, by their ranks.
+    records: Vec<PartRecord>,
+    /// The pytree of the whole, as the first of them has it.
+    whole: Option<String>,
+    /// How its arrays are cut.
+    chunks: Option<ChunkShapes>,
+    /// Of each piece the number of its leaf in the whole tree, and its name.
+    pieces: Vec<(u32, Arc<str>)>,
+}
+
+impl Parts {
+    /// Reads all there are. Their files are taken out of `names`.
+    fn read(store: &dyn Store, names: &mut BTreeSet<String>) -> Result<Self> {
+        let is_record = |name: &&String| manifest::is_record_name(name);
+        let mut of_parts: Vec<String> = names.iter().filter(is_record).cloned().collect();
+        of_parts.sort_by_key(|name| manifest::rank_of_part(name));
+        let mut parts = Self::default();
+        for name in of_parts {
+            let bytes = bytes_of(store, &name)?;
+            let place = || store.describe(name.as_bytes());
+            let part = Manifest::parse(&bytes).in_file(place())?;
+            part.check_names().in_file(place())?;
+            let columns = PartColumns::parse(&bytes).in_file(place())?;
+            let pieces = part.structure.regrow().in_file(place())?.tree;
+            parts.pieces.extend(
+                columns.pieces.leaves.iter().copied().zip(pieces.leaves().iter().map(|it| it.name.clone())),
+            );
+            if parts.whole.is_none() {
+                parts.whole = part.whole.map(|whole| whole.to_json()).transpose()?;
+                parts.chunks = part.chunks;
+            }
+            let mut sum = Sum::new();
+            sum.update(&bytes);
+            names.remove(&name);
+            let data_files: Vec<String> = part.data_files.into_iter().map(|file| file.name).collect();
+            for file in &data_files {
+                names.remove(file);
+            }
+            parts.records.push(PartRecord { file: sum.record(name, bytes.len() as u64), data_files });
+        }
+        Ok(parts)
+    }
+}
+
+/// Errs unless the pieces of the processes are of the leaves of this tree: Orbax' metadata do not
+/// know all leaves.
+fn check_pieces(tree: &Tree<LeafInfo>, pieces: &[(u32, Arc<str>)]) -> Result<()> {
+    let wrong = pieces.iter().find(|(leaf, name)| {
+        let of = tree.leaves().get(*leaf as usize).and_then(|info| name.strip_prefix(&*info.name));
+        !of.is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
+    });
+    match wrong {
+        None => Ok(()),
+        Some((leaf, name)) => {
+            Err(Error::corrupt("the pytree in Orbax' metadata differs from that of the processes")
+                .expected(format_args!("leaf {leaf} to be that of {name}"), "another one")
+                .help("an early version of regrow wrote this checkpoint; open its files as safetensors"))
+        }
+    }
+}
+
+/// The leaves whose pieces the processes have compressed.
+fn coded_leaves(store: &dyn Store, parts: &[PartRecord]) -> Result<BTreeSet<u32>> {
+    let mut leaves = BTreeSet::new();
+    for part in parts {
+        let columns = PartColumns::parse(&bytes_of(store, &part.file.name)?)?;
+        let Some(coded) = columns.pieces.coded else { continue };
+        let of_piece = |piece: &u32| columns.pieces.leaves.get(*piece as usize).copied();
+        leaves.extend(coded.pieces.iter().filter_map(of_piece));
+    }
+    Ok(leaves)
+}
+
+fn structure_of(view: &dyn Reader) -> Result<String> {
+    let texts: HashMap<usize, Arc<str>> =
+        (0..view.tree().len()).filter_map(|leaf| Some((leaf, view.read_text(leaf).ok()?))).collect();
+    Structure::of(view.tree(), |leaf| texts.get(&leaf).cloned().unwrap_or_default())?.to_json()
+}
+
+/// Files with array data, and what their headers say.
+#[derive(Default)]
+struct DataFiles {
+    files: Vec<DataFile>,
+    /// Of each tensor, where it lies, and its length.
+    tensors: HashMap<String, (LeafPlace, u64)>,
+    /// The pytree, from the first header that has it.
+    structure: Option<String>,
+}
+
+impl DataFiles {
+    /// Adds a safetensors file.
+    fn add(&mut self, store: &dyn Store, name: &str) -> Result<()> {
+        let (header, _) = read_header(store, name.as_ref())?;
+        for tensor in &header.tensors {
+            let place = LeafPlace::Raw { file: self.files.len(), offset_bytes: tensor.offset_bytes };
+            if self.tensors.insert(tensor.name.to_string(), (place, tensor.len_bytes)).is_some() {
+                return Err(foreign(format!("two of the safetensors files have a tensor {:?}", tensor.name)));
+            }
+        }
+        let structure = header.metadata.into_iter().flatten().find(|(key, _)| key == STRUCTURE);
+        if let (Some(known), Some((_, other))) = (&self.structure, &structure)
+            && known != other
+        {
+            return Err(foreign("the safetensors files belong to several pytrees".to_owned()));
+        }
+        self.structure = self.structure.take().or(structure.map(|(_, text)| text));
+        self.files.push(record_of(store, name, header.data_offset)?);
+        Ok(())
+    }
+
+    /// Adds the files to which the database refers and that have no header: chunks of compressed
+    /// leaves.
+    fn add_chunks(&mut self, store: &Arc<dyn Store>) -> Result<()> {
+        let Ok(database) = OcdbtStore::open(Arc::clone(store)) else { return Ok(()) };
+        let Ok(entries) = database.entries() else { return Ok(()) };
+        let spans = entries.into_iter().filter_map(|(_, located)| match located {
+            Located::At(span) => String::from_utf8(span.key.to_vec()).ok(),
+            Located::Inline(_) => None,
+        });
+        let files: BTreeSet<String> = spans.filter(|name| is_in_database(name)).collect();
+        for name in files {
+            self.files.push(record_of(&**store, &name, 0)?);
+        }
+        Ok(())
+    }
+
+    /// Where the bytes of each leaf are.
+    fn places(&self, tree: &Tree<LeafInfo>, are_in_parts: bool) -> Result<Vec<LeafPlace>> {
+        let place = |info: &LeafInfo| match self.tensors.get(&*info.name) {
+            _ if !info.kind.is_array() => Ok(LeafPlace::Nowhere),
+            Some((_, len_bytes)) if !are_in_parts && *len_bytes != info.len_bytes() => {
+                Err(foreign(format!("the tensor {:?} and its leaf differ in length", info.name)))
+            }
+            Some((place, _)) if !are_in_parts => Ok(*place),
+            _ => Ok(LeafPlace::Chunks),
+        };
+        tree.leaves().iter().map(place).collect()
+    }
+}
+
+/// What is said where a file is of another checkpoint.
+fn foreign(what: String) -> Error {
+    Error::corrupt(what)
+        .help("the folder has a file of another checkpoint: move it elsewhere, and repair again")
+}
+
+/// The record of a data file as it is now.
+fn record_of(store: &dyn Store, name: &str, data_offset: u64) -> Result<DataFile> {
+    let blob = store.open(name.as_bytes())?.ok_or_else(|| gone(store, name))?;
+    let len_bytes = blob.len_bytes();
+    let mut head = work_space(data_offset)?;
+    blob.read(0, &mut head, ReadPath::Cached)?;
+    let block_len_bytes = FileWriter::BLOCK_LEN_BYTES;
+    let mut block_crc32c = Vec::new();
+    let mut at = data_offset;
+    while at < len_bytes {
+        let mut piece =
+            work_space((len_bytes - at).min(PIECE_LEN_BYTES / block_len_bytes * block_len_bytes))?;
+        blob.read(at, &mut piece, ReadPath::Cached)?;
+        block_crc32c.extend(piece.chunks(block_len_bytes as usize).map(crc32c));
+        at += piece.len() as u64;
+    }
+    let (name, head_crc32c) = (name.to_owned(), crc32c(&head));
+    Ok(DataFile { name, len_bytes, data_offset, head_crc32c, block_len_bytes, block_crc32c, blake3: None })
+}
+
+/// The record of a file that is checked as a whole.
+fn sum_of(store: &dyn Store, name: &str) -> Result<SmallFile> {
+    let bytes = bytes_of(store, name)?;
+    let mut sum = Sum::new();
+    sum.update(&bytes);
+    Ok(sum.record(name.to_owned(), bytes.len() as u64))
+}
+
+fn bytes_of(store: &dyn Store, name: &str) -> Result<Vec<u8>> {
+    let blob = store.open(name.as_bytes())?.ok_or_else(|| gone(store, name))?;
+    let mut bytes = work_space(blob.len_bytes())?;
+    blob.read(0, &mut bytes, ReadPath::Cached)?;
+    Ok(bytes)
+}
+
+fn gone(store: &dyn Store, name: &str) -> Error {
+    Error::corrupt("a file of the checkpoint was removed during the repair")
+        .in_file(store.describe(name.as_bytes()))
+}

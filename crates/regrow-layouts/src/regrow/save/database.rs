@@ -1,0 +1,74 @@
+//! The OCDBT database of a save. It is made at once if all leaves are raw, and otherwise after the
+//! compressed chunks are written.
+
+use super::super::manifest::uuid_text;
+use super::index::{RawEntries, to_list};
+use super::place::PlacedFile;
+use super::plan::Plan;
+use super::small_files::SmallFiles;
+use crate::options::{Compression, SaveOptions};
+use regrow_base::error::Result;
+use regrow_ocdbt::{
+    Database, Entries, EntryValue, OcdbtConfig, random_data_file_name, write_database, write_sorted,
+};
+
+/// What a node of the database aims at, decoded.
+const NODE_LEN_BYTES: u32 = 2 << 20;
+
+/// The OCDBT database, or what goes into it as long as something is missing.
+pub(super) enum Index {
+    /// Chunks of compressed leaves are still to come.
+    Entries(Vec<(Vec<u8>, EntryValue)>),
+    /// Name of the node file, and the database.
+    Database(String, Database),
+    /// A tree without array data has none.
+    Nothing,
+}
+
+impl Index {
+    pub fn new(plan: &Plan<'_>, files: &[PlacedFile], options: &SaveOptions) -> Result<Self> {
+        let entries = RawEntries::new(plan, files.iter().map(|file| file.name.as_str()))?;
+        if matches!(options.compression, Some(Compression::Zstd(_))) {
+            return Ok(Self::Entries(to_list(&entries)));
+        }
+        match entries.are_in_order() {
+            true => Self::of_sorted(&entries),
+            false => Self::of_all(to_list(&entries)),
+        }
+    }
+
+    /// The database of entries whose keys rise.
+    pub fn of_sorted(entries: &impl Entries) -> Result<Self> {
+        if entries.count() == 0 {
+            return Ok(Self::Nothing);
+        }
+        let node_file = random_data_file_name()?;
+        let database = write_sorted(&ocdbt_config(), entries, &node_file, 0)?;
+        Ok(Self::Database(node_file, database))
+    }
+
+    pub fn of_all(entries: Vec<(Vec<u8>, EntryValue)>) -> Result<Self> {
+        if entries.is_empty() {
+            return Ok(Self::Nothing);
+        }
+        let node_file = random_data_file_name()?;
+        let database = write_database(&ocdbt_config(), entries, &node_file, 0)?;
+        Ok(Self::Database(node_file, database))
+    }
+
+    /// Writes the files of the database, if there is one; its identity, as `regrow.json` has it.
+    pub fn write(self, small: &mut SmallFiles<'_>) -> Result<Option<String>> {
+        let Self::Database(node_file, database) = self else { return Ok(None) };
+        small.write_whole(&node_file, &database.nodes)?;
+        for (name, bytes) in &database.manifests {
+            small.write_whole(name, bytes)?;
+        }
+        Ok(Some(uuid_text(&database.uuid)))
+    }
+}
+
+/// As Orbax has it, but in nodes of a size that several threads can encode: Orbax' node of 100 MB
+/// would be encoded by one thread, and reading one key would read all of it.
+fn ocdbt_config() -> OcdbtConfig {
+    OcdbtConfig { max_decoded_node_bytes: NODE_LEN_BYTES, zstd_level: Some(1), ..OcdbtConfig::orbax() }
+}

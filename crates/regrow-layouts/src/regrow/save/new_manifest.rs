@@ -1,0 +1,134 @@
+//! Builds `regrow.json`.
+
+use serde::Serialize;
+
+use super::super::manifest::{
+    BODY_OFFSET, CHUNKS, CRC_HEX_LEN, ChunkShapes, DataFile, LeafPlace, NOWHERE, OPENING, PartRecord, Pieces,
+    SmallFile, VERSION, VERSION_OF_PARTS,
+};
+use regrow_base::bytes::checksum::crc32c;
+use regrow_base::bytes::side_document::{now_unix_ns, writer};
+use regrow_base::error::{Error, Result};
+
+/// The file in the making, of a checkpoint that is being written now.
+#[derive(Debug)]
+pub(super) struct NewManifest<'a> {
+    /// The exact pytree, as [`Structure::to_json`] gives it.
+    pub structure: &'a str,
+    /// The user's own metadata.
+    pub custom_metadata: Option<&'a serde_json::Value>,
+    /// Files with array data.
+    pub data_files: &'a [DataFile],
+    /// Every other file.
+    pub files: &'a [SmallFile],
+    /// The identity of the database, if there is one.
+    pub database_uuid: Option<&'a str>,
+    /// What the processes have written, of a checkpoint in parts.
+    pub parts: &'a [PartRecord],
+    /// How its arrays are cut.
+    pub chunks: Option<&'a ChunkShapes>,
+    /// Of a part, which pieces it has.
+    pub pieces: Option<&'a Pieces>,
+    /// Of the first part, the exact pytree of the whole: what `regrow.json` is made of if it is
+    /// lost.
+    pub whole: Option<&'a str>,
+}
+
+impl NewManifest<'_> {
+    /// The file's bytes, in one pass; `places` says of each leaf where its bytes are.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn to_json(&self, places: impl ExactSizeIterator<Item = LeafPlace> + Clone) -> Result<Vec<u8>> {
+        let mut out = Vec::with_capacity(4096 + self.structure.len() + 16 * places.len());
+        out.extend_from_slice(OPENING.as_bytes());
+        out.extend_from_slice(b"00000000\",");
+        out.extend_from_slice(b"\"format\":\"regrow\",\"version\":");
+        let in_parts = !self.parts.is_empty() || self.pieces.is_some();
+        push_json(&mut out, if in_parts { &VERSION_OF_PARTS } else { &VERSION })?;
+        out.extend_from_slice(b",\"writer\":");
+        push_json(&mut out, &writer())?;
+        out.extend_from_slice(b",\"created_unix_ns\":");
+        push_json(&mut out, &now_unix_ns())?;
+        out.extend_from_slice(b",\"custom_metadata\":");
+        push_json(&mut out, &self.custom_metadata)?;
+        // A merge of parts reads no further than the columns.
+        if let Some(pieces) = self.pieces {
+            out.extend_from_slice(b",\"pieces\":");
+            push_json(&mut out, pieces)?;
+            self.push_columns(&mut out, places)?;
+            self.push_structure(&mut out);
+        } else {
+            self.push_structure(&mut out);
+            self.push_columns(&mut out, places)?;
+        }
+        out.extend_from_slice(b",\"files\":");
+        push_json(&mut out, &self.files)?;
+        if let Some(uuid) = self.database_uuid {
+            out.extend_from_slice(b",\"database_uuid\":");
+            push_json(&mut out, uuid)?;
+        }
+        if !self.parts.is_empty() {
+            out.extend_from_slice(b",\"parts\":");
+            push_json(&mut out, self.parts)?;
+        }
+        if let Some(chunks) = self.chunks {
+            out.extend_from_slice(b",\"chunks\":");
+            push_json(&mut out, chunks)?;
+        }
+        if let Some(whole) = self.whole {
+            out.extend_from_slice(b",\"whole\":");
+            out.extend_from_slice(whole.as_bytes());
+        }
+        out.push(b'}');
+        let crc = format!("{:08x}", crc32c(out.get(BODY_OFFSET..).unwrap_or_default()));
+        if let Some(slot) = out.get_mut(OPENING.len()..OPENING.len() + CRC_HEX_LEN) {
+            slot.copy_from_slice(crc.as_bytes());
+        }
+        Ok(out)
+    }
+
+    fn push_structure(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b",\"structure\":");
+        out.extend_from_slice(self.structure.as_bytes());
+    }
+
+    fn push_columns(
+        &self,
+        out: &mut Vec<u8>,
+        places: impl ExactSizeIterator<Item = LeafPlace> + Clone,
+    ) -> Result<()> {
+        out.extend_from_slice(b",\"data_files\":");
+        push_json(out, &self.data_files)?;
+        out.extend_from_slice(b",\"leaf_files\":[");
+        for (at, place) in places.clone().enumerate() {
+            let file = match place {
+                LeafPlace::Raw { file, .. } => i32::try_from(file).unwrap_or(i32::MAX),
+                LeafPlace::Chunks => CHUNKS,
+                LeafPlace::Nowhere => NOWHERE,
+            };
+            push_item(out, at, &file)?;
+        }
+        out.extend_from_slice(b"],\"leaf_offsets\":[");
+        for (at, place) in places.enumerate() {
+            let offset_bytes = match place {
+                LeafPlace::Raw { offset_bytes, .. } => offset_bytes,
+                LeafPlace::Chunks | LeafPlace::Nowhere => 0,
+            };
+            push_item(out, at, &offset_bytes)?;
+        }
+        out.push(b']');
+        Ok(())
+    }
+}
+
+fn push_item(out: &mut Vec<u8>, at: usize, number: &impl Serialize) -> Result<()> {
+    if at > 0 {
+        out.push(b',');
+    }
+    push_json(out, number)
+}
+
+fn push_json(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) -> Result<()> {
+    serde_json::to_writer(out, value).map_err(|error| Error::invalid(format!("not JSON: {error}")))
+}

@@ -1,0 +1,318 @@
+//! The positions of all pieces of all arrays, and the database's entries for them.
+//!
+//! It needs twelve bytes for each piece: there may be ten million pieces of a thousand processes.
+//! Keys are made when the writer of the database asks for them.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::super::part_columns::PartColumns;
+use super::super::stored_dtype;
+use super::index::names_rise;
+use super::plan::Plan;
+use crate::coverage::{Coverage, CutLeaf};
+use crate::options::Compression;
+use regrow_base::error::{Error, Result};
+use regrow_ocdbt::{Entries, FileName, ValueRef};
+use regrow_tree::array::{Dtype, Shape, chunk_counts};
+use regrow_tree::tree::Leaf;
+use regrow_zarr::zarr::{ArrayMeta, V3_DOCUMENT};
+
+/// Leaves whose pieces are placed at a time: the places of many processes' pieces of them lie in
+/// the cache.
+const LEAVES_AT_A_TIME: usize = 64;
+
+/// Of so many entries one says which leaf it is of.
+const ENTRIES_PER_HINT: usize = 64;
+
+/// Where the pieces are.
+pub(super) struct PiecePlaces {
+    /// Which data file each piece lies in.
+    coverage: Coverage,
+    /// Of each piece, where it begins there.
+    offsets: Vec<u64>,
+    /// Of each compressed piece, the bytes that it takes there; empty if no leaf is compressed.
+    lens: Vec<u64>,
+    /// The data files, by their numbers as sources.
+    names: Vec<FileName>,
+}
+
+impl PiecePlaces {
+    /// The index of a tree without written pieces.
+    pub fn new(plan: &Plan<'_>) -> Result<Self> {
+        let cut = |(at, leaf): (usize, &Leaf)| {
+            let name = plan.name(at).to_owned();
+            match leaf.as_array() {
+                Some(array) => {
+                    let (shape, piece_shape) = (array.shape().clone(), plan.chunk_shape(at, array).clone());
+                    Ok(CutLeaf { name, shape, piece_shape })
+                }
+                None => CutLeaf::nothing(name),
+            }
+        };
+        let coverage = Coverage::new(plan.tree.leaves().iter().enumerate().map(cut))?;
+        let piece_count = coverage.piece_count();
+        let is_coded = (0..plan.leaves.len()).any(|leaf| plan.is_coded(leaf));
+        Ok(Self {
+            offsets: vec![0; piece_count],
+            lens: if is_coded { vec![0; piece_count] } else { Vec::new() },
+            coverage,
+            names: Vec::new(),
+        })
+    }
+
+    /// Adds what some processes have written, each with its rank.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a piece that another process has written too, or that the tree has
+    /// not.
+    pub fn add(&mut self, parts: &[(u32, PartColumns)]) -> Result<()> {
+        let mut cursors = Vec::with_capacity(parts.len());
+        for (rank, columns) in parts {
+            let first = self.names.len() as u32;
+            for file in &columns.data_files {
+                self.names.push((Arc::default(), Arc::from(file.name.as_bytes())));
+                self.coverage.add_source(*rank);
+            }
+            let sources = first..self.names.len() as u32;
+            cursors.push(Cursor { rank: *rank, sources, columns, at: 0, coded_at: 0 });
+        }
+        let ends =
+            (LEAVES_AT_A_TIME..self.coverage.leaf_count()).step_by(LEAVES_AT_A_TIME).chain([usize::MAX]);
+        for end in ends {
+            for cursor in &mut cursors {
+                while let Some(Piece { leaf, chunk, file, offset, coded_len }) = cursor.next_before(end) {
+                    let source =
+                        u32::try_from(file).ok().and_then(|file| cursor.sources.start.checked_add(file));
+                    let Some(source) = source.filter(|source| cursor.sources.contains(source)) else {
+                        return Err(Error::corrupt(format!(
+                            "process {} did not report the position of chunk {chunk}",
+                            cursor.rank
+                        )));
+                    };
+                    let at = self.coverage.take(source, leaf, chunk)?;
+                    if let Some(to) = at.and_then(|at| self.offsets.get_mut(at)) {
+                        *to = offset;
+                    }
+                    if let Some(to) = at.and_then(|at| self.lens.get_mut(at)) {
+                        *to = coded_len;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns an error if a piece was not written.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with the region and the leaf.
+    pub fn check_whole(&self) -> Result<()> {
+        self.coverage.check_whole()
+    }
+
+    /// How many pieces there are.
+    pub fn piece_count(&self) -> usize {
+        self.coverage.piece_count()
+    }
+
+    /// How many data files they lie in.
+    pub fn file_count(&self) -> usize {
+        self.names.len()
+    }
+
+    /// File and offset of each chunk of a leaf, in C order of the chunks.
+    pub fn of_leaf(&self, leaf: usize) -> impl Iterator<Item = (&str, u64)> {
+        self.coverage.pieces_of(leaf).filter_map(|at| {
+            let (file, offset) = self.place(at)?;
+            let (_, name) = self.names.get(file as usize)?;
+            Some((std::str::from_utf8(name).unwrap_or_default(), offset))
+        })
+    }
+
+    /// File and offset of a piece.
+    fn place(&self, piece: usize) -> Option<(u32, u64)> {
+        Some((self.coverage.source_of(piece)?, *self.offsets.get(piece)?))
+    }
+}
+
+/// What one process has written, as far as it was not added yet.
+struct Cursor<'c> {
+    rank: u32,
+    /// Its data files.
+    sources: Range<u32>,
+    columns: &'c PartColumns,
+    at: usize,
+    /// Which of the compressed pieces is the next.
+    coded_at: usize,
+}
+
+/// A piece, and where it lies.
+struct Piece {
+    leaf: u32,
+    chunk: u64,
+    file: i32,
+    offset: u64,
+    /// Its length, if it is compressed.
+    coded_len: u64,
+}
+
+impl Cursor<'_> {
+    /// The next piece, if it is of a leaf before `end`.
+    fn next_before(&mut self, end: usize) -> Option<Piece> {
+        let (columns, at) = (self.columns, self.at);
+        let leaf = *columns.pieces.leaves.get(at)?;
+        if leaf as usize >= end {
+            return None;
+        }
+        self.at += 1;
+        let chunk = *columns.pieces.chunks.get(at)?;
+        let coded = columns.pieces.coded.as_ref();
+        let coded =
+            coded.filter(|coded| coded.pieces.get(self.coded_at).is_some_and(|&it| it as usize == at));
+        let Some(coded) = coded else {
+            let (file, offset) = (*columns.leaf_files.get(at)?, *columns.leaf_offsets.get(at)?);
+            return Some(Piece { leaf, chunk, file, offset, coded_len: 0 });
+        };
+        let (offset, coded_len) = (*coded.offsets.get(self.coded_at)?, *coded.lens.get(self.coded_at)?);
+        self.coded_at += 1;
+        Some(Piece { leaf, chunk, file: i32::try_from(coded.file).ok()?, offset, coded_len })
+    }
+}
+
+/// The database's entries: of each array its chunks by reference, then its zarr document.
+pub(super) struct PieceEntries<'p> {
+    plan: &'p Plan<'p>,
+    places: &'p PiecePlaces,
+    /// The leaves that have entries, by name.
+    leaves: Vec<EntryLeaf>,
+    documents: Vec<Document>,
+    count: usize,
+    /// Of every [`ENTRIES_PER_HINT`]th entry its number in `leaves`.
+    hints: Vec<u32>,
+}
+
+/// A leaf with entries.
+struct EntryLeaf {
+    leaf: u32,
+    document: u32,
+    /// The number of its first entry.
+    first: usize,
+}
+
+struct Document {
+    json: Bytes,
+    /// The keys of the chunks, in the order of bytes, with their numbers in C order.
+    chunks: Vec<(String, u32)>,
+    /// Bytes of each; `None` if they are compressed, and differ.
+    chunk_len_bytes: Option<u64>,
+}
+
+impl<'p> PieceEntries<'p> {
+    /// The entries of all arrays with elements.
+    pub fn new(plan: &'p Plan<'p>, places: &'p PiecePlaces, compression: Compression) -> Result<Self> {
+        let mut entries =
+            Self { plan, places, leaves: Vec::new(), documents: Vec::new(), count: 0, hints: Vec::new() };
+        let mut known: HashMap<(Dtype, &Shape, &Shape, bool), u32> = HashMap::new();
+        for &leaf in plan.by_name() {
+            let Some((planned, source)) = plan.leaf(leaf as usize) else { continue };
+            let Some(array) = source.as_array().filter(|_| Plan::has_elements(source)) else { continue };
+            let (dtype, shape) = (stored_dtype(planned.dtype), array.shape());
+            let (chunk, is_coded) = (plan.chunk_shape(leaf as usize, array), plan.is_coded(leaf as usize));
+            let document = match known.get(&(dtype, shape, chunk, is_coded)) {
+                Some(&document) => document,
+                None => {
+                    let compression = if is_coded { compression } else { Compression::None };
+                    let added = Document::new(dtype, shape, chunk, compression);
+                    entries.documents.push(added.map_err(|error| error.at_leaf(&plan.path(leaf as usize)))?);
+                    let document = (entries.documents.len() - 1) as u32;
+                    known.insert((dtype, shape, chunk, is_coded), document);
+                    document
+                }
+            };
+            entries.leaves.push(EntryLeaf { leaf, document, first: entries.count });
+            entries.count += entries.documents.get(document as usize).map_or(0, |it| it.chunks.len() + 1);
+            let number = (entries.leaves.len() - 1) as u32;
+            entries.hints.resize(entries.count.div_ceil(ENTRIES_PER_HINT), number);
+        }
+        Ok(entries)
+    }
+
+    /// Whether keys rise as names do.
+    pub fn are_in_order(&self) -> bool {
+        names_rise(self.leaves.iter().map(|leaf| self.plan.name(leaf.leaf as usize)))
+    }
+
+    /// A leaf, its document, and which of its entries number `at` is.
+    fn entry(&self, at: usize) -> Option<(u32, &Document, usize)> {
+        let mut number = *self.hints.get(at / ENTRIES_PER_HINT)? as usize;
+        while self.leaves.get(number + 1).is_some_and(|next| next.first <= at) {
+            number += 1;
+        }
+        let leaf = self.leaves.get(number)?;
+        Some((leaf.leaf, self.documents.get(leaf.document as usize)?, at - leaf.first))
+    }
+}
+
+impl Document {
+    fn new(dtype: Dtype, shape: &Shape, chunk: &Shape, compression: Compression) -> Result<Self> {
+        let meta = ArrayMeta::v3(shape.clone(), dtype, chunk.clone(), compression)?;
+        let counts = chunk_counts(shape, chunk);
+        let total: u64 = counts.iter().product();
+        let key = |number: u64| {
+            let mut rest = number;
+            let mut index: Vec<u64> = vec![0; counts.len()];
+            for (index, &count) in index.iter_mut().zip(&counts).rev() {
+                *index = rest % count;
+                rest /= count;
+            }
+            (meta.chunk_key(&index), number as u32)
+        };
+        let mut chunks: Vec<(String, u32)> = (0..total).map(key).collect();
+        chunks.sort();
+        let chunk_len_bytes = match compression {
+            Compression::None => Some(chunk.len_bytes(dtype)?),
+            Compression::Zstd(_) => None,
+        };
+        Ok(Self { json: meta.to_json().into(), chunks, chunk_len_bytes })
+    }
+}
+
+impl Entries for PieceEntries<'_> {
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    fn files(&self) -> &[FileName] {
+        &self.places.names
+    }
+
+    fn push_key(&self, at: usize, out: &mut Vec<u8>) {
+        let Some((leaf, document, at)) = self.entry(at) else { return };
+        let name = self.plan.name(leaf as usize);
+        if !name.is_empty() {
+            out.extend_from_slice(name.as_bytes());
+            out.push(b'/');
+        }
+        let part = document.chunks.get(at).map_or(V3_DOCUMENT, |(key, _)| key.as_str());
+        out.extend_from_slice(part.as_bytes());
+    }
+
+    fn value(&self, at: usize) -> ValueRef<'_> {
+        let nothing = ValueRef::Inline(b"");
+        let Some((leaf, document, at)) = self.entry(at) else { return nothing };
+        let Some(&(_, number)) = document.chunks.get(at) else { return ValueRef::Inline(&document.json) };
+        let piece = self.places.coverage.pieces_of(leaf as usize).start + number as usize;
+        match self.places.place(piece) {
+            Some((file, offset_bytes)) => {
+                let coded_len = || self.places.lens.get(piece).copied().unwrap_or(0);
+                let len_bytes = document.chunk_len_bytes.unwrap_or_else(coded_len);
+                ValueRef::Indirect { file, offset_bytes, len_bytes }
+            }
+            None => nothing,
+        }
+    }
+}

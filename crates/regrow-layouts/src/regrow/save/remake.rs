@@ -1,0 +1,284 @@
+//! Rebuilds files of an existing checkpoint: documents, database, `regrow.json`. It writes no array
+//! data.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::super::manifest::{ChunkShapes, DataFile, LeafPlace, PartRecord, SmallFile, Sum, rank_of_part};
+use super::super::reader::RegrowReader;
+use super::database::Index;
+use super::index::{RawEntries, to_list};
+use super::merge::{gather, index_of_pieces, safetensors_index_of_pieces};
+use super::new_manifest::NewManifest;
+use super::orbax_documents::orbax_documents;
+use super::plan::Plan;
+use super::small_files::SmallFiles;
+use super::write::safetensors_index;
+use crate::options::{Compression, SaveOptions};
+use crate::orbax::writer::documents::COMMIT_TEXT;
+use crate::safetensors::index::INDEX_FILE_NAME;
+use crate::{COMMIT_MARKERS, Reader};
+use regrow_base::error::Result;
+use regrow_base::monitor::Monitor;
+use regrow_ocdbt::MANIFEST_KEY;
+use regrow_storage::{Publication, PublishOptions, Target, private_memory};
+use regrow_store::ReadPath;
+use regrow_store::reads::{CheckFor, Source};
+use regrow_tree::array::{Array, ArraySource, Region, Shape};
+use regrow_tree::tree::{Leaf, LeafData, LeafInfo, LeafKind, Tree};
+
+/// The level that documents name of compressed pieces: a reader does not need it.
+const LEVEL_TOLD: i32 = 3;
+
+/// Rebuilt files.
+pub(in super::super) struct Remade {
+    /// Those that `regrow.json` records, with what is in them.
+    pub files: Vec<(String, Vec<u8>)>,
+    /// `regrow.json`.
+    pub manifest: Vec<u8>,
+}
+
+/// Makes the small files of an opened checkpoint that are not among the `whole` ones, and a
+/// `regrow.json` that records them. Only the database of compressed leaves knows the places of
+/// their chunks: it is not rebuilt.
+///
+/// # Errors
+/// `Corrupt` for the record of a process that is damaged, or a small leaf; as a save.
+pub(in super::super) fn remake(
+    reader: &Arc<RegrowReader>,
+    whole: &HashMap<String, SmallFile>,
+    is_database_whole: bool,
+) -> Result<Remade> {
+    let parts: Vec<PartRecord> = reader.store().parts().cloned().collect();
+    let tree = tree_of(reader, !parts.is_empty())?;
+    let options = SaveOptions {
+        custom_metadata: reader.description().custom_metadata.clone(),
+        ..SaveOptions::default()
+    };
+    let mut plan = Plan::new(&tree, &options)?;
+    let is_coded = |info: &LeafInfo| &*info.coding == "zstd";
+    for ((planned, info), place) in plan.leaves.iter_mut().zip(reader.tree().leaves()).zip(reader.places()) {
+        planned.place = match place {
+            LeafPlace::Chunks if !is_coded(info) => LeafPlace::Raw { file: 0, offset_bytes: 0 },
+            place => *place,
+        };
+    }
+    let has_coded = reader.tree().leaves().iter().any(is_coded);
+    for (at, info) in reader.tree().leaves().iter().enumerate() {
+        plan.set_chunk_shape(at, info.chunk_shape.as_ref());
+    }
+    let files: Vec<DataFile> = reader.data_files().cloned().collect();
+    let scratch = scratch()?;
+    let mut small = SmallFiles::new(&*scratch);
+    orbax_documents(&plan, !parts.is_empty(), &options, &mut small)?;
+    let mut uuid = reader.database_uuid().map(str::to_owned);
+    let mut has_database = is_database_whole;
+    if parts.is_empty() {
+        // Chunks of compressed leaves have no header, and are in no index.
+        if files.iter().filter(|file| file.data_offset > 0).count() > 1 {
+            small.write_whole(INDEX_FILE_NAME, &safetensors_index(&plan, &files)?)?;
+        }
+        if !is_database_whole && !has_coded {
+            let entries = RawEntries::new(&plan, files.iter().map(|file| file.name.as_str()))?;
+            uuid = Index::of_all(to_list(&entries))?.write(&mut small)?;
+            has_database = true;
+        }
+    } else {
+        for part in &parts {
+            scratch.write(&part.file.name, &reader.store().read_whole(&part.file)?)?;
+        }
+        let ranks: Vec<u32> = parts.iter().map(|part| rank_of_part(&part.file.name)).collect();
+        let (_, places) = gather(&plan, &ranks, &*scratch)?;
+        if let Some(index) = safetensors_index_of_pieces(&plan, &places)? {
+            small.write_whole(INDEX_FILE_NAME, &index)?;
+        }
+        if !is_database_whole {
+            let compression = if has_coded { Compression::Zstd(LEVEL_TOLD) } else { Compression::None };
+            uuid = index_of_pieces(&plan, &places, compression)?.write(&mut small)?;
+            has_database = true;
+        }
+    }
+    let is_of_database = |name: &str| name == MANIFEST_KEY || name.starts_with("d/");
+    let is_remade = |name: &str| match is_of_database(name) {
+        true => has_database && !is_database_whole,
+        false => !whole.contains_key(name),
+    };
+    let made = small.files.into_iter().filter(|file| is_remade(&file.name));
+    // Of the place in memory the marker is its own.
+    let marker = || {
+        let mut sum = Sum::new();
+        sum.update(COMMIT_TEXT.as_bytes());
+        sum.record(COMMIT_MARKERS[0].to_owned(), COMMIT_TEXT.len() as u64)
+    };
+    let made: Vec<SmallFile> =
+        made.map(|file| if file.name == COMMIT_MARKERS[0] { marker() } else { file }).collect();
+    let names: BTreeSet<&str> = made.iter().map(|file| file.name.as_str()).collect();
+    // Lost files that were not rebuilt stay recorded: they are still lost.
+    let kept = reader.store().small_records().filter(|file| {
+        let is_replaced = is_of_database(&file.name) && is_remade(&file.name);
+        !is_replaced && !names.contains(file.name.as_str())
+    });
+    let records: Vec<SmallFile> = kept.chain(&made).cloned().collect();
+    let chunks = (!parts.is_empty()).then(|| plan.chunk_shapes());
+    let manifest = NewManifest {
+        structure: plan.structure()?,
+        custom_metadata: options.custom_metadata.as_ref(),
+        data_files: &files,
+        files: &records,
+        database_uuid: uuid.as_deref(),
+        parts: &parts,
+        chunks: chunks.as_ref(),
+        pieces: None,
+        whole: None,
+    };
+    let manifest = manifest.to_json(reader.places().iter().copied())?;
+    let read = |file: &SmallFile| {
+        let bytes = match file.name == COMMIT_MARKERS[0] {
+            true => COMMIT_TEXT.as_bytes().to_vec(),
+            false => scratch.written(&file.name)?,
+        };
+        Ok((file.name.clone(), bytes))
+    };
+    Ok(Remade { files: made.iter().map(read).collect::<Result<_>>()?, manifest })
+}
+
+/// What was found of a checkpoint that has lost its `regrow.json`.
+pub(in super::super) struct Found<'a> {
+    /// The exact pytree, as JSON.
+    pub structure: &'a str,
+    /// The same.
+    pub tree: &'a Tree<LeafInfo>,
+    /// What Orbax reads, if it can.
+    pub view: Option<&'a Tree<LeafInfo>>,
+    /// The user's own metadata.
+    pub custom_metadata: Option<&'a serde_json::Value>,
+    /// Files with array data.
+    pub data_files: &'a [DataFile],
+    /// Every other file.
+    pub files: &'a [SmallFile],
+    /// The identity of the database.
+    pub database_uuid: Option<&'a str>,
+    /// The records of the processes.
+    pub parts: &'a [PartRecord],
+    /// How its arrays are cut, if one of the processes has said so.
+    pub chunks: Option<ChunkShapes>,
+    /// The leaves that processes have compressed.
+    pub coded: &'a BTreeSet<u32>,
+    /// Where each leaf lies.
+    pub places: &'a [LeafPlace],
+}
+
+/// A `regrow.json` of what was found.
+///
+/// # Errors
+/// None in practice.
+pub(in super::super) fn record_again(mut found: Found<'_>) -> Result<Vec<u8>> {
+    let chunks = found.chunks.take().unwrap_or_else(|| chunks_told(&found));
+    let manifest = NewManifest {
+        structure: found.structure,
+        custom_metadata: found.custom_metadata,
+        data_files: found.data_files,
+        files: found.files,
+        database_uuid: found.database_uuid,
+        parts: found.parts,
+        chunks: Some(&chunks).filter(|_| !found.parts.is_empty()),
+        pieces: None,
+        whole: None,
+    };
+    manifest.to_json(found.places.iter().copied())
+}
+
+/// How the arrays are cut, as Orbax is told.
+fn chunks_told(found: &Found<'_>) -> ChunkShapes {
+    let told = found.view.iter().flat_map(|view| view.leaves());
+    let told: HashMap<&str, &LeafInfo> = told.map(|info| (&*info.name, info)).collect();
+    let mut chunks = ChunkShapes::default();
+    let mut known: HashMap<Shape, i64> = HashMap::new();
+    for info in found.tree.leaves() {
+        let mut number = |shape: &Shape| {
+            *known.entry(shape.clone()).or_insert_with(|| {
+                chunks.shapes.push(shape.dims().to_vec());
+                chunks.shapes.len() as i64 - 1
+            })
+        };
+        let (mut chunk, mut write) = (-1, -1);
+        if info.kind.is_array() {
+            let told = told.get(&*info.name);
+            chunk = number(told.and_then(|told| told.chunk_shape.as_ref()).unwrap_or(&info.shape));
+            write = number(told.and_then(|told| told.write_shape.as_ref()).unwrap_or(&info.shape));
+        }
+        chunks.leaf_shapes.push(chunk);
+        chunks.leaf_write_shapes.push(write);
+    }
+    if chunks.leaf_shapes == chunks.leaf_write_shapes {
+        chunks.leaf_write_shapes.clear();
+    }
+    chunks.zstd_leaves = found.coded.iter().copied().collect();
+    chunks
+}
+
+/// Where files are written that are only looked at.
+fn scratch() -> Result<Box<dyn Publication>> {
+    let at = private_memory().join("checkpoint");
+    at.storage().publish(
+        &at,
+        PublishOptions {
+            kind: &Target::Folder,
+            overwrite: false,
+            may_replace: None,
+            make_way: None,
+            replaces_links: false,
+            durable: false,
+            keeps_others: false,
+            monitor: &Monitor::new(),
+        },
+    )
+}
+
+/// The tree as a save takes it, of arrays that are read when they are asked for.
+fn tree_of(reader: &Arc<RegrowReader>, are_in_parts: bool) -> Result<Tree<Leaf>> {
+    let leaf = |(leaf, info): (usize, &LeafInfo)| {
+        let data = match info.kind {
+            LeafKind::Str => LeafData::Text(reader.texts().get(&leaf).cloned().unwrap_or_default()),
+            LeafKind::Placeholder | LeafKind::Unknown(_) => LeafData::Absent,
+            _ => LeafData::Array(array_of(reader, leaf, info, are_in_parts)?),
+        };
+        Ok(Leaf { kind: info.kind.clone(), data, sharding: info.sharding.clone() })
+    };
+    let leaves: Result<Vec<Leaf>> = reader.tree().leaves().iter().enumerate().map(leaf).collect();
+    reader.tree().with_leaves(leaves?)
+}
+
+fn array_of(reader: &Arc<RegrowReader>, leaf: usize, info: &LeafInfo, are_in_parts: bool) -> Result<Array> {
+    let written = info.write_shape.as_ref().filter(|shape| are_in_parts && **shape != info.shape);
+    match written {
+        Some(shape) => Array::sharded(info.dtype, info.shape.clone(), shape.clone(), Vec::new(), false),
+        None => {
+            let source = LeafOfReader { reader: Arc::clone(reader), leaf };
+            Array::deferred(info.dtype, info.shape.clone(), Arc::new(source))
+        }
+    }
+}
+
+/// The data of a leaf of the checkpoint itself.
+#[derive(Debug)]
+struct LeafOfReader {
+    reader: Arc<RegrowReader>,
+    leaf: usize,
+}
+
+impl ArraySource for LeafOfReader {
+    fn read_c_order(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        match self.reader.source(self.leaf)? {
+            Source::Raw(extent) => {
+                extent.check(CheckFor::Verify)?;
+                extent.blob.read(extent.offset_bytes + offset_bytes, out, ReadPath::Cached)
+            }
+            _ => Err(regrow_base::error::Error::invalid("only raw data is read for the database")),
+        }
+    }
+
+    fn read_region(&self, region: &Region, out: &mut [u8]) -> Result<()> {
+        self.reader.read_region(self.leaf, region, out)
+    }
+}

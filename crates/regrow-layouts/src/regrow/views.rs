@@ -1,0 +1,303 @@
+//! Checks that the three views of a checkpoint agree: `regrow.json`, the headers of the safetensors
+//! files, and Orbax' files.
+//!
+//! Each file has a checksum. But checksums do not prove that the files agree: a wrong value has a
+//! correct checksum, too.
+//!
+//! ```text
+//! regrow.json     name, dtype, shape, file and offset of each leaf; the pytree
+//! safetensors     the same in the header of each data file; the pytree again, in the first one
+//! Orbax           the same through _METADATA, the database and its zarr.json; texts; shardings
+//! ```
+
+use std::collections::HashMap;
+
+use super::manifest::{DataFile, LeafPlace, PartRecord};
+use super::reader::RegrowReader;
+use super::stored_dtype;
+use crate::options::OpenOptions;
+use crate::orbax::Orbax;
+use crate::safetensors::SUFFIX;
+use crate::safetensors::layout::{Header, LENGTH_LEN_BYTES, stored_as};
+use crate::structure::Structure;
+use crate::{Format, Reader, ReaderExt};
+use regrow_base::bytes::limits::allocate;
+use regrow_base::error::{Error, ErrorKind, Result, ResultExt};
+use regrow_store::reads::{CheckFor, Extent, Source};
+use regrow_store::{ByteRange, ReadPath, Store};
+use regrow_tree::array::Region;
+use regrow_tree::tree::{LeafInfo, LeafKind, Tree};
+
+/// So many disagreements are named: of more there is no more to learn.
+const NAMED_MAX: usize = 100;
+
+/// Leaves that are no longer than this are decoded by both, where places cannot be compared.
+const DECODED_LEN_MAX_BYTES: u64 = 1 << 20;
+
+const HELP: &str = "other programs would read other values: copy the checkpoint again; if that does not \
+    help, save it again";
+
+/// What a record says of the leaves in its data files.
+struct Recorded<'r> {
+    tree: &'r Tree<LeafInfo>,
+    places: &'r [LeafPlace],
+}
+
+impl RegrowReader {
+    /// What the views disagree about.
+    pub(super) fn check_views(&self) -> Vec<Error> {
+        let mut found = self.check_headers();
+        found.extend(self.check_orbax());
+        // Web servers and buckets may say so of what is not there, and Orbax' view has files that
+        // need not be.
+        if self.location().local_path().is_err() {
+            found.retain(|error| error.kind() != ErrorKind::PermissionDenied);
+        }
+        found.truncate(NAMED_MAX);
+        found
+    }
+
+    fn check_headers(&self) -> Vec<Error> {
+        let recorded = Recorded { tree: self.tree(), places: self.places() };
+        let mut found = Vec::new();
+        for (at, file) in self.data_files().enumerate() {
+            match self.check_header(at, file, &recorded, &mut found) {
+                Ok(Some(header)) => {
+                    let differs = self.check_structure(&header);
+                    let place = || self.store().describe(file.name.as_bytes());
+                    found.extend(differs.err().map(|error| error.in_file(place())));
+                }
+                Ok(None) => {}
+                Err(error) => found.push(error),
+            }
+        }
+        for part in self.store().parts() {
+            found.extend(self.check_part(part).unwrap_or_else(|error| vec![error]));
+        }
+        found
+    }
+
+    /// The same of the data files of one process, by its record of them.
+    fn check_part(&self, part: &PartRecord) -> Result<Vec<Error>> {
+        let manifest = self.store().manifest_of(part)?;
+        let read = || {
+            let tree = manifest.structure.regrow()?.tree;
+            let places = manifest.places(tree.len())?;
+            Ok((tree, places))
+        };
+        let place = || self.store().describe(part.file.name.as_bytes());
+        let (tree, places) = read().map_err(|error: Error| error.in_file(place()))?;
+        let recorded = Recorded { tree: &tree, places: &places };
+        let mut found = Vec::new();
+        for (at, file) in manifest.data_files.iter().enumerate() {
+            if let Err(error) = self.check_header(at, file, &recorded, &mut found) {
+                found.push(error);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Compares the header of a data file with what is recorded of its leaves; `None` for a file
+    /// without a header.
+    fn check_header(
+        &self,
+        at: usize,
+        file: &DataFile,
+        recorded: &Recorded<'_>,
+        found: &mut Vec<Error>,
+    ) -> Result<Option<Header>> {
+        if !file.name.ends_with(SUFFIX) {
+            return Ok(None);
+        }
+        let place = self.store().describe(file.name.as_bytes());
+        let header = self.header(file).in_file(&place)?;
+        let mut tensors: HashMap<&str, _> =
+            header.tensors.iter().map(|tensor| (&*tensor.name, tensor)).collect();
+        let leaves = recorded.tree.leaves().iter().zip(recorded.places).enumerate();
+        for (leaf, (info, leaf_place)) in leaves {
+            let LeafPlace::Raw { file: in_file, offset_bytes } = *leaf_place else { continue };
+            if in_file != at {
+                continue;
+            }
+            let (tag, dims) = stored_as(info.dtype, &info.shape);
+            let expected = format!("{} as {tag} {dims:?} at byte {offset_bytes}", info.name);
+            let shown = match tensors.remove(&*info.name) {
+                Some(tensor)
+                    if tensor.tag == tag
+                        && tensor.shape.dims() == dims
+                        && (tensor.offset_bytes == offset_bytes || info.shape.is_empty()) =>
+                {
+                    continue;
+                }
+                Some(tensor) => {
+                    format!("{} {:?} at byte {}", tensor.tag, tensor.shape.dims(), tensor.offset_bytes)
+                }
+                None => "no such tensor".to_owned(),
+            };
+            found.push(
+                differ("the header of a data file and regrow.json differ")
+                    .expected(expected, shown)
+                    .in_file(&place)
+                    .at_leaf(&recorded.tree.path_of(leaf)),
+            );
+            if found.len() >= NAMED_MAX {
+                return Ok(None);
+            }
+        }
+        if let Some(name) = tensors.keys().min() {
+            let error = differ("the header of a data file has a tensor that regrow.json lacks");
+            found.push(error.expected("only tensors of regrow.json", name).in_file(&place));
+        }
+        Ok(Some(header))
+    }
+
+    fn header(&self, file: &DataFile) -> Result<Header> {
+        let head = ByteRange::Span { offset_bytes: 0, len_bytes: file.data_offset };
+        let head = self.store().get(file.name.as_bytes(), head)?.unwrap_or_default();
+        let first = head.first_chunk::<LENGTH_LEN_BYTES>().copied().unwrap_or_default();
+        let len_bytes = Header::len_bytes(first, file.len_bytes)?;
+        let json = head.get(LENGTH_LEN_BYTES..).unwrap_or_default();
+        if json.len() as u64 != len_bytes {
+            return Err(differ("the end of the header of a data file differs from regrow.json")
+                .at_byte(0)
+                .expected(format_args!("{} bytes", json.len()), format_args!("{len_bytes} bytes")));
+        }
+        Header::parse(json, file.len_bytes)
+    }
+
+    /// Compares the pytree that a header repeats with that of `regrow.json`.
+    fn check_structure(&self, header: &Header) -> Result<()> {
+        let entries = header.metadata.iter().flatten();
+        let Some((_, text)) = entries.into_iter().find(|(name, _)| name == "regrow") else { return Ok(()) };
+        let repeated = Structure::from_json(text)?.regrow()?;
+        let is_same = |(a, b): (&LeafInfo, &LeafInfo)| {
+            a.kind == b.kind
+                && a.dtype == b.dtype
+                && a.shape == b.shape
+                && a.name == b.name
+                && a.sharding == b.sharding
+        };
+        let (tree, other) = (self.tree(), &repeated.tree);
+        let leaves_differ = tree.leaves().iter().zip(other.leaves()).position(|pair| !is_same(pair));
+        let error = || differ("the pytree in the header of a data file differs from regrow.json");
+        if let Some(leaf) = leaves_differ {
+            return Err(error().at_leaf(&tree.path_of(leaf)));
+        }
+        match tree.nodes() == other.nodes() && *self.texts() == repeated.texts {
+            true => Ok(()),
+            false => Err(error()),
+        }
+    }
+
+    /// Compares what Orbax reads with `regrow.json`, and checks the database by all of its own
+    /// rules.
+    fn check_orbax(&self) -> Vec<Error> {
+        let view = match Orbax.open(self.location(), &OpenOptions::default()) {
+            Ok(view) => view,
+            Err(error) => return vec![error],
+        };
+        let mut found = match view.check_rest() {
+            Ok(rest) => rest.findings.into_iter().map(|finding| finding.error).collect(),
+            Err(error) => vec![error],
+        };
+        let leaves = view.tree().leaves();
+        let mut by_name: HashMap<&str, usize> =
+            leaves.iter().enumerate().map(|(at, info)| (&*info.name, at)).collect();
+        for (leaf, info) in self.tree().leaves().iter().enumerate() {
+            let other = by_name.remove(&*info.name);
+            let is_told = info.kind == LeafKind::Str || info.kind.is_array() && !info.shape.is_empty();
+            if !is_told {
+                continue;
+            }
+            let compared = match other.and_then(|at| Some((at, leaves.get(at)?))) {
+                Some((at, told)) => self.check_leaf_of_orbax(leaf, info, &*view, at, told),
+                None => Err(differ("regrow.json has a leaf that Orbax' metadata lacks")),
+            };
+            if let Err(error) = compared {
+                found.push(error.in_file(self.location()).at_leaf(&self.tree().path_of(leaf)));
+            }
+            if found.len() >= NAMED_MAX {
+                return found;
+            }
+        }
+        let mut more: Vec<usize> = by_name.into_values().collect();
+        more.sort_unstable();
+        let more = more
+            .into_iter()
+            .filter(|&at| leaves.get(at).is_some_and(|info| info.kind != LeafKind::Placeholder));
+        found.extend(more.map(|at| {
+            differ("Orbax' metadata has a leaf that regrow.json lacks")
+                .in_file(self.location())
+                .at_leaf(&view.tree().path_of(at))
+        }));
+        found
+    }
+
+    fn check_leaf_of_orbax(
+        &self,
+        leaf: usize,
+        info: &LeafInfo,
+        view: &dyn Reader,
+        at: usize,
+        told: &LeafInfo,
+    ) -> Result<()> {
+        let differs = || differ("a leaf differs between Orbax' metadata and regrow.json");
+        if info.kind == LeafKind::Str {
+            let (own, other) = (self.read_text(leaf)?, view.read_text(at)?);
+            return match own == other {
+                true => Ok(()),
+                false => Err(differs().expected(format_args!("{own:?}"), format_args!("{other:?}"))),
+            };
+        }
+        if stored_dtype(info.dtype) != told.dtype || info.shape != told.shape {
+            return Err(differs().expected(
+                format_args!("{} {}", stored_dtype(info.dtype), info.shape),
+                format_args!("{} {}", told.dtype, told.shape),
+            ));
+        }
+        if let (Some(own), Some(other)) = (&info.sharding, &told.sharding)
+            && own != other
+        {
+            return Err(differs().expected(own.to_json(), other.to_json()));
+        }
+        match (self.source(leaf)?, view.source(at)?) {
+            (Source::Raw(own), Source::Raw(other)) => {
+                let is_same = other.blob.describe() == own.blob.describe()
+                    && (other.offset_bytes, other.len_bytes) == (own.offset_bytes, own.len_bytes);
+                let show = |extent: &Extent<'_>| {
+                    let (offset, len) = (extent.offset_bytes, extent.len_bytes);
+                    format!("{len} bytes at byte {offset} of {}", extent.blob.describe().display())
+                };
+                if is_same { Ok(()) } else { Err(differs().expected(show(&own), show(&other))) }
+            }
+            // Damaged bytes are a finding of the leaf itself, and say nothing about the views.
+            (Source::Raw(own), Source::Memory(_)) if own.check(CheckFor::Verify).is_err() => Ok(()),
+            (Source::Raw(own), Source::Memory(other)) => {
+                let mut bytes = allocate(own.len_bytes)?;
+                own.blob.read(own.offset_bytes, &mut bytes, ReadPath::Cached)?;
+                let what = format!("the {} bytes in the data file", bytes.len());
+                if bytes == other { Ok(()) } else { Err(differs().expected(what, "others in the database")) }
+            }
+            // Of some dtypes, such as bool, a reader of zarr looks at each element: it does not say
+            // where they lie.
+            (Source::Raw(own), Source::Coded(_)) if own.len_bytes <= DECODED_LEN_MAX_BYTES => {
+                let region = Region::whole(&info.shape);
+                let mut bytes = [allocate(own.len_bytes)?, allocate(own.len_bytes)?];
+                let [own, other] = &mut bytes;
+                if self.read_region(leaf, &region, own).is_err() {
+                    return Ok(());
+                }
+                // What it refuses, it does not read as something else.
+                match view.read_region(at, &region, other).is_err() || own == other {
+                    true => Ok(()),
+                    false => Err(differs().expected("the bytes in the data file", "others")),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn differ(what: &str) -> Error {
+    Error::corrupt(what).help(HELP)
+}

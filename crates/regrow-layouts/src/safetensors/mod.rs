@@ -1,0 +1,196 @@
+//! safetensors: one JSON header, then the tensors' bytes, raw, without gaps.
+//!
+//! ```text
+//! | header length, u64le | {"__metadata__":{...},"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},...}   | data |
+//! ```
+//!
+//! Offsets count from the start of the data. The header may end in spaces. A file of regrow has its
+//! exact pytree in `__metadata__` under `regrow`. Any other file is a flat dict of its names.
+//! Several files have an index, `model.safetensors.index.json`.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`layout`], [`build`] | bytes to a [`layout::Header`], and back |
+//! | [`index`] | `model.safetensors.index.json` and back |
+//! | `metadata` | the entries of `__metadata__` |
+//! | `parts` | the files of a checkpoint |
+//! | `beside` | files of other layouts in the same folder |
+//! | `pytree` | tensors to a pytree |
+//! | `packed` | four-bit elements |
+//! | `reader` | all of it as a checkpoint |
+//! | `recover` | the index, made from the headers |
+//! | `plan`, `writer` | a pytree to files, or to the bytes of one |
+//! | `losses` | leaves that a load returns differently |
+//!
+//! The format has no checksums, so damage to the data is not detected. Source: safetensors 0.8, its
+//! README.
+
+use std::ffi::OsStr;
+
+use bytes::Bytes;
+
+use super::{Fidelity, FileNames, Format, Loss, ManyWriters, Preview, Reader, Recovery, SingleFile, Target};
+use crate::options::{OpenOptions, SaveOptions};
+use regrow_base::error::{Error, Result};
+use regrow_base::system::not_found;
+use regrow_storage::Publication;
+use regrow_storage::location::Location;
+use regrow_store::reads::PrivateMaps;
+use regrow_tree::tree::{Leaf, LeafInfo, Tree};
+
+pub mod build;
+pub mod index;
+pub mod layout;
+mod losses;
+mod metadata;
+mod other_checkpoints;
+mod own_files;
+mod packed;
+mod parts;
+mod plan;
+mod pytree;
+mod reader;
+mod recover;
+mod writer;
+
+pub use crate::options::{ByteSize, SafetensorsOptions};
+pub(crate) use parts::{MODEL_FILE_NAME, SUFFIX};
+pub use pytree::TreeForm;
+pub(crate) use reader::read_header;
+pub use writer::FileImage;
+
+/// Plain safetensors files.
+#[derive(Debug)]
+pub struct Safetensors;
+
+impl Format for Safetensors {
+    fn name(&self) -> &'static str {
+        "safetensors"
+    }
+
+    fn file_names(&self) -> FileNames {
+        own_files::FILE_NAMES
+    }
+
+    fn recognise(&self, at: &Location) -> Result<bool> {
+        parts::are_at(at)
+    }
+
+    fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_arrays_only(self, at, options)?;
+        super::refuse_step_and_item(at, options)?;
+        other_checkpoints::refuse(at)?;
+        if options.salvage {
+            refuse_absent(at)?;
+            return Ok(Box::new(reader::SafetensorsReader::open_to_salvage(at)?));
+        }
+        open_as(at, &TreeForm::Kept)
+    }
+
+    fn target(&self, at: &Location, options: &SaveOptions) -> Target {
+        writer::target(at, &SafetensorsOptions::of(options))
+    }
+
+    fn single_file(&self) -> Option<&dyn SingleFile> {
+        Some(self)
+    }
+
+    fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
+        writer::check(tree, target, options)
+    }
+
+    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
+        writer::write(tree, staged, options)
+    }
+
+    fn many_writers(&self) -> Option<&dyn ManyWriters> {
+        None
+    }
+
+    fn recovery(&self) -> Option<&dyn Recovery> {
+        Some(self)
+    }
+}
+
+impl Fidelity for Safetensors {
+    fn losses(&self, tree: &Tree<LeafInfo>, _texts: &[(usize, &str)], options: &SaveOptions) -> Vec<Loss> {
+        losses::losses(tree, &SafetensorsOptions::of(options))
+    }
+
+    fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error> {
+        plan::refusal(leaf, &SafetensorsOptions::of(options))
+    }
+
+    fn holds_metadata(&self, options: &SaveOptions) -> bool {
+        // Without the structure there is only text by name.
+        let is_text =
+            || options.custom_metadata.as_ref().is_some_and(|custom| metadata::as_texts(custom).is_some());
+        SafetensorsOptions::of(options).structure || is_text()
+    }
+}
+
+impl SingleFile for Safetensors {
+    fn claims_name(&self, name: &OsStr) -> bool {
+        parts::is_named_so(name)
+    }
+
+    fn recognise_preview(&self, name: &OsStr, _preview: &Preview) -> bool {
+        self.claims_name(name)
+    }
+
+    fn preview(&self, _tree: &Tree<Leaf>, _options: &SaveOptions) -> Result<Preview> {
+        Ok(Preview::default())
+    }
+
+    fn suffix(&self) -> Option<&'static str> {
+        None
+    }
+}
+
+/// Opens the file, index or folder `at` a location, under any name; `form` chooses the form of the
+/// pytree.
+///
+/// # Errors
+/// `NotFound`, `Uncommitted`, `Corrupt`, `Unsupported`, `Limit`; `NameCollision` if two files hold
+/// a tensor of the same name, or names cannot be nested.
+pub fn open_as(at: &Location, form: &TreeForm) -> Result<Box<dyn Reader>> {
+    refuse_absent(at)?;
+    Ok(Box::new(reader::SafetensorsReader::open(at, form)?))
+}
+
+/// The same, with its files as memory of this process: what is written there stays there. No maps
+/// where the storage has none.
+///
+/// # Errors
+/// As [`open_as`].
+pub fn open_mapped(at: &Location, form: &TreeForm) -> Result<(Box<dyn Reader>, Option<PrivateMaps>)> {
+    refuse_absent(at)?;
+    let (reader, maps) = reader::SafetensorsReader::open_mapped(at, form)?;
+    Ok((Box::new(reader), maps))
+}
+
+/// Whether a file of `file_len_bytes` that begins so may be one of these, under any name.
+pub(super) fn begins_file(first: &[u8], file_len_bytes: u64) -> bool {
+    layout::Header::begins_file(first, file_len_bytes)
+}
+
+fn refuse_absent(at: &Location) -> Result<()> {
+    super::refuse_uncommitted(at)?;
+    match at.look()? {
+        Some(_) => Ok(()),
+        None => Err(Error::io("cannot open", at, not_found())),
+    }
+}
+
+/// Opens a file that is in memory.
+///
+/// # Errors
+/// As [`open_as`].
+pub fn open_bytes(file: Bytes, form: &TreeForm) -> Result<Box<dyn Reader>> {
+    Ok(Box::new(reader::SafetensorsReader::of_bytes(file, form)?))
+}
+
+#[cfg(test)]
+mod fixture_tests;
+#[cfg(test)]
+mod writer_tests;

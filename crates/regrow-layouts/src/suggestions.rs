@@ -1,0 +1,139 @@
+//! Finds checkpoints in a folder that is not a checkpoint, for errors that suggest another path.
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+
+use super::{FormatExt, UNCOMMITTED_MARK, builtin_formats, checkpoint_markers, torch};
+use regrow_storage::Entry;
+use regrow_storage::location::Location;
+
+/// How many are named.
+const SHOWN_MAX: usize = 5;
+
+/// How far a look goes: it is for an error message, and folders may be as large as they like.
+const DEPTH_MAX: usize = 4;
+const FOLDERS_MAX: usize = 500;
+const ENTRIES_MAX: usize = 5_000;
+
+/// The same for folders that are on no local disk: each of them is a request.
+const FOLDERS_FAR_MAX: usize = 16;
+
+/// Advice that names the first few checkpoints in `folder`, files and folders; `None` if a short
+/// look finds none.
+pub fn checkpoints_in(folder: &Location) -> Option<String> {
+    let found = find(folder);
+    let names: Vec<String> =
+        found.iter().take(SHOWN_MAX).map(|at| format!("{:?}", at.below(folder))).collect();
+    let more = if found.len() > SHOWN_MAX { " and more" } else { "" };
+    (!names.is_empty()).then(|| format!("open one of these: {}{more}", names.join(", ")))
+}
+
+/// Whether a file is of some layout by its name alone.
+pub fn is_named_like_one(name: &OsStr) -> bool {
+    builtin_formats().iter().any(|format| format.claims_name(name))
+}
+
+/// Whether a file may be one by its name: what only such names have, and PyTorch's, which other
+/// files have too.
+pub fn may_be_one(name: &OsStr) -> bool {
+    is_named_like_one(name) || torch::is_named_so(name)
+}
+
+/// The marker of a checkpoint in `folder`, if it is one that has any.
+pub fn marker_in(folder: &Location) -> Option<&'static str> {
+    folder.first_file(checkpoint_markers())
+}
+
+/// The nearest first, by name; one more than are shown.
+fn find(folder: &Location) -> Vec<Location> {
+    let folders_max = if folder.local_path().is_ok() { FOLDERS_MAX } else { FOLDERS_FAR_MAX };
+    let mut found = Vec::new();
+    let mut pending = VecDeque::from([(folder.clone(), 0)]);
+    let (mut folders, mut looked_at) = (0, 0);
+    while let Some((at, depth)) = pending.pop_front() {
+        folders += 1;
+        if folders > folders_max || found.len() > SHOWN_MAX {
+            break;
+        }
+        let entries = if looked_at < ENTRIES_MAX { at.entries().ok() } else { None };
+        let is_marked = match &entries {
+            Some(entries) => entries.iter().any(is_marker),
+            None => marker_in(&at).is_some(),
+        };
+        if depth > 0 && is_marked {
+            found.push(at);
+            continue;
+        }
+        let (mut below, mut files) = (Vec::new(), Vec::new());
+        for entry in entries.into_iter().flatten().take(ENTRIES_MAX.saturating_sub(looked_at)) {
+            looked_at += 1;
+            let name = entry.name.to_string_lossy();
+            if name.starts_with('.') || name.contains(UNCOMMITTED_MARK) {
+                continue;
+            } else if entry.is_folder() && !entry.is_link {
+                below.push(entry.name);
+            } else if may_be_one(&entry.name) {
+                files.push(entry.name);
+            }
+        }
+        below.sort();
+        files.sort();
+        if depth < DEPTH_MAX {
+            pending.extend(below.iter().map(|name| (at.join(name), depth + 1)));
+        }
+        // Of a folder of files below, such as a model's, the folder is what is opened.
+        match (depth, files.is_empty()) {
+            (0, _) => found.extend(files.iter().map(|name| at.join(name))),
+            (_, false) => found.push(at),
+            (_, true) => {}
+        }
+    }
+    found
+}
+
+fn is_marker(entry: &Entry) -> bool {
+    let is_one = |name: &str| checkpoint_markers().contains(&name) || name == torch::DCP_INDEX;
+    entry.is_file() && entry.name.to_str().is_some_and(is_one)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_nearest_are_named_and_the_look_is_short() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Location::local(folder.path());
+        let put = |name: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, b"").unwrap();
+        };
+        assert_eq!(checkpoints_in(&root), None);
+        put("notes.txt");
+        put(".cache/regrow.json");
+        put("b.orbax-checkpoint-tmp-1/regrow.json");
+        assert_eq!(checkpoints_in(&root), None);
+        put("runs/a/step_1/regrow.json");
+        put("runs/a/step_1/model.safetensors");
+        put("hub/model.safetensors");
+        put("x.npy");
+        put("y.pt");
+        put("dcp/.metadata");
+        put("dcp/__0_0.distcp");
+        assert_eq!(
+            checkpoints_in(&root).unwrap(),
+            "open one of these: \"x.npy\", \"y.pt\", \"dcp\", \"hub\", \"runs/a/step_1\""
+        );
+        for at in 0..9 {
+            put(&format!("many/{at}/_METADATA"));
+        }
+        let many = checkpoints_in(&root.join("many")).unwrap();
+        assert!(many.ends_with("\"0\", \"1\", \"2\", \"3\", \"4\" and more"), "{many}");
+        put("deep/1/2/3/4/5/6/regrow.json");
+        assert_eq!(checkpoints_in(&root.join("deep")), None);
+        assert_eq!(checkpoints_in(&root.join("x.npy")), None);
+    }
+}

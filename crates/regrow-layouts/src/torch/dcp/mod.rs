@@ -1,0 +1,37 @@
+//! Folders of `torch.distributed.checkpoint`, read only: tensors in pieces, each written by the
+//! process that had it.
+//!
+//! ```text
+//! step/.metadata        a pickle: names, shapes, pieces, and where each piece lies
+//! step/__0_0.distcp     | zip of torch.save: a piece | zip of torch.save: a piece or an object | ...     process 0
+//! step/__1_0.distcp     ...
+//! ```
+//!
+//! To read a region of an array, regrow reads the pieces that overlap it. A tensor in one piece is
+//! a slice of the map. Other values (numbers, texts, lists) are separate objects, and the tree has
+//! the pytree of each object.
+
+use regrow_storage::Found;
+use regrow_storage::location::Location;
+
+mod metadata;
+mod pieces;
+mod reader;
+
+pub(super) use reader::DcpReader;
+
+/// The index of a folder.
+pub const INDEX: &str = ".metadata";
+
+/// How the files of pieces end.
+const SUFFIX: &str = ".distcp";
+
+/// How a pickle begins.
+const PROTO: u8 = 0x80;
+
+/// Whether the folder `at` a location is one.
+pub(super) fn is_one(at: &Location) -> bool {
+    let index = at.join(INDEX);
+    matches!(index.look(), Ok(Some(Found::File { .. })))
+        && index.read_beginning(1).ok().flatten().is_some_and(|first| first == [PROTO])
+}

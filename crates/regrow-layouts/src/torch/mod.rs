@@ -1,0 +1,147 @@
+//! PyTorch's files, read only: both forms of torch.save, and folders of
+//! torch.distributed.checkpoint.
+//!
+//! ```text
+//! x.pt       data.pkl | byteorder | data/0 | data/1 | ... | version | directory        zip, since 1.6
+//! x.pt       magic | version | sys_info | object | keys | len, data | len, data | ...   legacy
+//! step/      .metadata  __0_0.distcp  __1_0.distcp                                      dcp
+//! ```
+//!
+//! The object is a pickle, and a pickle is a program. regrow reads it as data. Plain containers,
+//! numbers, texts, bytes, and the few calls that build tensors, NumPy arrays and PyTorch's own
+//! names become leaves. Any other value is a leaf of kind `Unknown` with its name (class, key path,
+//! offset), and is never constructed; the other leaves can be read. A tensor is a view of a
+//! storage. Storages are uncompressed in the file, so a contiguous tensor is a slice of the map.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `pickle` | opcodes to values; nothing is called |
+//! | `dtypes`, `tensors`, `numpy`, `objects` | the meaning of values: the supported names |
+//! | `tree`, `record` | values to a pytree, and the record of its Python objects |
+//! | `file`, `storages` | the positions of the data |
+//! | `archive`, `legacy` | the two forms |
+//! | `detect`, `reader` | all of it as a checkpoint |
+//! | `dcp` | a folder of pieces as a checkpoint |
+//!
+//! Source: PyTorch 2.8 `torch/serialization.py`, `torch/_utils.py`, `torch/_tensor.py`.
+
+use super::joined::{Joined, Names};
+use super::{Fidelity, Format, Loss, ManyWriters, Reader, SingleFile, Target};
+use crate::options::{OpenOptions, SaveOptions};
+use regrow_base::error::{Error, Result};
+use regrow_storage::Publication;
+use regrow_storage::location::Location;
+use regrow_tree::tree::{KeyPath, Leaf, LeafInfo, Tree};
+
+mod archive;
+mod dcp;
+mod detect;
+mod dtypes;
+mod file;
+mod legacy;
+mod numpy;
+mod objects;
+mod pickle;
+mod reader;
+mod record;
+mod storages;
+pub mod tensors;
+pub mod tree;
+
+pub use dcp::INDEX as DCP_INDEX;
+pub use detect::is_plain_pickle;
+pub use detect::{is_named_so, is_one_by_content};
+pub use record::pointer;
+
+/// The files of a model that transformers has cut.
+const INDEXED: Names = Names { index: "pytorch_model.bin.index.json", suffix: ".bin", nests: false };
+
+/// What torch.save and torch.distributed.checkpoint write. Read only.
+#[derive(Debug)]
+pub struct Torch;
+
+impl Format for Torch {
+    fn name(&self) -> &'static str {
+        "torch"
+    }
+
+    fn recognise(&self, at: &Location) -> Result<bool> {
+        Ok(dcp::is_one(at) || INDEXED.find(at)?.is_some() || detect::form_of(at)?.is_some())
+    }
+
+    fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_arrays_only(self, at, options)?;
+        super::refuse_uncommitted(at)?;
+        super::refuse_step_and_item(at, options)?;
+        if let Some(index) = INDEXED.find(at)? {
+            return open_indexed(&index, options.salvage);
+        }
+        if at.is_folder() {
+            return Ok(Box::new(dcp::DcpReader::open(at, options.salvage)?));
+        }
+        let form = detect::form_of(at)?.ok_or_else(|| no_file_of_torch(at))?;
+        Ok(Box::new(reader::TorchReader::open(at, form, options.salvage)?))
+    }
+
+    fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
+        Target::File
+    }
+
+    fn single_file(&self) -> Option<&dyn SingleFile> {
+        None
+    }
+
+    fn check(&self, _tree: &Tree<Leaf>, _target: &Location, _options: &SaveOptions) -> Result<()> {
+        Err(read_only())
+    }
+
+    fn write(&self, _tree: &Tree<Leaf>, _staged: &dyn Publication, _options: &SaveOptions) -> Result<()> {
+        Err(read_only())
+    }
+
+    fn many_writers(&self) -> Option<&dyn ManyWriters> {
+        None
+    }
+}
+
+impl Fidelity for Torch {
+    fn losses(&self, _tree: &Tree<LeafInfo>, _texts: &[(usize, &str)], _options: &SaveOptions) -> Vec<Loss> {
+        Vec::new()
+    }
+
+    fn refusal(&self, _leaf: &LeafInfo, _options: &SaveOptions) -> Option<Error> {
+        Some(read_only())
+    }
+
+    fn holds_metadata(&self, _options: &SaveOptions) -> bool {
+        false
+    }
+}
+
+/// Opens files that an index joins. What their objects are is told of all of them.
+fn open_indexed(index: &Location, salvage: bool) -> Result<Box<dyn Reader>> {
+    let (mut objects, mut storages) = (record::Record::default(), 0);
+    let joined = Joined::open(index, INDEXED, salvage, |part| {
+        let form = detect::form_of(part)?.ok_or_else(|| no_file_of_torch(part))?;
+        let reader = reader::TorchReader::open(part, form, salvage)?;
+        let (own, count) = reader.objects();
+        objects.add_below(&KeyPath::root(), own, storages);
+        storages += count;
+        Ok(Box::new(reader))
+    })?;
+    Ok(Box::new(joined.with_objects(objects.to_text())))
+}
+
+fn no_file_of_torch(at: &Location) -> Error {
+    Error::corrupt("torch.save did not write this file")
+        .in_file(at)
+        .expected("a zip archive or a pickle", "something else")
+}
+
+fn read_only() -> Error {
+    Error::unsupported("regrow reads files of PyTorch, but does not write them")
+        .help("save in the default layout, or as safetensors, which PyTorch programs can read")
+}
+
+#[cfg(test)]
+mod fixture_tests;

@@ -1,0 +1,471 @@
+//! A file of torch.save, or another pickle, as a checkpoint.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::archive::TorchArchive;
+use super::detect::Form;
+use super::file::DataFile;
+use super::legacy::Legacy;
+use super::pickle::{Id, Pickle};
+use super::record::{self, Record};
+use super::storages::{Storage, swaps};
+use super::tensors::{self, Tensor};
+use super::tree::{Data, Decoded, unfold};
+use crate::pieces::copy_pieces;
+use crate::{Description, Reader, Rest, Sparse, Standing};
+use regrow_base::error::{Error, ErrorKind, Result, ResultExt};
+use regrow_base::text::{brief, counted};
+use regrow_storage::location::Location;
+use regrow_store::reads::{CheckFor, Coded, Extent, Seal, Source, Text, Unreadable};
+use regrow_tree::array::{Dtype, Region, Shape};
+use regrow_tree::tree::{KeyPath, LeafInfo, Tree};
+
+/// Refused leaves and shared storages that are named in one text; further ones are counted.
+const NAMED_MAX: usize = 10;
+
+/// With more refused leaves than these, each tells of itself alone.
+const REFUSED_MAX: usize = 1000;
+
+/// Longest file that is one pickle: positions in it have 32 bits.
+const PICKLE_LEN_MAX_BYTES: u64 = 4_294_967_295;
+
+/// The module of the class that stands for an array in files of joblib.
+const JOBLIB: &[u8] = b"joblib.numpy_pickle";
+
+/// An opened file.
+#[derive(Debug)]
+pub(super) struct TorchReader {
+    description: Description,
+    tree: Tree<LeafInfo>,
+    leaves: Vec<Leaf>,
+    storages: Vec<Storage>,
+    /// What its objects are beyond the tree.
+    objects: Record,
+    /// What else is in the archive.
+    rest: Vec<Storage>,
+    file: Arc<DataFile>,
+    big_endian: bool,
+    has_checksums: bool,
+}
+
+/// Where the data of a leaf is.
+#[derive(Debug)]
+enum Leaf {
+    /// In a storage, by number.
+    View(usize, Tensor),
+    Memory(Bytes),
+    Text(Arc<str>),
+    Refused(Error),
+    /// Of a file that is salvaged.
+    Lost(Error),
+}
+
+/// A file of either form, as far as it has been read.
+enum Opened {
+    Zip(TorchArchive),
+    Legacy(Legacy),
+    /// Without storages.
+    Pickle,
+}
+
+impl TorchReader {
+    /// Opens the file `at` a location: reads its pickle, and no storage. To salvage, storages may
+    /// be missing.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Unsupported`, `Limit`; with file, leaf and offset.
+    pub(super) fn open(at: &Location, form: Form, salvage: bool) -> Result<Self> {
+        let file = Arc::new(DataFile::open(at)?);
+        match form {
+            Form::Zip => Self::open_within(&file, 0, file.len_bytes, salvage),
+            Form::Legacy => {
+                let legacy = Legacy::open(&file, salvage).in_file(at)?;
+                let (bytes, big_endian, pickle_at) =
+                    (legacy.pickle.clone(), legacy.big_endian, legacy.pickle_at);
+                Self::of(file, Opened::Legacy(legacy), (&bytes, pickle_at), big_endian, salvage).in_file(at)
+            }
+            Form::Pickle => Self::open_pickle(file, salvage).in_file(at),
+            Form::Tar => Err(Error::unsupported("this is a tar archive of PyTorch before 0.1.10")
+                .in_file(at)
+                .help("load it with torch.load of PyTorch up to 2.5, and save it again")),
+        }
+    }
+
+    /// Opens a file that is one pickle.
+    fn open_pickle(file: Arc<DataFile>, salvage: bool) -> Result<Self> {
+        if file.len_bytes > PICKLE_LEN_MAX_BYTES {
+            return Err(Error::new(ErrorKind::Limit, "a pickle is too long to be read")
+                .expected(format_args!("at most {PICKLE_LEN_MAX_BYTES} bytes"), file.len_bytes)
+                .help("load it in Python, if you trust its writer, and save it with regrow.save"));
+        }
+        let bytes = file.slice(0, file.len_bytes)?;
+        let joblib = || bytes.windows(JOBLIB.len()).any(|window| window == JOBLIB);
+        let pickle = match Pickle::read(&bytes) {
+            // The arrays of joblib lie between the opcodes.
+            Err(_) if joblib() => {
+                return Err(Error::unsupported("this is a file of joblib, which regrow does not read").help(
+                    "load it with joblib.load, if you trust its writer, and save it with regrow.save",
+                ));
+            }
+            pickle => pickle?,
+        };
+        let len_bytes = pickle.len_bytes() as u64;
+        if len_bytes < file.len_bytes {
+            return Err(Error::unsupported("the file has more than one pickle, or bytes after it")
+                .at_byte(len_bytes)
+                .expected(format_args!("{len_bytes} bytes"), file.len_bytes)
+                .help("load them in Python, if you trust their writer, and save them as one tree"));
+        }
+        drop(pickle);
+        Self::of(file, Opened::Pickle, (&bytes, 0), false, salvage)
+    }
+
+    /// Opens the archive in `len_bytes` of a file, from `base_bytes` on.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(super) fn open_within(
+        file: &Arc<DataFile>,
+        base_bytes: u64,
+        len_bytes: u64,
+        salvage: bool,
+    ) -> Result<Self> {
+        let name = file.describe();
+        let archive = TorchArchive::open(file, base_bytes, len_bytes, salvage).in_file(&name)?;
+        let pickle_at = archive.pickle_at(file)?;
+        let (bytes, big_endian) = (archive.pickle.clone(), archive.big_endian);
+        Self::of(Arc::clone(file), Opened::Zip(archive), (&bytes, pickle_at), big_endian, salvage)
+            .in_file(name)
+    }
+
+    fn of(
+        file: Arc<DataFile>,
+        mut opened: Opened,
+        (bytes, at): (&Bytes, u64),
+        big_endian: bool,
+        salvage: bool,
+    ) -> Result<Self> {
+        let pickle = Pickle::read(bytes).shift(at)?;
+        let unfolded = unfold(&pickle, bytes, matches!(opened, Opened::Pickle)).shift(at)?;
+        let (mut storages, mut by_key, mut by_id) = (Vec::new(), HashMap::new(), HashMap::new());
+        let mut leaves = Vec::with_capacity(unfolded.tree.len());
+        let mut shared: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let mut find = |id: Id| -> Result<usize> {
+            let storage = tensors::storage(&pickle, id)?;
+            if let Some(&known) = by_key.get(storage.key) {
+                return Ok(known);
+            }
+            let found = match &mut opened {
+                Opened::Zip(archive) => archive.take(storage.key),
+                Opened::Legacy(legacy) => legacy.storages.remove(storage.key),
+                Opened::Pickle => None,
+            };
+            let found = found.ok_or_else(|| {
+                pickle
+                    .corrupt(id, format!("the storage {:?} is not in the file", storage.key))
+                    .help("the file was cut short or damaged; copy it again")
+            })?;
+            if storage.len_bytes() != Some(found.len_bytes) {
+                return Err(pickle
+                    .corrupt(id, format!("the length of storage {:?} differs from its tensors", storage.key))
+                    .expected(
+                        format_args!("{} elements of {}", storage.len_elements, storage.class),
+                        format_args!("{} bytes", found.len_bytes),
+                    ));
+            }
+            storages.push(found);
+            by_key.insert(storage.key, storages.len() - 1);
+            Ok(storages.len() - 1)
+        };
+        let mut infos = Vec::with_capacity(unfolded.tree.len());
+        let mut inside = Vec::new();
+        let (structure, notes) = (unfolded.tree.with_leaves(vec![(); unfolded.tree.len()])?, unfolded.notes);
+        let mut objects = unfolded.record;
+        for (at_leaf, Decoded { mut info, data }) in unfolded.tree.into_leaves().into_iter().enumerate() {
+            let leaf = match data {
+                Data::Tensor(tensor) => {
+                    let id = tensor.storage;
+                    let known = by_id.get(&id).copied();
+                    match known.map_or_else(|| find(id), Ok) {
+                        Ok(number) => {
+                            by_id.insert(id, number);
+                            shared.entry(number).or_default().push(at_leaf);
+                            info.coding = coding(&tensor, big_endian).into();
+                            Leaf::View(number, tensor)
+                        }
+                        Err(error) if salvage && error.kind().is_damage() => {
+                            Leaf::Lost(error.shift(at).in_file(file.describe()))
+                        }
+                        Err(error) => return Err(error.shift(at).at_leaf(&structure.path_of(at_leaf))),
+                    }
+                }
+                Data::Inside(offset_bytes, tensor) => {
+                    let len_bytes = tensor.span_len_bytes();
+                    inside.push(Storage::at(at.saturating_add(offset_bytes), len_bytes));
+                    Leaf::View(inside.len() - 1, tensor)
+                }
+                Data::Memory(bytes) => Leaf::Memory(bytes),
+                Data::Text(text) => Leaf::Text(text),
+                Data::Refused(why) => Leaf::Refused(why.shift(at).in_file(file.describe())),
+            };
+            infos.push(info);
+            leaves.push(leaf);
+        }
+        // Only what has no storages has data in its pickle.
+        storages.append(&mut inside);
+        let tree = structure.with_leaves(infos)?;
+        for (at_leaf, leaf) in leaves.iter().enumerate() {
+            let Leaf::View(number, tensor) = leaf else { continue };
+            let is_shared = shared.get(number).is_some_and(|leaves| leaves.len() > 1);
+            if !is_shared && tensor.is_contiguous() {
+                continue;
+            }
+            let path = structure.path_of(at_leaf);
+            if let Some(storage) = storages.get(*number).filter(|_| !objects.is_same(&path)) {
+                objects.add(&path, record::of_view(tensor, *number, storage.len_bytes));
+            }
+        }
+        name_all_refused(&mut leaves);
+        let mut description = Description {
+            layout: "torch".to_owned(),
+            notes,
+            objects: objects.to_text(),
+            ..Description::default()
+        };
+        let storages_text = format!(", {}", counted(storages.len(), "storage", "storages"));
+        let (variant, has_checksums) = match &opened {
+            Opened::Zip(archive) => (format!("zip{storages_text}"), archive.has_checksums),
+            Opened::Legacy(_) => (format!("legacy{storages_text}"), false),
+            Opened::Pickle => ("pickle".to_owned(), false),
+        };
+        description.variant = variant;
+        description.notes.extend(shared_note(&tree, &shared));
+        description.notes.extend(refused_note(&tree, &leaves));
+        if !has_checksums {
+            description
+                .notes
+                .push("the file has no checksums: regrow cannot detect damage of its data".to_owned());
+        }
+        let rest = match opened {
+            Opened::Zip(archive) => archive.into_rest(),
+            Opened::Pickle => Vec::new(),
+            Opened::Legacy(legacy) => {
+                if legacy.end_bytes < file.len_bytes {
+                    description.notes.push(format!(
+                        "the file has bytes after its last storage, at byte {}",
+                        legacy.end_bytes
+                    ));
+                }
+                Vec::new()
+            }
+        };
+        Ok(Self { description, tree, leaves, storages, objects, rest, file, big_endian, has_checksums })
+    }
+
+    /// What its objects are beyond the tree, and how many storages that numbers.
+    pub(super) fn objects(&self) -> (&Record, usize) {
+        (&self.objects, self.storages.len())
+    }
+
+    fn leaf(&self, leaf: usize) -> Result<(&LeafInfo, &Leaf)> {
+        self.tree.leaves().get(leaf).zip(self.leaves.get(leaf)).ok_or_else(|| {
+            Error::invalid(
+                "the leaf \
+            does not exist",
+            )
+        })
+    }
+
+    /// From the first element of a view to the last.
+    fn span_of(&self, number: usize, tensor: &Tensor) -> Result<Extent<'_>> {
+        let offset_bytes = tensor.offset_elements.saturating_mul(tensor.dtype.size_bytes() as u64);
+        let mut extent = self.storage(number)?.extent(&self.file, offset_bytes, tensor.span_len_bytes())?;
+        extent.is_viewable = extent.offset_bytes.is_multiple_of(tensor.dtype.word_bytes() as u64);
+        Ok(extent)
+    }
+
+    fn storage(&self, number: usize) -> Result<&Storage> {
+        self.storages.get(number).ok_or_else(|| Error::invalid("the storage does not exist"))
+    }
+}
+
+impl Reader for TorchReader {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn tree(&self) -> &Tree<LeafInfo> {
+        &self.tree
+    }
+
+    fn source(&self, leaf: usize) -> Result<Source<'_>> {
+        let (info, leaf) = self.leaf(leaf)?;
+        Ok(match leaf {
+            Leaf::View(..) if info.shape.is_empty() => Source::Memory(Bytes::new()),
+            Leaf::View(number, tensor) if !tensor.is_contiguous() || swaps(tensor.dtype, self.big_endian) => {
+                let span = match swaps(tensor.dtype, self.big_endian) {
+                    true => None,
+                    false => Some(self.span_of(*number, tensor)?),
+                };
+                let seal = Whole { storage: self.storage(*number)?, file: &self.file };
+                let working_len_bytes = Some(tensor.span_len_bytes());
+                Source::Coded(Coded { working_len_bytes, seal: Some(Box::new(seal)), span })
+            }
+            Leaf::View(number, tensor) => Source::Raw(self.span_of(*number, tensor)?),
+            Leaf::Memory(bytes) => Source::Memory(bytes.clone()),
+            Leaf::Text(text) => Source::Text(Text::Known(text)),
+            Leaf::Refused(why) => {
+                let (why, seal) = (why.duplicate(), Box::new(InPickle));
+                Source::Unreadable(Unreadable { why, seal, is_sound: true })
+            }
+            Leaf::Lost(why) => Source::Unreadable(Unreadable::lost(why.duplicate())),
+        })
+    }
+
+    fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
+        let (info, leaf) = self.leaf(leaf)?;
+        match leaf {
+            Leaf::View(number, tensor) => {
+                self.storage(*number)?.read_region(&self.file, tensor, self.big_endian, region, out)
+            }
+            Leaf::Memory(bytes) => {
+                copy_pieces(std::slice::from_ref(bytes), info.dtype, &info.shape, region, out)
+            }
+            Leaf::Text(text) => {
+                let text = [Bytes::copy_from_slice(text.as_bytes())];
+                copy_pieces(&text, Dtype::UInt8, &info.shape, region, out)
+            }
+            Leaf::Refused(why) | Leaf::Lost(why) => Err(why.duplicate()),
+        }
+    }
+
+    fn sparse(&self, leaf: usize) -> Result<Option<Sparse>> {
+        let (info, leaf) = self.leaf(leaf)?;
+        let Leaf::View(_, tensor) = leaf else { return Ok(None) };
+        let len_bytes = tensor.span_len_bytes();
+        if len_bytes >= info.len_bytes() {
+            return Ok(None);
+        }
+        let axes = tensor.shape.dims().iter().zip(&tensor.strides_elements);
+        let dims: Vec<u64> = axes.map(|(&dim, &stride)| if stride == 0 { dim.min(1) } else { dim }).collect();
+        Ok(Some(Sparse::Repeats(Shape::new(dims)?, len_bytes)))
+    }
+
+    fn read_order(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.tree.len()).collect();
+        order.sort_by_key(|&leaf| match self.leaves.get(leaf) {
+            Some(Leaf::View(number, tensor)) => {
+                self.storages.get(*number).map(|storage| (storage.order(), tensor.offset_elements))
+            }
+            _ => None,
+        });
+        order
+    }
+
+    fn check_rest(&self) -> Result<Rest> {
+        let checks = self.rest.iter().map(|storage| storage.check(&self.file, CheckFor::Verify));
+        Ok(Rest::default().found(checks.filter_map(Result::err)))
+    }
+
+    fn standing(&self) -> Standing<'_> {
+        Standing { has_data_checksums: self.has_checksums, ..Standing::default() }
+    }
+}
+
+fn coding(tensor: &Tensor, big_endian: bool) -> String {
+    let mut out = "raw".to_owned();
+    if !tensor.is_contiguous() {
+        out.push_str(", strided");
+    }
+    if swaps(tensor.dtype, big_endian) {
+        out.push_str(", big endian");
+    }
+    out
+}
+
+/// Each refused leaf names the others, too: a load of all leaves reports one error.
+fn name_all_refused(leaves: &mut [Leaf]) {
+    let refused = leaves.iter().filter_map(|leaf| match leaf {
+        Leaf::Refused(why) => why.place().leaf.as_ref().map(|path| brief(&path.to_string()).into_owned()),
+        _ => None,
+    });
+    let refused: Vec<String> = refused.collect();
+    if refused.len() < 2 || refused.len() > REFUSED_MAX {
+        return;
+    }
+    for leaf in leaves {
+        let Leaf::Refused(why) = leaf else { continue };
+        let own = why.place().leaf.as_ref().map(KeyPath::to_string).unwrap_or_default();
+        let others = refused
+            .iter()
+            .filter(|path| **path != own)
+            .take(NAMED_MAX)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(", ");
+        let help = format!("{}; also refused: {others}", why.help_text().unwrap_or_default());
+        *why = why.duplicate().help(help);
+    }
+}
+
+fn shared_note(tree: &Tree<LeafInfo>, shared: &BTreeMap<usize, Vec<usize>>) -> Option<String> {
+    let groups: Vec<&Vec<usize>> = shared.values().filter(|leaves| leaves.len() > 1).collect();
+    let count: usize = groups.iter().map(|leaves| leaves.len()).sum();
+    let name = |&leaf: &usize| brief(&tree.path_of(leaf).to_string()).into_owned();
+    let texts = groups.iter().take(NAMED_MAX).map(|leaves| {
+        let more = if leaves.len() > NAMED_MAX { " and more" } else { "" };
+        format!("{}{more}", leaves.iter().take(NAMED_MAX).map(name).collect::<Vec<_>>().join(" = "))
+    });
+    let texts = texts.collect::<Vec<_>>().join("; ");
+    let more = if groups.len() > NAMED_MAX { "; and more" } else { "" };
+    (count > 0).then(|| {
+        format!("{count} tensors share {}: {texts}{more}", counted(groups.len(), "storage", "storages"))
+    })
+}
+
+fn refused_note(tree: &Tree<LeafInfo>, leaves: &[Leaf]) -> Option<String> {
+    let refused = leaves.iter().enumerate().filter_map(|(leaf, data)| match data {
+        Leaf::Refused(why) => Some((leaf, why)),
+        _ => None,
+    });
+    let refused: Vec<(usize, &Error)> = refused.collect();
+    let texts = refused.iter().take(NAMED_MAX).map(|(leaf, why)| {
+        let path = tree.path_of(*leaf).to_string();
+        let kind = tree.leaves().get(*leaf).map(|info| match &info.kind {
+            regrow_tree::tree::LeafKind::Unknown(name) => name.to_string(),
+            kind => kind.name().to_owned(),
+        });
+        let at = why.place().offset_bytes.unwrap_or_default();
+        format!("{} ({}, byte {at})", brief(&path), kind.unwrap_or_default())
+    });
+    let texts = texts.collect::<Vec<_>>().join(", ");
+    let more = if refused.len() > NAMED_MAX { " and more" } else { "" };
+    let leaves = counted(refused.len(), "leaf is", "leaves are");
+    (!refused.is_empty()).then(|| format!("{leaves} not read: {texts}{more}"))
+}
+
+/// All of a storage is under one checksum.
+#[derive(Debug)]
+struct Whole<'r> {
+    storage: &'r Storage,
+    file: &'r DataFile,
+}
+
+impl Seal for Whole<'_> {
+    fn check(&self) -> Result<()> {
+        self.storage.check(self.file, CheckFor::Views)
+    }
+}
+
+/// What stands in the pickle has been checked with it.
+#[derive(Debug)]
+struct InPickle;
+
+impl Seal for InPickle {
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,19 @@
+//! Internals of regrow, without promises: side files that protect the files of a checkpoint.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`seal`] | checksums of files, for layouts without checksums; reading under a seal |
+//! | [`signature`] | digests of files, and Ed25519 signatures of them |
+//! | `keys` | private and public keys, in the formats of OpenSSL and OpenSSH |
+//! | [`parity`] | Reed-Solomon blocks, from which damaged and lost files are made again |
+//!
+//! This crate works on files, and knows neither arrays nor layouts. A side file is a
+//! [`SideDocument`](regrow_base::bytes::side_document::SideDocument): JSON with a checksum of its
+//! own.
+
+mod keys;
+pub mod parity;
+pub mod seal;
+pub mod signature;
+
+pub use keys::{PrivateKey, PublicKey};

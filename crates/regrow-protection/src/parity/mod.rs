@@ -1,0 +1,56 @@
+//! Parity: two side files from which damaged and lost files of a checkpoint can be restored, for
+//! any layout.
+//!
+//! The files of a checkpoint, one after another, are one run of bytes, divided into blocks. Blocks
+//! that lie far from each other make a stripe. Each stripe has parity blocks. Any parity block can
+//! replace any lost block of the stripe (Reed-Solomon, erasures found by checksum). Blocks of one
+//! stripe lie as far apart as possible, so that damage in one place, or a missing file, is spread
+//! over all stripes:
+//!
+//! ```text
+//! run of bytes   |0|1|2|3|4|5|6|7|8|9|10|11|     twelve blocks, three stripes of four blocks
+//! stripe 0        x     x     x     x            and the parity blocks of stripe 0, of stripe 1, of stripe 2
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | `ratio` | the ratio of parity to data |
+//! | `geometry` | the position and the stripe of each block |
+//! | `document` | the index with the checksum of each block: `regrow.parity.json` |
+//! | `code` | from blocks to parity blocks, and back |
+
+mod code;
+mod document;
+mod geometry;
+mod ratio;
+
+use crate::seal::Place;
+use regrow_storage::location::Location;
+use regrow_storage::side_files::{PARITY as NAMES, PARITY_BLOCKS as BLOCKS_NAMES};
+
+pub use code::{Encoder, restore};
+pub use document::{CLOSING_LEN_BYTES, ParityDocument, closing, index_len_bytes};
+pub use geometry::Geometry;
+pub use ratio::ParityRatio;
+
+/// The index of a folder's parity.
+pub const FILE_NAME: &str = NAMES.in_folder;
+
+/// The parity blocks of a folder, and the index once more.
+pub const BLOCKS_FILE_NAME: &str = BLOCKS_NAMES.in_folder;
+
+/// The place of a checkpoint's parity.
+#[derive(Debug, Clone)]
+pub struct ParityPlace {
+    /// The folder, the index, and the prefix of its names.
+    pub place: Place,
+    /// The file with the blocks.
+    pub blocks: Location,
+}
+
+impl ParityPlace {
+    /// Beside the checkpoint at a location; in it, if it is a folder.
+    pub fn of(at: &Location) -> Self {
+        Self { place: Place::named(at, NAMES), blocks: Place::named(at, BLOCKS_NAMES).file }
+    }
+}

@@ -1,0 +1,26 @@
+//! Seals: a side file with checksums of the files of a checkpoint, for layouts without checksums.
+//!
+//! A seal is made of files, not of leaves, so no layout knows of it. What reads under a seal is
+//! given a storage in which every byte of a sealed file is checked before it is handed out:
+//!
+//! ```text
+//! layout     Location ── SealedStorage ── SealedStore, SealedBlob     each block is read whole and checked
+//! engine     Source::Raw of the layout, given the BlockTable          so that the passes of `reads` check it, at their speed
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | `document` | the file: `regrow.seal.json` |
+//! | `files` | a seal in use: where it is, which file is under it, whether they are there |
+//! | `read` | reads of whole blocks |
+//! | `blob`, `store`, `storage` | values, folders and places as a layout sees them |
+
+mod blob;
+mod document;
+mod files;
+mod read;
+mod storage;
+mod store;
+
+pub use document::{BLOCK_LEN_BYTES, Covered, FILE_NAME, SealDocument, rename_all};
+pub use files::{Place, Said, Seal, SealedFile, side_files_of};

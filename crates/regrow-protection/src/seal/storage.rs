@@ -1,0 +1,274 @@
+//! The storage of a sealed checkpoint, as its layout reads it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::files::{Governed, Seal};
+use super::store::SealedStore;
+use regrow_base::error::{Error, Result};
+use regrow_storage::location::Location;
+use regrow_storage::{
+    Document, Entry, Found, Identity, Publication, PublishOptions, Reading, Stock, Storage,
+};
+use regrow_store::{ByteRange, Store};
+
+/// Another storage whose sealed files are never read unchecked. Nothing is written to it.
+#[derive(Debug)]
+pub(super) struct SealedStorage {
+    storage: Arc<dyn Storage>,
+    seal: Arc<Seal>,
+}
+
+impl Seal {
+    /// The same location, with checks of all bytes read from sealed files.
+    pub fn location(self: &Arc<Self>, at: &Location) -> Location {
+        Location::new(Arc::new(SealedStorage::new(Arc::clone(at.storage()), Arc::clone(self))), at.path())
+    }
+}
+
+impl SealedStorage {
+    pub fn new(storage: Arc<dyn Storage>, seal: Arc<Seal>) -> Self {
+        Self { storage, seal }
+    }
+
+    /// The keys beside a path, and the key of the path, if the seal covers the path.
+    fn sealed<'p>(&self, path: &'p Path) -> Option<(SealedStore, &'p str)> {
+        if matches!(self.seal.governs(path), Governed::Free) {
+            return None;
+        }
+        let folder = self.seal.place.folder.path();
+        let (folder, key) = match path.strip_prefix(folder) {
+            Ok(key) => (folder, key),
+            Err(_) => (path.parent()?, Path::new(path.file_name()?)),
+        };
+        let store = SealedStore::new(self.storage.store(folder), Arc::clone(&self.seal), folder.to_owned());
+        Some((store, key.to_str()?))
+    }
+}
+
+impl Storage for SealedStorage {
+    fn describe(&self, path: &Path) -> PathBuf {
+        self.storage.describe(path)
+    }
+
+    fn absolute(&self, path: &Path) -> PathBuf {
+        self.storage.absolute(path)
+    }
+
+    fn canonical(&self, path: &Path) -> Option<PathBuf> {
+        self.storage.canonical(path)
+    }
+
+    fn look(&self, path: &Path) -> Result<Option<Found>> {
+        self.storage.look(path)
+    }
+
+    fn is_taken(&self, path: &Path) -> bool {
+        self.storage.is_taken(path)
+    }
+
+    fn first_file(&self, folder: &Path, names: &[&'static str]) -> Option<&'static str> {
+        self.storage.first_file(folder, names)
+    }
+
+    /// The entries of the folder without its seal and signature.
+    fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {
+        let mut entries = self.storage.entries(folder)?;
+        entries.retain(|entry| !self.seal.is_side_file(&folder.join(&entry.name)));
+        Ok(entries)
+    }
+
+    fn has_listings(&self) -> bool {
+        self.storage.has_listings()
+    }
+
+    fn store(&self, folder: &Path) -> Arc<dyn Store> {
+        let store = self.storage.store(folder);
+        Arc::new(SealedStore::new(store, Arc::clone(&self.seal), folder.to_owned()))
+    }
+
+    fn opened(&self, folder: &Path) -> Result<Arc<dyn Store>> {
+        let store = self.storage.opened(folder)?;
+        Ok(Arc::new(SealedStore::new(store, Arc::clone(&self.seal), folder.to_owned())))
+    }
+
+    fn read_document(&self, path: &Path, document: Document<'_>) -> Result<Option<Vec<u8>>> {
+        match self.sealed(path) {
+            Some((store, key)) => store.read_document(key, document),
+            None => self.storage.read_document(path, document),
+        }
+    }
+
+    fn read_beginning(&self, path: &Path, len_max_bytes: u64) -> Result<Option<Vec<u8>>> {
+        let Some((store, key)) = self.sealed(path) else {
+            return self.storage.read_beginning(path, len_max_bytes);
+        };
+        let Some(Found::File { len_bytes }) = self.look(path)? else { return Ok(None) };
+        let span = ByteRange::Span { offset_bytes: 0, len_bytes: len_bytes.min(len_max_bytes) };
+        Ok(store.get(key.as_bytes(), span)?.map(Into::into))
+    }
+
+    fn identity(&self, path: &Path) -> Option<Identity> {
+        self.storage.identity(path)
+    }
+
+    fn for_reading(&self, path: &Path) -> Result<Option<Reading>> {
+        let reading = self.storage.for_reading(path)?;
+        Ok(reading.map(|Reading { location, identity }| Reading {
+            location: self.seal.location(&location),
+            identity,
+        }))
+    }
+
+    fn stands_for(&self, path: &Path) -> Option<PathBuf> {
+        self.storage.stands_for(path)
+    }
+
+    fn is_written_in_place(&self) -> bool {
+        self.storage.is_written_in_place()
+    }
+
+    fn publish(&self, target: &Location, _options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
+        Err(read_only(target))
+    }
+
+    fn check_publish(&self, target: &Location, _options: PublishOptions<'_>) -> Result<()> {
+        Err(read_only(target))
+    }
+
+    fn stock(&self, path: &Path) -> Result<Option<Stock>> {
+        self.storage.stock(path)
+    }
+
+    fn local_path<'a>(&self, path: &'a Path) -> Option<&'a Path> {
+        self.storage.local_path(path)
+    }
+
+    fn commits_by_marker(&self) -> bool {
+        self.storage.commits_by_marker()
+    }
+}
+
+fn read_only(target: &Location) -> Error {
+    Error::unsupported("an open checkpoint is read only").in_file(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::document::{BLOCK_LEN_BYTES, SealDocument};
+    use super::super::files::Place;
+    use super::*;
+    use regrow_base::bytes::checksum::Crc32;
+    use regrow_base::error::ErrorKind;
+    use regrow_base::monitor::Monitor;
+    use regrow_storage::local::LocalDisk;
+    use regrow_store::{ByteRange, StoreExt};
+
+    /// A sealed folder with one file, and one that was put there later.
+    fn sealed() -> (tempfile::TempDir, SealedStorage) {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.npy"), b"a").unwrap();
+        let place = Place::of(&Location::local(folder.path()));
+        let mut document = SealDocument::new("npy", true);
+        document.push("a.npy".to_owned(), 1, &[Crc32::of(b"a")]);
+        let bytes = document.to_bytes().unwrap();
+        std::fs::write(place.file.path(), &bytes).unwrap();
+        std::fs::write(folder.path().join("later"), b"...").unwrap();
+        let seal = Arc::new(Seal::of(&bytes, place).unwrap());
+        (folder, SealedStorage::new(Arc::new(LocalDisk), seal))
+    }
+
+    #[test]
+    fn a_sealed_storage_says_what_its_storage_says_but_of_side_files() {
+        let (folder, sealed) = sealed();
+        for name in ["", "a.npy", "later", "nothing"] {
+            let path = folder.path().join(name);
+            assert_eq!(sealed.describe(&path), LocalDisk.describe(&path));
+            assert_eq!(sealed.absolute(&path), LocalDisk.absolute(&path));
+            assert_eq!(sealed.canonical(&path), LocalDisk.canonical(&path));
+            assert_eq!(sealed.is_taken(&path), LocalDisk.is_taken(&path));
+            assert_eq!(sealed.identity(&path), LocalDisk.identity(&path));
+            assert_eq!(sealed.stands_for(&path), LocalDisk.stands_for(&path));
+            assert_eq!(sealed.local_path(&path), LocalDisk.local_path(&path));
+            assert_eq!(
+                sealed.for_reading(&path).unwrap().is_some(),
+                LocalDisk.for_reading(&path).unwrap().is_some()
+            );
+            assert_eq!(
+                sealed.stock(&path).ok().flatten().is_some(),
+                LocalDisk.stock(&path).ok().flatten().is_some()
+            );
+        }
+        assert_eq!(sealed.first_file(folder.path(), &["nothing", "later", "a.npy"]), Some("later"));
+        assert_eq!(sealed.first_file(folder.path(), &["nothing"]), None);
+        assert_eq!(sealed.has_listings(), LocalDisk.has_listings());
+        assert_eq!(sealed.is_written_in_place(), LocalDisk.is_written_in_place());
+        assert_eq!(sealed.commits_by_marker(), LocalDisk.commits_by_marker());
+        let mut names: Vec<_> =
+            sealed.entries(folder.path()).unwrap().into_iter().map(|entry| entry.name).collect();
+        names.sort();
+        assert_eq!(names, ["a.npy", "later"]);
+        let (target, monitor) = (Location::local(folder.path().join("new")), Monitor::new());
+        let options = PublishOptions::of_one_file(&monitor);
+        assert_eq!(sealed.check_publish(&target, options).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(sealed.publish(&target, options).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn a_sealed_store_gives_what_was_sealed_and_takes_nothing() {
+        let (folder, sealed) = sealed();
+        let (store, plain) = (sealed.store(folder.path()), LocalDisk.store(folder.path()));
+        assert_eq!(store.list(b"").unwrap(), [b"a.npy".to_vec(), b"later".to_vec()]);
+        assert_eq!(store.list(b"l").unwrap(), [b"later".to_vec()]);
+        assert_eq!(store.get_whole(b"a.npy").unwrap().unwrap(), "a");
+        assert_eq!(store.get_whole(b"later").unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(store.put(b"new", bytes::Bytes::new()).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(store.delete(b"later").unwrap_err().kind(), ErrorKind::Unsupported);
+        assert!(folder.path().join("later").exists() && !folder.path().join("new").exists());
+        assert_eq!(store.version(b"a.npy").unwrap(), plain.version(b"a.npy").unwrap());
+        assert_eq!(store.describe(b"a.npy"), plain.describe(b"a.npy"));
+        // The seal itself is not sealed; sealed files have no unchecked maps.
+        let own = sealed.seal.place.file.name().as_encoded_bytes();
+        assert_eq!(store.map(own).unwrap(), plain.map(own).unwrap());
+        assert!(store.map_private(own).unwrap().is_some() == plain.map_private(own).unwrap().is_some());
+        assert!(store.map(b"a.npy").unwrap().is_none() && store.map_private(b"a.npy").unwrap().is_none());
+        std::fs::write(folder.path().join("a.npy"), b"b").unwrap();
+        assert_eq!(store.get_whole(b"a.npy").unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    /// A sealed file of so many blocks, the last of them short, in a sealed folder.
+    fn sealed_blocks(count: u64) -> (tempfile::TempDir, SealedStorage, Vec<u8>) {
+        let folder = tempfile::tempdir().unwrap();
+        let bytes: Vec<u8> = (0..count * BLOCK_LEN_BYTES - 7).map(|at| (at % 251) as u8).collect();
+        std::fs::write(folder.path().join("a.npy"), &bytes).unwrap();
+        let mut document = SealDocument::new("npy", true);
+        let sums: Vec<u32> = bytes.chunks(BLOCK_LEN_BYTES as usize).map(Crc32::of).collect();
+        document.push("a.npy".to_owned(), bytes.len() as u64, &sums);
+        let place = Place::of(&Location::local(folder.path()));
+        let seal = Arc::new(Seal::of(&document.to_bytes().unwrap(), place).unwrap());
+        (folder, SealedStorage::new(Arc::new(LocalDisk), seal), bytes)
+    }
+
+    #[test]
+    fn of_a_sealed_file_the_blocks_that_are_wanted_count() {
+        let (folder, sealed, bytes) = sealed_blocks(3);
+        let store = sealed.store(folder.path());
+        let mut bad = bytes.clone();
+        bad[BLOCK_LEN_BYTES as usize] ^= 1;
+        std::fs::write(folder.path().join("a.npy"), &bad).unwrap();
+        let block = BLOCK_LEN_BYTES;
+        let len_bytes = bytes.len() as u64;
+        // Up to the damaged block, and from its end on: it is not read.
+        for (start, end) in
+            [(0, block), (block - 1, block), (2 * block, len_bytes), (2 * block + 5, len_bytes)]
+        {
+            let range = ByteRange::Span { offset_bytes: start, len_bytes: end - start };
+            let found = store.get(b"a.npy", range).unwrap().unwrap();
+            assert!(found == bytes[start as usize..end as usize], "{start}..{end}");
+        }
+        for (start, end) in [(0, block + 1), (block, block + 1), (2 * block - 1, len_bytes)] {
+            let range = ByteRange::Span { offset_bytes: start, len_bytes: end - start };
+            assert_eq!(store.get(b"a.npy", range).unwrap_err().kind(), ErrorKind::Corrupt, "{start}..{end}");
+        }
+    }
+}

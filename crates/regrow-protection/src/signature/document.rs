@@ -1,0 +1,291 @@
+//! A signature as a file: `regrow.signature.json`.
+//!
+//! ```text
+//! {"signatures":[{"public_key":"3fa9...",     64 hex digits
+//!                 "signature":"84c1..."}],    Ed25519, 128 hex digits; one for each key
+//!  "signed":{"format":"regrow-signature", "version":1,
+//!            "writer":"regrow 0.1.0", "created_unix_ns":...,
+//!            "layout":"orbax",              what the checkpoint was opened as
+//!            "covers_folder":true,          whether these are all files of the folder
+//!            "block_len_bytes":262144,
+//!            "names":["_METADATA","d/3f2a"],
+//!            "len_bytes":[812,1048576],
+//!            "block_blake3":"9a40..."}}     64 hex digits a block, file after file
+//! ```
+//!
+//! The signed bytes are those of the value of `signed` as they stand in the file, behind
+//! [`PREFIX`]. So JSON needs no canonical form, and nothing is parsed before it has verified.
+//!
+//! Names are below the folder. Those of a checkpoint of single files begin with `*`, which stands
+//! for the checkpoint's own name: so the file can be copied with it under another name, and never
+//! speaks of its neighbours.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::keys::{PrivateKey, PublicKey, SIGNATURE_LEN_BYTES, hex};
+use crate::seal::Covered;
+use regrow_base::bytes::hex::digests;
+use regrow_base::bytes::side_document::{SideDocument, now_unix_ns, writer};
+use regrow_base::error::{Error, ErrorKind, Result};
+pub(super) use regrow_storage::side_files::SIGNATURE as NAMES;
+
+/// Bytes of every block but the last of a file: the digests of a GiB take 256 KiB of the file, as
+/// those of a seal do.
+pub const BLOCK_LEN_BYTES: u64 = 256 << 10;
+
+/// The version that is written, and the last that is read.
+const VERSION: u32 = 1;
+
+const FORMAT: &str = "regrow-signature";
+
+const KIND: SideDocument = SideDocument {
+    what: "the signature of the checkpoint",
+    format: FORMAT,
+    version: VERSION,
+    help_if_newer: "a newer regrow made it: update regrow",
+    error: |what| untrusted(what),
+};
+
+/// The prefix of the signed bytes, so that no other signature by the same key passes for one of a
+/// checkpoint.
+const PREFIX: &[u8] = b"regrow signature 1\n";
+
+/// Most signatures in a file.
+const SIGNATURES_MAX: usize = 64;
+
+/// Blocks of other lengths than these are read by no pass in one piece.
+const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
+
+/// The help for an untrusted checkpoint.
+pub(super) const HELP: &str = "do not use the data: check the key, or get the checkpoint again from its \
+    author; if you changed it yourself, sign it again (`regrow sign`)";
+
+/// The file, read: nothing of it is verified.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SignatureDocument {
+    signatures: Vec<SignatureOf>,
+    signed: Box<RawValue>,
+}
+
+/// One key's signature.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct SignatureOf {
+    public_key: String,
+    signature: String,
+}
+
+/// The signed data.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Signed {
+    format: String,
+    version: u32,
+    /// Program and version that made it.
+    writer: String,
+    created_unix_ns: u64,
+    /// The layout that the checkpoint was opened in, for people: an item of it may have another.
+    layout: String,
+    /// Whether the files are all files of the folder.
+    pub covers_folder: bool,
+    /// Bytes of every block but the last of a file.
+    pub block_len_bytes: u64,
+    /// The files, by their paths below the folder.
+    pub names: Vec<String>,
+    /// Their lengths.
+    pub len_bytes: Vec<u64>,
+    /// BLAKE3 of each block.
+    #[serde(with = "digests")]
+    pub block_blake3: Vec<blake3::Hash>,
+}
+
+/// A file that is signed.
+#[derive(Debug)]
+pub struct FileDigests {
+    /// Below the folder.
+    pub name: String,
+    /// Its length.
+    pub len_bytes: u64,
+    /// The digest of each block.
+    pub block_blake3: Vec<blake3::Hash>,
+}
+
+impl SignatureDocument {
+    /// The file with these contents and no signature.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn unsigned(signed: &Signed) -> Result<Self> {
+        let raw = serde_json::value::to_raw_value(signed).map_err(|error| unwritten(&error))?;
+        Ok(Self { signatures: Vec::new(), signed: raw })
+    }
+
+    /// Parses the file's bytes.
+    ///
+    /// # Errors
+    /// `Untrusted` for a file that is no signature.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let parsed: Self = serde_json::from_slice(bytes)
+            .map_err(|error| untrusted(format!("the signature of the checkpoint cannot be read: {error}")))?;
+        match parsed.signatures.len() <= SIGNATURES_MAX {
+            true => Ok(parsed),
+            false => Err(untrusted("the signature of the checkpoint cannot be read: there are too many")
+                .expected(format_args!("at most {SIGNATURES_MAX}"), parsed.signatures.len())),
+        }
+    }
+
+    /// The file's bytes.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        serde_json::to_vec(self).map_err(|error| unwritten(&error))
+    }
+
+    /// Adds the signature of a key, in place of an earlier one.
+    ///
+    /// # Errors
+    /// `Limit` if there are too many.
+    pub fn add(&mut self, key: &PrivateKey) -> Result<()> {
+        let public_key = key.public_key().to_string();
+        self.signatures.retain(|other| other.public_key != public_key);
+        if self.signatures.len() >= SIGNATURES_MAX {
+            return Err(Error::new(ErrorKind::Limit, "the checkpoint has too many signatures")
+                .expected(format_args!("at most {SIGNATURES_MAX}"), "one more"));
+        }
+        let signature = hex_of(&key.sign(&self.message()));
+        self.signatures.push(SignatureOf { public_key, signature });
+        Ok(())
+    }
+
+    /// The keys whose signatures verify.
+    pub fn signers(&self) -> Vec<PublicKey> {
+        let message = self.message();
+        self.signatures.iter().filter_map(|signature| signature.verified(&message)).collect()
+    }
+
+    /// The signed data, without a check of the signer.
+    ///
+    /// # Errors
+    /// The errors of [`Signed::parse`].
+    pub fn unverified(&self) -> Result<Signed> {
+        Signed::parse(self.signed.get())
+    }
+
+    /// The signed data, and the signing key among these keys.
+    ///
+    /// # Errors
+    /// `Untrusted` if none of the keys has signed it, the signature does not verify, or its content
+    /// is inconsistent; `Unsupported` for a later version.
+    pub fn verified(&self, trusted: &[PublicKey]) -> Result<(Signed, PublicKey)> {
+        let message = self.message();
+        let named = |key: &&PublicKey| {
+            let name = key.to_string();
+            self.signatures.iter().any(|signature| signature.public_key == name)
+        };
+        let signer = self.signatures.iter().filter_map(|signature| {
+            // Untrusted keys are not even parsed.
+            trusted.iter().find(|key| key.to_string() == signature.public_key)?;
+            signature.verified(&message)
+        });
+        let Some(signer) = signer.into_iter().next() else {
+            let keys: Vec<&str> = self.signatures.iter().map(|one| one.public_key.as_str()).collect();
+            return Err(match trusted.iter().find(named) {
+                Some(key) => untrusted("the signature of the checkpoint is not valid")
+                    .expected(format_args!("a signature by {key}"), "another one"),
+                None => untrusted("no trusted key signed the checkpoint").expected(
+                    trusted.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+                    if keys.is_empty() { "no key".to_owned() } else { keys.join(", ") },
+                ),
+            });
+        };
+        Ok((self.unverified()?, signer))
+    }
+
+    fn message(&self) -> Vec<u8> {
+        [PREFIX, self.signed.get().as_bytes()].concat()
+    }
+}
+
+impl SignatureOf {
+    fn verified(&self, message: &[u8]) -> Option<PublicKey> {
+        let key = PublicKey::from_bytes(&hex(&self.public_key)?).ok()?;
+        let signature = hex::<SIGNATURE_LEN_BYTES>(&self.signature)?;
+        key.verifies(message, &signature).then_some(key)
+    }
+}
+
+impl Signed {
+    /// The data to sign for these files.
+    pub fn new(layout: &str, covers_folder: bool, files: Vec<FileDigests>) -> Self {
+        let mut signed = Self {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            writer: writer(),
+            created_unix_ns: now_unix_ns(),
+            layout: layout.to_owned(),
+            covers_folder,
+            block_len_bytes: BLOCK_LEN_BYTES,
+            names: Vec::new(),
+            len_bytes: Vec::new(),
+            block_blake3: Vec::new(),
+        };
+        for file in files {
+            signed.names.push(file.name);
+            signed.len_bytes.push(file.len_bytes);
+            signed.block_blake3.extend(file.block_blake3);
+        }
+        signed
+    }
+
+    /// The layout that the checkpoint was opened in.
+    pub fn layout(&self) -> &str {
+        &self.layout
+    }
+
+    /// Whether both describe the same files.
+    pub fn has_files_of(&self, other: &Self) -> bool {
+        self.covered() == other.covered() && self.block_blake3 == other.block_blake3
+    }
+
+    fn covered(&self) -> Covered<'_> {
+        let Self { covers_folder, block_len_bytes, names, len_bytes, .. } = self;
+        Covered { covers_folder: *covers_folder, block_len_bytes: *block_len_bytes, names, len_bytes }
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let parsed: Self = KIND.parse(text.as_bytes())?;
+        parsed.check()?;
+        Ok(parsed)
+    }
+
+    fn check(&self) -> Result<()> {
+        if !BLOCK_LEN_RANGE_BYTES.contains(&self.block_len_bytes) {
+            return Err(KIND.contradiction("the block length is not valid").expected(
+                format_args!("{} to {} bytes", BLOCK_LEN_RANGE_BYTES.start(), BLOCK_LEN_RANGE_BYTES.end()),
+                self.block_len_bytes,
+            ));
+        }
+        KIND.check_files(&self.names, &self.len_bytes)?;
+        let blocks = self.len_bytes.iter().map(|len| len.div_ceil(self.block_len_bytes));
+        let blocks = blocks.fold(0_u64, u64::saturating_add);
+        if blocks != self.block_blake3.len() as u64 {
+            return Err(KIND
+                .contradiction("the number of digests does not fit the number of blocks")
+                .expected(blocks, self.block_blake3.len()));
+        }
+        Ok(())
+    }
+}
+
+/// The error for an untrusted checkpoint.
+pub(super) fn untrusted(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Untrusted, what).help(HELP)
+}
+
+fn unwritten(error: &serde_json::Error) -> Error {
+    Error::invalid(format!("the signature cannot be written: {error}"))
+}
+
+fn hex_of(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,126 @@
+//! Bytes that arrive over a network: checked and copied to their destination while they are in the
+//! processor's cache.
+//!
+//! ```text
+//! chunks     ---1---|------2------|----3----        of an answer, of any length
+//! blocks     | checked | checked | checked |        each when its last byte is there
+//! parts       ##1##  ####2####  3 4   #5#           each byte as it comes
+//! ```
+//! So one request can serve any number of leaves without an intermediate buffer.
+
+use super::pieces::Part;
+use super::table::{Checked, Running};
+use crate::bytes::pages::FreshPages;
+use crate::error::Result;
+
+/// A piece of whole blocks that has arrived in part.
+pub(super) struct Arrival<'p, 'f, 'a> {
+    checked: Checked<'f>,
+    /// Those that have bytes at or after `at`.
+    parts: std::slice::IterMut<'p, Part<'a>>,
+    part: Option<(&'p mut Part<'a>, FreshPages)>,
+    /// The byte that comes next.
+    at: u64,
+    verified: bool,
+    /// The block that some bytes have come of.
+    running: Option<Running<'f>>,
+    /// Whether the bytes are only checked: then a bad block does not keep the good ones after it
+    /// from passing.
+    is_check: bool,
+    failed: Result<()>,
+}
+
+impl<'p, 'f, 'a> Arrival<'p, 'f, 'a> {
+    /// Of whole blocks from byte `start` on, for these parts, in their order.
+    pub fn of(checked: Checked<'f>, start: u64, parts: &'p mut [Part<'a>], verified: bool) -> Self {
+        let is_check = parts.is_empty();
+        let mut new = Self {
+            checked,
+            parts: parts.iter_mut(),
+            part: None,
+            at: start,
+            verified,
+            running: None,
+            is_check,
+            failed: Ok(()),
+        };
+        new.next_part();
+        new
+    }
+
+    /// Takes the next bytes.
+    ///
+    /// # Errors
+    /// `Corrupt` with file and offset of a block that fails, unless it is only to be checked.
+    pub fn take(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let block = self.checked.table.block_at(self.at);
+            let len = (block.end - self.at).min(bytes.len() as u64);
+            let (now, later) = bytes.split_at(len as usize);
+            if self.verified {
+                let done = self.check(now);
+                if self.is_check {
+                    let failed = std::mem::replace(&mut self.failed, Ok(()));
+                    self.failed = failed.and(done);
+                } else {
+                    done?;
+                }
+            }
+            self.copy(now);
+            self.at += len;
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// What became of blocks that were only to be checked, when all bytes have come.
+    ///
+    /// # Errors
+    /// `Corrupt`: the first that has failed.
+    pub fn finish(self) -> Result<()> {
+        self.failed
+    }
+
+    /// Checks bytes of one block.
+    fn check(&mut self, bytes: &[u8]) -> Result<()> {
+        let Checked { blob, table } = self.checked;
+        let block = table.block_at(self.at);
+        if bytes.len() == block.len_bytes() {
+            return table.check(blob, block, bytes);
+        }
+        let mut running = self.running.take().unwrap_or_else(|| table.begin(block));
+        running.update(bytes);
+        if self.at + bytes.len() as u64 == block.end {
+            return running.finish(blob);
+        }
+        self.running = Some(running);
+        Ok(())
+    }
+
+    /// Copies bytes to the parts that want them.
+    fn copy(&mut self, bytes: &[u8]) {
+        let (start, end) = (self.at, self.at + bytes.len() as u64);
+        while let Some((part, pages)) = &mut self.part {
+            let (from, to) = (part.offset_bytes.max(start), part.end().min(end));
+            if from < to {
+                let source = bytes.get((from - start) as usize..(to - start) as usize);
+                let target = (from - part.offset_bytes) as usize..(to - part.offset_bytes) as usize;
+                pages.make_to(target.end);
+                if let Some((target, source)) = part.out.get_mut(target).zip(source) {
+                    target.copy_from_slice(source);
+                }
+            }
+            if part.end() > end {
+                return;
+            }
+            self.next_part();
+        }
+    }
+
+    fn next_part(&mut self) {
+        self.part = self.parts.next().map(|part| {
+            let pages = FreshPages::of(part.out);
+            (part, pages)
+        });
+    }
+}

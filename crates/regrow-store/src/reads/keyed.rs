@@ -1,0 +1,77 @@
+//! A value of a store as a blob. The store opens it, and closes it again if too many values are
+//! open.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::error::{Error, Result};
+use crate::threads::pool;
+use crate::{Blob, PrivateMap, ReadPath, Span, Store, Suits};
+
+/// The value at a key, as long as it was when it was looked at.
+#[derive(Debug, Clone)]
+pub struct KeyedBlob {
+    store: Arc<dyn Store>,
+    key: Arc<[u8]>,
+    len_bytes: u64,
+    changed: Option<fn() -> Error>,
+}
+
+impl KeyedBlob {
+    /// The value at `key`, of that length; `changed` says that it has another one by now.
+    pub fn new(store: Arc<dyn Store>, key: &[u8], len_bytes: u64, changed: fn() -> Error) -> Self {
+        Self { store, key: key.into(), len_bytes, changed: Some(changed) }
+    }
+
+    /// The value that a span is a part of. Its length is not known.
+    pub fn of_span(span: Span) -> Self {
+        let len_bytes = span.offset_bytes.saturating_add(span.len_bytes);
+        Self { store: span.store, key: span.key, len_bytes, changed: None }
+    }
+}
+
+impl Blob for KeyedBlob {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn describe(&self) -> PathBuf {
+        self.store.describe(&self.key)
+    }
+
+    fn read(&self, offset_bytes: u64, out: &mut [u8], _way: ReadPath) -> Result<()> {
+        self.store.read_into(&self.key, offset_bytes, out)
+    }
+
+    /// A map of a file that has shrunk since it was opened would fault beyond its end: that is an
+    /// error here.
+    fn map(&self) -> Result<Option<Bytes>> {
+        let Some(map) = self.store.map(&self.key)? else { return Ok(None) };
+        match self.changed.filter(|_| !self.has_its_length() || (map.len() as u64) < self.len_bytes) {
+            Some(changed) => Err(changed().in_file(self.describe())),
+            None => Ok(Some(map)),
+        }
+    }
+
+    fn map_private(&self) -> Result<Option<PrivateMap>> {
+        let Some(map) = self.store.map_private(&self.key)? else { return Ok(None) };
+        match self.changed.filter(|_| map.len() as u64 != self.len_bytes) {
+            Some(changed) => Err(changed().in_file(self.describe())),
+            None => Ok(Some(map)),
+        }
+    }
+
+    fn is_cached(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+        self.store.is_cached(&self.key, offset_bytes, len_bytes)
+    }
+
+    fn has_its_length(&self) -> bool {
+        self.store.len_bytes(&self.key).is_ok_and(|len| len == Some(self.len_bytes))
+    }
+
+    fn suits(&self) -> Suits {
+        Suits { requests_min: 1, requests_max: pool::thread_count() }
+    }
+}
