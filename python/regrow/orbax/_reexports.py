@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from . import _private
 from ._composite import CompositeArgs
+from ._install import without_names
 from ._interfaces import CheckpointHandler
 from .checkpointers import AbstractCheckpointer
 from .metadata import RootMetadata
@@ -103,28 +103,8 @@ _TARGETS = {
     "tree_utils": "_src.tree.utils",
     "ts_utils": "_src.serialization.tensorstore_utils",
     "value_metadata": "_src.metadata.value",
-} | {
-    target.rpartition(".")[2]: target
-    for target in (
-        "abstract_checkpoint_manager _src.checkpointers.abstract_checkpointer "
-        "_src.logging.abstract_logger _src.handlers.async_checkpoint_handler "
-        "_src.checkpointers.async_checkpointer _src.asyncio_utils _src.path.atomicity "
-        "_src.path.atomicity_types _src.metadata.checkpoint checkpoint_args "
-        "_src.handlers.checkpoint_handler _src.metadata.checkpoint_info "
-        "_src.handlers.composite_checkpoint_handler _src.path.deleter _src.futures.future "
-        "_src.path.gcs_utils _src.handlers.handler_registration _src.handlers.handler_type_registry "
-        "_src.handlers.json_checkpoint_handler _src.serialization.limits msgpack_utils "
-        "_src.multihost.multihost _src.multihost.multislice "
-        "_src.checkpoint_managers.policy_checkpoint_info _src.checkpoint_managers.preservation_policy "
-        "_src.handlers.proto_checkpoint_handler _src.handlers.pytree_checkpoint_handler "
-        "_src.serialization.replica_slices _src.metadata.root_metadata_serialization "
-        "_src.checkpoint_managers.save_decision_policy _src.logging.standard_logger "
-        "_src.metadata.step_metadata_serialization _src.logging.step_statistics "
-        "_src.futures.synchronization _src.path.temporary_paths _src.serialization.type_handler_registry "
-        "_src.serialization.type_handlers utils"
-    ).split()
 }
-"""The modules that others have by these names."""
+"""The modules that others have by these names. All other names are the last parts of their own."""
 
 _MODULES = {
     "abstract_checkpoint_manager": "args_lib checkpoint",
@@ -169,6 +149,15 @@ def put(package: str) -> None:
                 vars(sys.modules[f"{package}.{module}"]).setdefault(name, found)
     for module, names in _MODULES.items():
         for name in names.split():
-            target = _TARGETS[name]
-            found = sys.modules.get(f"{package}.checkpoint.{target}") or _private.without_names(f"{package}.{target}")
+            target = _TARGETS.get(name) or _target(f"{package}.checkpoint", name)
+            found = sys.modules.get(f"{package}.checkpoint.{target}") or without_names(f"{package}.{target}")
             vars(sys.modules[f"{package}.{module}"]).setdefault(name, found)
+
+
+def _target(package: str, name: str) -> str:
+    """The public module of a name, or else the private one."""
+    if f"{package}.{name}" in sys.modules:
+        return name
+    inside = f"{package}._src."
+    found = (module for module in sys.modules if module.startswith(inside) and module.endswith(f".{name}"))
+    return f"_src.{next(found, inside + name).removeprefix(inside)}"
