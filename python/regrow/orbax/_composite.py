@@ -81,14 +81,11 @@ class CheckpointHandlerRegistry(Protocol):
     def add(self, item: str | None, args: Any, handler: Any = None) -> None:
         """Registers a handler for an item and a class of arguments. `None` stands for all items."""
 
-    def get(self, item: str | None, args: Any) -> Any:
-        """The handler of an item and its arguments."""
+    def get(self, item: str | None, args: Any) -> Any: ...
 
-    def has(self, item: str | None, args: Any) -> bool:
-        """Whether an item and its arguments have a handler."""
+    def has(self, item: str | None, args: Any) -> bool: ...
 
-    def get_all_entries(self) -> Mapping[tuple[str | None, type[Any]], Any]:
-        """All entries of the registry."""
+    def get_all_entries(self) -> Mapping[tuple[str | None, type[Any]], Any]: ...
 
 
 class DefaultCheckpointHandlerRegistry(CheckpointHandlerRegistry):
@@ -148,7 +145,6 @@ def of_registry(registry: CheckpointHandlerRegistry | None, item: str, args: Any
 
 
 def create_default_handler_registry(**items_to_handlers: Any) -> CheckpointHandlerRegistry:
-    """A registry with one handler for each item."""
     registry = DefaultCheckpointHandlerRegistry()
     for item, handler in items_to_handlers.items():
         for args in dict.fromkeys(get_registered_args_cls(handler)):
@@ -239,7 +235,6 @@ class CompositeCheckpointHandler(OrbaxHandler):
             handler.save(folder, args=own)
 
     def restore(self, directory: Any, args: Any = None, **_: Any) -> Any:
-        """Restores the items that the arguments name, or all items without arguments."""
         path = as_path(directory)
         names = item_names(path)
         handlers = self._typestrs(path)
@@ -294,7 +289,6 @@ def _restore_item(handler: Any, path: Any, args: Any) -> Any:
 
 
 def item_names(path: Any) -> list[str]:
-    """The names of the items of a checkpoint."""
     path = as_path(path)
     if not path.exists():
         raise FileNotFoundError(f"Checkpoint at {path} not found.")

@@ -187,7 +187,6 @@ class BasePyTreeCheckpointHandler(PyTreeCheckpointHandler):
         return restore_pytree(directory, BasePyTreeRestoreArgs() if args is None else args, self._registry)
 
     def get_param_names(self, item: Any) -> Any:
-        """The names under which leaves are stored."""
         return get_param_names(item)
 
     def __init__(
@@ -373,7 +372,6 @@ class JsonCheckpointHandler(_TextHandler):
 
     @property
     def filename(self) -> str:
-        """The name of the file."""
         return self._filename
 
     def _text(self, value: Any) -> str:
@@ -416,7 +414,6 @@ Args = tuple[tuple[type[Any], type[Any], type[Any]], ...]
 
 
 def register_all(table: Args) -> None:
-    """Registers the arguments of all handlers of a table."""
     for handler, save, restore in table:
         register_with_handler(handler, for_save=True)(save)
         register_with_handler(handler, for_restore=True)(restore)

@@ -30,11 +30,9 @@ class CheckpointHandler(abc.ABC):
         """Saves the item into an existing folder."""
 
     @abc.abstractmethod
-    def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
-        """Restores the item from a folder."""
+    def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any: ...
 
     def metadata(self, directory: Any) -> Any:
-        """The metadata of the item; `None` by default."""
         return None
 
     def finalize(self, directory: Any) -> None:  # noqa: B027

@@ -31,15 +31,12 @@ class BaseRandomKeyCheckpointHandler(OrbaxHandler):
         self._items = CompositeCheckpointHandler()
 
     def checkpoint_save_args(self, args: Any) -> tuple[Any, Any]:
-        """Arguments that save the key, and arguments that save its metadata as JSON."""
         raise NotImplementedError
 
     def checkpoint_restore_args(self, args: Any) -> Any:
-        """Arguments that restore the key."""
         raise NotImplementedError
 
     def post_restore(self, item: Any, metadata: dict[str, Any]) -> Any:
-        """The key, made from the stored value."""
         raise NotImplementedError
 
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:

@@ -72,7 +72,6 @@ def is_save_args(value: Any) -> bool:
 
 
 def by_path(tree: Any, is_args: Callable[[Any], bool]) -> dict[KeyPath, Any]:
-    """The save args or restore args of a tree, by key path."""
     if tree is None:
         return {}
     flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: is_args(node) or is_empty_node(node))

@@ -61,7 +61,6 @@ class Deletions:
         self._followed.close()
 
     def delete(self, step: int) -> None:
-        """Deletes a step."""
         self.wait()
 
         def work() -> None:

@@ -100,7 +100,6 @@ class Folder:
         return not lacks_marker(self.path / name, self._options.atomicity_options)
 
     def path_of(self, step: int) -> Any:
-        """The path for a new step of this number."""
         return steps.build_step_path(self.path, self.name_format, step)
 
     def find(self, step: int) -> Any:
@@ -169,7 +168,6 @@ class Folder:
         barrier(f"{self.path}:created", 300)
 
     def set_permissions(self, step: int) -> None:
-        """Sets the permissions from the options on the folders of a saved step."""
         mode = getattr(self._options.file_options, "path_permission_mode", None)
         if mode is None or self._bucket is not None or not is_primary():
             return
@@ -274,7 +272,6 @@ class Folder:
         _native.put_file(file, text.encode())
 
     def read_root_metadata(self) -> RootMetadata | None:
-        """The folder's own metadata; `None` if it has none."""
         for name in ("_ROOT_METADATA", "metadata"):
             try:
                 told = json.loads((self.path / METADATA_ITEM_NAME / name).read_text())

@@ -29,7 +29,6 @@ class DefaultItem:
         return self._known
 
     def set_if_none(self, known: bool) -> None:
-        """Sets it, unless it is set."""
         self._known = known if self._known is None else self._known
 
     def check(self, items: Any, args: Any) -> None:

@@ -74,7 +74,6 @@ def error_of_ranks(listed: Listed, options: CheckpointManagerOptions) -> Excepti
 
 
 def keeps_all(options: CheckpointManagerOptions) -> bool:
-    """Whether the options keep all steps."""
     return _preservation(options) is None
 
 

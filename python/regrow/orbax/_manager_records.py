@@ -21,7 +21,6 @@ class SaveRecord(SaveStepStatistics):
             self.time_between_consecutive_saves_sec = self.wait_for_prev_start_time - last_save
 
     def begins(self) -> None:
-        """The save itself begins."""
         self.checkpointer_blocking_start_time = now = time.time()
         self.wait_for_prev_duration_secs = now - (self.wait_for_prev_start_time or now)
 
@@ -41,5 +40,4 @@ class RestoreRecord(RestoreStepStatistics):
         self._began = self.checkpointer_start_time = self.checkpoint_manager_start_time = time.time()
 
     def returns(self) -> None:
-        """The call returns."""
         self.checkpointer_duration_secs = self.checkpoint_manager_duration_secs = time.time() - self._began

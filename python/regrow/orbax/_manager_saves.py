@@ -45,7 +45,6 @@ class Tracked:
 
     @property
     def is_done(self) -> bool:
-        """Whether the save has ended."""
         return self._done.is_set()
 
     def wait(self) -> None:

@@ -10,7 +10,6 @@ from ._paths import as_path, read_json
 
 
 def step_metadata_file_path(path: Any) -> Any:
-    """The metadata file of a checkpoint."""
     return _folder(path) / "_CHECKPOINT_METADATA"
 
 

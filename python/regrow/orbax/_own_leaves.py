@@ -206,7 +206,6 @@ class OwnRestore:
         return True
 
     def results(self) -> dict[KeyPath, Any]:
-        """The leaves that the handlers restore."""
         found = self._groups.run(lambda group: group.handler.deserialize(group.infos, group.args))
         restored: dict[KeyPath, Any] = {}
         for group, values in zip(self._groups.values(), found, strict=True):
@@ -250,7 +249,6 @@ class OwnRestore:
 
 
 def unknown_leaf(path: KeyPath, kind: str) -> StructureError:
-    """The error for a leaf of a type without a handler."""
     where = "/".join(path)
     help = "register the TypeHandler that saved it, or leave it out: `partial_restore=True`, or `...` in its place"
     return failure(
@@ -262,7 +260,6 @@ def unknown_leaf(path: KeyPath, kind: str) -> StructureError:
 
 
 def _value_types(document: Mapping[str, Any]) -> dict[KeyPath, str]:
-    """The stored names of the types of leaves, by key path."""
     entries = document.get("tree_metadata")
     types = {}
     for entry in entries.values() if isinstance(entries, dict) else ():

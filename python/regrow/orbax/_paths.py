@@ -32,7 +32,6 @@ def path_class() -> Any:
 
 
 def absolute(path: Any) -> Any:
-    """The path of a checkpoint."""
     path = as_path(path)
     if not path.is_absolute():
         raise failure(

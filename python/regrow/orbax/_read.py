@@ -299,7 +299,6 @@ class _Wishes:
         """Keeps objects alive whose addresses are keys of the cache."""
 
     def of(self, leaf: Leaf, args: Any, path: KeyPath) -> Wish:
-        """The wish for a leaf. Errors name the key path."""
         kind = leaf.kind
         # Only for these kinds the wish depends on nothing of the leaf itself, except its saved
         # sharding.
@@ -477,7 +476,6 @@ def load_flat(
     targets: Mapping[KeyPath, Any],
     sources: Mapping[KeyPath, KeyPath] | None,
 ) -> dict[KeyPath, Any]:
-    """Restores as `restore`, by key path."""
     structure = jax.tree_util.tree_structure([0] * len(order))
     return dict(zip(order, _load(stored, args, order, structure, targets, sources), strict=True))
 
@@ -486,7 +484,6 @@ def load_flat(
 
 
 def pytree_metadata(path: Any, registry: Any = None) -> metadata.TreeMetadata:
-    """The metadata of a pytree, without its data."""
     stored = open_pytree(path, registry)
     own = stored.own_leaves()
     leaves = [

@@ -20,17 +20,14 @@ from .tree import PyTree
 
 
 def is_async_checkpointer(checkpointer: Any) -> bool:
-    """Whether a checkpointer saves in the background."""
     return hasattr(checkpointer, "wait_until_finished")
 
 
 def determine_default_item_mode_from_args(args: Any) -> bool:
-    """Whether arguments are those of one item, not of several by name."""
     return not isinstance(args, CompositeArgs)
 
 
 def serialize_root_metadata(metadata: Any) -> dict[str, Any]:
-    """The metadata of a folder of steps, as JSON values."""
     return {
         "internal_metadata": dict(metadata.internal_metadata or {}),
         "custom_metadata": dict(metadata.custom_metadata or {}),

@@ -42,7 +42,6 @@ class About:
 
     @property
     def job(self) -> Job | None:
-        """The job that saves."""
         return None if self.timeout_secs is None else Job(timeout=self.timeout_secs)
 
 
@@ -265,7 +264,6 @@ def _write(handler: Any, folder: Any, call: Call, saver: AsyncSaver | None) -> l
 
 
 def typestr(handler: Any) -> str:
-    """The name of a handler in ``_CHECKPOINT_METADATA``."""
     if hasattr(handler, "typestr"):
         name: str = handler.typestr()
         return name

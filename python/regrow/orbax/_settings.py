@@ -26,7 +26,6 @@ def use_layout(layout: Layout) -> None:
 
 
 def layout() -> Any:
-    """The layout of saves."""
     return _layout
 
 

@@ -21,7 +21,6 @@ class DeviceMetadata:
 
     @classmethod
     def from_jax_device(cls, device: Any) -> Self:
-        """Converts a device of JAX."""
         return cls(int(device.id))
 
 
@@ -33,12 +32,10 @@ class DeviceMetadataMesh:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Converts stored data."""
         return cls(_map_nested(data["mesh"], lambda stored: DeviceMetadata(int(stored["id"]))))
 
     @classmethod
     def from_jax_mesh(cls, mesh: Any) -> Self:
-        """Converts a mesh of JAX."""
         return cls(_map_nested(mesh.devices.tolist(), DeviceMetadata.from_jax_device))
 
     def ids(self) -> list[int]:
@@ -58,20 +55,16 @@ class ShardingMetadata:
 
     @classmethod
     def from_jax_sharding(cls, jax_sharding: Any) -> ShardingMetadata:
-        """Converts a sharding of JAX."""
         raise NotImplementedError
 
     @classmethod
     def from_deserialized_dict(cls, deserialized_dict: Mapping[str, Any]) -> ShardingMetadata:
-        """Converts stored data."""
         raise NotImplementedError
 
     def to_jax_sharding(self) -> Any:
-        """The sharding on the devices of this process."""
         raise NotImplementedError
 
     def to_serialized_string(self) -> str:
-        """The stored form."""
         raise NotImplementedError
 
 

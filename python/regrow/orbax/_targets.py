@@ -22,7 +22,6 @@ def construct_restore_args(
     support_layout: bool = False,
     strict: bool = True,
 ) -> Any:
-    """The restore args of the leaves of a target."""
     if isinstance(target, metadata.TreeMetadata):
         shardings = sharding_tree.tree if isinstance(sharding_tree, metadata.TreeMetadata) else sharding_tree
         args = construct_restore_args(target.tree, shardings, set_global_shape, support_layout, strict)

@@ -73,8 +73,7 @@ class TypeHandler(abc.ABC):
     """Saves and restores leaves of one type."""
 
     @abc.abstractmethod
-    def typestr(self) -> str:
-        """The name of the type in ``_METADATA``."""
+    def typestr(self) -> str: ...
 
     @abc.abstractmethod
     async def metadata(self, infos: Sequence[ParamInfo]) -> Sequence[Any]:
@@ -87,8 +86,7 @@ class TypeHandler(abc.ABC):
         """Saves leaves. Returns futures that end when all is written."""
 
     @abc.abstractmethod
-    async def deserialize(self, infos: Sequence[ParamInfo], args: Sequence[Any] | None = None) -> Sequence[Any]:
-        """Restores leaves."""
+    async def deserialize(self, infos: Sequence[ParamInfo], args: Sequence[Any] | None = None) -> Sequence[Any]: ...
 
     def finalize(self, directory: Any) -> None:  # noqa: B027
         """Called on process 0 after all files are written, before the commit."""

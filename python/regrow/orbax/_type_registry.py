@@ -101,7 +101,6 @@ class TypeHandlerRegistry:
         self._of_names[name] = handler
 
     def get(self, ty: Any) -> Any:
-        """The handler of a class, or of a name in ``_METADATA``."""
         if isinstance(ty, str):
             if ty in self._of_names:
                 return self._of_names[ty]
@@ -112,7 +111,6 @@ class TypeHandlerRegistry:
         raise ValueError(f'Unknown type: "{ty}". Must register a TypeHandler.')
 
     def has(self, ty: Any) -> bool:
-        """Whether a class has a handler."""
         try:
             self.get(ty)
         except ValueError:
@@ -121,7 +119,6 @@ class TypeHandlerRegistry:
 
     @property
     def handlers(self) -> list[Any]:
-        """All handlers."""
         return [handler for _, handler in self._of_types]
 
 
@@ -146,7 +143,6 @@ def knows_all(registry: Any) -> bool:
 
 
 def array_handler(registry: Any) -> Any:
-    """The handler of JAX arrays; `None` if the registry has none."""
     return registry.get(jax.Array) if registry.has(jax.Array) else None
 
 

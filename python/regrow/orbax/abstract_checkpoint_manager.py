@@ -15,20 +15,16 @@ class AbstractCheckpointManager(Protocol):
 
     @property
     @abc.abstractmethod
-    def directory(self) -> Any:
-        """The folder of the steps."""
+    def directory(self) -> Any: ...
 
     @abc.abstractmethod
-    def all_steps(self, read: bool = False) -> Sequence[int]:
-        """All steps."""
+    def all_steps(self, read: bool = False) -> Sequence[int]: ...
 
     @abc.abstractmethod
-    def latest_step(self) -> int | None:
-        """The step with the highest number."""
+    def latest_step(self) -> int | None: ...
 
     @abc.abstractmethod
-    def best_step(self) -> int | None:
-        """The step with the best metrics."""
+    def best_step(self) -> int | None: ...
 
     @abc.abstractmethod
     def reload(self) -> None:
@@ -39,40 +35,32 @@ class AbstractCheckpointManager(Protocol):
         """Whether the job is about to be preempted."""
 
     @abc.abstractmethod
-    def should_save(self, step: int) -> bool:
-        """Whether `save` would save this step."""
+    def should_save(self, step: int) -> bool: ...
 
     @abc.abstractmethod
-    def delete(self, step: int) -> None:
-        """Deletes a step."""
+    def delete(self, step: int) -> None: ...
 
     @abc.abstractmethod
     def save(self, step: int, *args: Any, **kwargs: Any) -> bool:
         """Saves a step. Returns false for a step that is not due."""
 
     @abc.abstractmethod
-    def restore(self, step: int | None, *args: Any, **kwargs: Any) -> Any:
-        """Restores a step."""
+    def restore(self, step: int | None, *args: Any, **kwargs: Any) -> Any: ...
 
     @abc.abstractmethod
-    def item_metadata(self, step: int) -> Any:
-        """The metadata of the items of a step."""
+    def item_metadata(self, step: int) -> Any: ...
 
     @abc.abstractmethod
-    def metadata(self, step: int | None = None) -> Any:
-        """The metadata of a step, or of the folder."""
+    def metadata(self, step: int | None = None) -> Any: ...
 
     @abc.abstractmethod
-    def metrics(self, step: int) -> Any:
-        """The metrics of a step."""
+    def metrics(self, step: int) -> Any: ...
 
     @abc.abstractmethod
-    def wait_until_finished(self) -> None:
-        """Waits for saves in the background."""
+    def wait_until_finished(self) -> None: ...
 
     @abc.abstractmethod
-    def check_for_errors(self) -> None:
-        """Raises the error of a save in the background."""
+    def check_for_errors(self) -> None: ...
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -28,7 +28,6 @@ _ARGS: dict[type[Any], dict[str, type[Any]]] = {}
 def register_with_handler(
     handler_cls: type[Any], for_save: bool = False, for_restore: bool = False
 ) -> Callable[[ArgsClass], ArgsClass]:
-    """Registers a class of arguments with a handler."""
     if not for_save and not for_restore:
         raise ValueError("Must provide at least one of `for_save` or `for_restore`.")
 
@@ -59,7 +58,6 @@ def is_args(value: Any) -> bool:
 
 
 def get_registered_handler_cls(arg: Any) -> type[Any]:
-    """The handler class of arguments."""
     cls = arg if inspect.isclass(arg) else type(arg)
     if cls in _HANDLERS:
         return _HANDLERS[cls]
@@ -72,7 +70,6 @@ def get_registered_handler_cls(arg: Any) -> type[Any]:
 
 
 def get_registered_args_cls(handler: Any) -> tuple[type[Any], type[Any]]:
-    """The classes of arguments of a handler, for saves and restores."""
     for cls in (handler if inspect.isclass(handler) else type(handler)).__mro__:
         own = _ARGS.get(cls, {})
         if "save" in own and "restore" in own:
@@ -87,7 +84,6 @@ def get_registered_args_cls(handler: Any) -> tuple[type[Any], type[Any]]:
 
 
 def has_registered_args(handler: Any) -> bool:
-    """Whether a handler has its own classes of arguments."""
     try:
         get_registered_args_cls(handler)
     except ValueError:

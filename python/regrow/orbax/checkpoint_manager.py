@@ -87,7 +87,6 @@ class CheckpointManager(Closing):
 
     @property
     def directory(self) -> Any:
-        """The folder."""
         return self._directory
 
     @property
@@ -101,7 +100,6 @@ class CheckpointManager(Closing):
         return sorted(info.step for info in self._listed())
 
     def latest_step(self) -> int | None:
-        """The highest step; `None` if there is none."""
         return max(self.all_steps(), default=None)
 
     def best_step(self) -> int | None:
@@ -133,7 +131,6 @@ class CheckpointManager(Closing):
         self._infos.pop(step, None)
 
     def metrics(self, step: int) -> Any:
-        """The metrics of a step; `None` if it has none."""
         return next((info.metrics for info in self._listed() if info.step == step), None)
 
     def metadata(self, step: int | None = None) -> Any:
@@ -162,11 +159,9 @@ class CheckpointManager(Closing):
     # ---- saving -----------------------------------------------------------------------
 
     def should_save(self, step: int) -> bool:
-        """Whether `save` would save this step."""
         return self.is_due(step, self._listed())
 
     def is_due(self, step: int, others: list[PolicyCheckpointInfo]) -> bool:
-        """Whether `save` would save this step, given the other steps."""
         if self._options.read_only:
             return False
         return _manager_policies.is_due(
@@ -360,7 +355,6 @@ class CheckpointManager(Closing):
             self._tracked.check()
 
     def is_saving_in_progress(self) -> bool:
-        """Whether a save is in progress."""
         return self._tracked is not None and not self._tracked.is_done
 
     def close(self) -> None:

@@ -24,19 +24,15 @@ class AbstractCheckpointer(abc.ABC):
     """The base class of all checkpointers."""
 
     @abc.abstractmethod
-    def save(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
-        """Saves."""
+    def save(self, directory: Any, *args: Any, **kwargs: Any) -> Any: ...
 
     @abc.abstractmethod
-    def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
-        """Restores."""
+    def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any: ...
 
     def metadata(self, directory: Any) -> Any:
-        """The metadata of a checkpoint."""
         raise NotImplementedError
 
     def structure(self, directory: Any) -> Any:
-        """The structure of a pytree."""
         raise NotImplementedError
 
     def close(self) -> None:  # noqa: B027
@@ -79,7 +75,6 @@ class Checkpointer(AbstractCheckpointer, Closing):
 
     @property
     def handler(self) -> Any:
-        """The handler."""
         return self._handler
 
     def get_temporary_path(self, directory: Any) -> atomicity.TemporaryPath:
@@ -87,7 +82,6 @@ class Checkpointer(AbstractCheckpointer, Closing):
         return (self._temporary_path_class or atomicity.AtomicRenameTemporaryPath).from_final(as_path(directory))
 
     async def create_temporary_path(self, temporary_path: Any) -> None:
-        """Makes the folder of a temporary path."""
         await temporary_path.create()
 
     def synchronize_next_awaitable_signal_operation_id(self) -> None:
@@ -131,7 +125,6 @@ class Checkpointer(AbstractCheckpointer, Closing):
         return _saving.begin(self._handler, path, call, overwrite=force, saver=saver, about=about)
 
     def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
-        """Restores the item."""
         path = as_path(directory)
         if not path.exists():
             raise FileNotFoundError(f"Checkpoint at {path} not found.")
@@ -146,7 +139,6 @@ class Checkpointer(AbstractCheckpointer, Closing):
             return self._handler.restore(path, args=call.args)
 
     def metadata(self, directory: Any) -> metadata.StepMetadata:
-        """The metadata of the checkpoint; ``.item_metadata`` is `None` if there is none."""
         return _composite.metadata_of(self._handler, as_path(directory))
 
     def structure(self, directory: Any) -> Any:
@@ -154,7 +146,6 @@ class Checkpointer(AbstractCheckpointer, Closing):
         return None
 
     def close(self) -> None:
-        """Closes the handler."""
         self._is_closed = True
         self._handler.close()
 
@@ -210,11 +201,9 @@ class AsyncCheckpointer(Checkpointer):
         self._background.wait()
 
     def check_for_errors(self) -> None:
-        """Raises the error of a save that has ended."""
         self._background.check()
 
     def is_busy(self) -> bool:
-        """Whether a save is in progress."""
         return self._background.is_busy()
 
     def cancel(self) -> None:
@@ -226,7 +215,6 @@ class AsyncCheckpointer(Checkpointer):
                 self._background.wait()
 
     def close(self) -> None:
-        """Waits for the save, and closes the handler."""
         try:
             self.wait_until_finished()
         finally:

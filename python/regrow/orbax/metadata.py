@@ -81,7 +81,6 @@ class ArrayMetadata(Metadata):
 
     @classmethod
     def from_shape_dtype_struct(cls, s: Any, name: str | None = None, directory: Any = None) -> ArrayMetadata:
-        """Converts the description of an array."""
         return cls(name or "", directory, s.shape, s.sharding, s.dtype)
 
 
@@ -118,7 +117,6 @@ class TreeMetadata(Mapping[str, Any]):
 
     @classmethod
     def build(cls, tree: Any, *, custom_metadata: Any = None, **_: Any) -> TreeMetadata:
-        """Makes the metadata of a tree."""
         return cls(tree, custom_metadata)
 
     def __getitem__(self, key: Any) -> Any:
@@ -245,7 +243,6 @@ def read_step_metadata(path: Any) -> StepMetadata:
 
 
 def get_step_metadata(path: Any) -> StepMetadata:
-    """The metadata of a checkpoint, without that of its items."""
     if not as_path(path).exists():
         raise _errors.NotFoundError(f"Checkpoint at {path} not found.", file=str(path))
     return read_step_metadata(path)

@@ -20,7 +20,6 @@ def msgpack_serialize(pytree: Any, in_place: bool = False) -> bytes:
 
 
 def msgpack_restore(encoded_pytree: bytes) -> Any:
-    """Decodes a pytree."""
     return _with_tuples(_native.msgpack_unpack(encoded_pytree))
 
 

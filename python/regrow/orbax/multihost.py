@@ -27,12 +27,10 @@ def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
 
 
 def process_index() -> int:
-    """The index of this process."""
     return int(jax.process_index())
 
 
 def process_count() -> int:
-    """The number of processes."""
     return int(jax.process_count())
 
 
@@ -56,7 +54,6 @@ def sync_global_processes(
     barrier_sync_fn: Any = None,
     record_event_name: str = "/jax/checkpoint/sync_global_devices_duration_sec",
 ) -> None:
-    """Waits for all processes."""
     barrier(name, timeout or 300)
 
 

@@ -36,5 +36,4 @@ def erase_and_create_empty(directory: Any) -> Any:
 
 
 def empty_directory(directory: Any) -> bool:
-    """Whether a folder is empty."""
     return not any(as_path(directory).iterdir())

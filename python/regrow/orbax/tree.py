@@ -85,12 +85,10 @@ _NAME_OF: dict[type[Any], Callable[[Any], Any]] = {
 
 
 def is_sequence_key(key: Any) -> bool:
-    """Whether a key is an index."""
     return isinstance(key, (jax.tree_util.FlattenedIndexKey, jax.tree_util.SequenceKey))
 
 
 def is_dict_key(key: Any) -> bool:
-    """Whether a key is a name."""
     return isinstance(key, (jax.tree_util.DictKey, jax.tree_util.GetAttrKey))
 
 
@@ -210,12 +208,10 @@ def from_flat_dict(
 
 
 def param_name_from_keypath(keypath: tuple[Any, ...]) -> str:
-    """The name that a leaf is stored under."""
     return ".".join(tuple_path_from_keypath(keypath))
 
 
 def get_param_names(item: Any, *, include_empty_nodes: bool = True) -> Any:
-    """A tree of the names that the leaves are stored under."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: param_name_from_keypath(path), item, is_leaf=is_empty_node if include_empty_nodes else None
     )

@@ -55,19 +55,16 @@ def leaf_is_placeholder(leaf: Any) -> bool:
 
 
 def name_from_leaf_placeholder(placeholder: str) -> str:
-    """The name of the leaf that a placeholder stands for."""
     if not leaf_is_placeholder(placeholder):
         raise ValueError(f"Malformed placeholder: {placeholder}")
     return placeholder.removeprefix(_LEAF_PLACEHOLDER)
 
 
 def all_leaves_are_placeholders(tree: Any) -> bool:
-    """Whether all leaves are stored in other files."""
     return all(leaf_is_placeholder(leaf) for leaf in jax.tree.leaves(tree))
 
 
 def is_scalar(x: Any) -> bool:
-    """Whether a value is a number."""
     return isinstance(x, (int, float, np.number))
 
 
@@ -81,7 +78,6 @@ def record_saved_duration(checkpoint_start_time: float) -> None:
 
 
 def pytree_structure(directory: Any) -> Any:
-    """The stored tree, with the metadata of its leaves."""
     from ._read import pytree_metadata
 
     return pytree_metadata(directory).tree

@@ -50,8 +50,7 @@ class TemporaryPath(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def from_final(cls, final_path: Any, **options: Any) -> Self:
-        """The temporary path of a final path."""
+    def from_final(cls, final_path: Any, **options: Any) -> Self: ...
 
     @classmethod
     @abc.abstractmethod
@@ -77,7 +76,6 @@ class TemporaryPath(abc.ABC):
         return self._tmp_path
 
     def get_final(self) -> Any:
-        """The final path."""
         return self._final_path
 
     async def create(self) -> Any:
@@ -95,7 +93,6 @@ class TemporaryPath(abc.ABC):
             _native.set_mode(self._tmp_path, self._mode)
 
     async def finalize(self) -> None:
-        """Commits the folder."""
         await asyncio.to_thread(self._finalize)
 
     @abc.abstractmethod

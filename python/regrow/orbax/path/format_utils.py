@@ -17,7 +17,6 @@ def is_ocdbt_checkpoint(path: Any) -> bool:
 
 
 def is_pytree_checkpoint(path: Any) -> bool:
-    """Whether a folder holds a pytree."""
     folder = as_path(path)
     has_arrays = [(child / ".zarray").exists() for child in folder.iterdir() if child.is_dir()]
     has_aggregate = (folder / _AGGREGATE_FILE).is_file()

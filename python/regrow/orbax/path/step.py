@@ -56,15 +56,12 @@ class NameFormat(Generic[MetadataT]):
     """The format of the names of steps. Subclass it for your own names."""
 
     def build_name(self, step: int) -> str:
-        """The name of a step."""
         raise NotImplementedError
 
     def find_all(self, base_path: Any) -> Iterator[Metadata]:
-        """The committed steps of a folder."""
         raise NotImplementedError
 
     def find_step(self, base_path: Any, step: int) -> Metadata:
-        """A committed step."""
         for found in self.find_all(base_path):
             if found.step == step:
                 return found
@@ -166,7 +163,6 @@ def _form_of(form: Any) -> tuple[str | None, int | None] | None:
 
 
 def step_prefix_with_underscore(step_prefix: str | None) -> str:
-    """The prefix as it stands in names."""
     return "" if step_prefix is None else f"{step_prefix}_"
 
 
@@ -188,7 +184,6 @@ def find_step_path(
 
 
 def maybe_find_step_metadata(base_path: Any, name_format: NameFormat[Any], *, step: int) -> Metadata | None:
-    """A step, if it exists."""
     try:
         return name_format.find_step(base_path, step)
     except ValueError:
@@ -201,12 +196,10 @@ def build_step_metadatas(step_paths: Iterable[Any], build_metadata: Callable[[An
 
 
 def latest_step_metadata(root_path: Any, name_format: NameFormat[Any]) -> Metadata | None:
-    """The step with the highest number; `None` if there is none."""
     return max(name_format.find_all(root_path), key=lambda found: found.step, default=None)
 
 
 def step_metadata_of_checkpoint_path(checkpoint_path: Any, name_format: NameFormat[Any]) -> Metadata:
-    """The step of a path."""
     path = as_path(checkpoint_path)
     for found in name_format.find_all(path.parent):
         if found.path.name == path.name:
@@ -262,12 +255,10 @@ def _step_of(path: Any) -> int | None:
 
 
 def checkpoint_steps(checkpoint_dir: Any) -> list[int]:
-    """All steps, with any prefix."""
     return [step_from_checkpoint_name(path.name) for path in checkpoint_steps_paths(checkpoint_dir)]
 
 
 def any_checkpoint_step(checkpoint_dir: Any) -> int | None:
-    """Any step; `None` if there is none."""
     return next(iter(checkpoint_steps(checkpoint_dir)), None)
 
 
@@ -279,12 +270,10 @@ def all_temporary_paths(root_directory: Any, **_: Any) -> list[TemporaryPath]:
 
 
 def tmp_checkpoints(checkpoint_dir: Any) -> list[str]:
-    """The names of saves in progress."""
     return [path.get().name for path in all_temporary_paths(checkpoint_dir)]
 
 
 def is_standard_name_format(name_format: NameFormat[Any]) -> bool:
-    """Whether it is a format of `standard_name_format`."""
     return isinstance(name_format, StandardNameFormat)
 
 

@@ -32,16 +32,13 @@ class Directory:
 
     @property
     def path(self) -> Any:
-        """The path of the folder."""
         return self._path
 
     @property
     def name(self) -> str:
-        """The name of the folder."""
         return str(self._path.name)
 
     async def await_creation(self) -> Any:
-        """The path."""
         return self._path
 
     def __truediv__(self, other: Any) -> Directory:
@@ -147,7 +144,6 @@ def _for_load(path: Any, name: str | None, abstract: Any, context: Context) -> A
 
 
 def described(path: Any, name: str, context: Context) -> Any:
-    """The metadata of a checkpointable; `None` if it has none."""
     handler = _for_load(path, name, None, context)
     if isinstance(handler, _handlers.PyTreeHandler) and not _find.is_pytree(as_path(path) / name):
         return None

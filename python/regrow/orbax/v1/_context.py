@@ -107,7 +107,6 @@ _GROUP_OF_ARGUMENT = {argument: name for name, (argument, _) in _GROUPS.items()}
 
 
 def _ids(groups: list[Any]) -> set[int]:
-    """The groups, and all groups in them."""
     found: set[int] = set()
     while groups:
         group = groups.pop()

@@ -50,6 +50,5 @@ class CheckpointableHandler(Protocol[T, AbstractT]):
 
 
 def typestr(handler_type: type[Any]) -> str:
-    """The name of a handler's class in ``_CHECKPOINT_METADATA``."""
     own: str | None = handler_type.__dict__.get("_TYPESTR")
     return own or f"{handler_type.__module__}.{handler_type.__qualname__}"

@@ -35,12 +35,10 @@ class CheckpointMetadata(Generic[T]):
 
     @property
     def path(self) -> Any:
-        """The path of the checkpoint."""
         return self._path
 
     @property
     def metadata(self) -> T:
-        """The metadata of the content."""
         return self._metadata
 
     @property
@@ -65,7 +63,6 @@ class CheckpointMetadata(Generic[T]):
 
     @property
     def custom_metadata(self) -> Any:
-        """The caller's own metadata."""
         return self._custom_metadata
 
     def _told(self) -> dict[str, Any]:
@@ -102,12 +99,10 @@ class StepMetadata(CheckpointMetadata[T]):
 
     @property
     def step(self) -> int:
-        """The number."""
         return self._step
 
     @property
     def metrics(self) -> Any:
-        """The metrics of the caller; `None` if there are none."""
         return self._metrics
 
     @property

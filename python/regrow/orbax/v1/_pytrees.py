@@ -46,7 +46,6 @@ def check_leaves(tree: Any) -> None:
 
 
 def is_leaf(leaf: Any) -> bool:
-    """Whether a value can be saved as a leaf."""
     return leaf is ... or isinstance(leaf, LEAF_TYPES) or type(leaf).__module__ == "torch"
 
 

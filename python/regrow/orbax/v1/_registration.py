@@ -45,21 +45,13 @@ class CheckpointableHandlerRegistry(Protocol):
         """Adds a handler. `secondary_typestrs` are other names that checkpoints may have for it."""
         ...
 
-    def get(self, checkpointable_name: str) -> HandlerType:
-        """The handler of that name."""
-        ...
+    def get(self, checkpointable_name: str) -> HandlerType: ...
 
-    def has(self, checkpointable_name: str) -> bool:
-        """Whether that name has a handler."""
-        ...
+    def has(self, checkpointable_name: str) -> bool: ...
 
-    def get_all_entries(self) -> Sequence[Entry]:
-        """All entries, with the name that each was added for."""
-        ...
+    def get_all_entries(self) -> Sequence[Entry]: ...
 
-    def get_secondary_typestrs(self, handler_type: HandlerType) -> Sequence[str]:
-        """Other names of a handler."""
-        ...
+    def get_secondary_typestrs(self, handler_type: HandlerType) -> Sequence[str]: ...
 
 
 class Registry(CheckpointableHandlerRegistry):
@@ -120,7 +112,6 @@ class ReadOnlyCheckpointableHandlerRegistry(Registry):
         checkpointable_name: str | None = None,
         secondary_typestrs: Sequence[str] | None = None,
     ) -> CheckpointableHandlerRegistry:
-        """Raises `NotImplementedError`."""
         raise failure(
             NotImplementedError,
             "the default registry of contexts is read only",

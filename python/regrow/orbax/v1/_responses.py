@@ -13,9 +13,7 @@ T_co = TypeVar("T_co", covariant=True)
 class AsyncResponse(Protocol[T_co]):
     """Work in the background."""
 
-    def result(self, timeout: float | None = None) -> T_co:
-        """Waits for the work. Returns its result, or raises its error."""
-        ...
+    def result(self, timeout: float | None = None) -> T_co: ...
 
     def on_complete(self, callback: Callable[[Any], None]) -> None:
         """Calls back with the result, on any thread. After an error there is no call."""

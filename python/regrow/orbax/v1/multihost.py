@@ -31,13 +31,11 @@ async def sync_global_processes(
     processes: Collection[int] | None = None,
     record_event_name: str = "/jax/checkpoint/sync_global_devices_duration_sec",
 ) -> None:
-    """Waits for all processes at a barrier of this name."""
     if timeout is not None and timeout <= 0:
         raise ValueError(f"timeout: expected a positive number of seconds, found {timeout}")
     await asyncio.to_thread(_all.sync_global_processes, f"{operation_id}:{key}", timeout=timeout)
 
 
 def unique_barrier_key(key: str, *, prefix: str | None = None, suffix: str | None = None) -> str:
-    """The name of a barrier, made unique by a prefix and a suffix."""
     key = key if prefix is None else f"{prefix}_{key}"
     return key if suffix is None else f"{key}.{suffix}"

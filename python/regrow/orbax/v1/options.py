@@ -36,7 +36,6 @@ class Options:
         object.__setattr__(self, name, value)
 
     def v0(self) -> Any:
-        """The options of v0 with these values."""
         cls = getattr(v0_options, type(self).__name__)
         names = {each.name for each in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in vars(self).items() if name in names})
@@ -116,8 +115,7 @@ class ArrayOptions(Options):
         class ScopedStorageOptionsCreator(Protocol):
             """Chooses how a leaf is stored; `None` for the common options."""
 
-            def __call__(self, key: Any, value: Any) -> ArrayOptions.Saving.StorageOptions | None:
-                """The options for a key path and its leaf."""
+            def __call__(self, key: Any, value: Any) -> ArrayOptions.Saving.StorageOptions | None: ...
 
         @dataclasses.dataclass(kw_only=True)
         class StorageOptions(Options):

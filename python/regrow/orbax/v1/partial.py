@@ -119,7 +119,6 @@ def _refuse_finished(final: Any) -> None:
 
 
 def _next_part(final: Any, session: Any, wanted: list[tuple[_Path, str]]) -> str:
-    """The name of the next part, which saves the `wanted` leaves."""
     _refuse_finished(final)
     taken = _Taken()
     for part in _parts(session):
@@ -139,7 +138,6 @@ def _form(keywords: dict[str, Any]) -> dict[str, Any]:
 
 
 def _places(path: Any) -> tuple[Any, Any]:
-    """The path of the checkpoint, and the path of its parts."""
     final = remove_partial_save_suffix(absolute(path))
     return final, add_partial_save_suffix(final)
 

@@ -92,7 +92,6 @@ class Checkpointer(Closing):
 
     @property
     def directory(self) -> Any:
-        """The folder."""
         return self._manager.directory
 
     @property
@@ -120,7 +119,6 @@ class Checkpointer(Closing):
         self._manager.reload()
 
     def root_metadata(self) -> RootMetadata:
-        """The metadata of the folder."""
         return RootMetadata(directory=self.directory, custom_metadata=self._manager.metadata().custom_metadata)
 
     def _found(self, step: Any) -> CheckpointMetadata[None]:
@@ -139,7 +137,6 @@ class Checkpointer(Closing):
     # ---- saves ------------------------------------------------------------------------
 
     def should_save(self, step: int) -> bool:
-        """Whether a save of this step is due."""
         self._let_go()
         with current(self._context):
             return self._manager.should_save(getattr(step, "step", step))
@@ -272,7 +269,6 @@ class Checkpointer(Closing):
         self._manager.tell(record)
 
     def load_async(self, step: Any = None, abstract_state: Any = None) -> Response[Any]:
-        """Loads as `load`, in the background."""
         found = self._found(step)
         return Response(lambda: self.load(found, abstract_state))
 
@@ -285,18 +281,15 @@ class Checkpointer(Closing):
     def load_checkpointables_async(
         self, step: Any = None, abstract_checkpointables: Any = None
     ) -> Response[dict[str, Any]]:
-        """Loads as `load_checkpointables`, in the background."""
         found = self._found(step)
         return Response(lambda: self.load_checkpointables(found, abstract_checkpointables))
 
     def metadata(self, step: Any = None) -> CheckpointMetadata[Any]:
-        """The metadata of the pytree of a step."""
         found = self._found(step)
         with current(self._context):
             return _of_step(found, _functions.metadata(found.path))
 
     def checkpointables_metadata(self, step: Any = None) -> CheckpointMetadata[dict[str, Any]]:
-        """The metadata of a step."""
         found = self._found(step)
         with current(self._context):
             return _of_step(found, _functions.checkpointables_metadata(found.path))
@@ -338,7 +331,6 @@ class Checkpointer(Closing):
     # ---- waiting ----------------------------------------------------------------------
 
     def is_saving_in_progress(self) -> bool:
-        """Whether a save is in progress."""
         self._let_go()
         return self._manager.is_saving_in_progress()
 

@@ -17,12 +17,8 @@ class PathAwaitingCreation(Protocol):
     """A folder that exists after `await_creation`."""
 
     @property
-    def path(self) -> Any:
-        """The path of the folder."""
+    def path(self) -> Any: ...
 
-    def __truediv__(self, other: Any) -> PathAwaitingCreation:
-        """A path below the folder."""
-        ...
+    def __truediv__(self, other: Any) -> PathAwaitingCreation: ...
 
-    async def await_creation(self) -> Any:
-        """Waits for the folder, and returns its path."""
+    async def await_creation(self) -> Any: ...
