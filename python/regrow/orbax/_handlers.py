@@ -42,11 +42,10 @@ from ._own_leaves import OwnSave, of_save
 from ._paths import as_path
 from ._processes import is_primary
 from ._targets import check_standard, restore_standard
-from ._type_handlers import ArrayHandler
-from ._type_registry import GLOBAL_TYPE_HANDLER_REGISTRY, array_handler
 from .checkpoint_args import get_registered_handler_cls, register_with_handler
 from .options import MultiprocessingOptions
 from .tree import KeyPath, get_param_names, is_empty_node, tuple_path_from_keypath
+from .type_handlers import GLOBAL_TYPE_HANDLER_REGISTRY, ArrayHandler, array_handler
 
 # ---- pytrees --------------------------------------------------------------------------
 

@@ -18,8 +18,8 @@ from .._errors import failure
 from . import _leaf_args, _read
 from ._jax import jax
 from ._paths import as_path
-from ._type_handlers import ParamInfo
 from .tree import flatten_with_path, is_empty_node, tuple_path_from_keypath
+from .type_handlers import ParamInfo
 
 Function = Callable[[Any, Any, Any], tuple[Any, Any]]
 

@@ -24,9 +24,8 @@ from . import _interfaces, _leaf_args
 from ._errors import StructureError
 from ._jax import jax
 from ._paths import as_path, read_json
-from ._type_handlers import ParamInfo
-from ._type_registry import GLOBAL_TYPE_HANDLER_REGISTRY, is_standard, knows_all
 from .tree import KeyPath, flatten_with_path, is_empty_node, tuple_path_from_keypath
+from .type_handlers import GLOBAL_TYPE_HANDLER_REGISTRY, ParamInfo, is_standard, knows_all
 
 
 class _Group:

@@ -30,8 +30,8 @@ from ._errors import NoStructureError, StructureError, as_orbax
 from ._jax import jax
 from ._own_leaves import OwnRestore, unknown_leaf
 from ._paths import TMP_DIR_SUFFIX, as_path
-from ._type_registry import GLOBAL_TYPE_HANDLER_REGISTRY, knows_all
 from .tree import KeyPath, flatten_with_path, from_flattened_with_keypath, is_empty_node, tuple_path_from_keypath
+from .type_handlers import GLOBAL_TYPE_HANDLER_REGISTRY, knows_all
 
 Pad = bool
 

@@ -12,8 +12,7 @@ from .._jax._single_replica import SingleReplica
 from .._jobs import _job
 from .._jobs._coordination import Session
 from ._jax import jax
-from ._type_handlers import SingleReplicaArrayHandler
-from ._type_registry import array_handler
+from .type_handlers import SingleReplicaArrayHandler, array_handler
 
 
 def chosen(registry: Any, restore_args: Iterable[Any]) -> SingleReplica | None:

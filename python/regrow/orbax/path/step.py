@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from .._metadata_store import metadata_store, step_metadata_file_path
 from .._paths import TMP_DIR_SUFFIX, as_path, is_finalized, is_temporary
+from ..metadata import metadata_store, step_metadata_file_path
 from .atomicity import AtomicRenameTemporaryPath, TemporaryPath
 
 ALLOWED_STEP_NAME_PATTERN = r"(.+)_(\d+)"
