@@ -5,15 +5,24 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class AsyncResponse(Protocol[T_co]):
+    """Work in the background, as callers of v1 see it."""
+
+    def result(self, timeout: float | None = None) -> T_co: ...
+
+    def on_complete(self, callback: Callable[[Any], None]) -> None: ...
 
 
 class Task(Generic[T]):
     """Work in its own thread, with the options that were in force when it started."""
 
-    def __init__(self, work: Callable[[], T], *, name: str | None = None) -> None:
+    def __init__(self, work: Callable[[], T], *, name: str | None = None, daemon: bool = False) -> None:
         self._work = work
         self._value: T | None = None
         self._error: BaseException | None = None
@@ -22,8 +31,9 @@ class Task(Generic[T]):
         self._callbacks: list[Callable[[Any], None]] = []
         self.was_raised = False
         """Whether the error of the work was raised to a caller."""
-        # Not a daemon: the interpreter waits for the thread at exit.
-        self._thread = threading.Thread(target=contextvars.copy_context().run, args=(self._run,), name=name)
+        # The interpreter waits at exit for a thread that is no daemon.
+        run = contextvars.copy_context().run
+        self._thread = threading.Thread(target=run, args=(self._run,), name=name, daemon=daemon)
         self._thread.start()
 
     def _run(self) -> None:

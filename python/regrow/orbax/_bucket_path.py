@@ -49,8 +49,6 @@ class BucketPath(os.PathLike[str]):
             return "folder" if self._is_folder else "file"
         return self._place.look()
 
-    # ---- names ------------------------------------------------------------------------
-
     @property
     def name(self) -> str:
         return self.location.url.rstrip("/").rpartition("/")[2]
@@ -97,8 +95,6 @@ class BucketPath(os.PathLike[str]):
 
     def __lt__(self, other: BucketPath) -> bool:
         return self.location.url < other.location.url
-
-    # ---- reads and writes --------------------------------------------------------------
 
     def exists(self) -> bool:
         return self._look() is not None

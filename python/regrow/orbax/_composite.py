@@ -335,8 +335,6 @@ def _registered_class(typestr: str | None) -> Any:
 
 
 class _Unknown(CheckpointHandler):
-    """The handler of an item of unknown kind."""
-
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
         raise NotImplementedError
 

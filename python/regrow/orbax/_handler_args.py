@@ -32,8 +32,6 @@ class PyTreeRestoreArgs(CheckpointArgs):
 
 @dataclasses.dataclass
 class BasePyTreeSaveArgs(CheckpointArgs):
-    """Saves a pytree, as `PyTreeSaveArgs`."""
-
     item: Any
     save_args: Any = None
     ocdbt_target_data_file_size: int | None = None
@@ -51,8 +49,6 @@ class BasePyTreeRestoreArgs(CheckpointArgs):
 
 @dataclasses.dataclass
 class StandardSaveArgs(CheckpointArgs):
-    """Saves a pytree of arrays and numbers."""
-
     item: Any
     save_args: Any = None
     custom_metadata: Any = None
@@ -60,8 +56,6 @@ class StandardSaveArgs(CheckpointArgs):
 
 @dataclasses.dataclass
 class StandardRestoreArgs(CheckpointArgs):
-    """Restores a pytree into the form of the target `item`."""
-
     item: Any = None
     strict: bool = True
     support_layout: bool = False
@@ -70,38 +64,28 @@ class StandardRestoreArgs(CheckpointArgs):
 
 @dataclasses.dataclass
 class ArraySaveArgs(CheckpointArgs):
-    """Saves one array or number."""
-
     item: Any
     save_args: Any = None
 
 
 @dataclasses.dataclass
 class ArrayRestoreArgs(CheckpointArgs):
-    """Restores one array or number."""
-
     item: Any = None
     restore_args: Any = None
 
 
 @dataclasses.dataclass
 class JsonSaveArgs(CheckpointArgs):
-    """Saves a JSON value."""
-
     item: Any
 
 
 @dataclasses.dataclass
 class JsonRestoreArgs(CheckpointArgs):
-    """Restores a JSON value."""
-
     item: Any = None
 
 
 @dataclasses.dataclass
 class ProtoSaveArgs(CheckpointArgs):
-    """Saves a message."""
-
     item: Any
 
 
@@ -114,23 +98,17 @@ class ProtoRestoreArgs(CheckpointArgs):
 
 @dataclasses.dataclass
 class JaxRandomKeySaveArgs(CheckpointArgs):
-    """Saves a key of `jax.random`."""
-
     item: Any
     save_args: Any = None
 
 
 @dataclasses.dataclass
 class JaxRandomKeyRestoreArgs(CheckpointArgs):
-    """Restores a key of `jax.random`."""
-
     restore_args: Any = None
 
 
 @dataclasses.dataclass
 class NumpyRandomKeySaveArgs(CheckpointArgs):
-    """Saves the state of NumPy's legacy generator."""
-
     item: Any
 
 

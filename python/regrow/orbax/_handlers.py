@@ -47,8 +47,6 @@ from .options import MultiprocessingOptions
 from .tree import KeyPath, get_param_names, is_empty_node, tuple_path_from_keypath
 from .type_handlers import GLOBAL_TYPE_HANDLER_REGISTRY, ArrayHandler, array_handler
 
-# ---- pytrees --------------------------------------------------------------------------
-
 
 class OwnHandler(OrbaxHandler):
     """A handler whose folder the engine writes. A subclass only implements `plan`."""
@@ -313,8 +311,6 @@ def cast_leaves(tree: Any, found: Mapping[KeyPath, Any]) -> Any:
 
 
 class ArrayCheckpointHandler(OwnHandler):
-    """One array or number."""
-
     _typestr = "array_checkpoint_handler.ArrayCheckpointHandler"
     _save_args = ArraySaveArgs
 
@@ -332,9 +328,6 @@ class ArrayCheckpointHandler(OwnHandler):
         wanted = getattr(args, "restore_args", None) if args is not None else restore_args
         tree = None if wanted is None else {self._name: wanted}
         return _read.restore(directory, restore_args=tree)[self._name]
-
-
-# ---- text -----------------------------------------------------------------------------
 
 
 class _TextHandler(OrbaxHandler):
@@ -360,8 +353,6 @@ class _TextHandler(OrbaxHandler):
 
 
 class JsonCheckpointHandler(_TextHandler):
-    """A JSON value, in a file."""
-
     _typestr = "json_checkpoint_handler.JsonCheckpointHandler"
 
     def __init__(
@@ -405,8 +396,6 @@ def text_format() -> Any:
     """The module of protobuf that reads and writes messages as text."""
     return importlib.import_module("google.protobuf.text_format")
 
-
-# ---- arguments ------------------------------------------------------------------------
 
 Args = tuple[tuple[type[Any], type[Any], type[Any]], ...]
 """Handlers, with the arguments of their saves and restores."""

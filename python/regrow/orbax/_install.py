@@ -70,6 +70,7 @@ _PRIVATE = {
 """The original's private modules, by the modules here that have their names; the first wins."""
 
 _PRIVATE_V1 = {
+    "_background": "synchronization.types",
     "checkpoint_managers": "training.preservation_policies training.save_decision_policies",
     "v1._context": "context.context",
     "v1._deletion": "deletion.deletion",
@@ -82,7 +83,6 @@ _PRIVATE_V1 = {
     "v1._layout": "layout.checkpoint_layout layout.orbax_layout",
     "v1._metadata": "metadata.types",
     "v1._registration": "handlers.registration",
-    "v1._responses": "synchronization.types",
     "v1._training_errors": "training.errors",
     "v1.arrays": (
         "arrays.abstract_arrays arrays.types serialization.array_leaf_handler serialization.numpy_leaf_handler"

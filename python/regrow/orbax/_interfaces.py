@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import threading
 from collections.abc import Coroutine
 from typing import Any, Self
+
+from ._background import Task
 
 
 class Closing:
@@ -23,8 +24,6 @@ class Closing:
 
 
 class CheckpointHandler(abc.ABC):
-    """Saves and restores one item."""
-
     @abc.abstractmethod
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
         """Saves the item into an existing folder."""
@@ -48,8 +47,6 @@ class CheckpointHandler(abc.ABC):
 
 
 class AsyncCheckpointHandler(CheckpointHandler):
-    """Saves in the background."""
-
     @abc.abstractmethod
     async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
         """Starts a save. Returns a list of futures that end when all is written, or `None`."""
@@ -72,8 +69,6 @@ class OrbaxHandler(AsyncCheckpointHandler):
 
 
 class Future:
-    """The result of work in the background."""
-
     def result(self, timeout: float | None = None) -> Any:
         """Waits for the result, and raises the error of the work."""
         raise NotImplementedError
@@ -84,8 +79,6 @@ class Future:
 
 
 class NoopFuture(Future):
-    """A future that has already ended."""
-
     def result(self, timeout: float | None = None) -> Any:
         return None
 
@@ -102,23 +95,10 @@ class CommitFuture(Future):
         timeout_secs: int | None = None,
         operation_id: str | None = None,
     ) -> None:
-        self._error: BaseException | None = None
-        self._coro = coro
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._coro)
-        except BaseException as error:
-            self._error = error
+        self._task = Task(lambda: asyncio.run(coro), name=name, daemon=True)
 
     def result(self, timeout: float | None = None) -> Any:
-        self._thread.join(timeout)
-        if self._thread.is_alive():
-            raise TimeoutError(f"The future has not ended after {timeout} seconds.")
-        if self._error is not None:
-            raise self._error
+        return self._task.result(timeout)
 
 
 class ChainedFuture(Future):
@@ -143,18 +123,4 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(coroutine)
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(_caught(coroutine)))
-    thread.start()
-    thread.join()
-    value, error = found[0]
-    if error is not None:
-        raise error
-    return value
-
-
-def _caught(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
-    try:
-        return asyncio.run(coroutine), None
-    except BaseException as error:
-        return None, error
+    return Task(lambda: asyncio.run(coroutine)).result()

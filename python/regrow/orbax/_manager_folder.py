@@ -45,8 +45,6 @@ _LOCK_PACE_SECONDS = 0.05
 
 
 class Folder:
-    """The steps of a folder."""
-
     def __init__(self, directory: Any, options: CheckpointManagerOptions) -> None:
         """The folder at `directory`, which need not exist."""
         self.path = as_path(directory)
@@ -71,8 +69,6 @@ class Folder:
         found = self.name_format.find_all(self.path) if self.path.exists() else ()
         given = [(each.step, each.path.name) for each in found]
         return _native.Steps(place("directory", self._location), None, given)
-
-    # ---- steps -------------------------------------------------------------------------
 
     def listed(self) -> dict[int, PolicyCheckpointInfo]:
         """The existing steps, by number. Process 0 lists them for all if the options say so."""
@@ -154,8 +150,6 @@ class Folder:
             if lease is not None:
                 lease.release()
                 self._leave_nothing()
-
-    # ---- writing ----------------------------------------------------------------------
 
     def create(self) -> None:
         """Makes the folder before any process continues."""
@@ -256,8 +250,6 @@ class Folder:
         for folder in (os.path.join(_OWN, "leases"), os.path.join(_OWN, "deleting"), _OWN):
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(self.path, folder))
-
-    # ---- metadata of the folder --------------------------------------------------------
 
     def write_root_metadata(self, given: Mapping[str, Any] | None) -> None:
         """Writes the folder's own metadata, once."""

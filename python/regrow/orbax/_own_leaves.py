@@ -29,8 +29,6 @@ from .type_handlers import GLOBAL_TYPE_HANDLER_REGISTRY, ParamInfo, is_standard,
 
 
 class _Group:
-    """The leaves of one handler."""
-
     def __init__(self, handler: Any) -> None:
         self.handler = handler
         self.leaves: list[Any] = []
@@ -52,9 +50,6 @@ class _Groups(dict[int, _Group]):
 
         found: list[Any] = _interfaces.run(all_of_them())
         return found
-
-
-# ---- saves ----------------------------------------------------------------------------
 
 
 class OwnSave:
@@ -171,8 +166,6 @@ def _type_name(value: Any) -> str:
 def _cast(value: Any, dtype: Any) -> Any:
     return value.astype(dtype) if has(value, "astype") else np.asarray(value).astype(dtype)[()]
 
-
-# ---- restores -------------------------------------------------------------------------
 
 Read = Callable[[Sequence[tuple[KeyPath, Any]]], list[Any]]
 """Restores leaves by their stored key paths, as the restore args of each ask."""

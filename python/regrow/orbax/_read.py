@@ -37,8 +37,6 @@ Pad = bool
 
 
 class Stored(NamedTuple):
-    """An opened pytree."""
-
     path: Any
     checkpoint: Checkpoint
     leaves: dict[KeyPath, Any]
@@ -285,8 +283,6 @@ def _read(
     return results
 
 
-# ---- what one leaf becomes ------------------------------------------------------------
-
 _NUMBERS = {"b": bool, "i": int, "u": int, "f": float, "V": float, "c": complex}
 
 
@@ -443,9 +439,6 @@ def _put(array: np.ndarray[Any, Any], sharding: Any) -> Any:
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
-# ---- transformations ------------------------------------------------------------------
-
-
 def _restore_transformed(
     stored: Stored, item: Any, restore_args: Any, transforms: Any, default_to_original: bool
 ) -> Any:
@@ -478,9 +471,6 @@ def load_flat(
 ) -> dict[KeyPath, Any]:
     structure = jax.tree_util.tree_structure([0] * len(order))
     return dict(zip(order, _load(stored, args, order, structure, targets, sources), strict=True))
-
-
-# ---- metadata -------------------------------------------------------------------------
 
 
 def pytree_metadata(path: Any, registry: Any = None) -> metadata.TreeMetadata:

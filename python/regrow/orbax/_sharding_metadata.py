@@ -15,8 +15,6 @@ from ._jax import jax
 
 @dataclasses.dataclass
 class DeviceMetadata:
-    """One device."""
-
     id: int
 
     @classmethod
@@ -70,8 +68,6 @@ class ShardingMetadata:
 
 @dataclasses.dataclass
 class SingleDeviceShardingMetadata(ShardingMetadata):
-    """A sharding on one device."""
-
     device_str: str
 
     @classmethod
@@ -102,8 +98,6 @@ def _as_now(device_str: str) -> str:
 
 @dataclasses.dataclass
 class NamedShardingMetadata(ShardingMetadata):
-    """A sharding on a mesh with named axes."""
-
     shape: Any
     axis_names: list[str]
     partition_spec: tuple[Any, ...]

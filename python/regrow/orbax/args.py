@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
-from ._composite import CompositeArgs as Composite
-from ._handler_args import ArrayRestoreArgs as ArrayRestore
-from ._handler_args import ArraySaveArgs as ArraySave
-from ._handler_args import JaxRandomKeyRestoreArgs as JaxRandomKeyRestore
-from ._handler_args import JaxRandomKeySaveArgs as JaxRandomKeySave
-from ._handler_args import JsonRestoreArgs as JsonRestore
-from ._handler_args import JsonSaveArgs as JsonSave
-from ._handler_args import NumpyRandomKeyRestoreArgs as NumpyRandomKeyRestore
-from ._handler_args import NumpyRandomKeySaveArgs as NumpyRandomKeySave
-from ._handler_args import ProtoRestoreArgs as ProtoRestore
-from ._handler_args import ProtoSaveArgs as ProtoSave
-from ._handler_args import PyTreeRestoreArgs as PyTreeRestore
-from ._handler_args import PyTreeSaveArgs as PyTreeSave
-from ._handler_args import StandardRestoreArgs as StandardRestore
-from ._handler_args import StandardSaveArgs as StandardSave
-from .checkpoint_args import (
-    CheckpointArgs,
-    get_registered_args_cls,
-    get_registered_handler_cls,
-    has_registered_args,
-    register_with_handler,
-)
+from . import _handler_args
+from ._composite import CompositeArgs
+from .checkpoint_args import CheckpointArgs as CheckpointArgs
+from .checkpoint_args import get_registered_args_cls as get_registered_args_cls
+from .checkpoint_args import get_registered_handler_cls as get_registered_handler_cls
+from .checkpoint_args import has_registered_args as has_registered_args
+from .checkpoint_args import register_with_handler as register_with_handler
 
-__all__ = [
-    "ArrayRestore",
-    "ArraySave",
-    "CheckpointArgs",
-    "Composite",
-    "JaxRandomKeyRestore",
-    "JaxRandomKeySave",
-    "JsonRestore",
-    "JsonSave",
-    "NumpyRandomKeyRestore",
-    "NumpyRandomKeySave",
-    "ProtoRestore",
-    "ProtoSave",
-    "PyTreeRestore",
-    "PyTreeSave",
-    "StandardRestore",
-    "StandardSave",
-    "get_registered_args_cls",
-    "get_registered_handler_cls",
-    "has_registered_args",
-    "register_with_handler",
-]
+ArrayRestore = _handler_args.ArrayRestoreArgs
+ArraySave = _handler_args.ArraySaveArgs
+JaxRandomKeyRestore = _handler_args.JaxRandomKeyRestoreArgs
+JaxRandomKeySave = _handler_args.JaxRandomKeySaveArgs
+JsonRestore = _handler_args.JsonRestoreArgs
+JsonSave = _handler_args.JsonSaveArgs
+NumpyRandomKeyRestore = _handler_args.NumpyRandomKeyRestoreArgs
+NumpyRandomKeySave = _handler_args.NumpyRandomKeySaveArgs
+ProtoRestore = _handler_args.ProtoRestoreArgs
+ProtoSave = _handler_args.ProtoSaveArgs
+PyTreeRestore = _handler_args.PyTreeRestoreArgs
+PyTreeSave = _handler_args.PyTreeSaveArgs
+StandardRestore = _handler_args.StandardRestoreArgs
+StandardSave = _handler_args.StandardSaveArgs
+Composite = CompositeArgs

@@ -83,8 +83,6 @@ class CheckpointManager(Closing):
         self._deletions = Deletions(self._folder, self._options, self._committed, self._forget)
         self.reload()
 
-    # ---- steps -------------------------------------------------------------------------
-
     @property
     def directory(self) -> Any:
         return self._directory
@@ -155,8 +153,6 @@ class CheckpointManager(Closing):
     def item_metadata(self, step: int) -> Any:
         """The metadata of the items of a step by name, or of its item without a name."""
         return self.metadata(step).item_metadata
-
-    # ---- saving -----------------------------------------------------------------------
 
     def should_save(self, step: int) -> bool:
         return self.is_due(step, self._listed())
@@ -287,8 +283,6 @@ class CheckpointManager(Closing):
         if self._logger is not None:
             self._logger.log_entry(entry)
 
-    # ---- restoring --------------------------------------------------------------------
-
     def restore(
         self,
         step: Any = None,
@@ -312,8 +306,6 @@ class CheckpointManager(Closing):
         self.tell(record)
         return result
 
-    # ---- deleting ---------------------------------------------------------------------
-
     def delete(self, step: int) -> None:
         """Deletes a step. Process 0 deletes it, and all processes get its result."""
         if self._options.read_only:
@@ -323,8 +315,6 @@ class CheckpointManager(Closing):
         if step not in self._infos:
             raise FileNotFoundError(f"Requested deleting a non-existent step: {step}.")
         self._deletions.delete(step)
-
-    # ---- waiting ----------------------------------------------------------------------
 
     def wait_until_finished(self) -> None:
         """Waits for the save and the deletions after it. Each thread gets an error once."""

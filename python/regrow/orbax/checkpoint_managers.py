@@ -12,8 +12,6 @@ from .options import MultiprocessingOptions
 
 @dataclasses.dataclass
 class PolicyCheckpointInfo:
-    """The data of a step that policies use."""
-
     step: int = 0
     time: datetime.datetime = dataclasses.field(default_factory=lambda: datetime.datetime.now(tz=datetime.UTC))
     metrics: Any = None
@@ -24,8 +22,6 @@ class PolicyCheckpointInfo:
 
 @dataclasses.dataclass(kw_only=True)
 class DecisionContext:
-    """The data that a decision to save may use."""
-
     is_saving_in_progress: bool
     reached_preemption: bool
     multiprocessing_options: MultiprocessingOptions = dataclasses.field(default_factory=MultiprocessingOptions)
@@ -44,8 +40,6 @@ class SaveDecisionPolicy:
 
 @dataclasses.dataclass
 class FixedIntervalPolicy(SaveDecisionPolicy):
-    """Saves every `interval` steps."""
-
     interval: int
 
     def should_save(self, step: PolicyCheckpointInfo, previous_steps: Previous, *, context: DecisionContext) -> bool:
@@ -53,23 +47,17 @@ class FixedIntervalPolicy(SaveDecisionPolicy):
 
 
 class PreemptionCheckpointingPolicy(SaveDecisionPolicy):
-    """Saves when the machine is about to be preempted."""
-
     def should_save(self, step: PolicyCheckpointInfo, previous_steps: Previous, *, context: DecisionContext) -> bool:
         return context.reached_preemption
 
 
 class InitialSavePolicy(SaveDecisionPolicy):
-    """Saves if there is no step yet."""
-
     def should_save(self, step: PolicyCheckpointInfo, previous_steps: Previous, *, context: DecisionContext) -> bool:
         return not previous_steps
 
 
 @dataclasses.dataclass
 class SpecificStepsPolicy(SaveDecisionPolicy):
-    """Saves these steps."""
-
     steps: Container[int]
 
     def should_save(self, step: PolicyCheckpointInfo, previous_steps: Previous, *, context: DecisionContext) -> bool:
@@ -92,8 +80,6 @@ class ContinuousCheckpointingPolicy(SaveDecisionPolicy):
 
 @dataclasses.dataclass
 class AnySavePolicy(SaveDecisionPolicy):
-    """Saves if any of these policies does."""
-
     policies: Sequence[SaveDecisionPolicy]
 
     def should_save(self, step: PolicyCheckpointInfo, previous_steps: Previous, *, context: DecisionContext) -> bool:
@@ -204,16 +190,12 @@ class LatestDuration(PreservationPolicy):
 
 @dataclasses.dataclass
 class PreserveAll(PreservationPolicy):
-    """Keeps all steps."""
-
     def should_preserve(self, checkpoints: Previous, *, context: PreservationContext) -> Sequence[bool]:
         return [True] * len(checkpoints)
 
 
 @dataclasses.dataclass
 class CustomSteps(PreservationPolicy):
-    """Keeps these steps."""
-
     steps: Sequence[int]
 
     def should_preserve(self, checkpoints: Previous, *, context: PreservationContext) -> Sequence[bool]:
@@ -222,8 +204,6 @@ class CustomSteps(PreservationPolicy):
 
 @dataclasses.dataclass
 class AnyPreservationPolicy(PreservationPolicy):
-    """Keeps the steps that any of these policies keeps."""
-
     policies: Sequence[PreservationPolicy]
 
     def should_preserve(self, checkpoints: Previous, *, context: PreservationContext) -> Sequence[bool]:

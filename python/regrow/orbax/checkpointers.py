@@ -21,8 +21,6 @@ from .path import atomicity
 
 
 class AbstractCheckpointer(abc.ABC):
-    """The base class of all checkpointers."""
-
     @abc.abstractmethod
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> Any: ...
 
@@ -53,6 +51,9 @@ def call_of(handler: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, for_
 class Checkpointer(AbstractCheckpointer, Closing):
     """Saves and restores one item with a handler, and returns when that is done."""
 
+    _saver: AsyncSaver | None = None
+    _timeout: int | None = None
+
     def __init__(
         self,
         handler: Any,
@@ -67,7 +68,6 @@ class Checkpointer(AbstractCheckpointer, Closing):
     ) -> None:
         self._handler = handler
         self._permission_mode = getattr(file_options, "path_permission_mode", None)
-        self._timeout: int | None = None
         wants_marker(atomicity_options)
         self._atomicity = atomicity_options
         self._temporary_path_class = temporary_path_class
@@ -97,32 +97,24 @@ class Checkpointer(AbstractCheckpointer, Closing):
         **kwargs: Any,
     ) -> None:
         """Saves an item, atomically."""
-        with says_force():
-            self._begin(directory, args, kwargs, force, custom_metadata, None).finish()
-
-    def _begin(
-        self,
-        directory: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        force: bool,
-        custom_metadata: dict[str, Any] | None,
-        saver: AsyncSaver | None,
-        metrics: dict[str, Any] | None = None,
-    ) -> _saving.Pending:
+        self._wait()
         if self._is_closed:
             raise failure(RuntimeError, "save() after close()", help="make a new checkpointer")
         path = absolute(directory)
-        if saver is not None and not force and as_path(path).exists() and any(as_path(path).iterdir()):
-            raise failure(
-                DestinationExistsError,
-                f"Destination {path} already exists.",
-                file=str(path),
-                help="give force=True to replace it",
-            )
-        about = _saving.About(custom_metadata, metrics, self._permission_mode, None if saver is None else self._timeout)
+        if self._saver is not None and not force and path.exists() and any(path.iterdir()):
+            help = "give force=True to replace it"
+            raise failure(DestinationExistsError, f"Destination {path} already exists.", file=str(path), help=help)
+        about = _saving.About(custom_metadata, None, self._permission_mode, self._timeout)
         call = call_of(self._handler, args, kwargs, for_save=True)
-        return _saving.begin(self._handler, path, call, overwrite=force, saver=saver, about=about)
+        with says_force():
+            self._end(_saving.begin(self._handler, path, call, overwrite=force, saver=self._saver, about=about))
+
+    def _wait(self) -> None:
+        """Waits for the save before."""
+
+    def _end(self, pending: _saving.Pending) -> None:
+        """Does the rest of a save."""
+        pending.finish()
 
     def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
         path = as_path(directory)
@@ -176,19 +168,8 @@ class AsyncCheckpointer(Checkpointer):
         self._timeout = timeout_of(options, timeout_secs)
         self._on_commit = options.post_finalization_callback or post_finalization_callback
 
-    def save(
-        self,
-        directory: Any,
-        *args: Any,
-        force: bool = False,
-        custom_metadata: dict[str, Any] | None = None,
-        save_context: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        """Starts a save. The next call or `wait_until_finished` raises its error."""
-        self.wait_until_finished()
-        with says_force():
-            pending = self._pending = self._begin(directory, args, kwargs, force, custom_metadata, self._saver)
+    def _end(self, pending: _saving.Pending) -> None:
+        self._pending = pending
         self._background.run(says_force()(pending.finish), self._on_commit)
 
     def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
@@ -199,6 +180,9 @@ class AsyncCheckpointer(Checkpointer):
     def wait_until_finished(self) -> None:
         """Waits for the save, and raises its error. Any thread may call it, and again."""
         self._background.wait()
+
+    def _wait(self) -> None:
+        self.wait_until_finished()
 
     def check_for_errors(self) -> None:
         self._background.check()
@@ -222,8 +206,6 @@ class AsyncCheckpointer(Checkpointer):
 
 
 class PyTreeCheckpointer(Checkpointer):
-    """Saves and restores pytrees."""
-
     def __init__(
         self,
         primary_host: int | None = 0,

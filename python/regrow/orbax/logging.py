@@ -9,23 +9,17 @@ from typing import Any
 
 
 class AbstractLogger:
-    """The base class of loggers."""
-
     def log_entry(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         """Takes a record."""
         raise NotImplementedError
 
 
 class StandardLogger(AbstractLogger):
-    """Writes records to Python's logging."""
-
     def log_entry(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         _logging.getLogger("regrow.orbax").info(str(msg), *args, **kwargs)
 
 
 class CompositeLogger(AbstractLogger):
-    """Passes records to several loggers."""
-
     def __init__(self, *loggers: AbstractLogger) -> None:
         self._loggers = loggers
 
@@ -63,8 +57,6 @@ def statistics_of(told: Mapping[str, Any]) -> SaveStepStatistics:
 
 @dataclasses.dataclass
 class RestoreStepStatistics:
-    """The record of one restore of a manager."""
-
     step: int | None = None
     event_type: str | None = "restore"
     directory: str | None = None

@@ -53,16 +53,12 @@ class StorageMetadata:
 
 @dataclasses.dataclass
 class Metadata:
-    """The metadata of a leaf."""
-
     name: str
     directory: Any
 
 
 @dataclasses.dataclass
 class ArrayMetadata(Metadata):
-    """The metadata of an array."""
-
     shape: tuple[int, ...]
     sharding: ShardingMetadata | None
     dtype: Any
@@ -83,8 +79,6 @@ class ArrayMetadata(Metadata):
 
 @dataclasses.dataclass
 class ScalarMetadata(ArrayMetadata):
-    """The metadata of a number."""
-
     shape: tuple[int, ...] = ()
     sharding: ShardingMetadata | None = None
     dtype: Any = None

@@ -89,8 +89,6 @@ class ParamInfo:
 
 
 class TypeHandler(abc.ABC):
-    """Saves and restores leaves of one type."""
-
     @abc.abstractmethod
     def typestr(self) -> str: ...
 
@@ -118,9 +116,6 @@ def check_input_arguments(*args: Any) -> None:
         raise ValueError("Cannot pass TypeHandler input of length 0.")
     if len(set(lengths)) > 1:
         raise ValueError("Found input args with mismatched lengths.")
-
-
-# ---- the types that the engine knows --------------------------------------------------
 
 
 class EngineHandler(TypeHandler):
@@ -171,8 +166,6 @@ def _engine(handler: EngineHandler, info: Any) -> Any:
 
 
 class ArrayHandler(EngineHandler):
-    """JAX arrays."""
-
     _type_name = "jax.Array"
     _restore_type = jax.Array
 
@@ -238,8 +231,6 @@ class SingleReplicaArrayHandler(ArrayHandler):
 
 
 class NumpyHandler(EngineHandler):
-    """NumPy arrays."""
-
     _type_name = "np.ndarray"
     _restore_type = np.ndarray
 
@@ -258,8 +249,6 @@ class NumpyHandler(EngineHandler):
 
 
 class ScalarHandler(NumpyHandler):
-    """Numbers."""
-
     _type_name = "scalar"
 
     def __init__(self, metadata_key: str | None = None, ocdbt_process_id: str | None = None) -> None:
@@ -272,8 +261,6 @@ class ScalarHandler(NumpyHandler):
 
 
 class StringHandler(EngineHandler):
-    """Text."""
-
     _type_name = "string"
     _restore_type = str
 
@@ -295,8 +282,6 @@ def _refuse_metadata_key(handler: Any, metadata_key: str | None) -> None:
             f"{type(handler).__name__}(metadata_key=)", "leave it out: arrays have the names that zarr gives them"
         )
 
-
-# ---- registries ----------------------------------------------------------------------
 
 _STANDARD = (
     ArrayHandler,

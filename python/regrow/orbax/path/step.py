@@ -21,8 +21,6 @@ is_path_temporary = is_tmp_checkpoint = is_temporary
 
 @dataclasses.dataclass(frozen=True)
 class Metadata:
-    """An existing step."""
-
     step: int
     path: Any
 

@@ -9,6 +9,7 @@ state = ocp.load(path, state)
 
 from __future__ import annotations
 
+from .._background import AsyncResponse
 from .._leaf_args import PLACEHOLDER
 from . import arrays, errors, handlers, multihost, options, partial, path, training, tree
 from ._context import Context
@@ -33,7 +34,6 @@ from ._functions import (
 )
 from ._handler_types import AbstractCheckpointable, Checkpointable, CheckpointableHandler, StatefulCheckpointable
 from ._metadata import CheckpointMetadata, PyTreeMetadata
-from ._responses import AsyncResponse
 from .options import CheckpointLayout
 
 __all__ = [

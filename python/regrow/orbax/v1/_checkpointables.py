@@ -61,9 +61,6 @@ def check_names(checkpointables: Any, what: str) -> None:
         raise failure(ValueError, f"Provided reserved checkpointable keys: {reserved}.", help="give them other names")
 
 
-# ---- saves ----------------------------------------------------------------------------
-
-
 def add(save: ItemsSave, name: str, value: Any, context: Context, written: Written, *, in_background: bool) -> None:
     """Adds one checkpointable. The commit waits for the remaining work of its handler."""
     handler = _registration.resolve_handler_for_save(context.checkpointables.registry, value, name=name)
@@ -81,9 +78,6 @@ def add(save: ItemsSave, name: str, value: Any, context: Context, written: Writt
 
 async def _begun(call: Awaitable[Any]) -> Any:
     return await call
-
-
-# ---- loads ----------------------------------------------------------------------------
 
 
 def load(path: Any, name: str | None, abstract: Any, context: Context, *, is_one_of: bool = False) -> Any:

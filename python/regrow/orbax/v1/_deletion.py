@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from ... import _native
 from ..._errors import failure
 from ..._operations._remove import remove
+from .._background import Task as Response
 from .._bucket_path import BucketPath
 from .._errors import as_orbax, not_covered
 from .._paths import as_path
@@ -27,10 +28,10 @@ from ._context import Context, current
 from ._layout import CHECKPOINT_DELETION_KEY as RECORD
 from ._layout import CHECKPOINT_METADATA_FILENAME as METADATA
 from ._layout import ORBAX_CHECKPOINT_INDICATOR_FILE as INDICATOR
-from ._layout import PYTREE_METADATA_FILE, RESERVED_CHECKPOINTABLE_KEYS
-from ._responses import Response
-from .errors import DeletionInProgressError, DeletionRecoveryError, InvalidLayoutError
+from ._layout import PYTREE_METADATA_FILE, RESERVED_CHECKPOINTABLE_KEYS, invalid
+from .errors import DeletionInProgressError, DeletionRecoveryError
 
+_DELETE_ALL = "delete all of it: leave checkpointable_name out"
 _MARKS = (INDICATOR, METADATA, PYTREE_METADATA_FILE)
 
 
@@ -78,11 +79,8 @@ def plan(
         if is_primary():
             _write_json(path / RECORD, record, context.file.path_permission_mode)
     elif record["checkpointable_name"] != name:
-        raise failure(
-            DeletionRecoveryError,
-            f"the deletion of {record['checkpointable_name']!r} in {path} has not ended",
-            help="delete that first",
-        )
+        what = f"the deletion of {record['checkpointable_name']!r} in {path} has not ended"
+        raise failure(DeletionRecoveryError, what, help="delete that first")
     told = record["updated_metadata"]
     return lambda: _remove_item(path, name, told)
 
@@ -103,21 +101,13 @@ def check_arguments(name: Any, missing_ok: Any) -> None:
 def _check_root(path: Any) -> None:
     """Refuses a path that is not a checkpoint: the deletion would remove the whole folder."""
     if any((path.parent / mark).exists() for mark in (INDICATOR, METADATA, RECORD)):
-        raise failure(
-            InvalidLayoutError,
-            f"{path} is a part of a checkpoint",
-            file=str(path),
-            help="give the path of the checkpoint, and checkpointable_name",
-        )
+        help = "give the path of the checkpoint, and checkpointable_name"
+        raise invalid(path, f"{path} is a part of a checkpoint", help)
     if not any(path.iterdir()):
         return
     if not any((path / mark).is_file() for mark in _MARKS):
-        raise failure(
-            InvalidLayoutError,
-            f"{path} is not a checkpoint of Orbax",
-            file=str(path),
-            help="give the path of one checkpoint; or regrow.remove()",
-        )
+        help = "give the path of one checkpoint; or regrow.remove()"
+        raise invalid(path, f"{path} is not a checkpoint of Orbax", help)
 
 
 def _remove(path: Any) -> bool:
@@ -136,12 +126,7 @@ def _new_record(path: Any, name: str, missing_ok: bool) -> dict[str, Any] | None
     told = _metadata(path)
     handlers = told.get("item_handlers")
     if not isinstance(handlers, dict):
-        raise failure(
-            InvalidLayoutError,
-            f"{path} has no checkpointables by name",
-            file=str(path),
-            help="delete all of it: leave checkpointable_name out",
-        )
+        raise invalid(path, f"{path} has no checkpointables by name", _DELETE_ALL)
     if os.path.islink(path / name):
         raise failure(ValueError, f"{path / name} is a symlink", help="delete the checkpoint")
     if name not in handlers or not (path / name).is_dir():
@@ -151,11 +136,7 @@ def _new_record(path: Any, name: str, missing_ok: bool) -> dict[str, Any] | None
     if not any(
         (path / other).is_dir() for other in handlers if other != name and other not in RESERVED_CHECKPOINTABLE_KEYS
     ):
-        raise failure(
-            ValueError,
-            f"{name!r} is the final checkpointable in {path}",
-            help="delete all of it: leave checkpointable_name out",
-        )
+        raise failure(ValueError, f"{name!r} is the final checkpointable in {path}", help=_DELETE_ALL)
     return {
         "operation_id": uuid.uuid4().hex,
         "checkpointable_name": name,
@@ -176,9 +157,6 @@ def _remove_item(path: Any, name: str, told: dict[str, Any]) -> bool:
         (path / RECORD).unlink()
         _native.sync_folder(path)
     return True
-
-
-# ---- records --------------------------------------------------------------------------
 
 
 def read_record(path: Any) -> dict[str, Any] | None:
@@ -208,22 +186,16 @@ def pending(path: Any, requested: Collection[str]) -> str | None:
         return None
     name: str = record["checkpointable_name"]
     if name in requested:
-        raise failure(
-            DeletionInProgressError,
-            f"the deletion of {name!r} in {path} was begun and has not ended",
-            help="delete it again",
-        )
+        what = f"the deletion of {name!r} in {path} was begun and has not ended"
+        raise failure(DeletionInProgressError, what, help="delete it again")
     return name
 
 
 def refuse_pending(path: Any) -> None:
     """Refuses to replace a checkpoint with a deletion in progress."""
     if not urlsplit(str(path)).netloc and read_record(path) is not None:
-        raise failure(
-            DeletionInProgressError,
-            f"a deletion in {path} was begun and has not ended",
-            help="delete the same again, then save",
-        )
+        what = f"a deletion in {path} was begun and has not ended"
+        raise failure(DeletionInProgressError, what, help="delete the same again, then save")
 
 
 def _metadata(path: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._errors import RegrowError, failure
+from ..._errors import RegrowError
 from ..._load._open import open as open_checkpoint
 from .._composite import item_names
 from .._errors import not_covered
@@ -19,10 +19,15 @@ from ..metadata import read_step_metadata
 from . import _deletion
 from ._context import current
 from ._layout import AUTO_CHECKPOINTABLE_KEY as AUTO
-from ._layout import CHECKPOINT_METADATA_FILENAME, ORBAX_CHECKPOINT_INDICATOR_FILE, PYTREE_METADATA_FILE
+from ._layout import (
+    CHECKPOINT_METADATA_FILENAME,
+    ORBAX_CHECKPOINT_INDICATOR_FILE,
+    PYTREE_METADATA_FILE,
+    InvalidLayoutError,
+    invalid,
+)
 from ._layout import RESERVED_CHECKPOINTABLE_KEYS as RESERVED
 from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
-from .errors import InvalidLayoutError
 from .options import CheckpointLayout
 
 _COPY = "copy the whole checkpoint again"
@@ -42,7 +47,7 @@ def checkpoint(path: Any) -> Any:
     if wrong is not None:
         why, help = wrong
         what = f"Could not recognize the checkpoint at {path} as a valid Orbax checkpoint: {why}"
-        raise failure(InvalidLayoutError, what, file=str(path), help=help)
+        raise invalid(path, what, help)
     return path
 
 
@@ -73,14 +78,9 @@ def composite(path: Any) -> Any:
     path = checkpoint(path)
     is_single = not path.is_dir() or is_pytree(path)
     if is_single or (not _is_v1(path) and isinstance(read_step_metadata(path).item_handlers, str)):
-        raise failure(
-            InvalidLayoutError,
-            f"{path} is one pytree, with no named checkpointables",
-            file=str(path),
-            help="use load() or metadata()",
-        )
+        raise invalid(path, f"{path} is one pytree, with no named checkpointables", "use load() or metadata()")
     if not item_names(path):
-        raise failure(InvalidLayoutError, f"{path} has no named checkpointables", file=str(path), help="use load()")
+        raise invalid(path, f"{path} has no named checkpointables", "use load()")
     return path
 
 
@@ -91,7 +91,7 @@ def pytree(path: Any, name: str | None) -> tuple[Any, str | None]:
     path = checkpoint(path)
     if current().checkpoint_layout is CheckpointLayout.SAFETENSORS and path.is_dir():
         if not any(file.name.endswith(".safetensors") for file in path.iterdir()):
-            raise InvalidLayoutError(f"{path} has no safetensors files", file=str(path))
+            raise invalid(path, f"{path} has no safetensors files")
         return path, None
     if not path.is_dir() or (name in (AUTO, None) and is_pytree(path)):
         if name not in (AUTO, None):
@@ -126,7 +126,7 @@ def _is_of_orbax(path: Any) -> bool:
 def no_pytree(path: Any, why: str, help: str | None = None) -> InvalidLayoutError:
     """The error for a path without the requested pytree."""
     what = f"Failed to interpret path {path} as a {'V1' if _is_v1(path) else 'V0'} Orbax PyTree: {why}"
-    return failure(InvalidLayoutError, what, file=str(path), help=help)
+    return invalid(path, what, help)
 
 
 def is_orbax_checkpoint(path: Any) -> bool:

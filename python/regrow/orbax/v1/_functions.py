@@ -13,7 +13,9 @@ from ..._errors import NotACheckpointError, UncommittedError
 from ..._jobs._job import Job
 from ..._save._items import ItemsSave
 from ..._save._writing import Writing
+from .._background import Task as Response
 from .._errors import as_orbax, not_covered
+from .._jax import jax
 from .._paths import absolute, as_path
 from .._saving import Pending, Written, publish, saver_of_calls
 from ..metadata import read_step_metadata
@@ -23,12 +25,8 @@ from ._find import is_orbax_checkpoint as is_orbax_checkpoint
 from ._layout import AUTO_CHECKPOINTABLE_KEY as AUTO
 from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
 from ._metadata import CheckpointMetadata
-from ._responses import Response
-from ._status import Status
 from .errors import InvalidLayoutError
 from .options import CheckpointLayout
-
-# ---- saves ----------------------------------------------------------------------------
 
 
 def save_checkpointables(
@@ -59,10 +57,34 @@ def _save_async(
     return Response(begun.wait)
 
 
+class _Status:
+    """Reports each array that was copied or written to a `serialization_status_callback`."""
+
+    def __init__(self, callback: Any, checkpointables: Mapping[str, Any]) -> None:
+        self._callback = callback
+        self._paths: list[Any] = []
+        for value in checkpointables.values() if callback is not None else ():
+            flat, _ = jax.tree_util.tree_flatten_with_path(value)
+            self._paths += [path for path, leaf in flat if isinstance(leaf, jax.Array)]
+        self._to_transfer = list(self._paths)
+
+    def transfer(self) -> None:
+        """All arrays have been copied, and may change."""
+        for path in self._to_transfer:
+            self._callback.on_transfer_end(path)
+        self._to_transfer = []
+
+    def end(self) -> None:
+        """The save has been committed."""
+        self.transfer()
+        for path in self._paths:
+            self._callback.on_write_end(path)
+
+
 class Begun:
     """A save in progress. The thread that waits for it does the remaining work."""
 
-    def __init__(self, path: Any, pending: Pending, context: Context, status: Status, *, calls_back: bool) -> None:
+    def __init__(self, path: Any, pending: Pending, context: Context, status: _Status, *, calls_back: bool) -> None:
         self._path = path
         self._status = status
         self._pending = pending
@@ -123,7 +145,7 @@ def begin(
                 _pytrees.check_leaves(value)
             _checkpointables.add(save, name, value, context, written, in_background=in_background)
 
-    status = Status(context.memory.serialization_status_callback, checkpointables)
+    status = _Status(context.memory.serialization_status_callback, checkpointables)
     pending = publish(save, add, saver_of_calls() if in_background else None)
     if in_background:
         status.transfer()
@@ -152,9 +174,6 @@ def save_async(
 ) -> Response[None]:
     """Saves a pytree in the background: returns when the snapshot is taken."""
     return _save_async(path, {checkpointable_name: state}, overwrite, custom_metadata, are_states=True)
-
-
-# ---- loads ----------------------------------------------------------------------------
 
 
 def load(path: Any, abstract_state: Any = None, *, checkpointable_name: str | None = AUTO) -> Any:
@@ -206,9 +225,6 @@ def _as_layout(path: Any) -> Iterator[None]:
         raise _find.no_pytree(path, error.message) from None
 
 
-# ---- metadata -------------------------------------------------------------------------
-
-
 def metadata(path: Any, checkpointable_name: str | None = AUTO) -> CheckpointMetadata[Any]:
     """The metadata of a pytree: ``.metadata`` is a tree of shapes and dtypes that `load` takes."""
     path, name = _find.pytree(path, checkpointable_name)
@@ -234,9 +250,6 @@ def _of_checkpoint(path: Any, found: Any, own: Mapping[str, Any] | None = None) 
         init_timestamp_nsecs=told.init_timestamp_nsecs,
         commit_timestamp_nsecs=told.commit_timestamp_nsecs if path.is_dir() else int(path.stat().mtime * 1e9),
     )
-
-
-# ---- old names ------------------------------------------------------------------------
 
 
 def deprecated(name: str, instead: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -36,8 +36,6 @@ async def _nothing() -> None:
 
 
 class PyTreeHandler(CheckpointableHandler[Any, Any]):
-    """Pytrees of arrays, numbers and text."""
-
     _TYPESTR = f"{_PRIVATE}.pytree_handler.PyTreeHandler"
 
     def __init__(
@@ -122,8 +120,6 @@ class _TextHandler(CheckpointableHandler[Any, Any]):
 
 
 class JsonHandler(_TextHandler):
-    """JSON values."""
-
     _TYPESTR = f"{_PRIVATE}.json_handler.JsonHandler"
 
     def __init__(self, filename: str | None = None) -> None:
@@ -159,8 +155,6 @@ class JsonHandler(_TextHandler):
 
 
 class MetricsHandler(JsonHandler):
-    """Metrics."""
-
     _TYPESTR = f"{_PRIVATE}.json_handler.MetricsHandler"
 
     def __init__(self) -> None:
@@ -203,8 +197,6 @@ class ProtoHandler(_TextHandler):
 
 
 class StatefulCheckpointableHandler(CheckpointableHandler[Any, Any]):
-    """Objects that save themselves."""
-
     _TYPESTR = f"{_PRIVATE}.stateful_checkpointable_handler.StatefulCheckpointableHandler"
 
     async def save(self, directory: Any, checkpointable: Any) -> Awaitable[None]:

@@ -27,9 +27,6 @@ from .tree import Leaf
 LEAF_TYPES = (jax.Array, np.ndarray, np.generic, int, float, complex, bool, str, bytes)
 
 
-# ---- saves ----------------------------------------------------------------------------
-
-
 def check_leaves(tree: Any) -> None:
     """Refuses trees that cannot be saved."""
     if is_empty_node(tree):
@@ -100,9 +97,6 @@ def _save_args(keys: Any, leaf: Any, storage: Any, scoped: Callable[..., Any] | 
     return _leaf_args.SaveArgs(
         dtype=chosen("dtype"), chunk_byte_size=chosen("chunk_byte_size"), shard_axes=chosen("shard_axes") or ()
     )
-
-
-# ---- loads ----------------------------------------------------------------------------
 
 
 def load(path: Any, abstract: Any, context: Context) -> Any:
@@ -182,9 +176,6 @@ def _as_array(leaf: Any) -> Any:
     if not isinstance(shape, tuple) or has(leaf, "sharding") or isinstance(leaf, (type, np.ndarray)):
         return leaf
     return np.broadcast_to(np.zeros(()), shape)
-
-
-# ---- metadata -------------------------------------------------------------------------
 
 
 def metadata(path: Any) -> tuple[Any, dict[str, Any]]:

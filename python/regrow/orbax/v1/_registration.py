@@ -18,8 +18,6 @@ class AlreadyExistsError(ValueError):
 
 
 class NoEntryError(KeyError):
-    """The registry has no handler."""
-
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
@@ -55,8 +53,6 @@ class CheckpointableHandlerRegistry(Protocol):
 
 
 class Registry(CheckpointableHandlerRegistry):
-    """The default registry."""
-
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._secondary: dict[HandlerType, Sequence[str]] = {}
@@ -105,13 +101,7 @@ class ReadOnlyCheckpointableHandlerRegistry(Registry):
         self._entries = list(registry.get_all_entries())
         self._secondary = {kind: registry.get_secondary_typestrs(kind) for kind, _ in self._entries}
 
-    def add(
-        self,
-        handler_type: HandlerType,
-        *,
-        checkpointable_name: str | None = None,
-        secondary_typestrs: Sequence[str] | None = None,
-    ) -> CheckpointableHandlerRegistry:
+    def add(self, *args: Any, **kwargs: Any) -> CheckpointableHandlerRegistry:
         raise failure(
             NotImplementedError,
             "the default registry of contexts is read only",
@@ -161,9 +151,6 @@ def register_handler(
     """Adds a handler to the global registry. It is also a decorator of the class."""
     _GLOBAL_REGISTRY.add(cls, checkpointable_name=checkpointable_name, secondary_typestrs=secondary_typestrs)
     return cls
-
-
-# ---- the search -----------------------------------------------------------------------
 
 
 def _made(handler_type: HandlerType) -> Any:

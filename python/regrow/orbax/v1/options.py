@@ -86,12 +86,8 @@ class FileOptions(Options):
 
 @dataclasses.dataclass(kw_only=True)
 class PyTreeOptions(Options):
-    """Pytrees."""
-
     @dataclasses.dataclass(kw_only=True)
     class Saving(Options):
-        """Options of saves."""
-
         pytree_metadata_options: Any = field(default_factory=PyTreeMetadataOptions)
 
     @dataclasses.dataclass(kw_only=True)
@@ -106,12 +102,8 @@ class PyTreeOptions(Options):
 
 @dataclasses.dataclass(kw_only=True)
 class ArrayOptions(Options):
-    """Arrays."""
-
     @dataclasses.dataclass(kw_only=True)
     class Saving(Options):
-        """Options of saves."""
-
         class ScopedStorageOptionsCreator(Protocol):
             """Chooses how a leaf is stored; `None` for the common options."""
 
@@ -142,8 +134,6 @@ class ArrayOptions(Options):
 
     @dataclasses.dataclass(kw_only=True)
     class Loading(Options):
-        """Options of loads."""
-
         @dataclasses.dataclass(kw_only=True)
         class LoadAndBroadcastOptions(Options):
             """The replica that reads for the others."""
@@ -182,8 +172,6 @@ class PathwaysOptions(Options):
 
 @dataclasses.dataclass(kw_only=True)
 class DeletionOptions(Options):
-    """Deletions."""
-
     @dataclasses.dataclass(kw_only=True)
     class GcsDeletionOptions(Options):
         """The path in a bucket that deleted checkpoints are moved to."""

@@ -31,6 +31,7 @@ from ..._save._items import ItemsSave
 from ..._save._writing import Writing
 from ..._tree._nodes import PrngKey
 from ...layouts import of_options
+from .._background import Task as Response
 from .._bucket_path import BucketPath
 from .._errors import as_orbax
 from .._jax import jax
@@ -41,7 +42,6 @@ from . import _pytrees
 from ._context import current
 from ._handlers import PartialSaveReplacementError
 from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
-from ._responses import Response
 
 PARTIAL_SAVE_SUFFIX = ".partial_save"
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ParamSpec
 
 from ..._errors import failure
 from .. import checkpoint_managers as preservation_policies
 from .. import checkpoint_managers as save_decision_policies
+from .._background import Task as Response
 from .._errors import as_orbax, refusing
 from .._interfaces import Closing
 from .._manager_options import CheckpointManagerOptions
@@ -21,7 +23,6 @@ from ._context import Context, current
 from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
 from ._metadata import RootMetadata as RootMetadata
 from ._metadata import StepMetadata as CheckpointMetadata
-from ._responses import Response
 
 __all__ = [
     "CheckpointMetadata",
@@ -31,6 +32,8 @@ __all__ = [
     "preservation_policies",
     "save_decision_policies",
 ]
+
+P = ParamSpec("P")
 
 __getattr__ = refusing(__name__, ("pathways", "use the original with Pathways"))
 
@@ -55,6 +58,18 @@ def _old_name_of(name: str) -> Callable[..., Any]:
         return getattr(self, name)(*args, **kwargs)
 
     return renamed
+
+
+def _waiting(begin: Callable[P, Response[bool] | None]) -> Callable[P, bool]:
+    """A method that also waits for the save. Returns false if the step is not due."""
+
+    @functools.wraps(begin)
+    def save(*args: P.args, **kwargs: P.kwargs) -> bool:
+        begun = begin(*args, **kwargs)
+        return begun is not None and bool(begun.result())
+
+    save.__name__ = begin.__name__.removesuffix("_async")
+    return save
 
 
 class Checkpointer(Closing):
@@ -87,8 +102,6 @@ class Checkpointer(Closing):
         self._manager = CheckpointManager(directory, options=options, metadata=custom_metadata, logger=logger)
         self._saving: tuple[int, _functions.Begun, Response[bool]] | None = None
         self._deleting: Response[bool] | None = None
-
-    # ---- steps -------------------------------------------------------------------------
 
     @property
     def directory(self) -> Any:
@@ -134,8 +147,6 @@ class Checkpointer(Closing):
             raise errors.StepNotFoundError(f"{self.directory} has {which}\n  found the steps {known}")
         return found
 
-    # ---- saves ------------------------------------------------------------------------
-
     def should_save(self, step: int) -> bool:
         self._let_go()
         with current(self._context):
@@ -146,34 +157,6 @@ class Checkpointer(Closing):
         self._let_go()
         with current(self._context):
             return self._manager.is_due(step, [info for info in self._manager._checkpoints if info.step != step])
-
-    def save(
-        self,
-        step: int,
-        state: Any,
-        *,
-        checkpointable_name: str = STATE,
-        force: bool = False,
-        overwrite: bool = False,
-        metrics: Any = None,
-        custom_metadata: Any = None,
-    ) -> bool:
-        """Saves one pytree; see `save_checkpointables`."""
-        states = {checkpointable_name: state}
-        return _done(self._save(step, states, force, overwrite, metrics, custom_metadata, are_states=True))
-
-    def save_checkpointables(
-        self,
-        step: int,
-        checkpointables: dict[str, Any],
-        *,
-        force: bool = False,
-        overwrite: bool = False,
-        metrics: Any = None,
-        custom_metadata: Any = None,
-    ) -> bool:
-        """Saves a step. Returns false, and keeps an old step, if the step is not due."""
-        return _done(self._save(step, checkpointables, force, overwrite, metrics, custom_metadata))
 
     def save_async(
         self,
@@ -186,7 +169,7 @@ class Checkpointer(Closing):
         metrics: Any = None,
         custom_metadata: Any = None,
     ) -> Response[bool] | None:
-        """Saves one pytree in the background; see `save_checkpointables_async`."""
+        """Saves one pytree; see `save_checkpointables_async`."""
         states = {checkpointable_name: state}
         return self._save(step, states, force, overwrite, metrics, custom_metadata, are_states=True)
 
@@ -200,8 +183,11 @@ class Checkpointer(Closing):
         metrics: Any = None,
         custom_metadata: Any = None,
     ) -> Response[bool] | None:
-        """Saves as `save_checkpointables`, in the background. `None` for a step that is not due."""
+        """Saves a step, if it is due. A step that is not due stays, also with `overwrite`."""
         return self._save(step, checkpointables, force, overwrite, metrics, custom_metadata)
+
+    save = _waiting(save_async)
+    save_checkpointables = _waiting(save_checkpointables_async)
 
     def _save(
         self,
@@ -252,8 +238,6 @@ class Checkpointer(Closing):
         if number is not None and any(found.step == number for found in self.checkpoints):
             self.delete(number)
 
-    # ---- loads ------------------------------------------------------------------------
-
     def load(self, step: Any = None, abstract_state: Any = None, *, checkpointable_name: str = STATE) -> Any:
         """Loads a pytree of a step, the latest if `None`."""
         found = self._found(step)
@@ -294,8 +278,6 @@ class Checkpointer(Closing):
         with current(self._context):
             return _of_step(found, _functions.checkpointables_metadata(found.path))
 
-    # ---- deletions --------------------------------------------------------------------
-
     def delete(self, step: Any, *, checkpointable_name: str | None = None, missing_ok: bool = False) -> bool:
         """Deletes a step, or one checkpointable of it. Returns whether there was one."""
         response = self.delete_async(step, checkpointable_name=checkpointable_name, missing_ok=missing_ok)
@@ -328,8 +310,6 @@ class Checkpointer(Closing):
         self._deleting = response
         return response
 
-    # ---- waiting ----------------------------------------------------------------------
-
     def is_saving_in_progress(self) -> bool:
         self._let_go()
         return self._manager.is_saving_in_progress()
@@ -361,8 +341,6 @@ class Checkpointer(Closing):
         finally:
             self._manager.close()
 
-    # ---- old names --------------------------------------------------------------------
-
     save_pytree = _old_name_of("save")
     save_pytree_async = _old_name_of("save_async")
     load_pytree = _old_name_of("load")
@@ -370,17 +348,5 @@ class Checkpointer(Closing):
     pytree_metadata = _old_name_of("metadata")
 
 
-def _done(begun: Response[bool] | None) -> bool:
-    return begun is not None and bool(begun.result())
-
-
 def _of_step(step: CheckpointMetadata[None], found: Any) -> CheckpointMetadata[Any]:
-    return CheckpointMetadata(
-        step.step,
-        found.path,
-        metadata=found.metadata,
-        init_timestamp_nsecs=found.init_timestamp_nsecs,
-        commit_timestamp_nsecs=found.commit_timestamp_nsecs,
-        custom_metadata=found.custom_metadata,
-        metrics=step.metrics,
-    )
+    return CheckpointMetadata(step.step, metrics=step.metrics, **vars(found))
