@@ -20,29 +20,15 @@ from .._core._options import Options
 from .._save._save import save_as
 from .._save._writing import Writing
 from ..layouts import Orbax
-from . import _leaf_args, _legacy_transforms, _read, _settings
+from . import _handler_args, _leaf_args, _legacy_transforms, _read, _settings
 from ._errors import as_orbax, not_covered
-from ._handler_args import (
-    ArrayRestoreArgs,
-    ArraySaveArgs,
-    BasePyTreeRestoreArgs,
-    BasePyTreeSaveArgs,
-    JsonRestoreArgs,
-    JsonSaveArgs,
-    ProtoRestoreArgs,
-    ProtoSaveArgs,
-    PyTreeRestoreArgs,
-    PyTreeSaveArgs,
-    StandardRestoreArgs,
-    StandardSaveArgs,
-)
 from ._interfaces import OrbaxHandler
 from ._jax import jax
 from ._own_leaves import OwnSave, of_save
 from ._paths import as_path
-from ._processes import is_primary
 from ._targets import check_standard, restore_standard
 from .checkpoint_args import get_registered_handler_cls, register_with_handler
+from .multihost import is_primary_host
 from .options import MultiprocessingOptions
 from .tree import KeyPath, get_param_names, is_empty_node, tuple_path_from_keypath
 from .type_handlers import GLOBAL_TYPE_HANDLER_REGISTRY, ArrayHandler, array_handler
@@ -79,7 +65,7 @@ class PyTreeCheckpointHandler(OwnHandler):
     """Pytrees. Options of Orbax' implementation are accepted and ignored."""
 
     _typestr = "pytree_checkpoint_handler.PyTreeCheckpointHandler"
-    _save_args: type[Any] = PyTreeSaveArgs
+    _save_args: type[Any] = _handler_args.PyTreeSaveArgs
 
     def __init__(
         self,
@@ -165,7 +151,7 @@ class PyTreeCheckpointHandler(OwnHandler):
     ) -> Any:
         """Restores a pytree; see `PyTreeRestoreArgs`."""
         if args is None:
-            args = PyTreeRestoreArgs(
+            args = _handler_args.PyTreeRestoreArgs(
                 item, restore_args, transforms, transforms_default_to_original, legacy_transform_fn
             )
         return restore_pytree(directory, args, self._registry)
@@ -181,7 +167,8 @@ class BasePyTreeCheckpointHandler(PyTreeCheckpointHandler):
 
     def restore(self, directory: Any, args: Any = None) -> Any:  # type: ignore[override]
         """Restores a pytree; see `BasePyTreeRestoreArgs`."""
-        return restore_pytree(directory, BasePyTreeRestoreArgs() if args is None else args, self._registry)
+        args = _handler_args.BasePyTreeRestoreArgs() if args is None else args
+        return restore_pytree(directory, args, self._registry)
 
     def get_param_names(self, item: Any) -> Any:
         return get_param_names(item)
@@ -220,7 +207,7 @@ class StandardCheckpointHandler(PyTreeCheckpointHandler):
     """Pytrees of arrays and numbers. Only the target says what the leaves become."""
 
     _typestr = "standard_checkpoint_handler.StandardCheckpointHandler"
-    _save_args = StandardSaveArgs
+    _save_args = _handler_args.StandardSaveArgs
 
     def __init__(
         self,
@@ -244,7 +231,7 @@ class StandardCheckpointHandler(PyTreeCheckpointHandler):
 
     def restore(self, directory: Any, item: Any = None, args: Any = None, **_: Any) -> Any:  # type: ignore[override]
         """Restores a pytree; see `StandardRestoreArgs`."""
-        return restore_pytree(directory, StandardRestoreArgs(item) if args is None else args)
+        return restore_pytree(directory, _handler_args.StandardRestoreArgs(item) if args is None else args)
 
 
 def restore_pytree(directory: Any, args: Any, registry: Any = None) -> Any:
@@ -312,7 +299,7 @@ def cast_leaves(tree: Any, found: Mapping[KeyPath, Any]) -> Any:
 
 class ArrayCheckpointHandler(OwnHandler):
     _typestr = "array_checkpoint_handler.ArrayCheckpointHandler"
-    _save_args = ArraySaveArgs
+    _save_args = _handler_args.ArraySaveArgs
 
     def __init__(self, checkpoint_name: str | None = None) -> None:
         self._name = checkpoint_name or "checkpoint"
@@ -322,7 +309,7 @@ class ArrayCheckpointHandler(OwnHandler):
         if not isinstance(args.item, (int, float, np.ndarray, np.generic, jax.Array)):
             raise TypeError(f"Unsupported type: {type(args.item)}.")
         wanted = None if args.save_args is None else {self._name: args.save_args}
-        return self._pytrees.plan(PyTreeSaveArgs({self._name: args.item}, wanted))
+        return self._pytrees.plan(_handler_args.PyTreeSaveArgs({self._name: args.item}, wanted))
 
     def restore(self, directory: Any, item: Any = None, restore_args: Any = None, args: Any = None) -> Any:
         wanted = getattr(args, "restore_args", None) if args is not None else restore_args
@@ -341,7 +328,7 @@ class _TextHandler(OrbaxHandler):
 
     def save(self, directory: Any, item: Any = None, args: Any = None) -> None:
         value = item if args is None else args.item
-        if is_primary():
+        if is_primary_host():
             (as_path(directory) / self._filename).write_text(self._text(value))
 
     def _read(self, directory: Any) -> str:
@@ -397,31 +384,20 @@ def text_format() -> Any:
     return importlib.import_module("google.protobuf.text_format")
 
 
-Args = tuple[tuple[type[Any], type[Any], type[Any]], ...]
-"""Handlers, with the arguments of their saves and restores."""
+def register_all(*handlers: type[Any]) -> None:
+    """Registers the arguments of handlers: the classes that have their names."""
+    for handler in handlers:
+        name = handler.__name__.removesuffix("CheckpointHandler")
+        register_with_handler(handler, for_save=True)(getattr(_handler_args, f"{name}SaveArgs"))
+        register_with_handler(handler, for_restore=True)(getattr(_handler_args, f"{name}RestoreArgs"))
 
 
-def register_all(table: Args) -> None:
-    for handler, save, restore in table:
-        register_with_handler(handler, for_save=True)(save)
-        register_with_handler(handler, for_restore=True)(restore)
-
-
-_ARGS: Args = (
-    (PyTreeCheckpointHandler, PyTreeSaveArgs, PyTreeRestoreArgs),
-    (BasePyTreeCheckpointHandler, BasePyTreeSaveArgs, BasePyTreeRestoreArgs),
-    (StandardCheckpointHandler, StandardSaveArgs, StandardRestoreArgs),
-    (ArrayCheckpointHandler, ArraySaveArgs, ArrayRestoreArgs),
-    (JsonCheckpointHandler, JsonSaveArgs, JsonRestoreArgs),
-    (ProtoCheckpointHandler, ProtoSaveArgs, ProtoRestoreArgs),
-)
-register_all(_ARGS)
-
-_BY_NAME = {cls.__name__: cls for _, *both in _ARGS for cls in both}
+register_all(PyTreeCheckpointHandler, BasePyTreeCheckpointHandler, StandardCheckpointHandler)
+register_all(ArrayCheckpointHandler, JsonCheckpointHandler, ProtoCheckpointHandler)
 
 
 def handler_of_args(args: Any) -> Any:
     """A handler for arguments, also for the original's: a new one of the registered class."""
     cls = type(args)
-    own = _BY_NAME.get(cls.__name__) if cls.__module__.split(".")[0] == "orbax" else None
+    own = vars(_handler_args).get(cls.__name__) if cls.__module__.split(".")[0] == "orbax" else None
     return get_registered_handler_cls(args if own is None else own)()

@@ -75,14 +75,13 @@ _PRIVATE_V1 = {
     "v1._context": "context.context",
     "v1._deletion": "deletion.deletion",
     "v1._functions": "saving.saving loading.loading metadata.loading layout.registry",
-    "v1._handler_types": "handlers.types",
     "v1._handlers": (
         "handlers.global_registration handlers.json_handler handlers.proto_handler "
         "handlers.pytree_handler handlers.stateful_checkpointable_handler"
     ),
     "v1._layout": "layout.checkpoint_layout layout.orbax_layout",
     "v1._metadata": "metadata.types",
-    "v1._registration": "handlers.registration",
+    "v1._registration": "handlers.registration handlers.types",
     "v1._training_errors": "training.errors",
     "v1.arrays": (
         "arrays.abstract_arrays arrays.types serialization.array_leaf_handler serialization.numpy_leaf_handler"

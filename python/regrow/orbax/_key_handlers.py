@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import _handler_args
 from ._composite import BY_STORED_NAME, CompositeArgs, CompositeCheckpointHandler
-from ._handler_args import (
-    ArrayRestoreArgs,
-    ArraySaveArgs,
-    JaxRandomKeyRestoreArgs,
-    JaxRandomKeySaveArgs,
-    JsonRestoreArgs,
-    JsonSaveArgs,
-    NumpyRandomKeyRestoreArgs,
-    NumpyRandomKeySaveArgs,
-    PyTreeRestoreArgs,
-    PyTreeSaveArgs,
-)
-from ._handlers import Args, register_all
+from ._handlers import register_all
 from ._interfaces import OrbaxHandler
 from ._jax import jax
 
@@ -46,7 +35,7 @@ class BaseRandomKeyCheckpointHandler(OrbaxHandler):
 
     def restore(self, directory: Any, args: Any = None) -> Any:
         key = self.checkpoint_restore_args(args)
-        items = {self._key_name: key, self._about_name: JsonRestoreArgs()}
+        items = {self._key_name: key, self._about_name: _handler_args.JsonRestoreArgs()}
         found = self._items.restore(directory, args=CompositeArgs(**items))
         return self.post_restore(found[self._key_name], found[self._about_name])
 
@@ -68,10 +57,10 @@ class JaxRandomKeyCheckpointHandler(BaseRandomKeyCheckpointHandler):
             # Orbax does not store the implementation, and restores the default one.
             about["impl"] = str(jax.random.key_impl(key))
             key = jax.random.key_data(key)
-        return ArraySaveArgs(key, args.save_args), JsonSaveArgs(about)
+        return _handler_args.ArraySaveArgs(key, args.save_args), _handler_args.JsonSaveArgs(about)
 
     def checkpoint_restore_args(self, args: Any) -> Any:
-        return ArrayRestoreArgs(restore_args=getattr(args, "restore_args", None))
+        return _handler_args.ArrayRestoreArgs(restore_args=getattr(args, "restore_args", None))
 
     def post_restore(self, item: Any, metadata: dict[str, Any]) -> Any:
         return jax.random.wrap_key_data(item, impl=metadata.get("impl")) if metadata["typed"] else item
@@ -89,18 +78,15 @@ class NumpyRandomKeyCheckpointHandler(BaseRandomKeyCheckpointHandler):
         if not isinstance(args.item, (tuple, dict)):
             raise TypeError(f"Unsupported type: {type(args.item)}.")
         about = {"legacy": isinstance(args.item, tuple)}
-        return PyTreeSaveArgs(args.item), JsonSaveArgs(about)
+        return _handler_args.PyTreeSaveArgs(args.item), _handler_args.JsonSaveArgs(about)
 
     def checkpoint_restore_args(self, args: Any) -> Any:
-        return PyTreeRestoreArgs()
+        return _handler_args.PyTreeRestoreArgs()
 
     def post_restore(self, item: Any, metadata: dict[str, Any]) -> Any:
         return tuple(item) if metadata["legacy"] else item
 
 
-_ARGS: Args = (
-    (JaxRandomKeyCheckpointHandler, JaxRandomKeySaveArgs, JaxRandomKeyRestoreArgs),
-    (NumpyRandomKeyCheckpointHandler, NumpyRandomKeySaveArgs, NumpyRandomKeyRestoreArgs),
-)
-BY_STORED_NAME |= {cls.__name__: cls for cls, _, _ in _ARGS}
-register_all(_ARGS)
+_HANDLERS = (JaxRandomKeyCheckpointHandler, NumpyRandomKeyCheckpointHandler)
+BY_STORED_NAME |= {cls.__name__: cls for cls in _HANDLERS}
+register_all(*_HANDLERS)

@@ -10,16 +10,65 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from .._errors import InvalidArgumentError, failure
-from . import _manager_policies, _settings
+from . import _manager_options, _settings
 from ._errors import as_orbax
 from ._manager_folder import Folder
 from ._manager_options import CheckpointManagerOptions
-from ._manager_saves import Followed
 from .checkpoint_managers import PolicyCheckpointInfo
 
 _log = logging.getLogger("regrow.orbax")
+
+
+class Followed:
+    """Tasks after saves, in one thread and in order."""
+
+    def __init__(self) -> None:
+        self._executor: ThreadPoolExecutor | None = None
+        self._last: Future[None] | None = None
+
+    def add(self, task: Callable[..., None], *args: Any) -> None:
+        """Runs a task after all earlier ones."""
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="regrow.orbax deletions")
+        before = self._last
+
+        def work() -> None:
+            if before is not None and (error := before.exception()) is not None:
+                # If no caller saw this error, the next error reports it.
+                task(*args)
+                raise error
+            task(*args)
+
+        try:
+            self._last = self._executor.submit(work)
+        except RuntimeError:
+            # At exit the interpreter waits only for threads that it started itself: for the thread
+            # of the save.
+            task(*args)
+
+    def wait(self) -> None:
+        """Waits for all tasks, and raises their error once."""
+        last = self._last
+        if last is None:
+            return
+        try:
+            last.result()
+        except BaseException:
+            self._last = None
+            raise
+
+    def close(self) -> None:
+        """Waits for all tasks, and ends the thread."""
+        try:
+            self.wait()
+        finally:
+            if self._executor is not None:
+                self._executor.shutdown()
+                self._executor = None
 
 
 class Deletions:
@@ -81,7 +130,7 @@ class Deletions:
         doomed: list[int] = []
         try:
             try:
-                if not _manager_policies.keeps_all(self._options) or _settings.checks_saves():
+                if not _manager_options.keeps_all(self._options) or _settings.checks_saves():
                     doomed = self._folder.of_process_0("orbax-deletions-chosen", lambda: self._choice_after(saved))
                 self.doomed.update(doomed)
             except Exception:
@@ -97,7 +146,7 @@ class Deletions:
         self._folder.point()
 
     def _choice_after(self, saved: int) -> list[int]:
-        return _manager_policies.to_delete(self._listed(), self._options) if self._folder.is_good(saved) else []
+        return _manager_options.to_delete(self._listed(), self._options) if self._folder.is_good(saved) else []
 
     def _delete(self, doomed: list[int]) -> list[int]:
         """The steps that were deleted."""

@@ -27,9 +27,9 @@ from ._bucket_path import BucketPath
 from ._errors import as_orbax
 from ._manager_options import CheckpointManagerOptions
 from ._paths import as_path, is_finalized, is_temporary, lacks_marker, wants_marker
-from ._processes import barrier, is_primary
 from .checkpoint_managers import PolicyCheckpointInfo
 from .metadata import RootMetadata
+from .multihost import barrier, is_primary_host
 from .path import step as steps
 
 METRIC_ITEM_NAME = "metrics"
@@ -126,7 +126,7 @@ class Folder:
     def is_good(self, step: int) -> bool:
         """Whether a step is committed. If the switch is on, the whole step is read to check it."""
         path = self.find(step)
-        if path is None or not _settings.checks_saves() or not is_primary():
+        if path is None or not _settings.checks_saves() or not is_primary_host():
             return path is not None
         try:
             wrong = [finding.message for finding in verify(path, progress=False).findings]
@@ -153,7 +153,7 @@ class Folder:
 
     def create(self) -> None:
         """Makes the folder before any process continues."""
-        if self._bucket is None and is_primary():
+        if self._bucket is None and is_primary_host():
             mode = getattr(self._options.file_options, "path_permission_mode", None)
             is_new = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ class Folder:
 
     def set_permissions(self, step: int) -> None:
         mode = getattr(self._options.file_options, "path_permission_mode", None)
-        if mode is None or self._bucket is not None or not is_primary():
+        if mode is None or self._bucket is not None or not is_primary_host():
             return
         path = self.path_of(step)
         for folder in (path, *(child for child in path.iterdir() if child.is_dir())):
@@ -172,7 +172,7 @@ class Folder:
     def check_writer(self) -> None:
         """Refuses to write in the folder of a `regrow.Manager`, which is its only writer."""
         own = self.path / _OWN
-        if not is_primary() or not (own / ("writer.lock" if self._bucket is None else "writer.json")).exists():
+        if not is_primary_host() or not (own / ("writer.lock" if self._bucket is None else "writer.json")).exists():
             return
         for left in reversed(range(_LOCK_TRIES)):
             try:
@@ -187,12 +187,12 @@ class Folder:
 
     def point(self) -> None:
         """Stores which step is newest, in buckets, where listings are long."""
-        if self._bucket is not None and is_primary():
+        if self._bucket is not None and is_primary_host():
             self._engine.refresh()
 
     def delete(self, numbers: list[int]) -> dict[int, RegrowError | None]:
         """Deletes or moves steps. Returns those that remain: `None` for a reader, or the error."""
-        if not numbers or not is_primary():
+        if not numbers or not is_primary_host():
             return {}
         native = self._engine
         left: dict[int, RegrowError | None] = {}
@@ -226,7 +226,7 @@ class Folder:
 
     def clean_up(self) -> None:
         """Removes temporary files of broken saves, if the options say so."""
-        if not self._options.cleanup_tmp_directories or not is_primary():
+        if not self._options.cleanup_tmp_directories or not is_primary_host():
             return
         for name in self._engine.list()[1]:
             path = self.path / name
@@ -255,7 +255,7 @@ class Folder:
         """Writes the folder's own metadata, once."""
         file = self.path / METADATA_ITEM_NAME / "_ROOT_METADATA"
         is_wanted = given is not None and self._options.save_root_metadata and not self._options.read_only
-        if not is_wanted or not is_primary() or file.exists():
+        if not is_wanted or not is_primary_host() or file.exists():
             return
         text = json.dumps({"internal_metadata": {}, "custom_metadata": dict(given or {})})
         if self._bucket is not None:

@@ -1,13 +1,14 @@
-"""The options of a manager."""
+"""The options of a manager, and their effects: when it saves, and which steps it deletes."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
+from . import checkpoint_managers as policies
 from .options import AsyncOptions, FileOptions, MultiprocessingOptions
 
 _WRITES = {
@@ -91,3 +92,92 @@ class CheckpointManagerOptions:
                     logging.getLogger("regrow.orbax").warning("read_only=True, setting %s=%r.", name, value)
                 setattr(self, name, value)
         self.save_on_steps = frozenset(self.save_on_steps or ())  # type: ignore[call-overload]
+
+
+Listed = Sequence[policies.PolicyCheckpointInfo]
+
+
+def is_due(step: int, previous: Listed, options: CheckpointManagerOptions, *, is_saving: bool, preempted: bool) -> bool:
+    """Whether to save a step. `previous` has the existing steps and the one in progress."""
+    latest = max((info.step for info in previous), default=None)
+    if latest is not None and latest >= step:
+        return False
+    policy = options.save_decision_policy
+    if policy is None and options.should_save_fn is not None:
+        return preempted or bool(options.should_save_fn(step, latest))
+    context = policies.DecisionContext(
+        is_saving_in_progress=is_saving and options.enable_should_save_is_saving_in_progress_check,
+        reached_preemption=preempted,
+        multiprocessing_options=options.multiprocessing_options,
+    )
+    now = policies.PolicyCheckpointInfo(step, datetime.datetime.now(tz=datetime.UTC))
+    return bool((policy or _usual(options)).should_save(now, previous, context=context))
+
+
+def _usual(options: CheckpointManagerOptions) -> policies.AnySavePolicy:
+    regular = [policies.FixedIntervalPolicy(options.save_interval_steps)] if options.save_interval_steps > 0 else []
+    set_steps = policies.SpecificStepsPolicy(options.save_on_steps or ())
+    return policies.AnySavePolicy(
+        [*regular, set_steps, policies.PreemptionCheckpointingPolicy(), policies.InitialSavePolicy()]
+    )
+
+
+def to_delete(listed: Listed, options: CheckpointManagerOptions) -> list[int]:
+    """The steps to delete. At least one step stays: the latest, if nothing else would."""
+    policy = _preservation(options)
+    if policy is None or len(listed) < 2:
+        return []
+    kept = list(policy.should_preserve(listed, context=policies.PreservationContext()))
+    if not any(kept):
+        kept[-1] = True
+    return [info.step for info, is_kept in zip(listed, kept, strict=True) if not is_kept]
+
+
+def error_of_ranks(listed: Listed, options: CheckpointManagerOptions) -> Exception | None:
+    """The error of `best_fn` for one of the metrics, if there are more steps than are kept."""
+    is_due = options.max_to_keep is not None and len(listed) > options.max_to_keep
+    if options.best_fn is not None and options.preservation_policy is None and is_due:
+        try:
+            for info in listed:
+                if info.metrics is not None:
+                    options.best_fn(info.metrics)
+        except Exception as error:
+            return error
+    return None
+
+
+def keeps_all(options: CheckpointManagerOptions) -> bool:
+    return _preservation(options) is None
+
+
+def _preservation(options: CheckpointManagerOptions) -> Any:
+    if options.preservation_policy is not None:
+        return options.preservation_policy
+    if options.max_to_keep is None:
+        return None
+    chosen: list[Any] = []
+    if options.best_fn is None:
+        chosen.append(policies.LatestN(options.max_to_keep))
+    else:
+        chosen.append(
+            policies.BestN(
+                get_metric_fn=options.best_fn,
+                reverse=options.best_mode == "min",
+                n=options.max_to_keep,
+                keep_checkpoints_without_metrics=options.keep_checkpoints_without_metrics,
+            )
+        )
+    if options.keep_period is not None:
+        chosen.append(policies.EveryNSteps(options.keep_period))
+    if options.keep_time_interval is not None:
+        chosen.append(policies.EveryNSeconds(int(options.keep_time_interval.total_seconds())))
+    return policies.AnyPreservationPolicy(chosen)
+
+
+def best(listed: Listed, options: CheckpointManagerOptions) -> int | None:
+    """The best step by `best_fn`, the latest of equal ones. NaN sorts as in Orbax."""
+    function = options.best_fn
+    measured = [info for info in listed if info.metrics is not None]
+    if function is None or not measured:
+        return None
+    return sorted(measured, key=lambda info: function(info.metrics), reverse=options.best_mode == "min")[-1].step

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import datetime
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from .._core._duck import is_a
 from .._errors import failure
 from .._save._async import AsyncSaver
-from . import _manager_policies, _saving
+from . import _manager_options, _saving
 from ._background import Background
 from ._composite import CompositeArgs
 from ._errors import StepAlreadyExistsError as StepAlreadyExistsError
@@ -31,10 +32,9 @@ from ._manager_folder import Folder
 from ._manager_items import DEFAULT_ITEM_NAME as DEFAULT_ITEM_NAME
 from ._manager_items import Items, check_constructor
 from ._manager_options import CheckpointManagerOptions as CheckpointManagerOptions
-from ._manager_records import RestoreRecord, SaveRecord
-from ._manager_saves import Tracked
 from ._paths import is_pytree, lacks_marker
 from .checkpoint_managers import PolicyCheckpointInfo
+from .logging import RestoreStepStatistics, SaveStepStatistics
 from .metadata import RootMetadata
 from .multihost import reached_preemption
 from .options import AsyncOptions as AsyncOptions
@@ -43,6 +43,86 @@ from .options import timeout_of
 CheckpointInfo = PolicyCheckpointInfo
 
 _log = logging.getLogger("regrow.orbax")
+
+
+class SaveRecord(SaveStepStatistics):
+    """A save: when each of its parts that blocks the caller began, and its seconds."""
+
+    def __init__(self, step: int, *, directory: str, synchronous: bool) -> None:
+        super().__init__(step, directory=directory, synchronous=synchronous)
+        self._began = self.checkpoint_manager_blocking_start_time = time.time()
+
+    def waits(self, last_save: float | None) -> None:
+        """The wait for the save before begins."""
+        self.wait_for_prev_start_time = time.time()
+        if last_save is not None:
+            self.time_between_consecutive_saves_sec = self.wait_for_prev_start_time - last_save
+
+    def begins(self) -> None:
+        self.checkpointer_blocking_start_time = now = time.time()
+        self.wait_for_prev_duration_secs = now - (self.wait_for_prev_start_time or now)
+
+    def returns(self) -> None:
+        """The call returns. The choice of old steps runs in the background."""
+        self.get_old_steps_start_time, self.get_old_steps_duration_secs = time.time(), 0.0
+        now = self.get_old_steps_start_time
+        self.checkpointer_blocking_duration_secs = now - (self.checkpointer_blocking_start_time or now)
+        self.checkpoint_manager_blocking_duration_secs = now - self._began
+
+
+class RestoreRecord(RestoreStepStatistics):
+    """A restore: when it began, and its seconds."""
+
+    def __init__(self, step: int | None, *, directory: str) -> None:
+        super().__init__(step, directory=directory)
+        self._began = self.checkpointer_start_time = self.checkpoint_manager_start_time = time.time()
+
+    def returns(self) -> None:
+        self.checkpointer_duration_secs = self.checkpoint_manager_duration_secs = time.time() - self._began
+
+
+class Tracked:
+    """A save in progress. The thread that calls it finishes the save."""
+
+    def __init__(self, info: PolicyCheckpointInfo, work: Callable[[], None], *, tells: bool) -> None:
+        self.info = info
+        self._tells = tells
+        self._work = work
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+        self._told: set[int] = set()
+
+    def __call__(self) -> bool:
+        """Finishes the save. Returns true, or raises its error."""
+        try:
+            self._work()
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            self._done.set()
+        return True
+
+    def finish(self) -> None:
+        """Finishes the save in its own thread; `wait` raises its error."""
+        with contextlib.suppress(BaseException):
+            self()
+
+    @property
+    def is_done(self) -> bool:
+        return self._done.is_set()
+
+    def wait(self) -> None:
+        """Waits for the save in any thread, and raises its error once in each thread."""
+        self._done.wait()
+        self.check()
+
+    def check(self) -> None:
+        """Raises the error of a save that has ended, once in each thread."""
+        thread = threading.get_ident()
+        if self._tells and self._error is not None and self.is_done and thread not in self._told:
+            self._told.add(thread)
+            raise self._error
 
 
 class CheckpointManager(Closing):
@@ -104,7 +184,7 @@ class CheckpointManager(Closing):
         """The best step by `best_fn`, the latest of equal ones; without it, the latest step."""
         if self._options.best_fn is None:
             return self.latest_step()
-        return _manager_policies.best(self._listed(), self._options)
+        return _manager_options.best(self._listed(), self._options)
 
     def reload(self) -> None:
         """Lists the steps again."""
@@ -160,7 +240,7 @@ class CheckpointManager(Closing):
     def is_due(self, step: int, others: list[PolicyCheckpointInfo]) -> bool:
         if self._options.read_only:
             return False
-        return _manager_policies.is_due(
+        return _manager_options.is_due(
             step,
             others,
             self._options,
@@ -209,7 +289,7 @@ class CheckpointManager(Closing):
                 raise StepAlreadyExistsError(f"Checkpoint for step {step} already exists.")
             return False
         ranked = [*self._listed(), PolicyCheckpointInfo(step, metrics=metrics)]
-        unranked = _manager_policies.error_of_ranks(ranked, self._options)
+        unranked = _manager_options.error_of_ranks(ranked, self._options)
         self._begin(step, self._items.of_save(items, save_kwargs, args), metrics, custom_metadata, unranked is not None)
         if unranked is not None:
             raise unranked

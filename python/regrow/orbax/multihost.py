@@ -7,7 +7,6 @@ from typing import Any
 from .._jobs._preemption import jax_says
 from ._errors import refusing
 from ._jax import jax
-from ._processes import barrier
 
 __getattr__ = refusing(
     __name__,
@@ -17,6 +16,21 @@ __getattr__ = refusing(
         "use jax.distributed: the engine has its own barrier",
     ),
 )
+
+
+_barriers: dict[str, int] = {}
+
+
+def barrier(name: str, timeout_secs: int) -> None:
+    """Waits for all processes of the job; returns at once if there is only one."""
+    if jax.process_count() == 1:
+        return
+    from jax._src import distributed
+
+    count = _barriers[name] = _barriers.get(name, 0) + 1
+    client = distributed.global_state.client
+    if client is not None:
+        client.wait_at_barrier(f"regrow.orbax:{name}:{count}", timeout_in_ms=timeout_secs * 1000)
 
 
 def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:

@@ -32,8 +32,8 @@ from ._functions import (
     save_pytree,
     save_pytree_async,
 )
-from ._handler_types import AbstractCheckpointable, Checkpointable, CheckpointableHandler, StatefulCheckpointable
 from ._metadata import CheckpointMetadata, PyTreeMetadata
+from ._registration import AbstractCheckpointable, Checkpointable, CheckpointableHandler, StatefulCheckpointable
 from .options import CheckpointLayout
 
 __all__ = [

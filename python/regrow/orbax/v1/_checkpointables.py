@@ -18,10 +18,10 @@ from .._saving import Written
 from ..metadata import read_step_metadata
 from . import _find, _handlers, _pytrees, _registration
 from ._context import Context
-from ._handler_types import typestr
 from ._layout import PYTREE_METADATA_FILE
 from ._layout import RESERVED_CHECKPOINTABLE_KEYS as RESERVED
 from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
+from ._registration import typestr
 
 
 class Directory:

@@ -23,7 +23,7 @@ from .._background import Task as Response
 from .._bucket_path import BucketPath
 from .._errors import as_orbax, not_covered
 from .._paths import as_path
-from .._processes import is_primary
+from ..multihost import is_primary_host
 from ._context import Context, current
 from ._layout import CHECKPOINT_DELETION_KEY as RECORD
 from ._layout import CHECKPOINT_METADATA_FILENAME as METADATA
@@ -76,7 +76,7 @@ def plan(
         record = _new_record(path, name, missing_ok)
         if record is None:
             return None
-        if is_primary():
+        if is_primary_host():
             _write_json(path / RECORD, record, context.file.path_permission_mode)
     elif record["checkpointable_name"] != name:
         what = f"the deletion of {record['checkpointable_name']!r} in {path} has not ended"
@@ -113,10 +113,10 @@ def _check_root(path: Any) -> None:
 def _remove(path: Any) -> bool:
     """Removes a folder. Its name disappears first."""
     if isinstance(path, BucketPath):
-        if is_primary():
+        if is_primary_host():
             with as_orbax():
                 remove(path)
-    elif is_primary():
+    elif is_primary_host():
         with as_orbax():
             _native.remove_folder(path)
     return True
@@ -151,7 +151,7 @@ def _without(told: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _remove_item(path: Any, name: str, told: dict[str, Any]) -> bool:
-    if is_primary():
+    if is_primary_host():
         shutil.rmtree(path / name, ignore_errors=not (path / name).exists())
         _write_json(path / METADATA, told)
         (path / RECORD).unlink()

@@ -17,11 +17,11 @@ from .._errors import as_orbax, not_covered
 from .._handlers import text_format
 from .._jax import jax
 from .._paths import as_path
-from .._processes import is_primary
+from ..multihost import is_primary_host
 from . import _find, _pytrees, _registration
 from ._context import Context, current
-from ._handler_types import CheckpointableHandler, StatefulCheckpointable
 from ._layout import CHECKPOINT_METADATA_FILENAME
+from ._registration import CheckpointableHandler, StatefulCheckpointable
 
 _PRIVATE = "orbax.checkpoint.experimental.v1._src.handlers"
 _V0 = ("orbax.checkpoint._src.handlers", "orbax.checkpoint.v0._src.handlers")
@@ -70,7 +70,7 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
         path = await directory.await_creation()
         with as_orbax():
             save_as(str(path), tree, Writing(overwrite=True, **options), progress=False)
-        if is_primary():
+        if is_primary_host():
             # The folder is a part of a checkpoint, which has these files itself.
             for name in (CHECKPOINT_METADATA_FILENAME, "commit_success.txt"):
                 (as_path(path) / name).unlink(missing_ok=True)
@@ -113,7 +113,7 @@ class _TextHandler(CheckpointableHandler[Any, Any]):
 
         async def write() -> None:
             path = await directory.await_creation()
-            if is_primary():
+            if is_primary_host():
                 (path / self.filename).write_text(text)
 
         return write()

@@ -15,8 +15,7 @@ from .._background import Task as Response
 from .._errors import as_orbax, refusing
 from .._interfaces import Closing
 from .._manager_options import CheckpointManagerOptions
-from .._manager_records import RestoreRecord, SaveRecord
-from ..checkpoint_manager import CheckpointManager
+from ..checkpoint_manager import CheckpointManager, RestoreRecord, SaveRecord
 from . import _deletion, _functions
 from . import _training_errors as errors
 from ._context import Context, current
