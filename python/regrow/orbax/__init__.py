@@ -9,8 +9,6 @@ themselves. Docstrings are short: docs/guide/orbax.md lists the differences, and
 has the arguments.
 """
 
-from __future__ import annotations
-
 import sys as _sys
 
 from . import (

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from .._errors import failure
+from .._errors import RegrowError, failure
 from . import _handlers, metadata
 from ._errors import as_orbax
 from ._handlers import handler_of_args
@@ -297,8 +297,6 @@ def item_names(path: Any) -> list[str]:
 
 def item_metadata(handler: Any, path: Any) -> Any:
     """The metadata of an item from its handler; `None` if it cannot be read, as in Orbax."""
-    from .._errors import RegrowError
-
     try:
         return handler.metadata(path)
     except (RegrowError, NotImplementedError, AttributeError, OSError):

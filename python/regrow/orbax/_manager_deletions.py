@@ -71,7 +71,7 @@ class Followed:
                 self._executor = None
 
 
-class Deletions:
+class Deletions(Followed):
     """Deletes steps of a folder. Deletions after saves run in their own thread."""
 
     def __init__(
@@ -82,11 +82,11 @@ class Deletions:
         forget: Callable[[int], object],
     ) -> None:
         """Deletes steps of `listed`, and calls `forget` for each deleted step."""
+        super().__init__()
         self._folder = folder
         self._options = options
         self._listed = listed
         self._forget = forget
-        self._followed = Followed()
         self._chosen = threading.Event()
         self._chosen.set()
         self.doomed: set[int] = set()
@@ -95,19 +95,11 @@ class Deletions:
     def follow(self, saved: int, *, is_unranked: bool = False) -> None:
         """After a save, deletes in the background the steps that the options do not keep."""
         self._chosen = chosen = threading.Event()
-        self._followed.add(self._tidy, saved, chosen, is_unranked)
+        self.add(self._tidy, saved, chosen, is_unranked)
 
     def wait_for_choice(self) -> None:
         """Waits until the steps to delete after the last save are chosen."""
         self._chosen.wait()
-
-    def wait(self) -> None:
-        """Waits for the deletions after saves, and raises their error once."""
-        self._followed.wait()
-
-    def close(self) -> None:
-        """Waits for the deletions, and ends their thread."""
-        self._followed.close()
 
     def delete(self, step: int) -> None:
         self.wait()

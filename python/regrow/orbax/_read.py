@@ -19,7 +19,7 @@ import numpy as np
 from .._core._collector import Paused
 from .._core._duck import is_a, own_attribute
 from .._core._options import Options
-from .._errors import failure
+from .._errors import UncommittedError, failure
 from .._jax._single_replica import SingleReplica
 from .._load._checkpoint import Checkpoint, Leaf
 from .._load._open import open as open_checkpoint
@@ -32,8 +32,6 @@ from ._own_leaves import OwnRestore, unknown_leaf
 from ._paths import TMP_DIR_SUFFIX, as_path
 from .tree import KeyPath, flatten_with_path, from_flattened_with_keypath, is_empty_node, tuple_path_from_keypath
 from .type_handlers import GLOBAL_TYPE_HANDLER_REGISTRY, knows_all
-
-Pad = bool
 
 
 class Stored(NamedTuple):
@@ -72,8 +70,6 @@ def open_pytree(path: Any, registry: Any = None, *, by_names: bool = False) -> S
     name = as_path(path).name
     with as_orbax():
         if TMP_DIR_SUFFIX in name and as_path(path).exists():
-            from .._errors import UncommittedError
-
             raise failure(
                 UncommittedError,
                 f"Found incomplete checkpoint at {path}.",
@@ -139,11 +135,8 @@ class Wish(NamedTuple):
     """The dtype that the engine casts to while it reads, as NumPy does."""
 
 
-class _Missing:
-    """Stands for a leaf that the target lacks."""
-
-
-_MISSING = _Missing()
+_MISSING = object()
+"""Stands for a leaf that the target or the checkpoint lacks."""
 
 
 def restore(
@@ -172,8 +165,7 @@ def restore(
     args = _leaf_args.by_path(restore_args, _leaf_args.is_restore_args)
     if item is None:
         _leaf_args.refuse_idle(args, stored.leaves, "restore_args")
-        wanted = {path: args.get(path) for path in stored.order}
-        return _load(stored, wanted, stored.order, stored.structure, {}, replica=replica)
+        return _load(stored, args, Target(stored.order, {}, stored.structure), replica=replica)
     target = Target.of(item)
     if not partial:
         _check_structure(stored, target.leaves)
@@ -191,12 +183,11 @@ def restore_into(
     replica: SingleReplica | None = None,
 ) -> Any:
     """Restores an opened pytree into a flattened target; `args` are by key path."""
-    order, targets, structure = target.order, target.leaves, target.structure
     if not partial:
-        _check_structure(stored, targets)
+        _check_structure(stored, target.leaves)
     for path, own in args.items():
-        _refuse_target(stored.leaves.get(path), targets.get(path), own, path)
-    return _load(stored, {path: args.get(path) for path in order}, order, structure, targets, replica=replica)
+        _refuse_target(stored.leaves.get(path), target.leaves.get(path), own, path)
+    return _load(stored, args, target, replica=replica)
 
 
 def _check_structure(stored: Stored, targets: Mapping[KeyPath, Any]) -> None:
@@ -225,9 +216,7 @@ def _check_structure(stored: Stored, targets: Mapping[KeyPath, Any]) -> None:
 def _load(
     stored: Stored,
     args: Mapping[KeyPath, Any],
-    order: list[KeyPath],
-    structure: Any,
-    targets: Mapping[KeyPath, Any],
+    wanted: Target,
     sources: Mapping[KeyPath, KeyPath] | None = None,
     replica: SingleReplica | None = None,
 ) -> Any:
@@ -236,8 +225,8 @@ def _load(
     wishes: dict[KeyPath, list[tuple[KeyPath, Wish]]] = {}
     wish = _Wishes()
     own = stored.own_leaves()
-    for path in order:
-        target = targets.get(path, _MISSING)
+    for path in wanted.order:
+        target = wanted.leaves.get(path, _MISSING)
         source = path if sources is None else sources.get(path, path)
         leaf = stored.leaves.get(source, _MISSING)
         if target is ... or is_empty_node(target) or (leaf is _MISSING and target is not _MISSING):
@@ -249,7 +238,7 @@ def _load(
     results |= _read(stored, wishes, replica or _replicas.chosen(stored.registry, args.values()))
     if own is not None:
         results |= own.results()
-    return jax.tree_util.tree_unflatten(structure, [results[path] for path in order])
+    return jax.tree_util.tree_unflatten(wanted.structure, [results[path] for path in wanted.order])
 
 
 def _read(
@@ -353,7 +342,7 @@ def _own_array(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 def _wish_key(leaf: Leaf, args: Any, wanted: Any) -> Wish:
     if isinstance(wanted, type) and issubclass(wanted, np.ndarray):
-        return _wish_of_array(leaf, lambda value: _own_array(value.data, leaf.dtype))
+        return Wish(..., lambda _: _own_array(leaf.read().data, leaf.dtype))
     sharding = _sharding(leaf, args)
 
     def to_key(value: Any) -> Any:
@@ -361,12 +350,8 @@ def _wish_key(leaf: Leaf, args: Any, wanted: Any) -> Wish:
         # The sharding of the data: it may have one axis more than the keys.
         return jax.random.wrap_key_data(_put(np.asarray(value.data), sharding), impl=impl)
 
-    return _wish_of_array(leaf, to_key)
-
-
-def _wish_of_array(leaf: Leaf, finish: Callable[[Any], Any]) -> Wish:
-    """Keys are read as data: the keys themselves know their implementation."""
-    return Wish(..., lambda _: finish(leaf.read()))
+    # Keys are read as data: the keys themselves know their implementation.
+    return Wish(..., lambda _: to_key(leaf.read()))
 
 
 def _wish_jax(leaf: Leaf, args: Any, cast: np.dtype[Any] | None, path: KeyPath) -> Wish:
@@ -466,11 +451,11 @@ def load_flat(
     stored: Stored,
     args: Mapping[KeyPath, Any],
     order: list[KeyPath],
-    targets: Mapping[KeyPath, Any],
+    targets: dict[KeyPath, Any],
     sources: Mapping[KeyPath, KeyPath] | None,
 ) -> dict[KeyPath, Any]:
-    structure = jax.tree_util.tree_structure([0] * len(order))
-    return dict(zip(order, _load(stored, args, order, structure, targets, sources), strict=True))
+    target = Target(order, targets, jax.tree_util.tree_structure([0] * len(order)))
+    return dict(zip(order, _load(stored, args, target, sources), strict=True))
 
 
 def pytree_metadata(path: Any, registry: Any = None) -> metadata.TreeMetadata:

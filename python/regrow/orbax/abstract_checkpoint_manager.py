@@ -27,12 +27,10 @@ class AbstractCheckpointManager(Protocol):
     def best_step(self) -> int | None: ...
 
     @abc.abstractmethod
-    def reload(self) -> None:
-        """Lists the steps again."""
+    def reload(self) -> None: ...
 
     @abc.abstractmethod
-    def reached_preemption(self, step: int) -> bool:
-        """Whether the job is about to be preempted."""
+    def reached_preemption(self, step: int) -> bool: ...
 
     @abc.abstractmethod
     def should_save(self, step: int) -> bool: ...
@@ -41,8 +39,7 @@ class AbstractCheckpointManager(Protocol):
     def delete(self, step: int) -> None: ...
 
     @abc.abstractmethod
-    def save(self, step: int, *args: Any, **kwargs: Any) -> bool:
-        """Saves a step. Returns false for a step that is not due."""
+    def save(self, step: int, *args: Any, **kwargs: Any) -> bool: ...
 
     @abc.abstractmethod
     def restore(self, step: int | None, *args: Any, **kwargs: Any) -> Any: ...
@@ -63,5 +60,4 @@ class AbstractCheckpointManager(Protocol):
     def check_for_errors(self) -> None: ...
 
     @abc.abstractmethod
-    def close(self) -> None:
-        """Waits for saves, and releases all resources."""
+    def close(self) -> None: ...

@@ -2,8 +2,6 @@
 without a handler.
 """
 
-from __future__ import annotations
-
 from ._errors import refusing
 
 __getattr__ = refusing(

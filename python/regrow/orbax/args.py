@@ -1,7 +1,5 @@
 """Arguments of saves and restores, by kind of item."""
 
-from __future__ import annotations
-
 from . import _handler_args
 from ._composite import CompositeArgs
 from .checkpoint_args import CheckpointArgs as CheckpointArgs

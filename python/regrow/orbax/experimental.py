@@ -1,7 +1,5 @@
 """Orbax' experimental names: v1, under its first name."""
 
-from __future__ import annotations
-
 from . import v1 as v1
 from ._errors import refusing
 

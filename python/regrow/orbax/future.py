@@ -1,7 +1,5 @@
 """Futures, under Orbax' names."""
 
-from __future__ import annotations
-
 from ._interfaces import ChainedFuture, Future, NoopFuture
 from ._interfaces import CommitFuture as CommitFutureAwaitingContractedSignals
 

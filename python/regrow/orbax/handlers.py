@@ -1,7 +1,5 @@
 """Handlers, each of which saves and restores one kind of item."""
 
-from __future__ import annotations
-
 from ._composite import CheckpointHandlerRegistry as CheckpointHandlerRegistry
 from ._composite import CompositeArgs as CompositeArgs
 from ._composite import CompositeCheckpointHandler as CompositeCheckpointHandler

@@ -1,7 +1,5 @@
 """Names of Orbax' interface to TensorStore."""
 
-from __future__ import annotations
-
 from ._errors import refusing
 
 __getattr__ = refusing(

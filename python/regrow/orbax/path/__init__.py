@@ -1,7 +1,5 @@
 """Names of steps, and atomic publication of checkpoints."""
 
-from __future__ import annotations
-
 from .._errors import refusing
 from . import atomicity as atomicity
 from . import format_utils as format_utils

@@ -7,8 +7,6 @@ ocp.save(path, state)
 state = ocp.load(path, state)
 """
 
-from __future__ import annotations
-
 from .._background import AsyncResponse
 from .._leaf_args import PLACEHOLDER
 from . import arrays, errors, handlers, multihost, options, partial, path, training, tree

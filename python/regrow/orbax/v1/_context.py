@@ -91,18 +91,11 @@ class Context:
 
 
 _GROUPS: dict[str, tuple[str, Any]] = {
-    "pytree": ("pytree_options", options.PyTreeOptions),
-    "array": ("array_options", options.ArrayOptions),
-    "asynchronous": ("async_options", options.AsyncOptions),
-    "multiprocessing": ("multiprocessing_options", options.MultiprocessingOptions),
-    "file": ("file_options", options.FileOptions),
-    "checkpointables": ("checkpointables_options", options.CheckpointablesOptions),
-    "pathways": ("pathways_options", options.PathwaysOptions),
-    "deletion": ("deletion_options", options.DeletionOptions),
-    "memory": ("memory_options", options.MemoryOptions),
-    "safetensors": ("safetensors_options", options.SafetensorsOptions),
-    "atomicity": ("atomicity_options", options.AtomicityOptions),
+    name: ("async_options" if name == "asynchronous" else f"{name}_options", getattr(options, kind.split(".")[1]))
+    for name, kind in Context.__annotations__.items()
+    if name != "checkpoint_layout"
 }
+"""The argument and the class of each group."""
 _GROUP_OF_ARGUMENT = {argument: name for name, (argument, _) in _GROUPS.items()}
 
 

@@ -32,23 +32,18 @@ class CheckpointableHandler(Protocol[T, AbstractT]):
 
     async def save(self, directory: Any, checkpointable: T) -> Awaitable[None]:
         """Saves what may change, in `await directory`. Returns an awaitable for the rest."""
-        ...
 
     async def load(self, directory: Any, abstract_checkpointable: AbstractT | None = None) -> Awaitable[T]:
         """Starts to load. Returns an awaitable of the object."""
-        ...
 
     async def metadata(self, directory: Any) -> AbstractT:
         """The metadata of a stored object, without its data."""
-        ...
 
     def is_handleable(self, checkpointable: Any) -> bool:
         """Whether this handler can save such an object."""
-        ...
 
     def is_abstract_handleable(self, abstract_checkpointable: Any) -> bool | None:
         """Whether this handler can load into a target; `None` if it does not know."""
-        ...
 
 
 def typestr(handler_type: type[Any]) -> str:
@@ -89,7 +84,6 @@ class CheckpointableHandlerRegistry(Protocol):
         secondary_typestrs: Sequence[str] | None = None,
     ) -> CheckpointableHandlerRegistry:
         """Adds a handler. `secondary_typestrs` are other names that checkpoints may have for it."""
-        ...
 
     def get(self, checkpointable_name: str) -> HandlerType: ...
 

@@ -1,7 +1,5 @@
 """Exceptions of `training`."""
 
-from __future__ import annotations
-
 from .. import _errors
 
 

@@ -1,7 +1,5 @@
 """Exceptions of v1."""
 
-from __future__ import annotations
-
 from ..._errors import NotACheckpointError
 
 

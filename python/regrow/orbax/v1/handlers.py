@@ -1,7 +1,5 @@
 """Handlers of checkpointables: built-in ones, your own, and registries of both."""
 
-from __future__ import annotations
-
 from ._handlers import JsonHandler as JsonHandler
 from ._handlers import ProtoHandler as ProtoHandler
 from ._handlers import PyTreeHandler as PyTreeHandler

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from .. import multihost as _all
 from .._jax import jax
 from ..multihost import broadcast_one_to_all as broadcast_one_to_all
+from ..multihost import is_primary_host as is_primary_host
 from ..multihost import process_count as process_count
 from ..multihost import process_index as process_index
 
@@ -16,11 +17,6 @@ def is_pathways_backend() -> bool:
     """Whether JAX runs on Pathways."""
     client = jax.devices()[0].client
     return hasattr(client, "pathways") or getattr(client, "runtime_type", "") in ("pathways", "proxy/pathways")
-
-
-def is_primary_host(primary_host: int | None) -> bool:
-    """Whether this process has that index; with `None`, true in every process."""
-    return _all.is_primary_host(primary_host)
 
 
 async def sync_global_processes(

@@ -1,7 +1,5 @@
 """Pytrees: their types, and one made of several."""
 
-from __future__ import annotations
-
 from typing import Generic, TypeVar
 
 import numpy as np
