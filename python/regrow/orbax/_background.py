@@ -49,7 +49,6 @@ class Task(Generic[T]):
                 callback(self._value)
 
     def done(self) -> bool:
-        """Whether the work has ended."""
         return self._ended
 
     def result(self, timeout: float | None = None) -> Any:
@@ -74,42 +73,3 @@ class Task(Generic[T]):
                 return
         if self._error is None:
             callback(self._value)
-
-
-class Background:
-    """One task at a time. Each error is raised once."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._task: Task[None] | None = None
-
-    def run(self, work: Callable[[], Any], then: Callable[[], Any] | None = None) -> None:
-        """Starts a task. The caller has waited for the task before."""
-
-        def both() -> None:
-            work()
-            if then is not None:
-                then()
-
-        self._task = Task(both, name="regrow.orbax save")
-
-    def is_busy(self) -> bool:
-        """Whether a task is running."""
-        task = self._task
-        return task is not None and not task.done()
-
-    def wait(self) -> None:
-        """Waits for the task, and raises its error once."""
-        task = self._task
-        if task is not None:
-            task.join()
-        self.check()
-
-    def check(self) -> None:
-        """Raises the error of the task, once."""
-        if self.is_busy():
-            return
-        with self._lock:
-            task, self._task = self._task, None
-        if task is not None:
-            task.result()

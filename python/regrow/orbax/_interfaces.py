@@ -70,7 +70,6 @@ class OrbaxHandler(AsyncCheckpointHandler):
 
 class Future:
     def result(self, timeout: float | None = None) -> Any:
-        """Waits for the result, and raises the error of the work."""
         raise NotImplementedError
 
     def cancel(self) -> bool | None:

@@ -141,7 +141,6 @@ class Deletions(Followed):
         return _manager_options.to_delete(self._listed(), self._options) if self._folder.is_good(saved) else []
 
     def _delete(self, doomed: list[int]) -> list[int]:
-        """The steps that were deleted."""
         left = self._folder.delete(doomed)
         for step, error in left.items():
             # The next save tries again.

@@ -104,7 +104,6 @@ class Folder:
         return None if found is None or not self._is_marked(found[1]) else self.path / found[1]
 
     def metrics(self, step: int) -> Any:
-        """The metrics stored with a step; `None` if it has none."""
         found = self._engine.find(step)
         return None if found is None else json.loads(found[4]) or None
 

@@ -32,7 +32,6 @@ class DefaultItem:
         self._known = known if self._known is None else self._known
 
     def check(self, items: Any, args: Any) -> None:
-        """Refuses arguments of the other kind."""
         if is_args(items):
             raise failure(
                 ValueError,

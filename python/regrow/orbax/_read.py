@@ -119,7 +119,6 @@ class Target(NamedTuple):
 
     @classmethod
     def of(cls, item: Any) -> Target:
-        """Flattens a pytree."""
         flat, structure = flatten_with_path(item)
         order = [tuple_path_from_keypath(keys) for keys, _ in flat]
         return cls(order, dict(zip(order, (leaf for _, leaf in flat), strict=True)), structure)

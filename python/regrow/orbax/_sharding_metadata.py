@@ -176,7 +176,6 @@ def sharding_from_json(told: Any) -> ShardingMetadata | None:
 
 
 def from_serialized_string(serialized_str: str) -> ShardingMetadata:
-    """Converts the stored text of one leaf."""
     told = json.loads(serialized_str)
     found = sharding_from_json(told)
     if found is None:

@@ -50,7 +50,6 @@ def tree_difference(
 
 
 def merge_trees(*trees: Any, overwrite: bool = False, is_leaf: IsLeaf | None = None) -> Any:
-    """Merges trees into one that has the leaves of all."""
     ends: IsLeaf = lambda node: node is None or _is_leaf(node) or (is_leaf is not None and is_leaf(node))  # noqa: E731
     if not overwrite:
         seen: set[Any] = set()

@@ -20,7 +20,7 @@ from .._core._duck import is_a
 from .._errors import failure
 from .._save._async import AsyncSaver
 from . import _manager_options, _saving
-from ._background import Background
+from ._background import Task
 from ._composite import CompositeArgs
 from ._errors import StepAlreadyExistsError as StepAlreadyExistsError
 from ._errors import as_orbax
@@ -148,7 +148,6 @@ class CheckpointManager(Closing):
         self._is_async = self._items.is_async and self._options.enable_async_checkpointing
         self._timeout = timeout_of(self._options.async_options)
         self._saver = AsyncSaver()
-        self._background = Background()
         self._tracked: Tracked | None = None
         self.last_save: float | None = None
         self._is_closed = False
@@ -187,7 +186,6 @@ class CheckpointManager(Closing):
         return _manager_options.best(self._listed(), self._options)
 
     def reload(self) -> None:
-        """Lists the steps again."""
         with as_orbax():
             self._infos = self._folder.listed()
 
@@ -311,7 +309,7 @@ class CheckpointManager(Closing):
         pending = _saving.begin(self._composite, path, call, overwrite=is_none, saver=saver, about=about)
         tracked = self.keep_track(step, pending.finish, metrics, is_unranked=is_unranked)
         if saver is not None:
-            self._background.run(tracked.finish)
+            Task(tracked.finish, name="regrow.orbax save")
             return
         try:
             tracked()
@@ -357,7 +355,6 @@ class CheckpointManager(Closing):
         return tracked
 
     def tell(self, record: SaveRecord | RestoreRecord) -> None:
-        """Passes the record of a save or restore to the logger."""
         entry = dataclasses.asdict(record)
         _log.info("%s", entry)
         if self._logger is not None:
@@ -409,7 +406,6 @@ class CheckpointManager(Closing):
             self._deletions.wait()
 
     def _wait_for_write(self) -> None:
-        self._background.wait()
         if self._tracked is not None:
             self._tracked.wait()
 
@@ -420,7 +416,6 @@ class CheckpointManager(Closing):
             self._wait_for_write()
 
     def check_for_errors(self) -> None:
-        """Raises the error of a save that has ended, once."""
         if self._tracked is not None:
             self._tracked.check()
 

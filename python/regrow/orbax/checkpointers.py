@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import threading
 from typing import Any
 
 from .._errors import CancelledError, failure
 from .._save._async import AsyncSaver
 from . import _composite, _saving, metadata
-from ._background import Background
+from ._background import Task
 from ._errors import DestinationExistsError, as_orbax, says_force
 from ._handler_args import StandardRestoreArgs, StandardSaveArgs
 from ._handlers import PyTreeCheckpointHandler, StandardCheckpointHandler
@@ -113,7 +114,6 @@ class Checkpointer(AbstractCheckpointer, Closing):
         """Waits for the save before."""
 
     def _end(self, pending: _saving.Pending) -> None:
-        """Does the rest of a save."""
         pending.finish()
 
     def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
@@ -162,7 +162,8 @@ class AsyncCheckpointer(Checkpointer):
     ) -> None:
         super().__init__(handler, file_options=file_options, atomicity_options=atomicity_options)
         self._saver = AsyncSaver()
-        self._background = Background()
+        self._lock = threading.Lock()
+        self._task: Task[None] | None = None
         self._pending: _saving.Pending | None = None
         options = async_options or AsyncOptions()
         self._timeout = timeout_of(options, timeout_secs)
@@ -170,7 +171,14 @@ class AsyncCheckpointer(Checkpointer):
 
     def _end(self, pending: _saving.Pending) -> None:
         self._pending = pending
-        self._background.run(says_force()(pending.finish), self._on_commit)
+
+        def work() -> None:
+            with says_force():
+                pending.finish()
+            if self._on_commit is not None:
+                self._on_commit()
+
+        self._task = Task(work, name="regrow.orbax save")
 
     def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
         """Restores as `Checkpointer.restore`, after the save in progress has ended."""
@@ -179,16 +187,26 @@ class AsyncCheckpointer(Checkpointer):
 
     def wait_until_finished(self) -> None:
         """Waits for the save, and raises its error. Any thread may call it, and again."""
-        self._background.wait()
+        task = self._task
+        if task is not None:
+            task.join()
+        self.check_for_errors()
 
     def _wait(self) -> None:
         self.wait_until_finished()
 
     def check_for_errors(self) -> None:
-        self._background.check()
+        """Raises the error of a save that has ended, once."""
+        if self.is_busy():
+            return
+        with self._lock:
+            task, self._task = self._task, None
+        if task is not None:
+            task.result()
 
     def is_busy(self) -> bool:
-        return self._background.is_busy()
+        task = self._task
+        return task is not None and not task.done()
 
     def cancel(self) -> None:
         """Cancels the save in the background, unless it is already committed."""
@@ -196,7 +214,7 @@ class AsyncCheckpointer(Checkpointer):
         if pending is not None:
             pending.cancel()
             with contextlib.suppress(CancelledError):
-                self._background.wait()
+                self.wait_until_finished()
 
     def close(self) -> None:
         try:
@@ -247,7 +265,6 @@ class StandardCheckpointer(AsyncCheckpointer):
         custom_metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Starts to save a pytree."""
         given = next((value for value in (state, *args, *kwargs.values()) if is_args(value)), None)
         chosen = StandardSaveArgs(state, save_args) if given is None else given
         super().save(directory, args=chosen, force=force, custom_metadata=custom_metadata)

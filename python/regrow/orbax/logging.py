@@ -10,7 +10,6 @@ from typing import Any
 
 class AbstractLogger:
     def log_entry(self, msg: Any, *args: Any, **kwargs: Any) -> None:
-        """Takes a record."""
         raise NotImplementedError
 
 

@@ -144,13 +144,11 @@ class TreeMetadata(Mapping[str, Any]):
         return children, (structure, json.dumps(self.custom_metadata), self.use_zarr3)
 
     def tree_flatten(self) -> tuple[list[Any], Any]:
-        """For JAX: the children."""
         children, about = self.tree_flatten_with_keys()
         return [child for _, child in children], about
 
     @classmethod
     def tree_unflatten(cls, about: Any, leaves: Any) -> TreeMetadata:
-        """For JAX."""
         structure, custom, use_zarr3 = about
         return cls(jax.tree_util.tree_unflatten(structure, leaves), json.loads(custom), use_zarr3)
 
@@ -281,7 +279,6 @@ class MetadataStore:
         return read_json(file_path)
 
     def update(self, file_path: Any, **kwargs: Any) -> None:
-        """Replaces some keys of a file."""
         if self._enable_write:
             self.write(file_path, (self.read(file_path) or {}) | kwargs)
 

@@ -93,7 +93,6 @@ def is_dict_key(key: Any) -> bool:
 
 
 def tuple_path_from_keypath(keypath: tuple[Any, ...]) -> KeyPath:
-    """The key path as strings."""
     names: list[Callable[[Any], Any]] = [_NAME_OF.get(type(key), get_key_name) for key in keypath]
     return tuple([str(name_of(key)) for name_of, key in zip(names, keypath, strict=True)])
 
@@ -164,7 +163,6 @@ def _child(node: Any, key: Any) -> Any:
 
 
 def is_flat_dict(tree: Any) -> bool:
-    """Whether a tree is a dict that holds no containers."""
     return isinstance(tree, dict) and all(is_empty_or_leaf(value) for value in tree.values())
 
 

@@ -265,7 +265,6 @@ class StringHandler(EngineHandler):
     _restore_type = str
 
     def __init__(self, filename: str | None = None) -> None:
-        """`filename` is not covered."""
         if filename not in (None, "_strings.json"):
             raise not_covered("StringHandler(filename=)", "leave it out: text is in _strings.json")
 
@@ -416,12 +415,10 @@ def register_type_handler(
 
 
 def supported_types() -> list[Any]:
-    """The classes with a standard handler."""
     return [ty for ty, _ in _DEFAULTS]
 
 
 def register_standard_handlers_with_options(**kwargs: Any) -> None:
-    """Sets standard handlers with these options for numbers and arrays."""
     for name in ("use_ocdbt", "ts_context"):
         kwargs.pop(name, None)
     array = SingleReplicaArrayHandler if kwargs.pop("use_single_replica_array_handler", False) else ArrayHandler

@@ -72,7 +72,6 @@ class TemporaryPath(abc.ABC):
             raise ValidationError(f"Expected {path} to be a directory without {TMP_DIR_SUFFIX} in its name.")
 
     def get(self) -> Any:
-        """The path of the folder that is being written."""
         return self._tmp_path
 
     def get_final(self) -> Any:

@@ -26,12 +26,10 @@ class Metadata:
 
     @property
     def init_timestamp_nsecs(self) -> int | None:
-        """When its save began; `None` if that is not stored."""
         return self._noted("init_timestamp_nsecs")
 
     @property
     def commit_timestamp_nsecs(self) -> int | None:
-        """When the step was committed; `None` if that is not stored."""
         return self._noted("commit_timestamp_nsecs")
 
     @property
@@ -128,7 +126,6 @@ def standard_name_format(
     temporary_path_cls: Any = None,
     atomicity_options: Any = None,
 ) -> NameFormat[Any]:
-    """``[<prefix>_]<number>``."""
     return StandardNameFormat(step_prefix, step_format_fixed_length, single_host_load_and_broadcast, atomicity_options)
 
 
@@ -189,7 +186,6 @@ def maybe_find_step_metadata(base_path: Any, name_format: NameFormat[Any], *, st
 
 
 def build_step_metadatas(step_paths: Iterable[Any], build_metadata: Callable[[Any], Any]) -> Iterator[Any]:
-    """The results of `build_metadata` for the paths, without `None`."""
     return (found for path in step_paths if (found := build_metadata(path)) is not None)
 
 

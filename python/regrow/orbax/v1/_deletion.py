@@ -86,7 +86,6 @@ def plan(
 
 
 def check_arguments(name: Any, missing_ok: Any) -> None:
-    """Refuses invalid arguments."""
     if not isinstance(missing_ok, bool):
         raise TypeError(f"missing_ok: expected True or False, found {missing_ok!r}")
     if name is None:

@@ -124,7 +124,6 @@ def _is_of_orbax(path: Any) -> bool:
 
 
 def no_pytree(path: Any, why: str, help: str | None = None) -> InvalidLayoutError:
-    """The error for a path without the requested pytree."""
     what = f"Failed to interpret path {path} as a {'V1' if _is_v1(path) else 'V0'} Orbax PyTree: {why}"
     return invalid(path, what, help)
 

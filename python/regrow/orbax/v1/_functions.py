@@ -160,7 +160,6 @@ def save(
     overwrite: bool = False,
     custom_metadata: Any = None,
 ) -> None:
-    """Saves a pytree."""
     _save(path, {checkpointable_name: state}, overwrite, custom_metadata, are_states=True)
 
 
@@ -253,7 +252,6 @@ def _of_checkpoint(path: Any, found: Any, own: Mapping[str, Any] | None = None) 
 
 
 def deprecated(name: str, instead: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function under its old name."""
 
     @functools.wraps(function)
     def renamed(*args: Any, **kwargs: Any) -> Any:

@@ -53,11 +53,9 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
         self._context = context or current()
 
     def validate_leaves_handleable(self, checkpointable: Any) -> None:
-        """Raises a `ValueError` that names a leaf that cannot be saved."""
         _pytrees.check_leaves(checkpointable)
 
     def validate_abstract_leaves_handleable(self, abstract_checkpointable: Any) -> None:
-        """Raises a `TypeError` that names the type of a leaf that cannot be loaded."""
         for leaf in jax.tree_util.tree_leaves(abstract_checkpointable):
             _pytrees.restore_args(leaf, True)
 

@@ -29,12 +29,10 @@ class CheckpointMetadata(Generic[T]):
 
     @property
     def init_timestamp(self) -> datetime.datetime | None:
-        """When the save began."""
         return _time(self.init_timestamp_nsecs)
 
     @property
     def commit_timestamp(self) -> datetime.datetime | None:
-        """When the checkpoint was committed."""
         return _time(self.commit_timestamp_nsecs)
 
     def __repr__(self) -> str:
@@ -62,7 +60,6 @@ class StepMetadata(CheckpointMetadata[T]):
 
     @property
     def time(self) -> datetime.datetime | None:
-        """When the step was committed."""
         return self.commit_timestamp
 
 

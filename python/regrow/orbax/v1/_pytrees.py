@@ -125,7 +125,6 @@ def load(path: Any, abstract: Any, context: Context) -> Any:
 
 
 def restore_args(leaf: Any, strict: bool) -> Any:
-    """The restore args of a target's leaf."""
     if leaf is ...:
         return _leaf_args.RestoreArgs(restore_type=type(...))
     if isinstance(leaf, type):

@@ -158,7 +158,6 @@ _GLOBAL_REGISTRY = Registry()
 
 
 def global_registry() -> CheckpointableHandlerRegistry:
-    """The registry that all contexts start with."""
     return _GLOBAL_REGISTRY
 
 
@@ -177,7 +176,6 @@ def local_registry(
 def add_all(
     registry: CheckpointableHandlerRegistry, other_registry: CheckpointableHandlerRegistry
 ) -> CheckpointableHandlerRegistry:
-    """Adds all entries of another registry."""
     for handler_type, name in other_registry.get_all_entries():
         registry.add(
             handler_type,

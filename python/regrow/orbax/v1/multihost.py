@@ -14,7 +14,6 @@ from ..multihost import process_index as process_index
 
 
 def is_pathways_backend() -> bool:
-    """Whether JAX runs on Pathways."""
     client = jax.devices()[0].client
     return hasattr(client, "pathways") or getattr(client, "runtime_type", "") in ("pathways", "proxy/pathways")
 

@@ -143,17 +143,14 @@ def _places(path: Any) -> tuple[Any, Any]:
 
 
 def is_partial_save_path(path: Any, allow_tmp_dir: bool = False) -> bool:
-    """Whether a path is the folder of a checkpoint's parts."""
     return PARTIAL_SAVE_SUFFIX in path.name if allow_tmp_dir else path.name.endswith(PARTIAL_SAVE_SUFFIX)
 
 
 def add_partial_save_suffix(path: Any) -> Any:
-    """The path of a checkpoint's parts."""
     return path.parent / f"{path.name}{PARTIAL_SAVE_SUFFIX}"
 
 
 def remove_partial_save_suffix(path: Any) -> Any:
-    """The path of the checkpoint that parts belong to."""
     return path.parent / path.name.removesuffix(PARTIAL_SAVE_SUFFIX)
 
 

@@ -126,7 +126,6 @@ class Checkpointer(Closing):
         ]
 
     def reload(self) -> None:
-        """Lists the steps again."""
         self._wait_for_deletion()
         self._manager.reload()
 
