@@ -12,7 +12,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._core._duck import is_a
 from .._core._requests import BackgroundRequest
@@ -45,28 +45,13 @@ class About:
         return None if self.timeout_secs is None else Job(timeout=self.timeout_secs)
 
 
-class Pending:
-    """A save in progress: its remaining work, and how to cancel it."""
+class Pending(NamedTuple):
+    """A save in progress."""
 
-    def __init__(
-        self,
-        work: Callable[[], object],
-        discard: Callable[[BaseException | None], object],
-        cancel: Callable[[], object],
-    ) -> None:
-        self._work = work
-        self._discard = discard
-        self.cancel = cancel
-        """Asks the running work to stop."""
-
-    def finish(self) -> None:
-        """Does the remaining work, and waits for it."""
-        try:
-            with as_orbax():
-                self._work()
-        except BaseException as error:
-            self._discard(error)
-            raise
+    finish: Callable[[], None]
+    """Does the remaining work, and waits for it."""
+    cancel: Callable[[], object]
+    """Asks the running work to stop."""
 
 
 class Written:
@@ -173,6 +158,14 @@ def publish(
         written.abandon()
         save.drop(error)
 
+    def finish(work: Callable[[], object]) -> None:
+        try:
+            with as_orbax():
+                work()
+        except BaseException as error:
+            discard(error)
+            raise
+
     def commit() -> None:
         written.finish()
         save.commit()
@@ -180,7 +173,7 @@ def publish(
     try:
         add(written)
         if saver is None:
-            return Pending(commit, discard, save.cancel)
+            return Pending(functools.partial(finish, commit), save.cancel)
         # Handlers run with the options that were in force at the call.
         context = contextvars.copy_context()
         context.run(_is_before_commit.set, True)
@@ -190,7 +183,7 @@ def publish(
     except BaseException as error:
         discard(error)
         raise
-    return Pending(lambda: written.wait_for(handle, saver), discard, handle.cancel)
+    return Pending(functools.partial(finish, lambda: written.wait_for(handle, saver)), handle.cancel)
 
 
 _is_before_commit = contextvars.ContextVar("_is_before_commit", default=False)

@@ -85,9 +85,7 @@ class Tracked:
     """A save in progress. The thread that calls it finishes the save."""
 
     def __init__(self, info: PolicyCheckpointInfo, work: Callable[[], None], *, tells: bool) -> None:
-        self.info = info
-        self._tells = tells
-        self._work = work
+        self.info, self._work, self._tells = info, work, tells
         self._done = threading.Event()
         self._error: BaseException | None = None
         self._told: set[int] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Awaitable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -24,28 +25,24 @@ from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
 from ._registration import typestr
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Directory:
     """A folder that handlers await before they write to it. It always exists already."""
 
-    def __init__(self, path: Any) -> None:
-        self._path = path
-
-    @property
-    def path(self) -> Any:
-        return self._path
+    path: Any
 
     @property
     def name(self) -> str:
-        return str(self._path.name)
+        return str(self.path.name)
 
     async def await_creation(self) -> Any:
-        return self._path
+        return self.path
 
     def __truediv__(self, other: Any) -> Directory:
-        return Directory(self._path / getattr(other, "path", other))
+        return Directory(self.path / getattr(other, "path", other))
 
     def __fspath__(self) -> str:
-        return str(self._path)
+        return str(self.path)
 
 
 def check_names(checkpointables: Any, what: str) -> None:

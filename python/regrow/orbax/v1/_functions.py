@@ -20,7 +20,7 @@ from .._paths import absolute, as_path
 from .._saving import Pending, Written, publish, saver_of_calls
 from ..metadata import read_step_metadata
 from . import _checkpointables, _deletion, _find, _pytrees
-from ._context import Context, current
+from ._context import current
 from ._find import is_orbax_checkpoint as is_orbax_checkpoint
 from ._layout import AUTO_CHECKPOINTABLE_KEY as AUTO
 from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
@@ -46,7 +46,7 @@ def save_checkpointables_async(
 def _save(path: Any, checkpointables: dict[str, Any], overwrite: bool, custom: Any, **about: bool) -> None:
     with as_orbax():
         begun = begin(path, checkpointables, overwrite, custom, in_background=False, **about)
-    begun.wait()
+    begun.finish()
 
 
 def _save_async(
@@ -54,7 +54,7 @@ def _save_async(
 ) -> Response[None]:
     with as_orbax():
         begun = begin(path, checkpointables, overwrite, custom, in_background=True, **about)
-    return Response(begun.wait)
+    return Response(begun.finish)
 
 
 class _Status:
@@ -81,32 +81,6 @@ class _Status:
             self._callback.on_write_end(path)
 
 
-class Begun:
-    """A save in progress. The thread that waits for it does the remaining work."""
-
-    def __init__(self, path: Any, pending: Pending, context: Context, status: _Status, *, calls_back: bool) -> None:
-        self._path = path
-        self._status = status
-        self._pending = pending
-        self._context = context
-        self._calls_back = calls_back
-
-    def cancel(self) -> None:
-        """Asks the running work to stop."""
-        self._pending.cancel()
-
-    def wait(self) -> None:
-        """Waits for the save, and commits."""
-        self._pending.finish()
-        self._status.end()
-        mode = self._context.file.path_permission_mode
-        if mode is not None:
-            _native.set_mode(self._path, mode)
-        callback = self._context.asynchronous.post_finalization_callback
-        if self._calls_back and callback is not None:
-            callback()
-
-
 def begin(
     path: Any,
     checkpointables: Mapping[str, Any],
@@ -117,7 +91,7 @@ def begin(
     in_background: bool,
     are_states: bool = False,
     of_step: bool = False,
-) -> Begun:
+) -> Pending:
     """Starts a save. In the background checkpointables may change as soon as this returns."""
     _checkpointables.check_names(checkpointables, "checkpointables")
     if not checkpointables:
@@ -149,7 +123,17 @@ def begin(
     pending = publish(save, add, saver_of_calls() if in_background else None)
     if in_background:
         status.transfer()
-    return Begun(path, pending, context, status, calls_back=in_background)
+
+    def finish() -> None:
+        pending.finish()
+        status.end()
+        if context.file.path_permission_mode is not None:
+            _native.set_mode(path, context.file.path_permission_mode)
+        callback = context.asynchronous.post_finalization_callback
+        if in_background and callback is not None:
+            callback()
+
+    return Pending(finish, pending.cancel)
 
 
 def save(

@@ -15,6 +15,7 @@ from .._background import Task as Response
 from .._errors import as_orbax, refusing
 from .._interfaces import Closing
 from .._manager_options import CheckpointManagerOptions
+from .._saving import Pending
 from ..checkpoint_manager import CheckpointManager, RestoreRecord, SaveRecord
 from . import _deletion, _functions
 from . import _training_errors as errors
@@ -99,7 +100,7 @@ class Checkpointer(Closing):
             todelete_full_path=self._context.deletion.gcs_deletion_options.todelete_full_path,
         )
         self._manager = CheckpointManager(directory, options=options, metadata=custom_metadata, logger=logger)
-        self._saving: tuple[int, _functions.Begun, Response[bool]] | None = None
+        self._saving: tuple[int, Pending, Response[bool]] | None = None
         self._deleting: Response[bool] | None = None
 
     @property
@@ -212,7 +213,7 @@ class Checkpointer(Closing):
             begun = _functions.begin(
                 path, checkpointables, overwrite, custom, metrics, in_background=True, of_step=True, **about
             )
-        finish = manager.keep_track(step, begun.wait, metrics, tells=False)
+        finish = manager.keep_track(step, begun.finish, metrics, tells=False)
 
         def both() -> bool:
             done = finish()
