@@ -258,10 +258,7 @@ def _read(
         with as_orbax():
             as_numpy = None if cast is None else AsNumpy(cast)
             loaded = stored.checkpoint.load(
-                like,
-                cast=as_numpy,
-                progress=False,
-                options=Options(pad_or_truncate=resized, single_replica=reads),
+                like, cast=as_numpy, progress=False, options=Options(pad_or_truncate=resized, single_replica=reads)
             )
         flat = jax.tree_util.tree_leaves(loaded, is_leaf=is_empty_node)
         for source, value in zip(stored.own_order, flat, strict=True):

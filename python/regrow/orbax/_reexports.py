@@ -55,7 +55,7 @@ _VALUES: dict[str, dict[str, Any]] = {
         "determine_default_item_mode_from_args": determine_default_item_mode_from_args,
         "is_async_checkpointer": is_async_checkpointer,
         "serialize_root_metadata": serialize_root_metadata,
-    },
+    }
 } | {
     module: {"PyTree": PyTree}
     for module in (

@@ -44,11 +44,7 @@ def of_loading(loading: Any) -> SingleReplica | None:
 
 
 def from_process_0(
-    path: Any,
-    find: Callable[[], Any],
-    *,
-    check: Callable[[], None] | None = None,
-    timeout: float | None = None,
+    path: Any, find: Callable[[], Any], *, check: Callable[[], None] | None = None, timeout: float | None = None
 ) -> Any:
     """Returns in all processes what `find` returns on process 0, as JSON; `check` runs in each."""
     job = _job.chosen(None)

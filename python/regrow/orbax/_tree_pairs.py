@@ -20,11 +20,7 @@ class Diff(NamedTuple):
 
 
 def tree_difference(
-    a: Any,
-    b: Any,
-    *,
-    is_leaf: IsLeaf | None = None,
-    leaves_equal: Callable[[Any, Any], bool] | None = None,
+    a: Any, b: Any, *, is_leaf: IsLeaf | None = None, leaves_equal: Callable[[Any, Any], bool] | None = None
 ) -> Any:
     """A tree of `Diff`, with `None` where two trees agree; `None` for equal trees."""
     ends = is_leaf or _is_leaf

@@ -237,11 +237,7 @@ class CheckpointManager(Closing):
         if self._options.read_only:
             return False
         return _manager_options.is_due(
-            step,
-            others,
-            self._options,
-            is_saving=self.is_saving_in_progress(),
-            preempted=self.reached_preemption(step),
+            step, others, self._options, is_saving=self.is_saving_in_progress(), preempted=self.reached_preemption(step)
         )
 
     def reached_preemption(self, step: int) -> bool:
@@ -359,12 +355,7 @@ class CheckpointManager(Closing):
             self._logger.log_entry(entry)
 
     def restore(
-        self,
-        step: Any = None,
-        items: Any = None,
-        restore_kwargs: Any = None,
-        directory: Any = None,
-        args: Any = None,
+        self, step: Any = None, items: Any = None, restore_kwargs: Any = None, directory: Any = None, args: Any = None
     ) -> Any:
         """Restores a step, the latest if `None`. A path is used unchanged, below the folder."""
         folder = self._folder if directory is None else Folder(directory, self._options)

@@ -167,10 +167,7 @@ def is_flat_dict(tree: Any) -> bool:
 
 
 def to_flat_dict(
-    tree: Any,
-    sep: str | None = None,
-    keep_empty_nodes: bool = False,
-    is_leaf: Callable[[Any], bool] | None = None,
+    tree: Any, sep: str | None = None, keep_empty_nodes: bool = False, is_leaf: Callable[[Any], bool] | None = None
 ) -> dict[Any, Any]:
     """Leaves by key path: tuples of strings, or strings joined by `sep`."""
     stop: Callable[[Any], bool] = lambda node: is_empty_node(node) or (is_leaf is not None and is_leaf(node))  # noqa: E731

@@ -200,10 +200,7 @@ class ArrayHandler(EngineHandler):
 
     def save_options(self) -> dict[str, Any]:
         """The constructor's options that the engine uses, under its own names."""
-        return {
-            "replica_parallel": self._use_replica_parallel,
-            "write_sharding": self._enable_write_sharding_file,
-        }
+        return {"replica_parallel": self._use_replica_parallel, "write_sharding": self._enable_write_sharding_file}
 
     def _wanted(self, arg: Any) -> Any:
         if not has(arg, "sharding"):
@@ -235,10 +232,7 @@ class NumpyHandler(EngineHandler):
     _restore_type = np.ndarray
 
     def __init__(
-        self,
-        metadata_key: str | None = None,
-        ocdbt_process_id: str | None = None,
-        deepcopy_host_arrays: bool = True,
+        self, metadata_key: str | None = None, ocdbt_process_id: str | None = None, deepcopy_host_arrays: bool = True
     ) -> None:
         """Takes the original's options: `metadata_key` is not covered, the others are ignored."""
         _refuse_metadata_key(self, metadata_key)
@@ -282,14 +276,7 @@ def _refuse_metadata_key(handler: Any, metadata_key: str | None) -> None:
         )
 
 
-_STANDARD = (
-    ArrayHandler,
-    SingleReplicaArrayHandler,
-    NumpyHandler,
-    ScalarHandler,
-    StringHandler,
-    PlaceholderHandler,
-)
+_STANDARD = (ArrayHandler, SingleReplicaArrayHandler, NumpyHandler, ScalarHandler, StringHandler, PlaceholderHandler)
 
 _HOOKS = (
     "_background_serialize",

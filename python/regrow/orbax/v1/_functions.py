@@ -137,23 +137,13 @@ def begin(
 
 
 def save(
-    path: Any,
-    state: Any,
-    *,
-    checkpointable_name: str = STATE,
-    overwrite: bool = False,
-    custom_metadata: Any = None,
+    path: Any, state: Any, *, checkpointable_name: str = STATE, overwrite: bool = False, custom_metadata: Any = None
 ) -> None:
     _save(path, {checkpointable_name: state}, overwrite, custom_metadata, are_states=True)
 
 
 def save_async(
-    path: Any,
-    state: Any,
-    *,
-    checkpointable_name: str = STATE,
-    overwrite: bool = False,
-    custom_metadata: Any = None,
+    path: Any, state: Any, *, checkpointable_name: str = STATE, overwrite: bool = False, custom_metadata: Any = None
 ) -> Response[None]:
     """Saves a pytree in the background: returns when the snapshot is taken."""
     return _save_async(path, {checkpointable_name: state}, overwrite, custom_metadata, are_states=True)
