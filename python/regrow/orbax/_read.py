@@ -33,6 +33,11 @@ from ._paths import TMP_DIR_SUFFIX, as_path
 from .tree import KeyPath, flatten_with_path, from_flattened_with_keypath, is_empty_node, tuple_path_from_keypath
 from .type_handlers import GLOBAL_TYPE_HANDLER_REGISTRY, knows_all
 
+Args = Mapping[KeyPath, Any]
+"""Restore args by key path."""
+Sources = Mapping[KeyPath, KeyPath] | None
+"""The stored leaf of a leaf, if its key path differs."""
+
 
 class Stored(NamedTuple):
     path: Any
@@ -174,12 +179,7 @@ def restore(
 
 
 def restore_into(
-    stored: Stored,
-    target: Target,
-    args: Mapping[KeyPath, Any],
-    *,
-    partial: bool = False,
-    replica: SingleReplica | None = None,
+    stored: Stored, target: Target, args: Args, *, partial: bool = False, replica: SingleReplica | None = None
 ) -> Any:
     """Restores an opened pytree into a flattened target; `args` are by key path."""
     if not partial:
@@ -213,11 +213,7 @@ def _check_structure(stored: Stored, targets: Mapping[KeyPath, Any]) -> None:
 
 @Paused()
 def _load(
-    stored: Stored,
-    args: Mapping[KeyPath, Any],
-    wanted: Target,
-    sources: Mapping[KeyPath, KeyPath] | None = None,
-    replica: SingleReplica | None = None,
+    stored: Stored, args: Args, wanted: Target, sources: Sources = None, replica: SingleReplica | None = None
 ) -> Any:
     """The target's structure, with the leaves of the checkpoint that the target asks for."""
     results: dict[KeyPath, Any] = {}
@@ -444,11 +440,7 @@ def _restore_transformed(
 
 
 def load_flat(
-    stored: Stored,
-    args: Mapping[KeyPath, Any],
-    order: list[KeyPath],
-    targets: dict[KeyPath, Any],
-    sources: Mapping[KeyPath, KeyPath] | None,
+    stored: Stored, args: Args, order: list[KeyPath], targets: dict[KeyPath, Any], sources: Sources
 ) -> dict[KeyPath, Any]:
     target = Target(order, targets, jax.tree_util.tree_structure([0] * len(order)))
     return dict(zip(order, _load(stored, args, target, sources), strict=True))

@@ -41,25 +41,18 @@ def _names(step_prefix: str | None, step_format_fixed_length: int | None) -> Any
     return steps.standard_name_format(step_prefix=step_prefix, step_format_fixed_length=step_format_fixed_length)
 
 
-def _wait(
-    checkpoint_dir: Any,
-    form: Any,
-    until_step: int | None,
-    seconds_to_sleep: float,
-    timeout: float | None,
-    timeout_fn: Callable[[], bool] | None,
-) -> int:
+def _wait(folder: Any, form: Any, until_step: int | None, pause: float, timeout: float | None, timeout_fn: Any) -> int:
     began = time.monotonic()
     while True:
-        found = steps.latest_step_metadata(checkpoint_dir, form) if as_path(checkpoint_dir).exists() else None
+        found = steps.latest_step_metadata(folder, form) if as_path(folder).exists() else None
         if found is not None and (until_step is None or found.step >= until_step):
             latest: int = found.step
             return latest
-        if timeout is not None and time.monotonic() - began + seconds_to_sleep > timeout:
+        if timeout is not None and time.monotonic() - began + pause > timeout:
             if timeout_fn is None or timeout_fn():
                 return -1
             began = time.monotonic()
-        time.sleep(seconds_to_sleep)
+        time.sleep(pause)
 
 
 def checkpoints_iterator(

@@ -52,6 +52,7 @@ def typestr(handler_type: type[Any]) -> str:
 
 
 HandlerType = type[CheckpointableHandler[Any, Any]]
+Typestrs = Sequence[str] | None
 Entry = tuple[HandlerType, str | None]
 C = TypeVar("C", bound=type[Any])
 
@@ -77,11 +78,7 @@ class CheckpointableHandlerRegistry(Protocol):
     """Handlers for all checkpointables, or for one name. The last handler that fits is used."""
 
     def add(
-        self,
-        handler_type: HandlerType,
-        *,
-        checkpointable_name: str | None = None,
-        secondary_typestrs: Sequence[str] | None = None,
+        self, handler_type: HandlerType, *, checkpointable_name: str | None = None, secondary_typestrs: Typestrs = None
     ) -> CheckpointableHandlerRegistry:
         """Adds a handler. `secondary_typestrs` are other names that checkpoints may have for it."""
 
@@ -100,11 +97,7 @@ class Registry(CheckpointableHandlerRegistry):
         self._secondary: dict[HandlerType, Sequence[str]] = {}
 
     def add(
-        self,
-        handler_type: HandlerType,
-        *,
-        checkpointable_name: str | None = None,
-        secondary_typestrs: Sequence[str] | None = None,
+        self, handler_type: HandlerType, *, checkpointable_name: str | None = None, secondary_typestrs: Typestrs = None
     ) -> CheckpointableHandlerRegistry:
         if not isinstance(handler_type, type):
             raise ValueError(f"handler_type: expected a class, found {handler_type!r}")

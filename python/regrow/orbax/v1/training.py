@@ -189,14 +189,7 @@ class Checkpointer(Closing):
     save_checkpointables = _waiting(save_checkpointables_async)
 
     def _save(
-        self,
-        step: int,
-        checkpointables: dict[str, Any],
-        force: bool,
-        overwrite: bool,
-        metrics: Any,
-        custom: Any,
-        **about: bool,
+        self, step: int, values: dict[str, Any], force: bool, overwrite: bool, metrics: Any, custom: Any, **about: bool
     ) -> Response[bool] | None:
         self._wait_for_deletion()
         manager = self._manager
@@ -211,7 +204,7 @@ class Checkpointer(Closing):
         path = manager.path_of(step)
         with current(self._context), as_orbax():
             begun = _functions.begin(
-                path, checkpointables, overwrite, custom, metrics, in_background=True, of_step=True, **about
+                path, values, overwrite, custom, metrics, in_background=True, of_step=True, **about
             )
         finish = manager.keep_track(step, begun.finish, metrics, tells=False)
 
