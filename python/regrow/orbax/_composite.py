@@ -173,18 +173,12 @@ class CompositeCheckpointHandler(OrbaxHandler):
         handler_registry: Any = None,
         **items_and_handlers: Any,
     ) -> None:
-        if handler_registry is not None and item_names:
-            raise failure(
-                ValueError,
-                "Both `handler_registry` and `item_names` were specified.",
-                help="the registry knows its items: leave the names out",
-            )
-        if handler_registry is not None and items_and_handlers:
-            raise failure(
-                ValueError,
-                "Both `handler_registry` and `items_and_handlers` were specified.",
-                help="add the handlers to the registry",
-            )
+        for name, given, help in (
+            ("item_names", item_names, "the registry knows its items: leave the names out"),
+            ("items_and_handlers", items_and_handlers, "add the handlers to the registry"),
+        ):
+            if handler_registry is not None and given:
+                raise failure(ValueError, f"Both `handler_registry` and `{name}` were specified.", help=help)
         self._item_names = {*item_names, *items_and_handlers}
         self._handlers = {name: handler for name, handler in items_and_handlers.items() if handler is not None}
         self._handler_registry = handler_registry
@@ -246,7 +240,9 @@ class CompositeCheckpointHandler(OrbaxHandler):
         for name, own in wanted.items():
             handler = self._handler_for_restore(path / name, name, own, handlers.get(name))
             if handler is not None:
-                results[name] = _restore_item(handler, path / name, own)
+                given = {} if own is None else {"args" if is_args(own) else "item": own}
+                with as_orbax():
+                    results[name] = handler.restore(path / name, **given)
         return CompositeResults(**results)
 
     def metadata(self, directory: Any) -> metadata.StepMetadata:
@@ -279,13 +275,6 @@ class CompositeCheckpointHandler(OrbaxHandler):
     def close(self) -> None:
         for handler in self._handlers.values():
             handler.close()
-
-
-def _restore_item(handler: Any, path: Any, args: Any) -> Any:
-    with as_orbax():
-        if args is None or not is_args(args):
-            return handler.restore(path) if args is None else handler.restore(path, item=args)
-        return handler.restore(path, args=args)
 
 
 def item_names(path: Any) -> list[str]:

@@ -78,7 +78,8 @@ class Items:
         given = item_handlers if checkpointers is None else _handlers_of(checkpointers)
         self.is_by_name = isinstance(given, Mapping)
         """Whether bare items have names."""
-        self.is_async = checkpointers is None or _any_async(checkpointers)
+        every = checkpointers.values() if isinstance(checkpointers, Mapping) else [checkpointers]
+        self.is_async = checkpointers is None or any(hasattr(each, "wait_until_finished") for each in every)
         """Whether saves run in the background: with checkpointers, if one of them does."""
         handlers = dict(given) if isinstance(given, Mapping) else {} if given is None else {DEFAULT_ITEM_NAME: given}
         is_told = checkpointers is not None or item_names is not None or item_handlers is not None
@@ -151,8 +152,3 @@ def _handlers_of(checkpointers: Any) -> Any:
     if handler is None:
         raise ValueError(f"expected a checkpointer, or a dict of them, found {type(checkpointers).__name__}")
     return handler
-
-
-def _any_async(checkpointers: Any) -> bool:
-    every = checkpointers.values() if isinstance(checkpointers, Mapping) else [checkpointers]
-    return any(hasattr(checkpointer, "wait_until_finished") for checkpointer in every)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 import sys
@@ -185,18 +184,6 @@ class CompositeMetadata(dict[str, Any]):
         raise KeyError(f"Unknown key: {name}. Available keys: {self.keys()}")
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["item_metadata"],
-    meta_fields=[
-        "item_handlers",
-        "metrics",
-        "performance_metrics",
-        "init_timestamp_nsecs",
-        "commit_timestamp_nsecs",
-        "custom_metadata",
-    ],
-)
 @dataclasses.dataclass
 class StepMetadata:
     """The metadata of a checkpoint. As a pytree, it has the leaves of its items."""
@@ -210,6 +197,8 @@ class StepMetadata:
     custom_metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
+_FIELDS = {field.name for field in dataclasses.fields(StepMetadata)}
+jax.tree_util.register_dataclass(StepMetadata, ["item_metadata"], sorted(_FIELDS - {"item_metadata"}))
 jax.tree_util.register_pytree_node(
     CompositeMetadata,
     lambda node: (tuple(node.values()), tuple(node)),
@@ -222,7 +211,7 @@ def read_step_metadata(path: Any) -> StepMetadata:
     told = read_json(as_path(path) / "_CHECKPOINT_METADATA")
     if told is None:
         return StepMetadata()
-    names = {field.name for field in dataclasses.fields(StepMetadata)} - {"item_metadata", "custom_metadata"}
+    names = _FIELDS - {"item_metadata", "custom_metadata"}
     known = {name: value for name, value in told.items() if name in names and value is not None}
     if isinstance(known.get("performance_metrics"), dict):
         known["performance_metrics"] = statistics_of(known["performance_metrics"])

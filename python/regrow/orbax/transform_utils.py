@@ -25,12 +25,10 @@ class Transform:
     multi_value_fn: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in self._exclusive() if getattr(self, name) not in (None, False)]
+        exclusive = ("original_key", "use_fallback", "value_fn", "multi_value_fn")
+        given = [name for name in exclusive if getattr(self, name) not in (None, False)]
         if len(given) > 1 and set(given) != {"original_key", "value_fn"}:
             raise AssertionError(f"{type(self).__name__}: expected one of the arguments, found {' and '.join(given)}")
-
-    def _exclusive(self) -> tuple[str, ...]:
-        return ("original_key", "use_fallback", "value_fn", "multi_value_fn")
 
 
 @dataclasses.dataclass

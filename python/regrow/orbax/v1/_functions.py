@@ -226,7 +226,6 @@ def _of_checkpoint(path: Any, found: Any, own: Mapping[str, Any] | None = None) 
 
 
 def deprecated(name: str, instead: str, function: Callable[..., Any]) -> Callable[..., Any]:
-
     @functools.wraps(function)
     def renamed(*args: Any, **kwargs: Any) -> Any:
         warnings.warn(f"Use `{instead}` instead.", DeprecationWarning, stacklevel=2)

@@ -127,7 +127,6 @@ class JsonHandler(_TextHandler):
         return json.dumps(checkpointable)
 
     async def load(self, directory: Any, abstract_checkpointable: None = None) -> Awaitable[Any]:
-
         async def read() -> Any:
             names = list(dict.fromkeys((self.filename, "data.json", "metadata")))
             files = (as_path(directory) / name for name in names)

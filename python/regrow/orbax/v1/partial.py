@@ -211,12 +211,10 @@ def _kind(leaf: Any) -> str:
 def _paths(tree: Any) -> list[tuple[_Path, str]]:
     """The leaves and empty nodes of a tree, without placeholders."""
     return [
-        (tuple_path_from_keypath(keys), _kind(leaf)) for keys, leaf in _leaves_of(tree) if not _is_placeholder(leaf)
+        (tuple_path_from_keypath(keys), _kind(leaf))
+        for keys, leaf in _leaves_of(tree)
+        if leaf is not ... and not (isinstance(leaf, Leaf) and leaf.kind == "placeholder")
     ]
-
-
-def _is_placeholder(leaf: Any) -> bool:
-    return leaf is ... or (isinstance(leaf, Leaf) and leaf.kind == "placeholder")
 
 
 def _leaves_of(tree: Any) -> list[tuple[Any, Any]]:

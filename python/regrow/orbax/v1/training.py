@@ -40,14 +40,9 @@ __getattr__ = refusing(__name__, ("pathways", "use the original with Pathways"))
 
 def _default_policy() -> Any:
     """Saves when the save before has ended, and when the machine is about to be preempted."""
-    policies = save_decision_policies
-    return policies.AnySavePolicy(
-        [
-            policies.InitialSavePolicy(),
-            policies.ContinuousCheckpointingPolicy(),
-            policies.PreemptionCheckpointingPolicy(),
-        ]
-    )
+    own = save_decision_policies
+    policies = (own.InitialSavePolicy, own.ContinuousCheckpointingPolicy, own.PreemptionCheckpointingPolicy)
+    return own.AnySavePolicy([policy() for policy in policies])
 
 
 def _old_name_of(name: str) -> Callable[..., Any]:
