@@ -26,9 +26,9 @@ from . import _settings
 from ._bucket_path import BucketPath
 from ._errors import as_orbax
 from ._manager_options import CheckpointManagerOptions
-from ._paths import as_path, is_finalized, is_temporary, lacks_marker, wants_marker
+from ._paths import as_path, is_finalized, is_temporary, lacks_marker, read_json, wants_marker
 from .checkpoint_managers import PolicyCheckpointInfo
-from .metadata import RootMetadata
+from .metadata import RootMetadata, deserialize_root_metadata, serialize_root_metadata
 from .multihost import barrier, is_primary_host
 from .path import step as steps
 
@@ -256,7 +256,7 @@ class Folder:
         is_wanted = given is not None and self._options.save_root_metadata and not self._options.read_only
         if not is_wanted or not is_primary_host() or file.exists():
             return
-        text = json.dumps({"internal_metadata": {}, "custom_metadata": dict(given or {})})
+        text = json.dumps(serialize_root_metadata(RootMetadata(custom_metadata=dict(given or {}))))
         if self._bucket is not None:
             file.write_text(text)
             return
@@ -264,11 +264,7 @@ class Folder:
 
     def read_root_metadata(self) -> RootMetadata | None:
         for name in ("_ROOT_METADATA", "metadata"):
-            try:
-                told = json.loads((self.path / METADATA_ITEM_NAME / name).read_text())
-            except (OSError, ValueError):
-                continue
-            known = told.get("custom_metadata")
-            unknown = {key: value for key, value in told.items() if key not in ("custom_metadata", "internal_metadata")}
-            return RootMetadata(told.get("internal_metadata") or {}, {**unknown, **(known or {})})
+            told = read_json(self.path / METADATA_ITEM_NAME / name)
+            if told is not None:
+                return deserialize_root_metadata(told)
         return None

@@ -15,7 +15,7 @@ from ._composite import CompositeArgs
 from ._install import without_names
 from ._interfaces import CheckpointHandler
 from .checkpointers import AbstractCheckpointer
-from .metadata import RootMetadata
+from .metadata import deserialize_root_metadata, serialize_root_metadata
 from .tree import PyTree
 
 
@@ -25,21 +25,6 @@ def is_async_checkpointer(checkpointer: Any) -> bool:
 
 def determine_default_item_mode_from_args(args: Any) -> bool:
     return not isinstance(args, CompositeArgs)
-
-
-def serialize_root_metadata(metadata: Any) -> dict[str, Any]:
-    return {
-        "internal_metadata": dict(metadata.internal_metadata or {}),
-        "custom_metadata": dict(metadata.custom_metadata or {}),
-    }
-
-
-def deserialize_root_metadata(metadata_dict: Mapping[str, Any]) -> RootMetadata:
-    """Root metadata from JSON values; keys that Orbax does not know are the caller's own."""
-    known = {"internal_metadata", "custom_metadata"}
-    others = {key: value for key, value in metadata_dict.items() if key not in known}
-    internal, custom = (metadata_dict.get(key) or {} for key in ("internal_metadata", "custom_metadata"))
-    return RootMetadata(dict(internal), dict(custom) | others)
 
 
 _VALUES: dict[str, dict[str, Any]] = {

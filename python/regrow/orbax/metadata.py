@@ -172,6 +172,18 @@ class RootMetadata(Mapping[str, Any]):
         return True
 
 
+def serialize_root_metadata(metadata: Any) -> dict[str, Any]:
+    """The metadata of a folder of steps, as JSON values."""
+    return {name: dict(getattr(metadata, name) or {}) for name in ("internal_metadata", "custom_metadata")}
+
+
+def deserialize_root_metadata(metadata_dict: Mapping[str, Any]) -> RootMetadata:
+    """Root metadata from JSON values; keys that Orbax does not know are the caller's own."""
+    own = dict(metadata_dict)
+    internal, custom = (own.pop(key, None) or {} for key in ("internal_metadata", "custom_metadata"))
+    return RootMetadata(dict(internal), own | dict(custom))
+
+
 class CompositeMetadata(dict[str, Any]):
     """The metadata of items, by name or attribute."""
 
