@@ -5,8 +5,7 @@
 Saves write the layout of Orbax, so regrow and Orbax can both use one folder. `use_layout("regrow")`
 makes saves write regrow's own layout, which Orbax restores too. Orbax itself need not be installed.
 `install()` makes ``import orbax.checkpoint`` import this package, for libraries that import Orbax
-themselves. Docstrings are short: docs/guide/orbax.md lists the differences, and Orbax' documentation
-has the arguments.
+themselves. Orbax' documentation has the arguments, and docs/guide/orbax.md the differences.
 """
 
 import sys as _sys

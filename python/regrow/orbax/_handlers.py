@@ -268,7 +268,7 @@ _EXACT = (bool, int, float, str)
 
 
 def plain_leaves(tree: Any) -> Any:
-    """The tree with instances of subclasses of numbers and `str` as plain ones, as Orbax saves them."""
+    """The tree with plain numbers and text for those of subclasses, as Orbax saves them."""
 
     def is_of_subclass(leaf: Any) -> bool:
         return isinstance(leaf, _EXACT) and type(leaf) not in _EXACT and not isinstance(leaf, np.generic)

@@ -1,4 +1,4 @@
-"""Makes ``orbax.checkpoint`` this package, with the original's private modules that programs import.
+"""Makes ``orbax.checkpoint`` this package, with private modules that programs import.
 
 Some programs import from ``orbax.checkpoint._src``. Checkpoints hold the names of handlers there,
 which `pydoc.locate` looks up. A private module without a counterpart here raises an `ImportError`
