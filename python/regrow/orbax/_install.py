@@ -70,7 +70,7 @@ _PRIVATE = {
 """The original's private modules, by the modules here that have their names; the first wins."""
 
 _PRIVATE_V1 = {
-    "_background": "synchronization.types",
+    "_interfaces": "synchronization.types",
     "checkpoint_managers": "training.preservation_policies training.save_decision_policies",
     "v1._context": "context.context",
     "v1._deletion": "deletion.deletion",

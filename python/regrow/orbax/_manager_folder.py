@@ -3,6 +3,10 @@ folder's own metadata.
 
 The engine's own manager finds, leases and deletes the steps. On a disk it leaves no files of its
 own in the folder.
+
+Process 0 of a job chooses the steps to delete, deletes them and sends the list of deleted steps to
+the others. So the lists of all processes match the storage, although a reader may keep a step and
+each process has its own clock.
 """
 
 from __future__ import annotations
@@ -12,21 +16,22 @@ import datetime
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from .. import _native
 from .._core._location import Location, place
-from .._errors import AlreadyExistsError, CorruptError, RegrowError, failure, from_native
+from .._errors import AlreadyExistsError, CorruptError, InvalidArgumentError, RegrowError, failure, from_native
 from .._jobs import _job
 from .._load._open import verify
 from .._operations._copy import copy
-from . import _settings
-from ._bucket_path import BucketPath
+from . import _manager_options, _settings
 from ._errors import as_orbax
 from ._manager_options import CheckpointManagerOptions
-from ._paths import as_path, is_finalized, is_temporary, lacks_marker, read_json, wants_marker
+from ._paths import BucketPath, as_path, is_finalized, is_temporary, lacks_marker, read_json, wants_marker
 from .checkpoint_managers import PolicyCheckpointInfo
 from .metadata import RootMetadata, deserialize_root_metadata, serialize_root_metadata
 from .multihost import barrier, is_primary_host
@@ -268,3 +273,128 @@ class Folder:
             if told is not None:
                 return deserialize_root_metadata(told)
         return None
+
+
+class Followed:
+    """Tasks after saves, in one thread and in order."""
+
+    def __init__(self) -> None:
+        self._executor: ThreadPoolExecutor | None = None
+        self._last: Future[None] | None = None
+
+    def add(self, task: Callable[..., None], *args: Any) -> None:
+        """Runs a task after all earlier ones."""
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="regrow.orbax deletions")
+        before = self._last
+
+        def work() -> None:
+            if before is not None and (error := before.exception()) is not None:
+                # If no caller saw this error, the next error reports it.
+                task(*args)
+                raise error
+            task(*args)
+
+        try:
+            self._last = self._executor.submit(work)
+        except RuntimeError:
+            # At exit the interpreter waits only for threads that it started itself: for the thread
+            # of the save.
+            task(*args)
+
+    def wait(self) -> None:
+        """Waits for all tasks, and raises their error once."""
+        last = self._last
+        if last is None:
+            return
+        try:
+            last.result()
+        except BaseException:
+            self._last = None
+            raise
+
+    def close(self) -> None:
+        """Waits for all tasks, and ends the thread."""
+        try:
+            self.wait()
+        finally:
+            if self._executor is not None:
+                self._executor.shutdown()
+                self._executor = None
+
+
+class Deletions(Followed):
+    """Deletes steps of a folder. Deletions after saves run in their own thread."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        options: CheckpointManagerOptions,
+        listed: Callable[[], list[PolicyCheckpointInfo]],
+        forget: Callable[[int], object],
+    ) -> None:
+        """Deletes steps of `listed`, and calls `forget` for each deleted step."""
+        super().__init__()
+        self._folder = folder
+        self._options = options
+        self._listed = listed
+        self._forget = forget
+        self._chosen = threading.Event()
+        self._chosen.set()
+        self.doomed: set[int] = set()
+        """Steps that a thread is deleting."""
+
+    def follow(self, saved: int, *, is_unranked: bool = False) -> None:
+        """After a save, deletes in the background the steps that the options do not keep."""
+        self._chosen = chosen = threading.Event()
+        self.add(self._tidy, saved, chosen, is_unranked)
+
+    def wait_for_choice(self) -> None:
+        """Waits until the steps to delete after the last save are chosen."""
+        self._chosen.wait()
+
+    def delete(self, step: int) -> None:
+        self.wait()
+
+        def work() -> None:
+            left = self._folder.delete([step])
+            if step in left:
+                raise left[step] or failure(
+                    InvalidArgumentError, f"step {step} is being read", help="wait until it is closed"
+                )
+
+        with as_orbax():
+            self._folder.of_process_0(f"orbax-deletion-{step}", work)
+        self._forget(step)
+        with as_orbax():
+            self._folder.point()
+
+    def _tidy(self, saved: int, chosen: threading.Event, is_unranked: bool) -> None:
+        """Deletes the steps that the options do not keep, once the save exists. Never all steps."""
+        doomed: list[int] = []
+        try:
+            try:
+                if not _manager_options.keeps_all(self._options) or _settings.checks_saves():
+                    doomed = self._folder.of_process_0("orbax-deletions-chosen", lambda: self._choice_after(saved))
+                self.doomed.update(doomed)
+            except Exception:
+                if not is_unranked:
+                    raise
+            finally:
+                chosen.set()
+            if doomed:
+                for step in self._folder.of_process_0("orbax-deletions", lambda: self._delete(doomed)):
+                    self._forget(step)
+        finally:
+            self.doomed.difference_update(doomed)
+        self._folder.point()
+
+    def _choice_after(self, saved: int) -> list[int]:
+        return _manager_options.to_delete(self._listed(), self._options) if self._folder.is_good(saved) else []
+
+    def _delete(self, doomed: list[int]) -> list[int]:
+        left = self._folder.delete(doomed)
+        for step, error in left.items():
+            # The next save tries again.
+            _log.warning("step %d was not deleted: %s", step, error or "it is being read")
+        return [step for step in doomed if step not in left]

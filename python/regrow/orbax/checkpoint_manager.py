@@ -20,15 +20,13 @@ from .._core._duck import is_a
 from .._errors import failure
 from .._save._async import AsyncSaver
 from . import _manager_options, _saving
-from ._background import Task
 from ._composite import CompositeArgs
 from ._errors import StepAlreadyExistsError as StepAlreadyExistsError
 from ._errors import as_orbax
-from ._interfaces import Closing
-from ._manager_deletions import Deletions
+from ._interfaces import Closing, Task
 from ._manager_folder import METADATA_ITEM_NAME as METADATA_ITEM_NAME
 from ._manager_folder import METRIC_ITEM_NAME as METRIC_ITEM_NAME
-from ._manager_folder import Folder
+from ._manager_folder import Deletions, Folder
 from ._manager_items import DEFAULT_ITEM_NAME as DEFAULT_ITEM_NAME
 from ._manager_items import Items, check_constructor
 from ._manager_options import CheckpointManagerOptions as CheckpointManagerOptions

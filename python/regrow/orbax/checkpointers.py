@@ -10,11 +10,10 @@ from typing import Any
 from .._errors import CancelledError, failure
 from .._save._async import AsyncSaver
 from . import _composite, _saving, metadata
-from ._background import Task
 from ._errors import DestinationExistsError, as_orbax, says_force
 from ._handler_args import StandardRestoreArgs, StandardSaveArgs
 from ._handlers import PyTreeCheckpointHandler, StandardCheckpointHandler
-from ._interfaces import Closing
+from ._interfaces import Closing, Task
 from ._paths import absolute, as_path, is_temporary, lacks_marker, wants_marker
 from .checkpoint_args import get_registered_args_cls, has_registered_args, is_args
 from .options import AsyncOptions, MultiprocessingOptions, timeout_of

@@ -7,7 +7,7 @@ ocp.save(path, state)
 state = ocp.load(path, state)
 """
 
-from .._background import AsyncResponse
+from .._interfaces import AsyncResponse
 from .._leaf_args import PLACEHOLDER
 from . import arrays, errors, handlers, multihost, options, partial, path, training, tree
 from ._context import Context

@@ -12,9 +12,8 @@ from typing import Any
 from ..._errors import RegrowError, failure
 from ..._save._items import ItemsSave
 from .. import _interfaces
-from .._bucket_path import bucket_path
 from .._errors import as_orbax
-from .._paths import as_path
+from .._paths import as_path, bucket_path
 from .._saving import Written
 from ..metadata import read_step_metadata
 from . import _find, _handlers, _pytrees, _registration

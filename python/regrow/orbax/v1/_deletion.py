@@ -19,10 +19,9 @@ from urllib.parse import urlsplit
 from ... import _native
 from ..._errors import failure
 from ..._operations._remove import remove
-from .._background import Task as Response
-from .._bucket_path import BucketPath
 from .._errors import as_orbax, not_covered
-from .._paths import as_path
+from .._interfaces import Task as Response
+from .._paths import BucketPath, as_path
 from ..multihost import is_primary_host
 from ._context import Context, current
 from ._layout import CHECKPOINT_DELETION_KEY as RECORD

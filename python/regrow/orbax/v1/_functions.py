@@ -13,8 +13,8 @@ from ..._errors import NotACheckpointError, UncommittedError
 from ..._jobs._job import Job
 from ..._save._items import ItemsSave
 from ..._save._writing import Writing
-from .._background import Task as Response
 from .._errors import as_orbax, not_covered
+from .._interfaces import Task as Response
 from .._jax import jax
 from .._paths import absolute, as_path
 from .._saving import Pending, Written, publish, saver_of_calls

@@ -31,11 +31,10 @@ from ..._save._items import ItemsSave
 from ..._save._writing import Writing
 from ..._tree._nodes import PrngKey
 from ...layouts import of_options
-from .._background import Task as Response
-from .._bucket_path import BucketPath
 from .._errors import as_orbax
+from .._interfaces import Task as Response
 from .._jax import jax
-from .._paths import absolute, is_finalized
+from .._paths import BucketPath, absolute, is_finalized
 from .._replicas import from_process_0
 from ..tree import from_flattened_with_keypath, is_empty_node, tuple_path_from_keypath
 from . import _pytrees

@@ -11,9 +11,9 @@ from typing import Any, ParamSpec
 from ..._errors import failure
 from .. import checkpoint_managers as preservation_policies
 from .. import checkpoint_managers as save_decision_policies
-from .._background import Task as Response
 from .._errors import as_orbax, refusing
 from .._interfaces import Closing
+from .._interfaces import Task as Response
 from .._manager_options import CheckpointManagerOptions
 from .._saving import Pending
 from ..checkpoint_manager import CheckpointManager, RestoreRecord, SaveRecord
