@@ -326,11 +326,8 @@ class _Unknown(CheckpointHandler):
         raise NotImplementedError
 
     def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
-        raise failure(
-            KeyError,
-            f"Item {as_path(directory).name!r} was saved by an unknown handler",
-            help="give its handler, or arguments that are registered with one",
-        )
+        help = "give its handler, or arguments that are registered with one"
+        raise failure(KeyError, f"Item {as_path(directory).name!r} was saved by an unknown handler", help=help)
 
 
 register_with_handler(CompositeCheckpointHandler, for_save=True, for_restore=True)(CompositeArgs)

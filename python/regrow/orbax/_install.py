@@ -180,11 +180,8 @@ def install() -> None:
     if present is sys.modules[package]:
         return
     if present is not None:
-        raise failure(
-            RuntimeError,
-            "orbax.checkpoint has been imported already",
-            help="call regrow.orbax.install() before anything imports it",
-        )
+        help = "call regrow.orbax.install() before anything imports it"
+        raise failure(RuntimeError, "orbax.checkpoint has been imported already", help=help)
     namespace = sys.modules.get("orbax")
     if namespace is None:
         namespace = sys.modules["orbax"] = types.ModuleType("orbax")

@@ -37,9 +37,8 @@ class ValueEntry:
 def restore(path: Any, args: Any, registry: Any = None) -> Any:
     """Restores the pytree at a path, as the function in the arguments changes it."""
     if args.transforms is not None:
-        raise failure(
-            ValueError, "Cannot provide both `transforms` and `legacy_transform_fn`.", help="leave one of them out"
-        )
+        help = "leave one of them out"
+        raise failure(ValueError, "Cannot provide both `transforms` and `legacy_transform_fn`.", help=help)
     function: Function = args.legacy_transform_fn
     stored = _read.open_pytree(path, registry)
     entries, infos = [], []

@@ -33,11 +33,8 @@ class DefaultItem:
 
     def check(self, items: Any, args: Any) -> None:
         if is_args(items):
-            raise failure(
-                ValueError,
-                "Found an instance of `CheckpointArgs` provided for `items`.",
-                help="give them by keyword: args=...",
-            )
+            help = "give them by keyword: args=..."
+            raise failure(ValueError, "Found an instance of `CheckpointArgs` provided for `items`.", help=help)
         if args is None:
             return
         if not is_args(args):

@@ -146,11 +146,8 @@ def _handler_of(registry: Any, kind: type[Any], keys: Any) -> Any:
             # The engine refuses unknown types with its own error.
             return None
         where = "/".join(tuple_path_from_keypath(keys))
-        raise failure(
-            ValueError,
-            f"TypeHandler lookup failed for: type={kind}, leaf {where}",
-            help="add a handler of this type to the registry that was given",
-        )
+        help = "add a handler of this type to the registry that was given"
+        raise failure(ValueError, f"TypeHandler lookup failed for: type={kind}, leaf {where}", help=help)
     handler = registry.get(kind)
     return None if is_standard(handler) else handler
 

@@ -40,9 +40,8 @@ def path_class() -> Any:
 def absolute(path: Any) -> Any:
     path = as_path(path)
     if not path.is_absolute():
-        raise failure(
-            ValueError, f"Checkpoint path should be absolute. Got {path}", help=f"give os.path.abspath({str(path)!r})"
-        )
+        help = f"give os.path.abspath({str(path)!r})"
+        raise failure(ValueError, f"Checkpoint path should be absolute. Got {path}", help=help)
     return path
 
 

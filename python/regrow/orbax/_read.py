@@ -75,12 +75,8 @@ def open_pytree(path: Any, registry: Any = None, *, by_names: bool = False) -> S
     name = as_path(path).name
     with as_orbax():
         if TMP_DIR_SUFFIX in name and as_path(path).exists():
-            raise failure(
-                UncommittedError,
-                f"Found incomplete checkpoint at {path}.",
-                file=str(path),
-                help="restore one that was committed",
-            )
+            help = "restore one that was committed"
+            raise failure(UncommittedError, f"Found incomplete checkpoint at {path}.", file=str(path), help=help)
         checkpoint = open_by_names(path) if by_names else open_checkpoint(path)
         if checkpoint.step is not None:
             raise failure(

@@ -236,11 +236,8 @@ class Call:
 
 def _items(args: Any) -> dict[str, Any]:
     if not is_a(args, "CompositeArgs"):
-        raise failure(
-            ValueError,
-            f"Expected args of type `Composite`; got {type(args)}",
-            help="give args.Composite(name=...) with an item each",
-        )
+        help = "give args.Composite(name=...) with an item each"
+        raise failure(ValueError, f"Expected args of type `Composite`; got {type(args)}", help=help)
     return {name: value for name, value in args.items() if value is not None}
 
 

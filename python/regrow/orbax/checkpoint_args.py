@@ -78,9 +78,8 @@ def get_registered_args_cls(handler: Any) -> tuple[type[Any], type[Any]]:
     if original is not None and original.has_registered_args(handler):
         found: tuple[type[Any], type[Any]] = original.get_registered_args_cls(handler)
         return found
-    raise failure(
-        ValueError, f"{handler} has no registered arguments", help="decorate them with `register_with_handler`"
-    )
+    help = "decorate them with `register_with_handler`"
+    raise failure(ValueError, f"{handler} has no registered arguments", help=help)
 
 
 def has_registered_args(handler: Any) -> bool:

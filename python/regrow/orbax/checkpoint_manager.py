@@ -260,9 +260,8 @@ class CheckpointManager(Closing):
         if self._options.read_only:
             return False
         if items is None and args is None:
-            raise failure(
-                ValueError, "Must provide `args` for `save`.", help="save(step, args=args.StandardSave(state))"
-            )
+            help = "save(step, args=args.StandardSave(state))"
+            raise failure(ValueError, "Must provide `args` for `save`.", help=help)
         self._default_item.set_if_none(not is_a(args, "CompositeArgs"))
         self._default_item.check(items, args)
         if not force and not self.should_save(step):

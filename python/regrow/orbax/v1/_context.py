@@ -58,15 +58,11 @@ class Context:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "checkpoint_layout":
-            raise failure(
-                AttributeError, f"{name} cannot be set", help=f"set options of a group, or give {name}_options="
-            )
+            help = f"set options of a group, or give {name}_options="
+            raise failure(AttributeError, f"{name} cannot be set", help=help)
         if id(self) in FROZEN.get():
-            raise failure(
-                RuntimeError,
-                "checkpoint_layout cannot be set in a context that is in force",
-                help="set it before the `with` block",
-            )
+            help = "set it before the `with` block"
+            raise failure(RuntimeError, "checkpoint_layout cannot be set in a context that is in force", help=help)
         self.__dict__[name] = CheckpointLayout(value)
 
     def __getattr__(self, name: str) -> Any:

@@ -57,9 +57,8 @@ def plan(
     if in_bucket and name is not None:
         raise not_covered("deletions of one checkpointable in a bucket", "delete the checkpoint, or save it again")
     if os.path.islink(path) or not path.name:
-        raise failure(
-            ValueError, f"{path} is a symlink, or the root of a storage", help="give the path of a checkpoint"
-        )
+        help = "give the path of a checkpoint"
+        raise failure(ValueError, f"{path} is a symlink, or the root of a storage", help=help)
     if not path.exists():
         if missing_ok:
             return None

@@ -132,11 +132,8 @@ def restore_args(leaf: Any, strict: bool) -> Any:
     if isinstance(leaf, (bool, int, float, complex, str, bytes)) and not isinstance(leaf, np.generic):
         return _leaf_args.RestoreArgs(restore_type=type(leaf))
     if not has(leaf, "shape", "dtype"):
-        raise failure(
-            TypeError,
-            f"Unsupported abstract leaf type for loading: {type(leaf)}",
-            help="give arrays, jax.ShapeDtypeStruct, numbers, text, or types of them",
-        )
+        help = "give arrays, jax.ShapeDtypeStruct, numbers, text, or types of them"
+        raise failure(TypeError, f"Unsupported abstract leaf type for loading: {type(leaf)}", help=help)
     if not has(leaf, "sharding"):
         return _leaf_args.RestoreArgs(restore_type=np.ndarray, dtype=leaf.dtype)
     is_key = leaf.dtype is not None and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -137,11 +137,8 @@ class ReadOnlyCheckpointableHandlerRegistry(Registry):
         self._secondary = {kind: registry.get_secondary_typestrs(kind) for kind, _ in self._entries}
 
     def add(self, *args: Any, **kwargs: Any) -> CheckpointableHandlerRegistry:
-        raise failure(
-            NotImplementedError,
-            "the default registry of contexts is read only",
-            help="add to handlers.local_registry(), and set context.checkpointables.registry",
-        )
+        help = "add to handlers.local_registry(), and set context.checkpointables.registry"
+        raise failure(NotImplementedError, "the default registry of contexts is read only", help=help)
 
     def __repr__(self) -> str:
         return f"ReadOnly{super().__repr__()}"

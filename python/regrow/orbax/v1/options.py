@@ -28,11 +28,8 @@ class Options:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if id(self) in FROZEN.get():
-            raise failure(
-                RuntimeError,
-                f"the option {name} cannot be set in a context that is in force",
-                help="set it before the `with` block, or in Context(context), a copy of it",
-            )
+            help = "set it before the `with` block, or in Context(context), a copy of it"
+            raise failure(RuntimeError, f"the option {name} cannot be set in a context that is in force", help=help)
         object.__setattr__(self, name, value)
 
     def v0(self) -> Any:

@@ -85,9 +85,8 @@ def finalize(path: Any) -> None:
     def publish() -> None:
         _refuse_finished(final)
         if not session.exists():
-            raise failure(
-                FileNotFoundError, f"Partial save path {session} does not exist.", help="call partial.save() first"
-            )
+            help = "call partial.save() first"
+            raise failure(FileNotFoundError, f"Partial save path {session} does not exist.", help=help)
         _publish(final, session)
         _remove(session)
 
