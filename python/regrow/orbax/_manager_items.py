@@ -76,7 +76,9 @@ class Items:
         self.is_by_name = isinstance(given, Mapping)
         """Whether bare items have names."""
         every = checkpointers.values() if isinstance(checkpointers, Mapping) else [checkpointers]
-        self.is_async = checkpointers is None or any(hasattr(each, "wait_until_finished") for each in every)
+        self.is_async = checkpointers is None or any(
+            hasattr(checkpointer, "wait_until_finished") for checkpointer in every
+        )
         """Whether saves run in the background: with checkpointers, if one of them does."""
         handlers = dict(given) if isinstance(given, Mapping) else {} if given is None else {DEFAULT_ITEM_NAME: given}
         is_told = checkpointers is not None or item_names is not None or item_handlers is not None
