@@ -378,6 +378,7 @@ class Deletions(Followed):
                     doomed = self._folder.of_process_0("orbax-deletions-chosen", lambda: self._choice_after(saved))
                 self.doomed.update(doomed)
             except Exception:
+                # The save has raised this error of `best_fn` already.
                 if not is_unranked:
                     raise
             finally:
