@@ -52,7 +52,7 @@ pub(super) struct MeetingPlace(String);
 
 impl MeetingPlace {
     pub(super) fn of(target: &Location, purpose: &str, prefix: &str) -> Self {
-        let path = target.storage().describe(&target.storage().absolute(target.path()));
+        let path = target.absolute().describe();
         let digest = blake3::hash(path.as_os_str().as_encoded_bytes()).to_hex();
         let digest = digest.get(..16).unwrap_or_default();
         Self(format!("{prefix}/{purpose}/{}-{digest}", plain(target.name())))

@@ -99,7 +99,7 @@ impl Drop for Probe {
         // A folder that cannot be removed is no checkpoint, and no process waits for its removal.
         let _ = self.above.store().delete(self.key().as_bytes());
         if !self.above.commits_by_marker() {
-            let _ = self.above.storage().remove_unfinished(&self.above.join(&self.folder), true);
+            let _ = self.above.join(&self.folder).remove_unfinished(true);
         }
     }
 }

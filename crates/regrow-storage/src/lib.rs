@@ -2,8 +2,9 @@
 //! an archive, a web server.
 //!
 //! A [`Storage`] looks at a path, lists a folder, and opens a folder as a [`Store`] of keys. In all
-//! storages a path consists of names with slashes between them. Other crates use a [`Location`]: a
-//! storage and a path in it.
+//! storages a path consists of names with slashes between them. Its [`Capabilities`] say what else
+//! it can do: [`Publish`] begins checkpoints, [`Upkeep`] finishes and removes them. Other crates use
+//! a [`Location`]: a storage and a path in it.
 //!
 //! | module | holds |
 //! |---|---|
@@ -12,9 +13,10 @@
 //! | `object` | memory and buckets: a save committed by a marker |
 //! | [`archive`] | checkpoints in a tar or zip, read in place |
 //! | `http`, `cache` | web servers; a read-through cache: the feature `cloud` |
+//! | `writes` | every change of a storage: the methods of a location that write |
 //! | [`publication`] | a new checkpoint: begun, filled, committed or dropped |
 //! | [`transfer`], [`removal`] | a copy that can go on; what is removed |
-//! | [`within`], [`lent`], [`marked`] | publications and storages that stand for another |
+//! | [`within`], [`lent`] | a part of a publication; a folder that other code fills |
 //! | [`Retries`] | reads start again if a writer replaces the checkpoint |
 //! | [`names`], [`side_files`] | which names are a checkpoint's own, by what the layouts say |
 //!
@@ -42,7 +44,6 @@ mod http;
 pub mod lent;
 pub mod local;
 pub mod location;
-pub mod marked;
 pub mod names;
 mod object;
 mod options;
@@ -52,6 +53,7 @@ mod retry;
 pub mod side_files;
 pub mod transfer;
 pub mod within;
+mod writes;
 
 pub use crate::store::{Document, Identity};
 pub use desktop::{is_desktop_entry, is_desktop_file};
@@ -222,21 +224,13 @@ pub struct Stock {
     pub modified: Option<SystemTime>,
 }
 
-/// A place for checkpoints. Implementors provide the least; [`Location`] has the comfort.
+/// A place for checkpoints, as readers need it. [`Location`] has the comfort.
+///
+/// All methods are required: a storage that wraps another one and forgets to pass something on
+/// does not compile.
 pub trait Storage: Debug + Send + Sync {
     /// What a person would call the path: a path, a URL.
     fn describe(&self, path: &Path) -> PathBuf;
-
-    /// The path from the top of the storage.
-    fn absolute(&self, path: &Path) -> PathBuf {
-        path.to_owned()
-    }
-
-    /// The one name of the object at the path, which no other object of any storage has; `None` if
-    /// nothing exists there.
-    fn canonical(&self, path: &Path) -> Option<PathBuf> {
-        Some(self.describe(path))
-    }
 
     /// What is at the path, through links; `None` if nothing is.
     ///
@@ -244,28 +238,12 @@ pub trait Storage: Debug + Send + Sync {
     /// Errors of the storage.
     fn look(&self, path: &Path) -> Result<Option<Found>>;
 
-    /// Whether the name is taken, if only by a link that leads nowhere.
-    fn is_taken(&self, path: &Path) -> bool {
-        matches!(self.look(path), Ok(Some(_)))
-    }
-
-    /// The first of these names that is a value in the folder.
-    fn first_file(&self, folder: &Path, names: &[&'static str]) -> Option<&'static str> {
-        let is_file =
-            |name: &&&str| matches!(self.look(&folder.join(name)), Ok(Some(found)) if found.is_file());
-        names.iter().find(is_file).copied()
-    }
-
     /// The names in a folder, in no order.
     ///
     /// # Errors
-    /// Errors of the storage; an error if there is no folder.
+    /// Errors of the storage; an error if there is no folder, or the storage
+    /// [has no listings](Capabilities::has_listings).
     fn entries(&self, folder: &Path) -> Result<Vec<Entry>>;
-
-    /// Whether [`entries`](Self::entries) works. Otherwise only known names are found.
-    fn has_listings(&self) -> bool {
-        true
-    }
 
     /// The keys below a folder, found by its path whenever one is opened; the folder need not
     /// exist.
@@ -294,46 +272,79 @@ pub trait Storage: Debug + Send + Sync {
     /// What the path leads to now; `None` if that is nothing.
     fn identity(&self, path: &Path) -> Option<Identity>;
 
-    /// The save that wrote the folder at the path. It changes when something else takes the path,
-    /// and stays when a file in the folder is repaired. `None` if there is no folder.
-    ///
-    /// # Errors
-    /// Errors of the storage.
-    fn holder(&self, path: &Path) -> Result<Option<Identity>> {
-        Ok(self.identity(path))
-    }
-
-    /// Returns an error if a process is writing the checkpoint at this location, or moving it
-    /// there, where others could see a part of it.
-    ///
-    /// # Errors
-    /// `AlreadyExists`; errors of the storage.
-    fn check_unwritten(&self, _at: &Location) -> Result<()> {
-        Ok(())
-    }
-
     /// How to read the checkpoint at the path: from another location, as one look found it; `None`
     /// to read it in place.
     ///
     /// # Errors
     /// `Uncommitted` if it is being written; errors of the storage.
-    fn for_reading(&self, _path: &Path) -> Result<Option<Reading>> {
-        Ok(None)
-    }
+    fn for_reading(&self, path: &Path) -> Result<Option<Reading>>;
 
-    /// The location that stands for a folder that is not a checkpoint itself: the only entry of an
-    /// archive.
-    fn stands_for(&self, _path: &Path) -> Option<PathBuf> {
-        None
-    }
+    /// What the storage can do beside this.
+    fn capabilities(&self) -> Capabilities<'_>;
+}
 
-    /// Whether programs write into files here though the checkpoint is finished, so that a map may
-    /// change.
-    fn is_written_in_place(&self) -> bool {
-        false
-    }
+/// What a storage can do beside reading, and what holds of all its paths.
+#[derive(Debug, Clone, Copy)]
+pub struct Capabilities<'s> {
+    /// Whether its paths are those of the local file system.
+    pub is_local: bool,
+    /// Whether [`Storage::entries`] works. Otherwise only known names are found.
+    pub has_listings: bool,
+    /// Whether a checkpoint is complete when its marker is there, as on a storage that cannot
+    /// rename.
+    pub commits_by_marker: bool,
+    /// The archive that the storage is.
+    pub archive: Option<&'s archive::ArchiveStorage>,
+    /// The storage as a writer needs it, or why nothing is written to it.
+    pub writes: std::result::Result<Writes<'s>, ReadOnly>,
+    /// The storage as a cache on a local disk needs it; `None` where a cache would be of no use.
+    #[cfg(feature = "cloud")]
+    pub cacheable: Option<&'s dyn Cacheable>,
+}
 
-    /// Begins a checkpoint at `target`, which is a location in this storage.
+/// A storage that is written to.
+#[derive(Debug, Clone, Copy)]
+pub struct Writes<'s> {
+    /// Its new checkpoints.
+    pub publish: &'s dyn Publish,
+    /// The checkpoints that it has.
+    pub upkeep: &'s dyn Upkeep,
+}
+
+impl<'s> Writes<'s> {
+    fn of<S: Publish + Upkeep>(storage: &'s S) -> Self {
+        Self { publish: storage, upkeep: storage }
+    }
+}
+
+/// Why nothing is written to a storage.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadOnly {
+    /// In words: `archives are read only`.
+    pub what: &'static str,
+    /// What to do instead.
+    pub help: Option<&'static str>,
+}
+
+impl ReadOnly {
+    fn error(self, at: &Location) -> Error {
+        let error = Error::unsupported(self.what).in_file(at);
+        match self.help {
+            Some(help) => error.help(help),
+            None => error,
+        }
+    }
+}
+
+/// New checkpoints in a storage. Each target is a location in this storage.
+pub trait Publish: Debug + Send + Sync {
+    /// Errs where [`publish`](Self::publish) would not take the target. Makes nothing.
+    ///
+    /// # Errors
+    /// As there.
+    fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()>;
+
+    /// Begins a checkpoint.
     ///
     /// # Errors
     /// `AlreadyExists` if something is there and is not to be replaced; `InvalidArgument` if it may
@@ -341,122 +352,82 @@ pub trait Storage: Debug + Send + Sync {
     /// storage says. Nothing that was there has changed.
     fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>>;
 
-    /// Joins the checkpoint that another process has begun at `target`, by its
-    /// [ticket](Publication::ticket). Added files belong to that checkpoint;
-    /// [`finish_share`](Publication::finish_share) makes them durable. Only the process that began
-    /// it commits or removes it.
+    /// Joins the checkpoint that another process has begun, by its [ticket](Publication::ticket).
+    /// Added files belong to that checkpoint; [`finish_share`](Publication::finish_share) makes
+    /// them durable. Only the process that began it commits or removes it.
     ///
     /// # Errors
-    /// `NotFound` if this process does not see what the other one has begun; `Unsupported` where
-    /// checkpoints have one writer.
+    /// `NotFound` if this process does not see what the other one has begun; `InvalidArgument` for
+    /// a checkpoint that is no folder.
     fn join(
         &self,
         target: &Location,
-        _ticket: &str,
-        _options: PublishOptions<'_>,
-    ) -> Result<Box<dyn Publication>> {
-        Err(Error::unsupported("several processes cannot write one checkpoint in this storage")
-            .in_file(target))
-    }
+        ticket: &str,
+        options: PublishOptions<'_>,
+    ) -> Result<Box<dyn Publication>>;
 
-    /// Errs where [`publish`](Self::publish) would not take the target. Makes nothing.
-    ///
-    /// # Errors
-    /// As there.
-    fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()>;
-
-    /// Begins to bring the files of a checkpoint to `target`, or goes on with what an earlier
+    /// Begins to bring the files of a checkpoint to the target, or goes on with what an earlier
     /// transfer has left there.
     ///
     /// # Errors
     /// As [`publish`](Self::publish); `AlreadyExists` also if another transfer to the target is
     /// under way.
-    fn transfer(&self, target: &Location, _options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
-        Err(Error::unsupported("checkpoints cannot be copied to this storage").in_file(target))
-    }
+    fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>>;
+}
 
-    /// Removes a checkpoint. After an error the rest is no checkpoint, or the complete one.
+/// The checkpoints that a storage has: who writes them, their end and their removal.
+pub trait Upkeep: Debug + Send + Sync {
+    /// The save that wrote the folder at the path. It changes when something else takes the path,
+    /// and stays when a file in the folder is repaired. `None` if there is no folder.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is something else with it; errors of the storage.
-    fn remove(&self, at: &Location, _what: &Removal) -> Result<Removed> {
-        Err(Error::unsupported("this storage is read only").in_file(at))
-    }
+    /// Errors of the storage.
+    fn holder(&self, path: &Path) -> Result<Option<Identity>>;
 
-    /// Removes the files of saves and copies to `at` that did not finish.
+    /// Files and bytes at the path, and the time of the last change; `None` if unknown.
     ///
     /// # Errors
-    /// `NotFound` if there is none; `AlreadyExists` if a writer may still be at it, unless `force`;
-    /// errors of the storage.
-    fn remove_unfinished(&self, at: &Location, _force: bool) -> Result<Removed> {
-        Err(Error::unsupported("this storage is read only").in_file(at))
-    }
+    /// Errors of the storage.
+    fn stock(&self, path: &Path) -> Result<Option<Stock>>;
+
+    /// Returns an error if a process is writing the checkpoint at this location, or moving it
+    /// there, where others could see a part of it.
+    ///
+    /// # Errors
+    /// `AlreadyExists`; errors of the storage.
+    fn check_unwritten(&self, at: &Location) -> Result<()>;
 
     /// Returns an error if a save, copy or removal at this location, or of a checkpoint around it,
     /// has not ended: the files are a part of a checkpoint, not a damaged one.
     ///
     /// # Errors
     /// `Uncommitted`; errors of the storage.
-    fn check_finished(&self, _at: &Location) -> Result<()> {
-        Ok(())
-    }
+    fn check_finished(&self, at: &Location) -> Result<()>;
 
     /// Names a checkpoint whose writer died just before it did so; true if there was one. Removes
     /// nothing.
     ///
     /// # Errors
     /// Errors of the storage.
-    fn finish_unfinished(&self, _at: &Location) -> Result<bool> {
-        Ok(false)
-    }
+    fn finish_unfinished(&self, at: &Location) -> Result<bool>;
 
-    /// Removes a folder if nothing is in it; where there are no folders there is nothing to do.
-    fn remove_if_empty(&self, _folder: &Path) {}
-
-    /// Renames a folder; the parent of the new name is made if it is missing. False, with nothing
-    /// changed, where the storage cannot rename. The new name is on the disk on return.
+    /// Removes the files of saves and copies to `at` that did not finish.
     ///
     /// # Errors
-    /// `AlreadyExists` if something has that name; errors of the storage.
-    fn move_folder(&self, from: &Location, to: &Location) -> Result<bool> {
-        let _ = (from, to);
-        Ok(false)
-    }
+    /// `NotFound` if there is none; `AlreadyExists` if a writer may still be at it, unless `force`;
+    /// errors of the storage.
+    fn remove_unfinished(&self, at: &Location, force: bool) -> Result<Removed>;
 
-    /// Takes the lock of this path until the value is dropped or the process ends; `None` where the
-    /// storage has no locks. The folder of the path is made if it is missing.
+    /// Removes a checkpoint. After an error the rest is no checkpoint, or the complete one.
     ///
     /// # Errors
-    /// `AlreadyExists` if another one has it, in this process or another; errors of the storage.
-    fn hold(&self, path: &Path) -> Result<Option<Box<dyn Send + Sync>>> {
-        let _ = path;
-        Ok(None)
-    }
+    /// `InvalidArgument` if there is something else with it; errors of the storage.
+    fn remove(&self, at: &Location, what: &Removal) -> Result<Removed>;
+}
 
-    /// Files and bytes at the path, and the time of the last change; `None` if unknown.
-    ///
-    /// # Errors
-    /// Errors of the storage.
-    fn stock(&self, path: &Path) -> Result<Option<Stock>> {
-        let _ = path;
-        Ok(None)
-    }
-
-    /// The path itself, of a storage that is the local file system.
-    fn local_path<'a>(&self, _path: &'a Path) -> Option<&'a Path> {
-        None
-    }
-
-    /// Whether a checkpoint is complete when its marker is there, as on a storage that cannot
-    /// rename.
-    fn commits_by_marker(&self) -> bool {
-        false
-    }
-
-    /// The same storage, read through a cache on a local disk; `None` where that would be of no
-    /// use.
-    #[cfg(feature = "cloud")]
-    fn cached(&self, _cache: &cache::Cache) -> Option<Arc<dyn Storage>> {
-        None
-    }
+/// A storage that can be read through a cache on a local disk.
+#[cfg(feature = "cloud")]
+pub trait Cacheable: Debug {
+    /// The same storage, read through the cache; `None` where that would be of no use.
+    fn cached(&self, cache: &cache::Cache) -> Option<Arc<dyn Storage>>;
 }

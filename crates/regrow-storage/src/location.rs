@@ -27,7 +27,7 @@ use crate::desktop::is_desktop_entry;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 use crate::threads::for_each_parallel;
-use crate::{Document, Entry, EntryKind, Found, Identity, Reading, Storage, Url};
+use crate::{Capabilities, Document, Entry, EntryKind, Found, Identity, ReadOnly, Reading, Storage, Url};
 
 /// Schemes that are taken for one with a single slash, too.
 const SCHEMES: [&str; 26] = [
@@ -43,6 +43,8 @@ const LOOKS_AT_ONCE_MAX: usize = 16;
 pub struct Location {
     storage: Arc<dyn Storage>,
     path: PathBuf,
+    /// Whether a checkpoint here counts as complete without its marker. Nothing is written then.
+    ignores_marker: bool,
 }
 
 /// What can be made a [`Location`] of: a path, a URL, a location.
@@ -110,19 +112,43 @@ impl Location {
     #[cfg(feature = "cloud")]
     #[must_use]
     pub fn cached(&self, cache: &Cache) -> Self {
-        match self.storage.cached(cache) {
-            Some(storage) => Self { storage, path: self.path.clone() },
-            None => self.clone(),
-        }
+        let cached = self.capabilities().cacheable.and_then(|storage| storage.cached(cache));
+        cached.map_or_else(|| self.clone(), |storage| self.through(storage))
     }
 
     /// A path in a storage.
     pub fn new(storage: Arc<dyn Storage>, path: impl Into<PathBuf>) -> Self {
-        Self { storage, path: path.into() }
+        Self { storage, path: path.into(), ignores_marker: false }
     }
 
     fn at(&self, path: impl Into<PathBuf>) -> Self {
-        Self { storage: Arc::clone(&self.storage), path: path.into() }
+        Self { path: path.into(), storage: Arc::clone(&self.storage), ..*self }
+    }
+
+    /// The same path in another storage, which wraps this one.
+    #[must_use]
+    pub fn through(&self, storage: Arc<dyn Storage>) -> Self {
+        Self { storage, path: self.path.clone(), ..*self }
+    }
+
+    /// The same location, where a checkpoint is read as if its marker existed. So a repair finds
+    /// other losses before it restores a lost marker.
+    #[must_use]
+    pub fn without_marker(&self) -> Self {
+        Self { ignores_marker: true, ..self.clone() }
+    }
+
+    /// What its storage can do.
+    pub(crate) fn capabilities(&self) -> Capabilities<'_> {
+        let capabilities = self.storage.capabilities();
+        match self.ignores_marker {
+            false => capabilities,
+            true => {
+                let what = "a checkpoint that is read without its marker cannot be written";
+                let writes = Err(ReadOnly { what, help: None });
+                Capabilities { commits_by_marker: false, writes, ..capabilities }
+            }
+        }
     }
 
     /// The storage.
@@ -133,18 +159,6 @@ impl Location {
     /// The path in the storage.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// The path, if the storage is the local file system.
-    ///
-    /// # Errors
-    /// `Unsupported` if it is another.
-    pub fn local_path(&self) -> Result<&Path> {
-        self.storage.local_path(&self.path).ok_or_else(|| {
-            Error::unsupported("this needs a path on a local disk")
-                .in_file(self)
-                .help("copy the files to a local disk")
-        })
     }
 
     /// What a person would call it: a path, a URL.
@@ -187,12 +201,7 @@ impl Location {
     /// The folders that hold this one, the nearest first.
     pub fn folders_above(&self) -> impl Iterator<Item = Self> + '_ {
         let above = |path: &PathBuf| path.parent().map(Path::to_owned);
-        std::iter::successors(above(&self.storage.absolute(&self.path)), above).map(|folder| self.at(folder))
-    }
-
-    /// The first of these names under which a value lies in the folder.
-    pub fn first_file(&self, names: &[&'static str]) -> Option<&'static str> {
-        self.storage.first_file(&self.path, names)
+        std::iter::successors(above(&self.absolute().path), above).map(|folder| self.at(folder))
     }
 
     /// Another name in the same folder.
@@ -216,8 +225,19 @@ impl Location {
 
     /// Whether both lead to the same thing, which is there.
     pub fn leads_to(&self, other: &Self) -> bool {
-        let (mine, theirs) = (self.storage.canonical(&self.path), other.storage.canonical(&other.path));
+        let (mine, theirs) = (self.canonical(), other.canonical());
         mine.is_some() && mine == theirs
+    }
+
+    /// The one name of the object here, which no other object of any storage has; `None` if
+    /// nothing exists here.
+    fn canonical(&self) -> Option<PathBuf> {
+        if let Some(path) = self.on_disk() {
+            return path.canonicalize().ok();
+        }
+        let Some(archive) = self.capabilities().archive else { return Some(self.describe()) };
+        let file = archive.file().canonical()?;
+        Some(if self.path.as_os_str().is_empty() { file } else { file.join(&self.path) })
     }
 
     /// What is there, through links; `None` if nothing is.
@@ -248,19 +268,9 @@ impl Location {
     /// is opened.
     fn seen(&self) -> Option<Found> {
         match self.look() {
-            Err(_) if self.local_path().is_ok() => self.look().ok().flatten(),
+            Err(_) if self.on_disk().is_some() => self.look().ok().flatten(),
             found => found.ok().flatten(),
         }
-    }
-
-    /// Whether the name is taken, if only by a link that leads nowhere.
-    pub fn is_taken(&self) -> bool {
-        self.storage.is_taken(&self.path)
-    }
-
-    /// Whether the name is a link, to any target.
-    pub fn is_link(&self) -> bool {
-        self.storage.local_path(&self.path).is_some_and(Path::is_symlink)
     }
 
     /// The names in the folder, in no order, without the files of desktop programs.
@@ -275,7 +285,7 @@ impl Location {
 
     /// Whether there are lists of what is in a folder.
     pub fn has_listings(&self) -> bool {
-        self.storage.has_listings()
+        self.capabilities().has_listings
     }
 
     /// Which of these names are in the folder: for storages that have no lists.
@@ -343,29 +353,34 @@ impl Location {
         self.storage.identity(&self.path)
     }
 
-    /// The save that wrote the folder here: the same until another folder takes the path, also if a
-    /// repair rebuilds files in it.
-    ///
-    /// # Errors
-    /// Errors of the storage.
-    pub fn holder(&self) -> Result<Option<Identity>> {
-        self.storage.holder(&self.path)
-    }
-
     /// How the checkpoint here is read: where its files are, and what was there when that was found
     /// out.
     ///
     /// # Errors
     /// `Uncommitted` if it is being written; errors of the storage.
     pub fn for_reading(&self) -> Result<Reading> {
-        let reading = self.storage.for_reading(&self.path)?;
+        let reading = if self.ignores_marker { None } else { self.storage.for_reading(&self.path)? };
         Ok(reading.unwrap_or_else(|| Reading { location: self.clone(), identity: None }))
     }
 
     /// Whether a checkpoint is complete when its marker is there, as on a storage that cannot
     /// rename.
     pub fn commits_by_marker(&self) -> bool {
-        self.storage.commits_by_marker()
+        self.capabilities().commits_by_marker
+    }
+
+    /// The only entry of the archive whose top this is: it stands for a folder that is not a
+    /// checkpoint itself.
+    pub fn only_entry(&self) -> Option<Self> {
+        let archive = self.capabilities().archive.filter(|_| self.path.as_os_str().is_empty())?;
+        Some(self.at(archive.only_name()?))
+    }
+
+    /// Whether programs may write into the archive around a finished checkpoint, so that a map may
+    /// change.
+    pub fn is_in_written_file(&self) -> bool {
+        let file = self.capabilities().archive.map(|archive| archive.file());
+        file.is_some_and(|file| file.on_disk().is_some() || file.is_in_written_file())
     }
 }
 

@@ -204,18 +204,6 @@ pub trait Store: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// The whole value, to be looked through: a map where there is one, else read into memory. The
-    /// same each time where it is a map.
-    ///
-    /// # Errors
-    /// Errors of the storage.
-    fn whole(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        match self.map(key)? {
-            Some(map) => Ok(Some(map)),
-            None => self.get(key, ByteRange::Full),
-        }
-    }
-
     /// The whole value, which is not empty, as memory of this process: what is written to it does
     /// not reach the file. Another map each time; `None` if there is no such value, and where there
     /// are no maps.
@@ -273,6 +261,18 @@ pub trait Store: Debug + Send + Sync {
 
 /// Comfort for callers.
 pub trait StoreExt: Store {
+    /// The whole value, to be looked through: a map where there is one, else read into memory. The
+    /// same each time where it is a map.
+    ///
+    /// # Errors
+    /// Errors of the storage.
+    fn whole(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        match self.map(key)? {
+            Some(map) => Ok(Some(map)),
+            None => self.get(key, ByteRange::Full),
+        }
+    }
+
     /// The whole value.
     fn get_whole(&self, key: &[u8]) -> Result<Option<Bytes>> {
         self.get(key, ByteRange::Full)

@@ -55,7 +55,7 @@ struct Size {
 const WRITERS: u32 = 2;
 
 fn run(size: Size, folder: &std::path::Path, at: &Location, monitor: &Monitor, rounds: u32) -> AnyResult<()> {
-    let own = at.storage().publish(at, how(monitor))?;
+    let own = at.publish(how(monitor))?;
     let ticket = own.ticket()?;
     let program = std::env::current_exe()?;
     let command = |what: &str, first: u32| {
@@ -96,7 +96,7 @@ fn run(size: Size, folder: &std::path::Path, at: &Location, monitor: &Monitor, r
     }
     own.commit()?;
     let restored = command("restore", 0).status()?;
-    at.storage().remove(at, &Removal::Folder)?;
+    at.remove(&Removal::Folder)?;
     if restored.success() { Ok(()) } else { Err("the process that restores has failed".into()) }
 }
 
@@ -123,7 +123,7 @@ fn restore(size: Size, at: &Location) -> AnyResult<()> {
 }
 
 fn write(size: Size, at: &Location, monitor: &Monitor, ticket: &str, first: u32) -> AnyResult<()> {
-    let joined = at.storage().join(at, ticket, how(monitor))?;
+    let joined = at.join_publication(ticket, how(monitor))?;
     for rank in (first..size.processes).step_by(WRITERS as usize) {
         let writer = WriterRank { rank, count: size.processes };
         writers()?.write_share(&sample(size, rank)?, writer, &*joined, &options())?;
@@ -133,7 +133,7 @@ fn write(size: Size, at: &Location, monitor: &Monitor, ticket: &str, first: u32)
 }
 
 fn merge(size: Size, at: &Location, monitor: &Monitor, ticket: &str) -> AnyResult<()> {
-    let joined: Box<dyn Publication> = at.storage().join(at, ticket, how(monitor))?;
+    let joined: Box<dyn Publication> = at.join_publication(ticket, how(monitor))?;
     let tree = sample(size, 0)?;
     let since = Since::now();
     writers()?.merge(&tree, &(0..size.processes).collect::<Vec<_>>(), &*joined, &options())?;

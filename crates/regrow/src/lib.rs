@@ -87,11 +87,11 @@ pub mod location {
 pub mod storage {
     pub use regrow_storage::{
         Document, Entry, EntryKind, Found, Identity, Left, Marker, Publication, PublishOptions, Reading,
-        Removal, Removed, Stock, Storage, StorageOptions, Target, Transfer, TransferFile, TransferOptions,
+        Removal, Removed, Stock, StorageOptions, Target, Transfer, TransferFile, TransferOptions,
         UNCOMMITTED_MARK, schemes,
     };
     pub(crate) use regrow_storage::{
-        Retries, archive, is_bookkeeping, is_desktop_file, lent, marked, side_files, within,
+        Retries, archive, is_bookkeeping, is_desktop_file, lent, side_files, within,
     };
 }
 
@@ -101,7 +101,7 @@ pub mod commit {
         Ability, StagedFile, StagedFolder, StagedSiblings, is_locked, remove_folder, set_mode, sweep_folder,
         sync_folder,
     };
-    pub(crate) use regrow_storage::local::{keep_others, probe, reappears};
+    pub(crate) use regrow_storage::local::{Hold, keep_others, probe, reappears};
 }
 
 pub use engine::value::{load, load_into, load_into_with, load_with};

@@ -70,7 +70,7 @@ impl Rm {
             ));
         }
         let what = if self.unfinished { "files of unfinished saves at " } else { "" };
-        let stock = at.storage().stock(at.path()).ok().flatten().filter(|_| !self.unfinished);
+        let stock = at.stock().ok().flatten().filter(|_| !self.unfinished);
         let size = stock.map_or(String::new(), |stock| {
             format!(" ({}, {})", counted(stock.file_count, "file", "files"), out::size(stock.bytes))
         });

@@ -26,6 +26,7 @@ use crate::flax::msgpack::begins_map;
 use crate::flax::specs::ArraySpec;
 use regrow_base::error::{Error, Result, ResultExt};
 use regrow_storage::location::Location;
+use regrow_store::StoreExt;
 use regrow_tree::tree::{LeafKind, Tree};
 use regrow_zarr::zarr::Missing;
 

@@ -5,11 +5,9 @@ use std::sync::Arc;
 
 use super::files::{Governed, Seal};
 use super::store::SealedStore;
-use regrow_base::error::{Error, Result};
+use regrow_base::error::Result;
 use regrow_storage::location::Location;
-use regrow_storage::{
-    Document, Entry, Found, Identity, Publication, PublishOptions, Reading, Stock, Storage,
-};
+use regrow_storage::{Capabilities, Document, Entry, Found, Identity, ReadOnly, Reading, Storage};
 use regrow_store::{ByteRange, Store};
 
 /// Another storage whose sealed files are never read unchecked. Nothing is written to it.
@@ -22,7 +20,7 @@ pub(super) struct SealedStorage {
 impl Seal {
     /// The same location, with checks of all bytes read from sealed files.
     pub fn location(self: &Arc<Self>, at: &Location) -> Location {
-        Location::new(Arc::new(SealedStorage::new(Arc::clone(at.storage()), Arc::clone(self))), at.path())
+        at.through(Arc::new(SealedStorage::new(Arc::clone(at.storage()), Arc::clone(self))))
     }
 }
 
@@ -51,24 +49,8 @@ impl Storage for SealedStorage {
         self.storage.describe(path)
     }
 
-    fn absolute(&self, path: &Path) -> PathBuf {
-        self.storage.absolute(path)
-    }
-
-    fn canonical(&self, path: &Path) -> Option<PathBuf> {
-        self.storage.canonical(path)
-    }
-
     fn look(&self, path: &Path) -> Result<Option<Found>> {
         self.storage.look(path)
-    }
-
-    fn is_taken(&self, path: &Path) -> bool {
-        self.storage.is_taken(path)
-    }
-
-    fn first_file(&self, folder: &Path, names: &[&'static str]) -> Option<&'static str> {
-        self.storage.first_file(folder, names)
     }
 
     /// The entries of the folder without its seal and signature.
@@ -76,10 +58,6 @@ impl Storage for SealedStorage {
         let mut entries = self.storage.entries(folder)?;
         entries.retain(|entry| !self.seal.is_side_file(&folder.join(&entry.name)));
         Ok(entries)
-    }
-
-    fn has_listings(&self) -> bool {
-        self.storage.has_listings()
     }
 
     fn store(&self, folder: &Path) -> Arc<dyn Store> {
@@ -120,37 +98,10 @@ impl Storage for SealedStorage {
         }))
     }
 
-    fn stands_for(&self, path: &Path) -> Option<PathBuf> {
-        self.storage.stands_for(path)
+    fn capabilities(&self) -> Capabilities<'_> {
+        let writes = Err(ReadOnly { what: "an open checkpoint is read only", help: None });
+        Capabilities { writes, ..self.storage.capabilities() }
     }
-
-    fn is_written_in_place(&self) -> bool {
-        self.storage.is_written_in_place()
-    }
-
-    fn publish(&self, target: &Location, _options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
-        Err(read_only(target))
-    }
-
-    fn check_publish(&self, target: &Location, _options: PublishOptions<'_>) -> Result<()> {
-        Err(read_only(target))
-    }
-
-    fn stock(&self, path: &Path) -> Result<Option<Stock>> {
-        self.storage.stock(path)
-    }
-
-    fn local_path<'a>(&self, path: &'a Path) -> Option<&'a Path> {
-        self.storage.local_path(path)
-    }
-
-    fn commits_by_marker(&self) -> bool {
-        self.storage.commits_by_marker()
-    }
-}
-
-fn read_only(target: &Location) -> Error {
-    Error::unsupported("an open checkpoint is read only").in_file(target)
 }
 
 #[cfg(test)]
@@ -161,7 +112,9 @@ mod tests {
     use regrow_base::bytes::checksum::Crc32;
     use regrow_base::error::ErrorKind;
     use regrow_base::monitor::Monitor;
+    use regrow_storage::PublishOptions;
     use regrow_storage::local::LocalDisk;
+    use regrow_storage::location::Location;
     use regrow_store::{ByteRange, StoreExt};
 
     /// A sealed folder with one file, and one that was put there later.
@@ -184,34 +137,26 @@ mod tests {
         for name in ["", "a.npy", "later", "nothing"] {
             let path = folder.path().join(name);
             assert_eq!(sealed.describe(&path), LocalDisk.describe(&path));
-            assert_eq!(sealed.absolute(&path), LocalDisk.absolute(&path));
-            assert_eq!(sealed.canonical(&path), LocalDisk.canonical(&path));
-            assert_eq!(sealed.is_taken(&path), LocalDisk.is_taken(&path));
             assert_eq!(sealed.identity(&path), LocalDisk.identity(&path));
-            assert_eq!(sealed.stands_for(&path), LocalDisk.stands_for(&path));
-            assert_eq!(sealed.local_path(&path), LocalDisk.local_path(&path));
             assert_eq!(
                 sealed.for_reading(&path).unwrap().is_some(),
                 LocalDisk.for_reading(&path).unwrap().is_some()
             );
-            assert_eq!(
-                sealed.stock(&path).ok().flatten().is_some(),
-                LocalDisk.stock(&path).ok().flatten().is_some()
-            );
         }
-        assert_eq!(sealed.first_file(folder.path(), &["nothing", "later", "a.npy"]), Some("later"));
-        assert_eq!(sealed.first_file(folder.path(), &["nothing"]), None);
-        assert_eq!(sealed.has_listings(), LocalDisk.has_listings());
-        assert_eq!(sealed.is_written_in_place(), LocalDisk.is_written_in_place());
-        assert_eq!(sealed.commits_by_marker(), LocalDisk.commits_by_marker());
+        let (ours, disk) = (sealed.capabilities(), LocalDisk.capabilities());
+        assert_eq!(
+            (ours.is_local, ours.has_listings, ours.commits_by_marker, ours.archive.is_some()),
+            (disk.is_local, disk.has_listings, disk.commits_by_marker, disk.archive.is_some())
+        );
         let mut names: Vec<_> =
             sealed.entries(folder.path()).unwrap().into_iter().map(|entry| entry.name).collect();
         names.sort();
         assert_eq!(names, ["a.npy", "later"]);
-        let (target, monitor) = (Location::local(folder.path().join("new")), Monitor::new());
+        let target = Location::local(folder.path().join("new")).through(Arc::new(sealed));
+        let monitor = Monitor::new();
         let options = PublishOptions::of_one_file(&monitor);
-        assert_eq!(sealed.check_publish(&target, options).unwrap_err().kind(), ErrorKind::Unsupported);
-        assert_eq!(sealed.publish(&target, options).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(target.check_publish(options).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(target.publish(options).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 
     #[test]

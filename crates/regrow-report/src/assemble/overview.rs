@@ -48,7 +48,7 @@ fn stored_bytes(checkpoint: &Checkpoint) -> Option<u64> {
     if is_a_step_of_several || at.path().as_os_str().is_empty() {
         return None;
     }
-    at.storage().stock(at.path()).ok()?.map(|stock| stock.bytes)
+    at.stock().ok()?.map(|stock| stock.bytes)
 }
 
 /// What a read has found.

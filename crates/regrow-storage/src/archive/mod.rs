@@ -30,11 +30,11 @@
 //! directory at the end of a zip. The opened archive stays the same, even if it is replaced. The
 //! checksums of its layout check a checkpoint inside, as outside of an archive.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Document, Entry, Found, Identity, Publication, PublishOptions, Reading, Storage};
+use super::{Capabilities, Document, Entry, Found, Identity, ReadOnly, Reading, Storage};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::location::Location;
 use crate::store::{Blob, Store};
@@ -51,6 +51,9 @@ use keys::ArchiveStore;
 
 /// As much of a file is looked at to know an archive.
 const BEGINNING_LEN_BYTES: u64 = tar::BLOCK_LEN_BYTES;
+
+const READ_ONLY: &str = "archives are read only";
+const INSTEAD: &str = "save to a folder, then pack it with `tar -cf` or `zip -0 -r`";
 
 /// Names that programs put beside what is packed.
 const BESIDE: [&str; 2] = ["__MACOSX", ".DS_Store"];
@@ -163,7 +166,7 @@ impl Kind {
 
 /// An archive as a storage; paths are names in it.
 #[derive(Debug, Clone)]
-struct ArchiveStorage {
+pub struct ArchiveStorage {
     /// The archive itself, in the storage that it lies in.
     file: Location,
     kind: Kind,
@@ -214,6 +217,16 @@ impl ArchiveStorage {
         }
     }
 
+    /// The archive itself, in the storage that it lies in.
+    pub(crate) fn file(&self) -> &Location {
+        &self.file
+    }
+
+    /// The name of the only entry at the top; `None` if there are several.
+    pub(crate) fn only_name(&self) -> Option<OsString> {
+        Some(self.opened().ok()?.only_name()?.name)
+    }
+
     /// The name that a path is.
     fn key_of(&self, path: &Path) -> Result<Vec<u8>> {
         clean(&key_of_path(path)).map_err(|error| {
@@ -227,11 +240,6 @@ impl Storage for ArchiveStorage {
     fn describe(&self, path: &Path) -> PathBuf {
         let file = self.file.describe();
         if path.as_os_str().is_empty() { file } else { file.join(path) }
-    }
-
-    fn canonical(&self, path: &Path) -> Option<PathBuf> {
-        let file = self.file.storage().canonical(self.file.path())?;
-        Some(if path.as_os_str().is_empty() { file } else { file.join(path) })
     }
 
     fn look(&self, path: &Path) -> Result<Option<Found>> {
@@ -298,21 +306,16 @@ impl Storage for ArchiveStorage {
         Ok(Some(Reading { location: Location::new(Arc::new(storage), path), identity }))
     }
 
-    fn stands_for(&self, path: &Path) -> Option<PathBuf> {
-        let opened = self.opened().ok().filter(|_| path.as_os_str().is_empty())?;
-        Some(opened.only_name()?.name.into())
-    }
-
-    fn is_written_in_place(&self) -> bool {
-        self.file.local_path().is_ok() || self.file.storage().is_written_in_place()
-    }
-
-    fn publish(&self, target: &Location, _options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
-        Err(read_only(target.describe()))
-    }
-
-    fn check_publish(&self, target: &Location, _options: PublishOptions<'_>) -> Result<()> {
-        Err(read_only(target.describe()))
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            is_local: false,
+            has_listings: true,
+            commits_by_marker: false,
+            archive: Some(self),
+            writes: Err(ReadOnly { what: READ_ONLY, help: Some(INSTEAD) }),
+            #[cfg(feature = "cloud")]
+            cacheable: None,
+        }
     }
 }
 
@@ -322,9 +325,7 @@ fn no_such_folder(name: PathBuf) -> Error {
 
 /// The error of a write into an archive.
 fn read_only(name: PathBuf) -> Error {
-    Error::unsupported("archives are read only")
-        .in_file(name)
-        .help("save to a folder, then pack it with `tar -cf` or `zip -0 -r`")
+    Error::unsupported(READ_ONLY).in_file(name).help(INSTEAD)
 }
 
 /// The error for bytes that do not lie in the archive as they are.

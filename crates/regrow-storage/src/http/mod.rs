@@ -33,10 +33,10 @@ use super::object::cached::cached;
 use super::object::keys::{ObjectStore, read_beginning};
 use super::object::{Objects, key_of, split};
 use super::{
-    Document, Entry, Found, Identity, Publication, PublishOptions, Reading, Storage, StorageKind,
+    Cacheable, Capabilities, Document, Entry, Found, Identity, ReadOnly, Reading, Storage, StorageKind,
     StorageOptions, Url,
 };
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::location::Location;
 use crate::names::names;
 use crate::store::Store;
@@ -129,12 +129,6 @@ impl HttpStorage {
             _ => Ok(found),
         }
     }
-
-    fn read_only(&self, target: &Location) -> Error {
-        Error::unsupported("web servers are read only")
-            .in_file(target)
-            .help("save to a folder or a bucket, and serve that by https://")
-    }
 }
 
 impl Storage for HttpStorage {
@@ -161,10 +155,6 @@ impl Storage for HttpStorage {
 
     fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {
         Err(no_listings(&self.describe(folder)))
-    }
-
-    fn has_listings(&self) -> bool {
-        false
     }
 
     fn store(&self, folder: &Path) -> Arc<dyn Store> {
@@ -207,15 +197,23 @@ impl Storage for HttpStorage {
         Ok(Some(Reading { location: Location::new(Arc::new(storage), path), identity: None }))
     }
 
-    fn publish(&self, target: &Location, _options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
-        Err(self.read_only(target))
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            is_local: false,
+            has_listings: false,
+            commits_by_marker: false,
+            archive: None,
+            writes: Err(ReadOnly {
+                what: "web servers are read only",
+                help: Some("save to a folder or a bucket, and serve that by https://"),
+            }),
+            cacheable: Some(self),
+        }
     }
+}
 
+impl Cacheable for HttpStorage {
     fn cached(&self, cache: &Cache) -> Option<Arc<dyn Storage>> {
         Some(Arc::new(Self { server: cached(&self.server, cache)?, seen: None }))
-    }
-
-    fn check_publish(&self, target: &Location, _options: PublishOptions<'_>) -> Result<()> {
-        Err(self.read_only(target))
     }
 }

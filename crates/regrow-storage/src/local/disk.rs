@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{
-    LocalTransfer, begin, finish_unfinished, hold, join, may_begin, move_folder, remove_checkpoint,
+    Hold, LocalTransfer, begin, finish_unfinished, hold, join, may_begin, move_folder, remove_checkpoint,
     remove_files, remove_unfinished, stock,
 };
 use crate::error::{Error, Result};
@@ -16,8 +16,9 @@ use crate::store::local::regular::name_of;
 use crate::store::{LocalStore, Store, read_document};
 use crate::system::id_at;
 use crate::{
-    Document, Entry, EntryKind, Found, Identity, Publication, PublishOptions, Removal, Removed, Stock,
-    Storage, StorageKind, StorageOptions, Transfer, TransferOptions, Url,
+    Capabilities, Document, Entry, EntryKind, Found, Identity, Publication, Publish, PublishOptions, Reading,
+    Removal, Removed, Stock, Storage, StorageKind, StorageOptions, Transfer, TransferOptions, Upkeep, Url,
+    Writes,
 };
 
 /// Paths, and `file:///path`.
@@ -36,24 +37,97 @@ fn locate(url: &Url<'_>, _options: &StorageOptions) -> Result<Location> {
 #[derive(Debug, Clone, Copy)]
 pub struct LocalDisk;
 
+/// What only a local file system can do, and what it does faster.
 impl Location {
     /// A path of the local file system, taken as it is.
     pub fn local(path: impl Into<PathBuf>) -> Self {
         Self::new(Arc::new(LocalDisk), path)
+    }
+
+    /// The path, if the storage is the local file system.
+    ///
+    /// # Errors
+    /// `Unsupported` if it is another.
+    pub fn local_path(&self) -> Result<&Path> {
+        self.on_disk().ok_or_else(|| {
+            Error::unsupported("this needs a path on a local disk")
+                .in_file(self)
+                .help("copy the files to a local disk")
+        })
+    }
+
+    /// The same; `None` if it is another.
+    pub(crate) fn on_disk(&self) -> Option<&Path> {
+        self.capabilities().is_local.then_some(self.path())
+    }
+
+    /// The location by its path from the top of the storage.
+    #[must_use]
+    pub fn absolute(&self) -> Self {
+        match self.on_disk().map(std::path::absolute) {
+            Some(Ok(path)) => Self::local(path),
+            _ => self.clone(),
+        }
+    }
+
+    /// Whether the name is taken, if only by a link that leads nowhere.
+    pub fn is_taken(&self) -> bool {
+        match self.on_disk() {
+            Some(path) => fs::symlink_metadata(path).is_ok(),
+            None => matches!(self.look(), Ok(Some(_))),
+        }
+    }
+
+    /// Whether the name is a link, to any target.
+    pub fn is_link(&self) -> bool {
+        self.on_disk().is_some_and(Path::is_symlink)
+    }
+
+    /// The first of these names under which a value lies in the folder.
+    pub fn first_file(&self, names: &[&'static str]) -> Option<&'static str> {
+        let Some(folder) = self.on_disk() else {
+            let is_file = |name: &&&str| matches!(self.join(name).look(), Ok(Some(Found::File { .. })));
+            return names.iter().find(is_file).copied();
+        };
+        let mut path = folder.to_owned();
+        names.iter().copied().find(|name| {
+            path.push(name);
+            let is_file = fs::metadata(&path).is_ok_and(|found| found.is_file());
+            path.pop();
+            is_file
+        })
+    }
+
+    /// Removes a folder if nothing is in it; where there are no folders there is nothing to do.
+    pub fn remove_if_empty(&self) {
+        let _ = self.on_disk().map(fs::remove_dir);
+    }
+
+    /// Renames a folder; the parent of the new name is made if it is missing. False, with nothing
+    /// changed, where the storage cannot rename. The new name is on the disk on return.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if something has that name; errors of the storage.
+    pub fn move_folder(&self, to: &Self) -> Result<bool> {
+        match self.on_disk() {
+            Some(path) => move_folder(path, to.local_path()?).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Takes the lock of this path until the value is dropped or the process ends; `None` where the
+    /// storage has no locks. The folder of the path is made if it is missing.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if another one has it, in this process or another; errors of the storage.
+    pub fn hold(&self) -> Result<Option<Hold>> {
+        self.on_disk().map_or(Ok(None), hold)
     }
 }
 
 impl Storage for LocalDisk {
     fn describe(&self, path: &Path) -> PathBuf {
         path.to_owned()
-    }
-
-    fn absolute(&self, path: &Path) -> PathBuf {
-        std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
-    }
-
-    fn canonical(&self, path: &Path) -> Option<PathBuf> {
-        path.canonicalize().ok()
     }
 
     fn look(&self, path: &Path) -> Result<Option<Found>> {
@@ -64,20 +138,6 @@ impl Storage for LocalDisk {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Error::io("cannot open", path, error)),
         }
-    }
-
-    fn is_taken(&self, path: &Path) -> bool {
-        fs::symlink_metadata(path).is_ok()
-    }
-
-    fn first_file(&self, folder: &Path, names: &[&'static str]) -> Option<&'static str> {
-        let mut path = folder.to_owned();
-        names.iter().copied().find(|name| {
-            path.push(name);
-            let is_file = fs::metadata(&path).is_ok_and(|found| found.is_file());
-            path.pop();
-            is_file
-        })
     }
 
     fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {
@@ -122,8 +182,26 @@ impl Storage for LocalDisk {
         look().or_else(|_| look()).ok()
     }
 
-    fn remove_if_empty(&self, folder: &Path) {
-        let _ = fs::remove_dir(folder);
+    fn for_reading(&self, _path: &Path) -> Result<Option<Reading>> {
+        Ok(None)
+    }
+
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            is_local: true,
+            has_listings: true,
+            commits_by_marker: false,
+            archive: None,
+            writes: Ok(Writes::of(self)),
+            #[cfg(feature = "cloud")]
+            cacheable: None,
+        }
+    }
+}
+
+impl Publish for LocalDisk {
+    fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
+        may_begin(target, options)
     }
 
     fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
@@ -139,12 +217,23 @@ impl Storage for LocalDisk {
         join(target, ticket, options)
     }
 
-    fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
-        may_begin(target, options)
-    }
-
     fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
         Ok(Box::new(LocalTransfer::begin(target, options)?))
+    }
+}
+
+impl Upkeep for LocalDisk {
+    fn holder(&self, path: &Path) -> Result<Option<Identity>> {
+        Ok(self.identity(path))
+    }
+
+    // A checkpoint has its name only when it is complete.
+    fn check_unwritten(&self, _at: &Location) -> Result<()> {
+        Ok(())
+    }
+
+    fn check_finished(&self, _at: &Location) -> Result<()> {
+        Ok(())
     }
 
     fn remove(&self, at: &Location, what: &Removal) -> Result<Removed> {
@@ -167,14 +256,6 @@ impl Storage for LocalDisk {
         finish_unfinished(at.local_path()?)
     }
 
-    fn move_folder(&self, from: &Location, to: &Location) -> Result<bool> {
-        move_folder(from.local_path()?, to.local_path()?).map(|()| true)
-    }
-
-    fn hold(&self, path: &Path) -> Result<Option<Box<dyn Send + Sync>>> {
-        Ok(hold(path)?.map(|held| Box::new(held) as Box<dyn Send + Sync>))
-    }
-
     fn stock(&self, path: &Path) -> Result<Option<Stock>> {
         let found = fs::metadata(path).map_err(|error| Error::io("cannot look at", path, error))?;
         let (removed, modified) = match found.is_dir() {
@@ -184,10 +265,6 @@ impl Storage for LocalDisk {
             }
         };
         Ok(Some(Stock { file_count: removed.file_count, bytes: removed.bytes, modified }))
-    }
-
-    fn local_path<'a>(&self, path: &'a Path) -> Option<&'a Path> {
-        Some(path)
     }
 }
 

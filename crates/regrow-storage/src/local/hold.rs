@@ -19,7 +19,7 @@ static HELD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// A lock, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub struct Hold {
     path: PathBuf,
     _file: File,
     /// A fork's child holds nothing.

@@ -63,6 +63,7 @@ mod target;
 mod transfer;
 
 pub use disk::LocalDisk;
+pub use hold::Hold;
 pub(crate) use hold::hold;
 pub use leftovers::{Begun, begun, is_locked, reappears, sweep_folder};
 pub(crate) use move_folder::move_folder;

@@ -12,19 +12,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::marker::{self, CLAIM, MARKER, MOVED, OTHER_MARKER, SETTLING, is_bookkeeping};
-use super::{
-    Object, ObjectStorage, Objects, Publication, PublishOptions, folder_key, key_of, keys, no_folder, split,
-};
+use super::{Object, ObjectStorage, Objects, folder_key, key_of, keys, no_folder, split};
 use crate::bytes::limits::work_space;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::names::names;
 use crate::side_files::is_name_of_side_file;
 use crate::store::Store;
-use crate::{
-    Document, Entry, EntryKind, Found, Identity, Reading, Removal, Removed, Stock, Storage, Transfer,
-    TransferOptions,
-};
+use crate::{Capabilities, Document, Entry, EntryKind, Found, Identity, Reading, Storage};
 
 /// The objects below a prefix.
 #[derive(Debug, Clone)]
@@ -326,7 +321,8 @@ fn read_as_listed(objects: &Arc<dyn Objects>, path: &Path, may_look_again: bool)
 }
 
 fn listed(objects: &Arc<dyn Objects>, listing: Listing, root: String, path: &Path) -> Location {
-    Location::new(Arc::new(ListedStorage { objects: Arc::clone(objects), root, listing }), path)
+    let storage = ObjectStorage::new(Arc::clone(objects));
+    Location::new(Arc::new(ListedStorage { storage, root, listing }), path)
 }
 
 /// Errs if the listing shows a checkpoint that was begun and not committed.
@@ -342,7 +338,7 @@ fn refuse_uncommitted(objects: &Arc<dyn Objects>, listing: &Listing) -> Result<(
 /// A bucket with one known list: its objects are not requested again.
 #[derive(Debug)]
 struct ListedStorage {
-    objects: Arc<dyn Objects>,
+    storage: ObjectStorage,
     /// What stands for the prefix of the listing in paths: another one, of a checkpoint that has
     /// moved.
     root: String,
@@ -352,52 +348,48 @@ struct ListedStorage {
 impl ListedStorage {
     /// What follows the root; `None` for a path outside it.
     fn below(&self, path: &Path) -> Result<Option<String>> {
-        let key = key_of(&self.objects, path)?;
+        let key = key_of(&self.storage.objects, path)?;
         if format!("{key}/") == self.root || key.is_empty() && self.root.is_empty() {
             return Ok(Some(String::new()));
         }
         Ok(key.strip_prefix(&self.root).map(str::to_owned))
     }
-
-    fn unlisted(&self) -> ObjectStorage {
-        ObjectStorage::new(Arc::clone(&self.objects))
-    }
 }
 
 impl Storage for ListedStorage {
     fn describe(&self, path: &Path) -> PathBuf {
-        self.unlisted().describe(path)
+        self.storage.describe(path)
     }
 
     fn look(&self, path: &Path) -> Result<Option<Found>> {
-        let Some(name) = self.below(path)? else { return self.unlisted().look(path) };
+        let Some(name) = self.below(path)? else { return self.storage.look(path) };
         if let Some(object) = self.listing.object(&name) {
             return Ok(Some(Found::File { len_bytes: object.len_bytes }));
         }
         if name.is_empty() || self.listing.has_below(&name) {
             return Ok(Some(Found::Folder));
         }
-        if self.listing.knows(&name) { Ok(None) } else { self.unlisted().look(path) }
+        if self.listing.knows(&name) { Ok(None) } else { self.storage.look(path) }
     }
 
     fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {
         match self.below(folder)? {
-            Some(name) => self.listing.entries(&self.objects, &name),
-            None => self.unlisted().entries(folder),
+            Some(name) => self.listing.entries(&self.storage.objects, &name),
+            None => self.storage.entries(folder),
         }
     }
 
     fn store(&self, folder: &Path) -> Arc<dyn Store> {
-        self.opened(folder).unwrap_or_else(|_| self.unlisted().store(folder))
+        self.opened(folder).unwrap_or_else(|_| self.storage.store(folder))
     }
 
     fn opened(&self, folder: &Path) -> Result<Arc<dyn Store>> {
-        let Some(name) = self.below(folder)? else { return self.unlisted().opened(folder) };
-        let listing = self.listing.below(&self.objects, &name)?;
+        let Some(name) = self.below(folder)? else { return self.storage.opened(folder) };
+        let listing = self.listing.below(&self.storage.objects, &name)?;
         if listing.is_empty() {
             return Err(no_folder(self.describe(folder)));
         }
-        Ok(Arc::new(keys::ObjectStore::listed(Arc::clone(&self.objects), listing)))
+        Ok(Arc::new(keys::ObjectStore::listed(Arc::clone(&self.storage.objects), listing)))
     }
 
     fn read_document(&self, path: &Path, document: Document<'_>) -> Result<Option<Vec<u8>>> {
@@ -415,26 +407,14 @@ impl Storage for ListedStorage {
         if let Some(object) = self.listing.object(&name) {
             return Some(Identity::of_objects(object.tag.text()));
         }
-        self.listing.below(&self.objects, &name).ok()?.identity()
-    }
-
-    fn holder(&self, path: &Path) -> Result<Option<Identity>> {
-        self.unlisted().holder(path)
-    }
-
-    fn check_unwritten(&self, at: &Location) -> Result<()> {
-        self.unlisted().check_unwritten(at)
-    }
-
-    fn check_finished(&self, at: &Location) -> Result<()> {
-        self.unlisted().check_finished(at)
+        self.listing.below(&self.storage.objects, &name).ok()?.identity()
     }
 
     fn for_reading(&self, path: &Path) -> Result<Option<Reading>> {
-        let Some(name) = self.below(path)? else { return self.unlisted().for_reading(path) };
+        let Some(name) = self.below(path)? else { return self.storage.for_reading(path) };
         if self.listing.object(&name).is_some() {
             let storage = Arc::new(Self {
-                objects: Arc::clone(&self.objects),
+                storage: self.storage.clone(),
                 root: self.root.clone(),
                 listing: self.listing.clone(),
             });
@@ -443,47 +423,14 @@ impl Storage for ListedStorage {
                 identity: self.identity(path),
             }));
         }
-        for_reading(&self.objects, path).map(Some)
+        for_reading(&self.storage.objects, path).map(Some)
     }
 
-    fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
-        self.unlisted().publish(target, options)
-    }
-
-    fn join(
-        &self,
-        target: &Location,
-        ticket: &str,
-        options: PublishOptions<'_>,
-    ) -> Result<Box<dyn Publication>> {
-        self.unlisted().join(target, ticket, options)
-    }
-
-    fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
-        self.unlisted().check_publish(target, options)
-    }
-
-    fn remove(&self, at: &Location, what: &Removal) -> Result<Removed> {
-        self.unlisted().remove(at, what)
-    }
-
-    fn remove_unfinished(&self, at: &Location, force: bool) -> Result<Removed> {
-        self.unlisted().remove_unfinished(at, force)
-    }
-
-    fn finish_unfinished(&self, at: &Location) -> Result<bool> {
-        self.unlisted().finish_unfinished(at)
-    }
-
-    fn stock(&self, path: &Path) -> Result<Option<Stock>> {
-        self.unlisted().stock(path)
-    }
-
-    fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
-        self.unlisted().transfer(target, options)
-    }
-
-    fn commits_by_marker(&self) -> bool {
-        true
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            #[cfg(feature = "cloud")]
+            cacheable: None,
+            ..self.storage.capabilities()
+        }
     }
 }

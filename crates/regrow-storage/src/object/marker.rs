@@ -322,7 +322,7 @@ pub(super) fn take_left(objects: &Arc<dyn Objects>, dead: &Object) -> Result<Opt
 /// # Errors
 /// Errors of the bucket.
 pub(super) fn claim_at(objects: &Arc<dyn Objects>, key: &str) -> Result<Option<(Option<Claim>, Object)>> {
-    let mut wait = Wait::begin(objects.hold_waited_for());
+    let mut wait = Wait::begin(super::HOLD_WAITED_FOR);
     loop {
         let Some((bytes, object)) = objects.get(key)? else { return Ok(None) };
         let claim = Claim::parse(&bytes);

@@ -55,9 +55,11 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 
 use super::{
-    Document, Entry, Found, Identity, Publication, PublishOptions, Reading, Removal, Removed, Stock, Storage,
-    StorageKind, StorageOptions, Transfer, TransferOptions, Url,
+    Capabilities, Document, Entry, Found, Identity, Publication, Publish, PublishOptions, Reading, Removal,
+    Removed, Stock, Storage, StorageKind, StorageOptions, Transfer, TransferOptions, Upkeep, Url, Writes,
 };
+#[cfg(feature = "cloud")]
+use crate::Cacheable;
 #[cfg(feature = "cloud")]
 use crate::cache::Cache;
 use crate::error::{Error, Result};
@@ -161,7 +163,8 @@ impl std::fmt::Display for Tag {
     }
 }
 
-/// How long to wait at most for a process that replaces or removes a checkpoint.
+/// How long to wait at most for a process that replaces or removes a checkpoint: most of them copy
+/// within the bucket, which takes seconds.
 const HOLD_WAITED_FOR: Duration = Duration::from_secs(20);
 
 /// The result of creating or replacing an object under a condition.
@@ -258,12 +261,6 @@ pub(crate) trait Objects: Debug + Send + Sync {
     /// How often a writer says that it lives.
     fn claim_renewed_every(&self) -> Duration {
         renewal::EVERY
-    }
-
-    /// How long to wait for a process that replaces or removes a checkpoint: most of them copy
-    /// within the bucket, which takes seconds.
-    fn hold_waited_for(&self) -> Duration {
-        HOLD_WAITED_FOR
     }
 
     /// What tells this storage from all others, by which a cache on disk knows its objects. No
@@ -388,25 +385,24 @@ impl Storage for ObjectStorage {
         Some(Identity::of_objects(object.tag.text()))
     }
 
-    /// By the claim, the markers and the pointer: every save writes them.
-    fn holder(&self, path: &Path) -> Result<Option<Identity>> {
-        let folder = folder_key(&self.objects, path)?;
-        let found = |name: &&str| -> Result<Option<(String, SystemTime)>> {
-            let object = self.objects.head(&format!("{folder}{name}"))?;
-            Ok(object.map(|object| (object.tag.text().to_owned(), object.modified)))
-        };
-        let found = marker::OF_EVERY_SAVE.iter().map(found).collect::<Result<Vec<_>>>()?;
-        Ok(Some(Identity::of_objects(found)))
-    }
-
-    fn check_unwritten(&self, at: &Location) -> Result<()> {
-        target::check_unwritten(&self.objects, at)
-    }
-
     fn for_reading(&self, path: &Path) -> Result<Option<Reading>> {
         listing::for_reading(&self.objects, path).map(Some)
     }
 
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            is_local: false,
+            has_listings: true,
+            commits_by_marker: true,
+            archive: None,
+            writes: Ok(Writes::of(self)),
+            #[cfg(feature = "cloud")]
+            cacheable: Some(self),
+        }
+    }
+}
+
+impl Publish for ObjectStorage {
     fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
         publish::begin(&self.objects, target, options)
     }
@@ -426,6 +422,23 @@ impl Storage for ObjectStorage {
 
     fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
         Ok(Box::new(transfer::ObjectTransfer::begin(&self.objects, target, options)?))
+    }
+}
+
+impl Upkeep for ObjectStorage {
+    /// By the claim, the markers and the pointer: every save writes them.
+    fn holder(&self, path: &Path) -> Result<Option<Identity>> {
+        let folder = folder_key(&self.objects, path)?;
+        let found = |name: &&str| -> Result<Option<(String, SystemTime)>> {
+            let object = self.objects.head(&format!("{folder}{name}"))?;
+            Ok(object.map(|object| (object.tag.text().to_owned(), object.modified)))
+        };
+        let found = marker::OF_EVERY_SAVE.iter().map(found).collect::<Result<Vec<_>>>()?;
+        Ok(Some(Identity::of_objects(found)))
+    }
+
+    fn check_unwritten(&self, at: &Location) -> Result<()> {
+        target::check_unwritten(&self.objects, at)
     }
 
     fn remove(&self, at: &Location, what: &Removal) -> Result<Removed> {
@@ -457,12 +470,10 @@ impl Storage for ObjectStorage {
             modified: found.iter().map(|object| object.modified).max(),
         }))
     }
+}
 
-    fn commits_by_marker(&self) -> bool {
-        true
-    }
-
-    #[cfg(feature = "cloud")]
+#[cfg(feature = "cloud")]
+impl Cacheable for ObjectStorage {
     fn cached(&self, cache: &Cache) -> Option<Arc<dyn Storage>> {
         Some(Arc::new(Self::new(cached::cached(&self.objects, cache)?)))
     }

@@ -286,7 +286,7 @@ mod tests {
     use super::*;
     use crate::monitor::Monitor;
     use crate::store::Suits;
-    use crate::{PublishOptions, Storage, Target};
+    use crate::{PublishOptions, Target};
 
     /// The work of a writer after the answer to a look at its claim.
     type Interlude = fn(&MemoryObjects);
@@ -494,7 +494,7 @@ mod tests {
             let (kind, monitor) = (Target::Siblings { suffixes: pair.clone() }, Monitor::new());
             let terms =
                 PublishOptions { kind: &kind, overwrite: false, ..PublishOptions::of_one_file(&monitor) };
-            let begun = at.storage().publish(&at, terms);
+            let begun = at.publish(terms);
             assert_eq!(begun.is_ok(), is_left, "{number}: {begun:?}");
             if let Err(error) = begun {
                 assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{number}");
@@ -523,8 +523,8 @@ mod tests {
             let (kind, monitor) = (Target::Folder, Monitor::new());
             let terms = PublishOptions { kind: &kind, ..PublishOptions::of_one_file(&monitor) };
             let step = Location::new(storage.clone(), "x/2");
-            assert_eq!(storage.publish(&step, terms).err().map(said), around, "{nested} {is_marked}");
-            let file = storage.publish(&at.with_name("file"), PublishOptions::of_one_file(&monitor));
+            assert_eq!(step.publish(terms).err().map(said), around, "{nested} {is_marked}");
+            let file = at.with_name("file").publish(PublishOptions::of_one_file(&monitor));
             let expected = if nested == "x/1" { around } else { expected };
             assert_eq!(file.err().map(said), expected, "{nested} {is_marked}");
         }
@@ -552,7 +552,7 @@ mod tests {
                 let (kind, monitor) = (Target::Siblings { suffixes: pair.to_vec() }, Monitor::new());
                 let terms =
                     PublishOptions { kind: &kind, overwrite, ..PublishOptions::of_one_file(&monitor) };
-                let begun = at.storage().publish(&at, terms);
+                let begun = at.publish(terms);
                 removes.join().unwrap();
                 assert_eq!(begun.is_ok(), is_removed, "{overwrite}: {begun:?}");
                 // What comes next knows all of it for its own.

@@ -163,7 +163,7 @@ mod tests {
                 keeps_others: false,
                 monitor: &monitor,
             };
-            let publication = target.storage().publish(&target, options).unwrap();
+            let publication = target.publish(options).unwrap();
             publication.write("_METADATA", format!("{turn}").as_bytes()).unwrap();
             let prefix = if turn == 0 { "runs/step_1/" } else { "runs/step_1." };
             wait_until(|| renewed(prefix) > 0);

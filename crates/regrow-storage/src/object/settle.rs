@@ -40,7 +40,7 @@ impl Hold {
         let nonce = nonce()?;
         let running = Running::begin(&nonce);
         let claim = Claim::new(&nonce);
-        let mut wait = Wait::begin(objects.hold_waited_for());
+        let mut wait = Wait::begin(super::HOLD_WAITED_FOR);
         while !try_take(objects, &place, &claim)? {
             if wait.again() {
                 continue;

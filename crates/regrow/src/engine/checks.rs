@@ -35,7 +35,7 @@ pub(super) fn check_name(at: &Location, options: &SaveOptions) -> Result<()> {
 
 /// Begins the checkpoint of a save; as [`check_place`], where another save is at work.
 pub(super) fn publish(at: &Location, kind: &Target, options: &SaveOptions) -> Result<Box<dyn Publication>> {
-    Retries::until_unreplaced(|| at.storage().publish(at, how_published(kind, options)))
+    Retries::until_unreplaced(|| at.publish(how_published(kind, options)))
 }
 
 /// How a save publishes its checkpoint.

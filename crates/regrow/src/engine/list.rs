@@ -139,10 +139,10 @@ fn look(folder: &Location, name: String) -> Option<Listed> {
 /// Files and bytes; of data and manifest, both.
 fn stock(at: &Location) -> Option<Stock> {
     if at.exists() {
-        return at.storage().stock(at.path()).ok()?;
+        return at.stock().ok()?;
     }
     let files = Files::of(at).located();
-    let of = |file: &Location| file.storage().stock(file.path()).ok()?;
+    let of = |file: &Location| file.stock().ok()?;
     let (data, manifest) = (of(&files.data), of(&files.manifest)?);
     Some(Stock {
         file_count: manifest.file_count + data.map_or(0, |data| data.file_count),

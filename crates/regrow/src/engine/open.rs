@@ -124,8 +124,8 @@ fn open_any(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     if let Some(format) = contents::layout_of(at)? {
         return unless_lost(format.open(at, options)?, at, options);
     }
-    match at.storage().stands_for(at.path()) {
-        Some(path) => open_any(&at.join(path), options),
+    match at.only_entry() {
+        Some(entry) => open_any(&entry, options),
         None => Err(not_a_checkpoint(at)),
     }
 }
@@ -267,7 +267,7 @@ impl Checkpoint {
     /// writers.
     pub(super) fn has_views(&self) -> bool {
         self.is_mapped()
-            || self.reader().standing().is_never_rewritten && !self.0.location.storage().is_written_in_place()
+            || self.reader().standing().is_never_rewritten && !self.0.location.is_in_written_file()
     }
 
     /// Errs if checks are to be left out of a checkpoint that was opened to have each byte proved.

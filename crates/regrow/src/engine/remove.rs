@@ -65,7 +65,7 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
             .help("remove the archive itself"));
     }
     let removed = match options.unfinished {
-        true => match at.storage().remove_unfinished(&at, options.force)? {
+        true => match at.remove_unfinished(options.force)? {
             Removed { is_finished: true, .. } => {
                 return Err(Error::invalid(
                     "the unfinished save was complete: its writer was killed just before the rename",
@@ -80,7 +80,7 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
         },
         false => {
             let what = check(&at)?;
-            let mut removed = at.storage().remove(&at, &what)?;
+            let mut removed = at.remove(&what)?;
             // If another save ended, `remove` has removed its files too, and left only side files.
             let left = if matches!(what, Removal::Files { .. }) { beside(&at)? } else { Vec::new() };
             if !left.is_empty() && identity(&at).is_none() && is_gone(&at) {
@@ -137,7 +137,7 @@ fn check(at: &Location) -> Result<Removal> {
         }
         _ if format.name() == PytreeData.name() => {
             // Finish the commit of a killed writer first, so that all files have their names.
-            at.storage().finish_unfinished(at)?;
+            at.finish_unfinished()?;
             let files = Files::of(at).located();
             let mut found = vec![files.manifest];
             found.extend(Some(files.data).filter(Location::is_file));

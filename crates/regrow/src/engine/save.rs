@@ -158,7 +158,7 @@ pub(super) fn check_save(at: &Location, tree: &Tree<Leaf>, options: &SaveOptions
     check_losses(None, tree, options)?;
     let tree = as_written(tree, options)?;
     let kind = format.target(at, options);
-    at.storage().check_publish(at, how_published(&kind, options))?;
+    at.check_publish(how_published(&kind, options))?;
     format.check(&tree, at, options)?;
     if kind == Target::File { replace::check_name_ahead(format, &tree, at, options) } else { Ok(()) }
 }

@@ -56,7 +56,7 @@ impl<'c> Standing<'c> {
     /// `Replaced` if such a save was finished: then the opened files are no longer the checkpoint
     /// at the path. `AlreadyExists` if another process is finishing it; errors of the storage.
     pub(crate) fn of(checkpoint: &'c Checkpoint, at: &'c Location) -> Result<Self> {
-        match at.storage().finish_unfinished(at)? {
+        match at.finish_unfinished()? {
             true => Err(checkpoint.was_replaced()),
             false => Ok(Self::Opened(checkpoint, at)),
         }
@@ -75,7 +75,7 @@ impl<'c> Standing<'c> {
             return Err(self.was_replaced());
         }
         let (Self::Opened(_, at) | Self::At(at, _)) = self;
-        at.storage().check_unwritten(at)
+        at.check_unwritten()
     }
 
     /// Writes a side file, and removes it again if another checkpoint has taken the place by then:
@@ -95,11 +95,11 @@ impl<'c> Standing<'c> {
         // If the look fails, keep the side file: its old checkpoint may still be there.
         if identity(at).is_some() || is_gone(at) {
             // Finish an unfinished save first, so that its side file is not mistaken for ours.
-            let _ = at.storage().finish_unfinished(at);
+            let _ = at.finish_unfinished();
             side_file.take_back()?;
             // If the checkpoint was removed, the write of the side file made its folder again.
             if side_file.file.parent().is_same(at) {
-                at.storage().remove_if_empty(at.path());
+                at.remove_if_empty();
             }
         }
         Err(self.was_replaced())

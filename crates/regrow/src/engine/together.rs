@@ -98,7 +98,7 @@ pub(super) fn publish_together(
         Some(begun) => Ok(begun),
         None => String::from_utf8(ticket.to_vec())
             .map_err(|_| Error::invalid("rank 0 sent a ticket that is not text"))
-            .and_then(|ticket| at.storage().join(at, &ticket, how_published(&Target::Folder, options))),
+            .and_then(|ticket| at.join_publication(&ticket, how_published(&Target::Folder, options))),
     };
     session.agree("join", publication)
 }

@@ -115,7 +115,7 @@ impl Steps {
     fn move_aside(&self, step: &Step, aside: &str) -> Result<Deleted> {
         let folder = self.root().join(aside);
         let to = free_name(&folder, &step.name);
-        if !step.location.storage().move_folder(&step.location, &to)? {
+        if !step.location.move_folder(&to)? {
             // A bucket cannot rename, so copy all objects and then remove them.
             copy(&step.location, &to, &CopyOptions::default())?;
             remove(&step.location, &RemoveOptions::default())?;

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::records::{self, Holder};
 use super::steps::Steps;
+use crate::commit::Hold;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::store::local::folders::random_name;
@@ -37,7 +38,7 @@ pub struct WriterLock {
 enum Held {
     /// A lock of the system, which lasts as long as this value.
     System {
-        _lock: Box<dyn Send + Sync>,
+        _lock: Hold,
     },
     Lease(WriterLease),
 }
@@ -99,7 +100,7 @@ impl Steps {
     pub fn lock(&self) -> Result<WriterLock> {
         let root = self.root();
         let file = root.join(records::FOLDER).join(LOCK);
-        let taken = root.storage().hold(file.path()).map_err(|error| match error.kind() {
+        let taken = file.hold().map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => refused(root, None),
             _ => error,
         })?;

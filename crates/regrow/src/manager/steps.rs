@@ -369,7 +369,7 @@ impl Steps {
     /// # Errors
     /// Errors of the storage.
     pub fn stock(&self, step: &Step) -> Result<Option<Stock>> {
-        step.location.storage().stock(step.location.path())
+        step.location.stock()
     }
 
     /// Looks at a folder of this name.
@@ -494,7 +494,7 @@ fn metrics_item(step: &Location) -> Result<Map<String, Value>> {
 }
 
 fn modified(location: &Location) -> Result<Option<f64>> {
-    let stock = location.storage().stock(location.path())?;
+    let stock = location.stock()?;
     let modified = stock.and_then(|stock| stock.modified);
     Ok(modified
         .and_then(|modified| modified.duration_since(UNIX_EPOCH).ok())

@@ -220,19 +220,16 @@ fn chunks_told(found: &Found<'_>) -> ChunkShapes {
 /// Where files are written that are only looked at.
 fn scratch() -> Result<Box<dyn Publication>> {
     let at = private_memory().join("checkpoint");
-    at.storage().publish(
-        &at,
-        PublishOptions {
-            kind: &Target::Folder,
-            overwrite: false,
-            may_replace: None,
-            make_way: None,
-            replaces_links: false,
-            durable: false,
-            keeps_others: false,
-            monitor: &Monitor::new(),
-        },
-    )
+    at.publish(PublishOptions {
+        kind: &Target::Folder,
+        overwrite: false,
+        may_replace: None,
+        make_way: None,
+        replaces_links: false,
+        durable: false,
+        keeps_others: false,
+        monitor: &Monitor::new(),
+    })
 }
 
 /// The tree as a save takes it, of arrays that are read when they are asked for.

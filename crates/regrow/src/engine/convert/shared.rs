@@ -91,7 +91,7 @@ impl SharedConvert {
         many_writers(&options.save, &target)?;
         let save = plan.admit(&target, options)?;
         check_save(&target, &plan.tree, &save)?;
-        let publication = target.storage().publish(&target, how_published(&Target::Folder, &save))?;
+        let publication = target.publish(how_published(&Target::Folder, &save))?;
         let ticket = format!("{} {} {}", env!("CARGO_PKG_VERSION"), plan.digest(), publication.ticket()?);
         Ok(Self { checkpoint, plan, save, publication, ticket, began })
     }
@@ -206,7 +206,7 @@ fn write_share(
             .map(|(leaf, _)| len_bytes(leaf))
             .fold(0, u64::saturating_add),
     );
-    let joined = target.storage().join(target, ticket, how_published(&Target::Folder, &save))?;
+    let joined = target.join_publication(ticket, how_published(&Target::Folder, &save))?;
     let writer = WriterRank { rank: claim(&*joined, share)?, count: share.count };
     many.write_share(&tree, writer, &*joined, &save)?;
     joined.finish_share()?;

@@ -106,7 +106,7 @@ fn write_new(file: &Location, write: impl FnOnce(&mut FileWriter) -> Result<()>)
     let monitor = Monitor::new();
     let options = PublishOptions { overwrite: false, ..PublishOptions::of_one_file(&monitor) };
     let written = || -> Result<()> {
-        let publication = file.storage().publish(file, options)?;
+        let publication = file.publish(options)?;
         let mut writer = publication.single_writer(0, 0)?;
         write(&mut writer)?;
         writer.finish()?;

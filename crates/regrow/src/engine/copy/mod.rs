@@ -179,7 +179,7 @@ fn begin(source: &Location, target: &Location, options: &CopyOptions) -> Result<
         ));
     }
     let files = plan.transfer_files();
-    let transfer = target.storage().transfer(target, transfer_options(&plan, &files, options))?;
+    let transfer = target.transfer(transfer_options(&plan, &files, options))?;
     Ok((plan, transfer))
 }
 

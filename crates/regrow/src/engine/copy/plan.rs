@@ -57,8 +57,8 @@ impl Plan {
         }
         let reading = checkpoint.location().for_reading()?;
         let mut at = reading.location;
-        while let Some(path) = at.storage().stands_for(at.path()) {
-            at = at.join(path);
+        while let Some(entry) = at.only_entry() {
+            at = entry;
         }
         let (at, before) = (&at, at.identity());
         let plan = match at.is_folder() {

@@ -129,7 +129,7 @@ pub(super) fn put(
         check_no_links(&place.folder)?;
     }
     let files = files_of(at, &place, layout)?;
-    let publication = blocks.storage().publish(&blocks, PublishOptions::of_one_file(&Monitor::new()))?;
+    let publication = blocks.publish(PublishOptions::of_one_file(&Monitor::new()))?;
     let mut writer = publication.single_writer(0, 0)?;
     let made = Made::of(files, layout, ratio, &place, &mut writer, monitor)?;
     monitor.finish()?;

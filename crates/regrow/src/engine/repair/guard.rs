@@ -54,7 +54,7 @@ impl<'g> Guard<'g> {
     pub fn of(folder: &'g Location, writes: bool) -> Result<Self> {
         let before = Arc::new(Mutex::new(folder.holder()?));
         if writes {
-            folder.storage().check_unwritten(folder)?;
+            folder.check_unwritten()?;
         }
         Ok(Self { folder, around: None, before, files: HashMap::new(), writes })
     }
@@ -90,7 +90,7 @@ impl<'g> Guard<'g> {
             return Err(replaced(self.folder));
         }
         match self.writes {
-            true => self.folder.storage().check_unwritten(self.folder),
+            true => self.folder.check_unwritten(),
             false => Ok(()),
         }
     }

@@ -7,7 +7,6 @@ use super::{RepairOptions, RepairReport, is_about, what_is_wrong, whole_all_the_
 use crate::error::{Error, Result};
 use crate::formats::{COMMIT_MARKERS, RecoveredFile};
 use crate::location::Location;
-use crate::storage::marked::Marked;
 
 /// Whether a file is the commit marker of its folder, or of an item in the folder.
 pub(super) fn is_marker(folder: &Location, name: &str) -> bool {
@@ -88,7 +87,7 @@ fn reason_against(
     if report.is_check && !(report.recovered.is_empty() && report.healed.is_empty()) {
         return Ok(lost);
     }
-    let marked = Marked::location(at);
+    let marked = at.without_marker();
     let (wrong, is_proved) = what_is_wrong(&marked, to_come)?;
     if wrong.is_some() || !is_proved {
         return Ok(wrong.or(lost));

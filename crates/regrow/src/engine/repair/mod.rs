@@ -238,7 +238,7 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     let options = &RepairOptions { from, ..options.clone() };
     let part = found.part.clone();
     let guard = Guard::of(&part, !options.check)?;
-    at.storage().check_finished(&part)?;
+    part.check_finished()?;
     let repaired = repair_found(at, found, options, &guard, report);
     // The findings may mix two checkpoints. A healed single file has a new identity, so it is not
     // checked.

@@ -22,7 +22,7 @@ pub(super) fn rewrite_file(
     fill: Fill<'_>,
 ) -> Result<()> {
     let target = folder.join(name);
-    let publication = target.storage().publish(&target, PublishOptions::of_one_file(&Monitor::new()))?;
+    let publication = target.publish(PublishOptions::of_one_file(&Monitor::new()))?;
     // After the write the guard checks that the old file is still the file that was read at first.
     let mut writer = publication.single_writer_in_place(len_bytes)?;
     writer.write_with(len_bytes, fill)?;

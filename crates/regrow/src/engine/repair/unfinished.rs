@@ -20,7 +20,7 @@ pub(super) fn finish(at: &Location, options: &RepairOptions, report: &mut Repair
         ));
     }
     // The look itself finishes the save, so a check must not look.
-    if !options.check && at.storage().finish_unfinished(at)? {
+    if !options.check && at.finish_unfinished()? {
         let note = "an unfinished save was complete: it was renamed into place";
         report.notes.push(note.to_owned());
     }
@@ -33,7 +33,7 @@ pub(super) fn finish(at: &Location, options: &RepairOptions, report: &mut Repair
 /// # Errors
 /// Errors of the storage.
 pub(super) fn remove(at: &Location, report: &mut RepairReport) -> Result<()> {
-    let note = match at.storage().remove_unfinished(at, false) {
+    let note = match at.remove_unfinished(false) {
         Ok(Removed { is_finished: true, .. }) => return Ok(()),
         Ok(Removed { file_count, bytes, .. }) => {
             let files = counted(file_count, "file", "files");

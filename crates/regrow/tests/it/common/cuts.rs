@@ -125,14 +125,14 @@ pub fn save_shares(
         monitor: &monitor,
     };
     let writers = options.layout.format().many_writers().unwrap();
-    let own = at.storage().publish(&at, publish)?;
+    let own = at.publish(publish)?;
     let ticket = own.ticket()?;
     for rank in (0..count).rev() {
         let writer = WriterRank { rank: rank as u32, count: count as u32 };
         if rank == 0 {
             writers.write_share(&trees[0], writer, &*own, options)?;
         } else {
-            let joined = at.storage().join(&at, &ticket, publish)?;
+            let joined = at.join_publication(&ticket, publish)?;
             writers.write_share(&trees[rank], writer, &*joined, options)?;
             joined.finish_share()?;
         }

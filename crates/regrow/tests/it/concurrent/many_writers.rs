@@ -61,9 +61,9 @@ fn files_of_dead_writers_are_not_merged() {
             let publish = publish_options(&monitor);
             let trees = trees();
             let writers = options.layout.format().many_writers().unwrap();
-            let own = at.storage().publish(&at, publish).unwrap();
+            let own = at.publish(publish).unwrap();
             let ticket = own.ticket().unwrap();
-            let join = || at.storage().join(&at, &ticket, publish).unwrap();
+            let join = || at.join_publication(&ticket, publish).unwrap();
             let write = |rank: u32, tree: usize| {
                 let joined = join();
                 let writer = WriterRank { rank, count: 2 };
@@ -115,9 +115,9 @@ fn a_sweep_keeps_files_of_live_writers() {
     // If every number is taken once, and none is left out, no process has died.
     let at = "memory://dead_writers/whole".to_location().unwrap();
     let monitor = Monitor::new();
-    let own = at.storage().publish(&at, publish_options(&monitor)).unwrap();
+    let own = at.publish(publish_options(&monitor)).unwrap();
     own.write("notes.txt", b"mine").unwrap();
-    let joined = at.storage().join(&at, &own.ticket().unwrap(), publish_options(&monitor)).unwrap();
+    let joined = at.join_publication(&own.ticket().unwrap(), publish_options(&monitor)).unwrap();
     joined.write("theirs.txt", b"theirs").unwrap();
     joined.finish_share().unwrap();
     let error = joined.sweep("", &|_| true).unwrap_err();
@@ -133,7 +133,7 @@ fn concurrent_reads_get_files_that_wait_to_be_written() {
     let monitor = Monitor::new();
     for round in 0..20 {
         let at = format!("memory://asked_at_once/of_{round}").to_location().unwrap();
-        let own = at.storage().publish(&at, publish_options(&monitor)).unwrap();
+        let own = at.publish(publish_options(&monitor)).unwrap();
         (0..500).for_each(|at| own.write(&format!("other_{at}.txt"), b"mine").unwrap());
         own.write("notes.txt", b"mine").unwrap();
         let start = Barrier::new(4);
@@ -188,7 +188,7 @@ fn a_record_that_differs_from_its_files_is_not_merged() {
     let monitor = Monitor::new();
     let layout = Layout::default();
     let writers = layout.format().many_writers().unwrap();
-    let own = at.storage().publish(&at, publish_options(&monitor)).unwrap();
+    let own = at.publish(publish_options(&monitor)).unwrap();
     for (rank, tree) in (0..).zip(&trees()) {
         writers.write_share(tree, WriterRank { rank, count: 2 }, &*own, &options()).unwrap();
     }

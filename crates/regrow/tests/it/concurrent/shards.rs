@@ -159,7 +159,7 @@ fn a_process_without_shards_is_named() {
             keeps_others: false,
             monitor: &monitor,
         };
-        let own = at.storage().publish(&at, publish).unwrap();
+        let own = at.publish(publish).unwrap();
         let tree = dict([("w".to_owned(), rows(3).held_by(0, 2))]);
         let writers = layout.format().many_writers().unwrap();
         writers.write_share(&tree, WriterRank { rank: 0, count: 2 }, &*own, &options).unwrap();

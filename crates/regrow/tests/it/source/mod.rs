@@ -8,6 +8,7 @@
 //! | `imports` | modules of one folder do not import each other |
 //! | `platforms` | one module asks for the operating system |
 //! | `public_api` | the public items equal `public_api.txt` |
+//! | `traits` | a trait has few methods, and no default that is an error |
 
 mod bounds;
 mod file_names;
@@ -15,3 +16,4 @@ mod functions;
 mod imports;
 mod platforms;
 mod public_api;
+mod traits;

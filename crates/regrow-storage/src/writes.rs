@@ -1,0 +1,113 @@
+//! The methods of a location that begin, finish and remove checkpoints: every change of a storage
+//! begins here.
+
+use crate::error::Result;
+use crate::location::Location;
+use crate::{
+    Identity, Publication, PublishOptions, Removal, Removed, Stock, Transfer, TransferOptions, Writes,
+};
+
+impl Location {
+    fn writes(&self) -> Result<Writes<'_>> {
+        self.capabilities().writes.map_err(|why| why.error(self))
+    }
+
+    /// As [`Publish::check_publish`](crate::Publish::check_publish).
+    ///
+    /// # Errors
+    /// As there; `Unsupported` for a storage that is read only.
+    pub fn check_publish(&self, options: PublishOptions<'_>) -> Result<()> {
+        self.writes()?.publish.check_publish(self, options)
+    }
+
+    /// Begins a checkpoint here, as [`Publish::publish`](crate::Publish::publish).
+    ///
+    /// # Errors
+    /// As there; `Unsupported` for a storage that is read only.
+    pub fn publish(&self, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
+        self.writes()?.publish.publish(self, options)
+    }
+
+    /// Joins the checkpoint that another process has begun here, as
+    /// [`Publish::join`](crate::Publish::join).
+    ///
+    /// # Errors
+    /// As there; `Unsupported` for a storage that is read only.
+    pub fn join_publication(
+        &self,
+        ticket: &str,
+        options: PublishOptions<'_>,
+    ) -> Result<Box<dyn Publication>> {
+        self.writes()?.publish.join(self, ticket, options)
+    }
+
+    /// Begins a copy to here, as [`Publish::transfer`](crate::Publish::transfer).
+    ///
+    /// # Errors
+    /// As there; `Unsupported` for a storage that is read only.
+    pub fn transfer(&self, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
+        self.writes()?.publish.transfer(self, options)
+    }
+
+    /// Removes the checkpoint here, as [`Upkeep::remove`](crate::Upkeep::remove).
+    ///
+    /// # Errors
+    /// As there; `Unsupported` for a storage that is read only.
+    pub fn remove(&self, what: &Removal) -> Result<Removed> {
+        self.writes()?.upkeep.remove(self, what)
+    }
+
+    /// Removes files of unfinished saves, as
+    /// [`Upkeep::remove_unfinished`](crate::Upkeep::remove_unfinished).
+    ///
+    /// # Errors
+    /// As there; `Unsupported` for a storage that is read only.
+    pub fn remove_unfinished(&self, force: bool) -> Result<Removed> {
+        self.writes()?.upkeep.remove_unfinished(self, force)
+    }
+
+    /// Finishes a killed save, as [`Upkeep::finish_unfinished`](crate::Upkeep::finish_unfinished);
+    /// false for a storage that is read only.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn finish_unfinished(&self) -> Result<bool> {
+        self.capabilities().writes.map_or(Ok(false), |writes| writes.upkeep.finish_unfinished(self))
+    }
+
+    /// As [`Upkeep::check_unwritten`](crate::Upkeep::check_unwritten).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_unwritten(&self) -> Result<()> {
+        self.capabilities().writes.map_or(Ok(()), |writes| writes.upkeep.check_unwritten(self))
+    }
+
+    /// As [`Upkeep::check_finished`](crate::Upkeep::check_finished).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_finished(&self) -> Result<()> {
+        self.capabilities().writes.map_or(Ok(()), |writes| writes.upkeep.check_finished(self))
+    }
+
+    /// The save that wrote the folder here: the same until another folder takes the path, also if a
+    /// repair rebuilds files in it.
+    ///
+    /// # Errors
+    /// Errors of the storage.
+    pub fn holder(&self) -> Result<Option<Identity>> {
+        match self.capabilities().writes {
+            Ok(writes) => writes.upkeep.holder(self.path()),
+            Err(_) => Ok(self.identity()),
+        }
+    }
+
+    /// Files and bytes here, and the time of the last change; `None` if unknown.
+    ///
+    /// # Errors
+    /// Errors of the storage.
+    pub fn stock(&self) -> Result<Option<Stock>> {
+        self.capabilities().writes.map_or(Ok(None), |writes| writes.upkeep.stock(self.path()))
+    }
+}
