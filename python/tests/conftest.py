@@ -20,6 +20,8 @@ import pytest
 import regrow
 
 REPOSITORY = Path(__file__).parents[2]
+MYPY_CACHE = REPOSITORY / "python" / ".mypy_cache"
+"""That of `make check`: with the same options mypy reads the package and NumPy from it."""
 
 
 @pytest.fixture

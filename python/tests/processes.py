@@ -19,7 +19,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,68 @@ def run(
         commands.append([sys.executable, "-u", "-c", program, json.dumps(arguments), str(folder)])
     ended = _run(commands, folder, seconds_max, environment or {}, statuses or {})
     return [Ended(*each, _value(folder, rank)) for rank, each in enumerate(ended)]
+
+
+@dataclass
+class Case:
+    """One run of a worker among many: its arguments, and the ranks whose status is not 0."""
+
+    folder: Path
+    arguments: Any
+    statuses: dict[int, int] = field(default_factory=dict)
+
+
+_FORKS = """\
+import json, os, sys, traceback
+import numpy, regrow
+programs, cases = json.loads(sys.argv[1])
+
+def work(program, arguments, folder, log):
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+    os.dup2(1, 2)
+    sys.argv[1:] = [json.dumps(arguments), folder]
+    status = 1
+    try:
+        exec(program, {})
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
+
+children = []
+for arguments, folder in cases:
+    for rank, program in enumerate(programs):
+        child = os.fork()
+        if child == 0:
+            work(program, arguments, folder, f"{folder}/log-{rank}.txt")
+        children.append(child)
+statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+with open(f"{sys.argv[2]}/result-0.json", "w") as file:
+    json.dump(statuses, file)
+"""
+
+
+def run_cases(size: int, worker: str, folder: Path, cases: list[Case]) -> list[list[Ended]]:
+    """Runs `worker` in `size` processes for each case, all cases at once: forks of one process,
+    which has imported NumPy and regrow.
+    """
+    programs = [_BEGIN.format(rank_and_size=(rank, size)) + textwrap.dedent(worker) for rank in range(size)]
+    for case in cases:
+        case.folder.mkdir(parents=True, exist_ok=True)
+        for old in case.folder.glob("result-*.json"):
+            old.unlink()
+    arguments = [programs, [[case.arguments, str(case.folder)] for case in cases]]
+    _run([[sys.executable, "-u", "-c", _FORKS, json.dumps(arguments), str(folder)]], folder, SECONDS_MAX, {}, {})
+    statuses = iter(_value(folder, 0))
+    return [[_ended(case, rank, next(statuses)) for rank in range(size)] for case in cases]
+
+
+def _ended(case: Case, rank: int, status: int) -> Ended:
+    output = (case.folder / f"log-{rank}.txt").read_text(errors="replace")
+    assert status == case.statuses.get(rank, 0), f"{case}: process {rank}, status {status}\n{output}"
+    return Ended(status, output, _value(case.folder, rank))
 
 
 def run_mpi(

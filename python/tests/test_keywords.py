@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import MYPY_CACHE
 
 import regrow
 from regrow import _native, layouts
@@ -318,9 +319,8 @@ def test_mypy_takes_what_is_right_and_refuses_what_is_not(tmp_path: Path) -> Non
     program.write_text(SOUND + "\n".join(UNSOUND) + "\n")
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--hide-error-context", str(program)]
     home = Path(regrow.__file__).parent.parent
-    done = subprocess.run(
-        [*command, "--cache-dir", str(tmp_path / "cache")], capture_output=True, text=True, timeout=110, cwd=home
-    )
+    command += ["--cache-dir", str(MYPY_CACHE)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=home)
     found: dict[int, str] = {}
     for line in done.stdout.splitlines():
         match = re.match(r".*program\.py:(\d+): error: (.*)", line)

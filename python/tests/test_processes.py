@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import threading
 
 import bucket_servers
@@ -197,12 +198,36 @@ SAVE = """
 """
 
 
-def save(tmp_path, size, *, statuses=None, path=None, **arguments):
+def save(tmp_path, size, *, path=None, **arguments):
     arguments = {"folder": str(tmp_path / "meet"), "path": str(path or tmp_path / "step"), **arguments}
     for ready in tmp_path.glob("run/*.ready"):
         ready.unlink()
-    ended = processes.run(size, SAVE, tmp_path / "run", arguments=arguments, statuses=statuses)
+    ended = processes.run(size, SAVE, tmp_path / "run", arguments=arguments)
     return [each.value for each in ended]
+
+
+def save_cases(folder, cases):
+    """A save by two processes for each case, in a folder of its own, all at once: what each
+    process gave, by case. A case is its arguments; `statuses` among them is not one.
+    """
+    given = []
+    for name, arguments in cases.items():
+        at = folder / name
+        arguments = {"folder": str(at / "meet"), "path": str(at / "step"), **arguments}
+        statuses = arguments.pop("statuses", {})
+        for ready in at.glob("run/*.ready"):
+            ready.unlink()
+        given.append(processes.Case(at / "run", arguments, statuses))
+    ended = processes.run_cases(2, SAVE, folder / "run", given)
+    return {name: [each.value for each in ranks] for name, ranks in zip(cases, ended, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def step_1(tmp_path_factory):
+    """A checkpoint that two processes saved."""
+    folder = tmp_path_factory.mktemp("old")
+    assert [each[0] for each in save(folder, 2, step=1)] == ["saved", "saved"]
+    return folder / "step"
 
 
 def check_step(path, size, step):
@@ -215,56 +240,91 @@ def check_step(path, size, step):
 
 
 PHASES = ["here", "check", "probe", "tree", "bytes", "publish", "join", "write", "commit", "end"]
+NEVER_PUTS = {(0, "here"), (0, "tree"), (0, "bytes"), (1, "probe"), (1, "publish"), (0, "end")}
+"""Phases in which a process says nothing."""
+DEATHS = {f"{rank}-{phase}": (rank, phase) for rank in range(2) for phase in PHASES}
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_process_that_dies_leaves_the_old_checkpoint_or_the_new_one(tmp_path, phase, rank):
-    assert [each[0] for each in save(tmp_path, 2, step=1)] == ["saved", "saved"]
-    dead = {rank: -9} if (rank, phase) not in NEVER_PUTS else {}
-    given = save(tmp_path, 2, step=2, dies=rank, before=phase, timeout=3, statuses=dead)
-    survivor = given[1 - rank]
-    is_new = regrow.load(tmp_path / "step")["step"] == 2
-    check_step(tmp_path / "step", 2, 2 if is_new else 1)
-    if not dead:
-        assert is_new and [each[0] for each in given] == ["saved", "saved"]
+@pytest.fixture(scope="module")
+def deaths(tmp_path_factory, step_1):
+    """For each death an overwrite of step 1, in which one of two processes dies: the folder, and
+    what each process gave.
+    """
+    folder = tmp_path_factory.mktemp("deaths")
+    cases = {}
+    for name, (rank, phase) in DEATHS.items():
+        shutil.copytree(step_1, folder / name / "step")
+        statuses = {rank: -9} if (rank, phase) not in NEVER_PUTS else {}
+        cases[name] = {"step": 2, "dies": rank, "before": phase, "timeout": 8, "statuses": statuses}
+    return folder, save_cases(folder, cases)
+
+
+@pytest.fixture(scope="module")
+def deaths_found(deaths):
+    """The step that a load finds after each death, with its check; then the next save."""
+    folder, _ = deaths
+    found = {}
+    for name in DEATHS:
+        found[name] = regrow.load(folder / name / "step")["step"]
+        check_step(folder / name / "step", 2, found[name])
+    return found, save_cases(folder, {name: {"step": 3} for name in DEATHS})
+
+
+@pytest.mark.parametrize("name", DEATHS)
+def test_a_process_that_dies_leaves_the_old_checkpoint_or_the_new_one(deaths, deaths_found, name):
+    folder, given = deaths
+    found, saved_again = deaths_found
+    rank, phase = DEATHS[name]
+    survivor = given[name][1 - rank]
+    if (rank, phase) in NEVER_PUTS:
+        assert found[name] == 2 and [each[0] for each in given[name]] == ["saved", "saved"]
     elif survivor[0] == "saved":
-        assert is_new
+        assert found[name] == 2
     else:
+        assert found[name] in (1, 2)
         assert survivor[-1] < 15, "the time-out was not kept"
         assert f"rank {rank}" in survivor[1], survivor
     # The next save succeeds, and nothing of the failed one is left.
-    assert [each[0] for each in save(tmp_path, 2, step=3)] == ["saved", "saved"]
-    check_step(tmp_path / "step", 2, 3)
-    left = sorted(os.listdir(tmp_path))
-    assert left == ["meet", "run", "step"], left
+    assert [each[0] for each in saved_again[name]] == ["saved", "saved"]
+    check_step(folder / name / "step", 2, 3)
+    assert sorted(os.listdir(folder / name)) == ["meet", "run", "step"]
 
 
-NEVER_PUTS = {(0, "here"), (0, "tree"), (0, "bytes"), (1, "probe"), (1, "publish"), (0, "end")}
-"""Phases in which a process says nothing."""
+WRONGS = {
+    "overlap": "have both written [0:50,0:40] of w",
+    "hole": "no process has written [100:150,0:40] of w",
+    "bytes": "big: rank 1",
+    "shape": "big: int64 [1000]",
+    "leaf": "a different number of leaves",
+    "type": "builtins.object",
+    "option": "other options",
+}
+MODES = ["sync", "async"]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        ("overlap", "have both written [0:50,0:40] of w"),
-        ("hole", "no process has written [100:150,0:40] of w"),
-        ("bytes", "big: rank 1"),
-        ("shape", "big: int64 [1000]"),
-        ("leaf", "a different number of leaves"),
-        ("type", "builtins.object"),
-        ("option", "other options"),
-    ],
-)
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_an_error_of_one_process_is_an_error_of_all(tmp_path, wrong, says, mode):
-    assert [each[0] for each in save(tmp_path, 2, step=1)] == ["saved", "saved"]
-    given = save(tmp_path, 2, step=2, wrong=wrong, timeout=30, **{"async": mode == "async"})
-    for each in given:
-        assert each[0] != "saved" and each[-1] < 10, given
-    assert says in given[0][1] or says in given[1][1], given
-    check_step(tmp_path / "step", 2, 1)
-    assert sorted(os.listdir(tmp_path)) == ["meet", "run", "step"]
+@pytest.fixture(scope="module")
+def wrong_saves(tmp_path_factory, step_1):
+    """For each mistake of rank 1 an overwrite of step 1 in both modes: the folder, and what each
+    process gave.
+    """
+    folder = tmp_path_factory.mktemp("wrong")
+    cases = {}
+    for wrong, mode in itertools.product(WRONGS, MODES):
+        shutil.copytree(step_1, folder / f"{wrong}-{mode}" / "step")
+        cases[f"{wrong}-{mode}"] = {"step": 2, "wrong": wrong, "timeout": 30, "async": mode == "async"}
+    return folder, save_cases(folder, cases)
+
+
+@pytest.mark.parametrize("wrong", WRONGS)
+@pytest.mark.parametrize("mode", MODES)
+def test_an_error_of_one_process_is_an_error_of_all(wrong_saves, wrong, mode):
+    folder, given = wrong_saves
+    name = f"{wrong}-{mode}"
+    for each in given[name]:
+        assert each[0] != "saved" and each[-1] < 10, given[name]
+    assert any(WRONGS[wrong] in each[1] for each in given[name]), given[name]
+    check_step(folder / name / "step", 2, 1)
+    assert sorted(os.listdir(folder / name)) == ["meet", "run", "step"]
 
 
 ERRORS = """
@@ -429,17 +489,17 @@ def test_a_slow_process_is_waited_for(tmp_path):
     check_step(tmp_path / "step", 3, 4)
 
 
-def test_folders_that_are_not_shared_are_found_at_the_start(tmp_path):
-    worker = SAVE.replace('arguments["path"],', "f\"{arguments['path']}-{rank}/step\",")
-    arguments = {"folder": str(tmp_path / "meet"), "path": str(tmp_path / "own"), "step": 1, "timeout": 20}
+def test_processes_that_save_to_different_paths_time_out_and_write_nothing(tmp_path):
+    # One relative path is two paths: each process has a working folder of its own.
+    worker = SAVE.replace("coordinator = ", "os.chdir(f\"{arguments['path']}-{rank}\")\n    coordinator = ")
+    worker = worker.replace('arguments["path"],', '"step",')
+    arguments = {"folder": str(tmp_path / "meet"), "path": str(tmp_path / "own"), "step": 1, "timeout": 2}
     for rank in range(2):
         (tmp_path / f"own-{rank}").mkdir()
-    # Two names that are one to the processes, as two machines have them.
-    worker = worker.replace("coordinator = ", "os.chdir(f\"{arguments['path']}-{rank}\")\n    coordinator = ")
-    worker = worker.replace("f\"{arguments['path']}-{rank}/step\",", '"step",')
     ended = processes.run(2, worker, tmp_path / "run", arguments=arguments)
-    for each in ended:
-        assert each.value[0] in ("InvalidArgumentError", "TimedOutError"), each.value
+    for rank, each in enumerate(ended):
+        kind, message, _ = each.value
+        assert kind == "TimedOutError" and f"rank {1 - rank} has not come to phase `begin`" in message, message
     assert all(not list((tmp_path / f"own-{rank}").iterdir()) for rank in range(2))
 
 
