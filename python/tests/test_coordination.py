@@ -90,21 +90,21 @@ KILLED = """
         done("agreed")
     except regrow.errors.TimedOutError as error:
         done([str(error), time.monotonic() - began])
-    # JAX would wait for the one that has died.
-    if rank == 0:
-        time.sleep(3)
+    # JAX would wait for the one that has died. Its service is in rank 0, which ends last.
+    while rank == 0 and not os.path.exists(_result.replace("result-0", "result-1")):
+        time.sleep(0.01)
     os._exit(0)
 """
 
 
-@pytest.mark.parametrize("timeout", [8, 100])
-def test_survivors_of_a_killed_process_are_told_who_it_was(tmp_path, timeout):
+@pytest.mark.parametrize(("timeout", "heartbeat"), [(3, 100), (100, 7)])
+def test_survivors_of_a_killed_process_are_told_who_it_was(tmp_path, timeout, heartbeat):
     arguments = {"target": str(tmp_path / "step_1"), "timeout": timeout}
-    ended = processes.run(
-        3, KILLED, tmp_path / "run", arguments=arguments, jax=True, recoverable=True, heartbeat=10, statuses={2: -9}
-    )
+    options = {"jax": True, "recoverable": True, "heartbeat": heartbeat, "statuses": {2: -9}}
+    ended = processes.run(3, KILLED, tmp_path / "run", arguments=arguments, **options)
     # After the time-out, or as soon as JAX has missed a heartbeat.
-    what = "rank 2 has not come to phase `written`" if timeout < 10 else "rank 2 has ended before phase `written`"
+    has = "has not come to" if timeout < heartbeat else "has ended before"
+    what = f"rank 2 {has} phase `written`"
     for each in ended[:2]:
         message, seconds = each.value
         assert what in message
@@ -138,7 +138,7 @@ def test_disks_that_are_not_shared_are_found_at_the_start(tmp_path):
         from regrow._jobs._coordination import Session
         target = f"{arguments}/disk-{rank % 2}/run/step_1"
         os.makedirs(f"{arguments}/disk-{rank % 2}", exist_ok=True)
-        with Session(regrow.jobs.coordinator(), f"{arguments}/step_1", "save") as session:
+        with Session(regrow.jobs.coordinator(), f"{arguments}/step_1", "save", timeout=6) as session:
             try:
                 session.shares_storage(target)
             except regrow.errors.InvalidArgumentError as error:

@@ -57,7 +57,7 @@ def sharded_tree(mesh: Mesh) -> dict[str, Any]:
         "merged": put(numbers(np.int32, 16), ("x", "y")),
         "replicated": put(numbers(np.float16, 5, 3)),
         "scalar": put(np.float32(2.5)),
-        "large": put(np.random.default_rng(1).standard_normal((512, 600), np.float32), "x", "y"),
+        "large": put(np.random.default_rng(1).standard_normal((256, 160), np.float32), "x", "y"),
         "keys": jax.device_put(jax.random.split(jax.random.key(3), 8), NamedSharding(mesh, P("x"))),
         "host": numbers(np.int64, 3, 2),
         "step": 7,
@@ -175,16 +175,14 @@ SAVE = """
     import numpy as np
     import regrow
     sys.path.insert(0, arguments["tests"])
-    from test_orbax_shards import mesh_of, shards_of_all
+    from test_orbax_shards import shards_of_all
+    import orbax.checkpoint as ocp
     tree = shards_of_all()
-    if arguments["who"] == "regrow":
-        name, form, options = arguments["options"]
-        regrow.save(arguments["path"], tree, layout=regrow.layouts.of_options(name, form), **options)
-    else:
-        import orbax.checkpoint as ocp
-        handler = ocp.PyTreeCheckpointHandler(**arguments["options"])
-        with ocp.Checkpointer(handler) as checkpointer:
-            checkpointer.save(arguments["path"], tree)
+    for path, (name, form, options) in arguments["ours"].items():
+        regrow.save(path, tree, layout=regrow.layouts.of_options(name, form), **options)
+    for path, options in arguments["theirs"].items():
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(**options)) as checkpointer:
+            checkpointer.save(path, tree)
     done(len(jax.devices()))
 """
 
@@ -201,7 +199,7 @@ def shards_of_all() -> dict[str, Any]:
         "both": spread(numbers(np.float32, 8, 12), "x", "y"),
         "columns": spread(numbers(jnp.bfloat16, 6, 8), None, "y"),
         "rows": spread(numbers(np.int32, 16, 3), "x"),
-        "large": spread(np.random.default_rng(1).standard_normal((512, 600), np.float32), "x", "y"),
+        "large": spread(np.random.default_rng(1).standard_normal((256, 160), np.float32), "x", "y"),
         "replicated": spread(numbers(np.float16, 5, 3)),
         "scalar": spread(np.float32(2.5)),
         "host": numbers(np.int64, 3, 2),
@@ -209,12 +207,29 @@ def shards_of_all() -> dict[str, Any]:
     }
 
 
-def save_in_two_processes(who: str, path: Path, options: Any) -> list[str]:
-    """Saves from two processes of four devices each; the files."""
-    arguments = {"who": who, "path": str(path), "options": options, "tests": str(Path(__file__).parent)}
+WAYS_OF_TWO = {way: options for way, options in WAYS.items() if way != "regrow, chunked"}
+
+
+@pytest.fixture(scope="module")
+def saved_by_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the tree, saved by two processes of four devices each: by regrow in each way
+    under its name, by Orbax with and without a database under `theirs-True` and `theirs-False`.
+    """
+    folder = tmp_path_factory.mktemp("two")
+    ours = {}
+    for way, options in WAYS_OF_TWO.items():
+        layout = regrow.layouts.chosen(options.get("layout", "regrow"))
+        others = {name: value for name, value in options.items() if name != "layout"}
+        ours[str(folder / way)] = (layout.name, layout._given(), others)
+    theirs = {str(folder / f"theirs-{ocdbt}"): {"use_ocdbt": ocdbt, "use_zarr3": False} for ocdbt in (False, True)}
+    arguments = {"ours": ours, "theirs": theirs, "tests": str(Path(__file__).parent)}
     four = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    ended = processes.run(2, SAVE, path.parent / f"{path.name}-run", arguments=arguments, jax=True, environment=four)
+    ended = processes.run(2, SAVE, folder / "run", arguments=arguments, jax=True, environment=four)
     assert [each.value for each in ended] == [8, 8]
+    return folder
+
+
+def files_of(path: Path) -> list[str]:
     return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
 
 
@@ -233,23 +248,18 @@ def assert_orbax_restores(path: Path) -> None:
     assert restored["both"].sharding == tree["both"].sharding
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "regrow, chunked"])
-def test_orbax_restores_what_two_processes_saved(tmp_path: Path, way: str) -> None:
-    options = dict(WAYS[way])
-    layout = regrow.layouts.chosen(options.pop("layout", "regrow"))
-    save_in_two_processes("regrow", tmp_path / "ours", (layout.name, layout._given(), options))
-    assert_orbax_restores(tmp_path / "ours")
-    assert_same_values(regrow.load(tmp_path / "ours"), shards_of_all())
-    assert regrow.verify(tmp_path / "ours").ok
+@pytest.mark.parametrize("way", WAYS_OF_TWO)
+def test_orbax_restores_what_two_processes_saved(saved_by_two: Path, way: str) -> None:
+    assert_orbax_restores(saved_by_two / way)
+    assert_same_values(regrow.load(saved_by_two / way), shards_of_all())
+    assert regrow.verify(saved_by_two / way).ok
 
 
 @pytest.mark.parametrize("use_ocdbt", [False, True])
-def test_two_processes_write_the_files_that_those_of_orbax_write(tmp_path: Path, use_ocdbt: bool) -> None:
-    options = {"use_ocdbt": use_ocdbt, "use_zarr3": False}
-    theirs = save_in_two_processes("orbax", tmp_path / "theirs", options)
-    assert_same_values(regrow.load(tmp_path / "theirs"), shards_of_all())
-    layout = {"ocdbt": use_ocdbt, "zarr3": False}
-    ours = save_in_two_processes("regrow", tmp_path / "ours", ("orbax", layout, {}))
+def test_two_processes_write_the_files_that_those_of_orbax_write(saved_by_two: Path, use_ocdbt: bool) -> None:
+    paths = [saved_by_two / f"theirs-{use_ocdbt}", saved_by_two / ("ocdbt, zarr v2" if use_ocdbt else "files, zarr v2")]
+    assert_same_values(regrow.load(paths[0]), shards_of_all())
+    theirs, ours = map(files_of, paths)
     # Of replicas Orbax writes a slice each, so these have other chunks; and how many data files
     # there are is free.
     folders = ["columns/", "rows/", "replicated/"]
@@ -263,8 +273,8 @@ def test_two_processes_write_the_files_that_those_of_orbax_write(tmp_path: Path,
     for document in ("array_metadatas/process_0", "array_metadatas/process_1"):
         cut = [
             {entry["array_metadata"]["param_name"]: entry["array_metadata"]["write_shape"] for entry in entries}
-            for who in ("theirs", "ours")
-            for entries in [json.loads((tmp_path / who / document).read_text())["array_metadatas"]]
+            for path in paths
+            for entries in [json.loads((path / document).read_text())["array_metadatas"]]
         ]
         assert {name: cut[0][name] for name in ("both", "large", "scalar")} == {
             name: cut[1][name] for name in ("both", "large", "scalar")

@@ -94,6 +94,11 @@ impl Session {
         self.size
     }
 
+    /// How long each phase may take; `None` for a job of one process, which waits for no other.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        self.with_others.as_ref().map(|(_, exchange)| exchange.options.timeout)
+    }
+
     /// On rank 0: the values of all processes, in the order of ranks. `None` on the other ranks,
     /// which do not wait.
     ///

@@ -12,7 +12,8 @@ use regrow_storage::location::Location;
 use regrow_store::ByteRange;
 use regrow_store::local::folders::random_name;
 
-/// How long the probe may take to appear on another machine.
+/// How long the probe may take to appear on another machine: at most half of the session's
+/// time-out, so that rank 0 still waits for the answer.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// The pause between two looks.
@@ -27,15 +28,15 @@ impl Session {
     /// `InvalidArgument` in every process, with the ranks that do not see it; errors of the
     /// storage; errors of [`gather`](Self::gather).
     pub fn shares_storage(&self, target: &Location) -> Result<()> {
-        if self.size() == 1 {
+        let Some(within) = self.timeout().map(|timeout| SEEN_WITHIN.min(timeout / 2)) else {
             return Ok(());
-        }
+        };
         let mut probe = None;
         let name = self.broadcast("probe", || {
             let written = probe.insert(Probe::write(target)?);
             Ok(format!("{} {} {}", written.levels, written.nonce, written.key()).into())
         })?;
-        let sees = self.rank() == 0 || is_seen(target, &name)?;
+        let sees = self.rank() == 0 || is_seen(target, &name, within)?;
         let seen = self.gather("probe-seen", Bytes::copy_from_slice(&[u8::from(sees)]))?;
         drop(probe);
         let blind = self.broadcast("probe-result", || {
@@ -105,7 +106,7 @@ impl Drop for Probe {
 }
 
 /// Whether this process sees the probe of rank 0.
-fn is_seen(target: &Location, probe: &[u8]) -> Result<bool> {
+fn is_seen(target: &Location, probe: &[u8], within: Duration) -> Result<bool> {
     let probe = String::from_utf8_lossy(probe);
     let mut parts = probe.splitn(3, ' ');
     let (Some(levels), Some(nonce), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
@@ -120,7 +121,7 @@ fn is_seen(target: &Location, probe: &[u8]) -> Result<bool> {
         if found.is_ok_and(|found| found.is_some_and(|found| found[..] == *nonce.as_bytes())) {
             return Ok(true);
         }
-        if began.elapsed() >= SEEN_WITHIN {
+        if began.elapsed() >= within {
             return Ok(false);
         }
         std::thread::sleep(LOOK_EVERY);

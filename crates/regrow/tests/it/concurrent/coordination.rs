@@ -437,7 +437,7 @@ fn storage_that_is_not_shared_is_an_error_and_leaves_no_files() {
         });
         assert!(shared.iter().all(Result::is_ok), "{shared:?}");
         let own = on_ranks(4, |rank| {
-            let session = begin(&at, rank, 4, &target, LONG).unwrap();
+            let session = begin(&at, rank, 4, &target, Duration::from_secs(6)).unwrap();
             // The same path on each machine, and another disk behind it on two of them.
             let disk = data.path().join(["a", "a", "b", "c"][rank]);
             std::fs::create_dir_all(&disk).unwrap();
