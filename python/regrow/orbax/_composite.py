@@ -81,11 +81,14 @@ class CheckpointHandlerRegistry(Protocol):
     def add(self, item: str | None, args: Any, handler: Any = None) -> None:
         """Registers a handler for an item and a class of arguments. `None` stands for all items."""
 
-    def get(self, item: str | None, args: Any) -> Any: ...
+    def get(self, item: str | None, args: Any) -> Any:
+        """The handler of an item and its arguments."""
 
-    def has(self, item: str | None, args: Any) -> bool: ...
+    def has(self, item: str | None, args: Any) -> bool:
+        """Whether an item and its arguments have a handler."""
 
-    def get_all_entries(self) -> Mapping[tuple[str | None, type[Any]], Any]: ...
+    def get_all_entries(self) -> Mapping[tuple[str | None, type[Any]], Any]:
+        """All entries of the registry."""
 
 
 class DefaultCheckpointHandlerRegistry(CheckpointHandlerRegistry):
@@ -229,6 +232,7 @@ class CompositeCheckpointHandler(OrbaxHandler):
             handler.save(folder, args=own)
 
     def restore(self, directory: Any, args: Any = None, **_: Any) -> Any:
+        """Restores the items that the arguments name, or all items without arguments."""
         path = as_path(directory)
         names = item_names(path)
         handlers = self._typestrs(path)

@@ -298,6 +298,8 @@ def cast_leaves(tree: Any, found: Mapping[KeyPath, Any]) -> Any:
 
 
 class ArrayCheckpointHandler(OwnHandler):
+    """One array or number."""
+
     _typestr = "array_checkpoint_handler.ArrayCheckpointHandler"
     _save_args = _handler_args.ArraySaveArgs
 
@@ -340,6 +342,8 @@ class _TextHandler(OrbaxHandler):
 
 
 class JsonCheckpointHandler(_TextHandler):
+    """A JSON value, in a file."""
+
     _typestr = "json_checkpoint_handler.JsonCheckpointHandler"
 
     def __init__(
@@ -355,6 +359,7 @@ class JsonCheckpointHandler(_TextHandler):
         return json.dumps(value)
 
     def restore(self, directory: Any, item: Any = None, args: Any = None) -> Any:
+        """The saved value."""
         return json.loads(self._read(directory))
 
 
@@ -373,6 +378,7 @@ class ProtoCheckpointHandler(_TextHandler):
         return text
 
     def restore(self, directory: Any, item: Any = None, args: Any = None) -> Any:
+        """The saved message, of the class `item`."""
         cls = item if args is None else args.item
         if cls is None:
             raise ValueError("Must provide `item` in order to deserialize proto to the correct type.")

@@ -16,9 +16,11 @@ T_co = TypeVar("T_co", covariant=True)
 class AsyncResponse(Protocol[T_co]):
     """Work in the background, as callers of v1 see it."""
 
-    def result(self, timeout: float | None = None) -> T_co: ...
+    def result(self, timeout: float | None = None) -> T_co:
+        """Waits for the work. Returns its result, or raises its error."""
 
-    def on_complete(self, callback: Callable[[Any], None]) -> None: ...
+    def on_complete(self, callback: Callable[[Any], None]) -> None:
+        """Calls back with the result, on any thread. After an error there is no call."""
 
 
 class Task(Generic[T]):
@@ -91,14 +93,18 @@ class Closing:
 
 
 class CheckpointHandler(abc.ABC):
+    """Saves and restores one item."""
+
     @abc.abstractmethod
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
         """Saves the item into an existing folder."""
 
     @abc.abstractmethod
-    def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any: ...
+    def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
+        """Restores the item from a folder."""
 
     def metadata(self, directory: Any) -> Any:
+        """The metadata of the item; `None` by default."""
         return None
 
     def finalize(self, directory: Any) -> None:  # noqa: B027
@@ -114,6 +120,8 @@ class CheckpointHandler(abc.ABC):
 
 
 class AsyncCheckpointHandler(CheckpointHandler):
+    """Saves in the background."""
+
     @abc.abstractmethod
     async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
         """Starts a save. Returns a list of futures that end when all is written, or `None`."""
@@ -136,7 +144,10 @@ class OrbaxHandler(AsyncCheckpointHandler):
 
 
 class Future:
+    """The result of work in the background."""
+
     def result(self, timeout: float | None = None) -> Any:
+        """Waits for the result, and raises the error of the work."""
         raise NotImplementedError
 
     def cancel(self) -> bool | None:

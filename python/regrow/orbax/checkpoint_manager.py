@@ -160,6 +160,7 @@ class CheckpointManager(Closing):
 
     @property
     def directory(self) -> Any:
+        """The folder."""
         return self._directory
 
     @property
@@ -173,6 +174,7 @@ class CheckpointManager(Closing):
         return sorted(info.step for info in self._listed())
 
     def latest_step(self) -> int | None:
+        """The highest step; `None` if there is none."""
         return max(self.all_steps(), default=None)
 
     def best_step(self) -> int | None:
@@ -182,6 +184,7 @@ class CheckpointManager(Closing):
         return _manager_options.best(self._listed(), self._options)
 
     def reload(self) -> None:
+        """Lists the steps again."""
         with as_orbax():
             self._infos = self._folder.listed()
 
@@ -203,6 +206,7 @@ class CheckpointManager(Closing):
         self._infos.pop(step, None)
 
     def metrics(self, step: int) -> Any:
+        """The metrics of a step; `None` if it has none."""
         return next((info.metrics for info in self._listed() if info.step == step), None)
 
     def metadata(self, step: int | None = None) -> Any:
@@ -229,6 +233,7 @@ class CheckpointManager(Closing):
         return self.metadata(step).item_metadata
 
     def should_save(self, step: int) -> bool:
+        """Whether `save` would save this step."""
         return self.is_due(step, self._listed())
 
     def is_due(self, step: int, others: list[PolicyCheckpointInfo]) -> bool:
@@ -402,10 +407,12 @@ class CheckpointManager(Closing):
             self._wait_for_write()
 
     def check_for_errors(self) -> None:
+        """Raises the error of a save that has ended, once."""
         if self._tracked is not None:
             self._tracked.check()
 
     def is_saving_in_progress(self) -> bool:
+        """Whether a save is in progress."""
         return self._tracked is not None and not self._tracked.is_done
 
     def close(self) -> None:

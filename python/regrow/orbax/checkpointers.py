@@ -21,6 +21,8 @@ from .path import atomicity
 
 
 class AbstractCheckpointer(abc.ABC):
+    """The base class of all checkpointers."""
+
     @abc.abstractmethod
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> Any: ...
 
@@ -75,6 +77,7 @@ class Checkpointer(AbstractCheckpointer, Closing):
 
     @property
     def handler(self) -> Any:
+        """The handler."""
         return self._handler
 
     def get_temporary_path(self, directory: Any) -> atomicity.TemporaryPath:
@@ -116,6 +119,7 @@ class Checkpointer(AbstractCheckpointer, Closing):
         pending.finish()
 
     def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
+        """Restores the item."""
         path = as_path(directory)
         if not path.exists():
             raise FileNotFoundError(f"Checkpoint at {path} not found.")
@@ -130,6 +134,7 @@ class Checkpointer(AbstractCheckpointer, Closing):
             return self._handler.restore(path, args=call.args)
 
     def metadata(self, directory: Any) -> metadata.StepMetadata:
+        """The metadata of the checkpoint; ``.item_metadata`` is `None` if there is none."""
         return _composite.metadata_of(self._handler, as_path(directory))
 
     def structure(self, directory: Any) -> Any:
@@ -137,6 +142,7 @@ class Checkpointer(AbstractCheckpointer, Closing):
         return None
 
     def close(self) -> None:
+        """Closes the handler."""
         self._is_closed = True
         self._handler.close()
 
@@ -204,6 +210,7 @@ class AsyncCheckpointer(Checkpointer):
             task.result()
 
     def is_busy(self) -> bool:
+        """Whether a save is in progress."""
         task = self._task
         return task is not None and not task.done()
 
@@ -216,6 +223,7 @@ class AsyncCheckpointer(Checkpointer):
                 self.wait_until_finished()
 
     def close(self) -> None:
+        """Waits for the save, and closes the handler."""
         try:
             self.wait_until_finished()
         finally:
@@ -223,6 +231,8 @@ class AsyncCheckpointer(Checkpointer):
 
 
 class PyTreeCheckpointer(Checkpointer):
+    """Saves and restores pytrees."""
+
     def __init__(
         self,
         primary_host: int | None = 0,
@@ -264,6 +274,7 @@ class StandardCheckpointer(AsyncCheckpointer):
         custom_metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        """Starts to save a pytree."""
         given = next((value for value in (state, *args, *kwargs.values()) if is_args(value)), None)
         chosen = StandardSaveArgs(state, save_args) if given is None else given
         super().save(directory, args=chosen, force=force, custom_metadata=custom_metadata)

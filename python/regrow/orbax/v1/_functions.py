@@ -139,6 +139,7 @@ def begin(
 def save(
     path: Any, state: Any, *, checkpointable_name: str = STATE, overwrite: bool = False, custom_metadata: Any = None
 ) -> None:
+    """Saves a pytree."""
     _save(path, {checkpointable_name: state}, overwrite, custom_metadata, are_states=True)
 
 
@@ -158,6 +159,7 @@ def load(path: Any, abstract_state: Any = None, *, checkpointable_name: str | No
 
 
 def load_async(path: Any, abstract_state: Any = None, *, checkpointable_name: str | None = AUTO) -> Response[Any]:
+    """Loads as `load`, in the background."""
     return Response(lambda: load(path, abstract_state, checkpointable_name=checkpointable_name))
 
 
@@ -179,6 +181,7 @@ def load_checkpointables(path: Any, abstract_checkpointables: Any = None) -> dic
 
 
 def load_checkpointables_async(path: Any, abstract_checkpointables: Any = None) -> Response[dict[str, Any]]:
+    """Loads as `load_checkpointables`, in the background."""
     return Response(lambda: load_checkpointables(path, abstract_checkpointables))
 
 
@@ -207,6 +210,7 @@ def metadata(path: Any, checkpointable_name: str | None = AUTO) -> CheckpointMet
 
 
 def checkpointables_metadata(path: Any) -> CheckpointMetadata[dict[str, Any]]:
+    """The metadata of all checkpointables, by name."""
     context = current()
     path = _find.composite(path)
     found = {name: _checkpointables.described(path, name, context) for name in _find.names_in(path)}

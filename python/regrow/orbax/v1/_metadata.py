@@ -29,10 +29,12 @@ class CheckpointMetadata(Generic[T]):
 
     @property
     def init_timestamp(self) -> datetime.datetime | None:
+        """When the save began."""
         return _time(self.init_timestamp_nsecs)
 
     @property
     def commit_timestamp(self) -> datetime.datetime | None:
+        """When the checkpoint was committed."""
         return _time(self.commit_timestamp_nsecs)
 
     def __repr__(self) -> str:
