@@ -41,11 +41,11 @@ from . import (
 )
 from ._composite import CompositeOptions
 from ._errors import NotCoveredError
+from ._install import add_imported_names as _add_imported_names
 from ._install import alias as _alias
 from ._install import install
 from ._interfaces import AsyncCheckpointHandler, CheckpointHandler, Future
 from ._leaf_args import PLACEHOLDER, ArrayRestoreArgs, RestoreArgs, SaveArgs, SingleReplicaArrayRestoreArgs
-from ._reexports import put as _put_reexports
 from ._settings import check_saves, use_layout
 from .abstract_checkpoint_manager import AbstractCheckpointManager
 from .checkpoint_manager import AsyncOptions, CheckpointManager, CheckpointManagerOptions
@@ -147,4 +147,4 @@ checkpoint = _sys.modules[__name__]
 """This package itself, so that ``orbax.checkpoint`` works after ``import regrow.orbax``."""
 
 _alias(__name__, f"{__name__}.checkpoint")
-_put_reexports(__name__)
+_add_imported_names(__name__)

@@ -6,7 +6,7 @@ import abc
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 T = TypeVar("T")
@@ -194,10 +194,14 @@ class ChainedFuture(Future):
             future.cancel()
 
 
-def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Runs a coroutine, also if this thread has a running event loop."""
+def run(awaitable: Awaitable[Any]) -> Any:
+    """Waits for the result of an awaitable, also if this thread has a running event loop."""
+
+    async def result() -> Any:
+        return await awaitable
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(coroutine)
-    return Task(lambda: asyncio.run(coroutine)).result()
+        return asyncio.run(result())
+    return Task(lambda: asyncio.run(result())).result()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -67,13 +67,9 @@ def add(save: ItemsSave, name: str, value: Any, context: Context, written: Writt
         return
     save.handler(name, typestr(type(handler)))
     folder = Directory(context.file.path_class(Path(save.folder(name))))
-    left = _interfaces.run(_begun(handler.save(folder, value)))
+    left = _interfaces.run(handler.save(folder, value))
     if left is not None:
-        written.add((), lambda: _interfaces.run(_begun(left)))
-
-
-async def _begun(call: Awaitable[Any]) -> Any:
-    return await call
+        written.add((), lambda: _interfaces.run(left))
 
 
 def load(path: Any, name: str | None, abstract: Any, context: Context, *, is_one_of: bool = False) -> Any:
@@ -138,6 +134,6 @@ def described(path: Any, name: str, context: Context) -> Any:
     if isinstance(handler, _handlers.PyTreeHandler) and not _find.is_pytree(as_path(path) / name):
         return None
     try:
-        return _interfaces.run(_begun(handler.metadata(_folder(path, name, context))))
+        return _interfaces.run(handler.metadata(_folder(path, name, context)))
     except (RegrowError, NotImplementedError, AttributeError, OSError, ValueError, KeyError):
         return None
