@@ -241,24 +241,16 @@ _NAMES = {
 """Names of classes, by the module that has them and by their home here."""
 
 _TARGETS = {
-    "args_lib": "args",
     "arrays_sharding_lib": "_src.arrays.sharding",
     "checkpoint_metadata": "_src.metadata.checkpoint",
-    "checkpointer_lib": "_src.checkpointers.checkpointer",
-    "options_lib": "options",
     "orbax_future": "future",
     "path_utils": "_src.path.utils",
-    "preservation_policy_lib": "_src.checkpoint_managers.preservation_policy",
-    "save_decision_policy_lib": "_src.checkpoint_managers.save_decision_policy",
-    "snapshot_lib": "_src.path.snapshot.snapshot",
-    "step_lib": "_src.path.step",
-    "threading_lib": "_src.threading",
     "tree_metadata": "_src.metadata.tree",
     "tree_utils": "_src.tree.utils",
     "ts_utils": "_src.serialization.tensorstore_utils",
     "value_metadata": "_src.metadata.value",
 }
-"""The modules that others have by these names. All other names are the last parts of their own."""
+"""The modules that others have by these names. Other names are the last parts of their own."""
 
 _MODULES = {
     "abstract_checkpoint_manager": "args_lib checkpoint",
@@ -306,7 +298,7 @@ def add_imported_names(package: str) -> None:
                 vars(sys.modules[f"{package}.{module}"]).setdefault(name, found)
     for module, names in _MODULES.items():
         for name in names.split():
-            target = _TARGETS.get(name) or _target(f"{package}.checkpoint", name)
+            target = _TARGETS.get(name) or _target(f"{package}.checkpoint", name.removesuffix("_lib"))
             found = sys.modules.get(f"{package}.checkpoint.{target}") or _Alias(f"{package}.{target}", [])
             vars(sys.modules[f"{package}.{module}"]).setdefault(name, found)
 
