@@ -11,17 +11,9 @@ from typing import Any
 from . import checkpoint_managers as policies
 from .options import AsyncOptions, FileOptions, MultiprocessingOptions
 
-_WRITES = {
-    "max_to_keep": None,
-    "keep_time_interval": None,
-    "keep_period": None,
-    "create": False,
-    "cleanup_tmp_directories": False,
-    "save_on_steps": None,
-    "todelete_subdir": None,
-    "todelete_full_path": None,
-    "should_save_fn": None,
-}
+_WRITES: dict[str, Any] = {"create": False, "cleanup_tmp_directories": False} | dict.fromkeys(
+    "max_to_keep keep_time_interval keep_period save_on_steps todelete_subdir todelete_full_path should_save_fn".split()
+)
 """Options that a read-only manager does not use."""
 
 

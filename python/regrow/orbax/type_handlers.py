@@ -278,13 +278,7 @@ def _refuse_metadata_key(handler: Any, metadata_key: str | None) -> None:
 
 _STANDARD = (ArrayHandler, SingleReplicaArrayHandler, NumpyHandler, ScalarHandler, StringHandler, PlaceholderHandler)
 
-_HOOKS = (
-    "_background_serialize",
-    "_get_json_tspec",
-    "_get_json_tspec_read",
-    "_get_json_tspec_write",
-    "_open_and_write",
-)
+_HOOKS = "_background_serialize _get_json_tspec _get_json_tspec_read _get_json_tspec_write _open_and_write".split()
 """Methods of the original's handlers that subclasses may override, and that exist only there."""
 
 
