@@ -109,7 +109,7 @@ class Location:
                 f"cannot pickle {self!r}: its options may be secrets",
                 help="pickle its url, and pass the options again later, or set them in the environment",
             )
-        return Location, (self.url,)
+        return type(self), (self.url,)
 
     @classmethod
     def from_obstore(cls, store: Any, path: str = "") -> Location:

@@ -59,7 +59,7 @@ class Folder:
         self._options = options
         wants_marker(options.atomicity_options)
         self._bucket = self.path if isinstance(self.path, BucketPath) else None
-        self._location = Location(self.path) if self._bucket is None else self._bucket.location
+        self._location = Location(self.path) if self._bucket is None else self._bucket
         self._forms = steps.forms_of(self.name_format)
         with as_orbax():
             self._steps = _native.Steps(place("directory", self._location), self._forms)

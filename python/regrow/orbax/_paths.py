@@ -13,7 +13,6 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .. import _native
 from .._core._location import Location, is_url, local_path, place
 from .._errors import failure
 
@@ -103,45 +102,37 @@ def bucket_path(path: Any) -> BucketPath | None:
     return BucketPath(path) if local_path(place("path", path)) is None else None
 
 
-class BucketPath(os.PathLike[str]):
+class BucketPath(Location):
     """A path in a bucket: ``/``, ``exists``, ``iterdir`` and more."""
 
     def __init__(self, location: Location, is_folder: bool | None = None) -> None:
-        self.location = location
+        super().__init__(location)
         self._is_folder = is_folder
 
     @property
     def storage_options(self) -> Mapping[str, str]:
         """The options that reach the storage. They may hold secrets."""
-        return self.location._options
-
-    @property
-    def _place(self) -> _native.Location:
-        found = place("path", self.location)
-        assert isinstance(found, _native.Location)
-        return found
+        return self._options
 
     def _look(self) -> str | None:
         if self._is_folder is not None:
             return "folder" if self._is_folder else "file"
-        return self._place.look()
+        return self._native.look()
 
     @property
     def name(self) -> str:
-        return self.location.url.rstrip("/").rpartition("/")[2]
+        return self.url.rstrip("/").rpartition("/")[2]
 
     @property
     def parent(self) -> BucketPath:
         """The path without its last part. The parent of a bucket is the bucket."""
-        scheme, _, rest = self.location.url.rstrip("/").partition("://")
+        scheme, _, rest = self.url.rstrip("/").partition("://")
         above = rest.rpartition("/")[0]
-        return BucketPath(Location(f"{scheme}://{above}", **self.location._options)) if above else self
+        return BucketPath(Location(f"{scheme}://{above}", **self._options)) if above else self
 
     def __truediv__(self, name: Any) -> BucketPath:
         text = os.fspath(name)
-        if is_url(text):
-            return BucketPath(Location(text, **self.location._options))
-        return BucketPath(self.location / text.strip("/"))
+        return BucketPath(Location(text, **self._options) if is_url(text) else super().__truediv__(text.strip("/")))
 
     def joinpath(self, *names: Any) -> BucketPath:
         path = self
@@ -153,25 +144,10 @@ class BucketPath(os.PathLike[str]):
         return True
 
     def as_posix(self) -> str:
-        return self.location.url
-
-    def __fspath__(self) -> str:
-        return self.location.url
-
-    def __str__(self) -> str:
-        return self.location.url
-
-    def __repr__(self) -> str:
-        return f"BucketPath({self.location.url!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BucketPath) and self.location == other.location
-
-    def __hash__(self) -> int:
-        return hash(self.location)
+        return self.url
 
     def __lt__(self, other: BucketPath) -> bool:
-        return self.location.url < other.location.url
+        return self.url < other.url
 
     def exists(self) -> bool:
         return self._look() is not None
@@ -183,11 +159,11 @@ class BucketPath(os.PathLike[str]):
         return self._look() == "file"
 
     def iterdir(self) -> Iterator[BucketPath]:
-        for name, is_folder in self._place.entries():
-            yield BucketPath(self.location / name, is_folder)
+        for name, is_folder in self._native.entries():
+            yield BucketPath(super().__truediv__(name), is_folder)
 
     def read_bytes(self) -> bytes:
-        found = self._place.read(_LEN_MAX_BYTES)
+        found = self._native.read(_LEN_MAX_BYTES)
         if found is None:
             raise FileNotFoundError(f"the object {self} does not exist")
         return found
@@ -196,7 +172,7 @@ class BucketPath(os.PathLike[str]):
         return self.read_bytes().decode(encoding or "utf-8")
 
     def write_bytes(self, data: bytes) -> int:
-        self._place.write(data)
+        self._native.write(data)
         return len(data)
 
     def write_text(self, text: str, encoding: str | None = None) -> int:
