@@ -6,11 +6,11 @@ use std::fmt::Debug;
 
 use super::own_files::FileNames;
 use super::{Loss, Preview, Reader, Recovery, Target};
-use crate::options::{OpenOptions, SaveOptions};
+use crate::options::{LeafChunking, OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
 use regrow_storage::Publication;
 use regrow_storage::location::Location;
-use regrow_tree::tree::{Leaf, LeafInfo, Tree};
+use regrow_tree::tree::{Leaf, LeafInfo, PathPattern, Tree};
 
 /// Opens what [`Format::detect`] has found, without a second look.
 pub type Detected<'a> = Box<dyn FnOnce(&Location, &OpenOptions) -> Result<Box<dyn Reader>> + 'a>;
@@ -51,34 +51,57 @@ pub trait Format: Fidelity + Debug + Sync {
     /// What kind of thing [`write`](Self::write) makes `at` a location.
     fn target(&self, at: &Location, options: &SaveOptions) -> Target;
 
-    /// How its single files are told from others; `None` if it has none, or only beside each other.
-    fn single_file(&self) -> Option<&dyn SingleFile>;
-
-    /// Says all that [`write`](Self::write) would refuse of `tree`, saved at `target`: the plan
-    /// that `write` begins with, and nothing after it. Reads no array data but that of numbers, and
-    /// writes nothing.
+    /// Refuses what [`write`](Self::write) would refuse of `tree` at `target`. Makes the plan of
+    /// `write` and stops there: it reads no array data except numbers, and writes nothing.
     ///
     /// # Errors
     /// Those of `write`, but for what the disk says.
     fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()>;
 
     /// Adds all files of a checkpoint to a publication; the caller commits. The leaves have been
-    /// cast as `options` ask, but for the layouts regrow and orbax, which keep what they know of
-    /// the original.
+    /// cast as `options` ask, unless the layout [casts](Features::casts) them itself.
     ///
     /// # Errors
     /// `NameCollision` or `Unsupported` for a leaf that the layout cannot hold, `StorageFull` and
     /// its like.
     fn write(&self, tree: &Tree<Leaf>, publication: &dyn Publication, options: &SaveOptions) -> Result<()>;
 
-    /// How several processes write one checkpoint; `None` if one of them has to write all of it.
-    fn many_writers(&self) -> Option<&dyn ManyWriters>;
-
-    /// How files that are lost are made of others; `None` if none of its files say the same as
-    /// others.
-    fn recovery(&self) -> Option<&dyn Recovery> {
-        None
+    /// What the layout can do besides reading and writing.
+    fn roles(&self) -> Roles<'_> {
+        Roles::default()
     }
+}
+
+/// What a layout can do besides reading and writing.
+#[derive(Clone, Copy, Default)]
+pub struct Roles<'f> {
+    /// Tells single files from others; `None` if the layout has none.
+    pub single_file: Option<&'f dyn SingleFile>,
+    /// Lets several processes write one checkpoint; `None` if one process writes all of it.
+    pub many_writers: Option<&'f dyn ManyWriters>,
+    /// Rebuilds lost files from others; `None` if no two files hold the same data.
+    pub recovery: Option<&'f dyn Recovery>,
+}
+
+/// What a save in a layout can have. The default has nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Features<'o> {
+    /// Every tree comes back as it was saved: there are no losses.
+    pub is_exact: bool,
+    /// The writer itself casts leaves, and records their original dtypes.
+    pub casts: bool,
+    /// [`SaveOptions::base`].
+    pub base: bool,
+    /// [`SaveOptions::about`].
+    pub about: bool,
+    /// Compression with zstd.
+    pub compression: bool,
+    /// [`SaveOptions::custom_metadata`].
+    pub metadata: bool,
+    /// NumPy scalars of dtypes that only NumPy has.
+    pub numpy_scalars: bool,
+    /// The options for single leaves.
+    pub per_leaf: &'o [(PathPattern, LeafChunking)],
 }
 
 /// Which of the processes that write one checkpoint this is.
@@ -124,6 +147,21 @@ pub trait ManyWriters {
         publication: &dyn Publication,
         options: &SaveOptions,
     ) -> Result<()>;
+
+    /// How writers claim numbers of their own; `None` if [`merge`](Self::merge) cannot leave out
+    /// the files of a writer that died.
+    fn claims(&self) -> Option<Claims> {
+        None
+    }
+}
+
+/// How a writer claims a number: it creates a file of this name.
+#[derive(Debug, Clone, Copy)]
+pub struct Claims {
+    /// The name of the file for a number.
+    pub name: fn(u32) -> String,
+    /// Whether a file has such a name.
+    pub is_name: fn(&str) -> bool,
 }
 
 /// What a layout keeps of a tree. `convert` refuses what would be lost, unless it was told that it
@@ -138,8 +176,8 @@ pub trait Fidelity {
     /// closest possible leaf in its place.
     fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error>;
 
-    /// Whether a checkpoint's own metadata (any JSON) has a place in this layout.
-    fn holds_metadata(&self, options: &SaveOptions) -> bool;
+    /// What a save with these options can have.
+    fn features<'o>(&self, options: &'o SaveOptions) -> Features<'o>;
 }
 
 /// How single files of a layout are told from other files.
@@ -169,12 +207,12 @@ pub trait SingleFile {
 pub trait FormatExt: Format {
     /// Whether the name alone makes a file one of this layout.
     fn claims_name(&self, name: &OsStr) -> bool {
-        self.single_file().is_some_and(|file| file.claims_name(name))
+        self.roles().single_file.is_some_and(|file| file.claims_name(name))
     }
 
     /// Whether a file of this name and beginning would be recognised.
     fn recognise_preview(&self, name: &OsStr, preview: &Preview) -> bool {
-        self.single_file().is_some_and(|file| file.recognise_preview(name, preview))
+        self.roles().single_file.is_some_and(|file| file.recognise_preview(name, preview))
     }
 
     /// The beginning of the file that a save would make.
@@ -182,12 +220,13 @@ pub trait FormatExt: Format {
     /// # Errors
     /// As [`SingleFile::preview`].
     fn preview(&self, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Preview> {
-        self.single_file().map_or_else(|| Ok(Preview::default()), |file| file.preview(tree, options))
+        let single_file = self.roles().single_file;
+        single_file.map_or_else(|| Ok(Preview::default()), |file| file.preview(tree, options))
     }
 
     /// How names end, if they have to.
     fn suffix(&self) -> Option<&'static str> {
-        self.single_file().and_then(SingleFile::suffix)
+        self.roles().single_file.and_then(SingleFile::suffix)
     }
 }
 impl<T: Format + ?Sized> FormatExt for T {}

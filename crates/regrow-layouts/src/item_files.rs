@@ -29,14 +29,38 @@ pub(crate) fn find(names: &[&str]) -> Option<Place> {
     layouts().flat_map(|own| own.of_item_files).copied().find(|name| names.contains(name)).map(Place::File)
 }
 
-/// The name of an item's file in a layout that is a single file.
-///
-/// # Errors
-/// `Unsupported` for a layout that no item can have.
-pub fn name_of(layout: &Layout) -> Result<&'static str> {
-    match layout.format().file_names().item_file {
-        Some(name_of) => Ok(name_of(layout)),
-        None => Err(Error::unsupported(format!("items cannot have the layout {}", layout.name()))
-            .help("save the item in the layout regrow or orbax, or this tree beside the checkpoint")),
+/// How a tree is an item of a checkpoint.
+#[derive(Debug, Clone)]
+pub struct ItemForm {
+    /// The layout with its options for an item.
+    pub layout: Layout,
+    /// The handler with which Orbax reads the item; `None` if Orbax cannot read it.
+    pub handler: Option<&'static str>,
+    /// Whether the options ask for the v1 form of a checkpoint.
+    pub is_v1: bool,
+    /// The name of the file, of an item that is one file.
+    pub file: Option<&'static str>,
+    /// Files of the layout that an item leaves out, because the checkpoint has them.
+    pub left_out: &'static [&'static str],
+}
+
+impl ItemForm {
+    /// An item that Orbax does not read: a folder, or a file of this name.
+    pub fn of_file(layout: &Layout, file: &'static str) -> Self {
+        Self { layout: layout.clone(), handler: None, is_v1: false, file: Some(file), left_out: &[] }
+    }
+}
+
+impl Layout {
+    /// The form of an item; with `v1`, in the v1 form of a checkpoint.
+    ///
+    /// # Errors
+    /// `Unsupported` for a layout that no item can have.
+    pub fn item_form(&self, v1: bool) -> Result<ItemForm> {
+        match self.format().file_names().item {
+            Some(form) => Ok(form(self, v1)),
+            None => Err(Error::unsupported(format!("items cannot have the layout {}", self.name()))
+                .help("save the item in the layout regrow or orbax, or this tree beside the checkpoint")),
+        }
     }
 }

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use crate::options::{Layout, OpenOptions};
+use crate::options::{Layout, OpenOptions, SaveOptions};
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_storage::COMMITTED_MARKER;
 use regrow_storage::location::Location;
@@ -48,7 +48,9 @@ pub mod suggestions;
 pub mod torch;
 pub mod trak;
 
-pub use format::{Detected, Fidelity, Format, FormatExt, ManyWriters, SingleFile, WriterRank};
+pub use format::{
+    Claims, Detected, Features, Fidelity, Format, FormatExt, ManyWriters, Roles, SingleFile, WriterRank,
+};
 pub use loss::{Loss, LossKind};
 pub use own_files::{FileNames, OwnNames, tell_storage};
 pub use own_files::{checkpoint_markers, located};
@@ -71,6 +73,21 @@ pub fn builtin_formats() -> [&'static dyn Format; 9] {
         &flax::Flax,
         &torch::Torch,
     ]
+}
+
+/// The layout of a checkpoint of several items: its documents describe the items.
+pub const CONTAINER: orbax::Orbax = orbax::Orbax;
+
+/// The layout of this name, as [`Description::layout`] has it.
+pub fn format_named(name: &str) -> Option<&'static dyn Format> {
+    builtin_formats().into_iter().find(|format| format.name() == name)
+}
+
+impl SaveOptions {
+    /// What a save with these options can have.
+    pub fn features(&self) -> Features<'_> {
+        self.layout.format().features(self)
+    }
 }
 
 impl Layout {

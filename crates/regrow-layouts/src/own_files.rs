@@ -12,6 +12,7 @@ use std::collections::HashSet;
 use std::sync::LazyLock;
 
 use super::builtin_formats;
+use super::item_files::ItemForm;
 use crate::options::Layout;
 use regrow_base::error::Result;
 use regrow_storage::location::{Location, ToLocation};
@@ -50,10 +51,18 @@ pub struct FileNames {
     pub of_item_folders: &'static [&'static str],
     /// An item with one of these files is that file.
     pub of_item_files: &'static [&'static str],
-    /// The one file of an item, as a save names it; `None` for a layout that no item can have.
-    pub item_file: Option<fn(&Layout) -> &'static str>,
+    /// The form of an item, in the v1 form of a checkpoint or not; `None` for a layout that no item
+    /// can have.
+    pub item: Option<fn(&Layout, bool) -> ItemForm>,
     /// The name of a step by its number and its plain name, if not the plain name.
     pub step_name: Option<fn(u64, &str, &Layout) -> String>,
+    /// The file with checksums of all other files, of a checkpoint that needs no seal.
+    pub record: Option<&'static str>,
+    /// Whether a checkpoint in a folder needs the commit marker in a bucket; `None` for a layout
+    /// that has no marker.
+    pub needs_marker: Option<fn(&Location) -> bool>,
+    /// Whether the files need a local disk.
+    pub needs_local_disk: bool,
 }
 
 impl FileNames {
@@ -68,8 +77,11 @@ impl FileNames {
         pair_suffixes: &[],
         of_item_folders: &[],
         of_item_files: &[],
-        item_file: None,
+        item: None,
         step_name: None,
+        record: None,
+        needs_marker: None,
+        needs_local_disk: false,
     };
 }
 

@@ -151,7 +151,7 @@ fn merge(size: Size, at: &Location, monitor: &Monitor, ticket: &str) -> AnyResul
 }
 
 fn writers() -> Result<&'static dyn ManyWriters> {
-    Layout::default().format().many_writers().ok_or_else(|| Error::unsupported("many writers"))
+    Layout::default().format().roles().many_writers.ok_or_else(|| Error::unsupported("many writers"))
 }
 
 fn options() -> SaveOptions {

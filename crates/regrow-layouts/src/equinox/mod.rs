@@ -29,7 +29,8 @@ use std::ffi::OsStr;
 
 use super::npy::header::{MAGIC, TRAILER_MAGIC};
 use super::npy::read_of;
-use super::{Fidelity, FileNames, Format, Loss, ManyWriters, Preview, Reader, SingleFile, Target};
+use super::{Features, Fidelity, FileNames, Format, Loss, Preview, Reader, Roles, SingleFile, Target};
+use crate::item_files::ItemForm;
 use crate::options::{Layout, OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
 use regrow_storage::location::Location;
@@ -74,7 +75,7 @@ impl Format for Equinox {
     fn file_names(&self) -> FileNames {
         FileNames {
             of_item_files: &[ITEM_FILE],
-            item_file: Some(|_| ITEM_FILE),
+            item: Some(|layout, _| ItemForm::of_file(layout, ITEM_FILE)),
             step_name: Some(|_, plain, _| format!("{plain}{ENDING}")),
             ..FileNames::NONE
         }
@@ -98,10 +99,6 @@ impl Format for Equinox {
         Target::File
     }
 
-    fn single_file(&self) -> Option<&dyn SingleFile> {
-        Some(self)
-    }
-
     fn check(&self, tree: &Tree<Leaf>, _target: &Location, options: &SaveOptions) -> Result<()> {
         plan::plan(tree, &own_options(options), options).map(drop)
     }
@@ -110,8 +107,8 @@ impl Format for Equinox {
         writer::write(staged, &mut plan::plan(tree, &own_options(options), options)?)
     }
 
-    fn many_writers(&self) -> Option<&dyn ManyWriters> {
-        None
+    fn roles(&self) -> Roles<'_> {
+        Roles { single_file: Some(self), ..Roles::default() }
     }
 }
 
@@ -125,9 +122,9 @@ impl Fidelity for Equinox {
         tree.and_then(|tree| plan::plan(&tree, &own_options(options), options).map(drop)).err()
     }
 
-    fn holds_metadata(&self, options: &SaveOptions) -> bool {
+    fn features<'o>(&self, options: &'o SaveOptions) -> Features<'o> {
         let own = own_options(options);
-        own.trailer && own.hyperparameters.is_none()
+        Features { metadata: own.trailer && own.hyperparameters.is_none(), ..Features::default() }
     }
 }
 

@@ -31,7 +31,8 @@
 use std::ffi::OsStr;
 
 use super::joined::{Joined, Names};
-use super::{Fidelity, FileNames, Format, Loss, ManyWriters, Preview, Reader, SingleFile, Target};
+use super::{Features, Fidelity, FileNames, Format, Loss, Preview, Reader, Roles, SingleFile, Target};
+use crate::item_files::ItemForm;
 use crate::options::{Layout, OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
 use regrow_storage::location::Location;
@@ -75,7 +76,7 @@ impl Format for Flax {
     fn file_names(&self) -> FileNames {
         FileNames {
             of_item_files: &[ITEM_FILE],
-            item_file: Some(|_| ITEM_FILE),
+            item: Some(|layout, _| ItemForm::of_file(layout, ITEM_FILE)),
             step_name: Some(|number, _, _| format!("{}{number}", step_names::PREFIX)),
             ..FileNames::NONE
         }
@@ -107,10 +108,6 @@ impl Format for Flax {
         Target::File
     }
 
-    fn single_file(&self) -> Option<&dyn SingleFile> {
-        Some(self)
-    }
-
     fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
         writer::plan(tree, target, options, &own_options(options)).map(drop)
     }
@@ -119,8 +116,8 @@ impl Format for Flax {
         writer::write(tree, staged, options, &own_options(options))
     }
 
-    fn many_writers(&self) -> Option<&dyn ManyWriters> {
-        None
+    fn roles(&self) -> Roles<'_> {
+        Roles { single_file: Some(self), ..Roles::default() }
     }
 }
 
@@ -139,8 +136,8 @@ impl Fidelity for Flax {
         tree.and_then(|tree| writer::encode(&tree, &own_options(options)).map(drop)).err()
     }
 
-    fn holds_metadata(&self, _options: &SaveOptions) -> bool {
-        false
+    fn features<'o>(&self, _options: &'o SaveOptions) -> Features<'o> {
+        Features { numpy_scalars: true, ..Features::default() }
     }
 }
 

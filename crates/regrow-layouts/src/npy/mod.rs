@@ -30,7 +30,7 @@
 
 use std::ffi::OsStr;
 
-use super::{Fidelity, FileNames, Format, Loss, ManyWriters, Preview, Reader, SingleFile, Target};
+use super::{Features, Fidelity, FileNames, Format, Loss, Preview, Reader, Roles, SingleFile, Target};
 use crate::options::{Layout, OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
 use regrow_storage::Publication;
@@ -87,10 +87,6 @@ impl Format for Npy {
         }
     }
 
-    fn single_file(&self) -> Option<&dyn SingleFile> {
-        Some(self)
-    }
-
     fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
         let own = own(options);
         writer::plan(tree, target, form_at(target, &own), &own, options).map(drop)
@@ -101,8 +97,8 @@ impl Format for Npy {
         writer::write(tree, staged, form_at(staged.target(), &own), &own, options)
     }
 
-    fn many_writers(&self) -> Option<&dyn ManyWriters> {
-        None
+    fn roles(&self) -> Roles<'_> {
+        Roles { single_file: Some(self), ..Roles::default() }
     }
 }
 
@@ -124,9 +120,9 @@ impl Fidelity for Npy {
         tree.and_then(|tree| plan::Plan::new(&tree, form, &own, options).map(drop)).err()
     }
 
-    fn holds_metadata(&self, options: &SaveOptions) -> bool {
+    fn features<'o>(&self, options: &'o SaveOptions) -> Features<'o> {
         let own = own(options);
-        own.structure && own.form != Some(Form::Npy)
+        Features { metadata: own.structure && own.form != Some(Form::Npy), ..Features::default() }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::names::SUFFIX;
 use super::sidecar;
+use crate::item_files::ItemForm;
 use crate::options::{Form, Layout};
 use crate::own_files::{FileNames, OwnNames};
 use regrow_storage::location::Location;
@@ -19,9 +20,9 @@ pub(super) const FILE_NAMES: FileNames = FileNames {
     own_in: Some(own_in),
     of_item_folders: &[sidecar::FILE_NAME],
     of_item_files: &[ITEM_ARCHIVE, ITEM_FILE],
-    item_file: Some(|layout| match form_of(layout) {
-        Some(Form::Npy) => ITEM_FILE,
-        _ => ITEM_ARCHIVE,
+    item: Some(|layout, _| match form_of(layout) {
+        Some(Form::Npy) => ItemForm::of_file(layout, ITEM_FILE),
+        _ => ItemForm::of_file(layout, ITEM_ARCHIVE),
     }),
     step_name: Some(|_, plain, layout| match form_of(layout) {
         None | Some(Form::Npz) => format!("{plain}{ARCHIVE_SUFFIX}"),

@@ -32,6 +32,11 @@ pub const PYTREE_HANDLER: &str =
 pub const V1_PYTREE_HANDLER: &str =
     "orbax.checkpoint.experimental.v1._src.handlers.pytree_handler.PyTreeHandler";
 
+/// The handler of a pytree in one of the two APIs.
+pub fn pytree_handler(v1: bool) -> &'static str {
+    if v1 { V1_PYTREE_HANDLER } else { PYTREE_HANDLER }
+}
+
 /// The handler of a JSON document, and of metrics.
 pub const JSON_HANDLER: &str = "orbax.checkpoint._src.handlers.json_checkpoint_handler.JsonCheckpointHandler";
 

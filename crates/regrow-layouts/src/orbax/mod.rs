@@ -39,8 +39,7 @@
 use std::borrow::Cow;
 
 use super::{
-    Detected, Fidelity, FileNames, Format, Loss, ManyWriters, Reader, Recovery, SingleFile, Target,
-    WriterRank,
+    Detected, Features, Fidelity, FileNames, Format, Loss, ManyWriters, Reader, Roles, Target, WriterRank,
 };
 use crate::options::{Layout, OpenOptions, OrbaxOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
@@ -133,10 +132,6 @@ impl Format for Orbax {
         Target::Folder
     }
 
-    fn single_file(&self) -> Option<&dyn SingleFile> {
-        None
-    }
-
     fn check(&self, tree: &Tree<Leaf>, _target: &Location, options: &SaveOptions) -> Result<()> {
         writer::check(tree, options, &own_options(options))
     }
@@ -145,12 +140,8 @@ impl Format for Orbax {
         writer::write(tree, staged, options, &own_options(options))
     }
 
-    fn many_writers(&self) -> Option<&dyn ManyWriters> {
-        Some(self)
-    }
-
-    fn recovery(&self) -> Option<&dyn Recovery> {
-        Some(self)
+    fn roles(&self) -> Roles<'_> {
+        Roles { many_writers: Some(self), recovery: Some(self), ..Roles::default() }
     }
 }
 
@@ -210,8 +201,19 @@ impl Fidelity for Orbax {
         }
     }
 
-    fn holds_metadata(&self, _options: &SaveOptions) -> bool {
-        true
+    fn features<'o>(&self, options: &'o SaveOptions) -> Features<'o> {
+        let per_leaf = match &options.layout {
+            Layout::Orbax(orbax) => orbax.per_leaf.as_slice(),
+            _ => &[],
+        };
+        Features {
+            casts: true,
+            about: true,
+            compression: true,
+            metadata: true,
+            per_leaf,
+            ..Features::default()
+        }
     }
 }
 

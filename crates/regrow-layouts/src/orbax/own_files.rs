@@ -12,14 +12,16 @@ use serde_json::Value;
 
 use super::array_metadatas::ARRAY_METADATAS_FOLDER;
 use super::arrays::DOCUMENTS;
-use super::checkpoint_metadata::CHECKPOINT_METADATA_FILE;
+use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, OF_THE_WHOLE, pytree_handler};
 use super::json_text;
 use super::left::PROCESS_PREFIX;
 use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, JSON_FILE, V1_MARKER_FILE};
 use super::metadata::METADATA_FILE;
 use super::sharding::SHARDING_FILE;
 use super::strings::STRINGS_FILE;
+use crate::item_files::ItemForm;
 use crate::items_record;
+use crate::options::{Layout, OrbaxOptions};
 use crate::own_files::{FileNames, OwnNames, read_short};
 use regrow_ocdbt::{DATA_FOLDER, MANIFEST_KEY, is_numbered_manifest};
 use regrow_storage::location::Location;
@@ -33,8 +35,25 @@ pub(super) const FILE_NAMES: FileNames = FileNames {
     // Of an item that is no pytree, the commit marker alone is there for sure.
     beginnings: &[METADATA_FILE, CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, MANIFEST_KEY, COMMIT_SUCCESS_FILE],
     own_in: Some(own_in),
+    item: Some(item_form),
+    needs_marker: Some(super::has_documents),
     ..FileNames::NONE
 };
+
+/// The checkpoint writes the marker, and the metadata of its items.
+fn item_form(layout: &Layout, v1: bool) -> ItemForm {
+    let own = match layout {
+        Layout::Orbax(own) => own.clone(),
+        _ => OrbaxOptions::default(),
+    };
+    ItemForm {
+        handler: Some(pytree_handler(v1 || own.v1)),
+        is_v1: own.v1,
+        layout: Layout::Orbax(OrbaxOptions { v1: false, ..own }),
+        file: None,
+        left_out: OF_THE_WHOLE,
+    }
+}
 
 /// Files at the top of a checkpoint, besides the markers.
 const FILES: [&str; 4] = [items_record::FILE_NAME, SHARDING_FILE, STRINGS_FILE, AGGREGATE_FILE];

@@ -31,7 +31,7 @@
 
 use std::path::PathBuf;
 
-use super::{Fidelity, FileNames, Format, Loss, ManyWriters, Reader, SingleFile, Target};
+use super::{Features, Fidelity, FileNames, Format, Loss, Reader, Target};
 use crate::options::{Layout, OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
 use regrow_storage::Publication;
@@ -81,20 +81,12 @@ impl Format for PytreeData {
         Target::Siblings { suffixes: writer::suffixes(&options_of(options)) }
     }
 
-    fn single_file(&self) -> Option<&dyn SingleFile> {
-        None
-    }
-
     fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
         writer::plan(tree, target, &options_of(options)).map(drop)
     }
 
     fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, &options_of(options))
-    }
-
-    fn many_writers(&self) -> Option<&dyn ManyWriters> {
-        None
     }
 }
 
@@ -108,8 +100,8 @@ impl Fidelity for PytreeData {
         super::without_data(leaf).and_then(|tree| plan::Plan::of(&tree, &own).map(drop)).err()
     }
 
-    fn holds_metadata(&self, _options: &SaveOptions) -> bool {
-        false
+    fn features<'o>(&self, _options: &'o SaveOptions) -> Features<'o> {
+        Features::default()
     }
 }
 

@@ -34,10 +34,10 @@
 
 use super::orbax::Orbax;
 use super::{
-    Description, Fidelity, FileNames, Format, Loss, ManyWriters, Reader, Recovery, SingleFile, Target,
+    Claims, Description, Features, Fidelity, FileNames, Format, Loss, ManyWriters, Reader, Roles, Target,
     WriterRank,
 };
-use crate::options::{OpenOptions, SaveOptions};
+use crate::options::{Layout, OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
 use regrow_storage::Publication;
 use regrow_storage::location::{Location, StepFolder};
@@ -99,10 +99,6 @@ impl Format for Regrow {
         Target::Folder
     }
 
-    fn single_file(&self) -> Option<&dyn SingleFile> {
-        None
-    }
-
     fn check(&self, tree: &Tree<Leaf>, _target: &Location, options: &SaveOptions) -> Result<()> {
         save::check(tree, options)
     }
@@ -111,12 +107,8 @@ impl Format for Regrow {
         save::save(tree, staged, options)
     }
 
-    fn many_writers(&self) -> Option<&dyn ManyWriters> {
-        Some(self)
-    }
-
-    fn recovery(&self) -> Option<&dyn Recovery> {
-        Some(self)
+    fn roles(&self) -> Roles<'_> {
+        Roles { many_writers: Some(self), recovery: Some(self), ..Roles::default() }
     }
 }
 
@@ -140,6 +132,10 @@ impl ManyWriters for Regrow {
     ) -> Result<()> {
         save::merge_shares(tree, writers, publication, options)
     }
+
+    fn claims(&self) -> Option<Claims> {
+        Some(Claims { name: manifest::claim_name, is_name: manifest::is_claim_name })
+    }
 }
 
 impl Fidelity for Regrow {
@@ -151,8 +147,21 @@ impl Fidelity for Regrow {
         None
     }
 
-    fn holds_metadata(&self, _options: &SaveOptions) -> bool {
-        true
+    fn features<'o>(&self, options: &'o SaveOptions) -> Features<'o> {
+        let per_leaf = match &options.layout {
+            Layout::Regrow(regrow) => regrow.per_leaf.as_slice(),
+            _ => &[],
+        };
+        Features {
+            is_exact: true,
+            casts: true,
+            base: true,
+            about: true,
+            compression: true,
+            metadata: true,
+            numpy_scalars: false,
+            per_leaf,
+        }
     }
 }
 

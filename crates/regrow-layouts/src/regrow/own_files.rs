@@ -7,6 +7,9 @@ use std::collections::HashSet;
 use serde::Deserialize;
 
 use super::manifest::{self, is_data_name, is_part_name};
+use crate::item_files::ItemForm;
+use crate::options::Layout;
+use crate::orbax::checkpoint_metadata::pytree_handler;
 use crate::orbax::metadata::{BESIDE_REGROW_JSON, METADATA_FILE};
 use crate::own_files::{FileNames, OwnNames, read_short};
 use regrow_base::bytes::limits::JSON_LEN_MAX_BYTES;
@@ -19,8 +22,17 @@ pub(super) const FILE_NAMES: FileNames = FileNames {
     listed_in: Some(listed_in),
     own_in: Some(own_in),
     of_item_folders: &[manifest::FILE_NAME],
+    item: Some(item_form),
+    record: Some(manifest::FILE_NAME),
+    needs_marker: Some(|_| true),
     ..FileNames::NONE
 };
+
+/// An item keeps all files: `regrow.json` has their checksums.
+fn item_form(layout: &Layout, v1: bool) -> ItemForm {
+    let handler = Some(pytree_handler(v1));
+    ItemForm { layout: layout.clone(), handler, is_v1: false, file: None, left_out: &[] }
+}
 
 /// The names at the top of the folder that its `regrow.json` lists; `None` without one that can be
 /// read.

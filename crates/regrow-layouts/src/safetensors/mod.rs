@@ -29,7 +29,7 @@ use std::ffi::OsStr;
 
 use bytes::Bytes;
 
-use super::{Fidelity, FileNames, Format, Loss, ManyWriters, Preview, Reader, Recovery, SingleFile, Target};
+use super::{Features, Fidelity, FileNames, Format, Loss, Preview, Reader, Roles, SingleFile, Target};
 use crate::options::{OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
 use regrow_base::system::not_found;
@@ -91,10 +91,6 @@ impl Format for Safetensors {
         writer::target(at, &SafetensorsOptions::of(options))
     }
 
-    fn single_file(&self) -> Option<&dyn SingleFile> {
-        Some(self)
-    }
-
     fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
         writer::check(tree, target, options)
     }
@@ -103,12 +99,8 @@ impl Format for Safetensors {
         writer::write(tree, staged, options)
     }
 
-    fn many_writers(&self) -> Option<&dyn ManyWriters> {
-        None
-    }
-
-    fn recovery(&self) -> Option<&dyn Recovery> {
-        Some(self)
+    fn roles(&self) -> Roles<'_> {
+        Roles { single_file: Some(self), recovery: Some(self), ..Roles::default() }
     }
 }
 
@@ -121,11 +113,12 @@ impl Fidelity for Safetensors {
         plan::refusal(leaf, &SafetensorsOptions::of(options))
     }
 
-    fn holds_metadata(&self, options: &SaveOptions) -> bool {
+    fn features<'o>(&self, options: &'o SaveOptions) -> Features<'o> {
         // Without the structure there is only text by name.
         let is_text =
             || options.custom_metadata.as_ref().is_some_and(|custom| metadata::as_texts(custom).is_some());
-        SafetensorsOptions::of(options).structure || is_text()
+        let metadata = SafetensorsOptions::of(options).structure || is_text();
+        Features { metadata, ..Features::default() }
     }
 }
 

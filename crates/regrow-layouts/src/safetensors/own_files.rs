@@ -5,13 +5,14 @@ use std::collections::HashSet;
 
 use super::index::{INDEX_ENDING, INDEX_FILE_NAME};
 use super::parts::{MODEL_FILE_NAME, SUFFIX};
+use crate::item_files::ItemForm;
 use crate::own_files::FileNames;
 
 pub(super) const FILE_NAMES: FileNames = FileNames {
     beginnings: &[INDEX_FILE_NAME, MODEL_FILE_NAME],
     are_of_one: Some(are_of_one),
     of_item_folders: &[MODEL_FILE_NAME, INDEX_FILE_NAME],
-    item_file: Some(|_| MODEL_FILE_NAME),
+    item: Some(|layout, _| ItemForm::of_file(layout, MODEL_FILE_NAME)),
     step_name: Some(|_, plain, _| format!("{plain}{SUFFIX}")),
     ..FileNames::NONE
 };

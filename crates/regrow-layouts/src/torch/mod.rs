@@ -26,7 +26,7 @@
 //! Source: PyTorch 2.8 `torch/serialization.py`, `torch/_utils.py`, `torch/_tensor.py`.
 
 use super::joined::{Joined, Names};
-use super::{Fidelity, Format, Loss, ManyWriters, Reader, SingleFile, Target};
+use super::{Features, Fidelity, Format, Loss, Reader, Target};
 use crate::options::{OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
 use regrow_storage::Publication;
@@ -87,20 +87,12 @@ impl Format for Torch {
         Target::File
     }
 
-    fn single_file(&self) -> Option<&dyn SingleFile> {
-        None
-    }
-
     fn check(&self, _tree: &Tree<Leaf>, _target: &Location, _options: &SaveOptions) -> Result<()> {
         Err(read_only())
     }
 
     fn write(&self, _tree: &Tree<Leaf>, _staged: &dyn Publication, _options: &SaveOptions) -> Result<()> {
         Err(read_only())
-    }
-
-    fn many_writers(&self) -> Option<&dyn ManyWriters> {
-        None
     }
 }
 
@@ -113,8 +105,8 @@ impl Fidelity for Torch {
         Some(read_only())
     }
 
-    fn holds_metadata(&self, _options: &SaveOptions) -> bool {
-        false
+    fn features<'o>(&self, _options: &'o SaveOptions) -> Features<'o> {
+        Features::default()
     }
 }
 

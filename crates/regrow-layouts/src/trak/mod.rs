@@ -43,7 +43,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use self::layout::{METADATA_FILE, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, id_text, parse_id};
-use super::{Fidelity, Format, Loss, ManyWriters, Reader, SingleFile, Target};
+use super::{Features, Fidelity, FileNames, Format, Loss, Reader, Target};
 use crate::options::{OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
 use regrow_storage::Publication;
@@ -86,6 +86,10 @@ impl Format for Trak {
         "trak"
     }
 
+    fn file_names(&self) -> FileNames {
+        FileNames { needs_local_disk: true, ..FileNames::NONE }
+    }
+
     /// A folder that has the flags of a model beside the model's mask, or whose metadata have
     /// TRAK's keys.
     fn recognise(&self, at: &Location) -> Result<bool> {
@@ -114,20 +118,12 @@ impl Format for Trak {
         Target::Folder
     }
 
-    fn single_file(&self) -> Option<&dyn SingleFile> {
-        None
-    }
-
     fn check(&self, tree: &Tree<Leaf>, target: &Location, _options: &SaveOptions) -> Result<()> {
         writer::check(tree, target)
     }
 
     fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, _options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged)
-    }
-
-    fn many_writers(&self) -> Option<&dyn ManyWriters> {
-        None
     }
 }
 
@@ -140,8 +136,8 @@ impl Fidelity for Trak {
         None
     }
 
-    fn holds_metadata(&self, _options: &SaveOptions) -> bool {
-        false
+    fn features<'o>(&self, _options: &'o SaveOptions) -> Features<'o> {
+        Features::default()
     }
 }
 

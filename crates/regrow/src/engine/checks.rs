@@ -7,11 +7,11 @@ use super::casts::check_casts;
 use super::in_memory::info_of;
 use super::patterns::check_patterns;
 use super::side_files::take_from_files;
-use super::{AboutCheckpoint, Compression, Layout, SaveOptions, replace};
+use super::{AboutCheckpoint, Compression, SaveOptions, replace};
 use crate::array::{Array, Casting, Dtype};
 use crate::error::{Error, Result};
 use crate::formats::refusals::Refusals;
-use crate::formats::{Format, Loss, LossKind};
+use crate::formats::{Features, Loss, LossKind, builtin_formats};
 use crate::location::Location;
 use crate::options::refuse_folder_named_like_a_file;
 use crate::storage::Retries;
@@ -56,45 +56,37 @@ pub(super) fn how_published<'a>(kind: &'a Target, options: &'a SaveOptions) -> P
 
 /// Errs with all leaves for which the layout has no form.
 pub(super) fn check_leaves(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
-    if tree.leaves().iter().any(|leaf| refuse_other_scalar(options, &leaf.kind).is_some()) {
-        let mut refusals = Refusals::default();
+    let mut refusals = Refusals::default();
+    if tree.leaves().iter().any(|leaf| matches!(leaf.kind, LeafKind::NumpyOtherScalar(_))) {
         for (path, leaf) in tree.iter() {
             refuse_other_scalar(options, &leaf.kind).into_iter().for_each(|error| refusals.add(&path, error));
         }
-        refusals.finish("cannot be stored")?;
     }
-    Ok(())
+    refusals.finish("cannot be stored")
 }
 
 /// The error for a NumPy scalar of a dtype that is NumPy's alone, in a layout that has no form for
 /// it.
 pub(super) fn refuse_other_scalar(options: &SaveOptions, kind: &LeafKind) -> Option<Error> {
-    match (&options.layout, kind) {
-        (Layout::Flax(_), _) => None,
-        (_, LeafKind::NumpyOtherScalar(dtype)) => Some(
-            Error::unsupported(format!("a NumPy scalar of dtype {dtype} cannot be stored"))
-                .help("store it as an array: np.asarray(...)"),
-        ),
-        _ => None,
+    let LeafKind::NumpyOtherScalar(dtype) = kind else { return None };
+    if options.features().numpy_scalars {
+        return None;
     }
+    let error = Error::unsupported(format!("a NumPy scalar of dtype {dtype} cannot be stored"));
+    Some(error.help("store it as an array: np.asarray(...)"))
 }
 
 /// Errs with all patterns of `cast` and of `per_leaf` that match no leaf.
 pub(super) fn check_rules(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
-    let per_leaf = match &options.layout {
-        Layout::Orbax(orbax) => orbax.per_leaf.as_slice(),
-        Layout::Regrow(regrow) => regrow.per_leaf.as_slice(),
-        _ => &[],
-    };
-    let patterns = options.cast.iter().map(|rule| &rule.0).chain(per_leaf.iter().map(|rule| &rule.0));
+    let per_leaf = options.features().per_leaf.iter().map(|rule| &rule.0);
+    let patterns = options.cast.iter().map(|rule| &rule.0).chain(per_leaf);
     check_patterns(tree, patterns)?;
     check_casts(tree, &options.cast, options.casting, |leaf| {
         (leaf.kind.clone(), leaf.as_array().map_or(Dtype::UInt8, Array::dtype))
     })
 }
 
-/// Errs if the layout's tool would not read all leaves back as saved, notes aside. The default
-/// layout stores every leaf.
+/// Errs if the layout's tool would not read all leaves back as saved, notes aside.
 ///
 /// # Errors
 /// `Unsupported` with the leaves whose values would be lost, unless casts may lose values, too: one
@@ -106,7 +98,7 @@ pub(super) fn check_losses(
 ) -> Result<Vec<Loss>> {
     // Report first the leaves that no option can allow.
     check_leaves(tree, options)?;
-    if matches!(options.layout, Layout::Regrow(_)) {
+    if options.features().is_exact {
         return Ok(Vec::new());
     }
     let format = options.layout.format();
@@ -132,8 +124,10 @@ pub(super) fn check_losses(
         format.check(tree, at, options)?;
     }
     let what = format!("readers of the layout {} would not get everything unchanged", format.name());
-    Err(losses_refused(what, &lost)
-        .help("leave these leaves out, choose the layout regrow, or pass `lossy` to save what can be saved"))
+    Err(losses_refused(what, &lost).help(format!(
+        "leave these leaves out, choose {}, or pass `lossy` to save what can be saved",
+        layouts_with(|features| features.is_exact)
+    )))
 }
 
 /// The most losses that one error names.
@@ -151,31 +145,41 @@ pub(super) fn losses_refused(mut what: String, losses: &[&Loss]) -> Error {
 }
 
 /// Refuses options that the layout does not use: they would have no effect.
-pub(super) fn check_options(format: &dyn Format, options: &SaveOptions) -> Result<()> {
-    let name = format.name();
+pub(super) fn check_options(options: &SaveOptions) -> Result<()> {
+    let features = options.features();
     let is_compressed = matches!(options.compression, Some(Compression::Zstd(_)));
-    let unused = |what: &str, help: &str| {
-        Err(Error::invalid(format!("the layout {name} does not support {what}")).help(help))
-    };
-    match &options.layout {
-        Layout::Regrow(_) if options.base.is_some() && is_compressed => {
-            Err(Error::invalid("a save with a base cannot be compressed").help(
-                "leave out one of the two: saves with a base link files, and compressed files cannot \
-                    be linked",
-            ))
-        }
-        Layout::Regrow(_) => Ok(()),
-        _ if options.base.is_some() => unused("base", "it belongs to the layout regrow"),
-        Layout::Orbax(_) => Ok(()),
-        _ if options.about != AboutCheckpoint::default() => {
-            unused("metadata of the whole checkpoint", "they belong to the layouts regrow and orbax")
-        }
-        _ if is_compressed => {
-            unused("this kind of compression", "the layouts regrow and orbax compress with zstd")
-        }
-        _ if options.custom_metadata.is_some() && !format.holds_metadata(options) => {
-            unused("metadata", "the layouts regrow, orbax, safetensors and equinox keep it")
-        }
-        _ => Ok(()),
+    if options.base.is_some() && !features.base {
+        return Err(unused(options, "base", |features| features.base));
+    }
+    if options.base.is_some() && is_compressed {
+        return Err(Error::invalid("a save with a base cannot be compressed").help(
+            "leave out one of the two: saves with a base link files, and compressed files cannot be linked",
+        ));
+    }
+    if options.about != AboutCheckpoint::default() && !features.about {
+        return Err(unused(options, "metadata of the whole checkpoint", |features| features.about));
+    }
+    if is_compressed && !features.compression {
+        return Err(unused(options, "this kind of compression", |features| features.compression));
+    }
+    if options.custom_metadata.is_some() && !features.metadata {
+        return Err(unused(options, "metadata", |features| features.metadata));
+    }
+    Ok(())
+}
+
+fn unused(options: &SaveOptions, what: &str, has: fn(&Features<'_>) -> bool) -> Error {
+    Error::invalid(format!("the layout {} does not support {what}", options.layout.name()))
+        .help(format!("choose {}", layouts_with(has)))
+}
+
+/// The layouts whose saves have a feature, in words: `the layout regrow or orbax`.
+pub(super) fn layouts_with(has: fn(&Features<'_>) -> bool) -> String {
+    let defaults = SaveOptions::default();
+    let formats = builtin_formats().into_iter().filter(|format| has(&format.features(&defaults)));
+    let names: Vec<&str> = formats.map(|format| format.name()).collect();
+    match names.as_slice() {
+        [rest @ .., last] if !rest.is_empty() => format!("the layout {} or {last}", rest.join(", ")),
+        names => format!("the layout {}", names.concat()),
     }
 }

@@ -84,7 +84,7 @@ fn save_tree(
     may_commit: &dyn Fn() -> Result<()>,
 ) -> Result<SaveReport> {
     let format = options.layout.format();
-    check_options(format, options)?;
+    check_options(options)?;
     check_name(at, options)?;
     check_place(at, options)?;
     check_rules(tree, options)?;
@@ -151,7 +151,7 @@ pub(super) fn data_len_bytes(tree: &Tree<Leaf>, options: &SaveOptions) -> u64 {
 /// The errors of [`save_with`], in the same order.
 pub(super) fn check_save(at: &Location, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
     let format = options.layout.format();
-    check_options(format, options)?;
+    check_options(options)?;
     check_name(at, options)?;
     check_place(at, options)?;
     check_rules(tree, options)?;
@@ -165,11 +165,9 @@ pub(super) fn check_save(at: &Location, tree: &Tree<Leaf>, options: &SaveOptions
 
 /// The tree as [`Format::write`] takes it.
 pub(super) fn as_written<'a>(tree: &'a Tree<Leaf>, options: &SaveOptions) -> Result<Cow<'a, Tree<Leaf>>> {
-    match options.layout {
-        // These two layouts cast while they write, and record the original dtype.
-        Layout::Regrow(_) | Layout::Orbax(_) => Ok(Cow::Borrowed(tree)),
-        _ if options.cast.is_empty() => Ok(Cow::Borrowed(tree)),
-        _ => cast_leaves(tree, options).map(Cow::Owned),
+    match options.cast.is_empty() || options.features().casts {
+        true => Ok(Cow::Borrowed(tree)),
+        false => cast_leaves(tree, options).map(Cow::Owned),
     }
 }
 

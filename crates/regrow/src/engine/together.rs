@@ -191,14 +191,14 @@ fn check<'f>(
     options: &SaveOptions,
     writer: WriterRank,
 ) -> Result<&'f dyn ManyWriters> {
-    check_options(format, options)?;
+    check_options(options)?;
     if writer.rank == 0 {
         check_name(at, options)?;
         check_place(at, options)?;
     }
     check_rules(tree, options)?;
     check_losses(Some(at), tree, options)?;
-    format.many_writers().ok_or_else(|| {
+    format.roles().many_writers.ok_or_else(|| {
         Error::unsupported(format!("several processes cannot write the layout {} together", format.name()))
             .in_file(at)
             .help("save in the layout regrow or orbax; or gather the arrays, and save from one process")

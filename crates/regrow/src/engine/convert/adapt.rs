@@ -79,7 +79,7 @@ pub(super) fn plan(
     losses.extend(format.losses(&infos, &texts, &options.save));
     // The limits of the layout do not apply to leaves that are written as a text document.
     losses.retain(|loss: &Loss| !items.as_ref().is_some_and(|items| items.keeps_text_of(&loss.path)));
-    losses.extend(left_out::losses(checkpoint, format, options, items.as_ref()));
+    losses.extend(left_out::losses(checkpoint, options, items.as_ref()));
     // The report already lists the leaf as damage of the source, so the gap is no further loss.
     for loss in losses.iter_mut().filter(|loss| gaps.contains(&loss.path)) {
         loss.kind = LossKind::Note;
@@ -93,7 +93,7 @@ pub(super) fn plan(
     };
     let mut leaves: Vec<PlannedLeaf> = tree.iter().map(|(path, draft)| planned(draft, Some(path))).collect();
     leaves.extend(dropped.iter().map(|draft| planned(draft, None)));
-    let own = match format.holds_metadata(&options.save) {
+    let own = match options.save.features().metadata {
         true => objects::metadata(checkpoint, &leaves, options),
         false => None,
     };

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{ConvertOptions, Draft};
 use crate::engine::checks::check_place;
 use crate::engine::save::check_save;
-use crate::engine::{Checkpoint, ItemsOptions, ItemsSave, Layout, SaveOptions, SaveReport};
+use crate::engine::{Checkpoint, ItemsOptions, ItemsSave, SaveOptions, SaveReport};
 use crate::error::{Error, Result};
 use crate::formats::item_folder::is_files;
 use crate::formats::orbax::checkpoint_metadata::CheckpointMetadata;
@@ -68,7 +68,7 @@ impl PlannedItems {
     /// # Errors
     /// Errors of the storage.
     pub fn of(checkpoint: &Checkpoint, drafts: &[Draft], options: &ConvertOptions) -> Result<Option<Self>> {
-        let has_items = matches!(options.save.layout, Layout::Regrow(_) | Layout::Orbax(_));
+        let has_items = options.save.layout.item_form(false).is_ok_and(|form| form.handler.is_some());
         let moves = !options.rename.is_empty() || options.nest.is_some();
         let folder = checkpoint.reader().standing().items.filter(|items| items.is_whole);
         let Some(folder) = folder.filter(|_| has_items && !moves && !options.salvage) else {
@@ -134,7 +134,7 @@ impl PlannedItems {
             ItemsOptions {
                 overwrite: options.overwrite,
                 not_durable: options.not_durable,
-                v1: matches!(&options.layout, Layout::Orbax(orbax) if orbax.v1),
+                v1: options.layout.item_form(false)?.is_v1,
                 custom_metadata,
                 base: options.base.clone(),
                 monitor: options.monitor.clone(),

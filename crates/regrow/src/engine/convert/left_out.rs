@@ -4,7 +4,7 @@ use super::ConvertOptions;
 use super::items::PlannedItems;
 use crate::engine::Checkpoint;
 use crate::error::{Error, Result};
-use crate::formats::{Format, Loss, LossKind};
+use crate::formats::{Loss, LossKind};
 use crate::tree::KeyPath;
 
 /// The most steps that one error names.
@@ -34,11 +34,11 @@ pub(super) fn refuse_many_steps(checkpoint: &Checkpoint, options: &ConvertOption
 /// The losses beside leaves.
 pub(super) fn losses(
     checkpoint: &Checkpoint,
-    format: &dyn Format,
     options: &ConvertOptions,
     items: Option<&PlannedItems>,
 ) -> Vec<Loss> {
     let about = checkpoint.description();
+    let holds_metadata = options.save.features().metadata;
     let mut losses = Vec::new();
     let mut lose = |kind, what: String| losses.push(Loss { kind, path: KeyPath::root(), what });
     let is_files = |kind: &str| kind.starts_with("files");
@@ -50,10 +50,10 @@ pub(super) fn losses(
             lose(LossKind::Value, "its files are left out; `regrow cp` keeps them".to_owned());
         }
     }
-    if about.custom_metadata.is_some() && !format.holds_metadata(&options.save) {
+    if about.custom_metadata.is_some() && !holds_metadata {
         lose(LossKind::Value, "the checkpoint's own metadata is left out".to_owned());
     }
-    if about.objects.is_some() && !format.holds_metadata(&options.save) {
+    if about.objects.is_some() && !holds_metadata {
         let what = "PyTorch's sets, parameters and shared tensors become plain containers and arrays";
         lose(LossKind::Note, what.to_owned());
     }

@@ -17,9 +17,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::checks::losses_refused;
+use super::checks::{layouts_with, losses_refused};
 use super::save::check_save;
-use super::{Checkpoint, Intact, Layout, OpenOptions, SaveOptions, SaveReport, save_with};
+use super::{Checkpoint, Intact, OpenOptions, SaveOptions, SaveReport, save_with};
 use crate::array::{Array, Casting, Losses, Shape, transposed};
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::{Loss, LossKind, ReaderExt, located};
@@ -372,9 +372,9 @@ pub(super) fn refuse_target_inside(source: &Location, target: &Location) -> Resu
 fn refused(losses: &[Loss], options: &ConvertOptions) -> Error {
     let refused: Vec<&Loss> = losses.iter().filter(|loss| loss.kind != LossKind::Note).collect();
     let what = format!("the layout {} would lose something", options.save.layout.name());
-    let other = match options.save.layout {
-        Layout::Regrow(_) => "",
-        _ => "; or choose the layout regrow",
+    let other = match options.save.features().is_exact {
+        true => String::new(),
+        false => format!("; or choose {}", layouts_with(|features| features.is_exact)),
     };
     losses_refused(what, &refused).help(format!("pass `lossy` to convert what can be converted{other}"))
 }

@@ -20,10 +20,9 @@ use crate::engine::checks::how_published;
 use crate::engine::save::check_save;
 use crate::engine::shares::shares_of;
 use crate::engine::side_files::SideFiles;
-use crate::engine::{Checkpoint, Layout, SaveOptions, SaveReport, open_with};
+use crate::engine::{Checkpoint, SaveOptions, SaveReport, open_with};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::regrow::manifest::{claim_name, is_claim_name};
-use crate::formats::{ManyWriters, WriterRank, located};
+use crate::formats::{Claims, Format, ManyWriters, WriterRank, builtin_formats, located};
 use crate::location::{Location, ToLocation};
 use crate::storage::{Publication, Target};
 use crate::tree::{Leaf, LeafData, Tree};
@@ -132,8 +131,9 @@ impl SharedConvert {
         }
         let writers: Vec<u32> = shares.iter().map(|share| share.writer).collect();
         let at = publication.target().clone();
-        many_writers(&save, &at)?.merge(&plan.tree, &writers, &*publication, &save)?;
-        publication.sweep("", &is_claim_name)?;
+        let Claiming { many, claims } = many_writers(&save, &at)?;
+        many.merge(&plan.tree, &writers, &*publication, &save)?;
+        publication.sweep("", &claims.is_name)?;
         let sum = |bytes: fn(&ConvertedShare) -> u64| shares.iter().map(bytes).fold(0, u64::saturating_add);
         let stored_bytes = publication.stored_bytes()?.saturating_add(sum(|share| share.stored_bytes));
         let mut side_files = SideFiles::of(&save);
@@ -198,7 +198,7 @@ fn write_share(
         ));
     }
     let save = plan.save_options(options);
-    let many = many_writers(&save, target)?;
+    let Claiming { many, claims } = many_writers(&save, target)?;
     let tree = plan.share(share.share, share.count)?;
     let held = plan.tree.leaves().iter().zip(plan.shares(share.count));
     save.monitor.expect(
@@ -207,7 +207,7 @@ fn write_share(
             .fold(0, u64::saturating_add),
     );
     let joined = target.join_publication(ticket, how_published(&Target::Folder, &save))?;
-    let writer = WriterRank { rank: claim(&*joined, share)?, count: share.count };
+    let writer = WriterRank { rank: claim(&*joined, claims, share)?, count: share.count };
     many.write_share(&tree, writer, &*joined, &save)?;
     joined.finish_share()?;
     Ok(ConvertedShare {
@@ -220,26 +220,37 @@ fn write_share(
 
 /// An unused number: the number of the share, or a number beyond all shares if the share was
 /// started before.
-fn claim(joined: &dyn Publication, share: &ConvertShare<'_>) -> Result<u32> {
+fn claim(joined: &dyn Publication, claims: Claims, share: &ConvertShare<'_>) -> Result<u32> {
     for attempt in 0..CLAIMS_MAX {
         let number = share.count.checked_mul(attempt).and_then(|first| first.checked_add(share.share));
         let number = number.ok_or_else(|| Error::invalid("a conversion has too many shares"))?;
-        if joined.claim(&claim_name(number))? {
+        if joined.claim(&(claims.name)(number))? {
             return Ok(number);
         }
     }
     Err(Error::invalid(format!("share {} of the conversion failed {CLAIMS_MAX} times", share.share)))
 }
 
-/// How several processes write the layout.
-fn many_writers(save: &SaveOptions, target: &Location) -> Result<&'static dyn ManyWriters> {
+/// How workers write a layout that can leave out the files of a dead worker.
+#[derive(Clone, Copy)]
+struct Claiming {
+    many: &'static dyn ManyWriters,
+    claims: Claims,
+}
+
+/// How several workers write the layout.
+fn many_writers(save: &SaveOptions, target: &Location) -> Result<Claiming> {
     let format = save.layout.format();
-    let is_regrow = matches!(save.layout, Layout::Regrow(_));
-    // Orbax' own layout cannot record the number of a worker that died.
-    format.many_writers().filter(|_| is_regrow).ok_or_else(|| {
+    let claiming = |format: &'static dyn Format| {
+        let many = format.roles().many_writers?;
+        Some(Claiming { many, claims: many.claims()? })
+    };
+    claiming(format).ok_or_else(|| {
+        let others = builtin_formats().into_iter().filter(|format| claiming(*format).is_some());
+        let others: Vec<&str> = others.map(|format| format.name()).collect();
         Error::unsupported(format!("several workers cannot write the layout {} together", format.name()))
             .in_file(target)
-            .help("convert without an executor, or to the layout regrow")
+            .help(format!("convert without an executor, or to the layout {}", others.join(" or ")))
     })
 }
 

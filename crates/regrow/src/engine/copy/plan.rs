@@ -7,11 +7,11 @@ use super::read::read_piece;
 use crate::engine::Checkpoint;
 use crate::engine::names::{is_left_out, names_in, not_text};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::COMMIT_MARKERS;
 use crate::formats::flax::steps::ARRAYS_SUFFIX;
-use crate::formats::orbax::{self, steps::step_number};
+use crate::formats::orbax::steps::step_number;
 use crate::formats::pytree_data::{self, DATA_SUFFIX, Files, MANIFEST_SUFFIX};
 use crate::formats::safetensors::index::INDEX_SUFFIX;
+use crate::formats::{COMMIT_MARKERS, FileNames, format_named};
 use crate::location::Location;
 use crate::storage::{EntryKind, Marker, Target, TransferFile};
 use crate::store::{Blob, Store};
@@ -50,8 +50,9 @@ enum Content {
 impl Plan {
     pub(super) fn of(checkpoint: &Checkpoint, target: &Location) -> Result<Self> {
         let layout = checkpoint.description().layout.as_str();
-        if layout == "trak" && target.local_path().is_err() {
-            return Err(Error::unsupported("TRAK stores need a local disk")
+        let names = format_named(layout).map_or(FileNames::NONE, |format| format.file_names());
+        if names.needs_local_disk && target.local_path().is_err() {
+            return Err(Error::unsupported(format!("checkpoints of the layout {layout} need a local disk"))
                 .in_file(target)
                 .help("copy it to a local disk, or convert it"));
         }
@@ -62,7 +63,7 @@ impl Plan {
         }
         let (at, before) = (&at, at.identity());
         let plan = match at.is_folder() {
-            true => Self::of_folder(at, checkpoint, target)?,
+            true => Self::of_folder(at, checkpoint, target, names.needs_marker)?,
             false if layout == "pytree_data" => Self::of_pair(at)?,
             false => Self::of_file(at)?,
         };
@@ -82,20 +83,23 @@ impl Plan {
         self.files.iter().map(|file| file.transfer.clone()).collect()
     }
 
-    fn of_folder(at: &Location, checkpoint: &Checkpoint, target: &Location) -> Result<Self> {
-        let about = checkpoint.description();
-        let (layout, has_steps) = (about.layout.as_str(), !about.steps.is_empty());
-        let mut files = match has_steps && matches!(layout, "regrow" | "orbax") {
+    fn of_folder(
+        at: &Location,
+        checkpoint: &Checkpoint,
+        target: &Location,
+        needs_marker: Option<fn(&Location) -> bool>,
+    ) -> Result<Self> {
+        let has_steps = !checkpoint.description().steps.is_empty();
+        let mut files = match has_steps && needs_marker.is_some() {
             true => files_of_steps(at, target)?,
             false => files_in(at, "")?,
         };
         let own = files.iter().position(|file| file.transfer.name == MARKER);
-        let needs_one = || layout == "regrow" || layout == "orbax" && orbax::has_documents(at);
         let marker = match own {
             _ if has_steps => Marker::OfSteps,
             // If a rename commits the target, its marker is copied like other files.
             Some(own) if target.commits_by_marker() => Marker::Own(files.remove(own).read_short()?),
-            None if needs_one() => Marker::Own(Vec::new()),
+            None if needs_marker.is_some_and(|needs| needs(at)) => Marker::Own(Vec::new()),
             _ => Marker::Other,
         };
         // Copy the marker of a step or item last: it says that all files beside it are complete.

@@ -8,7 +8,8 @@ use super::{ItemsSave, WHOLE};
 use crate::error::Result;
 use crate::formats::items_record::{ItemKind, ItemRecord, ItemsRecord, sum_of_bytes, sum_of_file};
 use crate::formats::orbax::marker_files::COMMIT_SUCCESS_FILE;
-use crate::formats::regrow::manifest::{self, SmallFile};
+use crate::formats::regrow::manifest::SmallFile;
+use crate::formats::{CONTAINER, Format, format_named};
 use crate::location::Location;
 use crate::storage::{Publication, is_desktop_file};
 
@@ -58,14 +59,11 @@ impl Noted {
                 sum_below(&Location::local(folder).join(&path), &path, &mut self.sums)?;
             }
         }
-        let trees: Vec<String> = self
-            .items
-            .iter()
-            .filter(|item| item.layout.as_deref() == Some("regrow"))
-            .map(|item| item.name.clone())
-            .collect();
-        for name in trees.iter().filter(|name| *name != WHOLE) {
-            let file = format!("{name}/{}", manifest::FILE_NAME);
+        let record_of = |item: &ItemRecord| {
+            let record = format_named(item.layout.as_deref()?)?.file_names().record?;
+            Some(format!("{}/{record}", item.name))
+        };
+        for file in self.items.iter().filter(|item| item.name != WHOLE).filter_map(record_of) {
             let bytes = publication.written(&file)?;
             self.sums.push(sum_of_bytes(file, &bytes));
         }
@@ -78,7 +76,7 @@ impl Noted {
 
     /// Whether there are only trees in the layout orbax, and no plain files.
     pub fn is_all_of_orbax(&self) -> bool {
-        let is_orbax = |item: &ItemRecord| item.layout.as_deref().is_none_or(|layout| layout == "orbax");
+        let is_orbax = |item: &ItemRecord| item.layout.as_deref().is_none_or(|name| name == CONTAINER.name());
         let is_tree = |item: &ItemRecord| matches!(item.kind, ItemKind::Tree | ItemKind::Handler);
         self.items.iter().any(is_tree)
             && self.items.iter().all(|item| item.kind != ItemKind::Files && is_orbax(item))

@@ -176,7 +176,7 @@ impl Summed {
         if !at.is_folder() {
             return Ok(None);
         }
-        for recovery in builtin_formats().into_iter().filter_map(|format| format.recovery()) {
+        for recovery in builtin_formats().into_iter().filter_map(|format| format.roles().recovery) {
             if let Some(files) = recovery.summed_files(at)? {
                 let counterpart = recovery.counterpart(at, from)?;
                 let (folder, theirs) = (at.clone(), from.clone());

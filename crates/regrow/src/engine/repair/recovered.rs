@@ -93,7 +93,7 @@ fn files_of(
     let options = writing.options;
     for format in builtin_formats() {
         options.monitor.check()?;
-        let files = match format.recovery().map(|it| it.recover(folder, other)) {
+        let files = match format.roles().recovery.map(|it| it.recover(folder, other)) {
             Some(Ok(files)) => files,
             None => Vec::new(),
             // The files that the layout would rebuild from are damaged too.

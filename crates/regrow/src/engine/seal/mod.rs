@@ -7,13 +7,13 @@ use std::sync::Arc;
 use super::digests::Digest;
 use super::names::names_in;
 use super::standing::{SideFile, Standing, take_away};
-use super::{Checkpoint, Layout, OpenOptions, Retries, SaveOptions, open_with};
+use super::{Checkpoint, OpenOptions, Retries, SaveOptions, open_with};
 use crate::bytes::checksum::Crc32;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::flax::steps::ARRAYS_SUFFIX;
-use crate::formats::located;
 use crate::formats::pytree_data::{self, Files};
 use crate::formats::safetensors::index::INDEX_SUFFIX;
+use crate::formats::{CONTAINER, Format, format_named, located};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::seal::{BLOCK_LEN_BYTES, FILE_NAME, Place, SealDocument};
@@ -21,9 +21,6 @@ use crate::storage::side_files::is_name_of_side_file;
 use crate::storage::{Publication, archive};
 use crate::store::Store;
 use crate::text::{counted, format_bytes, printable};
-
-/// The layout whose checkpoints have all that a seal could add.
-const DEFAULT_LAYOUT: &str = "regrow";
 
 /// How to seal.
 #[derive(Debug, Clone, Default)]
@@ -117,8 +114,9 @@ fn unseal(at: &Location, options: &SealOptions) -> Result<SealReport> {
 fn make(at: &Location, options: &SealOptions) -> Result<SealReport> {
     let checkpoint = open(at, options)?;
     let layout = checkpoint.description().layout.clone();
+    let has_record = format_named(&layout).is_some_and(|format| format.file_names().record.is_some());
     // Items may use other layouts or be no pytrees, so they need a seal in any case.
-    if layout == DEFAULT_LAYOUT && checkpoint.reader().standing().items.is_none() {
+    if has_record && checkpoint.reader().standing().items.is_none() {
         let path = checkpoint.path().to_owned();
         return Ok(SealReport { path, file_count: 0, bytes: 0, has_changed: false });
     }
@@ -219,15 +217,16 @@ pub(super) struct SealOfSave {
 }
 
 impl SealOfSave {
-    /// The seal that the options ask for. The default layout needs none.
+    /// The seal that the options ask for. A layout with a record of checksums needs none.
     pub fn of(options: &SaveOptions) -> Self {
-        let is_wanted = options.seal && !matches!(options.layout, Layout::Regrow(_));
-        Self { layout: options.layout.name(), is_wanted }
+        let format = options.layout.format();
+        let is_wanted = options.seal && format.file_names().record.is_none();
+        Self { layout: format.name(), is_wanted }
     }
 
     /// The seal of a checkpoint of items, which covers all files of all items.
     pub fn of_items(options: &SaveOptions) -> Self {
-        Self { layout: "orbax", is_wanted: options.seal }
+        Self { layout: CONTAINER.name(), is_wanted: options.seal }
     }
 
     /// Whether a seal is still to be made.

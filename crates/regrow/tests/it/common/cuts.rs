@@ -124,7 +124,7 @@ pub fn save_shares(
         keeps_others: false,
         monitor: &monitor,
     };
-    let writers = options.layout.format().many_writers().unwrap();
+    let writers = options.layout.format().roles().many_writers.unwrap();
     let own = at.publish(publish)?;
     let ticket = own.ticket()?;
     for rank in (0..count).rev() {

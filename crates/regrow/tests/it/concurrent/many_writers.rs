@@ -60,7 +60,7 @@ fn files_of_dead_writers_are_not_merged() {
             let monitor = Monitor::new();
             let publish = publish_options(&monitor);
             let trees = trees();
-            let writers = options.layout.format().many_writers().unwrap();
+            let writers = options.layout.format().roles().many_writers.unwrap();
             let own = at.publish(publish).unwrap();
             let ticket = own.ticket().unwrap();
             let join = || at.join_publication(&ticket, publish).unwrap();
@@ -187,7 +187,7 @@ fn a_record_that_differs_from_its_files_is_not_merged() {
     let at = target.to_location().unwrap();
     let monitor = Monitor::new();
     let layout = Layout::default();
-    let writers = layout.format().many_writers().unwrap();
+    let writers = layout.format().roles().many_writers.unwrap();
     let own = at.publish(publish_options(&monitor)).unwrap();
     for (rank, tree) in (0..).zip(&trees()) {
         writers.write_share(tree, WriterRank { rank, count: 2 }, &*own, &options()).unwrap();

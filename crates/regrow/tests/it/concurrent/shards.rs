@@ -161,7 +161,7 @@ fn a_process_without_shards_is_named() {
         };
         let own = at.publish(publish).unwrap();
         let tree = dict([("w".to_owned(), rows(3).held_by(0, 2))]);
-        let writers = layout.format().many_writers().unwrap();
+        let writers = layout.format().roles().many_writers.unwrap();
         writers.write_share(&tree, WriterRank { rank: 0, count: 2 }, &*own, &options).unwrap();
         let error = writers.merge(&tree, &[0, 1], &*own, &options).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound, "{layout:?}: {error}");

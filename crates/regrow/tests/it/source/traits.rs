@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 const METHODS_MAX: usize = 10;
 
 /// Traits with more methods, and why.
-const LARGE: [(&str, &str); 7] = [
-    ("Format", "one table of the engine for each layout"),
+const LARGE: [(&str, &str); 6] = [
     ("Objects", "not split yet"),
     ("Publication", "not split yet"),
     ("Blob", "not split yet"),
