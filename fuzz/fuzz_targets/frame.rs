@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each target uses a part of this")]
 
-use regrow::bytes::checksum::crc32c;
+use regrow_base::bytes::checksum::crc32c;
 
 pub const MANIFEST_MAGIC: u32 = 0x0cdb_3a2a;
 pub const NODE_MAGIC: u32 = 0x0cdb_20de;

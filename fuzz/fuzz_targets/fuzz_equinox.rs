@@ -7,8 +7,8 @@ use std::fs;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use regrow::formats::equinox::layout::Scan;
-use regrow::formats::equinox::trailer::Trailer;
+use regrow_layouts::equinox::layout::Scan;
+use regrow_layouts::equinox::trailer::Trailer;
 use tempfile::TempDir;
 
 /// In memory where the system has such a folder: the disk would be the slowest part.

@@ -6,7 +6,7 @@ use std::fs;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use regrow::formats::npy::header::Header;
+use regrow_layouts::npy::header::Header;
 use tempfile::TempDir;
 
 /// In memory where the system has such a folder: the disk would be the slowest part.

@@ -8,8 +8,8 @@ mod frame;
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use regrow::store::{MemoryStore, Store};
-use regrow::store::ocdbt::{OcdbtStore, check};
+use regrow_store::{MemoryStore, Store};
+use regrow_ocdbt::{OcdbtStore, check};
 
 fuzz_target!(|body: &[u8]| {
     let store = Arc::new(MemoryStore::new());

@@ -7,8 +7,8 @@ mod frame;
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use regrow::store::{MemoryStore, Store, StoreExt};
-use regrow::store::ocdbt::{OcdbtStore, check};
+use regrow_store::{MemoryStore, Store, StoreExt};
+use regrow_ocdbt::{OcdbtStore, check};
 
 const MANIFEST: &[u8] = include_bytes!("../../fixtures/ocdbt/small_raw/manifest.ocdbt");
 const DATA_FILE: &[u8] = b"d/4bcab516948a0d57e1d19bbf97324544";

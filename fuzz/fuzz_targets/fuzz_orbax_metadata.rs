@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use regrow::formats::orbax::{array_metadatas, checkpoint_metadata, metadata, sharding, strings};
+use regrow_layouts::orbax::{array_metadatas, checkpoint_metadata, metadata, sharding, strings};
 
 fuzz_target!(|input: &[u8]| {
     let Some((which, document)) = input.split_first() else { return };

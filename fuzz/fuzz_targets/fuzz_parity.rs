@@ -7,7 +7,7 @@ mod door;
 
 use libfuzzer_sys::fuzz_target;
 use regrow::RepairOptions;
-use regrow::bytes::checksum::crc32c;
+use regrow_base::bytes::checksum::crc32c;
 
 const FILE: &[u8] = include_bytes!("../../fixtures/safetensors/every_dtype.safetensors");
 

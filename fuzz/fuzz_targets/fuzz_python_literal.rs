@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use regrow::bytes::python_literal::{LiteralOptions, parse};
+use regrow_base::bytes::python_literal::{LiteralOptions, parse};
 
 fuzz_target!(|input: &[u8]| {
     let Ok(text) = std::str::from_utf8(input) else { return };

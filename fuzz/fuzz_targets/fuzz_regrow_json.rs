@@ -4,8 +4,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use regrow::bytes::checksum::crc32c;
-use regrow::formats::regrow::manifest::Manifest;
+use regrow_base::bytes::checksum::crc32c;
+use regrow_layouts::regrow::manifest::Manifest;
 
 fuzz_target!(|body: &[u8]| {
     let mut document = format!("{{\"crc32c\":\"{:08x}\",", crc32c(body)).into_bytes();

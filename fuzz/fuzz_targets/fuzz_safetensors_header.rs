@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use regrow::formats::safetensors::layout::Header;
+use regrow_layouts::safetensors::layout::Header;
 
 fuzz_target!(|input: &[u8]| {
     let Some((length, json)) = input.split_first_chunk() else { return };

@@ -5,7 +5,7 @@
 mod door;
 
 use libfuzzer_sys::fuzz_target;
-use regrow::bytes::checksum::crc32c;
+use regrow_base::bytes::checksum::crc32c;
 
 const SEALED: &[u8] = include_bytes!("../../fixtures/safetensors/every_dtype.safetensors");
 

@@ -5,6 +5,6 @@
 mod zarr;
 
 use libfuzzer_sys::fuzz_target;
-use regrow::zarr::ArrayMeta;
+use regrow_zarr::zarr::ArrayMeta;
 
 fuzz_target!(|input: &[u8]| zarr::document_and_chunk(input, ArrayMeta::parse_v2));

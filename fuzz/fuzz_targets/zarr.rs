@@ -1,6 +1,6 @@
 //! A document, then a chunk of the array that it describes.
 
-use regrow::zarr::ArrayMeta;
+use regrow_zarr::zarr::ArrayMeta;
 
 /// Larger chunks are legal and only slow the fuzzer down.
 const CHUNK_LEN_MAX_BYTES: u64 = 1 << 20;

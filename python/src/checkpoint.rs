@@ -8,12 +8,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use regrow::array::{Array, Region, Shape};
 use regrow::engine::Selected;
-use regrow::formats::Loss;
-use regrow::formats::orbax::json_text;
 use regrow::options::LostFiles;
 use regrow::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, PathPattern};
-use regrow::wording::{Caller, in_words_of};
 use regrow::{Error, OpenOptions, PublicKey, RegionOptions, SaveReport, VerifyOptions, VerifyReport};
+use regrow_base::wording::{Caller, in_words_of};
+use regrow_layouts::Loss;
+use regrow_layouts::orbax::json_text;
 
 use crate::columns::{Structure, StructureIn, print_paths};
 use crate::convert::transform_rules;

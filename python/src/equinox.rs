@@ -13,17 +13,17 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use regrow::array::{Array, Dtype, Shape};
-use regrow::bytes::python_literal::{Literal, LiteralOptions, parse};
-use regrow::commit;
-use regrow::formats::equinox::trailer::Trailer;
-use regrow::formats::equinox::writer::{Contents, RecordOut, write};
-use regrow::formats::equinox::{LeafFile, as_leaf, jax_order, leaf_info};
-use regrow::formats::npy::descr::Descr;
-use regrow::formats::npy::header::Header;
-use regrow::formats::structure::Structure;
 use regrow::location::ToLocation;
 use regrow::tree::{LeafKind, Tree};
 use regrow::{Error, Result};
+use regrow_base::bytes::python_literal::{Literal, LiteralOptions, parse};
+use regrow_layouts::equinox::trailer::Trailer;
+use regrow_layouts::equinox::writer::{Contents, RecordOut, write};
+use regrow_layouts::equinox::{LeafFile, as_leaf, jax_order, leaf_info};
+use regrow_layouts::npy::descr::Descr;
+use regrow_layouts::npy::header::Header;
+use regrow_layouts::structure::Structure;
+use regrow_storage::local;
 
 use crate::columns::{StructureIn, print_paths};
 use crate::error::{OrRaise, released};
@@ -98,7 +98,7 @@ pub fn write_equinox(
     let trailer = trailer.map(|trailer| to_trailer(trailer, &records)).transpose()?;
     let mut contents = Contents { line: line.to_vec(), records, trailer };
     released(py, || {
-        let staged = commit::StagedFile::create(&path, true)?.durable(durable);
+        let staged = local::StagedFile::create(&path, true)?.durable(durable);
         write(&staged, &mut contents)?;
         staged.commit()
     })?;

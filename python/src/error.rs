@@ -13,8 +13,8 @@ use pyo3::exceptions::PyException;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use regrow::wording::Caller;
 use regrow::{Error, ErrorKind, Result};
+use regrow_base::wording::Caller;
 
 /// Does `work` with the interpreter released.
 pub fn released<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {

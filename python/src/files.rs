@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use regrow::Result;
-use regrow::commit;
-use regrow::storage::Publication;
+use regrow_storage::Publication;
+use regrow_storage::local;
 
 use crate::error::released;
 
@@ -18,12 +18,12 @@ use crate::error::released;
 #[pyo3(signature = (path, data, mode=None))]
 pub fn put_file(py: Python<'_>, path: PathBuf, data: PyBackedBytes, mode: Option<u32>) -> PyResult<()> {
     released(py, || {
-        let staged = commit::StagedFile::create(&path, true)?;
+        let staged = local::StagedFile::create(&path, true)?;
         fill(&staged, &data)?;
         if let Some(mode) = mode {
             // Some file systems refuse every change of the mode. Commit the file with the mode that
             // it has.
-            let _ = commit::set_mode(&staged.single_file(), mode);
+            let _ = local::set_mode(&staged.single_file(), mode);
         }
         staged.commit()
     })
@@ -38,13 +38,13 @@ pub fn put_checkpoint_file(
     overwrite: bool,
 ) -> PyResult<()> {
     released(py, || {
-        let staged = commit::StagedFile::create_over_any(&path, overwrite)?;
+        let staged = local::StagedFile::create_over_any(&path, overwrite)?;
         fill(&staged, &data)?;
         staged.commit()
     })
 }
 
-fn fill(staged: &commit::StagedFile, data: &[u8]) -> Result<()> {
+fn fill(staged: &local::StagedFile, data: &[u8]) -> Result<()> {
     let mut writer = staged.single_writer(data.len() as u64, 0)?;
     writer.write(data)?;
     writer.finish().map(drop)
@@ -54,42 +54,42 @@ fn fill(staged: &commit::StagedFile, data: &[u8]) -> Result<()> {
 /// replacing.
 #[pyfunction]
 pub fn sweep_folder(py: Python<'_>, folder: PathBuf) {
-    py.detach(|| commit::sweep_folder(&folder));
+    py.detach(|| local::sweep_folder(&folder));
 }
 
 /// Removes a folder with any content. The name becomes free first.
 #[pyfunction]
 pub fn remove_folder(py: Python<'_>, folder: PathBuf) -> PyResult<()> {
-    released(py, || commit::remove_folder(&folder))
+    released(py, || local::remove_folder(&folder))
 }
 
 /// Whether a live writer of regrow has, or may have, the lock of a temporary folder.
 #[pyfunction]
 pub fn is_locked(py: Python<'_>, folder: PathBuf) -> bool {
-    py.detach(|| commit::is_locked(&folder))
+    py.detach(|| local::is_locked(&folder))
 }
 
 /// Puts the names in a local folder on the disk, where its file system can.
 #[pyfunction]
 pub fn sync_folder(py: Python<'_>, folder: PathBuf) -> PyResult<()> {
-    released(py, || commit::sync_folder(&folder))
+    released(py, || local::sync_folder(&folder))
 }
 
 /// Gives a local file or folder a mode, unless it has it.
 #[pyfunction]
 pub fn set_mode(py: Python<'_>, path: PathBuf, mode: u32) -> PyResult<()> {
-    released(py, || commit::set_mode(&path, mode))
+    released(py, || local::set_mode(&path, mode))
 }
 
 /// A file under a temporary name, for Python to write. `commit` gives it its own name.
 #[pyclass(frozen, module = "regrow._native")]
-pub struct StagedFile(Mutex<Option<commit::StagedFile>>);
+pub struct StagedFile(Mutex<Option<local::StagedFile>>);
 
 #[pymethods]
 impl StagedFile {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, durable: bool) -> PyResult<Self> {
-        let staged = released(py, || commit::StagedFile::create(&path, true))?;
+        let staged = released(py, || local::StagedFile::create(&path, true))?;
         Ok(Self(Mutex::new(Some(staged.durable(durable)))))
     }
 
@@ -111,7 +111,7 @@ impl StagedFile {
 }
 
 impl StagedFile {
-    fn staged(&self) -> MutexGuard<'_, Option<commit::StagedFile>> {
+    fn staged(&self) -> MutexGuard<'_, Option<local::StagedFile>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

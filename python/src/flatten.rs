@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyDict, PyInt, PyList, PyNone, PyString, PyTuple, PyType};
-use regrow::bytes::limits::TREE_DEPTH_MAX;
 use regrow::tree::{Key, NodeKind, TreeBuilder};
+use regrow_base::bytes::limits::TREE_DEPTH_MAX;
 
 use crate::addresses::{AddressMap, AddressSet};
 use crate::columns::{KEY_DICT, KEY_DICT_INT, KeysIn, Structure, to_node_kind};

@@ -165,7 +165,7 @@ mod _native {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let py = module.py();
-        regrow::formats::tell_storage();
+        regrow_layouts::tell_storage();
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("NODE_KINDS", PyTuple::new(py, crate::columns::NODE_KINDS)?)?;
         module.add("KEY_KINDS", PyTuple::new(py, crate::columns::KEY_KINDS)?)?;
@@ -173,8 +173,8 @@ mod _native {
         module.add("DTYPES", PyTuple::new(py, Dtype::all().map(Dtype::name).collect::<Vec<_>>())?)?;
         module.add("SAFETENSORS_DTYPES", PyTuple::new(py, crate::safetensors::tags())?)?;
         module.add("LAYOUTS", PyTuple::new(py, regrow::engine::Layout::NAMES)?)?;
-        let trailer_magic = regrow::formats::equinox::trailer::TRAILER_MAGIC;
+        let trailer_magic = regrow_layouts::equinox::trailer::TRAILER_MAGIC;
         module.add("EQUINOX_TRAILER_MAGIC", pyo3::types::PyBytes::new(py, &trailer_magic))?;
-        module.add("TREE_DEPTH_MAX", regrow::bytes::limits::TREE_DEPTH_MAX)
+        module.add("TREE_DEPTH_MAX", regrow_base::bytes::limits::TREE_DEPTH_MAX)
     }
 }

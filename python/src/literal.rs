@@ -3,7 +3,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyComplex, PyDict, PyInt, PyList, PySet, PyTuple};
-use regrow::bytes::python_literal::{Literal, LiteralOptions, parse};
+use regrow_base::bytes::python_literal::{Literal, LiteralOptions, parse};
 
 use crate::error::OrRaise;
 

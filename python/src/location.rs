@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use regrow::Result;
 use regrow::engine::{Layout, refuse_folder_named_like_a_file as refuse_folder};
 use regrow::location::{self, StorageOptions, ToLocation};
-use regrow::storage::Found;
+use regrow_storage::Found;
 
 use crate::cache::Cache;
 use crate::error::{OrRaise, released};

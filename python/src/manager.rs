@@ -12,11 +12,11 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use regrow::error::{Error, Result};
-use regrow::formats::orbax::json_text;
 use regrow::location::ToLocation;
 use regrow::manager::{self, BestMode, DeleteOptions, Hooks, Keep, ManagerOptions, SaveStep, SaveWhen};
 use regrow::manager::{Restored, TidyOptions};
 use regrow::{SaveOptions, SaveReport};
+use regrow_layouts::orbax::json_text;
 use serde_json::{Map, Value};
 
 use crate::background::{SaveHandle, wait};

@@ -5,10 +5,10 @@ use pyo3::pybacked::PyBackedBytes;
 use regrow::array::{Casting, Dtype};
 use regrow::coordination::{Job, SessionOptions};
 use regrow::engine::{Compression, Layout, TemplateLeaf};
-use regrow::formats::orbax::json_text;
 use regrow::location::ToLocation;
 use regrow::tree::{PathPattern, Tree};
 use regrow::{Error, LoadOptions, RegionOptions, Result, SaveOptions};
+use regrow_layouts::orbax::json_text;
 use serde_json::{Map, Value};
 
 use crate::columns::StructureIn;

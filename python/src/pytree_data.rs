@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use regrow::formats::pytree_data::{DATA_SUFFIX, Files, appears, entries_of};
+use regrow_layouts::pytree_data::{DATA_SUFFIX, Files, appears, entries_of};
 
 use regrow::Result;
 use regrow::location::Location;

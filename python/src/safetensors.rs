@@ -9,9 +9,9 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use regrow::array::Dtype;
-use regrow::formats::safetensors::{FileImage, TreeForm, layout, open_as, open_bytes, open_mapped};
 use regrow::location::ToLocation;
-use regrow::reads::PrivateMaps;
+use regrow_layouts::safetensors::{FileImage, TreeForm, layout, open_as, open_bytes, open_mapped};
+use regrow_store::reads::PrivateMaps;
 
 use crate::checkpoint::Checkpoint;
 use crate::columns::StructureIn;

@@ -5,9 +5,9 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use regrow::error::Result;
-use regrow::formats::orbax::json_text;
 use regrow::location::ToLocation;
 use regrow::manager::{self, DeleteOptions, Deleted, Deletion, StepName, StepNames};
+use regrow_layouts::orbax::json_text;
 use serde_json::{Map, Value};
 
 use crate::checkpoint::{FindingOut, finding_out};

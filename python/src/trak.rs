@@ -8,10 +8,10 @@ use std::time::Duration;
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use regrow::array::Dtype;
-use regrow::formats::trak::{
+use regrow::{Error, Result};
+use regrow_layouts::trak::{
     self, ArrayFile, ExperimentName, Mode, Parameters, Precision, Repair, Rows, TrainArray, repair,
 };
-use regrow::{Error, Result};
 use serde_json::{Map, Value};
 
 use crate::error::{OrRaise, released};

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use regrow::storage::schemes;
+use regrow_storage::schemes;
 use serde_json::{Value, json};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use regrow::wording::Caller;
 use regrow::{Error, ErrorKind};
+use regrow_base::wording::Caller;
 use serde_json::{Value, json};
 
 use crate::out;

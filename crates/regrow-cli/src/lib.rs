@@ -37,8 +37,8 @@ use exit::{Exit, Failure};
 use regrow::engine::ByteSize;
 use regrow::location::{Location, is_url};
 use regrow::options::LostFiles;
-use regrow::text::printable_lines;
 use regrow::{Cache, Checkpoint, Error, Monitor, OpenOptions, PublicKey};
+use regrow_base::text::printable_lines;
 
 const AFTER_HELP: &str = "\
 Examples:

@@ -15,8 +15,8 @@ use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use console::{Style, Term};
-pub use regrow::text::format_bytes as size;
-use regrow::text::{is_printable, printable, printable_lines};
+pub use regrow_base::text::format_bytes as size;
+use regrow_base::text::{is_printable, printable, printable_lines};
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 

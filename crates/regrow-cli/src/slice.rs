@@ -10,7 +10,7 @@
 
 use regrow::Error;
 use regrow::array::{Region, Shape};
-use regrow::text::counted;
+use regrow_base::text::counted;
 
 /// The selected part of an array whose shape is not known yet.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use std::time::Instant;
 use memmap2::MmapMut;
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 
-use regrow::store::{DirectWriter, WriteOptions};
+use regrow_store::{DirectWriter, WriteOptions};
 
 const MIB: usize = 1 << 20;
 const LIMIT_WRITE_LEN_BYTES: usize = 8 * MIB;

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use regrow::SaveOptions;
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::Layout;
-use regrow::store::ocdbt::OcdbtStore;
-use regrow::store::{ByteRange, LocalStore, Store};
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
+use regrow_ocdbt::OcdbtStore;
+use regrow_store::{ByteRange, LocalStore, Store};
 
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 

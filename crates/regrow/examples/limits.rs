@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::io::{self, BufRead, Write};
 use std::time::Instant;
 
-use regrow::bytes::checksum::Crc32c;
+use regrow_base::bytes::checksum::Crc32c;
 
 const BLOCK_LEN_BYTES: usize = 256 << 10;
 

@@ -18,11 +18,11 @@ use regrow::SaveOptions;
 use regrow::array::{Array, Dtype, Region, Shape, Shard};
 use regrow::engine::Layout;
 use regrow::error::{Error, Result};
-use regrow::formats::{ManyWriters, WriterRank};
 use regrow::location::{Location, ToLocation};
 use regrow::monitor::Monitor;
-use regrow::storage::{Publication, PublishOptions, Removal, Target};
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
+use regrow_layouts::{ManyWriters, WriterRank};
+use regrow_storage::{Publication, PublishOptions, Removal, Target};
 
 type AnyResult<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 

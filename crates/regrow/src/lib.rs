@@ -33,16 +33,10 @@
 //! | [`manager`] | a folder of numbered steps: when to save, which steps to keep, the newest good step |
 //! | [`options`], [`report`], [`monitor`] | options of calls; reports of calls; progress and stopping |
 //! | [`tree`], [`mod@array`] | the data model: pytrees, and arrays with a dtype at run time |
-//! | [`formats`] | the layouts, a folder each |
-//! | [`zarr`], [`codec`] | arrays as chunks and back |
-//! | [`location`], [`storage`] | the location of a checkpoint; the kinds of storage: disk, bucket, archive |
-//! | [`coordination`] | messages between the processes of a job |
-//! | [`reads`] | the positions of the bytes of leaves, and reading and checking many of them at once |
 //! | [`sharding`] | shardings of arrays on devices, the writer of each shard, and the shards that a process reads for a new sharding |
-//! | [`store`] | keys to bytes: the files of a folder, memory, an OCDBT database |
-//! | [`commit`] | a save on a local disk; the only module that renames |
+//! | [`location`] | where a checkpoint is: a path, a bucket, an archive |
+//! | [`coordination`] | messages between the processes of a job |
 //! | [`doctor`] | properties of the machine and the file system |
-//! | [`bytes`], [`text`], [`threads`] | reading foreign bytes, making text fit for terminals, threads under one budget |
 //!
 //! | feature | adds |
 //! |---|---|
@@ -61,47 +55,24 @@ pub mod engine;
 pub mod manager;
 pub mod report;
 
-pub(crate) use regrow_base::system;
-pub use regrow_base::{bytes, error, monitor, text, threads, wording};
-pub use regrow_coordination as coordination;
-pub use regrow_layouts as formats;
-pub use regrow_layouts::options;
+// Modules of the internal crates, under the names by which the engine uses them.
+pub(crate) use regrow_base::{bytes, system, text, threads};
+pub(crate) use regrow_layouts as formats;
 pub(crate) use regrow_protection::{parity, seal, signature};
-pub use regrow_store::reads;
-pub use regrow_tree::{array, sharding, tree};
-pub use regrow_zarr::{codec, zarr};
+pub(crate) use regrow_storage as storage;
+pub(crate) use regrow_storage::local as commit;
+pub(crate) use regrow_store as store;
+pub(crate) use regrow_store::reads;
 
-/// Keys to bytes: the files of a folder, memory, an OCDBT database.
-pub mod store {
-    pub use regrow_ocdbt as ocdbt;
-    pub use regrow_store::*;
-}
+pub use regrow_base::{error, monitor};
+pub use regrow_coordination as coordination;
+pub use regrow_layouts::options;
+pub use regrow_tree::{array, sharding, tree};
 
 /// Where a checkpoint is: a storage, and a path in it.
 pub mod location {
     pub use regrow_storage::StorageOptions;
     pub use regrow_storage::location::{Location, StepFolder, ToLocation, is_url, local};
-}
-
-/// What every kind of place for checkpoints can do: disk, memory, bucket, archive.
-pub mod storage {
-    pub use regrow_storage::{
-        Document, Entry, EntryKind, Found, Identity, Left, Marker, Publication, PublishOptions, Reading,
-        Removal, Removed, Stock, StorageOptions, Target, Transfer, TransferFile, TransferOptions,
-        UNCOMMITTED_MARK, schemes,
-    };
-    pub(crate) use regrow_storage::{
-        Retries, archive, is_bookkeeping, is_desktop_file, lent, side_files, within,
-    };
-}
-
-/// A save on a local disk; the only module that renames.
-pub mod commit {
-    pub use regrow_storage::local::{
-        Ability, StagedFile, StagedFolder, StagedSiblings, is_locked, remove_folder, set_mode, sweep_folder,
-        sync_folder,
-    };
-    pub(crate) use regrow_storage::local::{Hold, keep_others, probe, reappears};
 }
 
 pub use engine::value::{load, load_into, load_into_with, load_with};

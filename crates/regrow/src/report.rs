@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::PublicKey;
-pub use crate::formats::Finding;
-use crate::formats::Loss;
+pub use crate::formats::{Description, Finding, Loss, LossKind};
 use crate::monitor::{IoPath, Monitor, Stage, StageReport, gb_per_s};
 use crate::text::{counted, format_bytes, format_seconds, format_speed, printable};
 

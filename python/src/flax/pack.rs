@@ -14,10 +14,10 @@ use pyo3::types::{
 };
 use regrow::Error;
 use regrow::array::{Array, Dtype, Shape};
-use regrow::formats::flax::encode::{ArrayHead, Encoder, Part};
-use regrow::formats::flax::layout::{EXT_NDARRAY, EXT_NUMPY_SCALAR, EXT_TIMESTAMP};
-use regrow::formats::flax::msgpack::DEPTH_MAX;
 use regrow::tree::{Key, KeyPath};
+use regrow_layouts::flax::encode::{ArrayHead, Encoder, Part};
+use regrow_layouts::flax::layout::{EXT_NDARRAY, EXT_NUMPY_SCALAR, EXT_TIMESTAMP};
+use regrow_layouts::flax::msgpack::DEPTH_MAX;
 
 use super::TYPES;
 use crate::error::{OrRaise, to_py_err};

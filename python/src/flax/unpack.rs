@@ -11,12 +11,12 @@ use std::ops::Range;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyComplex, PyDict, PyList, PyString, PyTuple};
 use regrow::Error;
-use regrow::formats::flax::layout::{
+use regrow::tree::{Key, KeyPath};
+use regrow_layouts::flax::layout::{
     CHUNKED_KEY, CHUNKS_KEY, EXT_COMPLEX, EXT_NDARRAY, EXT_NUMPY_SCALAR, EXT_TIMESTAMP, SHAPE_KEY,
     StoredArray, bad_timestamp, parse_array, parse_complex, parse_timestamp, reserved_code,
 };
-use regrow::formats::flax::msgpack::{DEPTH_MAX, Scanner, Token};
-use regrow::tree::{Key, KeyPath};
+use regrow_layouts::flax::msgpack::{DEPTH_MAX, Scanner, Token};
 
 use super::TYPES;
 use crate::memory::ReadOnly;

@@ -8,7 +8,7 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
-use regrow::store::PrivateMap;
+use regrow_store::PrivateMap;
 
 /// Bytes that the engine holds (a view of a map, a buffer), for the buffer protocol; read-only.
 #[pyclass(frozen, module = "regrow._native")]

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use regrow::array::{Array, Region};
-use regrow::text::printable_lines;
 use regrow::tree::{KeyPath, LeafData, LeafInfo};
 use regrow::{Checkpoint, Error};
+use regrow_base::text::printable_lines;
 use serde_json::json;
 
 use crate::Globals;

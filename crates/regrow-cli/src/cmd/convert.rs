@@ -7,12 +7,12 @@ use regrow::engine::{
     CastRule, ConvertOptions, ConvertPlan, ConvertReport, ConvertRules, Layout, PlannedLeaf, RenameRule,
     ReshapeRule, TransposeRule, convert_steps, plan_convert, plan_convert_steps,
 };
-use regrow::formats::{Loss, LossKind};
 use regrow::location::Location;
-use regrow::text::{counted, printable, printable_lines};
 use regrow::tree::LeafInfo;
-use regrow::wording::Caller;
 use regrow::{Error, ErrorKind, ParityRatio};
+use regrow_base::text::{counted, printable, printable_lines};
+use regrow_base::wording::Caller;
+use regrow_layouts::{Loss, LossKind};
 use serde_json::{Map, Value, json};
 
 use crate::Globals;

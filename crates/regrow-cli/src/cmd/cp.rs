@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use regrow::engine::committed_steps;
-use regrow::text::{counted, format_seconds, printable};
 use regrow::{CopyOptions, Error, ErrorKind};
+use regrow_base::text::{counted, format_seconds, printable};
 use serde_json::json;
 
 use crate::Globals;

@@ -8,9 +8,9 @@ use std::time::Instant;
 use bytes::Bytes;
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::{Layout, OrbaxOptions};
-use regrow::text::{counted, printable_lines};
 use regrow::tree::{Key, Leaf, NodeKind, Scalar, Tree, TreeBuilder};
 use regrow::{Error, ErrorKind, SaveOptions};
+use regrow_base::text::{counted, printable_lines};
 use serde_json::{Value, json};
 
 use crate::Globals;

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use regrow::array::{Distance, DtypeClass, Tolerance};
 use regrow::engine::{ContainerDiff, DiffFinding, LeafDiff, LeafStatus};
-use regrow::text::{counted, printable};
 use regrow::tree::{LeafInfo, PathPattern};
-use regrow::wording::Caller;
 use regrow::{DiffOptions, DiffReport, Error, ErrorKind, OpenOptions};
+use regrow_base::text::{counted, printable};
+use regrow_base::wording::Caller;
 use serde_json::{Map, Value, json};
 
 use super::key_json;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use regrow::doctor::{Disk, Machine, disk, machine};
 use regrow::location::Location;
-use regrow::storage::Found;
 use regrow::{Error, OpenOptions};
+use regrow_storage::Found;
 use serde_json::{Map, Value, json};
 
 use crate::exit::{self, Exit, Failure};

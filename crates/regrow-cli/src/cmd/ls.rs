@@ -7,9 +7,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use regrow::engine::{Listed, ListedState, Share};
-use regrow::text::counted;
 use regrow::tree::{KeyPath, LeafInfo, PathPattern};
 use regrow::{Checkpoint, Error, ErrorKind};
+use regrow_base::text::counted;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
 

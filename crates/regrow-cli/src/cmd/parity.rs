@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use regrow::text::{counted, printable};
 use regrow::{ParityOptions, ParityRatio};
+use regrow_base::text::{counted, printable};
 use serde_json::json;
 
 use crate::Globals;

@@ -3,9 +3,9 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use regrow::text::printable;
-use regrow::wording::Caller;
 use regrow::{RepairOptions, RepairReport, Verdict};
+use regrow_base::text::printable;
+use regrow_base::wording::Caller;
 use serde_json::json;
 
 use crate::Globals;

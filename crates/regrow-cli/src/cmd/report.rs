@@ -4,9 +4,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use regrow::engine::ByteSize;
-use regrow::text::{counted, printable};
 use regrow::tree::PathPattern;
 use regrow::{Error, ErrorKind};
+use regrow_base::text::{counted, printable};
 use regrow_report::model::{Finding, Overview, Reading, Report as Model};
 use regrow_report::{ReportOptions, Subject, assemble, check_target, page, save_page};
 

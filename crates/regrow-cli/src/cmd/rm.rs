@@ -4,8 +4,8 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use regrow::location::Location;
-use regrow::text::{counted, printable};
 use regrow::{Error, RemoveOptions};
+use regrow_base::text::{counted, printable};
 use serde_json::json;
 
 use crate::Globals;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use regrow::SealOptions;
-use regrow::text::{counted, printable};
+use regrow_base::text::{counted, printable};
 use serde_json::json;
 
 use crate::Globals;

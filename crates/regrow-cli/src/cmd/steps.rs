@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use regrow::manager::{DeleteOptions, Deleted, Step, StepList, Steps as Folder};
-use regrow::storage::Stock;
-use regrow::text::{counted, printable};
-use regrow::wording::Caller;
 use regrow::{Error, ErrorKind, verify};
+use regrow_base::text::{counted, printable};
+use regrow_base::wording::Caller;
+use regrow_storage::Stock;
 use serde_json::{Map, Value, json};
 
 use crate::Globals;

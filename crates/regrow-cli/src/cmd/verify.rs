@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use regrow::engine::{UnprotectedFile, verify_steps};
-use regrow::text::{counted, printable};
 use regrow::{Error, ErrorKind, VerifyOptions, VerifyReport};
+use regrow_base::text::{counted, printable};
 use serde_json::{Value, json};
 
 use crate::Globals;

@@ -49,7 +49,7 @@ fn what_orbax_wrote_and_time_damaged_is_1() {
 
 #[test]
 fn notes_are_0() {
-    use regrow::formats::trak::{Mode, Parameters, Precision, TrakStore};
+    use regrow_layouts::trak::{Mode, Parameters, Precision, TrakStore};
     let folder = tempfile::tempdir().unwrap();
     let parameters = Parameters { train_set_size: 2, proj_dim: 1, precision: Precision::Single };
     let metadata = serde_json::json!({"JL dimension": 1, "JL matrix type": "normal", "train set size": 2});

@@ -135,7 +135,7 @@ impl Steps {
 /// files.
 ///
 /// # Errors
-/// As [`Steps::find`].
+/// As `Steps::find`.
 pub fn named(folder: &Location, options: &OpenOptions) -> Result<Vec<(Option<u64>, String)>> {
     let files = Steps::find(folder, options)?.files;
     Ok(files.into_iter().map(|file| (file.whole(), file.at.name_text())).collect())

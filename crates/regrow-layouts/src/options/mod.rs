@@ -53,20 +53,20 @@ pub struct OpenOptions {
     pub arrays_only: bool,
     /// Take the tree from the caller's template: arrays whose tree is lost, such as in an Orbax
     /// checkpoint without its `_METADATA`, are opened by their names.
-    /// [`load_with`](regrow::load_with) sets this if it has a template.
+    /// `load_with` sets this if it has a template.
     pub by_names: bool,
     /// Leaves are read as views of a map, also of files that other programs write into in place:
     /// then the numbers change with the file, and a file that is cut short ends the program by a
     /// signal.
     pub mapped: bool,
     /// Ignore the seal, for a checkpoint that was changed on purpose after it was
-    /// [sealed](regrow_protection::seal()).
+    /// sealed.
     pub ignore_seal: bool,
     /// Also open a checkpoint that has lost files under its seal, or whose seal is unreadable;
-    /// remaining checksums are still checked. For [`salvage`](crate::salvage()), which reports the
+    /// remaining checksums are still checked. For `salvage`, which reports the
     /// losses. Damage to files signed by trusted keys is found when they are read.
     pub salvage: bool,
-    /// Open only checkpoints that one of these keys has [signed](crate::sign()): the digest of
+    /// Open only checkpoints that one of these keys has signed: the digest of
     /// every block is checked before a byte of it is returned, now and in later reads, and seals
     /// are ignored. Empty means that no signature is required.
     pub trusted_keys: Vec<PublicKey>,
@@ -113,7 +113,7 @@ pub struct LoadOptions {
     /// rounds floats.
     pub cast_to_fields: bool,
     /// Leaves, by their positions in the checkpoint, that come without data: their parts are read
-    /// by [`load_regions`](regrow::Checkpoint::load_regions).
+    /// by `load_regions`.
     pub unread: Vec<usize>,
     /// Do not check data against checksums. Never the default.
     pub unverified: bool,
@@ -154,17 +154,17 @@ pub struct SaveOptions {
     pub overwrite: bool,
     /// With `overwrite`, replace a folder with a user's own files in it, and keep these files: on a
     /// disk, only for saves of items
-    /// ([`ItemsOptions::keeps_others`](regrow::engine::ItemsOptions::keeps_others)).
+    /// (`ItemsOptions::keeps_others`).
     pub keeps_others: bool,
     /// With `overwrite`, also replace a file that is no checkpoint, or that is part of one, as
     /// functions do that replace another library's. Applies to files only, never to folders. A link
     /// is replaced itself: its target, such as a file in the Hub's cache that other folders share,
     /// stays.
     pub replace_any_file: bool,
-    /// Put a [seal](regrow_protection::seal()) on the checkpoint. The default layout has the same checksums
+    /// Put a seal on the checkpoint. The default layout has the same checksums
     /// without one.
     pub seal: bool,
-    /// Write [parity](crate::add_parity()) of this amount beside the checkpoint, which reads the
+    /// Write parity of this amount beside the checkpoint, which reads the
     /// checkpoint again once.
     pub parity: Option<ParityRatio>,
     /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
@@ -174,7 +174,7 @@ pub struct SaveOptions {
     pub cast: Vec<(PathPattern, Dtype)>,
     /// What the casts may do to values. Unless casts are [checked](Casting::Checked), the save also
     /// accepts leaves that the layout's tool does not read back as they were;
-    /// [`SaveReport::losses`](super::SaveReport::losses) names them.
+    /// `SaveReport::losses` names them.
     pub casting: Casting,
     /// Compression of array data; the layout's own default if `None`.
     pub compression: Option<Compression>,

@@ -166,7 +166,7 @@ impl SignatureDocument {
     /// The signed data, without a check of the signer.
     ///
     /// # Errors
-    /// The errors of [`Signed::parse`].
+    /// The errors of `Signed::parse`.
     pub fn unverified(&self) -> Result<Signed> {
         Signed::parse(self.signed.get())
     }

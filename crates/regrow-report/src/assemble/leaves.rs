@@ -3,8 +3,8 @@
 use regrow::Checkpoint;
 use regrow::array::Stats;
 use regrow::engine::{LeafReading, LeafStatistics, StatisticsReport};
-use regrow::formats::ReaderExt;
 use regrow::tree::LeafInfo;
+use regrow_layouts::ReaderExt;
 
 use super::protection;
 use super::words::{below, dtype};

@@ -2,9 +2,9 @@
 
 use regrow::Checkpoint;
 use regrow::engine::format_bytes;
-use regrow::reads::{Source, Text};
-use regrow::text::counted;
 use regrow::tree::LeafInfo;
+use regrow_base::text::counted;
+use regrow_store::reads::{Source, Text};
 
 use crate::model::Protection;
 

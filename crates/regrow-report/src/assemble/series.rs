@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use regrow::array::DtypeClass;
 use regrow::engine::StatisticsReport;
 use regrow::manager::{Step, Steps};
-use regrow::text::counted;
 use regrow::tree::KeyPath;
 use regrow::{Checkpoint, Error, ErrorKind, OpenOptions, Result};
+use regrow_base::text::counted;
 use serde_json::{Map, Value};
 
 use super::ReportOptions;

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use minijinja::{Environment, Value, context, escape_formatter};
-use regrow::text::{format_bytes, printable_lines};
+use regrow_base::text::{format_bytes, printable_lines};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 

@@ -1,6 +1,6 @@
 //! The summary of a report in sentences.
 
-use regrow::text::{counted, format_bytes};
+use regrow_base::text::{counted, format_bytes};
 use serde::Serialize;
 
 use crate::model::comparison::Comparison;

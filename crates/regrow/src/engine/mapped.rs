@@ -21,6 +21,7 @@ impl Checkpoint {
     /// # Errors
     /// `InvalidArgument` if there is no such leaf; `Corrupt` with file, leaf and offset;
     /// `Replaced`; `Cancelled`.
+    #[doc(hidden)]
     pub fn map_private(&self, leaves: &[usize], options: &RegionOptions) -> Result<PrivateMaps> {
         let monitor = &options.monitor;
         let running = monitor.begin();

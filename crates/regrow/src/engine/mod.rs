@@ -93,15 +93,13 @@ pub use crate::options::{
 pub use crate::report::{Finding, SaveReport, UnprotectedFile, VerifyReport};
 pub(crate) use crate::storage::Retries;
 pub use crate::text::format_bytes;
-pub use attempt::{Attempt, read_unreplaced};
 pub use background::{
-    AsyncOptions, AsyncSaver, BeforeCommit, Blocked, CopyLeaves, OnEnd, QUEUE_LEN_MAX, REFER_FROM_BYTES,
-    SaveHandle, WhenBusy, save_async, save_async_with,
+    AsyncOptions, AsyncSaver, Blocked, CopyLeaves, QUEUE_LEN_MAX, REFER_FROM_BYTES, SaveHandle, WhenBusy,
+    save_async, save_async_with,
 };
 pub use convert::{
-    CastRule, ConvertOptions, ConvertPlan, ConvertReport, ConvertRules, ConvertShare, ConvertedShare,
-    PlannedLeaf, Rename, RenameRule, ReshapeRule, SharedConvert, TransposeRule, convert, convert_share,
-    convert_steps, plan_convert, plan_convert_steps,
+    ConvertOptions, ConvertPlan, ConvertReport, ConvertRules, PlannedLeaf, Rename, convert, convert_steps,
+    plan_convert, plan_convert_steps,
 };
 pub use copy::{CopyOptions, CopyReport, copy};
 pub use diff::{
@@ -110,14 +108,14 @@ pub use diff::{
 };
 pub use items::{ItemsOptions, ItemsSave, WHOLE};
 pub use list::{Listed, ListedState, list};
-pub use load::{Selected, load, load_with};
+pub use load::{load, load_with};
 pub use open::{Checkpoint, open, open_with};
 pub use overview::{Overview, Share, overview};
 pub use parity::{ParityOptions, ParityReport, add_parity};
 pub use regions::LeafRegion;
 pub use remove::{RemoveOptions, RemoveReport, remove};
 pub use repair::{HealedFile, ProofBy, RecoveredFile, RepairOptions, RepairReport, Verdict, repair};
-pub use salvage::{Intact, Salvaged, open_intact, salvage};
+pub use salvage::{Salvaged, salvage};
 pub use save::{save, save_with};
 pub use seal::{SealOptions, SealReport, seal};
 pub use sign::{SignOptions, SignReport, sign};
@@ -125,4 +123,21 @@ pub use statistics::{
     LeafReading, LeafStatistics, StatisticsOptions, StatisticsReport, statistics, statistics_with,
 };
 pub use steps::{CommittedStep, committed_steps, verify_steps};
-pub use verify::{VerifiedShare, verify, verify_share, verify_with};
+pub use verify::{verify, verify_with};
+
+// For regrow's own programs.
+#[doc(hidden)]
+pub use attempt::{Attempt, read_unreplaced};
+#[doc(hidden)]
+pub use background::{BeforeCommit, OnEnd};
+#[doc(hidden)]
+pub use convert::{
+    CastRule, ConvertShare, ConvertedShare, RenameRule, ReshapeRule, SharedConvert, TransposeRule,
+    convert_share,
+};
+#[doc(hidden)]
+pub use load::Selected;
+#[doc(hidden)]
+pub use salvage::{Intact, open_intact};
+#[doc(hidden)]
+pub use verify::{VerifiedShare, verify_share};

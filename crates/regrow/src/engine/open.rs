@@ -166,6 +166,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Errors of `read`, which is called again if the checkpoint is replaced in between.
+    #[doc(hidden)]
     pub fn open_by(
         path: impl ToLocation,
         read: impl Fn(&Location) -> Result<Box<dyn Reader>>,
@@ -225,6 +226,7 @@ impl Checkpoint {
     }
 
     /// A checkpoint that is not on disk but in memory; its path is empty.
+    #[doc(hidden)]
     pub fn in_memory(reader: Box<dyn Reader>) -> Self {
         Self::of(&Location::local(""), None, true, false, reader)
     }
@@ -328,6 +330,7 @@ impl Checkpoint {
     }
 
     /// The reader of its layout.
+    #[doc(hidden)]
     pub fn reader(&self) -> &dyn Reader {
         &*self.0.reader
     }
@@ -374,6 +377,7 @@ impl Checkpoint {
     }
 
     /// The first of [`keys`](Self::keys); `None` if this needs the paths of all leaves.
+    #[doc(hidden)]
     pub fn first_keys(&self, count: usize) -> Option<Vec<String>> {
         let first = || self.tree().iter().take(count).map(|(path, _)| path.to_string()).collect();
         keys::print_apart(self.tree()).then(first)

@@ -24,6 +24,7 @@ pub struct Share {
 
 impl Share {
     /// Adds a leaf.
+    #[doc(hidden)]
     pub fn add(&mut self, leaf: &LeafInfo) {
         self.leaf_count += 1;
         self.bytes = self.bytes.saturating_add(leaf.data_len_bytes());

@@ -54,6 +54,7 @@ impl DeleteOptions {
     ///
     /// # Errors
     /// `InvalidArgument`.
+    #[doc(hidden)]
     pub fn check(&self) -> Result<()> {
         let is_name = |name: &String| {
             name.split('/').all(|part| !matches!(part, "" | "." | "..") && !part.contains('\0'))

@@ -290,6 +290,7 @@ impl Keep {
     ///
     /// # Errors
     /// `InvalidArgument`, with the metrics that are there.
+    #[doc(hidden)]
     pub fn check_metrics(&self, metrics: &Map<String, Value>) -> Result<()> {
         match self {
             Self::Best(best) => check_metric(&best.metric, metrics),
@@ -303,6 +304,7 @@ impl Keep {
     /// # Errors
     /// `InvalidArgument` for a count or an interval of 0, a time that is none, a metric without a
     /// name.
+    #[doc(hidden)]
     pub fn check(&self) -> Result<()> {
         match self {
             Self::Latest(0) => Err(Error::invalid("0 latest steps cannot be kept")

@@ -72,19 +72,28 @@ mod when;
 pub use crate::formats::orbax::history::{STEP_RECORD, StepRecord};
 pub use delete::{DeleteOptions, Deleted, Deletion};
 pub use event_log::TARGET as LOG_TARGET;
-pub use follow::{Begun, Followed};
 pub use hooks::Hooks;
-pub use keep::{Best, BestMode, Keep, KeepIf, StepFacts, to_delete};
+pub use keep::{Best, BestMode, Keep, KeepIf, StepFacts};
 pub use lease::Lease;
 pub use lock::WriterLock;
 pub use names::{StepName, StepNames};
 pub use newest::{PassedOver, Restored};
 pub use options::{ManagerOptions, SaveStep};
 pub use preemption::Preemption;
-pub use restoring::refuse_lost_items;
-pub use run::{DueStep, TrainingRun};
+pub use run::TrainingRun;
 pub use saving::{DEFAULT_ITEM, Manager};
 pub use steps::{Step, StepList, Steps};
 pub use tidy::{Tidied, TidyOptions};
-pub use together::Together;
 pub use when::{Moment, SaveIf, SaveWhen};
+
+// For regrow's own programs.
+#[doc(hidden)]
+pub use follow::{Begun, Followed};
+#[doc(hidden)]
+pub use keep::to_delete;
+#[doc(hidden)]
+pub use restoring::refuse_lost_items;
+#[doc(hidden)]
+pub use run::DueStep;
+#[doc(hidden)]
+pub use together::Together;

@@ -128,6 +128,7 @@ impl StepNames {
 
     /// The forms that the names in a folder have, the most frequent first, which is the one that is
     /// written; plain numbers where there are no steps.
+    #[doc(hidden)]
     pub fn found_in<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         // For each prefix: the count of plain names, and the count of padded names of each width.
         let mut counts: BTreeMap<(&str, usize), usize> = BTreeMap::new();
@@ -163,11 +164,13 @@ impl StepNames {
     }
 
     /// The form that is written.
+    #[doc(hidden)]
     pub fn written(&self) -> &StepName {
         &self.written
     }
 
     /// The forms that are read, in the order in which they count.
+    #[doc(hidden)]
     pub fn read(&self) -> &[StepName] {
         &self.read
     }
@@ -184,6 +187,7 @@ impl StepNames {
     }
 
     /// The names that a step may have, in the order in which they count.
+    #[doc(hidden)]
     pub fn names_of(&self, step: u64) -> impl Iterator<Item = String> + '_ {
         let given = self.given.iter().filter(move |(_, number)| **number == step);
         self.read.iter().map(move |form| form.format(step)).chain(given.map(|(name, _)| name.clone()))

@@ -106,6 +106,7 @@ impl Steps {
     ///
     /// # Errors
     /// Errors of the storage.
+    #[doc(hidden)]
     pub fn is_fault_of(&self, number: u64, error: &Error) -> Result<bool> {
         match self.find(number)? {
             Some(step) => self.is_at_fault(&step, error),
@@ -119,6 +120,7 @@ impl Steps {
     ///
     /// # Errors
     /// Errors of the storage.
+    #[doc(hidden)]
     pub fn is_at_fault(&self, step: &Step, error: &Error) -> Result<bool> {
         use ErrorKind::{Corrupt, NotACheckpoint, NotFound, Replaced, Uncommitted};
         match error.kind() {

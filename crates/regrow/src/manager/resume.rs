@@ -30,6 +30,7 @@ impl TrainingRun {
     /// # Errors
     /// The errors of [`Steps::restore_newest`](super::Steps::restore_newest), of any process of a
     /// job.
+    #[doc(hidden)]
     pub fn restore_newest<T>(&self, mut restore: impl FnMut(&Step) -> Result<T>) -> Result<Restored<T>> {
         self.follower.wait()?;
         let began = Instant::now();
@@ -45,6 +46,7 @@ impl TrainingRun {
     ///
     /// # Errors
     /// The errors of [`Steps::step`](super::Steps::step) and `restore`, of any process of a job.
+    #[doc(hidden)]
     pub fn restore_one<T>(&self, step: u64, restore: impl FnMut(&Step) -> Result<T>) -> Result<Restored<T>> {
         self.follower.wait()?;
         let began = Instant::now();

@@ -86,6 +86,7 @@ impl TrainingRun {
     /// # Errors
     /// `AlreadyExists` if another writer has the folder; `InvalidArgument` for a path that is no
     /// folder of steps, and for options that contradict each other; errors of the storage.
+    #[doc(hidden)]
     pub fn new(root: impl ToLocation, options: ManagerOptions) -> Result<Self> {
         options.save_when.check()?;
         options.tidy.keep.check()?;
@@ -191,6 +192,7 @@ impl TrainingRun {
     /// `AlreadyExists` with [`force`](SaveStep::force) for a step that exists, and if another
     /// writer has taken the folder over. `InvalidArgument` for a run that only reads, and for a
     /// step without the metric by which steps are kept.
+    #[doc(hidden)]
     pub fn begin(&self, step: u64, about: &SaveStep, own: Result<()>) -> Result<Option<DueStep>> {
         self.check_may_write()?;
         if !self.together.has_others() {
@@ -228,6 +230,7 @@ impl TrainingRun {
     }
 
     /// Whether the save of the step replaces the files at its path.
+    #[doc(hidden)]
     pub fn may_replace(&self, due: &DueStep) -> bool {
         // An empty folder is no step, but it is at the path.
         due.was_taken || self.steps.is_empty_folder(due.number)
@@ -237,12 +240,14 @@ impl TrainingRun {
     ///
     /// # Errors
     /// Errors of the storage.
+    #[doc(hidden)]
     pub fn base(&self, due: &DueStep) -> Result<Option<Step>> {
         let earlier = self.state().history.latest_but(due.number).filter(|_| self.options.reuse);
         Ok(earlier.map(|earlier| self.steps.find(earlier)).transpose()?.flatten())
     }
 
     /// Takes over the save of a step.
+    #[doc(hidden)]
     pub fn follow(&self, due: DueStep, begun: Begun) -> Followed {
         let DueStep { number, is_preempted, metrics, history, .. } = due;
         let mut state = self.state();
@@ -259,6 +264,7 @@ impl TrainingRun {
     ///
     /// # Errors
     /// `TimedOut` if it takes longer: the save goes on. Why a save has failed.
+    #[doc(hidden)]
     pub fn wait_for_grace(&self, step: u64) -> Result<()> {
         let grace = self.options.grace;
         let left = self.options.preemption.as_ref().map_or(grace, |flag| flag.left_of(grace));
@@ -285,6 +291,7 @@ impl TrainingRun {
     ///
     /// # Errors
     /// That.
+    #[doc(hidden)]
     pub fn failure(&self) -> Result<()> {
         if !self.together.has_others() {
             self.forget_failed();
@@ -298,6 +305,7 @@ impl TrainingRun {
     }
 
     /// Whether a save or its follow-up work is running.
+    #[doc(hidden)]
     pub fn is_busy(&self) -> bool {
         !self.pending().is_empty()
     }

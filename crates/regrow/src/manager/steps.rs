@@ -83,6 +83,7 @@ pub struct StepList {
 
 impl StepList {
     /// The facts for a policy. With `adopt` the steps of other programs count as steps of the run.
+    #[doc(hidden)]
     pub fn facts(&self, leased: &[u64], damaged: &BTreeSet<u64>, adopt: bool) -> Vec<StepFacts> {
         let is_own = |record: &StepRecord| self.record.as_ref().is_some_and(|current| current.is_own(record));
         let facts = |step: &Step| StepFacts {
@@ -158,11 +159,13 @@ impl Steps {
     }
 
     /// Whether an empty folder has the name of this step. It is no step, and a save replaces it.
+    #[doc(hidden)]
     pub fn is_empty_folder(&self, step: u64) -> bool {
         self.place(step).entries().is_ok_and(|entries| entries.is_empty())
     }
 
     /// The location of a new step with this number.
+    #[doc(hidden)]
     pub fn place(&self, step: u64) -> Location {
         self.root.join(self.names.format(step))
     }
@@ -368,6 +371,7 @@ impl Steps {
     ///
     /// # Errors
     /// Errors of the storage.
+    #[doc(hidden)]
     pub fn stock(&self, step: &Step) -> Result<Option<Stock>> {
         step.location.stock()
     }

@@ -47,6 +47,7 @@ impl Steps {
     /// # Errors
     /// `Corrupt` if the step differs from the saved one, and then nothing is deleted; errors of the
     /// storage.
+    #[doc(hidden)]
     pub fn tidy(&self, saved: u64, options: &TidyOptions) -> Result<Tidied> {
         options.keep.check()?;
         let Some(step) = self.find(saved)? else {
@@ -92,6 +93,7 @@ impl Steps {
     ///
     /// # Errors
     /// Errors of the storage.
+    #[doc(hidden)]
     pub fn refresh(&self) -> Result<()> {
         let list = self.list()?;
         let has_named = list

@@ -88,6 +88,7 @@ impl SaveWhen {
 
     /// Whether all processes of a job come to the same decision without asking: no clock, signal
     /// or function is involved.
+    #[doc(hidden)]
     pub fn is_regular(&self) -> bool {
         match self {
             Self::Always | Self::Every(_) | Self::Steps(_) | Self::First => true,
@@ -100,6 +101,7 @@ impl SaveWhen {
     ///
     /// # Errors
     /// `InvalidArgument` for an interval of 0, or a time that is none.
+    #[doc(hidden)]
     pub fn check(&self) -> Result<()> {
         match self {
             Self::Every(0) => Err(Error::invalid("steps cannot be saved every 0 steps")

@@ -9,7 +9,7 @@
 //! commit_success.txt            that it is complete, for copies on an object store
 //! ```
 //!
-//! [`documents`] makes all of them from a tree and an [`LeafEntry`] for each leaf. Its sibling
+//! `documents` makes all of them from a tree and a `LeafEntry` for each leaf. Its sibling
 //! modules have the form of each. The regrow layout writes the same files.
 
 use std::collections::HashSet;

@@ -41,7 +41,9 @@ use std::time::{Duration, Instant};
 
 pub use self::handle::SaveHandle;
 use self::job::{Job, TreeWork, Work};
-pub use self::options::{AsyncOptions, BeforeCommit, Blocked, CopyLeaves, OnEnd, REFER_FROM_BYTES, WhenBusy};
+pub use self::options::{AsyncOptions, Blocked, CopyLeaves, REFER_FROM_BYTES, WhenBusy};
+#[doc(hidden)]
+pub use self::options::{BeforeCommit, OnEnd};
 use self::snapshot::Pool;
 use super::checks::{check_losses, check_rules};
 use super::{Layout, SaveOptions};
@@ -268,6 +270,7 @@ impl AsyncSaver {
 
     /// Gives the memory of the last snapshots back to the system; the next copy begins with fresh
     /// memory.
+    #[doc(hidden)]
     pub fn release_memory(&self) {
         if self.check_process(Path::new("")).is_ok() {
             self.shared.pool.clear();

@@ -83,11 +83,14 @@ pub struct AsyncOptions {
     pub check_source: bool,
     /// Called on the saving thread when all files are written, before the commit; an error prevents
     /// the commit. Use it to wait for other writers of the checkpoint.
+    #[doc(hidden)]
     pub before_commit: Option<BeforeCommit>,
     /// Called on the saving thread when the save has ended, one way or another, and has let go of
     /// the data.
+    #[doc(hidden)]
     pub on_end: Option<OnEnd>,
     /// The time that the caller spent on this save before the call, for the report.
+    #[doc(hidden)]
     pub before: Blocked,
 }
 

@@ -38,9 +38,12 @@ mod shared;
 mod source;
 mod steps;
 
-pub use kept::{CastRule, ConvertRules, RenameRule, ReshapeRule, TransposeRule};
+pub use kept::ConvertRules;
+#[doc(hidden)]
+pub use kept::{CastRule, RenameRule, ReshapeRule, TransposeRule};
 pub use rename::Rename;
 pub(super) use rules::select;
+#[doc(hidden)]
 pub use shared::{ConvertShare, ConvertedShare, SharedConvert, convert_share};
 use source::LeafSource;
 pub use steps::{convert_steps, plan_convert_steps};

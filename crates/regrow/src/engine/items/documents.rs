@@ -29,6 +29,7 @@ impl ItemsSave {
     ///
     /// # Errors
     /// The errors of [`json`](Self::json); `InvalidArgument` if it is no JSON.
+    #[doc(hidden)]
     pub fn json_text(&self, name: &str, file: Option<&str>, text: &[u8]) -> Result<()> {
         let (usual, handler) = match self.v1 {
             true => (V1_JSON_FILE, V1_JSON_HANDLER),
@@ -54,6 +55,7 @@ impl ItemsSave {
     ///
     /// # Errors
     /// The errors of [`json_text`](Self::json_text).
+    #[doc(hidden)]
     pub fn metrics_text(&self, text: &[u8]) -> Result<()> {
         let handler = if self.v1 { V1_METRICS_HANDLER } else { JSON_HANDLER };
         self.add(METRICS, Taken::Alone, || {
@@ -65,7 +67,7 @@ impl ItemsSave {
                     Ok(())
                 }
                 other => Err(Error::invalid("metrics must be an object of numbers")
-                    .expected("a JSON object", crate::zarr::json::brief(&other))),
+                    .expected("a JSON object", regrow_zarr::zarr::json::brief(&other))),
             }
         })
     }

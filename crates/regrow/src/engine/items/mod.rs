@@ -80,6 +80,7 @@ pub struct ItemsOptions {
     pub v1: bool,
     /// With `v1`: the checkpoint is a step in a folder of steps, for which Orbax writes other
     /// markers.
+    #[doc(hidden)]
     pub of_step: bool,
     /// The checkpoint's own metadata.
     pub custom_metadata: Map<String, Value>,
@@ -271,6 +272,7 @@ impl ItemsSave {
     /// # Errors
     /// The errors of [`file`](Self::file); `NotFound`; `InvalidArgument` for links and everything
     /// else that is not a regular file.
+    #[doc(hidden)]
     pub fn copy_of(&self, name: &str, from: &Path) -> Result<()> {
         let from = Location::local(from);
         self.add(name, Taken::Alone, || {
@@ -349,6 +351,7 @@ impl ItemsSave {
 
     /// Tells the other processes of a job why this one gives up, before it is dropped: they end
     /// with that.
+    #[doc(hidden)]
     pub fn fail(&self, error: Error) {
         self.has_failed.store(true, Ordering::Release);
         if let Some(session) = &self.session {

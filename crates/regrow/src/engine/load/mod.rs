@@ -22,6 +22,7 @@ mod run;
 mod select;
 
 pub(super) use run::short_blocks;
+#[doc(hidden)]
 pub use select::Selected;
 
 use super::{Checkpoint, LoadOptions, read_unreplaced};

@@ -25,6 +25,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// `NotFound` for patterns that match nothing; `Mismatch` if the template does not fit.
+    #[doc(hidden)]
     pub fn select(&self, options: &LoadOptions) -> Result<Vec<Option<Selected>>> {
         self.check_patterns(options)?;
         let leaves = match &options.template {

@@ -7,7 +7,7 @@ use super::guard::{Guard, replaced};
 use super::heal::{Heal, Healed};
 use super::index::Parity;
 use super::proof::Proof;
-use super::restored::Restored;
+use super::restored::RestoredBlocks;
 use super::scan::Damage;
 use super::{RepairOptions, RepairReport};
 use crate::engine::parity::{self, Run};
@@ -40,7 +40,7 @@ pub(super) fn heal(
     report.bytes = document.geometry().len_bytes;
     let other = options.from.as_ref().map(|from| replica(from, at, parity)).transpose()?;
     report.is_parity_damaged = !damage.parity.is_empty() || !parity.is_index_whole;
-    let restored = Restored::of(parity, &run, other.as_ref(), &damage)?;
+    let restored = RestoredBlocks::of(parity, &run, other.as_ref(), &damage)?;
     let geometry = document.geometry();
     let mut heal = Heal {
         folder: &place.folder,

@@ -8,7 +8,7 @@ use super::guard::Guard;
 use super::is_damage;
 use super::lost_marker::{is_lost_marker, is_marker, not_put_back};
 use super::proof::{Proof, refused};
-use super::restored::Restored;
+use super::restored::RestoredBlocks;
 use super::rewrite::rewrite_file;
 use super::scan::Damage;
 use crate::bytes::limits::work_space;
@@ -46,7 +46,7 @@ pub(super) struct Heal<'h, 'r> {
     pub run: &'r Run,
     pub geometry: Geometry,
     pub damage: &'r Damage,
-    pub restored: Restored<'r>,
+    pub restored: RestoredBlocks<'r>,
     pub guard: &'h Guard<'h>,
     /// The sealed or signed state of the files.
     pub proof: &'h Proof,
@@ -213,7 +213,7 @@ impl Heal<'_, '_> {
         range.start.max(file.range.start)..range.end.min(file.range.end)
     }
 
-    /// Restored bytes of a block.
+    /// RestoredBlocks bytes of a block.
     fn restored_part(&mut self, range: &Range<u64>, block: u64) -> Result<Option<&[u8]>> {
         let start = self.geometry.range(block).start;
         let within = (range.start - start) as usize..(range.end - start) as usize;

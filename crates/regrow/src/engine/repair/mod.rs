@@ -34,8 +34,8 @@ use crate::formats::pytree_data::Files;
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::storage::{Entry, archive};
-use crate::store::ocdbt::DATA_FOLDER;
 use crate::text::{counted, format_bytes, printable};
+use regrow_ocdbt::DATA_FOLDER;
 
 mod by_checksums;
 mod by_parity;

@@ -16,7 +16,7 @@ use crate::location::Location;
 use crate::storage::side_files::DAMAGED_PREFIX;
 use crate::storage::{Entry, UNCOMMITTED_MARK};
 use crate::store::StoreExt;
-use crate::store::ocdbt::DATA_FOLDER;
+use regrow_ocdbt::DATA_FOLDER;
 
 /// The most rounds: a file rebuilt in one round may serve to rebuild another in the next.
 pub(super) const ROUNDS_MAX: usize = 4;

@@ -1,4 +1,4 @@
-//! Restored blocks, a few at a time.
+//! RestoredBlocks blocks, a few at a time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -20,7 +20,7 @@ const HELD_LEN_BYTES: u64 = 256 << 20;
 type Block = (u64, Vec<u8>);
 
 /// The damaged blocks of a run that can be made whole, in their order.
-pub(super) struct Restored<'r> {
+pub(super) struct RestoredBlocks<'r> {
     geometry: Geometry,
     parity: &'r Parity,
     run: &'r Run,
@@ -36,7 +36,7 @@ pub(super) struct Restored<'r> {
     held: HashMap<u64, Vec<u8>>,
 }
 
-impl<'r> Restored<'r> {
+impl<'r> RestoredBlocks<'r> {
     /// Finds out which blocks can be restored.
     ///
     /// # Errors

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use regrow::array::{Array, Dtype, Region, Shape};
 use regrow::engine::TemplateLeaf;
-use regrow::store::DirectWriter;
 use regrow::tree::{Key, Leaf, LeafData, NodeKind, PathPattern, Tree, TreeBuilder};
 use regrow::{Checkpoint, ErrorKind, LoadOptions};
+use regrow_store::DirectWriter;
 
 const BLOCK: u64 = DirectWriter::BLOCK_LEN_BYTES;
 
@@ -391,13 +391,13 @@ fn blocks_of_any_length_are_read() {
     for block in [1000, 4096, 1 << 20, (1 << 20) + 1, 1 << 30] {
         let sums: String = data
             .chunks(block)
-            .map(|block| format!("{:08x}", regrow::bytes::checksum::crc32c(block)))
+            .map(|block| format!("{:08x}", regrow_base::bytes::checksum::crc32c(block)))
             .collect();
         let from = text.find("\"block_len_bytes\":").unwrap();
         let to = from + text[from..].find('}').unwrap();
         let new = format!("\"block_len_bytes\":{block},\"block_crc32c\":\"{sums}\"");
         let body = format!("{}{new}{}", &text[21..from], &text[to..]);
-        let crc = regrow::bytes::checksum::crc32c(body.as_bytes());
+        let crc = regrow_base::bytes::checksum::crc32c(body.as_bytes());
         std::fs::write(&file, format!("{{\"crc32c\":\"{crc:08x}\",{body}")).unwrap();
         make_cold(&path);
         for _ in 0..2 {

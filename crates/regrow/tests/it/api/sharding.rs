@@ -281,7 +281,7 @@ fn uneven_shards_equal_those_of_torch() {
     );
     // Orbax has no name for it: written as an entry, it would keep Orbax from restoring the leaf.
     let own = Sharding::from(named(&[("x", 2)], PartitionSpec::default()).with_split(Split::CeilDivision));
-    let text = regrow::formats::orbax::sharding::to_json([("a", Some(&own))]).unwrap();
+    let text = regrow_layouts::orbax::sharding::to_json([("a", Some(&own))]).unwrap();
     assert_eq!(String::from_utf8(text).unwrap(), r#"{"YQ==":""}"#);
     assert_eq!(Sharding::from_json(own.to_json()), own);
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use regrow::array::{Array, Dtype, Region, Shape, Shard};
-use regrow::formats::WriterRank;
 use regrow::location::ToLocation;
 use regrow::monitor::Monitor;
-use regrow::storage::{PublishOptions, Target};
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{Result, SaveOptions};
+use regrow_layouts::WriterRank;
+use regrow_storage::{PublishOptions, Target};
 
 /// How an array is cut: its shape, its chunks, and how many chunks a shard has along each axis.
 #[derive(Debug, Clone)]
@@ -113,7 +113,7 @@ pub fn save_shares(
 ) -> Result<()> {
     let at = target.to_location()?;
     let monitor = Monitor::new();
-    regrow::formats::tell_storage();
+    regrow_layouts::tell_storage();
     let publish = PublishOptions {
         kind: &Target::Folder,
         overwrite: options.overwrite,

@@ -6,12 +6,12 @@ use std::sync::Barrier;
 
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::{Compression, Layout};
-use regrow::formats::WriterRank;
 use regrow::location::{Location, ToLocation};
 use regrow::monitor::Monitor;
-use regrow::storage::{PublishOptions, Target};
 use regrow::tree::{Leaf, Tree};
 use regrow::{ErrorKind, SaveOptions};
+use regrow_layouts::WriterRank;
+use regrow_storage::{PublishOptions, Target};
 
 use crate::common::cuts::{Cut, bytes_of, dict, options, save_by};
 

@@ -7,12 +7,12 @@ use std::path::Path;
 use proptest::prelude::*;
 use regrow::array::{Array, Dtype, Region, Shape};
 use regrow::engine::{Compression, Layout};
-use regrow::formats::WriterRank;
 use regrow::location::ToLocation;
 use regrow::monitor::Monitor;
-use regrow::storage::{PublishOptions, Target};
 use regrow::tree::{KeyPath, Leaf, LeafKind, Tree};
 use regrow::{Error, ErrorKind, SaveOptions};
+use regrow_layouts::WriterRank;
+use regrow_storage::{PublishOptions, Target};
 use serde_json::json;
 
 use crate::common::cuts::{Cut, bytes_of, dict, options, rows, save_by};

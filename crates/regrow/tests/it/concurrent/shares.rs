@@ -7,9 +7,9 @@ use std::thread;
 use crate::common::{buckets, bytes_of, layouts, tree};
 use regrow::engine::{ConvertShare, ConvertedShare, Layout, SharedConvert, convert_share};
 use regrow::location::{Location, ToLocation};
-use regrow::store::ByteRange;
 use regrow::tree::{Key, NodeKind, TreeBuilder};
 use regrow::{ConvertOptions, ErrorKind, SaveOptions};
+use regrow_store::ByteRange;
 use regrow_testkit::memory_folder;
 
 /// Places to write to; the folder goes with the test.

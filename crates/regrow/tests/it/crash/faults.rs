@@ -10,12 +10,12 @@ use std::{env, fs};
 
 use crate::common::child::child;
 use regrow::array::{Array, Dtype, Shape};
-use regrow::commit::{StagedFile, StagedFolder, StagedSiblings};
 use regrow::engine::{ItemsOptions, ItemsSave, Layout, WHOLE, load, verify};
 use regrow::location::Location;
-use regrow::storage::Publication;
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{ErrorKind, SaveOptions, save_with};
+use regrow_storage::Publication;
+use regrow_storage::local::{StagedFile, StagedFolder, StagedSiblings};
 use regrow_testkit::trace::{Call, Fault, Run, mark, run, touches, writes};
 
 const TARGET: &str = "REGROW_TEST_FAULT_TARGET";
@@ -176,7 +176,7 @@ impl Scene {
 
     /// What the next save does before it writes.
     fn sweep(&self) {
-        regrow::formats::tell_storage();
+        regrow_layouts::tell_storage();
         let suffixes: Vec<String> = self.suffixes().iter().map(|&suffix| suffix.to_owned()).collect();
         match self.layout {
             "regrow" | ITEMS | FILES => drop(StagedFolder::create(&self.target, true).unwrap()),

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::Command;
 
 use regrow::ErrorKind;
-use regrow::commit::StagedFolder;
-use regrow::storage::Publication;
-use regrow::store::{DirectWriter, LocalStore, Store, StoreExt};
+use regrow_storage::Publication;
+use regrow_storage::local::StagedFolder;
+use regrow_store::{DirectWriter, LocalStore, Store, StoreExt};
 
 /// A file system of its own, as long as this lives.
 struct Mount(tempfile::TempDir);
@@ -74,7 +74,7 @@ fn a_disk_that_fills_up_while_writing_leaves_the_old_checkpoint() {
     staged.write("_METADATA", b"old").unwrap();
     staged.commit().unwrap();
 
-    regrow::formats::tell_storage();
+    regrow_layouts::tell_storage();
     let staged = StagedFolder::create(&target, true).unwrap();
     staged.write("_METADATA", b"new").unwrap();
     // No length is announced, so nothing is reserved: the disk is found to be full on the way.
@@ -111,7 +111,7 @@ fn a_read_only_file_system_refuses_and_can_be_read() {
     let staged = StagedFolder::create(&target, false).unwrap();
     staged.write("_METADATA", b"old").unwrap();
     staged.commit().unwrap();
-    regrow::formats::tell_storage();
+    regrow_layouts::tell_storage();
     mount.make_read_only();
 
     for (path, overwrite) in [(target.clone(), true), (mount.path().join("a/b"), false)] {

@@ -13,12 +13,12 @@ use std::{env, fs, thread};
 
 use crate::common::child::child;
 use regrow::array::{Array, Dtype, Shape};
-use regrow::commit::StagedSiblings;
 use regrow::engine::Layout;
 use regrow::engine::load;
-use regrow::storage::Publication;
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{ErrorKind, SaveOptions, save_with};
+use regrow_storage::Publication;
+use regrow_storage::local::StagedSiblings;
 
 const FOLDER: &str = "REGROW_TEST_PAIR_SAVES_INTO";
 const KILLS: u64 = 15;

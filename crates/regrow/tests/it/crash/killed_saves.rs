@@ -11,15 +11,15 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use crate::common::child::child;
-use regrow::commit::StagedFolder;
-use regrow::storage::Publication;
+use regrow_storage::Publication;
+use regrow_storage::local::StagedFolder;
 
 const FOLDER: &str = "REGROW_TEST_SAVES_INTO";
 const DATA_LEN_BYTES: usize = 3 << 20;
 const KILLS: u64 = 20;
 
 fn save(target: &Path, overwrite: bool, generation: u8) {
-    regrow::formats::tell_storage();
+    regrow_layouts::tell_storage();
     let staged = StagedFolder::create(target, overwrite).unwrap();
     staged.write("_METADATA", &[generation; 100]).unwrap();
     let mut writer = staged.writer("d/array", DATA_LEN_BYTES as u64, 0).unwrap();
@@ -81,7 +81,7 @@ fn a_killed_save_is_all_or_nothing() {
         child.kill().unwrap();
         child.wait().unwrap();
 
-        regrow::formats::tell_storage();
+        regrow_layouts::tell_storage();
         let mut now = generation(&latest);
         if cfg!(feature = "portable") && now.is_none() {
             // Killed between the two renames of an overwrite: the next save puts the old one back.

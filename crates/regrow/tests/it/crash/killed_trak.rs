@@ -12,7 +12,7 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use crate::common::child::child;
-use regrow::formats::trak::{ExperimentName, Mode, Parameters, Precision, TrainArray, TrakStore};
+use regrow_layouts::trak::{ExperimentName, Mode, Parameters, Precision, TrainArray, TrakStore};
 use serde_json::{Map, Value, json};
 
 const FOLDER: &str = "REGROW_TEST_TRAK_FOLDER";

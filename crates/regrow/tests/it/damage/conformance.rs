@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::Layout;
-use regrow::formats::builtin_formats;
 use regrow::location::{Location, ToLocation};
 use regrow::tree::{Key, Leaf, LeafKind, NodeKind, Scalar, Tree, TreeBuilder};
 use regrow::{Checkpoint, ErrorKind, OpenOptions, SaveOptions};
+use regrow_layouts::builtin_formats;
 use regrow_testkit::{damages, fixtures};
 
 /// Damages of each kind to each file, in a local file and in memory.

@@ -10,10 +10,10 @@ use crate::common::damage::{checkpoints, contents, files, options, put, small_tr
 use crate::common::{bytes_of, layouts, tree};
 use regrow::engine::Layout;
 use regrow::location::{Location, ToLocation};
-use regrow::store::ByteRange;
 use regrow::{
     ErrorKind, LoadOptions, ParityOptions, ParityRatio, RepairOptions, RepairReport, SaveOptions, SealOptions,
 };
+use regrow_store::ByteRange;
 use regrow_testkit::{copy_folder, memory_folder};
 
 fn ratio(text: &str) -> ParityRatio {

@@ -7,11 +7,11 @@ use std::path::Path;
 use crate::common::damage::{files, options, put};
 use crate::common::{layouts, tree};
 use regrow::array::{Array, Dtype, Shape};
-use regrow::bytes::checksum::crc32c;
 use regrow::engine::Layout;
 use regrow::sharding::Sharding;
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{ErrorKind, SaveOptions, VerifyReport};
+use regrow_base::bytes::checksum::crc32c;
 use regrow_testkit::{copy_folder, fixtures, memory_folder};
 use serde_json::{Value, json};
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::{ConvertOptions, Layout, convert, load};
-use regrow::formats::LossKind;
 use regrow::tree::{Key, Leaf, LeafKind, NodeKind, Tree, TreeBuilder};
 use regrow::{ErrorKind, SaveOptions, save};
+use regrow_layouts::LossKind;
 
 fn leaf() -> Leaf {
     Leaf::array(Array::new(Dtype::Float32, Shape::new([2]).unwrap(), vec![0; 8].into()).unwrap())

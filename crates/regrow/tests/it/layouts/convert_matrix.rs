@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::{ConvertOptions, Layout, convert, load};
-use regrow::formats::{Loss, LossKind};
 use regrow::tree::{Key, KeyPath, Leaf, LeafData, LeafKind, NodeKind, Scalar, Tree, TreeBuilder};
 use regrow::{SaveOptions, save};
+use regrow_layouts::{Loss, LossKind};
 
 /// The layouts, and what a checkpoint in each is called.
 const LAYOUTS: [(&str, &str, &str); 9] = [

@@ -485,7 +485,7 @@ fn a_manifest_that_contradicts_itself_is_corrupt() {
     for (truth, lie) in lies {
         assert!(honest.contains(truth), "{truth} is not in {honest}");
         let body = honest[21..].replacen(truth, lie, 1);
-        let crc = regrow::bytes::checksum::crc32c(body.as_bytes());
+        let crc = regrow_base::bytes::checksum::crc32c(body.as_bytes());
         std::fs::write(&file, format!("{{\"crc32c\":\"{crc:08x}\",{body}")).unwrap();
         let error = regrow::verify(&path).unwrap_err();
         assert_eq!(
@@ -505,7 +505,7 @@ fn a_later_layout_version_is_named() {
     let text = std::fs::read_to_string(&file).unwrap();
     // The document after its checksum, with another version and a checksum that fits.
     let body = text[21..].replacen("\"version\":1", "\"version\":7", 1);
-    let crc = regrow::bytes::checksum::crc32c(body.as_bytes());
+    let crc = regrow_base::bytes::checksum::crc32c(body.as_bytes());
     std::fs::write(&file, format!("{{\"crc32c\":\"{crc:08x}\",{body}")).unwrap();
     let error = regrow::open(&path).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);

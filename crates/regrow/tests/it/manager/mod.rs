@@ -333,11 +333,11 @@ fn the_pointer_saves_a_long_list_and_is_only_a_hint() {
         // A writer that begins puts it right.
         steps.refresh().unwrap();
         let written =
-            root.store().get(b".regrow/latest.json", regrow::store::ByteRange::Full).unwrap().unwrap();
+            root.store().get(b".regrow/latest.json", regrow_store::ByteRange::Full).unwrap().unwrap();
         assert_eq!(&written[..], br#"{"step":2,"name":"2","step_count":2}"#);
         steps.delete(&[1, 2], &DeleteOptions::default()).unwrap();
         steps.refresh().unwrap();
-        assert!(root.store().get(b".regrow/latest.json", regrow::store::ByteRange::Full).unwrap().is_none());
+        assert!(root.store().get(b".regrow/latest.json", regrow_store::ByteRange::Full).unwrap().is_none());
     }
 }
 

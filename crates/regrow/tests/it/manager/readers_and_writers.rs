@@ -64,7 +64,7 @@ fn a_second_writer_is_refused_and_a_dead_one_gives_way() {
     let root = "memory://manager-leases/run".to_location().unwrap();
     let steps = Steps::new(&root, None).unwrap();
     // What a process of this machine writes.
-    let own = || root.store().get(b".regrow/writer.json", regrow::store::ByteRange::Full).unwrap().unwrap();
+    let own = || root.store().get(b".regrow/writer.json", regrow_store::ByteRange::Full).unwrap().unwrap();
     let lock = steps.lock().unwrap();
     let own: serde_json::Value = serde_json::from_slice(&own()).unwrap();
     drop(lock);

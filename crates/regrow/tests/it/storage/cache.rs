@@ -197,7 +197,7 @@ fn the_least_recently_used_block_goes_first() {
     let read = |name: &str| {
         let key = format!("runs/{name}");
         setting.server.put("bucket", &key, name.repeat(256 << 10));
-        let bytes = store.get(name.as_bytes(), regrow::store::ByteRange::Full).unwrap().unwrap();
+        let bytes = store.get(name.as_bytes(), regrow_store::ByteRange::Full).unwrap().unwrap();
         assert!(bytes.iter().all(|&byte| byte == name.as_bytes()[0]));
     };
     let held = || -> std::collections::BTreeMap<u8, PathBuf> {

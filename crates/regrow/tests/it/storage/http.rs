@@ -10,11 +10,11 @@ use crate::common::{bytes_of, layouts, tree};
 use regrow::array::Region;
 use regrow::engine::{ItemsOptions, ItemsSave, Layout, load};
 use regrow::location::{Location, StorageOptions, ToLocation};
-use regrow::store::{ByteRange, ReadPath};
 use regrow::{
     ConvertOptions, CopyOptions, ErrorKind, LoadOptions, OpenOptions, SaveOptions, convert, copy, open,
     open_with, save_with, verify,
 };
+use regrow_store::{ByteRange, ReadPath};
 use regrow_testkit::archives::{files_below, tar, zip};
 use regrow_testkit::object_server::{Fault, ObjectServer};
 

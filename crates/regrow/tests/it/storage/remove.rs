@@ -169,7 +169,7 @@ fn temporary_files_go_once_their_writer_is_dead() {
     remove(other.as_path(), &unfinished(false)).unwrap();
     assert!(!other.exists());
     // Of one that lives.
-    let staged = regrow::commit::StagedFolder::create(&folder.path().join("x"), false).unwrap();
+    let staged = regrow_storage::local::StagedFolder::create(&folder.path().join("x"), false).unwrap();
     let error = remove(&target, &unfinished(false)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
     assert!(staged.folder().is_dir());
@@ -244,7 +244,7 @@ fn a_checkpoint_under_a_temporary_name_is_not_removed() {
     let (old, staged) = (root.join("x"), root.join("x.orbax-checkpoint-tmp-copy"));
     old.store().put(b"model.safetensors", "x".into()).unwrap();
     for key in root.join("s").store().list(b"").unwrap() {
-        let bytes = root.join("s").store().get(&key, regrow::store::ByteRange::Full).unwrap().unwrap();
+        let bytes = root.join("s").store().get(&key, regrow_store::ByteRange::Full).unwrap().unwrap();
         staged.store().put(&key, bytes).unwrap();
     }
     let pointer = r#"{"nonce":"copy","folder":"runs/x.orbax-checkpoint-tmp-copy"}"#;

@@ -172,7 +172,7 @@ fn every_flipped_byte_of_the_default_layout_is_found() {
             if name.ends_with("commit_success.txt") {
                 continue;
             }
-            let whole = store.get(&key, regrow::store::ByteRange::Full).unwrap().unwrap();
+            let whole = store.get(&key, regrow_store::ByteRange::Full).unwrap().unwrap();
             for at in [0, whole.len() / 2, whole.len().saturating_sub(1)] {
                 let mut bytes = whole.to_vec();
                 let Some(byte) = bytes.get_mut(at) else { continue };

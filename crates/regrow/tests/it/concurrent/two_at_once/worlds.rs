@@ -5,12 +5,12 @@ use std::sync::Arc;
 use regrow::engine::Layout;
 use regrow::location::Location;
 use regrow::manager::{DeleteOptions, Keep, Manager, ManagerOptions, SaveStep, Steps, TidyOptions};
-use regrow::store::ByteRange;
 use regrow::tree::{Leaf, Tree};
 use regrow::{
     CopyOptions, ErrorKind, ParityOptions, PrivateKey, RemoveOptions, RepairOptions, Result, SaveOptions,
     SealOptions, SignOptions, add_parity, copy, load, remove, repair, save_with, seal, sign, verify,
 };
+use regrow_store::ByteRange;
 use regrow_testkit::fixtures;
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! Rows of a TRAK store: what is marked as done is there.
 
-use regrow::formats::trak::{Mode, Parameters, Precision, TrakStore};
 use regrow::location::Location;
+use regrow_layouts::trak::{Mode, Parameters, Precision, TrakStore};
 use serde_json::json;
 
 use super::{Scene, told};

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use regrow::engine::Layout;
 use regrow::location::Location;
-use regrow::store::ByteRange;
 use regrow::{
     OpenOptions, ParityOptions, PrivateKey, RepairOptions, SaveOptions, SealOptions, SignOptions, load,
     open_with, save_with, verify,
 };
+use regrow_store::ByteRange;
 use regrow_testkit::fixtures;
 use serde_json::json;
 

@@ -2,11 +2,11 @@
 //! rest of one that was removed by hand.
 
 use regrow::array::{Array, Dtype, Shape};
-use regrow::commit::StagedFolder;
 use regrow::engine::Layout;
 use regrow::location::Location;
 use regrow::tree::{Leaf, Tree};
 use regrow::{SaveOptions, SealOptions, load, save_with, seal, verify};
+use regrow_storage::local::StagedFolder;
 use serde_json::{Value, json};
 
 use super::{Scene, check_names, is_nothing, make_room, told};
@@ -200,7 +200,7 @@ impl Scene for Save {
 /// What the next save does before it writes, where a folder is replaced in two steps: it puts the
 /// old one back.
 pub fn put_back(target: &Location) -> Result<(), String> {
-    regrow::formats::tell_storage();
+    regrow_layouts::tell_storage();
     told("the place", target.local_path().and_then(|path| StagedFolder::create(path, true))).map(drop)
 }
 

@@ -113,8 +113,8 @@ fn assert_sound(path: &Path, good: &str, what: &str) {
     assert!(report.is_ok(), "{what}: {:?}", report.findings);
     assert_eq!(loaded(path), good, "{what}");
     let orbax = regrow::Checkpoint::open_by(path, |at| {
-        use regrow::formats::Format;
-        regrow::formats::orbax::Orbax.open(at, &regrow::OpenOptions::default())
+        use regrow_layouts::Format;
+        regrow_layouts::orbax::Orbax.open(at, &regrow::OpenOptions::default())
     });
     assert!(orbax.is_ok(), "{what}: {orbax:?}");
 }
@@ -393,7 +393,7 @@ fn leaves_that_are_the_same_come_from_another_step() {
     let model = path.join("model.safetensors");
     let checkpoint = regrow::open(&path).unwrap();
     let span = |leaf: &str| {
-        use regrow::formats::ReaderExt;
+        use regrow_layouts::ReaderExt;
         let leaf = checkpoint.find(leaf).unwrap();
         let extent = checkpoint.reader().span(leaf).unwrap().unwrap();
         extent.offset_bytes as usize..(extent.offset_bytes + extent.len_bytes) as usize

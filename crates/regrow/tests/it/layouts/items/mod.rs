@@ -222,7 +222,7 @@ fn files_of_handlers_are_part_of_the_checkpoint() {
             at.join(name)
                 .parent()
                 .store()
-                .get(at.join(name).name_text().as_bytes(), regrow::store::ByteRange::Full)
+                .get(at.join(name).name_text().as_bytes(), regrow_store::ByteRange::Full)
         };
         assert_eq!(read("custom/below/data").unwrap().unwrap(), "bytes");
         assert_eq!(read("custom/commit_success.txt").unwrap().unwrap(), "its own");

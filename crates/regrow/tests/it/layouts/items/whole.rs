@@ -13,7 +13,7 @@ use crate::common::bytes_of;
 
 fn read(at: &Location, name: &str) -> Option<Vec<u8>> {
     let file = at.join(name);
-    let found = file.parent().store().get(file.name_text().as_bytes(), regrow::store::ByteRange::Full);
+    let found = file.parent().store().get(file.name_text().as_bytes(), regrow_store::ByteRange::Full);
     found.unwrap().map(Into::into)
 }
 

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use regrow::formats::ReaderExt;
 use regrow::tree::LeafKind;
+use regrow_layouts::ReaderExt;
 
 use super::{checkpoint, fixture_names, open, read_whole};
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use regrow::ErrorKind;
 use regrow::array::{Region, Shape};
-use regrow::formats::orbax::Orbax;
-use regrow::formats::{Format, Reader, ReaderExt};
 use regrow::location::Location;
 use regrow::tree::{Key, KeyPath, LeafKind, NodeKind};
+use regrow_layouts::orbax::Orbax;
+use regrow_layouts::{Format, Reader, ReaderExt};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use regrow::Result;
 use regrow::array::Region;
 use regrow::engine::OpenOptions;
-use regrow::formats::orbax::Orbax;
-use regrow::formats::{Format, Reader};
 use regrow::location::Location;
+use regrow_layouts::orbax::Orbax;
+use regrow_layouts::{Format, Reader};
 use serde_json::Value;
 
 fn fixture_names() -> Vec<String> {

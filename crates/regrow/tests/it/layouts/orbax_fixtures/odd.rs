@@ -3,14 +3,14 @@
 
 use regrow::ErrorKind;
 use regrow::array::{Dtype, Region, Shape};
-use regrow::formats::orbax::Orbax;
-use regrow::formats::orbax::entry::{Entry, KeyType};
-use regrow::formats::orbax::metadata::TreeMetadata;
-use regrow::formats::{Format, ReaderExt};
 use regrow::location::Location;
-use regrow::store::ocdbt::{EntryValue, OcdbtConfig, write_database};
 use regrow::tree::LeafKind;
-use regrow::zarr::ArrayMeta;
+use regrow_layouts::orbax::Orbax;
+use regrow_layouts::orbax::entry::{Entry, KeyType};
+use regrow_layouts::orbax::metadata::TreeMetadata;
+use regrow_layouts::{Format, ReaderExt};
+use regrow_ocdbt::{EntryValue, OcdbtConfig, write_database};
+use regrow_zarr::zarr::ArrayMeta;
 use serde_json::{Value, json};
 
 use super::{checkpoint, open, open_at, read_whole};
