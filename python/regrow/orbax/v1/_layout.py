@@ -1,4 +1,4 @@
-"""File names of every checkpoint of v1."""
+"""File names of every checkpoint of v1, and the error for a path that lacks them."""
 
 from __future__ import annotations
 
