@@ -95,7 +95,12 @@ def without(tree: Any) -> Any:
     return jax.tree.map(other, tree)
 
 
-TREES = {"net": (net(1), net(2)), "mixed": (mixed(3), without(mixed(3))), "leaf": (jnp.arange(3), jnp.zeros(3, int))}
+TREES: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "net": lambda: (net(1), net(2)),
+    "mixed": lambda: (mixed(3), without(mixed(3))),
+    "leaf": lambda: (jnp.arange(3), jnp.zeros(3, int)),
+}
+"""Makes each tree, and its like: only the tests that need one compile it."""
 
 
 def assert_leaves(left: Any, right: Any) -> None:

@@ -52,7 +52,7 @@ def test_the_signatures_begin_as_theirs(name: str) -> None:
 
 @pytest.mark.parametrize("name", TREES)
 def test_both_ways(name: str, tmp_path: Path) -> None:
-    tree, like = TREES[name]
+    tree, like = TREES[name]()
     eqx.tree_serialise_leaves(tmp_path / "theirs", tree)
     ours.tree_serialise_leaves(tmp_path / "ours", tree)
     assert_leaves(ours.tree_deserialise_leaves(tmp_path / "theirs", like), tree)
@@ -70,7 +70,7 @@ def test_both_ways(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", TREES)
 def test_file_objects(name: str) -> None:
-    tree, like = TREES[name]
+    tree, like = TREES[name]()
     theirs = written(eqx.tree_serialise_leaves, tree)
     assert_leaves(ours.tree_deserialise_leaves(io.BytesIO(theirs), like), tree)
     assert_leaves(eqx.tree_deserialise_leaves(io.BytesIO(written(ours.tree_serialise_leaves, tree)), like), tree)
@@ -212,7 +212,7 @@ HYPER = {"depth": 2, "name": "netz ü", "sizes": [1, 2]}
 
 
 def test_hyperparameters_in_front(tmp_path: Path) -> None:
-    tree, like = TREES["net"]
+    tree, like = TREES["net"]()
     ours.tree_serialise_leaves(tmp_path / "x", tree, hyperparameters=HYPER)
     with open(tmp_path / "x.eqx", "rb") as file:
         assert file.readline() == json.dumps(HYPER).encode() + b"\n"
@@ -226,7 +226,7 @@ def test_hyperparameters_in_front(tmp_path: Path) -> None:
 
 
 def test_several_trees_in_one_file(tmp_path: Path) -> None:
-    first, second = TREES["net"][0], TREES["mixed"][0]
+    first, second = TREES["net"]()[0], TREES["mixed"]()[0]
     for write, read in ((ours, eqx), (eqx, ours), (ours, ours)):
         with open(tmp_path / "x", "wb") as file:
             file.write(b"line\n")
@@ -235,8 +235,8 @@ def test_several_trees_in_one_file(tmp_path: Path) -> None:
             file.write(b"the end")
         with open(tmp_path / "x", "rb") as file:
             assert file.readline() == b"line\n"
-            assert_leaves(read.tree_deserialise_leaves(file, TREES["net"][1]), first)
-            assert_leaves(read.tree_deserialise_leaves(file, TREES["mixed"][1]), second)
+            assert_leaves(read.tree_deserialise_leaves(file, TREES["net"]()[1]), first)
+            assert_leaves(read.tree_deserialise_leaves(file, TREES["mixed"]()[1]), second)
             assert file.read() == b"the end"
 
 
@@ -264,7 +264,7 @@ class Source:
 
 
 def test_all_sorts_of_file_objects(tmp_path: Path) -> None:
-    tree, like = TREES["mixed"]
+    tree, like = TREES["mixed"]()
     expected = written(eqx.tree_serialise_leaves, tree)
     sink = Sink()
     ours.tree_serialise_leaves(sink, tree)
@@ -306,7 +306,7 @@ class AnyPath:
 
 
 def test_every_path_like_is_a_path(tmp_path: Path) -> None:
-    tree, like = TREES["mixed"]
+    tree, like = TREES["mixed"]()
     ours.tree_serialise_leaves(AnyPath(tmp_path / "x"), tree)
     assert_leaves(ours.tree_deserialise_leaves(AnyPath(tmp_path / "x"), like), tree)
     assert [path.name for path in tmp_path.iterdir()] == ["x.eqx"]
