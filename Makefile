@@ -24,8 +24,9 @@ export JAX_PLATFORMS ?= cpu
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates python/src python/Cargo.toml -name '*.rs' -o -name Cargo.toml 2>/dev/null)
 # Always the same packages: cargo builds dependencies again for another choice, whose features
-# differ. The Python extension is maturin's.
-RUST_TESTED := --workspace --exclude regrow-python
+# differ. The extension of Python turns the same features on by its own feature `tests`.
+RUST_TESTED := --workspace
+DEVELOP := develop --quiet --locked --features pyo3/extension-module,tests
 # One more than there are processors: tests wait for disks, for each other and for leases for a
 # third of their time.
 TEST_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
@@ -93,7 +94,8 @@ test-rust: rust-prerequisites $(NEXTEST)
 	$(SAY) "tests of the engine and the command"
 	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run $(RUST_TESTED) --tests --no-fail-fast --test-threads $(TEST_PROCESSES)
 	printf '==> %s\n' "examples in the documentation"
-	$(CARGO) test --quiet --doc $(RUST_TESTED)
+	# What a macro's examples need, cargo would build for the compiler.
+	$(CARGO) test --quiet --doc $(RUST_TESTED) --exclude regrow-derive
 
 test-python: develop
 	$(SAY) "tests of the Python package"
@@ -138,7 +140,7 @@ test-torch: rust-prerequisites $(TORCH_VENV)/.installed $(TRANSFORMERS4_VENV)/.i
 	$(SAY) "the Python extension, dev profile"
 	export VIRTUAL_ENV=$(CURDIR)/$(TORCH_VENV) PYO3_PYTHON=$(TORCH_BIN)/python
 	rm -f $(CURDIR)/$(VENV)/.release
-	cd python && $(TORCH_BIN)/maturin develop --quiet --locked
+	cd python && $(TORCH_BIN)/maturin $(DEVELOP)
 	printf '==> %s\n' "tensors and DTensors, judged by torch's distributed checkpoint; the real TRAKer; safetensors; programs that use them"
 	REGROW_TRANSFORMERS_4=$(TRANSFORMERS4_BIN)/python $(TORCH_BIN)/python -m pytest tests_torch
 
@@ -154,7 +156,7 @@ test-executors: rust-prerequisites $(EXECUTORS_VENV)/.installed ## Conversions b
 	$(SAY) "the Python extension, dev profile"
 	export VIRTUAL_ENV=$(CURDIR)/$(EXECUTORS_VENV) PYO3_PYTHON=$(EXECUTORS_BIN)/python
 	rm -f $(CURDIR)/$(VENV)/.release
-	cd python && $(EXECUTORS_BIN)/maturin develop --quiet --locked
+	cd python && $(EXECUTORS_BIN)/maturin $(DEVELOP)
 	printf '==> %s\n' "conversions and verifications by the workers of Dask and Ray"
 	$(EXECUTORS_BIN)/python -m pytest tests_executors
 
@@ -192,10 +194,10 @@ test-flax-suite: develop ## Flax' own tests against regrow.flax: FLAX_CHECKOUT=/
 test-clients: rust-prerequisites $(CLIENTS_VENV)/.installed $(TORCH_VENV)/.installed ## Programs of the package registry with regrow's drop-ins in place of the originals (installs them, 10 GB; ten minutes); CLIENTS='-k brax' for pytest
 	$(SAY) "the Python extension, dev profile"
 	rm -f $(CURDIR)/$(VENV)/.release
-	(cd python && VIRTUAL_ENV=$(CURDIR)/$(CLIENTS_VENV) PYO3_PYTHON=$(CLIENTS_BIN)/python $(CLIENTS_BIN)/maturin develop --quiet --locked)
+	(cd python && VIRTUAL_ENV=$(CURDIR)/$(CLIENTS_VENV) PYO3_PYTHON=$(CLIENTS_BIN)/python $(CLIENTS_BIN)/maturin $(DEVELOP))
 	printf '==> %s\n' "programs that save by Orbax, Flax and Equinox"
 	(cd python && $(CLIENTS_BIN)/python -m pytest tests_clients $(CLIENTS))
-	(cd python && VIRTUAL_ENV=$(CURDIR)/$(TORCH_VENV) PYO3_PYTHON=$(TORCH_BIN)/python $(TORCH_BIN)/maturin develop --quiet --locked)
+	(cd python && VIRTUAL_ENV=$(CURDIR)/$(TORCH_VENV) PYO3_PYTHON=$(TORCH_BIN)/python $(TORCH_BIN)/maturin $(DEVELOP))
 	printf '==> %s\n' "programs that save by safetensors and torch"
 	cd python && $(TORCH_BIN)/python -m pytest tests_torch/test_programs.py $(CLIENTS)
 
@@ -225,15 +227,20 @@ prose: ## List long sentences of the documentation; PROSE='30 docs/start.md' for
 # A comment line over 100 columns that is neither a table, a diagram nor code.
 LONG_COMMENT := ^(?=.{101})\s*(//[/!]?|\x23) (?! )(?!.*(\S {2,}\S|\||\{|──|-->|==>| -> |;$$|\(\)|= ))
 
-check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, lints, licences, types, spelling, words
+check: rust-prerequisites $(VENV)/.installed ## Format, lints, licences, types, spelling, words
 	$(SAY) "cargo fmt"
 	$(CARGO) fmt --all --check
 	printf '==> %s\n' "cargo clippy"
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	printf '==> %s\n' "cargo doc"
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --no-deps --locked -p regrow $(INTERNALS)
-	printf '==> %s\n' "cargo deny"
-	$(TOOLS)/bin/cargo-deny check licenses bans sources
+	printf '==> %s\n' "licences and sources of dependencies"
+	$(CARGO) metadata --locked --all-features --format-version 1 | $(BIN)/python .ci/dependencies
+	printf '==> %s\n' "one build of the engine for its tests and for Python"
+	features() { $(CARGO) tree --locked --offline --prefix none --format '{p} {f}' "$$@" | sed 's/ (\*)$$//' | sort -u; }
+	if comm -13 <(features --workspace --edges normal,build,dev) <(features -p regrow-python --features tests --edges normal,build | grep -v '^regrow-python ') | grep .; then
+		echo "make: the tests of the engine turn on other features than python/Cargo.toml, feature tests" >&2; exit 1
+	fi
 	printf '==> %s\n' "cargo package"
 	$(CARGO) package --quiet --offline --no-verify --allow-dirty --locked $(PACKAGED)
 	printf '==> %s\n' "ruff"
@@ -571,7 +578,7 @@ $(TRANSFORMERS4_VENV)/.installed: requirements-transformers4.txt $(TORCH_VENV)/.
 # about speed.
 develop: $(VENV)/.installed rust-prerequisites
 	$(SAY) "the Python extension, dev profile"
-	cd python && $(BIN)/maturin develop --quiet --locked
+	cd python && $(BIN)/maturin $(DEVELOP)
 	rm -f $(CURDIR)/$(VENV)/.release
 
 develop-release: rust-prerequisites $(VENV)/.release
@@ -616,10 +623,6 @@ $(TOOLS)/cross/.installed: .ci/cross requirements-cross.txt | python-prerequisit
 $(TOOLS)/bin/cargo-nextest: | rust-prerequisites
 	$(SAY) "cargo-nextest into .tools (once, some minutes)"
 	$(INSTALL) cargo-nextest --version 0.9.143
-
-$(TOOLS)/bin/cargo-deny: | rust-prerequisites
-	$(SAY) "cargo-deny into .tools (once, some minutes)"
-	$(INSTALL) cargo-deny --version 0.20.2
 
 $(TOOLS)/bin/cargo-llvm-cov: | rust-prerequisites
 	$(SAY) "cargo-llvm-cov into .tools (once)"

@@ -3,7 +3,7 @@ end.
 
     ```python                     a block: runs, with what the blocks above it have left
     <!-- hidden                   runs too, and no reader sees it: what the page assumes, and what must hold afterwards
-    <!-- hidden rust              the same for blocks of Rust, which a test of the crate `regrow-derive` runs
+    <!-- hidden rust              the same for blocks of Rust, which the test `pages` of the crate `regrow` runs
     <!-- not run: WHY -->         the block below is only compiled, and its names and keywords of regrow are looked up
     <!-- file: NAME -->           the block below is written to that file
     <!-- page: torch -->          at the top: all of the page needs PyTorch, and runs in `make test-torch`

@@ -53,7 +53,7 @@ def test_a_process_that_does_not_come_is_named_in_time(tmp_path):
         from regrow._jobs._coordination import Session
         with Session(regrow.jobs.coordinator(), arguments, "save", timeout=2) as session:
             if rank == 1:
-                time.sleep(6)
+                time.sleep(3.5)
             try:
                 session.agree("written")
             except regrow.errors.TimedOutError as error:

@@ -200,18 +200,3 @@ fn words(name: &str) -> Vec<String> {
     words.retain(|word| !word.is_empty());
     words
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_change_their_case() {
-        let all = |name: &str| Case::NAMES.map(|(_, case)| case.apply(name)).join(" ");
-        let expected =
-            "learningrate LEARNINGRATE LearningRate learningRate learning_rate LEARNING_RATE learning-rate";
-        assert_eq!(all("learning_rate"), expected);
-        assert_eq!(all("LearningRate"), expected);
-        assert_eq!(Case::Snake.apply("B1"), "b1");
-    }
-}

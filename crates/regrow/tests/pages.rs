@@ -3,7 +3,7 @@
 //! A page's fenced blocks of Rust are the body of `run`. A comment that begins with
 //! `<!-- hidden rust` has lines that run too: what the page assumes, and what must hold.
 //!
-//! `REGROW_WRITE_PAGES=1 cargo test -p regrow-derive --test pages` copies the pages into
+//! `REGROW_WRITE_PAGES=1 cargo test -p regrow --test pages` copies the pages into
 //! `tests/pages`.
 
 use std::fs;

@@ -64,6 +64,34 @@ fn names_are_chosen() {
     round_trip(&value);
 }
 
+#[test]
+fn rename_all_changes_the_case_of_fields_and_variants() {
+    macro_rules! case {
+        ($case:literal, $name:literal) => {{
+            #[derive(Pytree, Debug, PartialEq)]
+            #[pytree(rename_all = $case)]
+            struct Field {
+                learning_rate: i64,
+            }
+            assert_eq!(shape_of(&Field { learning_rate: 1 })[1], concat!($name, ":leaf"));
+            #[derive(Pytree, Debug, PartialEq)]
+            #[pytree(rename_all = $case)]
+            enum Variant {
+                LearningRate { b1: i64 },
+            }
+            let shape = shape_of(&Variant::LearningRate { b1: 1 });
+            assert_eq!(shape[1], concat!($name, ":dataclass Variant::", $name));
+        }};
+    }
+    case!("lowercase", "learningrate");
+    case!("UPPERCASE", "LEARNINGRATE");
+    case!("PascalCase", "LearningRate");
+    case!("camelCase", "learningRate");
+    case!("snake_case", "learning_rate");
+    case!("SCREAMING_SNAKE_CASE", "LEARNING_RATE");
+    case!("kebab-case", "learning-rate");
+}
+
 #[derive(Pytree, Debug, PartialEq)]
 struct Defaults {
     step: i64,
