@@ -75,7 +75,7 @@ WORDS_CHECKED := ':!fixtures' ':!*.lock' ':!*LICENSE-*' ':!*proptest-regressions
 DOCS_VENV := .venv-docs
 DOCS_BIN := $(CURDIR)/$(DOCS_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-long soak test-browser pictures report-assets test-portable test-torch test-gpu test-aarch64 test-executors test-orbax-suite test-flax-suite test-clients example-candle test-cloud cloud-servers check package test-sdist wheel workflows api notebook docs bench bench-quick bench-long guard fuzz fuzz-long differential sanitize coverage mutants prose
+.PHONY: help demo test test-rust test-python test-long soak test-browser pictures report-assets test-portable test-torch test-gpu test-aarch64 test-executors test-orbax-suite test-flax-suite test-clients example-candle test-cloud cloud-servers check check-rust check-text package test-sdist wheel workflows api notebook docs bench bench-quick bench-long guard fuzz fuzz-long differential sanitize coverage mutants prose
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## List the targets
@@ -227,23 +227,38 @@ prose: ## List long sentences of the documentation; PROSE='30 docs/start.md' for
 # A comment line over 100 columns that is neither a table, a diagram nor code.
 LONG_COMMENT := ^(?=.{101})\s*(//[/!]?|\x23) (?! )(?!.*(\S {2,}\S|\||\{|──|-->|==>| -> |;$$|\(\)|= ))
 
-check: rust-prerequisites $(VENV)/.installed ## Format, lints, licences, types, spelling, words
+check: check-rust check-text ## Format, lints, licences, types, spelling, words
+
+# Needs no package of Python: `make -j2 check` installs the packages at the same time.
+check-rust: rust-prerequisites $(VENV)/bin/python
 	$(SAY) "cargo fmt"
+	unset MAKEFLAGS # or cargo would share its jobs with make
 	$(CARGO) fmt --all --check
 	printf '==> %s\n' "cargo clippy"
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	printf '==> %s\n' "cargo doc"
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --no-deps --locked -p regrow $(INTERNALS)
 	printf '==> %s\n' "licences and sources of dependencies"
-	$(CARGO) metadata --locked --all-features --format-version 1 | $(BIN)/python .ci/dependencies
+	$(CARGO) metadata --locked --all-features --format-version 1 | $(PYTHON) .ci/dependencies
 	printf '==> %s\n' "one build of the engine for its tests and for Python"
-	features() { $(CARGO) tree --locked --offline --prefix none --format '{p} {f}' "$$@" | sed 's/ (\*)$$//' | sort -u; }
-	if comm -13 <(features --workspace --edges normal,build,dev) <(features -p regrow-python --features tests --edges normal,build | grep -v '^regrow-python ') | grep .; then
-		echo "make: the tests of the engine turn on other features than python/Cargo.toml, feature tests" >&2; exit 1
+	features() { $(CARGO) tree --locked --prefix none --format '{p} {f}' "$$@" | sed 's/ (\*)$$//' | sort -u; }
+	tested="$$(features --workspace --edges normal,build,dev)"
+	python="$$(features -p regrow-python --features tests --edges normal,build | grep -v '^regrow-python ')"
+	if comm -13 <(echo "$$tested") <(echo "$$python") | grep .; then
+		echo "make: tests of the engine turn on other features of these; see the feature tests in python/Cargo.toml" >&2; exit 1
 	fi
 	printf '==> %s\n' "cargo package"
 	$(CARGO) package --quiet --offline --no-verify --allow-dirty --locked $(PACKAGED)
-	printf '==> %s\n' "ruff"
+	if command -v valgrind >/dev/null; then
+		printf '==> %s\n' "instruction counts"
+		$(CARGO) build --quiet --locked $(RUST_TESTED) --example guard
+		$(PYTHON) benches/guard.py
+	else
+		printf '==> %s\n' "instruction counts: left out, valgrind is not on PATH (apt install valgrind)"
+	fi
+
+check-text: $(VENV)/.installed
+	$(SAY) "ruff"
 	$(BIN)/ruff check $(PYTHON_DIRS)
 	$(BIN)/ruff format --check $(PYTHON_DIRS)
 	printf '==> %s\n' "mypy"
@@ -254,13 +269,6 @@ check: rust-prerequisites $(VENV)/.installed ## Format, lints, licences, types, 
 	if LC_ALL=C.UTF-8 git grep -nP '$(LONG_COMMENT)' -- '*.rs' '*.py' '*.pyi' '*.toml' Makefile; then exit 1; fi
 	printf '==> %s\n' "words (docs/prose.txt)"
 	git ls-files -z -- $(WORDS_CHECKED) | xargs -0 $(BIN)/codespell --regex '[A-Za-z]+' -D docs/prose.txt
-	if command -v valgrind >/dev/null; then
-		printf '==> %s\n' "instruction counts"
-		$(CARGO) build --quiet --locked $(RUST_TESTED) --example guard
-		$(PYTHON) benches/guard.py
-	else
-		printf '==> %s\n' "instruction counts: left out, valgrind is not on PATH (apt install valgrind)"
-	fi
 
 package: rust-prerequisites ## The four crates as crates.io would get them, each built from its package (some minutes)
 	$(SAY) "cargo package: $$($(TARGET_DIR))/package"
@@ -499,9 +507,11 @@ python-prerequisites:
 	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || {
 		echo "make: $(PYTHON) has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 
-$(VENV)/.installed: requirements-dev.txt | python-prerequisites
+$(VENV)/bin/python: | python-prerequisites
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: requirements-dev.txt | $(VENV)/bin/python
 	$(SAY) "Python packages into $(VENV) (once, some minutes)"
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
 	touch $@
 
