@@ -28,7 +28,7 @@ use super::settings::Settings;
 use crate::bytes::limits::work_space;
 use crate::error::{Error, ErrorKind, Result};
 use crate::object::cloud::runtime::{self, pause};
-use crate::object::{Conditional, Object, Objects, Tag, Upload};
+use crate::object::{Extent, Facts, Keys, Object, ObjectWrites, Objects, Tag};
 use crate::store::Suits;
 
 /// Longest file that is read whole where the server knows no ranges.
@@ -417,6 +417,15 @@ impl Objects for Server {
         self.address.shown(key)
     }
 
+    fn facts(&self) -> Facts {
+        Facts {
+            suits: Suits { requests_min: REQUESTS_MIN, requests_max: REQUESTS_MAX },
+            ahead_len_max_bytes: 0,
+            copy_len_max_bytes: 0,
+            claim_renewed_every: Duration::MAX,
+        }
+    }
+
     fn cache_name(&self) -> Option<String> {
         Some(self.address.root.clone())
     }
@@ -426,8 +435,10 @@ impl Objects for Server {
         runtime::state()?.block_on(self.look_until_answered(&client, key))?
     }
 
-    fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>> {
-        let Some(object) = self.head(key)? else { return Ok(None) };
+    fn get_up_to(&self, key: &str, len_max_bytes: u64) -> Result<Option<(Bytes, Object)>> {
+        let Some(object) = self.head(key)?.filter(|object| object.len_bytes <= len_max_bytes) else {
+            return Ok(None);
+        };
         let mut bytes = work_space(object.len_bytes)?;
         self.read(&object, 0, &mut bytes)?;
         Ok(Some((bytes.into(), object)))
@@ -443,51 +454,18 @@ impl Objects for Server {
         runtime::state()?.block_on(self.read_until_done(&client, object, offset_bytes, out))?
     }
 
-    fn list(&self, prefix: &str, _page: bool) -> Result<(Vec<Object>, bool)> {
-        Err(no_listings(Path::new(&self.url(prefix))))
-    }
-
-    fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)> {
-        Err(no_listings(Path::new(&self.url(prefix))))
-    }
-
-    fn list_beginning(&self, begins: &str, _page: bool) -> Result<(Vec<Object>, bool)> {
-        Err(no_listings(Path::new(&self.url(begins))))
-    }
-
-    fn put(&self, key: &str, _bytes: Bytes) -> Result<Tag> {
-        Err(self.no_such_request(key, "web servers are read only"))
-    }
-
-    fn create(&self, key: &str, _bytes: Bytes) -> Result<Conditional> {
-        Err(self.no_such_request(key, "web servers are read only"))
-    }
-
-    fn replace(&self, old: &Object, _bytes: Bytes) -> Result<Conditional> {
-        Err(self.no_such_request(&old.key, "web servers are read only"))
-    }
-
-    fn delete(&self, keys: &[String]) -> Result<()> {
-        let key = keys.first().map(String::as_str).unwrap_or_default();
-        Err(self.no_such_request(key, "web servers are read only"))
-    }
-
-    fn copy(&self, _from: &Object, to: &str) -> Result<Tag> {
-        Err(self.no_such_request(to, "web servers are read only"))
-    }
-
-    fn upload(&self, key: &str, _expected_len_bytes: u64) -> Result<Box<dyn Upload>> {
-        Err(self.no_such_request(key, "web servers are read only"))
-    }
-
-    fn suits(&self) -> Suits {
-        Suits { requests_min: REQUESTS_MIN, requests_max: REQUESTS_MAX }
-    }
-
     fn whole(&self, object: &Object) -> Result<Option<Bytes>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let found = kept.get(&object.key).filter(|(tag, _)| *tag == object.tag);
         Ok(found.map(|(_, bytes)| bytes.clone()))
+    }
+
+    fn keys(&self, begins: &str, _extent: Extent) -> Result<Keys> {
+        Err(no_listings(Path::new(&self.url(begins))))
+    }
+
+    fn writes(&self, key: &str) -> Result<&dyn ObjectWrites> {
+        Err(self.no_such_request(key, "web servers are read only"))
     }
 }
 

@@ -10,11 +10,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Conditional, Object, Objects, Tag, Upload};
+use super::{Extent, Facts, Keys, Object, ObjectWrites, Objects};
 use crate::bytes::limits::work_space;
 use crate::cache::{BLOCK_LEN_BYTES, Cache, Source};
 use crate::error::Result;
-use crate::store::Suits;
 use crate::threads::for_each_parallel;
 
 /// Reads up to this length are fetched with all of their first and last block, by one request.
@@ -98,12 +97,17 @@ impl Objects for CachedObjects {
         self.objects.url(key)
     }
 
+    fn facts(&self) -> Facts {
+        // What the cache has needs no request ahead.
+        Facts { ahead_len_max_bytes: 0, ..self.objects.facts() }
+    }
+
     fn head(&self, key: &str) -> Result<Option<Object>> {
         self.objects.head(key)
     }
 
-    fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>> {
-        self.objects.get(key)
+    fn get_up_to(&self, key: &str, len_max_bytes: u64) -> Result<Option<(Bytes, Object)>> {
+        self.objects.get_up_to(key, len_max_bytes)
     }
 
     fn read(&self, object: &Object, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
@@ -152,52 +156,20 @@ impl Objects for CachedObjects {
         for_each_parallel(threads, runs, u64::MAX, |_| 0, |run| self.fetch(object, &source, run))
     }
 
-    fn list(&self, prefix: &str, page: bool) -> Result<(Vec<Object>, bool)> {
-        self.objects.list(prefix, page)
-    }
-
-    fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)> {
-        self.objects.list_level(prefix)
-    }
-
-    fn list_beginning(&self, begins: &str, page: bool) -> Result<(Vec<Object>, bool)> {
-        self.objects.list_beginning(begins, page)
-    }
-
-    fn put(&self, key: &str, bytes: Bytes) -> Result<Tag> {
-        self.objects.put(key, bytes)
-    }
-
-    fn create(&self, key: &str, bytes: Bytes) -> Result<Conditional> {
-        self.objects.create(key, bytes)
-    }
-
-    fn replace(&self, old: &Object, bytes: Bytes) -> Result<Conditional> {
-        self.objects.replace(old, bytes)
-    }
-
-    fn delete(&self, keys: &[String]) -> Result<()> {
-        self.objects.delete(keys)
-    }
-
-    fn copy(&self, from: &Object, to: &str) -> Result<Tag> {
-        self.objects.copy(from, to)
-    }
-
-    fn copy_len_max_bytes(&self) -> u64 {
-        self.objects.copy_len_max_bytes()
-    }
-
-    fn upload(&self, key: &str, expected_len_bytes: u64) -> Result<Box<dyn Upload>> {
-        self.objects.upload(key, expected_len_bytes)
-    }
-
-    fn suits(&self) -> Suits {
-        self.objects.suits()
-    }
-
     fn whole(&self, object: &Object) -> Result<Option<Bytes>> {
         self.objects.whole(object)
+    }
+
+    fn keys(&self, begins: &str, extent: Extent) -> Result<Keys> {
+        self.objects.keys(begins, extent)
+    }
+
+    fn writes(&self, key: &str) -> Result<&dyn ObjectWrites> {
+        self.objects.writes(key)
+    }
+
+    fn cache_name(&self) -> Option<String> {
+        None
     }
 }
 

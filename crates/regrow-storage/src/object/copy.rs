@@ -12,7 +12,7 @@ use crate::error::Result;
 /// # Errors
 /// `Replaced` if the object has another version by now; errors of the bucket.
 pub(super) fn copy_within(objects: &Arc<dyn Objects>, from: &Object, to: &str) -> Result<Tag> {
-    if from.len_bytes <= objects.copy_len_max_bytes() {
+    if from.len_bytes <= objects.facts().copy_len_max_bytes {
         return objects.copy(from, to);
     }
     let mut upload = objects.upload(to, from.len_bytes)?;

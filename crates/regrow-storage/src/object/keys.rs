@@ -163,7 +163,7 @@ impl Store for ObjectStore {
             Some(listing) => listing.objects().map(|(name, _)| name.as_bytes().to_vec()).collect(),
             None => {
                 let start = self.key(b"")?;
-                let listed = self.objects.list(&start, false)?.0;
+                let listed = self.objects.list(&start)?;
                 listed
                     .iter()
                     .filter_map(|object| Some(object.key.get(start.len()..)?.as_bytes().to_vec()))

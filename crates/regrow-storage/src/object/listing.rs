@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::marker::{self, CLAIM, MARKER, MOVED, OTHER_MARKER, SETTLING, is_bookkeeping};
-use super::{Object, ObjectStorage, Objects, folder_key, key_of, keys, no_folder, split};
+use super::{Extent, Keys, Object, ObjectStorage, Objects, folder_key, key_of, keys, no_folder, split};
 use crate::bytes::limits::work_space;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
@@ -44,7 +44,8 @@ impl Listing {
 
     /// With `is_page` what one page shows, else all.
     fn listed(objects: &Arc<dyn Objects>, prefix: String, is_page: bool) -> Result<Self> {
-        let (listed, is_whole) = objects.list(&prefix, is_page)?;
+        let extent = if is_page { Extent::Page } else { Extent::All };
+        let Keys { objects: listed, is_whole, .. } = objects.keys(&prefix, extent)?;
         let mut below = BTreeMap::new();
         for object in listed {
             // Some programs write an empty object, whose name ends in a slash, to stand for a
@@ -81,7 +82,7 @@ impl Listing {
     /// beside each other.
     fn of_names(objects: &Arc<dyn Objects>, prefix: String, name: &str) -> Result<Self> {
         let key = format!("{prefix}{name}");
-        let (mut listed, is_whole) = objects.list_beginning(&key, true)?;
+        let (mut listed, is_whole) = objects.list_page(&key)?;
         if !is_whole && listed.iter().all(|object| object.key != key) {
             listed.extend(objects.head(&key)?);
         }
@@ -182,7 +183,7 @@ impl Listing {
                 };
             }
         } else {
-            let (files, folders) = objects.list_level(&prefix)?;
+            let Keys { objects: files, folders, .. } = objects.keys(&prefix, Extent::Level)?;
             for object in files {
                 names.insert((object.key.get(prefix.len()..).unwrap_or_default().to_owned(), false));
             }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
-use super::{Conditional, Object, Objects, Tag, Upload, renewal};
+use super::{Conditional, Extent, Facts, Keys, Object, ObjectWrites, Objects, Tag, Upload, renewal};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Suits;
 
@@ -86,12 +86,22 @@ impl Objects for MemoryObjects {
         format!("memory://{}/{key}", self.name)
     }
 
+    fn facts(&self) -> Facts {
+        Facts {
+            suits: Suits { requests_min: 1, requests_max: usize::MAX },
+            ahead_len_max_bytes: 0,
+            copy_len_max_bytes: self.copy_len_max_bytes,
+            claim_renewed_every: self.claim_renewed_every,
+        }
+    }
+
     fn head(&self, key: &str) -> Result<Option<Object>> {
         Ok(self.state().objects.get(key).map(|(_, object)| object.clone()))
     }
 
-    fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>> {
-        Ok(self.state().objects.get(key).cloned())
+    fn get_up_to(&self, key: &str, len_max_bytes: u64) -> Result<Option<(Bytes, Object)>> {
+        let found = self.state().objects.get(key).cloned();
+        Ok(found.filter(|(_, object)| object.len_bytes <= len_max_bytes))
     }
 
     fn read(&self, object: &Object, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
@@ -106,28 +116,38 @@ impl Objects for MemoryObjects {
         Ok(())
     }
 
-    fn list(&self, prefix: &str, _page: bool) -> Result<(Vec<Object>, bool)> {
-        let state = self.state();
-        let below = state.objects.range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
-        Ok((below.map(|(_, (_, object))| object.clone()).collect(), true))
+    fn whole(&self, object: &Object) -> Result<Option<Bytes>> {
+        self.bytes_of(object).map(Some)
     }
 
-    fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)> {
-        let (mut objects, mut folders) = (Vec::new(), Vec::<String>::new());
-        for object in self.list(prefix, false)?.0 {
-            match object.key.get(prefix.len()..).unwrap_or_default().split_once('/') {
-                None => objects.push(object),
-                Some((folder, _)) if folders.last().is_some_and(|last| last == folder) => {}
-                Some((folder, _)) => folders.push(folder.to_owned()),
+    fn keys(&self, begins: &str, extent: Extent) -> Result<Keys> {
+        let state = self.state();
+        let below = state.objects.range(begins.to_owned()..).take_while(|(key, _)| key.starts_with(begins));
+        let mut keys = Keys { is_whole: true, ..Keys::default() };
+        for (key, (_, object)) in below {
+            match key.get(begins.len()..).unwrap_or_default().split_once('/') {
+                Some((folder, _)) if extent == Extent::Level => {
+                    if keys.folders.last().is_none_or(|last| last != folder) {
+                        keys.folders.push(folder.to_owned());
+                    }
+                }
+                _ => keys.objects.push(object.clone()),
             }
         }
-        Ok((objects, folders))
+        Ok(keys)
     }
 
-    fn list_beginning(&self, begins: &str, page: bool) -> Result<(Vec<Object>, bool)> {
-        self.list(begins, page)
+    fn writes(&self, _key: &str) -> Result<&dyn ObjectWrites> {
+        Ok(self)
     }
 
+    #[cfg(feature = "cloud")]
+    fn cache_name(&self) -> Option<String> {
+        None
+    }
+}
+
+impl ObjectWrites for MemoryObjects {
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag> {
         Ok(self.state().put(key, bytes))
     }
@@ -164,24 +184,8 @@ impl Objects for MemoryObjects {
         Ok(self.state().put(to, bytes))
     }
 
-    fn copy_len_max_bytes(&self) -> u64 {
-        self.copy_len_max_bytes
-    }
-
     fn upload(&self, key: &str, _expected_len_bytes: u64) -> Result<Box<dyn Upload>> {
         Ok(Box::new(MemoryUpload { bucket: self.clone(), key: key.to_owned(), bytes: Vec::new() }))
-    }
-
-    fn claim_renewed_every(&self) -> Duration {
-        self.claim_renewed_every
-    }
-
-    fn suits(&self) -> Suits {
-        Suits { requests_min: 1, requests_max: usize::MAX }
-    }
-
-    fn whole(&self, object: &Object) -> Result<Option<Bytes>> {
-        self.bytes_of(object).map(Some)
     }
 }
 

@@ -176,23 +176,55 @@ pub(crate) enum Conditional {
     Lost(Bytes, Tag),
 }
 
+/// What holds of all objects of a bucket.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Facts {
+    /// How objects are read fastest.
+    pub suits: Suits,
+    /// Objects up to this length are worth a request before they are known to be needed.
+    pub ahead_len_max_bytes: u64,
+    /// Longest object that [`ObjectWrites::copy`] takes.
+    pub copy_len_max_bytes: u64,
+    /// How often a writer says that it lives.
+    pub claim_renewed_every: Duration,
+}
+
+/// Which keys a listing has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All.
+    All,
+    /// Those that one request gives.
+    Page,
+    /// Those right below the prefix, and the names of the folders there.
+    Level,
+}
+
+/// A listing.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Keys {
+    /// Sorted by key.
+    pub objects: Vec<Object>,
+    /// Names of folders, for [`Extent::Level`].
+    pub folders: Vec<String>,
+    /// Whether there are no more.
+    pub is_whole: bool,
+}
+
 /// Requests to one bucket. Each returns when it has been answered; any number of threads may ask at
 /// once.
 pub(crate) trait Objects: Debug + Send + Sync {
     /// What a person would call the key: its URL.
     fn url(&self, key: &str) -> String;
 
+    /// What holds of all objects.
+    fn facts(&self) -> Facts;
+
     /// The object at `key`; `None` if there is none.
     fn head(&self, key: &str) -> Result<Option<Object>>;
 
-    /// All bytes of the object at `key`; `None` if there is none.
-    fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>>;
-
-    /// All bytes of the object at `key`, requested before they are known to be needed: `None` if
-    /// they are many, or did not arrive.
-    fn get_ahead(&self, _key: &str) -> Option<(Bytes, Object)> {
-        None
-    }
+    /// All bytes of the object at `key`; `None` if there is none, or it is longer.
+    fn get_up_to(&self, key: &str, len_max_bytes: u64) -> Result<Option<(Bytes, Object)>>;
 
     /// Fills `out` with bytes of this version of an object.
     ///
@@ -215,17 +247,29 @@ pub(crate) trait Objects: Debug + Send + Sync {
         Ok(false)
     }
 
-    /// The objects whose keys begin with `prefix`, which is empty or ends in `/`, sorted by key.
-    /// With `page`, only those that one request gives, and whether these are all.
-    fn list(&self, prefix: &str, page: bool) -> Result<(Vec<Object>, bool)>;
+    /// The bytes of an object that is in memory already, without a copy.
+    fn whole(&self, _object: &Object) -> Result<Option<Bytes>> {
+        Ok(None)
+    }
 
-    /// The objects right below `prefix`, and the names of the folders there.
-    fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)>;
+    /// The objects whose keys begin with this text, which need not end where a name does. For
+    /// [`Extent::Level`] it is empty or ends in `/`.
+    fn keys(&self, begins: &str, extent: Extent) -> Result<Keys>;
 
-    /// The objects whose keys begin with this text, which need not end where a name does. With
-    /// `page`, only those that one request gives, and whether these are all.
-    fn list_beginning(&self, begins: &str, page: bool) -> Result<(Vec<Object>, bool)>;
+    /// The requests that change objects.
+    ///
+    /// # Errors
+    /// `Unsupported` for a storage that is read only.
+    fn writes(&self, key: &str) -> Result<&dyn ObjectWrites>;
 
+    /// What tells this storage from all others, by which a cache on disk knows its objects. No
+    /// secret is in it. `None` where nothing is to be kept.
+    #[cfg(feature = "cloud")]
+    fn cache_name(&self) -> Option<String>;
+}
+
+/// Requests that change the objects of a bucket.
+pub(crate) trait ObjectWrites {
     /// Writes an object, and replaces an existing one.
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag>;
 
@@ -243,36 +287,65 @@ pub(crate) trait Objects: Debug + Send + Sync {
     /// Makes `to` a copy of this version of an object, within the bucket.
     ///
     /// # Errors
-    /// `Replaced` as for [`read`](Self::read), and then what is at `to` is no such copy;
-    /// `Unsupported` where the bucket cannot.
+    /// `Replaced` as for [`Objects::read`], and then what is at `to` is no such copy; `Unsupported`
+    /// where the bucket cannot.
     fn copy(&self, from: &Object, to: &str) -> Result<Tag>;
-
-    /// Longest object that [`copy`](Self::copy) takes.
-    fn copy_len_max_bytes(&self) -> u64 {
-        u64::MAX
-    }
 
     /// Starts a large object of about `expected_len_bytes`, 0 if unknown.
     fn upload(&self, key: &str, expected_len_bytes: u64) -> Result<Box<dyn Upload>>;
+}
 
-    /// How objects are read fastest.
-    fn suits(&self) -> Suits;
-
-    /// How often a writer says that it lives.
-    fn claim_renewed_every(&self) -> Duration {
-        renewal::EVERY
+/// Comfort for callers.
+impl dyn Objects + '_ {
+    pub(crate) fn suits(&self) -> Suits {
+        self.facts().suits
     }
 
-    /// What tells this storage from all others, by which a cache on disk knows its objects. No
-    /// secret is in it. `None` where nothing is to be kept.
-    #[cfg(feature = "cloud")]
-    fn cache_name(&self) -> Option<String> {
-        None
+    /// All bytes of the object at `key`; `None` if there is none.
+    pub(crate) fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>> {
+        self.get_up_to(key, u64::MAX)
     }
 
-    /// The bytes of an object that is in memory already, without a copy.
-    fn whole(&self, _object: &Object) -> Result<Option<Bytes>> {
-        Ok(None)
+    /// The same, requested before it is known to be needed: `None` if the bytes are many, or did
+    /// not arrive.
+    fn get_ahead(&self, key: &str) -> Option<(Bytes, Object)> {
+        let len_max_bytes = Some(self.facts().ahead_len_max_bytes).filter(|&len_max| len_max > 0)?;
+        self.get_up_to(key, len_max_bytes).ok().flatten()
+    }
+
+    /// The objects whose keys begin with this text, sorted by key.
+    fn list(&self, begins: &str) -> Result<Vec<Object>> {
+        Ok(self.keys(begins, Extent::All)?.objects)
+    }
+
+    /// Those that one request gives, and whether these are all.
+    fn list_page(&self, begins: &str) -> Result<(Vec<Object>, bool)> {
+        let Keys { objects, is_whole, .. } = self.keys(begins, Extent::Page)?;
+        Ok((objects, is_whole))
+    }
+
+    fn put(&self, key: &str, bytes: Bytes) -> Result<Tag> {
+        self.writes(key)?.put(key, bytes)
+    }
+
+    fn create(&self, key: &str, bytes: Bytes) -> Result<Conditional> {
+        self.writes(key)?.create(key, bytes)
+    }
+
+    fn replace(&self, old: &Object, bytes: Bytes) -> Result<Conditional> {
+        self.writes(&old.key)?.replace(old, bytes)
+    }
+
+    fn delete(&self, keys: &[String]) -> Result<()> {
+        self.writes(keys.first().map_or("", String::as_str))?.delete(keys)
+    }
+
+    fn copy(&self, from: &Object, to: &str) -> Result<Tag> {
+        self.writes(to)?.copy(from, to)
+    }
+
+    fn upload(&self, key: &str, expected_len_bytes: u64) -> Result<Box<dyn Upload>> {
+        self.writes(key)?.upload(key, expected_len_bytes)
     }
 }
 
@@ -342,7 +415,7 @@ impl Storage for ObjectStorage {
         let key = key_of(&self.objects, path)?;
         // List first: a server that keeps objects in a file system may fail when asked for a folder
         // as an object.
-        let (below, _) = self.objects.list(&folder_key(&self.objects, path)?, true)?;
+        let (below, _) = self.objects.list_page(&folder_key(&self.objects, path)?)?;
         if !below.is_empty() {
             return Ok(Some(Found::Folder));
         }
@@ -459,7 +532,7 @@ impl Upkeep for ObjectStorage {
 
     fn stock(&self, path: &Path) -> Result<Option<Stock>> {
         let key = key_of(&self.objects, path)?;
-        let mut found = self.objects.list(&folder_key(&self.objects, path)?, false)?.0;
+        let mut found = self.objects.list(&folder_key(&self.objects, path)?)?;
         if found.is_empty() && !key.is_empty() {
             found.extend(self.objects.head(&key)?);
         }

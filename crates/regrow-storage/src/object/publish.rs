@@ -306,7 +306,7 @@ impl NewObjects {
     /// Returns an error if another save has committed, and removed its claim, between the look at
     /// the target and this claim. Later saves find this claim.
     fn check_alone(&self, claim: &str) -> Result<()> {
-        let listed = self.objects.list(&format!("{}/", self.folder), true);
+        let listed = self.objects.list_page(&format!("{}/", self.folder));
         if matches!(&listed, Ok((all, _)) if all.iter().all(|object| object.key == claim)) {
             return Ok(());
         }
@@ -318,7 +318,7 @@ impl NewObjects {
     /// Errs if another save has written over an object of this one: both took the same dead
     /// writer's place.
     fn check_written(&self) -> Result<()> {
-        let (listed, _) = self.objects.list(&format!("{}/", self.folder), false)?;
+        let listed = self.objects.list(&format!("{}/", self.folder))?;
         let state = self.state();
         let is_anothers = |object: &Object| match state.written.get(&object.key) {
             Some((_, tag)) => tag.is_known() && object.tag.is_known() && !tag.is_same(&object.tag),
@@ -389,7 +389,7 @@ impl NewObjects {
     fn remove_folder(&mut self) -> Result<()> {
         self.renewal = None;
         self.check_claim()?;
-        let (all, _) = self.objects.list(&format!("{}/", self.folder), false)?;
+        let all = self.objects.list(&format!("{}/", self.folder))?;
         let mut keys: BTreeSet<String> = all.into_iter().map(|object| object.key).collect();
         // The list may miss the last writes. Without a claim, a file that stays would look like
         // part of a checkpoint.
@@ -564,7 +564,7 @@ impl Publication for NewObjects {
             true => format!("{}/", self.folder),
             false => format!("{}/{below}/", self.folder),
         };
-        let (all, _) = self.objects.list(&prefix, false)?;
+        let all = self.objects.list(&prefix)?;
         let keys = all.into_iter().map(|object| object.key);
         let left: Vec<String> = keys.filter(|key| key.strip_prefix(&prefix).is_some_and(is_left)).collect();
         self.objects.delete(&left)

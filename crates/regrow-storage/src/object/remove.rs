@@ -21,7 +21,7 @@ use super::target::{
     NOT_ENDED_AROUND, check_gone, check_replaceable, claim_around, claim_siblings, has_begun, left_beside,
     left_for_good, not_ended,
 };
-use super::{Conditional, Object, Objects, key_of, split};
+use super::{Conditional, Extent, Keys, Object, Objects, key_of, split};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::{RESPECTED_FOR, Removal, Removed, UNCOMMITTED_MARK, is_recent};
@@ -108,7 +108,7 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
         return Err(Error::new(ErrorKind::AlreadyExists, "a save to this path has begun").in_file(at));
     }
     objects.delete(&[format!("{key}/{MARKER}"), format!("{key}/{OTHER_MARKER}")])?;
-    let (mut left, _) = objects.list(&format!("{key}/"), false)?;
+    let mut left = objects.list(&format!("{key}/"))?;
     // Keep the claim and the lock of the target until the end.
     left.retain(|object| object.key != claim && object.key != format!("{key}/{SETTLING}"));
     let mut removed = delete_all(objects, left)?;
@@ -197,7 +197,7 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
     }
     let (parent, name) = split(key.as_ref());
     let parent = if parent.as_os_str().is_empty() { String::new() } else { format!("{}/", parent.display()) };
-    let (files, folders) = objects.list_level(&parent)?;
+    let Keys { objects: files, folders, .. } = objects.keys(&parent, Extent::Level)?;
     let is_left =
         |other: &str| other.strip_prefix(&name).is_some_and(|rest| rest.starts_with(UNCOMMITTED_MARK));
     for folder in folders.iter().filter(|folder| is_left(folder)) {
@@ -282,10 +282,9 @@ mod tests {
     use bytes::Bytes;
 
     use super::super::marker::Moved;
-    use super::super::{MemoryObjects, ObjectStorage, Tag, Upload};
+    use super::super::{Facts, MemoryObjects, ObjectStorage, ObjectWrites, Tag, Upload};
     use super::*;
     use crate::monitor::Monitor;
-    use crate::store::Suits;
     use crate::{PublishOptions, Target};
 
     /// The work of a writer after the answer to a look at its claim.
@@ -309,11 +308,14 @@ mod tests {
         fn url(&self, key: &str) -> String {
             self.objects.url(key)
         }
+        fn facts(&self) -> Facts {
+            self.objects.facts()
+        }
         fn head(&self, key: &str) -> Result<Option<Object>> {
             self.objects.head(key)
         }
-        fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>> {
-            let found = self.objects.get(key);
+        fn get_up_to(&self, key: &str, len_max_bytes: u64) -> Result<Option<(Bytes, Object)>> {
+            let found = self.objects.get_up_to(key, len_max_bytes);
             if key.ends_with(CLAIM)
                 && let Some(interlude) = self.interlude.lock().unwrap().take()
             {
@@ -324,15 +326,19 @@ mod tests {
         fn read(&self, object: &Object, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
             self.objects.read(object, offset_bytes, out)
         }
-        fn list(&self, prefix: &str, page: bool) -> Result<(Vec<Object>, bool)> {
-            self.objects.list(prefix, page)
+        fn keys(&self, begins: &str, extent: Extent) -> Result<Keys> {
+            self.objects.keys(begins, extent)
         }
-        fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)> {
-            self.objects.list_level(prefix)
+        fn writes(&self, _key: &str) -> Result<&dyn ObjectWrites> {
+            Ok(self)
         }
-        fn list_beginning(&self, begins: &str, page: bool) -> Result<(Vec<Object>, bool)> {
-            self.objects.list_beginning(begins, page)
+        #[cfg(feature = "cloud")]
+        fn cache_name(&self) -> Option<String> {
+            None
         }
+    }
+
+    impl ObjectWrites for Overtaken {
         fn put(&self, key: &str, bytes: Bytes) -> Result<Tag> {
             self.objects.put(key, bytes)
         }
@@ -354,9 +360,6 @@ mod tests {
         fn upload(&self, key: &str, expected_len_bytes: u64) -> Result<Box<dyn Upload>> {
             self.objects.upload(key, expected_len_bytes)
         }
-        fn suits(&self) -> Suits {
-            self.objects.suits()
-        }
     }
 
     const STAGED: &str = "x.orbax-checkpoint-tmp-of-it";
@@ -373,7 +376,7 @@ mod tests {
     }
 
     fn names(objects: &Arc<dyn Objects>) -> Vec<String> {
-        objects.list("", false).unwrap().0.into_iter().map(|object| object.key).collect()
+        objects.list("").unwrap().into_iter().map(|object| object.key).collect()
     }
 
     fn commits(objects: &MemoryObjects) {

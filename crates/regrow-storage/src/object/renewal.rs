@@ -47,7 +47,7 @@ impl Drop for Renewal {
 }
 
 fn renew(objects: &dyn Objects, key: &str, claim: &Claim, told: &(Mutex<bool>, Condvar)) {
-    let every = objects.claim_renewed_every();
+    let every = objects.facts().claim_renewed_every;
     let mut renewed = Instant::now();
     let mut is_over = told.0.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
@@ -147,7 +147,7 @@ mod tests {
         let monitor = Monitor::new();
         let kind = Target::Folder;
         let renewed = |prefix: &str| {
-            let (all, _) = objects.list(prefix, false).unwrap();
+            let all = objects.list(prefix).unwrap();
             let claim = all.iter().find(|object| object.key.ends_with(CLAIM)).expect("there is a claim");
             objects.get(&claim.key).unwrap().and_then(|(bytes, _)| Claim::parse(&bytes)).unwrap().renewed
         };
@@ -173,7 +173,7 @@ mod tests {
                 drop(publication);
             }
             std::thread::sleep(10 * SOON);
-            let (left, _) = objects.list("runs/", false).unwrap();
+            let left = objects.list("runs/").unwrap();
             let names: Vec<&str> = left.iter().map(|object| object.key.as_str()).collect();
             assert_eq!(names, ["runs/step_1/_METADATA", "runs/step_1/regrow-committed.txt"], "turn {turn}");
         }

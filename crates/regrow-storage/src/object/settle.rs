@@ -121,7 +121,7 @@ pub(super) fn points_to(objects: &Arc<dyn Objects>, key: &str) -> Result<Option<
 }
 
 fn bring(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) -> Result<()> {
-    let (staged, _) = objects.list(&format!("{folder}/"), false)?;
+    let staged = objects.list(&format!("{folder}/"))?;
     let name_of = |object: &Object| object.key.get(folder.len() + 1..).unwrap_or_default().to_owned();
     let is_marker = |object: &Object| matches!(name_of(object).as_str(), MARKER | OTHER_MARKER);
     let (markers, files): (Vec<Object>, Vec<Object>) = staged
@@ -132,7 +132,7 @@ fn bring(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) 
         // Another process has settled the target.
         return Ok(());
     };
-    let (old, _) = objects.list(old_prefix, false)?;
+    let old = objects.list(old_prefix)?;
     // Without markers, Orbax sees no checkpoint while files of the old and the new one are mixed.
     objects.delete(&[format!("{key}/{MARKER}"), format!("{key}/{OTHER_MARKER}")])?;
     let names: BTreeSet<String> = files.iter().map(name_of).collect();
@@ -168,7 +168,7 @@ pub(super) enum Copies {
 
 /// Removes the files of dead writers that were overwriting a target.
 pub(super) fn sweep(objects: &Arc<dyn Objects>, key: &str, copies: Copies) -> Result<()> {
-    let staged = objects.list_beginning(&format!("{key}{UNCOMMITTED_MARK}-"), false)?.0;
+    let staged = objects.list(&format!("{key}{UNCOMMITTED_MARK}-"))?;
     let folder_of = |object: &Object| {
         let name =
             object.key.get(key.len() + 1..).and_then(|rest| rest.split('/').next()).unwrap_or_default();

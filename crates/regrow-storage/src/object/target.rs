@@ -368,7 +368,7 @@ pub(super) fn left_for_good(
     {
         return Ok(None);
     }
-    let (all, _) = objects.list(before.prefix(), false)?;
+    let all = objects.list(before.prefix())?;
     let name_of = |object: &Object| object.key.get(before.prefix().len()..).unwrap_or_default().to_owned();
     if target.is_none() && all.iter().any(|object| is_commit(&name_of(object))) {
         return Ok(None);
@@ -445,7 +445,7 @@ fn names_below(objects: &Arc<dyn Objects>, below: &Listing) -> Result<Vec<String
     if below.is_whole() {
         return Ok(below.objects().map(|(name, _)| name.to_owned()).collect());
     }
-    let (all, _) = objects.list(below.prefix(), false)?;
+    let all = objects.list(below.prefix())?;
     let name = |object: &Object| object.key.get(below.prefix().len()..).unwrap_or_default().to_owned();
     Ok(all.iter().map(name).filter(|name| !name.is_empty() && !name.ends_with('/')).collect())
 }

@@ -118,7 +118,7 @@ impl ObjectTransfer {
                 check(objects, target, options.as_publish())?;
                 if options.files.iter().all(|file| file.len_bytes <= COPIED_LEN_MAX_BYTES) {
                     new.folder = staged_folder(&new.key, COPY);
-                    there = objects.list(&format!("{}/", new.folder), false)?.0;
+                    there = objects.list(&format!("{}/", new.folder))?;
                     new.claim_key = Some(format!("{}/{CLAIM}", new.folder));
                 }
             }
@@ -151,7 +151,7 @@ impl ObjectTransfer {
         }
         if new.old_prefix.is_some() {
             new.check_settled()?;
-            there = objects.list(&format!("{}/", new.folder), false)?.0;
+            there = objects.list(&format!("{}/", new.folder))?;
         }
         if let Target::Siblings { .. } = options.kind {
             there = new.siblings_there(earlier.as_ref(), options.overwrite)?;
@@ -165,7 +165,7 @@ impl ObjectTransfer {
             Target::Folder => {
                 // Another copy may have committed this folder between the look and the claim.
                 new.check_settled().inspect_err(|_| new.give_back(&claim_key, !copied.is_empty()))?;
-                there = objects.list(&format!("{}/", new.folder), false)?.0;
+                there = objects.list(&format!("{}/", new.folder))?;
             }
             Target::Siblings { .. } => {
                 // A save may have ended between the look and the claim.
@@ -253,7 +253,7 @@ impl ObjectTransfer {
     /// Returns an error if another writer has put an object here, and perhaps committed it, between
     /// the look at the target and this claim. Later writers find this claim.
     fn check_alone(&self, claim_key: &str, there: &[Object]) -> Result<()> {
-        let (listed, _) = self.objects.list(&format!("{}/", self.folder), false)?;
+        let listed = self.objects.list(&format!("{}/", self.folder))?;
         let is_known = |object: &Object| {
             object.key == claim_key
                 || there.iter().any(|known| known.key == object.key && known.tag.is_same(&object.tag))
@@ -363,7 +363,7 @@ impl ObjectTransfer {
         if matches!(self.kind, Target::Siblings { .. }) {
             return Ok(());
         }
-        let (found, _) = self.objects.list(&format!("{}/", self.folder), false)?;
+        let found = self.objects.list(&format!("{}/", self.folder))?;
         let tags: BTreeMap<&str, String> =
             found.iter().map(|object| (&*object.key, object.tag.to_string())).collect();
         let state = self.state();

@@ -8,7 +8,9 @@ use super::upload::Upload;
 use super::{Bucket, Created, Put, PutMode, Replaced, SCHEMES, Service};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
-use crate::object::{self, Conditional, Object, ObjectStorage, Objects, Tag};
+use crate::object::{
+    self, Conditional, Extent, Facts, Keys, Object, ObjectStorage, ObjectWrites, Objects, Tag, renewal,
+};
 use crate::store::{EachChunk, Suits};
 use crate::threads::map_ordered;
 use crate::{StorageKind, StorageOptions, Url};
@@ -39,6 +41,15 @@ impl Objects for Bucket {
         self.url_of(key)
     }
 
+    fn facts(&self) -> Facts {
+        Facts {
+            suits: Suits { requests_min: REQUESTS_MIN, requests_max: REQUESTS_MAX },
+            ahead_len_max_bytes: AHEAD_LEN_MAX_BYTES,
+            copy_len_max_bytes: if self.service() == Service::S3 { S3_COPY_LEN_MAX_BYTES } else { u64::MAX },
+            claim_renewed_every: renewal::EVERY,
+        }
+    }
+
     fn cache_name(&self) -> Option<String> {
         self.place_name()
     }
@@ -47,12 +58,11 @@ impl Objects for Bucket {
         self.head(key)
     }
 
-    fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>> {
-        self.get(key, None)
-    }
-
-    fn get_ahead(&self, key: &str) -> Option<(Bytes, Object)> {
-        self.get_short(key, AHEAD_LEN_MAX_BYTES).ok().flatten()
+    fn get_up_to(&self, key: &str, len_max_bytes: u64) -> Result<Option<(Bytes, Object)>> {
+        match len_max_bytes {
+            u64::MAX => self.get(key, None),
+            _ => self.get_short(key, len_max_bytes),
+        }
     }
 
     fn read(&self, object: &Object, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
@@ -72,22 +82,29 @@ impl Objects for Bucket {
             .map_err(|error| missing_is_replaced(self, object, error))
     }
 
-    fn list(&self, prefix: &str, page: bool) -> Result<(Vec<Object>, bool)> {
-        let listing = self.list(prefix, page.then_some(PAGE_LEN))?;
-        Ok((with_tags(self, listing.objects)?, !listing.is_cut))
+    fn keys(&self, begins: &str, extent: Extent) -> Result<Keys> {
+        if extent == Extent::Level {
+            let (objects, folders) = self.list_level(begins)?;
+            let name = |folder: String| folder.get(begins.len()..).unwrap_or_default().to_owned();
+            return Ok(Keys { objects, folders: folders.into_iter().map(name).collect(), is_whole: true });
+        }
+        let is_page = extent == Extent::Page;
+        let (objects, is_whole) = match begins.is_empty() || begins.ends_with('/') {
+            true => {
+                let listing = self.list(begins, is_page.then_some(PAGE_LEN))?;
+                (listing.objects, !listing.is_cut)
+            }
+            false => self.list_beginning(begins, is_page)?,
+        };
+        Ok(Keys { objects: with_tags(self, objects)?, folders: Vec::new(), is_whole })
     }
 
-    fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)> {
-        let (objects, folders) = self.list_level(prefix)?;
-        let name = |folder: String| folder.get(prefix.len()..).unwrap_or_default().to_owned();
-        Ok((objects, folders.into_iter().map(name).collect()))
+    fn writes(&self, _key: &str) -> Result<&dyn ObjectWrites> {
+        Ok(self)
     }
+}
 
-    fn list_beginning(&self, begins: &str, page: bool) -> Result<(Vec<Object>, bool)> {
-        let (objects, is_whole) = self.list_beginning(begins, page)?;
-        Ok((with_tags(self, objects)?, is_whole))
-    }
-
+impl ObjectWrites for Bucket {
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag> {
         match self.put(key, bytes, PutMode::Overwrite)? {
             Put::Done(tag) => Ok(tag),
@@ -130,16 +147,8 @@ impl Objects for Bucket {
         }
     }
 
-    fn copy_len_max_bytes(&self) -> u64 {
-        if self.service() == Service::S3 { S3_COPY_LEN_MAX_BYTES } else { u64::MAX }
-    }
-
     fn upload(&self, key: &str, expected_len_bytes: u64) -> Result<Box<dyn object::Upload>> {
         Ok(Box::new(self.upload(key, Some(expected_len_bytes).filter(|&len| len > 0))?))
-    }
-
-    fn suits(&self) -> Suits {
-        Suits { requests_min: REQUESTS_MIN, requests_max: REQUESTS_MAX }
     }
 }
 
