@@ -9,6 +9,7 @@ use regrow::Result;
 use regrow::engine::{Layout, refuse_folder_named_like_a_file as refuse_folder};
 use regrow::location::{self, StorageOptions, ToLocation};
 use regrow_storage::Found;
+use regrow_store::StoreExt;
 
 use crate::cache::Cache;
 use crate::error::{OrRaise, released};

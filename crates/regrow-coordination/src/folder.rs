@@ -17,7 +17,7 @@ use super::Coordinator;
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_base::threads::map_ordered;
 use regrow_storage::location::Location;
-use regrow_store::ByteRange;
+use regrow_store::{ByteRange, StoreExt};
 
 /// The pause before the second look, and the longest pause between two looks, on a disk.
 const DISK_LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));

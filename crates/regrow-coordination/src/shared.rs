@@ -9,8 +9,8 @@ use super::ranks::ranks;
 use regrow_base::error::{Error, Result};
 use regrow_storage::UNCOMMITTED_MARK;
 use regrow_storage::location::Location;
-use regrow_store::ByteRange;
 use regrow_store::local::folders::random_name;
+use regrow_store::{ByteRange, StoreExt};
 
 /// How long the probe may take to appear on another machine: at most half of the session's
 /// time-out, so that rank 0 still waits for the answer.

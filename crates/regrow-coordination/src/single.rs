@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::Coordinator;
 use regrow_base::error::Result;
-use regrow_store::{ByteRange, MemoryStore, Store};
+use regrow_store::{ByteRange, MemoryStore, Store, StoreExt};
 
 /// The only process of a job. A [`Session`](super::Session) with it sends no messages.
 #[derive(Debug, Default)]

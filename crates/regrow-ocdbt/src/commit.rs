@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
-use regrow_store::{Located, Store};
+use regrow_store::{Located, Store, StoreExt};
 
 use super::arity::Arity;
 use super::entries::EntryValue;

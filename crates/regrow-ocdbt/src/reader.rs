@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::error::{Error, ErrorKind, Result};
-use regrow_store::{ByteRange, Located, Span, Store, resolve_range};
+use regrow_store::{ByteRange, Located, ReadOnly, Span, Store, StoreCapabilities, resolve_range};
 
 use super::arity::Arity;
 use super::config::OcdbtConfig;
@@ -230,14 +230,6 @@ impl Store for OcdbtStore {
         }
     }
 
-    fn put(&self, key: &[u8], _value: Bytes) -> Result<()> {
-        Err(self.read_only(key))
-    }
-
-    fn delete(&self, key: &[u8]) -> Result<()> {
-        Err(self.read_only(key))
-    }
-
     fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
         let end = prefix_end(prefix);
         let wanted = Bounds { from: prefix, to: end.as_deref(), ..Bounds::ALL };
@@ -273,6 +265,14 @@ impl Store for OcdbtStore {
         text.push(String::from_utf8_lossy(key).as_ref());
         text.into()
     }
+
+    fn capabilities(&self) -> StoreCapabilities<'_> {
+        let writes = Err(ReadOnly {
+            what: "an opened OCDBT database is read only",
+            help: Some("commit_version makes a further version"),
+        });
+        StoreCapabilities { writes, maps: None, versions: None }
+    }
 }
 
 impl OcdbtStore {
@@ -282,12 +282,6 @@ impl OcdbtStore {
             return Ok(Bytes::new());
         }
         self.files.range_at(&span.key, span.offset_bytes + part.start, len_bytes)
-    }
-
-    fn read_only(&self, key: &[u8]) -> Error {
-        Error::unsupported("an opened OCDBT database is read only")
-            .in_file(self.describe(key))
-            .help("commit_version makes a further version")
     }
 }
 

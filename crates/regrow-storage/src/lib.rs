@@ -55,7 +55,7 @@ pub mod transfer;
 pub mod within;
 mod writes;
 
-pub use crate::store::{Document, Identity};
+pub use crate::store::{Document, Identity, ReadOnly};
 pub use desktop::{is_desktop_entry, is_desktop_file};
 pub use names::{IsOwn, Name, Names, foreign_files_in, stem_of, tell_names};
 pub use object::{COMMIT_MARKERS, is_bookkeeping, private_memory};
@@ -314,25 +314,6 @@ pub struct Writes<'s> {
 impl<'s> Writes<'s> {
     fn of<S: Publish + Upkeep>(storage: &'s S) -> Self {
         Self { publish: storage, upkeep: storage }
-    }
-}
-
-/// Why nothing is written to a storage.
-#[derive(Debug, Clone, Copy)]
-pub struct ReadOnly {
-    /// In words: `archives are read only`.
-    pub what: &'static str,
-    /// What to do instead.
-    pub help: Option<&'static str>,
-}
-
-impl ReadOnly {
-    fn error(self, at: &Location) -> Error {
-        let error = Error::unsupported(self.what).in_file(at);
-        match self.help {
-            Some(help) => error.help(help),
-            None => error,
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::path::PathBuf;
 
 use super::blocks::BLOCK_LEN_BYTES;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// How to write a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,20 +73,10 @@ pub trait FileSink: Debug + Send {
     /// What the storage said.
     fn finish(self: Box<Self>) -> Result<WrittenFile>;
 
-    /// Whether [`finish_patched`](Self::finish_patched) can be used.
-    fn can_patch(&self) -> bool {
-        false
-    }
-
-    /// [`finish`](Self::finish), after which these bytes stand at these offsets, over those that
-    /// were written there. The checksums are those of the bytes that were written.
-    ///
-    /// # Errors
-    /// What the storage said; `Unsupported` where a file only grows.
-    fn finish_patched(self: Box<Self>, _patches: &[(u64, Vec<u8>)]) -> Result<WrittenFile> {
-        Err(Error::unsupported("files of this storage are written from front to back")
-            .in_file(self.describe()))
-    }
+    /// Bytes with their offsets, which [`finish`](Self::finish) writes over those that stand there;
+    /// the checksums are those of the bytes that were written before. `None` where a file only
+    /// grows.
+    fn patches(&mut self) -> Option<&mut Vec<(u64, Vec<u8>)>>;
 }
 
 /// One new file, written front to back. An error of the storage may show one or more calls after
@@ -147,19 +137,10 @@ impl FileWriter {
         self.0.describe()
     }
 
-    /// As [`FileSink::can_patch`].
+    /// As [`FileSink::patches`].
     #[inline]
-    pub fn can_patch(&self) -> bool {
-        self.0.can_patch()
-    }
-
-    /// As [`FileSink::finish_patched`].
-    ///
-    /// # Errors
-    /// As there.
-    #[inline]
-    pub fn finish_patched(self, patches: &[(u64, Vec<u8>)]) -> Result<WrittenFile> {
-        self.0.finish_patched(patches)
+    pub fn patches(&mut self) -> Option<&mut Vec<(u64, Vec<u8>)>> {
+        self.0.patches()
     }
 
     /// As [`FileSink::finish`].

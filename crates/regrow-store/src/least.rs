@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 
-use super::{ByteRange, Located, MemoryStore, Store};
+use super::{ByteRange, Located, MemoryStore, Store, StoreCapabilities};
 use crate::error::Result;
 
 /// A store in memory that has what every store must have, and no more: no maps, as a bucket.
@@ -14,12 +14,6 @@ pub struct Least(pub MemoryStore);
 impl Store for Least {
     fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>> {
         self.0.get(key, range)
-    }
-    fn put(&self, key: &[u8], value: Bytes) -> Result<()> {
-        self.0.put(key, value)
-    }
-    fn delete(&self, key: &[u8]) -> Result<()> {
-        self.0.delete(key)
     }
     fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.0.list(prefix)
@@ -32,5 +26,8 @@ impl Store for Least {
     }
     fn describe(&self, key: &[u8]) -> PathBuf {
         self.0.describe(key)
+    }
+    fn capabilities(&self) -> StoreCapabilities<'_> {
+        StoreCapabilities { maps: None, ..self.0.capabilities() }
     }
 }

@@ -132,7 +132,7 @@ pub struct Version {
     pub text: String,
 }
 
-/// Keys to values. Implementors provide the least; [`StoreExt`] has the comfort.
+/// Keys to values, as readers need them. [`StoreExt`] has the comfort.
 pub trait Store: Debug + Send + Sync {
     /// The bytes of `range` at `key`, or `None` when the store has no such key.
     fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>>;
@@ -155,40 +155,6 @@ pub trait Store: Debug + Send + Sync {
         }
     }
 
-    /// Whether memory has so many bytes of the value already; true if unknown.
-    fn is_cached(&self, _key: &[u8], _offset_bytes: u64, _len_bytes: u64) -> bool {
-        true
-    }
-
-    /// Replaces the value at `key`; a reader sees the old value or the new, never a part.
-    fn put(&self, key: &[u8], value: Bytes) -> Result<()>;
-
-    /// Puts a value where there is none: false, and nothing has changed, if there is one. Of
-    /// several callers at once, in any process on any machine, one gets true; a reader sees all of
-    /// a value or none of it. It need not survive a power cut.
-    ///
-    /// A bucket may have done what its answer, which was lost, would have said. It is then asked
-    /// what it holds: so callers that put the same bytes may all get true.
-    ///
-    /// # Errors
-    /// Errors of the storage; `Unsupported` where nothing is written.
-    fn put_if_absent(&self, key: &[u8], _value: Bytes) -> Result<bool> {
-        Err(crate::error::Error::unsupported("this store has no conditional writes")
-            .in_file(self.describe(key)))
-    }
-
-    /// Removes `key`; no error if it is not there. It may be there again after a power cut.
-    fn delete(&self, key: &[u8]) -> Result<()>;
-
-    /// Removes keys, one after the other; no error if some are not there. Once this has returned
-    /// they are gone after a power cut, too.
-    ///
-    /// # Errors
-    /// Errors of the storage; some may be gone then.
-    fn delete_durably(&self, keys: &[&[u8]]) -> Result<()> {
-        keys.iter().try_for_each(|key| self.delete(key))
-    }
-
     /// All keys that begin with `prefix`, sorted as bytes.
     fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>>;
 
@@ -197,22 +163,6 @@ pub trait Store: Debug + Send + Sync {
 
     /// Where the value lies; `None` when there is no such key.
     fn locate(&self, key: &[u8]) -> Result<Option<Located>>;
-
-    /// The whole value as a read-only map, where the store can; else `None`. The same map each
-    /// time.
-    fn map(&self, _key: &[u8]) -> Result<Option<Bytes>> {
-        Ok(None)
-    }
-
-    /// The whole value, which is not empty, as memory of this process: what is written to it does
-    /// not reach the file. Another map each time; `None` if there is no such value, and where there
-    /// are no maps.
-    ///
-    /// # Errors
-    /// Errors of the system.
-    fn map_private(&self, _key: &[u8]) -> Result<Option<PrivateMap>> {
-        Ok(None)
-    }
 
     /// The value, opened for reads by offset; `None` when there is no such key.
     ///
@@ -245,34 +195,109 @@ pub trait Store: Debug + Send + Sync {
         Ok(self.get(key.as_bytes(), ByteRange::Full)?.map(Into::into))
     }
 
+    /// What a person would call the value: a path, for errors.
+    fn describe(&self, key: &[u8]) -> PathBuf;
+
+    /// What the store can do beside this. A store that wraps another one passes each of them on or
+    /// replaces it.
+    fn capabilities(&self) -> StoreCapabilities<'_>;
+}
+
+/// What a store can do beside reading.
+#[derive(Debug, Clone, Copy)]
+pub struct StoreCapabilities<'s> {
+    /// The store as a writer needs it, or why nothing is written to it.
+    pub writes: std::result::Result<&'s dyn StoreWrites, ReadOnly>,
+    /// What of its values is in memory; `None` for a store without maps.
+    pub maps: Option<&'s dyn StoreMaps>,
+    /// What tells versions of its values apart, where that is known.
+    pub versions: Option<&'s dyn StoreVersions>,
+}
+
+/// Why nothing is written to a store or a storage.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadOnly {
+    /// In words: `archives are read only`.
+    pub what: &'static str,
+    /// What to do instead.
+    pub help: Option<&'static str>,
+}
+
+impl ReadOnly {
+    /// Of what is read for an open checkpoint.
+    pub const OPEN: Self = Self { what: "an open checkpoint is read only", help: None };
+
+    /// The error of a write to this file.
+    pub fn error(self, file: impl Into<PathBuf>) -> crate::error::Error {
+        let error = crate::error::Error::unsupported(self.what).in_file(file);
+        match self.help {
+            Some(help) => error.help(help),
+            None => error,
+        }
+    }
+}
+
+/// Changes of a store.
+pub trait StoreWrites: Debug {
+    /// Replaces the value at `key`; a reader sees the old value or the new, never a part.
+    fn put(&self, key: &[u8], value: Bytes) -> Result<()>;
+
+    /// Puts a value where there is none: false, and nothing has changed, if there is one. Of
+    /// several callers at once, in any process on any machine, one gets true; a reader sees all of
+    /// a value or none of it. It need not survive a power cut.
+    ///
+    /// A bucket may have done what its answer, which was lost, would have said. It is then asked
+    /// what it holds: so callers that put the same bytes may all get true.
+    ///
+    /// # Errors
+    /// Errors of the storage.
+    fn put_if_absent(&self, key: &[u8], value: Bytes) -> Result<bool>;
+
+    /// Removes `key`; no error if it is not there. It may be there again after a power cut.
+    fn delete(&self, key: &[u8]) -> Result<()>;
+
+    /// Removes keys, one after the other; no error if some are not there. Once this has returned
+    /// they are gone after a power cut, too.
+    ///
+    /// # Errors
+    /// Errors of the storage; some may be gone then.
+    fn delete_durably(&self, keys: &[&[u8]]) -> Result<()> {
+        keys.iter().try_for_each(|key| self.delete(key))
+    }
+}
+
+/// What of the values of a store is in memory.
+pub trait StoreMaps: Debug {
+    /// The whole value as a read-only map, where the store can; else `None`. The same map each
+    /// time.
+    fn map(&self, key: &[u8]) -> Result<Option<Bytes>>;
+
+    /// The whole value, which is not empty, as memory of this process: what is written to it does
+    /// not reach the file. Another map each time; `None` if there is no such value, and where there
+    /// are no maps.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    fn map_private(&self, _key: &[u8]) -> Result<Option<PrivateMap>> {
+        Ok(None)
+    }
+
+    /// Whether memory has so many bytes of the value already; true if unknown.
+    fn is_cached(&self, key: &[u8], offset_bytes: u64, len_bytes: u64) -> bool;
+}
+
+/// What tells versions of values apart.
+pub trait StoreVersions: Debug {
     /// What tells this version of the value from every other, for good: another process can compare
     /// it later. `None` when there is no such key.
     ///
     /// # Errors
-    /// Errors of the storage; `Unsupported` if the version is unknown.
-    fn version(&self, key: &[u8]) -> Result<Option<Version>> {
-        Err(crate::error::Error::unsupported("the values of this store have no versions")
-            .in_file(self.describe(key)))
-    }
-
-    /// What a person would call the value: a path, for errors.
-    fn describe(&self, key: &[u8]) -> PathBuf;
+    /// Errors of the storage.
+    fn version(&self, key: &[u8]) -> Result<Option<Version>>;
 }
 
 /// Comfort for callers.
 pub trait StoreExt: Store {
-    /// The whole value, to be looked through: a map where there is one, else read into memory. The
-    /// same each time where it is a map.
-    ///
-    /// # Errors
-    /// Errors of the storage.
-    fn whole(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        match self.map(key)? {
-            Some(map) => Ok(Some(map)),
-            None => self.get(key, ByteRange::Full),
-        }
-    }
-
     /// The whole value.
     fn get_whole(&self, key: &[u8]) -> Result<Option<Bytes>> {
         self.get(key, ByteRange::Full)
@@ -281,6 +306,72 @@ pub trait StoreExt: Store {
     /// The whole value of a text key.
     fn get_text_key(&self, key: &str) -> Result<Option<Bytes>> {
         self.get(key.as_bytes(), ByteRange::Full)
+    }
+
+    /// As [`StoreMaps::map`]; `None` for a store without maps.
+    ///
+    /// # Errors
+    /// As there.
+    fn map(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        self.capabilities().maps.map_or(Ok(None), |maps| maps.map(key))
+    }
+
+    /// As [`StoreMaps::map_private`]; `None` for a store without maps.
+    ///
+    /// # Errors
+    /// As there.
+    fn map_private(&self, key: &[u8]) -> Result<Option<PrivateMap>> {
+        self.capabilities().maps.map_or(Ok(None), |maps| maps.map_private(key))
+    }
+
+    /// As [`StoreMaps::is_cached`]; true for a store without maps.
+    fn is_cached(&self, key: &[u8], offset_bytes: u64, len_bytes: u64) -> bool {
+        self.capabilities().maps.is_none_or(|maps| maps.is_cached(key, offset_bytes, len_bytes))
+    }
+
+    /// As [`StoreVersions::version`].
+    ///
+    /// # Errors
+    /// As there; `Unsupported` if versions are unknown.
+    fn version(&self, key: &[u8]) -> Result<Option<Version>> {
+        match self.capabilities().versions {
+            Some(versions) => versions.version(key),
+            None => Err(crate::error::Error::unsupported("the values of this store have no versions")
+                .in_file(self.describe(key))),
+        }
+    }
+
+    /// As [`StoreWrites::put`].
+    ///
+    /// # Errors
+    /// As there; `Unsupported` if the store is read only.
+    fn put(&self, key: &[u8], value: Bytes) -> Result<()> {
+        self.capabilities().writes.map_err(|why| why.error(self.describe(key)))?.put(key, value)
+    }
+
+    /// As [`StoreWrites::put_if_absent`].
+    ///
+    /// # Errors
+    /// As there; `Unsupported` if the store is read only.
+    fn put_if_absent(&self, key: &[u8], value: Bytes) -> Result<bool> {
+        self.capabilities().writes.map_err(|why| why.error(self.describe(key)))?.put_if_absent(key, value)
+    }
+
+    /// As [`StoreWrites::delete`].
+    ///
+    /// # Errors
+    /// As there; `Unsupported` if the store is read only.
+    fn delete(&self, key: &[u8]) -> Result<()> {
+        self.capabilities().writes.map_err(|why| why.error(self.describe(key)))?.delete(key)
+    }
+
+    /// As [`StoreWrites::delete_durably`].
+    ///
+    /// # Errors
+    /// As there; `Unsupported` if the store is read only.
+    fn delete_durably(&self, keys: &[&[u8]]) -> Result<()> {
+        let key = keys.first().copied().unwrap_or_default();
+        self.capabilities().writes.map_err(|why| why.error(self.describe(key)))?.delete_durably(keys)
     }
 }
 impl<T: Store + ?Sized> StoreExt for T {}
@@ -316,7 +407,7 @@ pub fn resolve_range(range: ByteRange, len_bytes: u64) -> Result<std::ops::Range
 #[cfg(test)]
 mod tests {
     use super::least::Least;
-    use super::*;
+    use super::{ByteRange, Bytes, MemoryStore, ReadPath, Store, StoreExt};
     use crate::error::ErrorKind;
 
     #[test]
@@ -333,15 +424,13 @@ mod tests {
         assert!(!store.stream(b"other", span, &mut each).unwrap());
         assert_eq!(got, b"bcde");
         assert!(store.is_cached(b"key", 0, 1));
-        assert_eq!(store.whole(b"key").unwrap().unwrap(), "abcdef");
+        assert!(store.map(b"key").unwrap().is_none());
         let opened = store.open(b"key").unwrap().unwrap();
         let mut out = [0; 2];
         opened.read(4, &mut out, ReadPath::Cached).unwrap();
         assert_eq!((opened.len_bytes(), &out), (6, b"ef"));
         assert!(store.open(b"other").unwrap().is_none());
-        // What it cannot know is refused, and not guessed.
-        let put = store.put_if_absent(b"new", Bytes::new()).unwrap_err();
-        assert_eq!(put.kind(), ErrorKind::Unsupported);
+        // An unknown version is an error, and not guessed.
         assert_eq!(store.version(b"key").unwrap_err().kind(), ErrorKind::Unsupported);
         assert!(store.get(b"new", ByteRange::Full).unwrap().is_none());
     }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::{ByteRange, Located, Store, resolve_range};
+use super::{ByteRange, Located, Store, StoreCapabilities, StoreMaps, StoreWrites, resolve_range};
 use crate::error::{Result, ResultExt};
 
 /// Keys and values in memory, sorted.
@@ -33,25 +33,6 @@ impl Store for MemoryStore {
         Ok(Some(value.slice(part.start as usize..part.end as usize)))
     }
 
-    fn put(&self, key: &[u8], value: Bytes) -> Result<()> {
-        self.entries().insert(key.to_vec(), value);
-        Ok(())
-    }
-
-    fn put_if_absent(&self, key: &[u8], value: Bytes) -> Result<bool> {
-        let mut entries = self.entries();
-        let is_absent = !entries.contains_key(key);
-        if is_absent {
-            entries.insert(key.to_vec(), value);
-        }
-        Ok(is_absent)
-    }
-
-    fn delete(&self, key: &[u8]) -> Result<()> {
-        self.entries().remove(key);
-        Ok(())
-    }
-
     fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
         let entries = self.entries();
         Ok(entries
@@ -70,11 +51,42 @@ impl Store for MemoryStore {
         Ok(self.entries().get(key).cloned().map(Located::Inline))
     }
 
+    fn describe(&self, key: &[u8]) -> PathBuf {
+        PathBuf::from(format!("memory:{}", String::from_utf8_lossy(key)))
+    }
+
+    fn capabilities(&self) -> StoreCapabilities<'_> {
+        StoreCapabilities { writes: Ok(self), maps: Some(self), versions: None }
+    }
+}
+
+impl StoreWrites for MemoryStore {
+    fn put(&self, key: &[u8], value: Bytes) -> Result<()> {
+        self.entries().insert(key.to_vec(), value);
+        Ok(())
+    }
+
+    fn put_if_absent(&self, key: &[u8], value: Bytes) -> Result<bool> {
+        let mut entries = self.entries();
+        let is_absent = !entries.contains_key(key);
+        if is_absent {
+            entries.insert(key.to_vec(), value);
+        }
+        Ok(is_absent)
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<()> {
+        self.entries().remove(key);
+        Ok(())
+    }
+}
+
+impl StoreMaps for MemoryStore {
     fn map(&self, key: &[u8]) -> Result<Option<Bytes>> {
         Ok(self.entries().get(key).cloned())
     }
 
-    fn describe(&self, key: &[u8]) -> PathBuf {
-        PathBuf::from(format!("memory:{}", String::from_utf8_lossy(key)))
+    fn is_cached(&self, _key: &[u8], _offset_bytes: u64, _len_bytes: u64) -> bool {
+        true
     }
 }

@@ -24,6 +24,7 @@ use regrow::array::{Array, Dtype, Region, Shape};
 use regrow::location::{Location, StorageOptions};
 use regrow::tree::{Key as TreeKey, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{SaveOptions, open, save_with};
+use regrow_store::StoreExt;
 
 const PART_LEN_BYTES: usize = 8 << 20;
 const AT_ONCE: usize = 16;

@@ -11,7 +11,7 @@ use regrow_base::error::{Error, Result, ResultExt};
 use regrow_store::reads::{
     BlobRef, BlockTable, Checks, Checksum, Coded, Extent, KeyedBlob, Seal, Source, Unreadable, Words,
 };
-use regrow_store::{ByteRange, Store};
+use regrow_store::{ByteRange, Store, StoreExt};
 use regrow_tree::array::Region;
 
 /// What is said of a member that fails.

@@ -21,7 +21,7 @@ use regrow_base::bytes::limits::ZARR_DOCUMENT_LEN_MAX_BYTES;
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_ocdbt::OcdbtStore;
 use regrow_storage::location::Location;
-use regrow_store::{ByteRange, Located, Store, resolve_range};
+use regrow_store::{ByteRange, Located, ReadOnly, Store, StoreCapabilities, resolve_range};
 use regrow_tree::tree::{LeafInfo, LeafKind};
 use regrow_zarr::zarr::{ArrayMeta, Missing, V2_DOCUMENT, V3_DOCUMENT, ZarrArray};
 
@@ -272,14 +272,6 @@ impl Store for Index {
         }
     }
 
-    fn put(&self, key: &[u8], _value: Bytes) -> Result<()> {
-        Err(self.read_only(key))
-    }
-
-    fn delete(&self, key: &[u8]) -> Result<()> {
-        Err(self.read_only(key))
-    }
-
     fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut keys: Vec<Vec<u8>> =
             self.entries.keys().filter(|key| key.starts_with(prefix)).map(|key| key.to_vec()).collect();
@@ -298,11 +290,9 @@ impl Store for Index {
     fn describe(&self, key: &[u8]) -> PathBuf {
         self.folder.join(format!("{MANIFEST_FILE}:{}", String::from_utf8_lossy(key))).describe()
     }
-}
 
-impl Index {
-    fn read_only(&self, key: &[u8]) -> Error {
-        Error::unsupported("a database that was opened for reading cannot be changed")
-            .in_file(self.describe(key))
+    fn capabilities(&self) -> StoreCapabilities<'_> {
+        let what = "a database that was opened for reading cannot be changed";
+        StoreCapabilities { writes: Err(ReadOnly { what, help: None }), maps: None, versions: None }
     }
 }

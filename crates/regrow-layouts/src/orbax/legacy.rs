@@ -139,8 +139,10 @@ pub(super) fn is_msgpack_file(file: &Location) -> bool {
 
 /// A whole file, mapped if it can be: its arrays are then read where they lie.
 fn whole(folder: &Location, name: &str) -> Result<Bytes> {
-    folder
-        .store()
-        .whole(name.as_bytes())?
-        .ok_or_else(|| Error::corrupt("the file with the tree is missing").in_file(folder.join(name)))
+    let store = folder.store();
+    let whole = match store.map(name.as_bytes())? {
+        Some(map) => Some(map),
+        None => store.get_text_key(name)?,
+    };
+    whole.ok_or_else(|| Error::corrupt("the file with the tree is missing").in_file(folder.join(name)))
 }

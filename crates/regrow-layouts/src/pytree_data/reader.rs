@@ -18,7 +18,7 @@ use regrow_storage::location::Location;
 use regrow_store::reads::{
     BlobRef, BlockTable, CheckFor, Checked, Checks, Checksum, Coded, Extent, KeyedBlob, Source, Text, Words,
 };
-use regrow_store::{Blob, ByteRange, Store, resolve_range};
+use regrow_store::{Blob, ByteRange, Store, StoreExt, resolve_range};
 use regrow_tree::array::{Region, copy_region};
 use regrow_tree::tree::{LeafInfo, LeafKind, Tree};
 

@@ -28,7 +28,9 @@ use regrow_base::bytes::limits::work_space;
 use regrow_base::error::{Error, Result};
 use regrow_base::monitor::Monitor;
 use regrow_store::reads::{Extent, Part, ReadOptions, fill};
-use regrow_store::{Blob, ByteRange, Located, ReadPath, Span, Store, resolve_range};
+use regrow_store::{
+    Blob, ByteRange, Located, ReadOnly, ReadPath, Span, Store, StoreCapabilities, resolve_range,
+};
 
 /// A folder whose files are checked on reading.
 #[derive(Debug, Clone)]
@@ -331,14 +333,6 @@ impl Store for CheckedStore {
         file.read_in_pieces(part, each).map(|()| true)
     }
 
-    fn put(&self, key: &[u8], _value: Bytes) -> Result<()> {
-        Err(Error::unsupported("an open checkpoint is read only").in_file(self.describe(key)))
-    }
-
-    fn delete(&self, key: &[u8]) -> Result<()> {
-        Err(Error::unsupported("an open checkpoint is read only").in_file(self.describe(key)))
-    }
-
     /// Those that are recorded.
     fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
         let of_parts = self.0.parts.iter().flat_map(|part| &part.record.data_files);
@@ -366,5 +360,9 @@ impl Store for CheckedStore {
 
     fn describe(&self, key: &[u8]) -> PathBuf {
         self.0.base.describe(key)
+    }
+
+    fn capabilities(&self) -> StoreCapabilities<'_> {
+        StoreCapabilities { writes: Err(ReadOnly::OPEN), maps: None, versions: None }
     }
 }

@@ -22,7 +22,7 @@ use regrow_storage::location::Location;
 use regrow_store::reads::{
     BlobRef, Coded, Extent, KeyedBlob, MappedPlace, PrivateMaps, Source, Text, Unreadable,
 };
-use regrow_store::{ByteRange, MemoryStore, Store};
+use regrow_store::{ByteRange, MemoryStore, Store, StoreExt};
 use regrow_tree::array::{Region, Shape, copy_region};
 use regrow_tree::tree::{LeafInfo, Tree};
 

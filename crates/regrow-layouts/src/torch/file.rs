@@ -8,7 +8,7 @@ use bytes::Bytes;
 use regrow_base::error::{Error, Result, ResultExt};
 use regrow_storage::location::Location;
 use regrow_store::reads::KeyedBlob;
-use regrow_store::{ByteRange, Store};
+use regrow_store::{ByteRange, Store, StoreExt};
 
 /// A file, as long as it was when it was opened.
 #[derive(Debug)]

@@ -14,6 +14,7 @@ use crate::node::{ENTRIES_MAX, KEY_LEN_MAX_BYTES, Node, NodeRef, Stats, write_st
 use crate::table::{self, DataFile};
 use crate::versions::{Version, VersionChild, VersionContent, VersionNode};
 use regrow_store::Located;
+use regrow_store::StoreCapabilities;
 
 fn reference() -> NodeRef {
     NodeRef { file: DataFile::new(b"", b"d/0"), offset_bytes: 0, len_bytes: 10 }
@@ -300,14 +301,6 @@ impl Store for Odd {
         (self.says)(key, self.base.get(key, range)?)
     }
 
-    fn put(&self, key: &[u8], bytes: Bytes) -> Result<()> {
-        self.base.put(key, bytes)
-    }
-
-    fn delete(&self, key: &[u8]) -> Result<()> {
-        self.base.delete(key)
-    }
-
     fn len_bytes(&self, key: &[u8]) -> Result<Option<u64>> {
         self.base.len_bytes(key)
     }
@@ -322,6 +315,10 @@ impl Store for Odd {
 
     fn describe(&self, key: &[u8]) -> std::path::PathBuf {
         self.base.describe(key)
+    }
+
+    fn capabilities(&self) -> StoreCapabilities<'_> {
+        StoreCapabilities { maps: None, versions: None, ..self.base.capabilities() }
     }
 }
 

@@ -99,8 +99,7 @@ impl Storage for SealedStorage {
     }
 
     fn capabilities(&self) -> Capabilities<'_> {
-        let writes = Err(ReadOnly { what: "an open checkpoint is read only", help: None });
-        Capabilities { writes, ..self.storage.capabilities() }
+        Capabilities { writes: Err(ReadOnly::OPEN), ..self.storage.capabilities() }
     }
 }
 

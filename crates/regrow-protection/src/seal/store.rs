@@ -11,7 +11,8 @@ use super::read::of_blob;
 use regrow_base::error::{Error, Result};
 use regrow_store::reads::KeyedBlob;
 use regrow_store::{
-    Blob, ByteRange, FETCH_LEN_MAX_BYTES, Located, PrivateMap, ReadPath, Span, Store, Version, resolve_range,
+    Blob, ByteRange, FETCH_LEN_MAX_BYTES, Located, PrivateMap, ReadOnly, ReadPath, Span, Store,
+    StoreCapabilities, StoreExt, StoreMaps, resolve_range,
 };
 
 /// The keys below a folder. Reads of sealed files are checked. Other files are read as they are,
@@ -103,18 +104,6 @@ impl Store for SealedStore {
         Ok(true)
     }
 
-    fn is_cached(&self, key: &[u8], offset_bytes: u64, len_bytes: u64) -> bool {
-        self.store.is_cached(key, offset_bytes, len_bytes)
-    }
-
-    fn put(&self, key: &[u8], _value: Bytes) -> Result<()> {
-        Err(Error::unsupported("an open checkpoint is read only").in_file(self.describe(key)))
-    }
-
-    fn delete(&self, key: &[u8]) -> Result<()> {
-        Err(Error::unsupported("an open checkpoint is read only").in_file(self.describe(key)))
-    }
-
     fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut keys = self.store.list(prefix)?;
         keys.retain(|key| !self.is_side_file(key));
@@ -129,20 +118,6 @@ impl Store for SealedStore {
         let Value::Sealed(file) = self.value(key)? else { return self.store.locate(key) };
         let (store, len_bytes) = (Arc::new(self.clone()), file.len_bytes);
         Ok(Some(Located::At(Span { store, key: key.into(), offset_bytes: 0, len_bytes })))
-    }
-
-    fn map(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        match self.value(key)? {
-            Value::Free => self.store.map(key),
-            Value::Sealed(_) => Ok(None),
-        }
-    }
-
-    fn map_private(&self, key: &[u8]) -> Result<Option<PrivateMap>> {
-        match self.value(key)? {
-            Value::Free => self.store.map_private(key),
-            Value::Sealed(_) => Ok(None),
-        }
     }
 
     fn open(&self, key: &[u8]) -> Result<Option<Arc<dyn Blob>>> {
@@ -164,11 +139,32 @@ impl Store for SealedStore {
         file.read_checked(&blob, offset_bytes, out, &of_blob(&blob, ReadPath::Cached))
     }
 
-    fn version(&self, key: &[u8]) -> Result<Option<Version>> {
-        self.store.version(key)
-    }
-
     fn describe(&self, key: &[u8]) -> PathBuf {
         self.store.describe(key)
+    }
+
+    fn capabilities(&self) -> StoreCapabilities<'_> {
+        let versions = self.store.capabilities().versions;
+        StoreCapabilities { writes: Err(ReadOnly::OPEN), maps: Some(self), versions }
+    }
+}
+
+impl StoreMaps for SealedStore {
+    fn map(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        match self.value(key)? {
+            Value::Free => self.store.map(key),
+            Value::Sealed(_) => Ok(None),
+        }
+    }
+
+    fn map_private(&self, key: &[u8]) -> Result<Option<PrivateMap>> {
+        match self.value(key)? {
+            Value::Free => self.store.map_private(key),
+            Value::Sealed(_) => Ok(None),
+        }
+    }
+
+    fn is_cached(&self, key: &[u8], offset_bytes: u64, len_bytes: u64) -> bool {
+        self.store.is_cached(key, offset_bytes, len_bytes)
     }
 }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::index::{Place, Value, folder_prefix};
-use super::{ArchiveStorage, Opened, read_only, refused};
+use super::{ArchiveStorage, Opened, READ_ONLY, refused};
 use crate::bytes::glance::Glance;
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result, ResultExt};
 use crate::store::{
     Blob, ByteRange, CACHED_LEN_BYTES, EachChunk, FETCH_LEN_MAX_BYTES, Located, ReadPath, Scratch, Span,
-    Store, Suits, Version, missing, resolve_range,
+    Store, StoreCapabilities, StoreExt, StoreMaps, StoreVersions, Suits, Version, missing, resolve_range,
 };
 use crate::system::name_of_bytes;
 use crate::{Document, Storage};
@@ -116,21 +116,6 @@ impl Store for ArchiveStore {
         Ok(true)
     }
 
-    fn is_cached(&self, key: &[u8], offset_bytes: u64, len_bytes: u64) -> bool {
-        match self.find(key) {
-            Ok(Some(blob)) => blob.is_cached(offset_bytes, len_bytes),
-            _ => true,
-        }
-    }
-
-    fn put(&self, key: &[u8], _value: Bytes) -> Result<()> {
-        Err(read_only(self.describe(key)))
-    }
-
-    fn delete(&self, key: &[u8]) -> Result<()> {
-        Err(read_only(self.describe(key)))
-    }
-
     fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
         let (opened, start) = (self.storage.opened()?, self.name_of(b"")?);
         let whole = [start.as_slice(), prefix].concat();
@@ -150,13 +135,6 @@ impl Store for ArchiveStore {
         }))
     }
 
-    fn map(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        match self.find(key)? {
-            Some(blob) => blob.map(),
-            None => Ok(None),
-        }
-    }
-
     fn open(&self, key: &[u8]) -> Result<Option<Arc<dyn Blob>>> {
         Ok(self.find(key)?.map(|blob| Arc::new(blob) as Arc<dyn Blob>))
     }
@@ -170,6 +148,32 @@ impl Store for ArchiveStore {
         top.document(&self.name_of(key.as_bytes())?, document)
     }
 
+    fn describe(&self, key: &[u8]) -> PathBuf {
+        self.storage.describe(&self.folder.join(name_of_bytes(key)))
+    }
+
+    fn capabilities(&self) -> StoreCapabilities<'_> {
+        StoreCapabilities { writes: Err(READ_ONLY), maps: Some(self), versions: Some(self) }
+    }
+}
+
+impl StoreMaps for ArchiveStore {
+    fn map(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        match self.find(key)? {
+            Some(blob) => blob.map(),
+            None => Ok(None),
+        }
+    }
+
+    fn is_cached(&self, key: &[u8], offset_bytes: u64, len_bytes: u64) -> bool {
+        match self.find(key) {
+            Ok(Some(blob)) => blob.is_cached(offset_bytes, len_bytes),
+            _ => true,
+        }
+    }
+}
+
+impl StoreVersions for ArchiveStore {
     /// That of the archive, and where the member lies in it.
     fn version(&self, key: &[u8]) -> Result<Option<Version>> {
         let Some(blob) = self.find(key)? else { return Ok(None) };
@@ -179,10 +183,6 @@ impl Store for ArchiveStore {
             len_bytes: blob.len_bytes,
             text: format!("{} from {} of {}", blob.len_bytes, blob.offset_bytes, archive.text),
         }))
-    }
-
-    fn describe(&self, key: &[u8]) -> PathBuf {
-        self.storage.describe(&self.folder.join(name_of_bytes(key)))
     }
 }
 

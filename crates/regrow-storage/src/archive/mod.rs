@@ -52,8 +52,10 @@ use keys::ArchiveStore;
 /// As much of a file is looked at to know an archive.
 const BEGINNING_LEN_BYTES: u64 = tar::BLOCK_LEN_BYTES;
 
-const READ_ONLY: &str = "archives are read only";
-const INSTEAD: &str = "save to a folder, then pack it with `tar -cf` or `zip -0 -r`";
+const READ_ONLY: ReadOnly = ReadOnly {
+    what: "archives are read only",
+    help: Some("save to a folder, then pack it with `tar -cf` or `zip -0 -r`"),
+};
 
 /// Names that programs put beside what is packed.
 const BESIDE: [&str; 2] = ["__MACOSX", ".DS_Store"];
@@ -82,7 +84,7 @@ pub fn find(at: &Location) -> Result<Option<Location>> {
 /// `Unsupported`.
 pub fn refuse_inside(target: &Location) -> Result<()> {
     match find(target) {
-        Ok(Some(inside)) if !inside.path().as_os_str().is_empty() => Err(read_only(target.describe())),
+        Ok(Some(inside)) if !inside.path().as_os_str().is_empty() => Err(READ_ONLY.error(target)),
         _ => Ok(()),
     }
 }
@@ -312,7 +314,7 @@ impl Storage for ArchiveStorage {
             has_listings: true,
             commits_by_marker: false,
             archive: Some(self),
-            writes: Err(ReadOnly { what: READ_ONLY, help: Some(INSTEAD) }),
+            writes: Err(READ_ONLY),
             #[cfg(feature = "cloud")]
             cacheable: None,
         }
@@ -321,11 +323,6 @@ impl Storage for ArchiveStorage {
 
 fn no_such_folder(name: PathBuf) -> Error {
     Error::new(ErrorKind::NotFound, "the archive has no such folder").in_file(name)
-}
-
-/// The error of a write into an archive.
-fn read_only(name: PathBuf) -> Error {
-    Error::unsupported(READ_ONLY).in_file(name).help(INSTEAD)
 }
 
 /// The error for bytes that do not lie in the archive as they are.

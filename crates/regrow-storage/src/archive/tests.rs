@@ -8,7 +8,7 @@ use regrow_testkit::archives::{
 
 use super::*;
 use crate::location::ToLocation;
-use crate::store::{ByteRange, MemoryBlob};
+use crate::store::{ByteRange, MemoryBlob, StoreExt};
 
 fn opened(kind: Kind, bytes: Vec<u8>) -> Result<Opened> {
     let blob = MemoryBlob::new(bytes.into(), PathBuf::from("archive"));

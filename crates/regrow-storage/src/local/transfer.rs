@@ -335,6 +335,10 @@ impl FileSink for Rest {
         }
         Ok(WrittenFile { len_bytes: self.offset_bytes, block_crc32c: Vec::new() })
     }
+
+    fn patches(&mut self) -> Option<&mut Vec<(u64, Vec<u8>)>> {
+        None
+    }
 }
 
 #[cfg(test)]

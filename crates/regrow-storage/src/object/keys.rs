@@ -12,8 +12,8 @@ use crate::Identity;
 use crate::bytes::limits::work_space;
 use crate::error::Result;
 use crate::store::{
-    Blob, ByteRange, EachChunk, FETCH_LEN_MAX_BYTES, Located, ReadPath, Span, Store, Suits, Version, missing,
-    resolve_range,
+    Blob, ByteRange, EachChunk, FETCH_LEN_MAX_BYTES, Located, ReadOnly, ReadPath, Span, Store,
+    StoreCapabilities, StoreMaps, StoreVersions, StoreWrites, Suits, Version, missing, resolve_range,
 };
 use crate::threads::for_each_parallel;
 
@@ -82,14 +82,6 @@ impl ObjectStore {
     fn forget(&self, full: &str) {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(full);
     }
-
-    fn read_only(&self, key: &[u8]) -> Result<()> {
-        match &self.listing {
-            Some(_) => Err(crate::error::Error::unsupported("an open checkpoint is read only")
-                .in_file(self.describe(key))),
-            None => Ok(()),
-        }
-    }
 }
 
 impl Store for ObjectStore {
@@ -131,32 +123,6 @@ impl Store for ObjectStore {
         Ok(true)
     }
 
-    fn is_cached(&self, key: &[u8], _offset_bytes: u64, _len_bytes: u64) -> bool {
-        let Ok(Some(object)) = self.find(key) else { return true };
-        matches!(self.objects.whole(&object), Ok(Some(_)))
-    }
-
-    fn put(&self, key: &[u8], value: Bytes) -> Result<()> {
-        self.read_only(key)?;
-        let full = self.key(key)?;
-        self.forget(&full);
-        self.objects.put(&full, value).map(drop)
-    }
-
-    fn put_if_absent(&self, key: &[u8], value: Bytes) -> Result<bool> {
-        self.read_only(key)?;
-        let full = self.key(key)?;
-        self.forget(&full);
-        Ok(matches!(self.objects.create(&full, value)?, Conditional::Done(_)))
-    }
-
-    fn delete(&self, key: &[u8]) -> Result<()> {
-        self.read_only(key)?;
-        let full = self.key(key)?;
-        self.forget(&full);
-        self.objects.delete(&[full])
-    }
-
     fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
         let whole = self.listing.as_ref().filter(|listing| listing.is_whole());
         let mut keys: Vec<Vec<u8>> = match whole {
@@ -185,13 +151,6 @@ impl Store for ObjectStore {
         }))
     }
 
-    fn map(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        match self.find(key)? {
-            Some(object) => self.objects.whole(&object),
-            None => Ok(None),
-        }
-    }
-
     fn open(&self, key: &[u8]) -> Result<Option<Arc<dyn Blob>>> {
         let objects = Arc::clone(&self.objects);
         let blob = |object| Arc::new(ObjectBlob { objects, object }) as Arc<dyn Blob>;
@@ -212,17 +171,59 @@ impl Store for ObjectStore {
         read_at_once(&*self.objects, &object, offset_bytes, out)
     }
 
+    fn describe(&self, key: &[u8]) -> PathBuf {
+        let prefix = self.prefix.as_deref().unwrap_or_default();
+        self.objects.url(&format!("{prefix}{}", String::from_utf8_lossy(key))).into()
+    }
+
+    fn capabilities(&self) -> StoreCapabilities<'_> {
+        let writes: std::result::Result<&dyn StoreWrites, _> =
+            if self.listing.is_some() { Err(ReadOnly::OPEN) } else { Ok(self) };
+        StoreCapabilities { writes, maps: Some(self), versions: Some(self) }
+    }
+}
+
+impl StoreWrites for ObjectStore {
+    fn put(&self, key: &[u8], value: Bytes) -> Result<()> {
+        let full = self.key(key)?;
+        self.forget(&full);
+        self.objects.put(&full, value).map(drop)
+    }
+
+    fn put_if_absent(&self, key: &[u8], value: Bytes) -> Result<bool> {
+        let full = self.key(key)?;
+        self.forget(&full);
+        Ok(matches!(self.objects.create(&full, value)?, Conditional::Done(_)))
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<()> {
+        let full = self.key(key)?;
+        self.forget(&full);
+        self.objects.delete(&[full])
+    }
+}
+
+impl StoreMaps for ObjectStore {
+    fn map(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        match self.find(key)? {
+            Some(object) => self.objects.whole(&object),
+            None => Ok(None),
+        }
+    }
+
+    fn is_cached(&self, key: &[u8], _offset_bytes: u64, _len_bytes: u64) -> bool {
+        let Ok(Some(object)) = self.find(key) else { return true };
+        matches!(self.objects.whole(&object), Ok(Some(_)))
+    }
+}
+
+impl StoreVersions for ObjectStore {
     fn version(&self, key: &[u8]) -> Result<Option<Version>> {
         let version = |object: Object| Version {
             len_bytes: object.len_bytes,
             text: format!("object {} {} {}", self.objects.url(&object.key), object.len_bytes, object.tag),
         };
         Ok(self.find(key)?.map(version))
-    }
-
-    fn describe(&self, key: &[u8]) -> PathBuf {
-        let prefix = self.prefix.as_deref().unwrap_or_default();
-        self.objects.url(&format!("{prefix}{}", String::from_utf8_lossy(key))).into()
     }
 }
 

@@ -185,6 +185,10 @@ impl FileSink for ObjectSink {
         on_finish(len_bytes, tag);
         Ok(WrittenFile { len_bytes, block_crc32c: checksums.finish() })
     }
+
+    fn patches(&mut self) -> Option<&mut Vec<(u64, Vec<u8>)>> {
+        None
+    }
 }
 
 /// Memory of parts that have gone up.

@@ -84,6 +84,8 @@ pub struct DirectWriter {
     disk: Option<Disk>,
     failed: bool,
     watch: Watch,
+    /// What `finish` of the sink writes over the rest.
+    patches: Vec<(u64, Vec<u8>)>,
 }
 
 enum Disk {
@@ -149,6 +151,7 @@ impl DirectWriter {
             disk: Some(Disk::Here(Output::new(file))),
             failed: false,
             watch: Watch::default(),
+            patches: Vec::new(),
         })
     }
 
@@ -495,26 +498,26 @@ impl FileSink for DirectWriter {
         self.path.clone()
     }
 
-    fn finish(self: Box<Self>) -> Result<WrittenFile> {
-        Self::finish(*self)
-    }
-
-    fn can_patch(&self) -> bool {
-        true
-    }
-
-    fn finish_patched(self: Box<Self>, patches: &[(u64, Vec<u8>)]) -> Result<WrittenFile> {
+    fn finish(mut self: Box<Self>) -> Result<WrittenFile> {
+        let patches = std::mem::take(&mut self.patches);
         let (path, durable) = (self.path.clone(), self.options.durable);
         let written = Self::finish(*self)?;
+        if patches.is_empty() {
+            return Ok(written);
+        }
         let patch = || -> io::Result<()> {
             let file = File::options().write(true).open(&path)?;
-            for (offset_bytes, bytes) in patches {
+            for (offset_bytes, bytes) in &patches {
                 file.write_all_at(bytes, *offset_bytes)?;
             }
             if durable { sync(&file) } else { Ok(()) }
         };
         patch().map_err(|error| Error::io("cannot write", &path, error))?;
         Ok(written)
+    }
+
+    fn patches(&mut self) -> Option<&mut Vec<(u64, Vec<u8>)>> {
+        Some(&mut self.patches)
     }
 }
 

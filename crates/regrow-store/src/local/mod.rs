@@ -169,11 +169,59 @@ impl Store for LocalStore {
         file.stream(place, range, each).map(|()| true).map_err(|error| error.in_file(self.describe(key)))
     }
 
-    fn is_cached(&self, key: &[u8], offset_bytes: u64, len_bytes: u64) -> bool {
-        let opened = self.opened(key);
-        !matches!(opened, Ok(Some((place, file))) if !file.is_cached(place, offset_bytes, len_bytes))
+    fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.listing(prefix)
     }
 
+    fn len_bytes(&self, key: &[u8]) -> Result<Option<u64>> {
+        let place = self.inner.root.file(relative_path(key)?);
+        let cannot_look = |error| Error::io("cannot look at", self.describe(key), error);
+        if let Some(file) = self.inner.files.known(key) {
+            return file.len_bytes().map(Some).map_err(cannot_look);
+        }
+        match place.len_bytes() {
+            Ok(len_bytes) => Ok(len_bytes),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(cannot_look(error)),
+        }
+    }
+
+    fn locate(&self, key: &[u8]) -> Result<Option<Located>> {
+        Ok(self.len_bytes(key)?.map(|len_bytes| {
+            Located::At(Span { store: Arc::new(self.clone()), key: key.into(), offset_bytes: 0, len_bytes })
+        }))
+    }
+
+    /// The file is opened again: its reader has its own ways through and past the page cache.
+    fn open(&self, key: &[u8]) -> Result<Option<Arc<dyn Blob>>> {
+        let opened = DirectReader::open(self.inner.root.file(relative_path(key)?))?;
+        Ok(opened.map(|reader| Arc::new(reader) as Arc<dyn Blob>))
+    }
+
+    fn read_into(&self, key: &[u8], offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        match self.opened(key)? {
+            Some((_, file)) => {
+                file.read_into(offset_bytes, out).map_err(|error| error.in_file(self.describe(key)))
+            }
+            None => Err(missing(self.describe(key))),
+        }
+    }
+
+    fn read_document(&self, key: &str, document: Document<'_>) -> Result<Option<Vec<u8>>> {
+        let place = self.inner.root.file(relative_path(key.as_bytes())?);
+        whole::read_document_at(place, document.what, document.language, document.len_max_bytes)
+    }
+
+    fn describe(&self, key: &[u8]) -> PathBuf {
+        self.root().join(name_of_bytes(key))
+    }
+
+    fn capabilities(&self) -> crate::StoreCapabilities<'_> {
+        crate::StoreCapabilities { writes: Ok(self), maps: Some(self), versions: Some(self) }
+    }
+}
+
+impl crate::StoreWrites for LocalStore {
     fn put(&self, key: &[u8], value: Bytes) -> Result<()> {
         let path = self.path(key)?;
         if key.ends_with(LOCK_SUFFIX.as_bytes()) {
@@ -230,7 +278,7 @@ impl Store for LocalStore {
     fn delete_durably(&self, keys: &[&[u8]]) -> Result<()> {
         let mut folders = BTreeSet::new();
         for key in keys {
-            self.delete(key)?;
+            crate::StoreWrites::delete(self, key)?;
             folders.extend(self.path(key)?.parent().map(Path::to_owned));
         }
         folders.iter().try_for_each(|folder| match sync_folder(folder) {
@@ -238,30 +286,9 @@ impl Store for LocalStore {
             _ => Ok(()),
         })
     }
+}
 
-    fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.listing(prefix)
-    }
-
-    fn len_bytes(&self, key: &[u8]) -> Result<Option<u64>> {
-        let place = self.inner.root.file(relative_path(key)?);
-        let cannot_look = |error| Error::io("cannot look at", self.describe(key), error);
-        if let Some(file) = self.inner.files.known(key) {
-            return file.len_bytes().map(Some).map_err(cannot_look);
-        }
-        match place.len_bytes() {
-            Ok(len_bytes) => Ok(len_bytes),
-            Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(cannot_look(error)),
-        }
-    }
-
-    fn locate(&self, key: &[u8]) -> Result<Option<Located>> {
-        Ok(self.len_bytes(key)?.map(|len_bytes| {
-            Located::At(Span { store: Arc::new(self.clone()), key: key.into(), offset_bytes: 0, len_bytes })
-        }))
-    }
-
+impl crate::StoreMaps for LocalStore {
     /// The map is kept while the file is among the store's open ones, and in any case while a view
     /// of it lives.
     fn map(&self, key: &[u8]) -> Result<Option<Bytes>> {
@@ -274,26 +301,13 @@ impl Store for LocalStore {
         Ok(file.map_private())
     }
 
-    /// The file is opened again: its reader has its own ways through and past the page cache.
-    fn open(&self, key: &[u8]) -> Result<Option<Arc<dyn Blob>>> {
-        let opened = DirectReader::open(self.inner.root.file(relative_path(key)?))?;
-        Ok(opened.map(|reader| Arc::new(reader) as Arc<dyn Blob>))
+    fn is_cached(&self, key: &[u8], offset_bytes: u64, len_bytes: u64) -> bool {
+        let opened = self.opened(key);
+        !matches!(opened, Ok(Some((place, file))) if !file.is_cached(place, offset_bytes, len_bytes))
     }
+}
 
-    fn read_into(&self, key: &[u8], offset_bytes: u64, out: &mut [u8]) -> Result<()> {
-        match self.opened(key)? {
-            Some((_, file)) => {
-                file.read_into(offset_bytes, out).map_err(|error| error.in_file(self.describe(key)))
-            }
-            None => Err(missing(self.describe(key))),
-        }
-    }
-
-    fn read_document(&self, key: &str, document: Document<'_>) -> Result<Option<Vec<u8>>> {
-        let place = self.inner.root.file(relative_path(key.as_bytes())?);
-        whole::read_document_at(place, document.what, document.language, document.len_max_bytes)
-    }
-
+impl crate::StoreVersions for LocalStore {
     fn version(&self, key: &[u8]) -> Result<Option<Version>> {
         let found = match self.inner.root.file(relative_path(key)?).look() {
             Ok(found) => found,
@@ -315,10 +329,6 @@ impl Store for LocalStore {
                 found.changed.1
             ),
         }))
-    }
-
-    fn describe(&self, key: &[u8]) -> PathBuf {
-        self.root().join(name_of_bytes(key))
     }
 }
 

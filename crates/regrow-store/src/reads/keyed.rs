@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::error::{Error, Result};
 use crate::threads::pool;
-use crate::{Blob, PrivateMap, ReadPath, Span, Store, Suits};
+use crate::{Blob, PrivateMap, ReadPath, Span, Store, StoreExt, Suits};
 
 /// The value at a key, as long as it was when it was looked at.
 #[derive(Debug, Clone)]

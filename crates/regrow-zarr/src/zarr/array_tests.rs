@@ -14,7 +14,7 @@ use super::{ArrayMeta, Missing, ZarrArray};
 use crate::array::{Dtype, Region, Shape, copy_region};
 use crate::codec::Compression;
 use crate::error::{ErrorKind, Result};
-use regrow_store::{ByteRange, Located, MemoryStore, Span, Store};
+use regrow_store::{ByteRange, Located, MemoryStore, Span, Store, StoreCapabilities, StoreExt};
 
 /// Values in memory that are read by range, as if they lay in files; counts the bytes read.
 #[derive(Debug, Clone, Default)]
@@ -30,12 +30,6 @@ impl Store for FileLike {
         self.read_bytes.fetch_add(len, Ordering::Relaxed);
         Ok(value)
     }
-    fn put(&self, key: &[u8], value: Bytes) -> Result<()> {
-        self.values.put(key, value)
-    }
-    fn delete(&self, key: &[u8]) -> Result<()> {
-        self.values.delete(key)
-    }
     fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.values.list(prefix)
     }
@@ -50,6 +44,10 @@ impl Store for FileLike {
     }
     fn describe(&self, key: &[u8]) -> PathBuf {
         String::from_utf8_lossy(key).as_ref().into()
+    }
+
+    fn capabilities(&self) -> StoreCapabilities<'_> {
+        StoreCapabilities { maps: None, versions: None, ..self.values.capabilities() }
     }
 }
 

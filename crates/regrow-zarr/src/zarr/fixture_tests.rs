@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::{ArrayMeta, Missing, ZarrArray};
 use crate::array::Region;
-use regrow_store::{MemoryStore, Store, StoreExt};
+use regrow_store::{MemoryStore, StoreExt};
 
 fn hex_of_sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()

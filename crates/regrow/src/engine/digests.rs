@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::monitor::{Monitor, Stage};
-use crate::store::{FETCH_LEN_MAX_BYTES, ReadPath, Scratch, Store, Version};
+use crate::store::{FETCH_LEN_MAX_BYTES, ReadPath, Scratch, Store, StoreExt, Version};
 use crate::threads::{for_each_parallel, thread_count};
 
 /// Threads that wait for a network at once.

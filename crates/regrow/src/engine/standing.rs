@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::storage::side_files::is_name_of_side_file;
 use crate::storage::{Entry, Found, Identity};
-use crate::store::ByteRange;
+use crate::store::{ByteRange, StoreExt};
 
 /// A file to put beside a checkpoint.
 #[derive(Debug, Clone, Copy)]

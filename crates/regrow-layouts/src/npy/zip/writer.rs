@@ -122,7 +122,7 @@ impl ZipWriter {
         header.extend(name.as_bytes());
         header.extend(extra);
         let start = header_offset_bytes + header.len() as u64;
-        if self.out.can_patch() {
+        if self.out.patches().is_some() {
             self.out.write(&header)?;
             let out = &mut self.out;
             member.crc32 = pack(level, len_bytes, &fill, &mut |piece| out.write(piece))?;
@@ -197,11 +197,10 @@ impl ZipWriter {
         end.extend((comment.len() as u16).to_le_bytes());
         end.extend(comment);
         self.out.write(&end)?;
-        if !self.out.can_patch() {
-            return self.out.finish().map(drop);
+        if let Some(patches) = self.out.patches() {
+            patches.extend(self.members.iter().flat_map(Written::local_numbers));
         }
-        let patches: Vec<(u64, Vec<u8>)> = self.members.iter().flat_map(Written::local_numbers).collect();
-        self.out.finish_patched(&patches).map(drop)
+        self.out.finish().map(drop)
     }
 }
 

@@ -16,7 +16,7 @@ use regrow_base::text::counted;
 use regrow_base::threads::pool;
 use regrow_ocdbt::{EntryValue, MANIFEST_KEY, OcdbtStore};
 use regrow_storage::Publication;
-use regrow_store::{Located, MemoryStore, Store};
+use regrow_store::{Located, MemoryStore, StoreExt};
 
 /// The entries of the databases of all processes, below `item`; none where arrays lie in plain
 /// files. Every chunk is known to have one writer.

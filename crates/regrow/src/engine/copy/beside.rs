@@ -13,7 +13,7 @@ use crate::parity::{ParityDocument, ParityPlace, closing};
 use crate::seal::{Place, SealDocument};
 use crate::signature;
 use crate::storage::{Identity, PublishOptions};
-use crate::store::{Blob, FileWriter, ReadPath};
+use crate::store::{Blob, FileWriter, ReadPath, StoreExt};
 
 /// Bytes of parity that are copied at once.
 const PIECE_LEN_BYTES: u64 = 4 << 20;

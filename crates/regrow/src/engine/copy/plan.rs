@@ -14,7 +14,7 @@ use crate::formats::safetensors::index::INDEX_SUFFIX;
 use crate::formats::{COMMIT_MARKERS, FileNames, format_named};
 use crate::location::Location;
 use crate::storage::{EntryKind, Marker, Target, TransferFile};
-use crate::store::{Blob, Store};
+use crate::store::{Blob, Store, StoreExt};
 
 /// Orbax' marker of a committed checkpoint.
 const MARKER: &str = COMMIT_MARKERS[0];

@@ -16,7 +16,7 @@ use crate::monitor::Monitor;
 use crate::parity::{BLOCKS_FILE_NAME, FILE_NAME, ParityDocument, ParityPlace, ParityRatio};
 use crate::seal::Place;
 use crate::storage::{Publication, PublishOptions, archive};
-use crate::store::{FileWriter, Store, Version};
+use crate::store::{FileWriter, Store, StoreExt, Version};
 use crate::text::{counted, format_bytes, printable};
 
 mod run;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::storage::Identity;
-use crate::store::Version;
+use crate::store::{StoreExt, Version};
 
 /// A folder and some files in it, as they were.
 #[derive(Debug)]

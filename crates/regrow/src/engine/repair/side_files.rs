@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::seal::{Place, Seal, SealDocument};
 use crate::signature;
+use crate::store::StoreExt;
 
 /// Repairs the seal and the signature of the checkpoint at a location. Missing ones are not
 /// written: they may never have existed.

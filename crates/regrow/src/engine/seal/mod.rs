@@ -19,7 +19,7 @@ use crate::monitor::Monitor;
 use crate::seal::{BLOCK_LEN_BYTES, FILE_NAME, Place, SealDocument};
 use crate::storage::side_files::is_name_of_side_file;
 use crate::storage::{Publication, archive};
-use crate::store::Store;
+use crate::store::{Store, StoreExt};
 use crate::text::{counted, format_bytes, printable};
 
 /// How to seal.

@@ -13,6 +13,7 @@ use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::signature::{BLOCK_LEN_BYTES, FileDigests, SignatureDocument, Signed, place_of};
 use crate::storage::archive;
+use crate::store::StoreExt;
 use crate::text::{counted, format_bytes, printable};
 use crate::{PrivateKey, PublicKey};
 

@@ -17,6 +17,7 @@ use regrow::location::{Location, ToLocation};
 use regrow::tree::{Key, Leaf, LeafKind, NodeKind, Scalar, Tree, TreeBuilder};
 use regrow::{Checkpoint, ErrorKind, OpenOptions, SaveOptions};
 use regrow_layouts::builtin_formats;
+use regrow_store::StoreExt;
 use regrow_testkit::{damages, fixtures};
 
 /// Damages of each kind to each file, in a local file and in memory.

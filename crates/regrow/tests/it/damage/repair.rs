@@ -13,7 +13,7 @@ use regrow::location::{Location, ToLocation};
 use regrow::{
     ErrorKind, LoadOptions, ParityOptions, ParityRatio, RepairOptions, RepairReport, SaveOptions, SealOptions,
 };
-use regrow_store::ByteRange;
+use regrow_store::{ByteRange, StoreExt};
 use regrow_testkit::{copy_folder, memory_folder};
 
 fn ratio(text: &str) -> ParityRatio {

@@ -11,6 +11,7 @@ use regrow::{
     ConvertOptions, CopyOptions, ErrorKind, LoadOptions, OpenOptions, RemoveOptions, SaveOptions, convert,
     copy, open, open_with, remove, save_with, verify,
 };
+use regrow_store::StoreExt;
 use regrow_testkit::archives::{Member, files_below, tar, zip};
 use regrow_testkit::memory_folder;
 

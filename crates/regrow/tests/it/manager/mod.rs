@@ -20,6 +20,7 @@ use regrow::manager::{
 };
 use regrow::tree::{Leaf, Tree};
 use regrow::{ErrorKind, SaveOptions, save_with, verify};
+use regrow_store::StoreExt;
 use regrow_testkit::fixtures;
 
 /// A few small arrays: what is in a step is of no account here.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use regrow::ErrorKind;
 use regrow::location::{Location, ToLocation};
 use regrow::manager::{DeleteOptions, Deleted, Hooks, Manager, ManagerOptions, SaveStep, Steps, TrainingRun};
+use regrow_store::StoreExt;
 use serde_json::json;
 
 use super::{keep_latest, options, places, save, tree};

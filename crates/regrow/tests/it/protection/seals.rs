@@ -13,6 +13,7 @@ use regrow::engine::Layout;
 use regrow::location::{Location, ToLocation};
 use regrow::tree::{Key, Leaf, TreeBuilder};
 use regrow::{CopyOptions, ErrorKind, LoadOptions, OpenOptions, SaveOptions, SealOptions, VerifyOptions};
+use regrow_store::StoreExt;
 use regrow_testkit::{copy_folder, fixtures, memory_folder};
 
 /// Flips in each checkpoint, unless the environment says otherwise: `docs/reliability.md` has the

@@ -9,17 +9,15 @@ use std::path::{Path, PathBuf};
 const METHODS_MAX: usize = 10;
 
 /// Traits with more methods, and why.
-const LARGE: [(&str, &str); 6] = [
-    ("Objects", "not split yet"),
+const LARGE: [(&str, &str); 4] = [
     ("Publication", "not split yet"),
     ("Blob", "not split yet"),
-    ("Store", "not split yet"),
     ("Number", "one conversion for each dtype"),
     ("Pytree", "users implement two methods, mostly by a derive"),
 ];
 
 /// Default methods that return an error: these traits are not split yet.
-const REFUSALS: [&str; 14] = [
+const REFUSALS: [&str; 11] = [
     "Publication::write",
     "Publication::writer",
     "Publication::single_writer",
@@ -31,9 +29,6 @@ const REFUSALS: [&str; 14] = [
     "Publication::sweep",
     "Publication::written",
     "Publication::withdraw",
-    "FileSink::finish_patched",
-    "Store::put_if_absent",
-    "Store::version",
 ];
 
 #[test]

@@ -13,7 +13,7 @@ use regrow::engine::{Layout, load};
 use regrow::location::{Location, ToLocation};
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{CopyOptions, ErrorKind, Monitor, SaveOptions, copy, open, save_with, verify};
-use regrow_store::ByteRange;
+use regrow_store::{ByteRange, StoreExt};
 
 /// Rows of the largest array: with so many it is longer than a piece of a copy.
 const LONG: u64 = 1100;

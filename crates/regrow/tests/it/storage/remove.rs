@@ -8,6 +8,7 @@ use regrow::engine::Layout;
 use regrow::location::{Location, ToLocation};
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{ErrorKind, RemoveOptions, SaveOptions, copy, open, remove, save_with, verify};
+use regrow_store::StoreExt;
 
 fn tree() -> Tree<Leaf> {
     let mut build = TreeBuilder::new();

@@ -11,6 +11,7 @@ use regrow::{
     ConvertOptions, ErrorKind, LoadOptions, OpenOptions, SaveOptions, convert, open, open_with, save_with,
     verify,
 };
+use regrow_store::StoreExt;
 
 /// Storages, each with a place of its own for a test.
 fn storages(test: &str) -> Vec<(Location, Option<tempfile::TempDir>)> {

@@ -10,7 +10,7 @@ use regrow::{
     CopyOptions, ErrorKind, ParityOptions, PrivateKey, RemoveOptions, RepairOptions, Result, SaveOptions,
     SealOptions, SignOptions, add_parity, copy, load, remove, repair, save_with, seal, sign, verify,
 };
-use regrow_store::ByteRange;
+use regrow_store::{ByteRange, StoreExt};
 use regrow_testkit::fixtures;
 use serde_json::{Value, json};
 

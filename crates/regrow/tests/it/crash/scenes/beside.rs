@@ -10,7 +10,7 @@ use regrow::{
     OpenOptions, ParityOptions, PrivateKey, RepairOptions, SaveOptions, SealOptions, SignOptions, load,
     open_with, save_with, verify,
 };
-use regrow_store::ByteRange;
+use regrow_store::{ByteRange, StoreExt};
 use regrow_testkit::fixtures;
 use serde_json::json;
 

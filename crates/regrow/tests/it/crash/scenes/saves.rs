@@ -7,6 +7,7 @@ use regrow::location::Location;
 use regrow::tree::{Leaf, Tree};
 use regrow::{SaveOptions, SealOptions, load, save_with, seal, verify};
 use regrow_storage::local::StagedFolder;
+use regrow_store::StoreExt;
 use serde_json::{Value, json};
 
 use super::{Scene, check_names, is_nothing, make_room, told};

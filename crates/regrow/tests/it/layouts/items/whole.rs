@@ -6,6 +6,7 @@ use std::fs;
 use regrow::engine::{ItemsOptions, ItemsSave, WHOLE};
 use regrow::location::Location;
 use regrow::{ErrorKind, Result, SaveOptions};
+use regrow_store::StoreExt;
 use serde_json::json;
 
 use super::{in_layout, names_in, overwriting, places, tree};
