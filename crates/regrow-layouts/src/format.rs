@@ -79,6 +79,8 @@ pub struct Roles<'f> {
     pub single_file: Option<&'f dyn SingleFile>,
     /// Lets several processes write one checkpoint; `None` if one process writes all of it.
     pub many_writers: Option<&'f dyn ManyWriters>,
+    /// Finds the files of a checkpoint that is several files with one stem.
+    pub siblings: Option<&'f dyn Siblings>,
     /// Rebuilds lost files from others; `None` if no two files hold the same data.
     pub recovery: Option<&'f dyn Recovery>,
 }
@@ -203,6 +205,28 @@ pub trait SingleFile {
     fn suffix(&self) -> Option<&'static str>;
 }
 
+/// A layout whose checkpoints are several files with one stem, in the order of
+/// [`FileNames::pair_suffixes`]. The last file describes the others.
+pub trait Siblings {
+    /// The files of a path, which is their stem or one of them.
+    fn files(&self, at: &Location) -> Vec<Location>;
+
+    /// The same files, where a killed save has left them if it did not give them their names.
+    fn files_now(&self, at: &Location) -> Vec<Location>;
+
+    /// The name of the first file, if the last file gives it another name than its own.
+    ///
+    /// # Errors
+    /// `Corrupt` for a damaged last file; errors of the storage.
+    fn other_name(&self, at: &Location) -> Result<Option<String>>;
+
+    /// Whether the last file exists. Waits for commits that are under way.
+    fn appear(&self, at: &Location) -> bool;
+
+    /// The reason why no file is there, if a commit is under way. Waits for its end.
+    fn unfinished(&self, at: &Location) -> Option<Error>;
+}
+
 /// Comfort for callers: what a [`SingleFile`] says, and what holds where there is none.
 pub trait FormatExt: Format {
     /// Whether the name alone makes a file one of this layout.
@@ -222,6 +246,11 @@ pub trait FormatExt: Format {
     fn preview(&self, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Preview> {
         let single_file = self.roles().single_file;
         single_file.map_or_else(|| Ok(Preview::default()), |file| file.preview(tree, options))
+    }
+
+    /// Whether a file is one of several files of a checkpoint.
+    fn is_part(&self, file: &Location) -> bool {
+        self.file_names().is_part.is_some_and(|is_part| is_part(file))
     }
 
     /// How names end, if they have to.

@@ -23,7 +23,8 @@ use serde::{Deserialize, Serialize};
 
 use super::SummedFile;
 use super::own_files::first_files;
-use super::regrow::manifest::{SmallFile, Sum};
+pub use super::regrow::manifest::SmallFile;
+use super::regrow::manifest::Sum;
 use super::regrow::{open_whole, summed_whole};
 use regrow_base::bytes::glance::Language;
 use regrow_base::bytes::limits::JSON_LEN_MAX_BYTES;

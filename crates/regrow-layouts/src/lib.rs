@@ -17,6 +17,7 @@ use regrow_storage::location::Location;
 use regrow_tree::array::{Array, ArraySource, Region};
 use regrow_tree::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
+pub mod container;
 pub mod contents;
 pub(crate) mod coverage;
 pub mod equinox;
@@ -41,6 +42,7 @@ mod recovery;
 pub mod refusals;
 pub mod regrow;
 pub mod safetensors;
+pub mod siblings;
 pub(crate) mod spread;
 pub(crate) mod stream;
 pub mod structure;
@@ -49,16 +51,18 @@ pub mod torch;
 pub mod trak;
 
 pub use format::{
-    Claims, Detected, Features, Fidelity, Format, FormatExt, ManyWriters, Roles, SingleFile, WriterRank,
+    Claims, Detected, Features, Fidelity, Format, FormatExt, ManyWriters, Roles, Siblings, SingleFile,
+    WriterRank,
 };
 pub use loss::{Loss, LossKind};
 pub use own_files::{FileNames, OwnNames, tell_storage};
-pub use own_files::{checkpoint_markers, located};
+pub use own_files::{beginnings, checkpoint_markers, located};
 pub use preview::Preview;
 pub use reader::{Description, Finding, Reader, ReaderExt, Rest, Sparse, Standing};
 pub use recovery::{Counterpart, RecoveredFile, Recovery, SummedFile};
 pub use regrow_storage::COMMIT_MARKERS;
 pub use regrow_storage::{Target, UNCOMMITTED_MARK};
+pub use torch::pointer as object_pointer;
 
 /// Every layout this build reads, in the order in which they are tried: the more particular first.
 pub fn builtin_formats() -> [&'static dyn Format; 9] {
@@ -75,8 +79,17 @@ pub fn builtin_formats() -> [&'static dyn Format; 9] {
     ]
 }
 
-/// The layout of a checkpoint of several items: its documents describe the items.
-pub const CONTAINER: orbax::Orbax = orbax::Orbax;
+/// What readers look for in a folder or a file, in words.
+pub fn looked_for() -> String {
+    let words: Vec<&str> =
+        builtin_formats().into_iter().flat_map(|format| format.file_names().looked_for).copied().collect();
+    words.join(", ")
+}
+
+/// Whether another program may have written the file, although a layout recognises it.
+pub fn may_be_anothers(file: &Location) -> bool {
+    builtin_formats().iter().any(|format| format.file_names().may_be_anothers.is_some_and(|may| may(file)))
+}
 
 /// The layout of this name, as [`Description::layout`] has it.
 pub fn format_named(name: &str) -> Option<&'static dyn Format> {

@@ -45,7 +45,7 @@ pub struct FileNames {
     pub own_in: Option<OwnNamesIn>,
     /// Whether these are all files of one checkpoint that has no marker.
     pub are_of_one: Option<fn(&[&str]) -> bool>,
-    /// The suffixes of a checkpoint that is two files.
+    /// The suffixes of a checkpoint that is several files; the last file describes the others.
     pub pair_suffixes: &'static [&'static str],
     /// An item with one of these files is a folder of this layout.
     pub of_item_folders: &'static [&'static str],
@@ -61,8 +61,16 @@ pub struct FileNames {
     /// Whether a checkpoint in a folder needs the commit marker in a bucket; `None` for a layout
     /// that has no marker.
     pub needs_marker: Option<fn(&Location) -> bool>,
-    /// Whether the files need a local disk.
+    /// Whether the files are read and written by their paths on a local disk.
     pub needs_local_disk: bool,
+    /// Whether a file is one of several files of a checkpoint, which stand beside each other.
+    pub is_part: Option<fn(&Location) -> bool>,
+    /// Whether another program may have written the file, so that no save replaces it.
+    pub may_be_anothers: Option<fn(&Location) -> bool>,
+    /// Whether a file of this name may be a step in a folder of steps.
+    pub may_be_step: Option<fn(&str) -> bool>,
+    /// What readers look for, in the words of an error.
+    pub looked_for: &'static [&'static str],
 }
 
 impl FileNames {
@@ -82,6 +90,10 @@ impl FileNames {
         record: None,
         needs_marker: None,
         needs_local_disk: false,
+        is_part: None,
+        may_be_anothers: None,
+        may_be_step: None,
+        looked_for: &[],
     };
 }
 
@@ -129,6 +141,12 @@ pub fn located(place: impl ToLocation) -> Result<Location> {
     place.to_location()
 }
 
+/// A checkpoint's folder on a web server has one of these files.
+pub fn beginnings() -> &'static [&'static str] {
+    static BEGINNINGS: LazyLock<Vec<&str>> = LazyLock::new(|| of_all(|names| names.beginnings));
+    &BEGINNINGS
+}
+
 /// Tells the storage the names of the layouts.
 #[inline]
 pub fn tell_storage() {
@@ -149,8 +167,7 @@ impl Names for OfAll {
     }
 
     fn beginnings(&self) -> &[&'static str] {
-        static BEGINNINGS: LazyLock<Vec<&str>> = LazyLock::new(|| of_all(|names| names.beginnings));
-        &BEGINNINGS
+        beginnings()
     }
 
     fn are_of_one(&self, files: &[&str]) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 
-use super::{FormatExt, UNCOMMITTED_MARK, builtin_formats, checkpoint_markers, torch};
+use super::{Format, FormatExt, UNCOMMITTED_MARK, builtin_formats, checkpoint_markers, torch};
 use regrow_storage::Entry;
 use regrow_storage::location::Location;
 
@@ -37,6 +37,13 @@ pub fn is_named_like_one(name: &OsStr) -> bool {
 /// files have too.
 pub fn may_be_one(name: &OsStr) -> bool {
     is_named_like_one(name) || torch::is_named_so(name)
+}
+
+/// Whether a file may be a checkpoint or a step by its name.
+pub fn may_be_listed(name: &str) -> bool {
+    let may_be_step =
+        |format: &&dyn Format| format.file_names().may_be_step.is_some_and(|may_be| may_be(name));
+    may_be_one(name.as_ref()) || builtin_formats().iter().any(may_be_step)
 }
 
 /// The marker of a checkpoint in `folder`, if it is one that has any.

@@ -77,6 +77,7 @@ impl Format for Equinox {
             of_item_files: &[ITEM_FILE],
             item: Some(|layout, _| ItemForm::of_file(layout, ITEM_FILE)),
             step_name: Some(|_, plain, _| format!("{plain}{ENDING}")),
+            looked_for: &["eqx files"],
             ..FileNames::NONE
         }
     }

@@ -78,6 +78,9 @@ impl Format for Flax {
             of_item_files: &[ITEM_FILE],
             item: Some(|layout, _| ItemForm::of_file(layout, ITEM_FILE)),
             step_name: Some(|number, _, _| format!("{}{number}", step_names::PREFIX)),
+            is_part: Some(|file| file.with_suffix(steps::ARRAYS_SUFFIX).is_folder()),
+            may_be_step: Some(|name| step_names::split(name).is_some()),
+            looked_for: &["msgpack files"],
             ..FileNames::NONE
         }
     }

@@ -96,13 +96,16 @@ pub fn steps_in(at: &Location) -> Result<Option<Vec<steps::Step>>> {
     }
 }
 
+/// The name of the layout, and of a checkpoint of items.
+pub(crate) const NAME: &str = "orbax";
+
 /// The Orbax layout, in all its ages.
 #[derive(Debug)]
 pub struct Orbax;
 
 impl Format for Orbax {
     fn name(&self) -> &'static str {
-        "orbax"
+        NAME
     }
 
     fn file_names(&self) -> FileNames {

@@ -37,6 +37,7 @@ pub(super) const FILE_NAMES: FileNames = FileNames {
     own_in: Some(own_in),
     item: Some(item_form),
     needs_marker: Some(super::has_documents),
+    looked_for: &[METADATA_FILE, CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, "step folders", "zarr arrays"],
     ..FileNames::NONE
 };
 

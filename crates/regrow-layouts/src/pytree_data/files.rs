@@ -149,15 +149,15 @@ pub fn unfinished(at: &Location) -> Option<Error> {
     None
 }
 
-/// Whether the manifest is there, now or after the commits into its folder that are under way, if
-/// any: each has the old one go before the new one comes.
+/// Whether the manifest of these files exists, now or after the commits into its folder that are
+/// under way. A commit removes the old manifest before it adds the new one.
 pub fn appears(files: &Files) -> bool {
     comes(&files.manifest, || files.clone())
 }
 
-/// The same of a location that is the stem of both files, or one of them. Which it is can be told
-/// only while one of them is there or a commit is under way, and so is looked at each time.
-pub fn appears_at(at: &Location) -> bool {
+/// The same of a location that is the stem of both files, or one of them. Each commit can change
+/// whether it is a stem or a file.
+pub(super) fn appears_at(at: &Location) -> bool {
     comes(at, || Files::of(at))
 }
 
@@ -165,7 +165,7 @@ pub fn appears_at(at: &Location) -> bool {
 fn comes(beside: &Location, files: impl Fn() -> Files) -> bool {
     let since = Instant::now();
     let is_there = || files().located().manifest.exists();
-    // Only on a local disk is an old file taken away before the new one comes.
+    // Only on a local disk does a commit remove the old file first.
     let Ok(beside) = beside.local_path() else { return is_there() };
     while !is_there() {
         if !is_under_way(beside) {

@@ -31,7 +31,7 @@
 
 use std::path::PathBuf;
 
-use super::{Features, Fidelity, FileNames, Format, Loss, Reader, Target};
+use super::{Features, Fidelity, FileNames, Format, Loss, Reader, Roles, Siblings, Target};
 use crate::options::{Layout, OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
 use regrow_storage::Publication;
@@ -50,8 +50,6 @@ mod writer;
 
 pub use crate::options::PytreeDataOptions;
 pub use files::{DATA_SUFFIX, Files, MANIFEST_SUFFIX, appears};
-pub use files::{appears_at, unfinished};
-pub use reader::other_data_file;
 
 /// Data and manifest: `STEM.data` with the arrays, `STEM.manifest` with a Python literal that says
 /// where they lie.
@@ -64,7 +62,11 @@ impl Format for PytreeData {
     }
 
     fn file_names(&self) -> FileNames {
-        FileNames { pair_suffixes: &[DATA_SUFFIX, MANIFEST_SUFFIX], ..FileNames::NONE }
+        FileNames {
+            pair_suffixes: &[DATA_SUFFIX, MANIFEST_SUFFIX],
+            looked_for: &["files .data and .manifest"],
+            ..FileNames::NONE
+        }
     }
 
     fn recognise(&self, at: &Location) -> Result<bool> {
@@ -87,6 +89,34 @@ impl Format for PytreeData {
 
     fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, &options_of(options))
+    }
+
+    fn roles(&self) -> Roles<'_> {
+        Roles { siblings: Some(self), ..Roles::default() }
+    }
+}
+
+impl Siblings for PytreeData {
+    fn files(&self, at: &Location) -> Vec<Location> {
+        let Files { data, manifest, .. } = Files::of(at);
+        vec![data, manifest]
+    }
+
+    fn files_now(&self, at: &Location) -> Vec<Location> {
+        let Files { data, manifest, .. } = Files::of(at).located();
+        vec![data, manifest]
+    }
+
+    fn other_name(&self, at: &Location) -> Result<Option<String>> {
+        reader::other_data_file(&Files::of(at).located())
+    }
+
+    fn appear(&self, at: &Location) -> bool {
+        files::appears_at(at)
+    }
+
+    fn unfinished(&self, at: &Location) -> Option<Error> {
+        files::unfinished(at)
     }
 }
 

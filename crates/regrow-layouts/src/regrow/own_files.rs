@@ -24,6 +24,7 @@ pub(super) const FILE_NAMES: FileNames = FileNames {
     of_item_folders: &[manifest::FILE_NAME],
     item: Some(item_form),
     record: Some(manifest::FILE_NAME),
+    looked_for: &[manifest::FILE_NAME],
     needs_marker: Some(|_| true),
     ..FileNames::NONE
 };

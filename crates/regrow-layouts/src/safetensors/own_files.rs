@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::index::{INDEX_ENDING, INDEX_FILE_NAME};
+use super::index::{INDEX_ENDING, INDEX_FILE_NAME, INDEX_SUFFIX};
 use super::parts::{MODEL_FILE_NAME, SUFFIX};
 use crate::item_files::ItemForm;
 use crate::own_files::FileNames;
@@ -14,6 +14,8 @@ pub(super) const FILE_NAMES: FileNames = FileNames {
     of_item_folders: &[MODEL_FILE_NAME, INDEX_FILE_NAME],
     item: Some(|layout, _| ItemForm::of_file(layout, MODEL_FILE_NAME)),
     step_name: Some(|_, plain, _| format!("{plain}{SUFFIX}")),
+    is_part: Some(|file| file.name_text().ends_with(INDEX_SUFFIX)),
+    looked_for: &["safetensors files"],
     ..FileNames::NONE
 };
 

@@ -26,7 +26,7 @@
 //! Source: PyTorch 2.8 `torch/serialization.py`, `torch/_utils.py`, `torch/_tensor.py`.
 
 use super::joined::{Joined, Names};
-use super::{Features, Fidelity, Format, Loss, Reader, Target};
+use super::{Features, Fidelity, FileNames, Format, Loss, Reader, Target};
 use crate::options::{OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
 use regrow_storage::Publication;
@@ -49,8 +49,7 @@ pub mod tensors;
 pub mod tree;
 
 pub use dcp::INDEX as DCP_INDEX;
-pub use detect::is_plain_pickle;
-pub use detect::{is_named_so, is_one_by_content};
+pub(crate) use detect::{is_named_so, is_one_by_content};
 pub use record::pointer;
 
 /// The files of a model that transformers has cut.
@@ -63,6 +62,14 @@ pub struct Torch;
 impl Format for Torch {
     fn name(&self) -> &'static str {
         "torch"
+    }
+
+    fn file_names(&self) -> FileNames {
+        FileNames {
+            may_be_anothers: Some(detect::is_plain_pickle),
+            looked_for: &["pt files", "PyTorch's .metadata"],
+            ..FileNames::NONE
+        }
     }
 
     fn recognise(&self, at: &Location) -> Result<bool> {

@@ -87,7 +87,11 @@ impl Format for Trak {
     }
 
     fn file_names(&self) -> FileNames {
-        FileNames { needs_local_disk: true, ..FileNames::NONE }
+        FileNames {
+            needs_local_disk: true,
+            looked_for: &["the metadata.json of a TRAK store"],
+            ..FileNames::NONE
+        }
     }
 
     /// A folder that has the flags of a model beside the model's mask, or whose metadata have

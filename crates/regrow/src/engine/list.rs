@@ -1,13 +1,10 @@
 //! Lists the checkpoints of a folder (steps or others), with the data for a list.
 
 use std::path::PathBuf;
-use std::time::SystemTime;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::flax::step_names::split;
 use crate::formats::located;
-use crate::formats::pytree_data::{Files, MANIFEST_SUFFIX};
-use crate::formats::suggestions;
+use crate::formats::{siblings, suggestions};
 use crate::location::{Location, ToLocation};
 use crate::storage::{Entry, Stock, UNCOMMITTED_MARK, archive};
 use crate::threads::{map_ordered, thread_count};
@@ -96,13 +93,12 @@ fn candidate(folder: &Location, entry: Entry) -> Option<String> {
     if is_folder {
         return Some(name);
     }
-    if let Some(stem) = name.strip_suffix(MANIFEST_SUFFIX).filter(|stem| !stem.is_empty())
-        && Files::are_at(&folder.join(stem)).unwrap_or(false)
+    if let Some(stem) = siblings::stem_of(&name)
+        && siblings::are_at(&folder.join(stem)).unwrap_or(false)
     {
         return Some(stem.to_owned());
     }
-    let is_named = suggestions::may_be_one(name.as_ref()) || split(&name).is_some();
-    (is_file && is_named).then_some(name)
+    (is_file && suggestions::may_be_listed(&name)).then_some(name)
 }
 
 /// Looks at the checkpoint of this name; `None` if it is no checkpoint.
@@ -136,17 +132,19 @@ fn look(folder: &Location, name: String) -> Option<Listed> {
     Some(listed)
 }
 
-/// Files and bytes; of data and manifest, both.
+/// Files and bytes; of a checkpoint of several files, of all of them.
 fn stock(at: &Location) -> Option<Stock> {
     if at.exists() {
         return at.stock().ok()?;
     }
-    let files = Files::of(at).located();
+    let mut files = siblings::layouts().find_map(|(format, siblings)| {
+        format.recognise(at).unwrap_or(false).then(|| siblings.files_now(at))
+    })?;
     let of = |file: &Location| file.stock().ok()?;
-    let (data, manifest) = (of(&files.data), of(&files.manifest)?);
-    Some(Stock {
-        file_count: manifest.file_count + data.map_or(0, |data| data.file_count),
-        bytes: manifest.bytes + data.map_or(0, |data| data.bytes),
-        modified: manifest.modified.max(data.and_then(|data: Stock| -> Option<SystemTime> { data.modified })),
-    })
+    let main = of(&files.pop()?)?;
+    Some(files.iter().filter_map(of).fold(main, |sum, file| Stock {
+        file_count: sum.file_count + file.file_count,
+        bytes: sum.bytes + file.bytes,
+        modified: sum.modified.max(file.modified),
+    }))
 }

@@ -11,9 +11,9 @@ use super::sealed::read_under_seal;
 use super::search;
 use crate::commit::reappears;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::pytree_data::{self, Files, PytreeData};
 use crate::formats::{
-    Description, Detected, Format, Reader, builtin_formats, contents, foreign, located, suggestions,
+    Description, Detected, Format, Reader, beginnings, builtin_formats, contents, foreign, located,
+    looked_for, siblings, suggestions,
 };
 use crate::location::{Location, StepFolder, ToLocation};
 use crate::options::LostFiles;
@@ -80,43 +80,41 @@ pub fn open_with(path: impl ToLocation, options: &OpenOptions) -> Result<Checkpo
 /// The identity of the checkpoint at a location, which differs from that of any other checkpoint
 /// there.
 pub(super) fn identity(at: &Location) -> Option<Identity> {
-    // The name of a pytree_data checkpoint is the stem of its two files; no file has this name.
-    at.identity().or_else(|| Files::of(at).located().manifest.identity())
+    at.identity().or_else(|| siblings::main_files(at).find_map(|file| file.identity()))
 }
 
-/// The path of the manifest if `at` is the stem of a pytree_data checkpoint; `None` if a file or
-/// folder exists at `at`. The path changes, and the files do not, when a save finishes the commit
-/// of a killed save.
-fn place(at: &Location) -> Option<PathBuf> {
-    if at.exists() { None } else { Some(Files::of(at).located().manifest.describe()) }
+/// The paths of main files if `at` is a stem of [`siblings`]; none if a file or folder exists at
+/// `at`. The paths change, and the files do not, when a save finishes the commit of a killed save.
+fn place(at: &Location) -> Vec<PathBuf> {
+    if at.exists() { Vec::new() } else { siblings::main_files(at).map(|file| file.describe()).collect() }
 }
 
 fn open_any(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+    let unfinished = || siblings::layouts().find_map(|(_, siblings)| siblings.unfinished(at));
     let is_there = match at.look() {
         // A read from a pipe or a device may never end.
         Ok(Some(Found::Other(_))) => return Err(not_a_checkpoint(at)),
         Ok(Some(_)) => true,
-        // The name of a pytree_data checkpoint is the stem of its two files; no file has this name.
-        Ok(None) if PytreeData.recognise(at)? => false,
+        Ok(None) if siblings::are_at(at)? => false,
         Ok(None) => {
             let source = std::io::Error::from_raw_os_error(2);
             let missing = || {
                 let error = Error::io("cannot open the checkpoint", at, source);
                 match at.has_listings() {
                     true => error,
-                    false => error.help(
+                    false => error.help(format!(
                         "web servers list no files: give the address of the checkpoint itself: its folder \
-                         (with regrow.json, _METADATA, model.safetensors or its index), a file, or a path \
-                         in an archive",
-                    ),
+                         (with one of {}), a file, or a path in an archive",
+                        beginnings().join(", ")
+                    )),
                 }
             };
-            return Err(pytree_data::unfinished(at).unwrap_or_else(missing));
+            return Err(unfinished().unwrap_or_else(missing));
         }
-        Err(error) => return Err(pytree_data::unfinished(at).unwrap_or(error)),
+        Err(error) => return Err(unfinished().unwrap_or(error)),
     };
     for format in builtin_formats() {
-        let may_be = is_there || format.name() == PytreeData.name();
+        let may_be = is_there || format.roles().siblings.is_some();
         if let Some(open) = may_be.then(|| format.detect(at, options)).transpose()?.flatten() {
             return open_detected(format, open, at, options);
         }
@@ -202,7 +200,9 @@ impl Checkpoint {
                 Err(error) if before.is_none() => {
                     // The opening may have read a side file before the checkpoint had its name.
                     let has_come = error.kind().is_of_content() && identity(&at).is_some();
-                    has_come || pytree_data::appears_at(&at) || at.local_path().is_ok_and(reappears)
+                    has_come
+                        || siblings::layouts().any(|(_, siblings)| siblings.appear(&at))
+                        || at.local_path().is_ok_and(reappears)
                 }
                 // An address into an archive may leave a folder out, so compare the resolved
                 // places.
@@ -486,9 +486,6 @@ impl Checkpoint {
 
 fn not_a_checkpoint(at: &Location) -> Error {
     const SHOWN_MAX: usize = 8;
-    let looked_for = "regrow.json, _METADATA, _CHECKPOINT_METADATA, orbax.checkpoint, step folders, zarr arrays, \
-                      safetensors, npy, npz, eqx, msgpack or pt files, .data and .manifest, PyTorch's .metadata, or a TRAK store's \
-                      metadata.json";
     let error = Error::new(ErrorKind::NotACheckpoint, "this is not a checkpoint").in_file(at);
     let found = match at.entries() {
         Ok(mut entries) => {
@@ -520,7 +517,9 @@ fn not_a_checkpoint(at: &Location) -> Error {
             None => "a file of another kind".to_owned(),
         },
     };
-    error.expected(looked_for, found).help(suggestions::checkpoints_in(at).unwrap_or_else(|| {
-        "give the folder that has these files, or the folder of steps above it".to_owned()
-    }))
+    error.expected(format_args!("one of {}", looked_for()), found).help(
+        suggestions::checkpoints_in(at).unwrap_or_else(|| {
+            "give the folder that has these files, or the folder of steps above it".to_owned()
+        }),
+    )
 }

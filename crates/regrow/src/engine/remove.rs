@@ -18,10 +18,8 @@ use super::open::identity;
 use super::standing::{is_gone, take_away};
 use super::{SaveOptions, replace};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::flax::steps::ARRAYS_SUFFIX;
-use crate::formats::pytree_data::{Files, PytreeData};
-use crate::formats::safetensors::index::INDEX_SUFFIX;
-use crate::formats::{Format, builtin_formats, located};
+use crate::formats::siblings::{self, refuse_part};
+use crate::formats::{builtin_formats, located};
 use crate::location::{Location, ToLocation};
 use crate::seal::side_files_of;
 use crate::storage::{Found, Removal, Removed, archive};
@@ -102,13 +100,13 @@ fn check(at: &Location) -> Result<Removal> {
     }
     let reading = at.for_reading()?;
     let looked = reading.location.look()?;
-    if looked.is_none() && !PytreeData.recognise(&reading.location)? {
+    if looked.is_none() && !siblings::are_at(&reading.location)? {
         let source = std::io::Error::from_raw_os_error(2);
         return Err(Error::io("cannot remove the checkpoint", at, source));
     }
-    let pair: &'static dyn Format = &PytreeData;
-    let formats = if looked.is_some() { builtin_formats().to_vec() } else { vec![pair] };
-    let found = formats.into_iter().find_map(|format| match format.recognise(&reading.location) {
+    let mut formats =
+        builtin_formats().into_iter().filter(|format| looked.is_some() || format.roles().siblings.is_some());
+    let found = formats.find_map(|format| match format.recognise(&reading.location) {
         Ok(false) => None,
         Ok(true) => Some(Ok(format)),
         Err(error) => Some(Err(error)),
@@ -119,8 +117,8 @@ fn check(at: &Location) -> Result<Removal> {
         }));
     };
     replace::check_place(at, &SaveOptions::default())?;
-    match looked {
-        Some(Found::Folder) => {
+    match (looked, format.roles().siblings) {
+        (Some(Found::Folder), _) => {
             // A checkpoint that cannot be opened can still be removed.
             match super::open(at) {
                 Ok(checkpoint) if !checkpoint.description().steps.is_empty() => {
@@ -135,21 +133,16 @@ fn check(at: &Location) -> Result<Removal> {
             }
             Ok(Removal::Folder)
         }
-        _ if format.name() == PytreeData.name() => {
+        (_, Some(siblings)) => {
             // Finish the commit of a killed writer first, so that all files have their names.
             at.finish_unfinished()?;
-            let files = Files::of(at).located();
-            let mut found = vec![files.manifest];
-            found.extend(Some(files.data).filter(Location::is_file));
-            Ok(Removal::Files { files: found, beside: beside(at)? })
+            let mut others = siblings.files_now(at);
+            let main = others.pop();
+            let files = main.into_iter().chain(others.into_iter().filter(Location::is_file)).collect();
+            Ok(Removal::Files { files, beside: beside(at)? })
         }
-        Some(Found::File { .. }) => {
-            let is_index = at.name_text().ends_with(INDEX_SUFFIX);
-            if is_index || at.with_suffix(ARRAYS_SUFFIX).is_folder() {
-                return Err(Error::invalid("the checkpoint has several files, and this is one of them")
-                    .in_file(at)
-                    .help("remove the files together, yourself"));
-            }
+        (Some(Found::File { .. }), None) => {
+            refuse_part(at, "remove the files together, yourself")?;
             Ok(Removal::Files { files: vec![at.clone()], beside: beside(at)? })
         }
         _ => Err(Error::new(ErrorKind::NotACheckpoint, "this is not a checkpoint").in_file(at)),

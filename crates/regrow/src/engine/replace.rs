@@ -19,7 +19,8 @@
 use super::SaveOptions;
 use crate::error::{Error, Result};
 use crate::formats::{
-    COMMIT_MARKERS, Format, FormatExt, UNCOMMITTED_MARK, builtin_formats, contents, suggestions, torch,
+    COMMIT_MARKERS, Format, FormatExt, UNCOMMITTED_MARK, builtin_formats, contents, may_be_anothers,
+    suggestions,
 };
 use crate::location::Location;
 use crate::storage::{Found, Publication, archive};
@@ -40,7 +41,7 @@ pub(super) fn check_file(at: &Location) -> Result<()> {
     };
     let is_recognised = || {
         let is_one = builtin_formats().iter().any(|format| format.recognise(at).unwrap_or(false));
-        (is_one || matches!(contents::layout_of(at), Ok(Some(_)))) && !torch::is_plain_pickle(at)
+        (is_one || matches!(contents::layout_of(at), Ok(Some(_)))) && !may_be_anothers(at)
     };
     if len_bytes == 0 || suggestions::is_named_like_one(at.name()) || is_recognised() {
         return Ok(());

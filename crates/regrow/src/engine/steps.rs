@@ -2,7 +2,7 @@
 
 use super::{OpenOptions, VerifyOptions, VerifyReport, verify_with};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::{flax, located, orbax};
+use crate::formats::{container, located};
 use crate::location::{Location, ToLocation};
 
 /// A committed step.
@@ -21,15 +21,8 @@ pub struct CommittedStep {
 /// `InvalidArgument` for steps of Flax whose numbers are not whole; errors of the storage.
 pub fn committed_steps(at: impl ToLocation, options: &OpenOptions) -> Result<Vec<CommittedStep>> {
     let at = located(at)?;
-    if let Some(steps) = orbax::steps_in(&at)? {
-        let step =
-            |step: orbax::steps::Step| CommittedStep { number: step.number, name: step.folder.name_text() };
-        return Ok(steps.into_iter().map(step).collect());
-    }
-    if !at.is_folder() || !flax::steps::are_in(&at)? {
-        return Ok(Vec::new());
-    }
-    flax::steps::named(&at, options)?
+    let steps = container::steps_in(&at, options)?;
+    steps
         .into_iter()
         .map(|(number, name)| match number {
             Some(number) => Ok(CommittedStep { number, name }),

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use super::hooks::Hooks;
 use super::records;
 use crate::error::{Error, Result};
-use crate::formats::orbax::json_text;
+use crate::formats::container::json_text;
 use crate::text::printable;
 
 /// The target of the events.

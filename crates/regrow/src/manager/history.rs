@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::steps::{Step, StepList};
 use crate::error::Result;
-use crate::formats::orbax::history::StepRecord;
+use crate::formats::container::StepRecord;
 use crate::store::local::folders::random_name;
 
 /// The manager's knowledge of its steps, without access to the storage. A job shares it as JSON.

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
-use crate::formats::orbax::json_text;
+use crate::formats::container::json_text;
 
 /// Which steps are kept.
 #[derive(Debug, Clone, Default, Deserialize)]

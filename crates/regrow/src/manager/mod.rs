@@ -69,7 +69,7 @@ mod together;
 mod wait;
 mod when;
 
-pub use crate::formats::orbax::history::{STEP_RECORD, StepRecord};
+pub use crate::formats::container::{STEP_RECORD, StepRecord};
 pub use delete::{DeleteOptions, Deleted, Deletion};
 pub use event_log::TARGET as LOG_TARGET;
 pub use hooks::Hooks;

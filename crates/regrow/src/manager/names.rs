@@ -17,7 +17,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::formats::orbax::steps::{number_of, split_name};
+use crate::formats::container::{number_of, split_name};
 use crate::storage::UNCOMMITTED_MARK;
 
 /// Most digits that a form may ask for: as many as the largest number has.

@@ -30,8 +30,8 @@ use super::together::Together;
 use super::when::Moment;
 use super::{DeleteOptions, Deleted, StepRecord};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::container::STEP_MAX;
 use crate::formats::located;
-use crate::formats::orbax::steps::STEP_MAX;
 use crate::location::ToLocation;
 
 /// The steps of a folder, which this run alone writes to.

@@ -12,16 +12,13 @@ use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::engine::Retries;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::formats::container::COMMIT_SUCCESS_FILE;
+use crate::formats::container::METADATA_FILE;
+use crate::formats::container::StepRecord;
+use crate::formats::container::is_checkpoint;
+use crate::formats::container::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers};
 use crate::formats::located;
-use crate::formats::orbax::checkpoint_metadata::{
-    CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers,
-};
-use crate::formats::orbax::history::StepRecord;
-use crate::formats::orbax::marker_files::COMMIT_SUCCESS_FILE;
-use crate::formats::orbax::metadata::METADATA_FILE;
-use crate::formats::orbax::steps::is_checkpoint;
-use crate::formats::refuse_unmarked;
-use crate::formats::regrow::manifest;
+use crate::formats::{builtin_formats, refuse_unmarked};
 use crate::location::{Location, StepFolder, ToLocation};
 use crate::storage::{Found, Stock, UNCOMMITTED_MARK};
 use crate::threads::map_ordered;
@@ -134,7 +131,8 @@ impl Steps {
         if let Some(Found::File { .. } | Found::Other(_)) = root.look()? {
             return Err(Error::invalid("this is a file, not a folder of steps").in_file(&root));
         }
-        let marks = [CHECKPOINT_METADATA_FILE, METADATA_FILE, manifest::FILE_NAME];
+        let records = builtin_formats().into_iter().filter_map(|format| format.file_names().record);
+        let marks: Vec<&str> = [CHECKPOINT_METADATA_FILE, METADATA_FILE].into_iter().chain(records).collect();
         if let Some(mark) = root.first_file(&marks) {
             return Err(Error::invalid("this is one checkpoint, not a folder of steps")
                 .in_file(&root)
@@ -491,7 +489,7 @@ fn lists_metrics(handlers: &ItemHandlers) -> bool {
 fn metrics_item(step: &Location) -> Result<Map<String, Value>> {
     let file = step.join(METRICS_ITEM).join(METRICS_ITEM);
     let Some(bytes) = read_json(&file)? else { return Ok(Map::new()) };
-    match crate::formats::orbax::json_text::parse(&bytes).in_file(&file) {
+    match crate::formats::container::json_text::parse(&bytes).in_file(&file) {
         Ok(Value::Object(metrics)) => Ok(metrics),
         _ => Ok(Map::new()),
     }

@@ -17,10 +17,10 @@ use crate::engine::checks::check_place;
 use crate::engine::save::check_save;
 use crate::engine::{Checkpoint, ItemsOptions, ItemsSave, SaveOptions, SaveReport};
 use crate::error::{Error, Result};
+use crate::formats::container::CheckpointMetadata;
+use crate::formats::container::metadata_of;
+use crate::formats::container::{STEP_RECORD, StepRecord};
 use crate::formats::item_folder::is_files;
-use crate::formats::orbax::checkpoint_metadata::CheckpointMetadata;
-use crate::formats::orbax::history::{STEP_RECORD, StepRecord};
-use crate::formats::orbax::steps::metadata_of;
 use crate::location::Location;
 use crate::tree::{Key, KeyPath, Leaf, Tree};
 

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use super::{ConvertOptions, PlannedLeaf, first};
 use crate::engine::Checkpoint;
-use crate::formats::torch::pointer;
+use crate::formats::object_pointer as pointer;
 
 /// The key of the record in the metadata.
 const RECORD: &str = "regrow.torch";

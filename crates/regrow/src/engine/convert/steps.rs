@@ -12,7 +12,7 @@ use crate::engine::names::is_left_out;
 use crate::engine::steps::{CommittedStep, all_steps};
 use crate::engine::{Layout, OpenOptions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::orbax::steps::step_number;
+use crate::formats::container::step_number;
 use crate::formats::{Loss, LossKind, located};
 use crate::location::{Location, ToLocation};
 use crate::storage::UNCOMMITTED_MARK;

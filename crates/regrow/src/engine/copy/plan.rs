@@ -7,11 +7,9 @@ use super::read::read_piece;
 use crate::engine::Checkpoint;
 use crate::engine::names::{is_left_out, names_in, not_text};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::flax::steps::ARRAYS_SUFFIX;
-use crate::formats::orbax::steps::step_number;
-use crate::formats::pytree_data::{self, DATA_SUFFIX, Files, MANIFEST_SUFFIX};
-use crate::formats::safetensors::index::INDEX_SUFFIX;
-use crate::formats::{COMMIT_MARKERS, FileNames, format_named};
+use crate::formats::container::step_number;
+use crate::formats::siblings::refuse_part;
+use crate::formats::{COMMIT_MARKERS, FileNames, Siblings, format_named};
 use crate::location::Location;
 use crate::storage::{EntryKind, Marker, Target, TransferFile};
 use crate::store::{Blob, Store, StoreExt};
@@ -50,7 +48,8 @@ enum Content {
 impl Plan {
     pub(super) fn of(checkpoint: &Checkpoint, target: &Location) -> Result<Self> {
         let layout = checkpoint.description().layout.as_str();
-        let names = format_named(layout).map_or(FileNames::NONE, |format| format.file_names());
+        let format = format_named(layout);
+        let names = format.map_or(FileNames::NONE, |format| format.file_names());
         if names.needs_local_disk && target.local_path().is_err() {
             return Err(Error::unsupported(format!("checkpoints of the layout {layout} need a local disk"))
                 .in_file(target)
@@ -64,8 +63,10 @@ impl Plan {
         let (at, before) = (&at, at.identity());
         let plan = match at.is_folder() {
             true => Self::of_folder(at, checkpoint, target, names.needs_marker)?,
-            false if layout == "pytree_data" => Self::of_pair(at)?,
-            false => Self::of_file(at)?,
+            false => match format.and_then(|format| format.roles().siblings) {
+                Some(siblings) => Self::of_siblings(at, siblings, names.pair_suffixes)?,
+                None => Self::of_file(at)?,
+            },
         };
         match before != at.identity() || checkpoint.is_replaced() {
             true => Err(replaced(at)),
@@ -110,26 +111,25 @@ impl Plan {
         Ok(Self { kind: Target::Folder, files, marker })
     }
 
-    fn of_pair(at: &Location) -> Result<Self> {
-        let files = Files::of(at).located();
-        if let Some(name) = pytree_data::other_data_file(&files)? {
-            return Err(Error::unsupported("the manifest names a data file with another name than its own")
-                .in_file(&files.manifest)
-                .expected(format_args!("*{DATA_SUFFIX}"), format_args!("{name:?}"))
-                .help("convert it to the layout pytree_data, which writes the manifest again"));
+    fn of_siblings(at: &Location, siblings: &dyn Siblings, suffixes: &[&str]) -> Result<Self> {
+        let files = siblings.files_now(at);
+        if let Some(name) = siblings.other_name(at)? {
+            let main = files.last().unwrap_or(at);
+            return Err(Error::unsupported(
+                "the checkpoint names a data file with another name than its own",
+            )
+            .in_file(main)
+            .expected(format_args!("*{}", suffixes.first().unwrap_or(&"")), format_args!("{name:?}"))
+            .help("convert it to its own layout, which writes the names again"));
         }
-        let suffixes = vec![DATA_SUFFIX.to_owned(), MANIFEST_SUFFIX.to_owned()];
-        let files = vec![single(&files.data, DATA_SUFFIX)?, single(&files.manifest, MANIFEST_SUFFIX)?];
+        let files = files.iter().zip(suffixes).map(|(file, suffix)| single(file, suffix));
+        let files = files.collect::<Result<_>>()?;
+        let suffixes = suffixes.iter().map(|&suffix| suffix.to_owned()).collect();
         Ok(Self { kind: Target::Siblings { suffixes }, files, marker: Marker::Other })
     }
 
     fn of_file(at: &Location) -> Result<Self> {
-        let is_index = at.name_text().ends_with(INDEX_SUFFIX);
-        if is_index || at.with_suffix(ARRAYS_SUFFIX).is_folder() {
-            return Err(Error::invalid("the checkpoint has several files, and this is one of them")
-                .in_file(at)
-                .help("copy the folder that holds them"));
-        }
+        refuse_part(at, "copy the folder that holds them")?;
         Ok(Self { kind: Target::File, files: vec![single(at, "file")?], marker: Marker::Other })
     }
 }

@@ -5,15 +5,15 @@ use serde_json::Value;
 use super::ItemsSave;
 use super::names::{Taken, check_file, path_in};
 use crate::error::{Error, Result};
+use crate::formats::container::json_text;
+use crate::formats::container::{JSON_HANDLER, V1_JSON_HANDLER, V1_METRICS_HANDLER};
 use crate::formats::items_record::ItemKind;
-use crate::formats::orbax::checkpoint_metadata::{JSON_HANDLER, V1_JSON_HANDLER, V1_METRICS_HANDLER};
-use crate::formats::orbax::json_text;
 
 /// The item that metrics are kept in, and its file.
 const METRICS: &str = "metrics";
 
 /// The file of a JSON item, and in the v1 API.
-const JSON_FILE: &str = crate::formats::orbax::marker_files::JSON_FILE;
+const JSON_FILE: &str = crate::formats::container::JSON_FILE;
 const V1_JSON_FILE: &str = "data.json";
 
 impl ItemsSave {

@@ -10,14 +10,12 @@ use crate::commit::keep_others;
 use crate::engine::SaveReport;
 use crate::engine::together::commit_together;
 use crate::error::{Error, Result};
+use crate::formats::container::COMMIT_TEXT;
+use crate::formats::container::note_of_files;
+use crate::formats::container::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, OF_THE_WHOLE};
+use crate::formats::container::{COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
 use crate::formats::items_record::{self, MARKER_LINE, sum_of_bytes};
-use crate::formats::orbax::checkpoint_metadata::{
-    CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, OF_THE_WHOLE,
-};
-use crate::formats::orbax::marker_files::{COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
-use crate::formats::orbax::own_files::note_of_files;
-use crate::formats::orbax::writer::documents::COMMIT_TEXT;
-use crate::formats::regrow::manifest;
+use crate::formats::{Format, builtin_formats};
 use crate::location::Location;
 use crate::storage::Publication;
 
@@ -84,10 +82,13 @@ impl ItemsSave {
         let all = std::mem::take(&mut self.state().lent);
         for lent in all {
             let is_whole = lent.below() == WHOLE;
-            if is_whole && lent.has(manifest::FILE_NAME) {
-                return Err(Error::unsupported(
-                    "a handler has saved a pytree in the layout regrow as the checkpoint itself: that layout has checksums of all files beside it",
-                )
+            let has_record =
+                |format: &&dyn Format| format.file_names().record.is_some_and(|name| lent.has(name));
+            if let Some(format) = builtin_formats().iter().find(|format| is_whole && has_record(format)) {
+                return Err(Error::unsupported(format!(
+                    "a handler has saved a pytree in the layout {} as the checkpoint itself: that layout has checksums of all files beside it",
+                    format.name()
+                ))
                 .in_file(&self.at)
                 .help("save in the layout orbax there, or into a folder below"));
             }

@@ -6,10 +6,9 @@
 use super::names::check_file;
 use super::{ItemsSave, WHOLE};
 use crate::error::Result;
-use crate::formats::items_record::{ItemKind, ItemRecord, ItemsRecord, sum_of_bytes, sum_of_file};
-use crate::formats::orbax::marker_files::COMMIT_SUCCESS_FILE;
-use crate::formats::regrow::manifest::SmallFile;
-use crate::formats::{CONTAINER, Format, format_named};
+use crate::formats::container::COMMIT_SUCCESS_FILE;
+use crate::formats::items_record::{ItemKind, ItemRecord, ItemsRecord, SmallFile, sum_of_bytes, sum_of_file};
+use crate::formats::{container, format_named};
 use crate::location::Location;
 use crate::storage::{Publication, is_desktop_file};
 
@@ -76,7 +75,8 @@ impl Noted {
 
     /// Whether there are only trees in the layout orbax, and no plain files.
     pub fn is_all_of_orbax(&self) -> bool {
-        let is_orbax = |item: &ItemRecord| item.layout.as_deref().is_none_or(|name| name == CONTAINER.name());
+        let is_orbax =
+            |item: &ItemRecord| item.layout.as_deref().is_none_or(|name| name == container::LAYOUT);
         let is_tree = |item: &ItemRecord| matches!(item.kind, ItemKind::Tree | ItemKind::Handler);
         self.items.iter().any(is_tree)
             && self.items.iter().all(|item| item.kind != ItemKind::Files && is_orbax(item))

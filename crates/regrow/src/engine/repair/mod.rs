@@ -28,9 +28,9 @@ use super::seal::part_of;
 use super::standing::is_gone;
 use super::{OpenOptions, VerifyOptions, open_with, verify_with};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::container::step_number;
 use crate::formats::located;
-use crate::formats::orbax::steps::step_number;
-use crate::formats::pytree_data::Files;
+use crate::formats::{container, siblings};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::storage::{Entry, archive};
@@ -225,8 +225,10 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     if options.from.as_ref().is_some_and(|from| from.is_same(at)) {
         return Err(Error::invalid("the replica is the checkpoint itself").in_file(at));
     }
-    if let Some(from) =
-        options.from.as_ref().filter(|from| !from.exists() && !Files::of(from).located().manifest.is_file())
+    if let Some(from) = options
+        .from
+        .as_ref()
+        .filter(|from| !from.exists() && !siblings::main_files(from).any(|file| file.is_file()))
     {
         return Err(Error::new(ErrorKind::NotFound, "the other checkpoint does not exist").in_file(from));
     }
@@ -388,7 +390,7 @@ fn find(at: &Location, options: &RepairOptions) -> Result<Found> {
 /// The step that an error of opening a folder of steps is about.
 fn damaged_step(at: &Location, error: &Error) -> Option<Location> {
     // A folder with item metadata is one checkpoint with any item names.
-    if at.first_file(&recovered::OF_ITEMS).is_some() {
+    if container::has_items(at) {
         return None;
     }
     let file = error.place().file.as_deref().filter(|_| at.is_folder() && at.has_listings())?;

@@ -7,28 +7,14 @@ use super::lost_marker::{self, LostMarker, is_marker};
 use super::proof::{Proof, refused};
 use super::{RepairOptions, RepairReport, is_damage};
 use crate::error::{Error, Result};
-use crate::formats::orbax::array_metadatas::ARRAY_METADATAS_FOLDER;
-use crate::formats::orbax::checkpoint_metadata::CHECKPOINT_METADATA_FILE;
-use crate::formats::orbax::marker_files::V1_MARKER_FILE;
-use crate::formats::orbax::{self, PROCESS_PREFIX};
-use crate::formats::{self, builtin_formats, items_record};
+use crate::formats::container::item_folders;
+use crate::formats::{self, builtin_formats};
 use crate::location::Location;
 use crate::storage::side_files::DAMAGED_PREFIX;
-use crate::storage::{Entry, UNCOMMITTED_MARK};
 use crate::store::StoreExt;
-use regrow_ocdbt::DATA_FOLDER;
 
 /// The most rounds: a file rebuilt in one round may serve to rebuild another in the next.
 pub(super) const ROUNDS_MAX: usize = 4;
-
-/// Files that show that the folders beside them are items.
-pub(super) const OF_ITEMS: [&str; 3] = [CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, items_record::FILE_NAME];
-
-/// Folders beside the arrays of one pytree that are no items.
-const PARTS: [&str; 3] = [DATA_FOLDER, ARRAY_METADATAS_FOLDER, PROCESS_PREFIX];
-
-/// Items of earlier versions, which have no such file beside them.
-const ITEMS: [&str; 3] = ["default", "state", "params"];
 
 /// A lost or damaged file that was rebuilt from other files.
 #[derive(Debug, Clone)]
@@ -203,23 +189,5 @@ pub(super) fn of_item(other: &Location, at: &Location, folder: &Location) -> Loc
 /// # Errors
 /// Errors of the storage.
 pub(super) fn parts_of(at: &Location) -> Result<Vec<Location>> {
-    let items = if at.is_folder() { items_of(at)? } else { Vec::new() };
-    Ok([vec![at.clone()], items].concat())
-}
-
-/// The folders of the items of a checkpoint that has some.
-fn items_of(at: &Location) -> Result<Vec<Location>> {
-    if !at.has_listings() {
-        return Ok(Vec::new());
-    }
-    let has_items = at.first_file(&OF_ITEMS).is_some();
-    let is_part =
-        |name: &str| PARTS.iter().any(|part| name == *part || part.ends_with('_') && name.starts_with(part));
-    let is_item = |name: &str| {
-        (has_items || ITEMS.contains(&name)) && !name.contains(UNCOMMITTED_MARK) && !is_part(name)
-    };
-    let folders = at.entries()?.into_iter().filter(|entry| Entry::is_folder(entry) && !entry.is_link);
-    let names = folders.filter_map(|folder| folder.name.into_string().ok());
-    let names = orbax::items::for_layouts(at, names.filter(|name| is_item(name)).collect())?;
-    Ok(names.into_iter().map(|name| at.join(name)).collect())
+    Ok([vec![at.clone()], item_folders(at)?].concat())
 }

@@ -2,7 +2,7 @@
 
 use super::{RepairOptions, RepairReport};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::pytree_data::Files;
+use crate::formats::siblings;
 use crate::location::Location;
 use crate::storage::{EntryKind, Removed, UNCOMMITTED_MARK};
 use crate::text::{counted, format_bytes};
@@ -62,8 +62,8 @@ pub(super) fn remove_of_files(part: &Location, report: &mut RepairReport) -> Res
         return Ok(());
     }
     if !part.is_folder() {
-        let files = Files::of(part);
-        return [files.data, files.manifest].iter().try_for_each(|file| remove(file, report));
+        let mut files = siblings::layouts().flat_map(|(_, siblings)| siblings.files(part));
+        return files.try_for_each(|file| remove(&file, report));
     }
     let mut folders = vec![part.clone()];
     while let Some(folder) = folders.pop() {

@@ -10,10 +10,8 @@ use super::standing::{SideFile, Standing, take_away};
 use super::{Checkpoint, OpenOptions, Retries, SaveOptions, open_with};
 use crate::bytes::checksum::Crc32;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::flax::steps::ARRAYS_SUFFIX;
-use crate::formats::pytree_data::{self, Files};
-use crate::formats::safetensors::index::INDEX_SUFFIX;
-use crate::formats::{CONTAINER, Format, format_named, located};
+use crate::formats::siblings::refuse_part;
+use crate::formats::{container, format_named, located};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::seal::{BLOCK_LEN_BYTES, FILE_NAME, Place, SealDocument};
@@ -173,17 +171,14 @@ pub(super) fn files_of(at: &Location, place: &Place, layout: &str) -> Result<(Ar
 
 /// The names of the files of a checkpoint that has no folder.
 fn names_beside(at: &Location, layout: &str) -> Result<Vec<String>> {
-    if layout == "pytree_data" {
-        let files = Files::of(at).located();
-        let data = pytree_data::other_data_file(&files)?.unwrap_or_else(|| files.data.name_text());
-        return Ok(vec![data, files.manifest.name_text()]);
+    if let Some(siblings) = format_named(layout).and_then(|format| format.roles().siblings) {
+        let mut names: Vec<String> = siblings.files_now(at).iter().map(Location::name_text).collect();
+        if let (Some(first), Some(other)) = (names.first_mut(), siblings.other_name(at)?) {
+            *first = other;
+        }
+        return Ok(names);
     }
-    let is_index = at.name_text().ends_with(INDEX_SUFFIX);
-    if is_index || at.with_suffix(ARRAYS_SUFFIX).is_folder() {
-        return Err(Error::invalid("the checkpoint has several files, and this is one of them")
-            .in_file(at)
-            .help("give the folder that has them"));
-    }
+    refuse_part(at, "give the folder that has them")?;
     Ok(vec![at.name_text()])
 }
 
@@ -226,7 +221,7 @@ impl SealOfSave {
 
     /// The seal of a checkpoint of items, which covers all files of all items.
     pub fn of_items(options: &SaveOptions) -> Self {
-        Self { layout: CONTAINER.name(), is_wanted: options.seal }
+        Self { layout: container::LAYOUT, is_wanted: options.seal }
     }
 
     /// Whether a seal is still to be made.

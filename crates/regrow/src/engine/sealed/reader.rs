@@ -9,7 +9,7 @@ use super::check::{Touched, first_bad, untouched_findings};
 use crate::array::Region;
 use crate::engine::names::names_in;
 use crate::error::{Error, Result};
-use crate::formats::{Description, Reader, Rest, Sparse, Standing};
+use crate::formats::{Description, Reader, Rest, Sparse, Standing, format_named};
 use crate::reads::{BlobRef, Checked, Checks, Coded, Extent, KeyedBlob, Source, Unreadable};
 use crate::seal::{Seal, SealedFile};
 use crate::storage::side_files::is_name_of_side_file;
@@ -22,9 +22,6 @@ const OPEN_FILES_MAX: usize = 64;
 
 /// Most files that are named which the seal does not know.
 const ADDED_SHOWN_MAX: usize = 20;
-
-/// The layout whose files are not read through stores.
-const READ_BY_PATH: &str = "trak";
 
 /// The reader of a sealed checkpoint.
 #[derive(Debug)]
@@ -65,7 +62,9 @@ impl SealedReader {
         {
             return Err(added);
         }
-        if sealed.description.layout == READ_BY_PATH {
+        let is_read_by_path = format_named(&sealed.description.layout)
+            .is_some_and(|format| format.file_names().needs_local_disk);
+        if is_read_by_path {
             for (at, file) in seal.files.iter().enumerate() {
                 let checked = sealed.checked(at).and_then(|file| file.map_or(Ok(()), first_bad));
                 match checked {

@@ -99,7 +99,7 @@ fn the_engine_makes_locations_with_located() {
 }
 
 /// The lines of code of these crates without comments and tests, each with its file.
-fn code() -> Vec<(String, String)> {
+pub fn code() -> Vec<(String, String)> {
     let mut lines = Vec::new();
     for name in CRATES {
         let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src");

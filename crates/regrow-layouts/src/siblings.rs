@@ -1,0 +1,48 @@
+//! Checkpoints that are several files with one stem: the path `model` stands for `model.data` and
+//! `model.manifest`. No file has the name of the path.
+
+use super::{Format, FormatExt, Siblings, builtin_formats};
+use regrow_base::error::{Error, Result};
+use regrow_storage::location::Location;
+
+/// The layouts of such checkpoints.
+pub fn layouts() -> impl Iterator<Item = (&'static dyn Format, &'static dyn Siblings)> {
+    builtin_formats().into_iter().filter_map(|format| Some((format, format.roles().siblings?)))
+}
+
+/// The files that describe the others, each where it is now.
+pub fn main_files(at: &Location) -> impl Iterator<Item = Location> {
+    layouts().filter_map(|(_, siblings)| siblings.files_now(at).pop())
+}
+
+/// Whether a path stands for such a checkpoint.
+///
+/// # Errors
+/// Errors of the storage.
+pub fn are_at(at: &Location) -> Result<bool> {
+    for (format, _) in layouts() {
+        if format.recognise(at)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The stem of a file that describes others, by its name.
+pub fn stem_of(name: &str) -> Option<&str> {
+    let stem = |(format, _): (&dyn Format, _)| name.strip_suffix(format.file_names().pair_suffixes.last()?);
+    layouts().find_map(stem).filter(|stem| !stem.is_empty())
+}
+
+/// Errs for a file that is one of several files of a checkpoint.
+///
+/// # Errors
+/// `InvalidArgument`, with this help.
+pub fn refuse_part(at: &Location, help: &str) -> Result<()> {
+    match builtin_formats().iter().any(|format| format.is_part(at)) {
+        true => Err(Error::invalid("the checkpoint has several files, and this is one of them")
+            .in_file(at)
+            .help(help)),
+        false => Ok(()),
+    }
+}
