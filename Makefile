@@ -236,6 +236,10 @@ check-rust: rust-prerequisites $(VENV)/bin/python
 	$(CARGO) fmt --all --check
 	printf '==> %s\n' "cargo clippy"
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	printf '==> %s\n' "each feature alone"
+	for feature in archive cloud derive protection torch; do
+	    $(CARGO) clippy --quiet --locked -p regrow $(INTERNALS) --no-default-features --features regrow/$$feature -- -D warnings
+	done
 	printf '==> %s\n' "cargo doc"
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --no-deps --locked -p regrow $(INTERNALS)
 	printf '==> %s\n' "licences and sources of dependencies"

@@ -209,6 +209,7 @@ impl Joined {
     }
 
     /// Adds what is to be known of objects that the tree cannot tell.
+    #[cfg(feature = "torch")]
     pub fn with_objects(mut self, objects: Option<String>) -> Self {
         self.description.objects = objects;
         self

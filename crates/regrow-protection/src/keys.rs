@@ -12,6 +12,7 @@ use std::str::FromStr;
 use ed25519_dalek::pkcs8::{DecodePrivateKey, DecodePublicKey};
 use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
 
+use regrow_base::bytes::hex::fixed;
 use regrow_base::error::{Error, ErrorKind, Result, ResultExt};
 use regrow_storage::location::ToLocation;
 
@@ -153,7 +154,7 @@ impl PublicKey {
                 return Self::from_bytes(&bytes.0);
             }
             None => {
-                let digits = hex::<KEY_LEN_BYTES>(text).ok_or_else(|| wrong("this is not a public key"))?;
+                let digits = fixed::<KEY_LEN_BYTES>(text).ok_or_else(|| wrong("this is not a public key"))?;
                 return Self::from_bytes(&digits);
             }
         };
@@ -173,7 +174,7 @@ impl PublicKey {
         let text = text.trim_start();
         text.starts_with("-----BEGIN ")
             || text.starts_with("ssh-ed25519 ")
-            || hex::<KEY_LEN_BYTES>(text).is_some()
+            || fixed::<KEY_LEN_BYTES>(text).is_some()
     }
 
     pub(crate) fn from_bytes(bytes: &[u8; KEY_LEN_BYTES]) -> Result<Self> {
@@ -218,24 +219,6 @@ impl fmt::Debug for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PublicKey({self})")
     }
-}
-
-/// Lower-case hex digits, as many as it takes.
-pub(crate) fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    if pairs.len() != N || !rest.is_empty() {
-        return None;
-    }
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    let mut bytes = [0; N];
-    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
-        *byte = digit(*high)? << 4 | digit(*low)?;
-    }
-    Some(bytes)
 }
 
 /// The label of a PEM text.

@@ -11,6 +11,7 @@
 //! [`SideDocument`](regrow_base::bytes::side_document::SideDocument): JSON with a checksum of its
 //! own.
 
+#[cfg_attr(not(feature = "protection"), path = "keys_absent.rs")]
 mod keys;
 pub mod parity;
 pub mod seal;

@@ -35,6 +35,7 @@ use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::store::Store;
 
+#[cfg_attr(not(feature = "archive"), path = "archive_absent.rs")]
 pub mod archive;
 #[cfg(feature = "cloud")]
 pub mod cache;

@@ -40,6 +40,9 @@
 //!
 //! | feature | adds |
 //! |---|---|
+//! | `archive`, on by default | checkpoints in a `.tar` or `.zip`, read in place |
+//! | `protection`, on by default | signatures and parity |
+//! | `torch`, on by default | files of PyTorch |
 //! | `derive`, on by default | `#[derive(Pytree)]` for structs and enums |
 //! | `ndarray` | `ndarray::Array` and `ArcArray` as leaves |
 //! | `num-complex` | `num_complex::Complex` as an element |

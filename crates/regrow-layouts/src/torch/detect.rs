@@ -3,12 +3,14 @@
 
 use std::ffi::OsStr;
 
-use super::legacy::MAGIC;
 use super::pickle::is_opcode;
 use regrow_base::bytes::zip::first_member;
 use regrow_base::error::Result;
 use regrow_storage::Found;
 use regrow_storage::location::{Location, suffix_of};
+
+/// The number in the first pickle of the legacy form: ten bytes, the lowest first.
+pub(super) const MAGIC: [u8; 10] = *b"\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 
 /// How a zip archive begins.
 const ZIP_BEGINNING: [u8; 4] = *b"PK\x03\x04";

@@ -12,15 +12,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 
+use super::detect::MAGIC;
 use super::file::DataFile;
 use super::pickle::{Pickle, Value};
 use super::storages::Storage;
 use super::tensors::{self, StorageRef};
 use regrow_base::bytes::Cursor;
 use regrow_base::error::{Error, ErrorKind, Result};
-
-/// The number that the first pickle is of, as its bytes stand there: ten of them, the lowest first.
-pub(super) const MAGIC: [u8; 10] = *b"\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 
 /// What the second pickle is of.
 const PROTOCOL_VERSION: i64 = 1001;

@@ -17,7 +17,7 @@
 //! |---|---|
 //! | `pickle` | opcodes to values; nothing is called |
 //! | `dtypes`, `tensors`, `numpy`, `objects` | the meaning of values: the supported names |
-//! | `tree`, `record` | values to a pytree, and the record of its Python objects |
+//! | `tree`, `record`, `pointer` | values to a pytree, and the record of its Python objects |
 //! | `file`, `storages` | the positions of the data |
 //! | `archive`, `legacy` | the two forms |
 //! | `detect`, `reader` | all of it as a checkpoint |
@@ -25,32 +25,49 @@
 //!
 //! Source: PyTorch 2.8 `torch/serialization.py`, `torch/_utils.py`, `torch/_tensor.py`.
 
-use super::joined::{Joined, Names};
+#[cfg(feature = "torch")]
+use super::joined::Joined;
+use super::joined::Names;
 use super::{Features, Fidelity, FileNames, Format, Loss, Reader, Target};
 use crate::options::{OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
 use regrow_storage::Publication;
 use regrow_storage::location::Location;
-use regrow_tree::tree::{KeyPath, Leaf, LeafInfo, Tree};
+#[cfg(feature = "torch")]
+use regrow_tree::tree::KeyPath;
+use regrow_tree::tree::{Leaf, LeafInfo, Tree};
 
+#[cfg(feature = "torch")]
 mod archive;
 mod dcp;
 mod detect;
+#[cfg(feature = "torch")]
 mod dtypes;
+#[cfg(feature = "torch")]
 mod file;
+#[cfg(feature = "torch")]
 mod legacy;
+#[cfg(feature = "torch")]
 mod numpy;
+#[cfg(feature = "torch")]
 mod objects;
+#[cfg_attr(not(feature = "torch"), allow(dead_code))]
 mod pickle;
+mod pointer;
+#[cfg(feature = "torch")]
 mod reader;
+#[cfg(feature = "torch")]
 mod record;
+#[cfg(feature = "torch")]
 mod storages;
+#[cfg(feature = "torch")]
 pub mod tensors;
+#[cfg(feature = "torch")]
 pub mod tree;
 
 pub use dcp::INDEX as DCP_INDEX;
 pub(crate) use detect::{is_named_so, is_one_by_content};
-pub use record::pointer;
+pub use pointer::pointer;
 
 /// The files of a model that transformers has cut.
 const INDEXED: Names = Names { index: "pytorch_model.bin.index.json", suffix: ".bin", nests: false };
@@ -80,14 +97,7 @@ impl Format for Torch {
         super::refuse_arrays_only(self, at, options)?;
         super::refuse_uncommitted(at)?;
         super::refuse_step_and_item(at, options)?;
-        if let Some(index) = INDEXED.find(at)? {
-            return open_indexed(&index, options.salvage);
-        }
-        if at.is_folder() {
-            return Ok(Box::new(dcp::DcpReader::open(at, options.salvage)?));
-        }
-        let form = detect::form_of(at)?.ok_or_else(|| no_file_of_torch(at))?;
-        Ok(Box::new(reader::TorchReader::open(at, form, options.salvage)?))
+        read(at, options)
     }
 
     fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
@@ -117,7 +127,28 @@ impl Fidelity for Torch {
     }
 }
 
+/// Without the reader the files are recognised, so that the error can say what is missing.
+#[cfg(not(feature = "torch"))]
+fn read(at: &Location, _options: &OpenOptions) -> Result<Box<dyn Reader>> {
+    Err(Error::unsupported("this is a file of PyTorch; this build lacks the feature `torch`")
+        .in_file(at)
+        .help("build regrow with the feature `torch`"))
+}
+
+#[cfg(feature = "torch")]
+fn read(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+    if let Some(index) = INDEXED.find(at)? {
+        return open_indexed(&index, options.salvage);
+    }
+    if at.is_folder() {
+        return Ok(Box::new(dcp::DcpReader::open(at, options.salvage)?));
+    }
+    let form = detect::form_of(at)?.ok_or_else(|| no_file_of_torch(at))?;
+    Ok(Box::new(reader::TorchReader::open(at, form, options.salvage)?))
+}
+
 /// Opens files that an index joins. What their objects are is told of all of them.
+#[cfg(feature = "torch")]
 fn open_indexed(index: &Location, salvage: bool) -> Result<Box<dyn Reader>> {
     let (mut objects, mut storages) = (record::Record::default(), 0);
     let joined = Joined::open(index, INDEXED, salvage, |part| {
@@ -131,6 +162,7 @@ fn open_indexed(index: &Location, salvage: bool) -> Result<Box<dyn Reader>> {
     Ok(Box::new(joined.with_objects(objects.to_text())))
 }
 
+#[cfg(feature = "torch")]
 fn no_file_of_torch(at: &Location) -> Error {
     Error::corrupt("torch.save did not write this file")
         .in_file(at)
@@ -142,5 +174,5 @@ fn read_only() -> Error {
         .help("save in the default layout, or as safetensors, which PyTorch programs can read")
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "torch"))]
 mod fixture_tests;

@@ -14,6 +14,7 @@ use serde_json::json;
 use super::numpy::{NumpyValue, Payload};
 use super::objects::{Object, Refusal, object};
 use super::pickle::{Id, Pickle, Span, Value};
+use super::pointer::pointer;
 use super::record::{self, Record};
 use super::tensors::{StorageRef, Tensor};
 use regrow_base::bytes::limits::allocate;
@@ -216,7 +217,7 @@ impl<'p> Walk<'p, '_> {
             self.record.add(&self.path, json!({"same": first}));
             return;
         }
-        self.tensors.insert(id, record::pointer(&self.path));
+        self.tensors.insert(id, pointer(&self.path));
         if let Some(entry) = record::of_tensor(self.pickle, tensor) {
             self.record.add(&self.path, entry);
         }

@@ -19,6 +19,7 @@
 //! | `document` | the index with the checksum of each block: `regrow.parity.json` |
 //! | `code` | from blocks to parity blocks, and back |
 
+#[cfg_attr(not(feature = "protection"), path = "code_absent.rs")]
 mod code;
 mod document;
 mod geometry;

@@ -23,9 +23,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::keys::{PrivateKey, PublicKey, SIGNATURE_LEN_BYTES, hex};
+use crate::keys::{PrivateKey, PublicKey, SIGNATURE_LEN_BYTES};
 use crate::seal::Covered;
-use regrow_base::bytes::hex::digests;
+use regrow_base::bytes::hex::{digests, fixed};
 use regrow_base::bytes::side_document::{SideDocument, now_unix_ns, writer};
 use regrow_base::error::{Error, ErrorKind, Result};
 pub(super) use regrow_storage::side_files::SIGNATURE as NAMES;
@@ -208,8 +208,8 @@ impl SignatureDocument {
 
 impl SignatureOf {
     fn verified(&self, message: &[u8]) -> Option<PublicKey> {
-        let key = PublicKey::from_bytes(&hex(&self.public_key)?).ok()?;
-        let signature = hex::<SIGNATURE_LEN_BYTES>(&self.signature)?;
+        let key = PublicKey::from_bytes(&fixed(&self.public_key)?).ok()?;
+        let signature = fixed::<SIGNATURE_LEN_BYTES>(&self.signature)?;
         key.verifies(message, &signature).then_some(key)
     }
 }

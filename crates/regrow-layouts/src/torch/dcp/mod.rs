@@ -14,16 +14,21 @@
 use regrow_storage::Found;
 use regrow_storage::location::Location;
 
+#[cfg(feature = "torch")]
 mod metadata;
+#[cfg(feature = "torch")]
 mod pieces;
+#[cfg(feature = "torch")]
 mod reader;
 
+#[cfg(feature = "torch")]
 pub(super) use reader::DcpReader;
 
 /// The index of a folder.
 pub const INDEX: &str = ".metadata";
 
 /// How the files of pieces end.
+#[cfg(feature = "torch")]
 const SUFFIX: &str = ".distcp";
 
 /// How a pickle begins.

@@ -1,0 +1,104 @@
+//! In the place of `keys` in a build without the feature `protection`: there are no keys.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::str::FromStr;
+
+use regrow_base::error::{Error, Result};
+use regrow_storage::location::ToLocation;
+
+/// Bytes of a signature.
+pub(crate) const SIGNATURE_LEN_BYTES: usize = 64;
+
+/// A private key; there is none.
+#[derive(Debug)]
+pub struct PrivateKey(Infallible);
+
+/// A public key; there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PublicKey(Infallible);
+
+fn absent() -> Error {
+    Error::unsupported("signatures need the feature `protection`, which this build lacks")
+        .help("build regrow with the feature `protection`")
+}
+
+impl PrivateKey {
+    /// Says that there are no keys.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub fn read(_path: impl ToLocation) -> Result<Self> {
+        Err(absent())
+    }
+
+    /// Says that there are no keys.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub fn parse(_text: &str) -> Result<Self> {
+        Err(absent())
+    }
+
+    /// The key by which its signatures are verified.
+    pub fn public_key(&self) -> PublicKey {
+        match self.0 {}
+    }
+
+    pub(crate) fn sign(&self, _message: &[u8]) -> [u8; SIGNATURE_LEN_BYTES] {
+        match self.0 {}
+    }
+}
+
+impl PublicKey {
+    /// Says that there are no keys.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub fn read(_path: impl ToLocation) -> Result<Self> {
+        Err(absent())
+    }
+
+    /// Says that there are no keys.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub fn parse(_text: &str) -> Result<Self> {
+        Err(absent())
+    }
+
+    /// Says that there are no keys.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub fn parse_or_read(_text: &str) -> Result<Self> {
+        Err(absent())
+    }
+
+    pub(crate) fn from_bytes(_bytes: &[u8; 32]) -> Result<Self> {
+        Err(absent())
+    }
+
+    /// The key's 32 bytes.
+    pub fn to_bytes(&self) -> [u8; 32] {
+        match self.0 {}
+    }
+
+    pub(crate) fn verifies(&self, _message: &[u8], _signature: &[u8; SIGNATURE_LEN_BYTES]) -> bool {
+        match self.0 {}
+    }
+}
+
+impl FromStr for PublicKey {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, _f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {}
+    }
+}

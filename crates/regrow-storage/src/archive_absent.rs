@@ -1,0 +1,37 @@
+//! In the place of `archive` in a build without the feature: a `.tar` or `.zip` is a file like any
+//! other, and no path leads through it.
+
+use crate::error::Result;
+use crate::location::Location;
+
+/// There is none.
+#[derive(Debug)]
+pub enum ArchiveStorage {}
+
+impl ArchiveStorage {
+    /// The archive.
+    pub(crate) fn file(&self) -> &Location {
+        match *self {}
+    }
+
+    /// The only entry at its top.
+    pub(crate) fn only_name(&self) -> Option<String> {
+        match *self {}
+    }
+}
+
+/// No path leads through an archive.
+///
+/// # Errors
+/// None.
+pub fn find(_at: &Location) -> Result<Option<Location>> {
+    Ok(None)
+}
+
+/// No location is inside an archive.
+///
+/// # Errors
+/// None.
+pub fn refuse_inside(_target: &Location) -> Result<()> {
+    Ok(())
+}
