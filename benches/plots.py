@@ -35,7 +35,8 @@ TITLES = {SAVE: "Durable save", COLD: "Cold load", WARM: "Warm load", INTO: "War
 NAMES = {
     "orbax": "Orbax",
     "orbax raw": "Orbax, no compression",
-    "tensorstore": "TensorStore",
+    "tensorstore": "TensorStore (zarr)",
+    "tensorstore ocdbt": "TensorStore (OCDBT)",
     "flax": "Flax",
     "equinox": "Equinox",
     "numpy": "NumPy",
