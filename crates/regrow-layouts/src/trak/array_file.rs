@@ -28,8 +28,6 @@ use regrow_store::local::regular::open_regular;
 
 /// Bytes that are read at a time.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
-/// Rows of a mask that are written at a time.
-const MASK_PIECE_ROWS: u64 = 64 << 10;
 
 const REPAIR_HELP: &str = "`repair` restores the file and marks the lost rows as not done";
 
@@ -125,7 +123,8 @@ impl ArrayFile {
         Ok(array)
     }
 
-    fn open_of_any_len(path: &Path, spec: &ArraySpec, writable: bool) -> Result<Self> {
+    /// As [`open`](Self::open), of any length.
+    pub(super) fn open_of_any_len(path: &Path, spec: &ArraySpec, writable: bool) -> Result<Self> {
         let file = open_regular(path, writable).map_err(with_help)?.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "an array of the store is missing")
                 .in_file(path)
@@ -360,19 +359,13 @@ impl ArrayFile {
         self.write_rows(rows, &mark.to_le_bytes().repeat(rows.len()))
     }
 
-    /// Removes all marks of a mask from row `first` on, on disk; how many there were. Rows that
-    /// hold 0 are written too: after a failed sync the disk may still hold their marks.
-    pub(super) fn clear_marks_from(&self, first: u64) -> Result<u64> {
-        let mut count = 0;
-        self.for_each_number(|row, number| count += u64::from(row >= first && number != 0))?;
-        let mut start = first;
-        while start < self.spec.rows {
-            let end = self.spec.rows.min(start.saturating_add(MASK_PIECE_ROWS));
-            self.set_marks(&(start..end).collect::<Vec<u64>>(), 0)?;
-            start = end;
-        }
+    /// Removes the marks of lost rows of a mask, on disk; how many there were.
+    pub(super) fn clear_marks(&self, is_lost: impl Fn(u64) -> bool) -> Result<u64> {
+        let mut marked = Vec::new();
+        self.for_each_number(|row, number| marked.extend((number != 0 && is_lost(row)).then_some(row)))?;
+        self.set_marks(&marked, 0)?;
         self.sync()?;
-        Ok(count)
+        Ok(marked.len() as u64)
     }
 
     /// How many rows of a mask are 1.

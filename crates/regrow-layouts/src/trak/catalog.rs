@@ -1,8 +1,7 @@
 //! Reads the JSON files of a folder once. The catalog has the sound files and the damaged ones.
 //!
-//! Only `id_*.json` directly in the folder count: a copy in a deeper folder is a backup. As in
-//! TRAK, the ID inside a file counts, not the file's name. If two files hold flags of one model,
-//! the file named after the model counts, and the catalog lists the other one as spare.
+//! Only `id_*.json` directly in the folder count: a copy in a deeper folder is a backup. A file
+//! that holds another model than its name says is damage: TRAK takes the flags that it reads last.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +10,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::documents::{Experiment, ModelFlags, read_flags, read_object};
-use super::layout::{EXPERIMENTS_FILE, METADATA_FILE, id_file, id_text, model_folder_id, parse_id};
+use super::layout::{EXPERIMENTS_FILE, METADATA_FILE, id_text, model_folder_id};
 use regrow_base::error::{Error, ErrorKind, Result, ResultExt};
 use regrow_storage::is_desktop_file;
 
@@ -24,81 +23,33 @@ pub struct Catalog {
     pub models: BTreeMap<i64, ModelFlags>,
     /// `experiments.json`, if it is there and sound: the records in their order.
     pub experiments: Option<Map<String, Value>>,
-    /// Files with flags of models whose flags are in another file.
-    pub spare: Vec<SpareFlags>,
     /// Files that cannot be used.
     pub faults: Vec<DamagedFile>,
-}
-
-/// The flags of a model in a file that does not count. TRAK takes the file that it happens to read
-/// last.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SpareFlags {
-    /// The file that does not count.
-    pub file: String,
-    /// The model.
-    pub id: i64,
-    /// The flags in that file.
-    pub flags: ModelFlags,
-    /// The file that counts.
-    pub counts: String,
 }
 
 /// A file of the folder that cannot be used, or a part of it.
 #[derive(Debug)]
 pub struct DamagedFile {
-    /// Whose file it is.
-    pub subject: Subject,
+    /// The name of the file.
+    pub file: String,
     /// The damage.
     pub error: Error,
-}
-
-/// The subject of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Subject {
-    /// `metadata.json`.
-    Metadata,
-    /// `experiments.json`, or a record in it.
-    Experiments,
-    /// The flags of a model, with the number in the name of the file if the name has one.
-    Model(Option<i64>),
 }
 
 impl Catalog {
     /// Reads the JSON files of `root`. Errs only if the folder cannot be listed.
     pub(super) fn read(root: &Path) -> Result<Self> {
         let mut catalog = Self::default();
-        catalog.metadata = catalog.object(root, METADATA_FILE, Subject::Metadata);
-        catalog.experiments = catalog.object(root, EXPERIMENTS_FILE, Subject::Experiments);
-        for (name, record) in catalog.experiments.iter().flatten() {
-            if let Err(error) = Experiment::from_record(name, record) {
-                let error = error.in_file(root.join(EXPERIMENTS_FILE));
-                catalog.faults.push(DamagedFile { subject: Subject::Experiments, error });
-            }
+        catalog.metadata = catalog.keep(METADATA_FILE, read_object(&root.join(METADATA_FILE))).flatten();
+        let records = read_object(&root.join(EXPERIMENTS_FILE));
+        catalog.experiments = catalog.keep(EXPERIMENTS_FILE, records).flatten();
+        for (name, record) in catalog.experiments.clone().iter().flatten() {
+            let record = Experiment::from_record(name, record).in_file(root.join(EXPERIMENTS_FILE));
+            catalog.keep(EXPERIMENTS_FILE, record);
         }
-        let mut from_file: BTreeMap<i64, String> = BTreeMap::new();
-        for name in id_files(root)? {
-            let models = match read_flags(&root.join(&name)) {
-                Ok(models) => models,
-                Err(error) => {
-                    let subject = Subject::Model(id_text(&name).and_then(parse_id));
-                    catalog.faults.push(DamagedFile { subject, error });
-                    continue;
-                }
-            };
-            for (id, flags) in models {
-                let counts = from_file.get(&id).filter(|known| **known == id_file(id)).cloned();
-                let spare = match counts {
-                    Some(counts) => Some(SpareFlags { file: name.clone(), id, flags, counts }),
-                    None => {
-                        let before = catalog.models.insert(id, flags);
-                        let file = from_file.insert(id, name.clone());
-                        let spare = |(file, flags)| SpareFlags { file, id, flags, counts: name.clone() };
-                        file.zip(before).map(spare)
-                    }
-                };
-                catalog.spare.extend(spare);
-            }
+        for file in id_files(root)? {
+            let flags = catalog.keep(&file, read_flags(root, &file));
+            catalog.models.extend(flags);
         }
         Ok(catalog)
     }
@@ -114,11 +65,9 @@ impl Catalog {
         found.in_file(root.join(EXPERIMENTS_FILE))
     }
 
-    fn object(&mut self, root: &Path, name: &str, subject: Subject) -> Option<Map<String, Value>> {
-        read_object(&root.join(name)).unwrap_or_else(|error| {
-            self.faults.push(DamagedFile { subject, error });
-            None
-        })
+    fn keep<T>(&mut self, file: &str, read: Result<T>) -> Option<T> {
+        let fault = |error| DamagedFile { file: file.to_owned(), error };
+        read.map_err(|error| self.faults.push(fault(error))).ok()
     }
 }
 

@@ -14,7 +14,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::layout::{
-    CHECKPOINT_FILE, MATRIX_TYPE_KEY, METADATA_FILE, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, id_file, parse_id,
+    CHECKPOINT_FILE, MATRIX_TYPE_KEY, METADATA_FILE, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, id_file, id_of_file,
 };
 use crate::orbax::json_text;
 use regrow_base::bytes::glance::Language;
@@ -41,6 +41,18 @@ pub struct ModelFlags {
 }
 
 impl ModelFlags {
+    /// # Errors
+    /// `Corrupt` if a flag is missing.
+    pub(super) fn from_record(id: i64, record: &Value) -> Result<Self> {
+        let flag = |name: &str| {
+            record.get(name).and_then(as_flag).ok_or_else(|| {
+                Error::corrupt(format!("the flag {name:?} of model {id} is missing"))
+                    .expected("0 or 1", record)
+            })
+        };
+        Ok(Self { is_featurized: flag("is_featurized")?, is_finalized: flag("is_finalized")? })
+    }
+
     pub(super) fn to_record(self) -> Value {
         json!({"is_featurized": u8::from(self.is_featurized), "is_finalized": u8::from(self.is_finalized)})
     }
@@ -155,34 +167,22 @@ pub(super) fn write_object(folder: &Path, name: &str, object: &Map<String, Value
     new.give_name(name, true)
 }
 
-/// The models in a file of flags; usually one.
+/// The model and its flags in a file of flags, which has the name of the model.
 ///
 /// # Errors
-/// `Corrupt` for an ID that is no integer or a flag that is missing.
-pub(super) fn flags_in(object: &Map<String, Value>) -> Result<Vec<(i64, ModelFlags)>> {
-    let flags = |(id, record): (&String, &Value)| {
-        let number = parse_id(id).ok_or_else(|| {
-            Error::corrupt("the ID of a model is not a 64-bit integer")
-                .expected("an integer", format_args!("{id:?}"))
-        })?;
-        let flag = |name: &str| {
-            record.get(name).and_then(as_flag).ok_or_else(|| {
-                Error::corrupt(format!("the flag {name:?} of model {number} is missing"))
-                    .expected("0 or 1", record)
-            })
-        };
-        Ok((
-            number,
-            ModelFlags { is_featurized: flag("is_featurized")?, is_finalized: flag("is_finalized")? },
-        ))
+/// `Corrupt` if it holds another model, or a flag is missing.
+pub(super) fn read_flags(root: &Path, file: &str) -> Result<(i64, ModelFlags)> {
+    let path = root.join(file);
+    let object = read_object(&path)?.unwrap_or_default();
+    let own = id_of_file(file).and_then(|id| Some((id, object.get(&id.to_string())?)));
+    let flags = match own {
+        Some((id, record)) if object.len() == 1 => {
+            ModelFlags::from_record(id, record).map(|flags| (id, flags))
+        }
+        _ => Err(Error::corrupt("a file of flags holds another model than its name says")
+            .expected("one model, in id_<ID>.json", brief(&Value::Object(object).to_string()))),
     };
-    object.iter().map(flags).collect()
-}
-
-/// The models in the file of flags at `path`; none if there is no file.
-pub(super) fn read_flags(path: &Path) -> Result<Vec<(i64, ModelFlags)>> {
-    let found = flags_in(&read_object(path)?.unwrap_or_default());
-    found.map_err(|error| error.help(help_for(path))).in_file(path)
+    flags.map_err(|error| error.help(help_for(&path))).in_file(&path)
 }
 
 /// Replaces a model's flags.

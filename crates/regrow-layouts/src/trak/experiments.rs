@@ -82,7 +82,7 @@ impl TrakStore {
             }
             // The mask first: it must never cover gradients that are gone.
             if let Some(mask) = orphan {
-                mask.clear_marks_from(0)?;
+                mask.clear_marks(|_| true)?;
             }
             for slot in [mask, grads, scores] {
                 self.make_arrays(&[slot], reset)?;
@@ -135,7 +135,7 @@ impl TrakStore {
         if is_final {
             let scores = self.scores(name, known.num_targets)?;
             if !allow_non_finite {
-                super::faults::refuse_non_finite(&scores)?;
+                super::survey::refuse_non_finite(&scores)?;
             }
             scores.sync_whole()?;
         } else if !known.scores_finalized {

@@ -178,8 +178,8 @@ enum Fate {
 
 fn fate(name: &str) -> Fate {
     match name {
-        "c_id_empty" | "c_id_cut" | "c_id_word" | "c_id_no_finalized" | "c_exps_empty" | "c_exps_list"
-        | "c_meta_empty" | "c_meta_partial" => Fate::Refused,
+        "c_id_empty" | "c_id_cut" | "c_id_word" | "c_id_no_finalized" | "c_id_wrong_name"
+        | "c_exps_empty" | "c_exps_list" | "c_meta_empty" | "c_meta_partial" => Fate::Refused,
         "c_id_nested" | "c_meta_text_dim" => Fate::Sound,
         _ => Fate::Found,
     }

@@ -246,7 +246,7 @@ pub(super) fn id_file(id: i64) -> String {
     format!("id_{id}.json")
 }
 
-/// The model whose folder has this name: the ID in decimal, and nothing else.
+/// The model of a folder of this name: the ID in decimal, and nothing else.
 pub(super) fn model_folder_id(name: &str) -> Option<i64> {
     name.parse().ok().filter(|id: &i64| id.to_string() == name)
 }
@@ -256,9 +256,9 @@ pub(super) fn id_text(file_name: &str) -> Option<&str> {
     file_name.strip_prefix("id_")?.strip_suffix(".json")
 }
 
-/// An ID in decimal, as Python's `int()` reads it: spaces around it and leading zeros are allowed.
-pub(super) fn parse_id(text: &str) -> Option<i64> {
-    text.trim().parse().ok()
+/// The model of a file of flags; `None` if there is no ID in its name.
+pub(super) fn id_of_file(file_name: &str) -> Option<i64> {
+    model_folder_id(id_text(file_name)?)
 }
 
 #[cfg(test)]
@@ -285,12 +285,11 @@ mod tests {
 
     #[test]
     fn ids_are_integers() {
-        for (text, id) in [("-1", -1), ("1000000000000", 1_000_000_000_000), (" 007 ", 7), ("+3", 3)] {
-            assert_eq!(parse_id(text), Some(id));
+        for id in [-1, 0, 1_000_000_000_000] {
+            assert_eq!(id_of_file(&id_file(id)), Some(id));
         }
-        for text in ["", "x", "1.0", "0x1", "99999999999999999999"] {
-            assert_eq!(parse_id(text), None);
+        for text in ["", "x", "1.0", "0x1", "007", "+3", " 1", "99999999999999999999"] {
+            assert_eq!(id_of_file(&format!("id_{text}.json")), None);
         }
-        assert_eq!(id_text(&id_file(-1)), Some("-1"));
     }
 }

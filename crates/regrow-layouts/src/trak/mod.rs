@@ -33,7 +33,8 @@
 //! | `array_file` | one array: made whole, opened with checks, rows in place |
 //! | `rows`, `lost_writes` | data before mask; rows that a failed sync may have lost |
 //! | `store`, `experiments` | [`TrakStore`]: models and flags; targets and scores |
-//! | `faults`, `repair` | each fault with its finding and its remedy; the remedies applied |
+//! | `survey` | a store as it lies on disk |
+//! | `faults`, `repair` | each fault with its finding and its remedy; how arrays are mended |
 //! | `finite` | numbers that are NaN or infinite |
 //! | `reader`, `writer` | the store as a checkpoint |
 //!
@@ -42,7 +43,7 @@
 // The row store is live maps of local files.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
-use self::layout::{METADATA_FILE, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, id_text, parse_id};
+use self::layout::{METADATA_FILE, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, id_of_file};
 use super::{Features, Fidelity, FileNames, Format, Loss, Reader, Target};
 use crate::options::{OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
@@ -62,10 +63,11 @@ mod reader;
 mod repair;
 mod rows;
 mod store;
+mod survey;
 mod writer;
 
 pub use self::array_file::ArrayFile;
-pub use self::catalog::{Catalog, DamagedFile, SpareFlags, Subject};
+pub use self::catalog::{Catalog, DamagedFile};
 pub use self::documents::{Experiment, ModelFlags};
 pub use self::experiments::ExperimentArrays;
 pub use self::layout::{ArraySpec, ExperimentName, Parameters, Precision, TrainArray};
@@ -99,8 +101,8 @@ impl Format for Trak {
     fn recognise(&self, at: &Location) -> Result<bool> {
         let Some(path) = at.local_path().ok().filter(|path| path.is_dir()) else { return Ok(false) };
         let of_model = |file: &String| {
-            let id = id_text(file).and_then(parse_id);
-            id.is_some_and(|id| path.join(id.to_string()).join(TrainArray::Mask.file_name()).is_file())
+            id_of_file(file)
+                .is_some_and(|id| path.join(id.to_string()).join(TrainArray::Mask.file_name()).is_file())
         };
         if catalog::id_files(path)?.iter().any(of_model) {
             return Ok(true);

@@ -3,20 +3,21 @@
 //! Processes may write to the store in place, and through maps, while it is read. So the reader
 //! reads all arrays by `pread`, and shows none as a map.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::array_file::ArrayFile;
-use super::catalog::{Catalog, Subject};
+use super::catalog::Catalog;
 use super::documents::{self, CHECKPOINT_KEY, ModelFlags};
-use super::faults::{Survey, Unrecorded};
+use super::faults;
 use super::layout::{
     CHECKPOINT_FILE, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Precision, SCORES_FOLDER, Slot,
-    TrainArray, id_file,
+    TrainArray, id_file, id_of_file,
 };
 use super::store::is_there;
+use super::survey::{Survey, Unrecorded};
 use crate::{Description, Reader, Rest, Sparse, Standing};
 use regrow_base::error::{Error, ErrorKind, Result, ResultExt};
 use regrow_base::text::counted;
@@ -63,7 +64,7 @@ impl TrakReader {
         let mut faults = HashMap::new();
         for fault in std::mem::take(&mut catalog.faults) {
             // The model exists, with any state of its flags.
-            if let Subject::Model(Some(id)) = fault.subject {
+            if let Some(id) = id_of_file(&fault.file) {
                 catalog.models.entry(id).or_default();
                 faults.insert(id, fault.error);
             }
@@ -103,7 +104,7 @@ impl TrakReader {
 }
 
 /// What a user should know of a store that opens.
-fn notes(survey: &Survey, unrecorded: &[Unrecorded]) -> Vec<String> {
+fn notes(survey: &Survey, unrecorded: &BTreeMap<ExperimentName, Unrecorded>) -> Vec<String> {
     let mut notes =
         vec!["TRAK stores have no checksums: regrow cannot detect damage of their data".to_owned()];
     let catalog = &survey.catalog;
@@ -115,14 +116,8 @@ fn notes(survey: &Survey, unrecorded: &[Unrecorded]) -> Vec<String> {
     );
     let unregistered = survey.folders.iter().filter(|id| !catalog.models.contains_key(id));
     notes.extend(unregistered.map(|id| format!("folder {id} is there, but model {id} is not registered")));
-    notes.extend(catalog.spare.iter().map(|spare| {
-        format!(
-            "{} also has model {}; regrow uses {}. TRAK uses the file that it reads last",
-            spare.file, spare.id, spare.counts
-        )
-    }));
-    notes.extend(unrecorded.iter().filter(|lost| lost.has_scores).map(|lost| {
-        format!("experiment {:?} has scores and no record in {EXPERIMENTS_FILE}", lost.name.as_str())
+    notes.extend(unrecorded.iter().filter(|(_, lost)| lost.has_scores).map(|(name, _)| {
+        format!("experiment {:?} has scores and no record in {EXPERIMENTS_FILE}", name.as_str())
     }));
     notes
 }
@@ -194,7 +189,7 @@ impl Reader for TrakReader {
     }
 
     fn check_rest(&self) -> Result<Rest> {
-        Ok(Rest { findings: self.survey.findings()?, notes: self.survey.notes() })
+        Ok(Rest { findings: faults::findings(&self.survey)?, notes: self.survey.notes() })
     }
 
     fn standing(&self) -> Standing<'_> {
@@ -211,12 +206,12 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn build_all(&mut self, unrecorded: &[Unrecorded]) -> Result<()> {
+    fn build_all(&mut self, unrecorded: &BTreeMap<ExperimentName, Unrecorded>) -> Result<()> {
         let Survey { catalog, parameters, .. } = self.survey;
         let recorded = || self.survey.recorded().map(|(name, experiment)| (name, experiment.num_targets));
         // The arrays themselves give the number of targets of an experiment without a record.
-        let with_targets = unrecorded.iter().filter(|lost| lost.has_targets);
-        let by_arrays = with_targets.filter_map(|lost| Some((lost.name.clone(), lost.num_targets?)));
+        let with_targets = unrecorded.iter().filter(|(_, lost)| lost.has_targets);
+        let by_arrays = with_targets.filter_map(|(name, lost)| Some((name.clone(), lost.num_targets?)));
         let num_targets: HashMap<ExperimentName, u64> = recorded().chain(by_arrays).collect();
         self.build.open(Key::Index(0), NodeKind::Dict)?;
         let metadata = Value::Object(catalog.metadata.clone().unwrap_or_default());
@@ -227,8 +222,8 @@ impl Builder<'_> {
         }
         self.build.close()?;
         self.build.open(Key::dict(SCORES_FOLDER), NodeKind::Dict)?;
-        let with_scores = unrecorded.iter().filter(|lost| lost.has_scores);
-        let lost = with_scores.map(|lost| (lost.name.clone(), lost.num_targets.unwrap_or(1)));
+        let with_scores = unrecorded.iter().filter(|(_, lost)| lost.has_scores);
+        let lost = with_scores.map(|(name, lost)| (name.clone(), lost.num_targets.unwrap_or(1)));
         for (name, num_targets) in recorded().chain(lost) {
             self.array(Key::dict(name.as_str()), parameters.scores(&name, num_targets), None)?;
         }
@@ -264,7 +259,7 @@ impl Builder<'_> {
             }
         }
         let has_folder = self.survey.folders.contains(&id);
-        let names = if has_folder { self.survey.experiments_of(id)? } else { Vec::new() };
+        let names = if has_folder { self.survey.experiments_of(id)? } else { BTreeSet::new() };
         let known = names.into_iter().filter_map(|name| num_targets.get_key_value(&name));
         let targets: Vec<(&ExperimentName, &u64)> = known.collect();
         if !targets.is_empty() {

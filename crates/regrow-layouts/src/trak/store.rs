@@ -16,11 +16,11 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::array_file::ArrayFile;
-use super::catalog::{Catalog, Subject, model_folders};
+use super::catalog::{Catalog, model_folders};
 use super::documents::{self, CHECKPOINT_KEY, ModelFlags};
 use super::layout::{
     ArraySpec, CHECKPOINT_FILE, EXPERIMENTS_FILE, LOCK_FILE, MATRIX_TYPE_KEY, METADATA_FILE, PROJ_DIM_KEY,
-    Parameters, Precision, SCORES_FOLDER, Slot, TRAIN_SET_SIZE_KEY, TrainArray,
+    Parameters, Precision, SCORES_FOLDER, Slot, TRAIN_SET_SIZE_KEY, TrainArray, id_file,
 };
 use super::lost_writes::LostWrites;
 use super::rows::{Rows, SYNC_INTERVAL_DEFAULT};
@@ -168,7 +168,7 @@ impl TrakStore {
             documents::write_flags(&self.root, id, flags)?;
         }
         if rows_are_lost {
-            self.open_array(id, TrainArray::Mask)?.clear_marks_from(0)?;
+            self.open_array(id, TrainArray::Mask)?.clear_marks(|_| true)?;
         }
         let is_deleted = |array: &TrainArray| *array == TrainArray::Grads && flags.is_finalized;
         self.make_train_arrays(id, TrainArray::ALL.into_iter().filter(|array| !is_deleted(array)), reset)?;
@@ -423,7 +423,7 @@ impl TrakStore {
 
     fn refuse_damaged(&self, id: i64) -> Result<()> {
         let faults = self.catalog()?.faults;
-        match faults.into_iter().find(|fault| fault.subject == Subject::Model(Some(id))) {
+        match faults.into_iter().find(|fault| fault.file == id_file(id)) {
             Some(fault) => Err(fault.error),
             None => Ok(()),
         }

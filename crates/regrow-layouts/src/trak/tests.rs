@@ -384,19 +384,19 @@ fn a_folder_can_be_moved_and_hold_a_backup_of_itself() {
 }
 
 #[test]
-fn the_id_inside_a_file_counts_and_the_file_named_after_a_model_wins() {
+fn a_file_of_flags_holds_the_model_of_its_name_and_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     store.register(5, false).unwrap();
     let other =
         json!({"5": {"is_featurized": 1, "is_finalized": 1}, "8": {"is_featurized": 1, "is_finalized": 0}});
-    // Read before and after `id_5.json`.
-    for file in ["id_1.json", "id_9.json"] {
+    for file in ["id_1.json", "id_8.json", "id_05.json"] {
         fs::write(folder.path().join(file), other.to_string()).unwrap();
     }
-    let models = store.catalog().unwrap().models;
-    assert_eq!(models.keys().collect::<Vec<_>>(), [&5, &8]);
-    assert!(!models[&5].is_featurized && models[&8].is_featurized);
+    let catalog = store.catalog().unwrap();
+    assert_eq!(catalog.models.into_iter().collect::<Vec<_>>(), [(5, ModelFlags::default())]);
+    assert_eq!(catalog.faults.len(), 3);
+    assert_eq!(store.flags(8).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
 // Reading only, and the door.

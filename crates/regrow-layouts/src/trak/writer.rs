@@ -203,11 +203,10 @@ impl<'a> Plan<'a> {
             }
             match &*text {
                 "flags" => {
-                    let document = |record| Map::from_iter([(id.to_string(), record)]);
-                    let parsed = member.to_json().and_then(|record| documents::flags_in(&document(record)));
-                    let parsed = self.refused.keep(&member.path, parsed.map_err(in_a_tree));
-                    flags =
-                        parsed.and_then(|parsed| parsed.first().copied()).map_or(flags, |(_, found)| found);
+                    let record = member.to_json();
+                    let found =
+                        record.and_then(|record| ModelFlags::from_record(id, &record).map_err(in_a_tree));
+                    flags = self.refused.keep(&member.path, found).unwrap_or_default();
                 }
                 "targets" => {
                     for (key, experiment) in member.dict()? {
