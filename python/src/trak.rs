@@ -10,7 +10,8 @@ use pyo3::prelude::*;
 use regrow::array::Dtype;
 use regrow::{Error, Result};
 use regrow_layouts::trak::{
-    self, ArrayFile, ExperimentName, Mode, Parameters, Precision, Repair, Rows, TrainArray, repair,
+    self, ArrayFile, ExperimentName, Mode, ModelFlags, Parameters, Precision, Repair, Rows, TrainArray,
+    repair,
 };
 use serde_json::{Map, Value};
 
@@ -90,12 +91,15 @@ impl TrakStore {
         released(py, || self.0.refresh_flags())
     }
 
-    fn unfinalize(&self, py: Python<'_>, id: i64) -> PyResult<()> {
-        released(py, || self.0.unfinalize(id))
-    }
-
-    fn take_back_flags(&self, py: Python<'_>, id: i64, keep_final: bool) -> PyResult<()> {
-        released(py, || self.0.take_back_flags(id, keep_final))
+    fn lower_flags(
+        &self,
+        py: Python<'_>,
+        id: i64,
+        keep_featurized: bool,
+        keep_finalized: bool,
+    ) -> PyResult<()> {
+        let keep = ModelFlags { is_featurized: keep_featurized, is_finalized: keep_finalized };
+        released(py, || self.0.lower_flags(id, keep))
     }
 
     fn delete_grads(&self, py: Python<'_>, id: i64) -> PyResult<()> {

@@ -236,8 +236,8 @@ class MmapSaver(AbstractSaver):
             self._store.model(model_id),
             writable,
             self.logger,
-            before_plain=partial(_unfinalize, self._store, self.model_ids, model_id),
-            before_undone=partial(_unfeaturize, self._store, self.model_ids, model_id),
+            before_plain=partial(_lower_flags, self._store, self.model_ids, model_id, False, True),
+            before_undone=partial(_lower_flags, self._store, self.model_ids, model_id),
             marks_itself=False,
         )
         arrays = opened.arrays
@@ -497,23 +497,20 @@ def _flags(featurized: bool, finalized: bool) -> dict[str, int]:
     return {"is_featurized": int(featurized), "is_finalized": int(finalized)}
 
 
-def _unfinalize(store: _native.TrakStore, model_ids: dict[int, dict[str, int]], model_id: int) -> None:
-    store.unfinalize(model_id)
-    if model_id in model_ids:
-        model_ids[model_id]["is_finalized"] = 0
-
-
-def _unfeaturize(
-    store: _native.TrakStore, model_ids: dict[int, dict[str, int]], model_id: int, keep_final: bool
+def _lower_flags(
+    store: _native.TrakStore,
+    model_ids: dict[int, dict[str, int]],
+    model_id: int,
+    keep_final: bool,
+    keep_featurized: bool = False,
 ) -> None:
-    """Removes the flag of a model that is featurized, and unless `keep_final` the flag that it is
-    finalized, before its rows become not done.
-    """
-    store.take_back_flags(model_id, keep_final)
-    if model_id in model_ids:
-        model_ids[model_id]["is_featurized"] = 0
-        if not keep_final:
-            model_ids[model_id]["is_finalized"] = 0
+    """Removes flags of a model before its features are overwritten or its rows become not done."""
+    store.lower_flags(model_id, keep_featurized, keep_final)
+    flags = model_ids.get(model_id, {})
+    if not keep_featurized:
+        flags["is_featurized"] = 0
+    if not keep_final:
+        flags["is_finalized"] = 0
 
 
 def _unfinalize_scores(store: _native.TrakStore, experiments: dict[str, dict[str, Any]], exp_name: str) -> None:

@@ -98,27 +98,16 @@ class DataArray(StoreArray):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         super().__setitem__(index, value)
-        if self._write is None or rows_of(index, self.shape) is not None:
+        if self._write is None or not self._marks_itself or rows_of(index, self.shape) is not None:
             return
-        # Single elements: the map has them. The engine is given their rows as well: after a sync
-        # that has failed it takes no mark of a row that it has not been given again.
-        rows = self._rows_to_write(index)
+        # Single elements: the map has them. A row is there once all of its columns are.
+        touched = np.zeros(self.shape, np.bool_)
+        touched[index] = True
+        rows = np.flatnonzero(touched.all(axis=1))
         count = max(1, _PIECE_LEN_BYTES // max(1, self.shape[1] * self.itemsize))
         for start in range(0, len(rows), count):
             part = rows[start : start + count]
             self._write(part, np.asarray(self)[part])
-
-    def _rows_to_write(self, index: Any) -> Rows:
-        """The rows that an assignment to single elements has made."""
-        if self._marks_itself:
-            # A row is there once all of its columns are.
-            touched = np.zeros(self.shape, np.bool_)
-            touched[index] = True
-            return np.flatnonzero(touched.all(axis=1))
-        rows = np.unique(np.broadcast_to(np.arange(len(self))[:, np.newaxis], self.shape)[index])
-        # Rows that are done stay done: a change of an element does not make a row new.
-        told = None if self._mask is None else self._mask._told
-        return rows if told is None else rows[told[rows] == 0]
 
     def _of_rows(self, rows: Rows, values: NDArray[Any]) -> NDArray[Any]:
         """TRAKer leaves out rows that are done, but computes values for the whole batch: picks
@@ -225,17 +214,12 @@ class MaskArray(StoreArray):
         """Whether the engine was told that any of the rows is done."""
         return self._told is not None and bool(self._told[rows].any())
 
-    def restore(self, missing: Rows) -> bool:
-        """After an error, shows all rows as done but the `missing`; tells whether any of these
-        was shown as done.
-        """
-        if self._plain is None or self._told is None:
-            return False
-        before = self._told == 1
-        self._plain[...] = 1
-        self._plain[missing] = 0
-        self._told[...] = self._plain
-        return bool(before[missing].any())
+    def restore(self, missing: Rows) -> None:
+        """After an error, shows all rows as done but the `missing`."""
+        if self._plain is not None and self._told is not None:
+            self._plain[...] = 1
+            self._plain[missing] = 0
+            self._told[...] = self._plain
 
     def _mark(self, rows: Rows, values: NDArray[Any]) -> None:
         """Assigns to rows, and tells the engine, of rows that were marked so already, too."""
@@ -285,7 +269,7 @@ class OpenArrays:
     them.
 
     After an error of the engine the mask shows what the engine says: rows that waited for a sync
-    that failed are not done, and nothing says so again before they have been written again.
+    that failed are not done.
     """
 
     def __init__(
@@ -315,7 +299,6 @@ class OpenArrays:
         self._before_plain = before_plain
         self._before_undone = before_undone
         self._marks_itself = marks_itself
-        self._owes_flags = False
         places = {place[0]: place for place in native.describe()}
         self.mask: MaskArray = open_array(MaskArray, places.pop("mask"), writable)
         if writable:
@@ -364,26 +347,17 @@ class OpenArrays:
             self.mask[rows] = 1
 
     def _do(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Lets the engine work; if it fails, mask and flags say no more than the engine does."""
+        """Lets the engine work; if it fails, the mask says no more than the engine does."""
         try:
-            result = work(*arguments)
+            return work(*arguments)
         except BaseException:
             # A row that cannot be read is not done.
             missing = np.arange(len(self.mask))
             try:
                 missing = np.array(self.native.missing(), np.int64)
             finally:
-                self._owes_flags |= self.mask.restore(missing)
-                self._pay()
+                self.mask.restore(missing)
             raise
-        if self._owes_flags:
-            self._pay()
-        return result
-
-    def _pay(self) -> None:
-        if self._owes_flags:
-            self._before_undone(False)
-            self._owes_flags = False
 
 
 def open_array(kind: type[StoreArray], place: Place, writable: bool) -> Any:

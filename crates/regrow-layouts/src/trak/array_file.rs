@@ -14,10 +14,11 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::finite::is_finite;
 use super::layout::{ArraySpec, Slot};
-use super::lost_writes::LostWrites;
 use crate::npy::descr::Descr;
 use crate::npy::header::{Header, PREFIX_LEN_BYTES};
 use regrow_base::bytes::limits::work_space;
@@ -29,6 +30,8 @@ use regrow_store::local::regular::open_regular;
 /// Bytes that are read at a time.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
 
+const SYNC_HELP: &str =
+    "rows since the last sync are not marked as done: start the program again when the disk works";
 const REPAIR_HELP: &str = "`repair` restores the file and marks the lost rows as not done";
 
 /// An open array.
@@ -39,7 +42,30 @@ pub struct ArrayFile {
     spec: ArraySpec,
     data_offset_bytes: u64,
     data_len_bytes: u64,
-    lost: LostWrites,
+    failed: SyncFailed,
+}
+
+/// Whether a sync of any array of a store has failed. Clones share this state.
+///
+/// If a disk cannot write a page, only one sync fails. The kernel then treats the page as written:
+/// the next sync succeeds, although the disk has the old bytes. So after a failed sync the store
+/// takes no row, mark or flag until it is opened again.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SyncFailed(Arc<AtomicBool>);
+
+impl SyncFailed {
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn refuse(&self, path: &Path) -> Result<()> {
+        match self.0.load(Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(Error::new(ErrorKind::Io, "a sync of this store failed before")
+                .in_file(path)
+                .help(SYNC_HELP)),
+        }
+    }
 }
 
 /// The state of an array's file, as far as repair can mend it.
@@ -138,13 +164,13 @@ impl ArrayFile {
                 .help("open the store with its own parameters"));
         }
         let (path, data_len_bytes) = (path.to_owned(), spec.len_bytes()?);
-        Ok(Self { path, file, spec: found, data_offset_bytes, data_len_bytes, lost: LostWrites::default() })
+        Ok(Self { path, file, spec: found, data_offset_bytes, data_len_bytes, failed: SyncFailed::default() })
     }
 
-    /// The same array, which tells `lost` of syncs that fail.
+    /// The same array, of a store with this state.
     #[must_use]
-    pub(super) fn telling(mut self, lost: &LostWrites) -> Self {
-        self.lost = lost.clone();
+    pub(super) fn of_store(mut self, failed: &SyncFailed) -> Self {
+        self.failed = failed.clone();
         self
     }
 
@@ -210,6 +236,7 @@ impl ArrayFile {
     /// written.
     pub fn write_rows(&self, rows: &[u64], data: &[u8]) -> Result<()> {
         let row_len = self.spec.row_len_bytes();
+        self.failed.refuse(&self.path)?;
         self.check_rows(rows)?;
         if (rows.len() as u64).checked_mul(row_len) != Some(data.len() as u64) {
             return Err(Error::invalid("the rows and the data differ in size").in_file(&self.path).expected(
@@ -226,7 +253,6 @@ impl ArrayFile {
             written.map_err(|error| Error::io("cannot write rows of", &self.path, error))?;
             data = rest;
         }
-        self.lost.written(&self.path, rows, self.spec.rows);
         Ok(())
     }
 
@@ -277,37 +303,17 @@ impl ArrayFile {
     /// Waits until all writes, of any kind, would survive a power cut.
     ///
     /// # Errors
-    /// What the disk says. No row may then be marked as done before it is written again: the next
-    /// sync succeeds whether or not the disk has the bytes that this sync failed to write.
+    /// What the disk says; also if an earlier sync of the store failed.
     pub fn sync(&self) -> Result<()> {
+        self.failed.refuse(&self.path)?;
         self.file.sync_data().map_err(|error| {
-            self.lost.sync_failed(&self.path);
-            Error::io("cannot sync", &self.path, error).help(
-                "writes since the last sync may be lost and are not marked as done: repeat them when the \
-                 disk works",
-            )
+            self.failed.set();
+            Error::io("cannot sync", &self.path, error).help(SYNC_HELP)
         })
     }
 
-    /// As [`sync`](Self::sync), of an array without a mask: errs also if an earlier sync failed and
-    /// some row was not written again.
-    pub(super) fn sync_whole(&self) -> Result<()> {
-        self.sync()?;
-        match self.lost.has_any(&self.path) {
-            false => Ok(()),
-            true => Err(Error::new(ErrorKind::Io, "a sync of this array failed before")
-                .in_file(&self.path)
-                .help("its data may be lost: write all of its rows again")),
-        }
-    }
-
-    /// The first of `rows` that a failed sync may have lost.
-    pub(super) fn first_lost(&self, rows: &[u64]) -> Option<u64> {
-        self.lost.first_of(&self.path, rows)
-    }
-
-    /// Shows whole rows, many at a time, with the number of the first.
-    fn for_each_piece(&self, mut each: impl FnMut(u64, &[u8])) -> Result<()> {
+    /// Shows each row's bytes; rows without any are left out.
+    pub(super) fn for_each_row(&self, mut each: impl FnMut(u64, &[u8])) -> Result<()> {
         let (rows, row_len) = (self.spec.rows, self.spec.row_len_bytes());
         if row_len == 0 {
             return Ok(());
@@ -319,25 +325,16 @@ impl ArrayFile {
             let count = at_once.min(rows - first);
             let now = buffer.get_mut(..(count * row_len) as usize).unwrap_or_default();
             self.read_rows(first, now)?;
-            each(first, now);
+            (first..).zip(now.chunks_exact(row_len as usize)).for_each(|(row, bytes)| each(row, bytes));
             first += count;
         }
         Ok(())
     }
 
-    /// Shows each row's bytes; rows without any are left out.
-    pub(super) fn for_each_row(&self, mut each: impl FnMut(u64, &[u8])) -> Result<()> {
-        let row_len = self.spec.row_len_bytes() as usize;
-        self.for_each_piece(|first, bytes| {
-            (first..).zip(bytes.chunks_exact(row_len)).for_each(|(row, bytes)| each(row, bytes));
-        })
-    }
-
     /// Shows each row's number in a mask.
     pub(super) fn for_each_number(&self, mut each: impl FnMut(u64, i32)) -> Result<()> {
-        self.for_each_piece(|first, bytes| {
-            let numbers = bytes.as_chunks::<4>().0.iter().map(|number| i32::from_le_bytes(*number));
-            (first..).zip(numbers).for_each(|(row, number)| each(row, number));
+        self.for_each_row(|row, bytes| {
+            each(row, bytes.first_chunk().map_or(0, |bytes| i32::from_le_bytes(*bytes)))
         })
     }
 

@@ -137,7 +137,7 @@ impl TrakStore {
             if !allow_non_finite {
                 super::survey::refuse_non_finite(&scores)?;
             }
-            scores.sync_whole()?;
+            scores.sync()?;
         } else if !known.scores_finalized {
             return Ok(());
         }

@@ -157,7 +157,7 @@ pub enum TrainArray {
 }
 
 impl TrainArray {
-    /// All four, in the order in which they are made.
+    /// All four, in the order in which they are made: the mask first.
     pub const ALL: [Self; 4] = [Self::Mask, Self::Grads, Self::OutToLoss, Self::Features];
 
     /// Its key in a tree, and in TRAK's `current_store`.

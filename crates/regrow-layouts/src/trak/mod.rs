@@ -31,7 +31,7 @@
 //! | `layout` | names, shapes, dtypes |
 //! | `documents`, `catalog` | one JSON file; all JSON files of a folder |
 //! | `array_file` | one array: made whole, opened with checks, rows in place |
-//! | `rows`, `lost_writes` | data before mask; rows that a failed sync may have lost |
+//! | `rows` | data before mask |
 //! | `store`, `experiments` | [`TrakStore`]: models and flags; targets and scores |
 //! | `survey` | a store as it lies on disk |
 //! | `faults`, `repair` | each fault with its finding and its remedy; how arrays are mended |
@@ -58,7 +58,6 @@ mod experiments;
 mod faults;
 mod finite;
 mod layout;
-mod lost_writes;
 mod reader;
 mod repair;
 mod rows;

@@ -14,8 +14,8 @@
 //! Without an interval nothing is synced: marks follow their rows at once, as with TRAK's own
 //! saver. A kill then loses no rows, but a power cut may leave marks for rows of zeros.
 //!
-//! After a failed sync (`lost_writes`) the rows that waited for it are not done, and a row that was
-//! written before it is marked only once it has been written again.
+//! After a failed sync the rows that waited for it are not done, and the store takes no more rows
+//! until it is opened again.
 //!
 //! Any number of processes can write any rows: each process writes only its own rows of data and
 //! mask.
@@ -47,8 +47,6 @@ pub struct Rows {
 struct Pending {
     /// Rows that are done and not marked on disk yet.
     rows: HashSet<u64>,
-    /// Rows whose marks a failed sync has removed: the disk may still have them.
-    unmarking: HashSet<u64>,
     last_sync: Option<Instant>,
 }
 
@@ -93,9 +91,7 @@ impl Rows {
         let array = self.array(key)?;
         let mut pending = self.lock();
         let mut done = self.mask.marked(rows)?;
-        if !done.is_empty() || !pending.unmarking.is_empty() {
-            self.unmark(&mut pending, &done)?;
-        }
+        self.unmark(&done)?;
         if !pending.rows.is_empty() {
             done.extend(rows.iter().filter(|row| pending.rows.remove(row)));
         }
@@ -111,12 +107,10 @@ impl Rows {
     /// over, or with [`flush`](Self::flush).
     ///
     /// # Errors
-    /// `InvalidArgument` for a row that is not there; `Io` for one that was written before a sync
-    /// failed, and not again since; those of [`flush`](Self::flush).
+    /// `InvalidArgument` for a row that is not there; those of [`flush`](Self::flush).
     pub fn mark_done(&self, rows: &[u64]) -> Result<()> {
         self.mask.check_rows(rows)?;
         let mut pending = self.lock();
-        self.refuse_lost(rows)?;
         let Some(interval) = self.interval else { return self.mask.set_marks(rows, 1) };
         pending.rows.extend(rows);
         if pending.last_sync.is_none_or(|last| last.elapsed() >= interval) {
@@ -135,7 +129,7 @@ impl Rows {
         for row in rows {
             pending.rows.remove(row);
         }
-        self.unmark(&mut pending, rows)
+        self.unmark(rows)
     }
 
     /// Whether rows are synced before they are marked.
@@ -151,9 +145,7 @@ impl Rows {
     /// Puts data on disk, then the marks that are waiting.
     ///
     /// # Errors
-    /// What the disk says. If the data cannot be synced, the rows that were waiting are not done,
-    /// and are not marked before they have been written again. If the mask cannot be synced, they
-    /// wait on.
+    /// What the disk says: the rows that were waiting are then not done.
     pub fn flush(&self) -> Result<()> {
         self.sync(&mut self.lock())
     }
@@ -194,42 +186,16 @@ impl Rows {
         if !pending.rows.is_empty() {
             self.mask.set_marks(&sorted(&pending.rows), 1)?;
             self.mask.sync()?;
-            pending.unmarking.retain(|row| !pending.rows.contains(row));
             pending.rows.clear();
         }
         pending.last_sync = Some(Instant::now());
         Ok(())
     }
 
-    /// Removes marks on disk: those of `rows`, and those that an earlier try failed to remove.
-    fn unmark(&self, pending: &mut Pending, rows: &[u64]) -> Result<()> {
-        pending.unmarking.extend(rows);
-        self.mask.set_marks(&sorted(&pending.unmarking), 0)?;
-        if self.interval.is_some() {
-            self.mask.sync()?;
-        }
-        pending.unmarking.clear();
-        Ok(())
-    }
-
-    /// Errs if a row that is not marked on disk was written before a sync failed.
-    fn refuse_lost(&self, rows: &[u64]) -> Result<()> {
-        for (_, array) in &self.masked {
-            if array.first_lost(rows).is_none() {
-                continue;
-            }
-            let marked: HashSet<u64> = self.mask.marked(rows)?.into_iter().collect();
-            let unmarked: Vec<u64> = rows.iter().copied().filter(|row| !marked.contains(row)).collect();
-            if let Some(row) = array.first_lost(&unmarked) {
-                return Err(Error::new(
-                    ErrorKind::Io,
-                    format!("row {row} may be lost: a sync failed after it was written"),
-                )
-                .in_file(array.path())
-                .help("write the row again, then mark it as done"));
-            }
-        }
-        Ok(())
+    /// Removes the marks of `rows` on disk.
+    fn unmark(&self, rows: &[u64]) -> Result<()> {
+        self.mask.set_marks(rows, 0)?;
+        if self.interval.is_some() && !rows.is_empty() { self.mask.sync() } else { Ok(()) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {

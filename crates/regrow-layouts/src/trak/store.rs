@@ -15,14 +15,13 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::array_file::ArrayFile;
+use super::array_file::{ArrayFile, SyncFailed};
 use super::catalog::{Catalog, model_folders};
 use super::documents::{self, CHECKPOINT_KEY, ModelFlags};
 use super::layout::{
-    ArraySpec, CHECKPOINT_FILE, EXPERIMENTS_FILE, LOCK_FILE, MATRIX_TYPE_KEY, METADATA_FILE, PROJ_DIM_KEY,
-    Parameters, Precision, SCORES_FOLDER, Slot, TRAIN_SET_SIZE_KEY, TrainArray, id_file,
+    CHECKPOINT_FILE, EXPERIMENTS_FILE, LOCK_FILE, MATRIX_TYPE_KEY, METADATA_FILE, PROJ_DIM_KEY, Parameters,
+    SCORES_FOLDER, Slot, TRAIN_SET_SIZE_KEY, TrainArray, id_file,
 };
-use super::lost_writes::LostWrites;
 use super::rows::{Rows, SYNC_INTERVAL_DEFAULT};
 use regrow_base::error::{Error, ErrorKind, Result, ResultExt};
 use regrow_base::system::has_no_locks;
@@ -50,7 +49,7 @@ pub struct TrakStore {
     parameters: Parameters,
     pub(super) writable: bool,
     pub(super) sync_interval: Option<Duration>,
-    lost: LostWrites,
+    pub(super) failed: SyncFailed,
 }
 
 /// The arrays of one model, open.
@@ -77,8 +76,8 @@ impl TrakStore {
         let root = std::path::absolute(regrow_storage::location::local(root)?)
             .map_err(|error| Error::io("cannot find", root, error))?;
         let writable = !matches!(mode, Mode::ReadOnly);
-        let (sync_interval, lost) = (Some(SYNC_INTERVAL_DEFAULT), LostWrites::default());
-        let store = Self { root, parameters, writable, sync_interval, lost };
+        let (sync_interval, failed) = (Some(SYNC_INTERVAL_DEFAULT), SyncFailed::default());
+        let store = Self { root, parameters, writable, sync_interval, failed };
         let root = &store.root;
         let found = || documents::read_object(&root.join(METADATA_FILE));
         match mode {
@@ -87,13 +86,17 @@ impl TrakStore {
                 folder.map_err(|error| Error::io("cannot open the store", root, error))?;
                 found()?.map_or(Ok(()), |found| store.check_sizes(&found))?;
             }
+            Mode::Join(metadata) => {
+                make_folder(&root.join(SCORES_FOLDER))?;
+                store.check_metadata(metadata, found()?.as_ref())?;
+            }
             Mode::Create(metadata) => {
                 make_folder(&root.join(SCORES_FOLDER))?;
                 let _lock = store.lock()?;
-                for folder in model_folders(root)?.iter().map(i64::to_string) {
+                let folders = model_folders(root)?.into_iter().map(|id| id.to_string());
+                for folder in folders.chain([SCORES_FOLDER.to_owned()]) {
                     sweep_new_files(&root.join(folder));
                 }
-                sweep_new_files(&root.join(SCORES_FOLDER));
                 let found = found()?;
                 store.check_metadata(metadata, found.as_ref())?;
                 if found.is_none() {
@@ -103,10 +106,6 @@ impl TrakStore {
                 if !is_there(&root.join(EXPERIMENTS_FILE))? {
                     documents::write_object(root, EXPERIMENTS_FILE, &Map::new())?;
                 }
-            }
-            Mode::Join(metadata) => {
-                make_folder(&root.join(SCORES_FOLDER))?;
-                store.check_metadata(metadata, found()?.as_ref())?;
             }
         }
         store.check_arrays()?;
@@ -155,28 +154,26 @@ impl TrakStore {
     /// `Mismatch` or `Corrupt` if an array is there and is not what the parameters say.
     pub fn register(&self, id: i64, reset: bool) -> Result<ModelFlags> {
         let _lock = self.lock()?;
-        let known = self.catalog()?.models.get(&id).copied();
-        if !reset {
-            self.refuse_damaged(id)?;
+        if reset {
+            self.reset_locked(id)?;
+            return self.write_flags_locked(id, false);
         }
+        self.refuse_damaged(id)?;
         self.make_model_folder(id)?;
-        let before = known.unwrap_or_default();
-        let (mut flags, rows_are_lost) =
-            if reset { (ModelFlags::default(), false) } else { self.after_losses(id, before)? };
+        let known = self.catalog()?.models.get(&id).copied();
+        let (flags, rows_are_lost) = self.after_losses(id, known.unwrap_or_default())?;
         // Flags first, then the mask: neither may cover rows that are gone.
-        if known.is_some_and(|known| reset || known != flags) {
+        if known.is_some_and(|known| known != flags) {
             documents::write_flags(&self.root, id, flags)?;
         }
         if rows_are_lost {
             self.open_array(id, TrainArray::Mask)?.clear_marks(|_| true)?;
         }
-        let is_deleted = |array: &TrainArray| *array == TrainArray::Grads && flags.is_finalized;
-        self.make_train_arrays(id, TrainArray::ALL.into_iter().filter(|array| !is_deleted(array)), reset)?;
-        // An empty train set has all of its rows.
-        if known != Some(flags) || reset {
-            flags = self.write_flags_locked(id, flags.is_finalized)?;
-        }
-        Ok(flags)
+        let mut slots = TrainArray::ALL.map(|array| self.parameters.train(id, array)).to_vec();
+        let grads = self.parameters.train(id, TrainArray::Grads);
+        slots.retain(|slot| !flags.is_finalized || *slot != grads);
+        self.make_arrays(&slots, false)?;
+        if known == Some(flags) { Ok(flags) } else { self.write_flags_locked(id, flags.is_finalized) }
     }
 
     /// The flags of a model after its missing arrays are made again, as zeros; and whether a mask
@@ -199,11 +196,19 @@ impl TrakStore {
     /// What the file system says.
     pub fn reset_arrays(&self, id: i64) -> Result<()> {
         let _lock = self.lock()?;
+        self.reset_locked(id)
+    }
+
+    fn reset_locked(&self, id: i64) -> Result<()> {
         self.make_model_folder(id)?;
         if self.catalog()?.models.contains_key(&id) {
             documents::write_flags(&self.root, id, ModelFlags::default())?;
         }
-        self.make_train_arrays(id, TrainArray::ALL, true)
+        // The mask is replaced before the rows that it covers.
+        let slots = TrainArray::ALL.map(|array| self.parameters.train(id, array));
+        let (mask, data) = slots.split_at(1);
+        self.make_arrays(mask, true)?;
+        self.make_arrays(data, true)
     }
 
     /// Opens the arrays of a model. The gradients of a finalized model may have been deleted; no
@@ -242,7 +247,7 @@ impl TrakStore {
     pub fn write_flags(&self, id: i64, is_finalized: bool) -> Result<ModelFlags> {
         let _lock = self.lock()?;
         if is_finalized {
-            self.open_array(id, TrainArray::Features)?.sync_whole()?;
+            self.open_array(id, TrainArray::Features)?.sync()?;
         }
         self.write_flags_locked(id, is_finalized)
     }
@@ -276,31 +281,19 @@ impl TrakStore {
         Ok(())
     }
 
-    /// Before a caller writes over the features of a model: removes the flag that they are final.
+    /// Removes the flags of a model, if it is registered, that `keep` does not keep: before a caller
+    /// overwrites its features, writes rows that are done again, or marks rows as not done.
     ///
     /// # Errors
-    /// What the disk says.
-    pub fn unfinalize(&self, id: i64) -> Result<()> {
-        self.change_flags(id, |flags| ModelFlags { is_finalized: false, ..flags })
-    }
-
-    /// Before a caller writes rows that are done again, or marks them as not done: removes the flag
-    /// that all rows are done; without `keep_final` also the flag that the features are final.
-    ///
-    /// # Errors
-    /// What the disk says; the rows must then stay as they are.
-    pub fn take_back_flags(&self, id: i64, keep_final: bool) -> Result<()> {
-        let lowered = |flags: ModelFlags| flags.is_finalized && keep_final;
-        self.change_flags(id, |flags| ModelFlags { is_featurized: false, is_finalized: lowered(flags) })
-    }
-
-    /// Changes the flags of a model under the lock, if it is registered.
-    fn change_flags(&self, id: i64, change: impl Fn(ModelFlags) -> ModelFlags) -> Result<()> {
+    /// What the disk says; features and rows must then stay as they are.
+    pub fn lower_flags(&self, id: i64, keep: ModelFlags) -> Result<()> {
         let _lock = self.lock()?;
-        match self.catalog()?.models.get(&id) {
-            Some(&flags) if change(flags) != flags => documents::write_flags(&self.root, id, change(flags)),
-            _ => Ok(()),
-        }
+        let Some(&before) = self.catalog()?.models.get(&id) else { return Ok(()) };
+        let after = ModelFlags {
+            is_featurized: before.is_featurized && keep.is_featurized,
+            is_finalized: before.is_finalized && keep.is_finalized,
+        };
+        if after == before { Ok(()) } else { documents::write_flags(&self.root, id, after) }
     }
 
     /// Deletes a model's gradients, once the features that were computed from them are on disk.
@@ -311,7 +304,7 @@ impl TrakStore {
         let _lock = self.lock()?;
         let path = self.parameters.train(id, TrainArray::Grads).path(&self.root);
         if is_there(&path)? {
-            self.open_array(id, TrainArray::Features)?.sync_whole()?;
+            self.open_array(id, TrainArray::Features)?.sync()?;
         }
         std::fs::remove_file(&path).map_err(|error| Error::io("cannot delete", &path, error))?;
         let folder = self.model_folder(id);
@@ -362,24 +355,7 @@ impl TrakStore {
     }
 
     pub(super) fn open_slot(&self, slot: &Slot) -> Result<ArrayFile> {
-        Ok(ArrayFile::open(&slot.path(&self.root), &slot.spec, self.writable)?.telling(&self.lost))
-    }
-
-    /// As [`make_arrays`](Self::make_arrays), of arrays of a model.
-    fn make_train_arrays(
-        &self,
-        id: i64,
-        arrays: impl IntoIterator<Item = TrainArray>,
-        reset: bool,
-    ) -> Result<()> {
-        // A mask that is replaced must be removed before the rows that it covers.
-        let (mask, data): (Vec<_>, Vec<_>) =
-            arrays.into_iter().partition(|array| reset && *array == TrainArray::Mask);
-        for arrays in [mask, data] {
-            let slots: Vec<Slot> = arrays.into_iter().map(|array| self.parameters.train(id, array)).collect();
-            self.make_arrays(&slots, reset)?;
-        }
-        Ok(())
+        Ok(ArrayFile::open(&slot.path(&self.root), &slot.spec, self.writable)?.of_store(&self.failed))
     }
 
     /// Makes those of the arrays, all of one folder, that are missing; existing arrays must fit, or
@@ -409,13 +385,13 @@ impl TrakStore {
                 }
                 other => other?,
             }
-            self.lost.made_again(&path);
         }
         sync_folder(&folder).map_err(|error| Error::io("cannot sync the folder", &folder, error))
     }
 
     /// Holds the store's lock until it is dropped. Removes JSON files that killed writers left.
     pub(super) fn lock(&self) -> Result<File> {
+        self.failed.refuse(&self.root)?;
         let lock = lock(&self.root, self.writable)?;
         sweep_new_files(&self.root);
         Ok(lock)
@@ -462,25 +438,13 @@ impl TrakStore {
     }
 
     /// Errs if an array of a registered model is sound, but of other sizes or another precision.
+    /// Damage shows when the model is opened: it must not lock users out of the other models.
     fn check_arrays(&self) -> Result<()> {
         for &id in self.catalog()?.models.keys() {
             for slot in TrainArray::ALL.map(|array| self.parameters.train(id, array)) {
-                let path = slot.path(&self.root);
-                // Damage shows when the model is opened. Here it must not lock users out of the
-                // other models.
-                let Ok(found) = ArrayFile::spec_of(&path) else { continue };
-                let expected = slot.spec;
-                if found != expected {
-                    let other_precision = Precision::of(found.dtype)
-                        .filter(|_| ArraySpec { dtype: found.dtype, ..expected } == found)
-                        .map_or("sizes", |_| "precision");
-                    return Err(Error::new(
-                        ErrorKind::Mismatch,
-                        format!("the store has arrays of another {other_precision}"),
-                    )
-                    .in_file(path)
-                    .expected(found, expected)
-                    .help("open it with its own parameters, or choose another folder"));
+                match ArrayFile::open_of_any_len(&slot.path(&self.root), &slot.spec, false) {
+                    Err(error) if error.kind() == ErrorKind::Mismatch => return Err(error),
+                    _ => {}
                 }
             }
         }

@@ -188,6 +188,37 @@ fn rows_that_cannot_be_synced_are_not_done() {
     );
 }
 
+#[test]
+fn a_store_takes_no_rows_marks_or_flags_after_a_failed_sync() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).with_sync_interval(Duration::from_secs(3600));
+    store.register(0, false).unwrap();
+    let model = store.model(0).unwrap();
+    fill(&model, &[0]);
+    fill(&model, &[1]);
+    store.failed.set();
+    let refused = |done: Result<()>| {
+        let error = done.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.help_text().unwrap().contains("start the program again"), "{error}");
+    };
+    for _ in 0..2 {
+        refused(model.rows.write_rows("grads", &[2], &[1; 8]));
+        refused(model.rows.flush());
+        refused(model.rows.mark_undone(&[0]));
+        refused(model.features.write_rows(&[0], &[1; 8]));
+        refused(store.write_flags(0, true).map(drop));
+        refused(store.init_experiment(&name("val"), 3, 0, false).map(drop));
+        // Arrays that are opened again are of the same store.
+        refused(store.model(0).unwrap().rows.write_rows("grads", &[2], &[1; 8]));
+    }
+    drop(model);
+    // Opened again, the store goes on from the rows that were synced.
+    let model = open(folder.path()).model(0).unwrap();
+    assert_eq!(model.rows.missing().unwrap(), [1, 2, 3, 4, 5]);
+    fill(&model, &[1, 2, 3, 4, 5]);
+}
+
 // Weakness 4: JSON that locks one out.
 
 #[test]
