@@ -30,7 +30,7 @@ pub struct TrakStore(trak::TrakStore);
 
 #[pymethods]
 impl TrakStore {
-    /// `mode` is `create`, `join` or `read`; the first two need the metadata as JSON.
+    /// `mode` is `create` or `join`; the metadata are JSON.
     #[new]
     fn new(
         py: Python<'_>,
@@ -45,8 +45,7 @@ impl TrakStore {
         let parameters = Parameters { train_set_size, proj_dim, precision: precision(half_precision) };
         let mode = match mode {
             "create" => Mode::Create(object(metadata).or_raise()?),
-            "join" => Mode::Join(object(metadata).or_raise()?),
-            _ => Mode::ReadOnly,
+            _ => Mode::Join(object(metadata).or_raise()?),
         };
         let interval = |seconds| {
             Duration::try_from_secs_f64(seconds)
@@ -196,10 +195,6 @@ impl TrakArrays {
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let sync_plain = || if self.rows.is_synced() { self.plain.1.sync() } else { Ok(()) };
         released(py, || self.rows.flush().and_then(|()| sync_plain()))
-    }
-
-    fn has_pending(&self) -> bool {
-        self.rows.has_pending()
     }
 
     fn count_done(&self, py: Python<'_>) -> PyResult<u64> {

@@ -55,9 +55,6 @@ impl Catalog {
     }
 
     /// The record of an experiment.
-    ///
-    /// # Errors
-    /// `NotFound` if there is none; `Corrupt` if it, or the file, cannot be used.
     pub(super) fn experiment(&self, root: &Path, name: &str) -> Result<Experiment> {
         let record = self.experiments.as_ref().and_then(|records| records.get(name));
         let missing = || Error::new(ErrorKind::NotFound, format!("experiment {name:?} does not exist"));

@@ -41,8 +41,6 @@ pub struct ModelFlags {
 }
 
 impl ModelFlags {
-    /// # Errors
-    /// `Corrupt` if a flag is missing.
     pub(super) fn from_record(id: i64, record: &Value) -> Result<Self> {
         let flag = |name: &str| {
             record.get(name).and_then(as_flag).ok_or_else(|| {
@@ -72,8 +70,6 @@ pub struct Experiment {
 }
 
 impl Experiment {
-    /// # Errors
-    /// `Corrupt` if a member is missing or of another type.
     pub(super) fn from_record(name: &str, record: &Value) -> Result<Self> {
         let num_targets = record.get("num_targets").and_then(Value::as_u64);
         let finalized = record.get("scores_finalized").and_then(as_flag);
@@ -95,9 +91,6 @@ impl Experiment {
 }
 
 /// Train set size and projection dimension. The dimension may be text, as TRAK allows.
-///
-/// # Errors
-/// `Corrupt` if one is missing or no number.
 pub(super) fn sizes_of(metadata: &Map<String, Value>) -> Result<(u64, u64)> {
     let number = |key: &str| -> Result<u64> {
         let value = metadata.get(key);
@@ -175,14 +168,14 @@ pub(super) fn read_flags(root: &Path, file: &str) -> Result<(i64, ModelFlags)> {
     let path = root.join(file);
     let object = read_object(&path)?.unwrap_or_default();
     let own = id_of_file(file).and_then(|id| Some((id, object.get(&id.to_string())?)));
-    let flags = match own {
-        Some((id, record)) if object.len() == 1 => {
-            ModelFlags::from_record(id, record).map(|flags| (id, flags))
-        }
-        _ => Err(Error::corrupt("a file of flags holds another model than its name says")
-            .expected("one model, in id_<ID>.json", brief(&Value::Object(object).to_string()))),
+    let Some((id, record)) = own.filter(|_| object.len() == 1) else {
+        return Err(Error::corrupt("a file of flags holds another model than its name says")
+            .in_file(path)
+            .expected("one model, in id_<ID>.json", brief(&Value::Object(object).to_string()))
+            .help("move the file away, or let `repair` put it aside"));
     };
-    flags.map_err(|error| error.help(help_for(&path))).in_file(&path)
+    let flags = ModelFlags::from_record(id, record).map_err(|error| error.help(help_for(&path)));
+    Ok((id, flags.in_file(&path)?))
 }
 
 /// Replaces a model's flags.

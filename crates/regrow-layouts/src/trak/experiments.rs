@@ -101,7 +101,7 @@ impl TrakStore {
     pub fn experiment(&self, name: &ExperimentName, num_targets: u64, id: i64) -> Result<ExperimentArrays> {
         let grads = self.open_slot(&self.parameters().target_grads(id, name, num_targets))?;
         let mask = self.parameters().target_mask(id, name, num_targets);
-        if self.writable && !is_there(&mask.path(self.root()))? {
+        if !is_there(&mask.path(self.root()))? {
             let _lock = self.lock()?;
             self.make_arrays(std::slice::from_ref(&mask), false)?;
         }
@@ -111,9 +111,6 @@ impl TrakStore {
     }
 
     /// Opens the scores of an experiment.
-    ///
-    /// # Errors
-    /// As [`experiment`](Self::experiment).
     pub fn scores(&self, name: &ExperimentName, num_targets: u64) -> Result<ArrayFile> {
         self.open_slot(&self.parameters().scores(name, num_targets))
     }

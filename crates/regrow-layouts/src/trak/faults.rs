@@ -21,56 +21,20 @@
 //! | rows that are done hold zeros only | a note | with `recompute_zero_rows`: not done |
 //! | final features of zeros, final scores with NaN or without targets | yes | none |
 
-use super::array_file::{ArrayFile, Condition};
+use super::array_file::Condition;
+use super::arrays::{Faults, Masked};
 use super::documents::{self, Experiment, ModelFlags};
 use super::layout::{
-    ArraySpec, CHECKPOINT_FILE, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Slot, TrainArray, id_file,
-    id_of_file, id_text,
+    CHECKPOINT_FILE, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, TrainArray, id_file, id_of_file,
+    id_text,
 };
-use super::repair::Repair;
 use super::store::is_there;
 use super::survey::Survey;
 use crate::Finding;
-use regrow_base::error::{Error, Result};
+use regrow_base::error::Result;
 use regrow_storage::local::sweep_new_files;
 
-/// Goes through the faults of a store: collects the findings, and applies the remedies if it
-/// repairs.
-pub(super) struct Faults<'a> {
-    pub(super) survey: &'a Survey,
-    /// `None` for `verify`, which changes nothing.
-    pub(super) with: Option<&'a Repair>,
-    pub(super) findings: Vec<Finding>,
-    /// A line for each change.
-    pub(super) done: Vec<String>,
-}
-
-/// Arrays, with the mask that covers them if there is one.
-pub(super) struct Masked {
-    pub(super) mask: Option<(Slot, Condition)>,
-    pub(super) arrays: Vec<(Slot, Condition)>,
-    /// Rows that are marked as done; `None` if there is no mask that can be read.
-    done: Option<u64>,
-    /// Rows that hold neither 0 nor 1, and rows of zeros that are to be computed again.
-    pub(super) undone: Vec<u64>,
-    has_zero_rows: bool,
-}
-
-impl Masked {
-    /// The first row that is lost, of any array or of the mask.
-    pub(super) fn first_lost(&self) -> Option<u64> {
-        self.arrays.iter().chain(&self.mask).filter_map(|(_, condition)| condition.first_lost()).min()
-    }
-
-    fn is_sound(&self) -> bool {
-        self.first_lost().is_none() && !self.has_zero_rows
-    }
-}
-
 /// All findings but those of reading arrays.
-///
-/// # Errors
-/// If a folder cannot be listed.
 pub(super) fn findings(survey: &Survey) -> Result<Vec<Finding>> {
     let mut faults = Faults { survey, with: None, findings: Vec::new(), done: Vec::new() };
     faults.metadata()?;
@@ -266,84 +230,5 @@ impl Faults<'_> {
         wanted.scores_finalized &= scores.is_sound();
         work.push(scores);
         Ok(wanted)
-    }
-
-    /// A mask and the arrays that it covers.
-    fn rows(&mut self, mask: Option<Slot>, covered: Vec<Slot>) -> Result<Masked> {
-        let mut arrays = Vec::with_capacity(covered.len());
-        for slot in covered {
-            let condition = self.condition(&slot)?;
-            arrays.push((slot, condition));
-        }
-        let mut rows = Masked { mask: None, arrays, done: None, undone: Vec::new(), has_zero_rows: false };
-        let Some(mask) = mask else { return Ok(rows) };
-        let condition = self.condition(&mask)?;
-        if condition.first_lost().is_none() {
-            let (mut done, mut odd) = (0, Vec::new());
-            let array = ArrayFile::open_of_any_len(&mask.path(&self.survey.root), &mask.spec, false);
-            let read = array.and_then(|array| {
-                array.for_each_number(|row, number| match number {
-                    0 => {}
-                    1 => done += 1,
-                    _ => odd.push(row),
-                })
-            });
-            match read {
-                Ok(()) => rows.done = Some(done),
-                Err(error) if self.with.is_some() => return Err(error),
-                // Reading the mask reports it.
-                Err(_) => {}
-            }
-            if !odd.is_empty() {
-                let error = self.corrupt(&mask.file, "a mask has values other than 0 and 1");
-                self.found(error.expected("0 or 1 in each row", format!("{} other rows", odd.len())));
-            }
-            let mut all = rows.arrays.iter().map(|(_, condition)| condition).chain([&condition]);
-            let is_whole = all.all(|condition| *condition == Condition::Whole);
-            if is_whole && self.with.is_some_and(|with| with.recompute_zero_rows) {
-                let arrays: Vec<&Slot> = rows.arrays.iter().map(|(slot, _)| slot).collect();
-                let zero = self.survey.zero_rows(&mask, &arrays)?.0;
-                rows.has_zero_rows = !zero.is_empty();
-                odd.extend(zero);
-                odd.sort_unstable();
-            }
-            rows.undone = odd;
-        }
-        rows.mask = Some((mask, condition));
-        Ok(rows)
-    }
-
-    /// The condition of an array.
-    ///
-    /// # Errors
-    /// In a repair, for an array that cannot be mended. `verify` finds it, or reading reports it.
-    fn condition(&mut self, slot: &Slot) -> Result<Condition> {
-        match Condition::of(&self.survey.root, slot) {
-            Err(_) if self.with.is_none() => {
-                if let Some(found) = self.survey.spec_of(&slot.file).ok().filter(|found| *found != slot.spec)
-                {
-                    self.found(self.other_sizes(slot, found));
-                }
-                Ok(Condition::Whole)
-            }
-            other => other,
-        }
-    }
-
-    fn other_sizes(&self, slot: &Slot, found: ArraySpec) -> Error {
-        let what = "the size of an array differs from the JSON files of the store";
-        self.corrupt(&slot.file, what).expected(slot.spec, found)
-    }
-
-    fn corrupt(&self, file: &str, what: impl Into<String>) -> Error {
-        Error::corrupt(what).in_file(self.survey.root.join(file))
-    }
-
-    fn found(&mut self, error: Error) {
-        self.findings.push(Finding { error });
-    }
-
-    pub(super) fn say(&mut self, name: &str, what: &str) {
-        self.done.push(format!("{name}: {what}"));
     }
 }

@@ -99,17 +99,11 @@ pub struct ArraySpec {
 
 impl ArraySpec {
     /// Its shape.
-    ///
-    /// # Errors
-    /// `Limit` beyond 2^63 elements.
     pub fn shape(&self) -> Result<Shape> {
         Shape::new(vec![self.rows, self.columns])
     }
 
     /// Bytes of its data.
-    ///
-    /// # Errors
-    /// `Limit` beyond 2^63.
     pub fn len_bytes(&self) -> Result<u64> {
         self.shape()?.len_bytes(self.dtype)
     }
@@ -188,9 +182,6 @@ pub struct ExperimentName(String);
 
 impl ExperimentName {
     /// Checks and takes a name.
-    ///
-    /// # Errors
-    /// `InvalidArgument` with the reason.
     pub fn new(name: &str) -> Result<Self> {
         let longest = TARGETS_PREFIX.len() + name.len() + ARRAY_SUFFIX.len();
         let reason = if name.is_empty() {

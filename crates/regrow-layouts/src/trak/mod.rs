@@ -34,7 +34,7 @@
 //! | `rows` | data before mask |
 //! | `store`, `experiments` | [`TrakStore`]: models and flags; targets and scores |
 //! | `survey` | a store as it lies on disk |
-//! | `faults`, `repair` | each fault with its finding and its remedy; how arrays are mended |
+//! | `faults`, `arrays`, `repair` | each fault with its finding and its remedy; those of arrays; the repair |
 //! | `finite` | numbers that are NaN or infinite |
 //! | `reader`, `writer` | the store as a checkpoint |
 //!
@@ -52,6 +52,7 @@ use regrow_storage::location::Location;
 use regrow_tree::tree::{Leaf, LeafInfo, Tree};
 
 mod array_file;
+mod arrays;
 mod catalog;
 mod documents;
 mod experiments;
@@ -66,11 +67,12 @@ mod survey;
 mod writer;
 
 pub use self::array_file::ArrayFile;
+pub use self::arrays::Repair;
 pub use self::catalog::{Catalog, DamagedFile};
 pub use self::documents::{Experiment, ModelFlags};
 pub use self::experiments::ExperimentArrays;
 pub use self::layout::{ArraySpec, ExperimentName, Parameters, Precision, TrainArray};
-pub use self::repair::{Repair, repair};
+pub use self::repair::repair;
 pub use self::rows::Rows;
 pub use self::store::{Mode, ModelArrays, TrakStore};
 pub use crate::options::TrakOptions;

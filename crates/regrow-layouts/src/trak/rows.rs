@@ -84,9 +84,6 @@ impl Rows {
 
     /// Writes one row after another of `data` to `rows`. A row that was done is not done while it
     /// is being written, and is done again afterwards.
-    ///
-    /// # Errors
-    /// As [`ArrayFile::write_rows`].
     pub fn write_rows(&self, key: &str, rows: &[u64], data: &[u8]) -> Result<()> {
         let array = self.array(key)?;
         let mut pending = self.lock();
@@ -105,9 +102,6 @@ impl Rows {
 
     /// Marks rows as done: on disk at the latest when the next call finds that the interval is
     /// over, or with [`flush`](Self::flush).
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a row that is not there; those of [`flush`](Self::flush).
     pub fn mark_done(&self, rows: &[u64]) -> Result<()> {
         self.mask.check_rows(rows)?;
         let mut pending = self.lock();
@@ -120,9 +114,6 @@ impl Rows {
     }
 
     /// Marks rows as not done, at once.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a row that is not there; what the disk says.
     pub fn mark_undone(&self, rows: &[u64]) -> Result<()> {
         self.mask.check_rows(rows)?;
         let mut pending = self.lock();
@@ -138,7 +129,7 @@ impl Rows {
     }
 
     /// Whether marks are waiting.
-    pub fn has_pending(&self) -> bool {
+    pub(super) fn has_pending(&self) -> bool {
         !self.lock().rows.is_empty()
     }
 
@@ -151,17 +142,11 @@ impl Rows {
     }
 
     /// How many rows are done, on disk: those of all processes.
-    ///
-    /// # Errors
-    /// As [`ArrayFile::read_rows`].
     pub fn count_done(&self) -> Result<u64> {
         self.mask.count_marked()
     }
 
     /// The rows that are not done, on disk or waiting to be.
-    ///
-    /// # Errors
-    /// As [`ArrayFile::read_rows`].
     pub fn missing(&self) -> Result<Vec<u64>> {
         let pending = self.lock().rows.clone();
         let mut missing = Vec::new();

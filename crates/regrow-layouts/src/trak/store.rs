@@ -38,8 +38,6 @@ pub enum Mode {
     /// Make the folder, but leave `metadata.json` to the process that owns it; existing metadata
     /// must agree with these.
     Join(Map<String, Value>),
-    /// Change nothing: no folder is made, no lock taken.
-    ReadOnly,
 }
 
 /// An open store. Cheap to clone; keeps no file open.
@@ -47,7 +45,6 @@ pub enum Mode {
 pub struct TrakStore {
     root: PathBuf,
     parameters: Parameters,
-    pub(super) writable: bool,
     pub(super) sync_interval: Option<Duration>,
     pub(super) failed: SyncFailed,
 }
@@ -75,37 +72,26 @@ impl TrakStore {
         }
         let root = std::path::absolute(regrow_storage::location::local(root)?)
             .map_err(|error| Error::io("cannot find", root, error))?;
-        let writable = !matches!(mode, Mode::ReadOnly);
         let (sync_interval, failed) = (Some(SYNC_INTERVAL_DEFAULT), SyncFailed::default());
-        let store = Self { root, parameters, writable, sync_interval, failed };
+        let store = Self { root, parameters, sync_interval, failed };
         let root = &store.root;
-        let found = || documents::read_object(&root.join(METADATA_FILE));
-        match mode {
-            Mode::ReadOnly => {
-                let folder = std::fs::metadata(root);
-                folder.map_err(|error| Error::io("cannot open the store", root, error))?;
-                found()?.map_or(Ok(()), |found| store.check_sizes(&found))?;
+        make_folder(&root.join(SCORES_FOLDER))?;
+        let (Mode::Create(metadata) | Mode::Join(metadata)) = mode;
+        let is_owner = matches!(mode, Mode::Create(_));
+        let _lock = if is_owner { Some(store.lock()?) } else { None };
+        let found = documents::read_object(&root.join(METADATA_FILE))?;
+        store.check_metadata(metadata, found.as_ref())?;
+        if is_owner {
+            let folders = model_folders(root)?.into_iter().map(|id| id.to_string());
+            for folder in folders.chain([SCORES_FOLDER.to_owned()]) {
+                sweep_new_files(&root.join(folder));
             }
-            Mode::Join(metadata) => {
-                make_folder(&root.join(SCORES_FOLDER))?;
-                store.check_metadata(metadata, found()?.as_ref())?;
+            if found.is_none() {
+                documents::write_object(root, METADATA_FILE, metadata)?;
             }
-            Mode::Create(metadata) => {
-                make_folder(&root.join(SCORES_FOLDER))?;
-                let _lock = store.lock()?;
-                let folders = model_folders(root)?.into_iter().map(|id| id.to_string());
-                for folder in folders.chain([SCORES_FOLDER.to_owned()]) {
-                    sweep_new_files(&root.join(folder));
-                }
-                let found = found()?;
-                store.check_metadata(metadata, found.as_ref())?;
-                if found.is_none() {
-                    documents::write_object(root, METADATA_FILE, metadata)?;
-                }
-                // A file that is there and damaged stays as it is, for `repair`.
-                if !is_there(&root.join(EXPERIMENTS_FILE))? {
-                    documents::write_object(root, EXPERIMENTS_FILE, &Map::new())?;
-                }
+            // A file that is there and damaged stays as it is, for `repair`.
+            if !is_there(&root.join(EXPERIMENTS_FILE))? {
+                documents::write_object(root, EXPERIMENTS_FILE, &Map::new())?;
             }
         }
         store.check_arrays()?;
@@ -136,9 +122,6 @@ impl TrakStore {
     }
 
     /// Models, experiments and damaged files, as they are on disk now.
-    ///
-    /// # Errors
-    /// If the folder cannot be listed.
     pub fn catalog(&self) -> Result<Catalog> {
         Catalog::read(&self.root)
     }
@@ -191,9 +174,6 @@ impl TrakStore {
     }
 
     /// Makes the four arrays of a model zeros, and its flags, if it has any, 0.
-    ///
-    /// # Errors
-    /// What the file system says.
     pub fn reset_arrays(&self, id: i64) -> Result<()> {
         let _lock = self.lock()?;
         self.reset_locked(id)
@@ -241,9 +221,6 @@ impl TrakStore {
 
     /// Writes the flags of a model: featurized if every row of its mask is 1; finalized on request,
     /// once the features are on disk.
-    ///
-    /// # Errors
-    /// What the disk says; the flags are then as they were.
     pub fn write_flags(&self, id: i64, is_finalized: bool) -> Result<ModelFlags> {
         let _lock = self.lock()?;
         if is_finalized {
@@ -264,9 +241,6 @@ impl TrakStore {
 
     /// Flags every model whose mask is complete as featurized: a writer may have been killed before
     /// it could.
-    ///
-    /// # Errors
-    /// What the disk says; masks that cannot be read are passed over.
     pub fn refresh_flags(&self) -> Result<()> {
         let unfinished = self.catalog()?.models.into_iter().filter(|(_, flags)| !flags.is_featurized);
         for (id, _) in unfinished {
@@ -297,9 +271,6 @@ impl TrakStore {
     }
 
     /// Deletes a model's gradients, once the features that were computed from them are on disk.
-    ///
-    /// # Errors
-    /// `NotFound` if there are none.
     pub fn delete_grads(&self, id: i64) -> Result<()> {
         let _lock = self.lock()?;
         let path = self.parameters.train(id, TrainArray::Grads).path(&self.root);
@@ -355,7 +326,7 @@ impl TrakStore {
     }
 
     pub(super) fn open_slot(&self, slot: &Slot) -> Result<ArrayFile> {
-        Ok(ArrayFile::open(&slot.path(&self.root), &slot.spec, self.writable)?.of_store(&self.failed))
+        Ok(ArrayFile::open(&slot.path(&self.root), &slot.spec, true)?.of_store(&self.failed))
     }
 
     /// Makes those of the arrays, all of one folder, that are missing; existing arrays must fit, or
@@ -392,7 +363,7 @@ impl TrakStore {
     /// Holds the store's lock until it is dropped. Removes JSON files that killed writers left.
     pub(super) fn lock(&self) -> Result<File> {
         self.failed.refuse(&self.root)?;
-        let lock = lock(&self.root, self.writable)?;
+        let lock = lock(&self.root)?;
         sweep_new_files(&self.root);
         Ok(lock)
     }
@@ -468,10 +439,7 @@ pub(super) fn is_there(path: &Path) -> Result<bool> {
 }
 
 /// Takes the lock of the store at `root`, and waits for it.
-pub(super) fn lock(root: &Path, writable: bool) -> Result<File> {
-    if !writable {
-        return Err(Error::invalid("the store was opened for reading only").in_file(root));
-    }
+pub(super) fn lock(root: &Path) -> Result<File> {
     let path = root.join(LOCK_FILE);
     let file = open_or_make_regular(&path).map_err(|error| match error.kind() {
         ErrorKind::Corrupt => error.help("the lock of the store is an empty file: move this one away"),

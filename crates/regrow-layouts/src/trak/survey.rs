@@ -37,8 +37,6 @@ pub(super) struct Unrecorded {
 }
 
 impl Survey {
-    /// # Errors
-    /// If the folder cannot be listed.
     pub(super) fn of(root: &Path, catalog: Catalog) -> Result<Self> {
         let folders = model_folders(root)?;
         let parameters = parameters_of(root, &catalog, &folders);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::layout::{ExperimentName, LOCK_FILE, Parameters, Precision, TrainArray};
+use super::layout::{ExperimentName, Parameters, Precision, TrainArray};
 use super::*;
 use regrow_base::error::ErrorKind;
 use regrow_layouts::ReaderExt;
@@ -340,7 +340,7 @@ fn refreshed_flags_keep_newer_flags() {
     fill(&model, &[0, 1, 2, 3, 4, 5]);
     model.rows.flush().unwrap();
     std::thread::scope(|scope| {
-        let lock = store::lock(folder.path(), true).unwrap();
+        let lock = store::lock(folder.path()).unwrap();
         let refreshed = scope.spawn(|| store.refresh_flags());
         // Time to look at the flags; then it waits for the lock, under which they change.
         std::thread::sleep(Duration::from_millis(200));
@@ -430,27 +430,7 @@ fn a_file_of_flags_holds_the_model_of_its_name_and_no_other() {
     assert_eq!(store.flags(8).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
-// Reading only, and the door.
-
-#[test]
-fn reading_only_changes_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let empty = TrakStore::open(folder.path(), PARAMETERS, &Mode::ReadOnly).unwrap();
-    assert!(empty.catalog().unwrap().models.is_empty());
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-    let missing = TrakStore::open(&folder.path().join("no"), PARAMETERS, &Mode::ReadOnly);
-    assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound);
-    let root = folder.path().join("store");
-    open(&root).register(0, false).unwrap();
-    fs::remove_file(root.join(LOCK_FILE)).unwrap();
-    let store = TrakStore::open(&root, PARAMETERS, &Mode::ReadOnly).unwrap();
-    let model = store.model(0).unwrap();
-    assert_eq!(store.register(1, false).unwrap_err().kind(), ErrorKind::InvalidArgument);
-    assert!(store.write_flags(0, true).is_err());
-    assert!(model.rows.write_rows("grads", &[0], &[1; 8]).is_err());
-    assert!(store.init_experiment(&name("val"), 3, 0, false).is_err());
-    assert!(!root.join(LOCK_FILE).exists());
-}
+// The door.
 
 #[test]
 fn other_folders_are_not_taken_for_stores() {
@@ -541,7 +521,7 @@ fn random_damage_gives_errors_and_nothing_else() -> io::Result<()> {
         if let Ok(report) = regrow::verify(&root) {
             assert!(report.checked_bytes < 1 << 20);
         }
-        if let Ok(store) = TrakStore::open(&root, PARAMETERS, &Mode::ReadOnly) {
+        if let Ok(store) = TrakStore::open(&root, PARAMETERS, &Mode::Join(metadata())) {
             let _ = store.model(0);
             let _ = store.experiment(&name("val"), 3, 0);
         }

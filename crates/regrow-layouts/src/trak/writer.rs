@@ -18,8 +18,8 @@ use serde_json::{Map, Value};
 
 use super::documents::{self, CHECKPOINT_KEY, Experiment, ModelFlags};
 use super::layout::{
-    CHECKPOINT_FILE, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, Precision, SCORES_FOLDER,
-    Slot, TrainArray, id_file, model_folder_id,
+    ARRAY_SUFFIX, CHECKPOINT_FILE, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, Precision,
+    SCORES_FOLDER, Slot, TrainArray, id_file, model_folder_id,
 };
 use crate::npy::header::Header;
 use crate::orbax::json_text::to_python_json;
@@ -40,8 +40,7 @@ const MEMBER_DEPTH_MAX: usize = 100;
 
 /// Writes all files of the store.
 pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication) -> Result<()> {
-    let plan = Plan::of(tree)?;
-    let target = staged.target().local_path()?;
+    let plan = Plan::of(tree, staged.target())?;
     let Some(folder) = staged.local_folder().map(|folder| folder.join(SCORES_FOLDER)) else {
         return Err(Error::unsupported("TRAK stores map files, which needs a local disk")
             .in_file(staged.target())
@@ -55,29 +54,12 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication) -> Result<()> {
         write_array(&mut out, array)?;
         out.finish()?;
     }
-    let target = std::path::absolute(target).map_err(|error| Error::io("cannot find", target, error))?;
-    let mut records = plan.experiments;
-    for (name, record) in &mut records {
-        if let Some(record) = record.as_object_mut() {
-            let path = target.join(format!("{SCORES_FOLDER}/{name}.mmap"));
-            record.insert("scores_path".to_owned(), path.to_string_lossy().into());
-        }
-    }
-    for (id, identity) in &plan.checkpoints {
-        let document = Map::from_iter([(CHECKPOINT_KEY.to_owned(), Value::from(identity.as_str()))]);
-        staged.write(&format!("{id}/{CHECKPOINT_FILE}"), &to_python_json(&document)?)?;
-    }
-    for (id, flags) in &plan.models {
-        staged.write(&id_file(*id), &to_python_json(&flags.to_document(*id))?)?;
-    }
-    staged.write(EXPERIMENTS_FILE, &to_python_json(&records)?)?;
-    staged.write(METADATA_FILE, &to_python_json(&plan.metadata)?)
+    plan.documents.iter().try_for_each(|(file, object)| staged.write(file, &to_python_json(object)?))
 }
 
 /// Says what [`write`] would refuse, and writes nothing.
 pub(super) fn check(tree: &Tree<Leaf>, target: &Location) -> Result<()> {
-    target.local_path()?;
-    Plan::of(tree).map(drop)
+    Plan::of(tree, target).map(drop)
 }
 
 /// What comes back as something else.
@@ -125,10 +107,7 @@ struct Item<'a> {
 
 /// Everything that is to be written, checked.
 struct Plan<'a> {
-    metadata: Map<String, Value>,
-    experiments: Map<String, Value>,
-    models: Vec<(i64, ModelFlags)>,
-    checkpoints: Vec<(i64, String)>,
+    documents: Vec<(String, Map<String, Value>)>,
     arrays: Vec<(Slot, &'a Array)>,
     parameters: Parameters,
     /// Of each experiment with a record.
@@ -137,7 +116,9 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn of(tree: &'a Tree<Leaf>) -> Result<Self> {
+    fn of(tree: &'a Tree<Leaf>, target: &Location) -> Result<Self> {
+        let target = target.local_path()?;
+        let target = std::path::absolute(target).map_err(|error| Error::io("cannot find", target, error))?;
         if let Some(path) = tree.first_equal_keys() {
             return Err(Error::invalid("two members of a dict have the same key").at_leaf(&path));
         }
@@ -158,25 +139,29 @@ impl<'a> Plan<'a> {
         let (train_set_size, proj_dim) = documents::sizes_of(&metadata)?;
         let precision = first_precision(root.child("models"));
         let mut plan = Self {
-            metadata,
-            experiments: Map::new(),
-            models: Vec::new(),
-            checkpoints: Vec::new(),
+            documents: vec![(METADATA_FILE.to_owned(), metadata)],
             arrays: Vec::new(),
             parameters: Parameters { train_set_size, proj_dim, precision },
             num_targets: HashMap::new(),
             refused,
         };
+        let mut records = Map::new();
         for (key, item) in root.members("experiments")? {
-            let record = item.to_json().and_then(|record| {
-                let known = Experiment::from_record(&key.text(), &record).map_err(in_a_tree)?;
+            let name = key.text();
+            let record = item.to_json().and_then(|mut record| {
+                let known = Experiment::from_record(&name, &record).map_err(in_a_tree)?;
+                let path = target.join(SCORES_FOLDER).join(format!("{name}{ARRAY_SUFFIX}"));
+                if let Some(record) = record.as_object_mut() {
+                    record.insert("scores_path".to_owned(), path.to_string_lossy().into());
+                }
                 Ok((known.num_targets, record))
             });
             if let Some((num_targets, record)) = plan.refused.keep(&item.path, record) {
-                plan.num_targets.insert(key.text().into_owned(), num_targets);
-                plan.experiments.insert(key.text().into_owned(), record);
+                plan.num_targets.insert(name.to_string(), num_targets);
+                records.insert(name.into_owned(), record);
             }
         }
+        plan.documents.push((EXPERIMENTS_FILE.to_owned(), records));
         for (key, item) in root.members("models")? {
             match model_folder_id(&key.text()) {
                 Some(id) => plan.model(id, item)?,
@@ -214,7 +199,10 @@ impl<'a> Plan<'a> {
                     }
                 }
                 "checkpoint" => match member.leaf.map(|leaf| &leaf.data) {
-                    Some(LeafData::Text(text)) => self.checkpoints.push((id, text.to_string())),
+                    Some(LeafData::Text(text)) => {
+                        let object = Map::from_iter([(CHECKPOINT_KEY.to_owned(), Value::from(&**text))]);
+                        self.documents.push((format!("{id}/{CHECKPOINT_FILE}"), object));
+                    }
                     _ => self.refused.add(&member.path, unexpected("text")),
                 },
                 _ => self.refused.add(&member.path, unexpected("a member of a TRAK model")),
@@ -227,7 +215,7 @@ impl<'a> Plan<'a> {
                 self.refused.add(&item.path.child(Key::dict(array.key())), error);
             }
         }
-        self.models.push((id, flags));
+        self.documents.push((id_file(id), flags.to_document(id)));
         Ok(())
     }
 
