@@ -8,10 +8,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use regrow::Result;
-use regrow_storage::Publication;
 use regrow_storage::local;
 
 use crate::error::released;
+use regrow_storage::NewFile;
 
 /// Writes a file, or replaces an existing one. A new file gets `mode`.
 #[pyfunction]

@@ -61,6 +61,7 @@ pub use desktop::{is_desktop_entry, is_desktop_file};
 pub use names::{IsOwn, Name, Names, foreign_files_in, stem_of, tell_names};
 pub use object::{COMMIT_MARKERS, is_bookkeeping, private_memory};
 pub use options::StorageOptions;
+pub use publication::{BegunFolder, JoinedShare, NewFile, NewFiles, NewFolder, NewSiblings, Role};
 pub use publication::{COMMITTED_MARKER, Publication, PublishOptions, Target, UNCOMMITTED_MARK};
 pub use publication::{no_such_file, replaced_in_between};
 pub(crate) use removal::{RESPECTED_FOR, is_recent};
@@ -334,8 +335,8 @@ pub trait Publish: Debug + Send + Sync {
     /// storage says. Nothing that was there has changed.
     fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>>;
 
-    /// Joins the checkpoint that another process has begun, by its [ticket](Publication::ticket).
-    /// Added files belong to that checkpoint; [`finish_share`](Publication::finish_share) makes
+    /// Joins the checkpoint that another process has begun, by its [ticket](BegunFolder::ticket).
+    /// Added files belong to that checkpoint; [`finish_share`](JoinedShare::finish_share) makes
     /// them durable. Only the process that began it commits or removes it.
     ///
     /// # Errors

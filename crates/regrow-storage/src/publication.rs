@@ -31,9 +31,9 @@ pub const COMMITTED_MARKER: &str = "commit_success.txt";
 pub enum Target {
     /// A folder of files.
     Folder,
-    /// One file: [`Publication::single_writer`] writes it.
+    /// One file: [`NewFile::single_writer`] writes it.
     File,
-    /// Several files beside each other, named after the target: [`Publication::sibling_writer`]
+    /// Several files beside each other, named after the target: [`NewSiblings::sibling_writer`]
     /// writes them.
     Siblings {
         /// What is put behind the target, for each file. The last file is what makes the
@@ -82,6 +82,9 @@ impl<'a> PublishOptions<'a> {
 }
 
 /// A checkpoint that is being written. Dropped uncommitted, it leaves no trace.
+///
+/// Its [`files`](Self::files) are of one of three kinds, which are types: only a folder takes files
+/// by name.
 pub trait Publication: Debug + Send + Sync {
     /// Where it will be.
     fn target(&self) -> &Location;
@@ -92,55 +95,55 @@ pub trait Publication: Debug + Send + Sync {
     /// Whether `commit` waits until the checkpoint would survive a power cut.
     fn is_durable(&self) -> bool;
 
-    /// Writes one small file of a folder.
+    /// Its files, by what it is made of.
+    fn files(&self) -> NewFiles<'_>;
+
+    /// Bytes of all files.
+    ///
+    /// # Errors
+    /// Errors of the storage.
+    fn stored_bytes(&self) -> Result<u64>;
+
+    /// Makes all files durable, and gives the checkpoint its name: a reader sees the complete
+    /// checkpoint or none. The checkpoint that it replaces is removed; parts that cannot be removed
+    /// keep a temporary name.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if another writer was faster and nothing is to be replaced;
+    /// `InvalidArgument` if the target has become something that may not be replaced, or another
+    /// process commits the checkpoint; `Replaced` if something else is in the place that was
+    /// [asked for](NewFile::only_in_place_of); `Cancelled`. The target is then as it was, and what
+    /// was written is removed. Only after `NotDurable` the target is the new checkpoint, and may
+    /// not survive a power cut.
+    fn commit(self: Box<Self>) -> Result<()>;
+}
+
+/// The files of a new checkpoint.
+#[derive(Debug, Clone, Copy)]
+pub enum NewFiles<'p> {
+    /// For [`Target::Folder`].
+    Folder(&'p dyn NewFolder),
+    /// For [`Target::File`].
+    File(&'p dyn NewFile),
+    /// For [`Target::Siblings`].
+    Siblings(&'p dyn NewSiblings),
+}
+
+/// A new checkpoint that is a folder.
+pub trait NewFolder: Debug {
+    /// Writes one small file.
     ///
     /// # Errors
     /// `AlreadyExists` if it was written before; `InvalidArgument` if the name leads out of the
-    /// folder, or the checkpoint is none; errors of the storage.
-    fn write(&self, _name: &str, _bytes: &[u8]) -> Result<()> {
-        Err(no_such_file("folder"))
-    }
+    /// folder; errors of the storage.
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<()>;
 
-    /// A writer of one large file of a folder. About `expected_len_bytes` will be written, 0 if
-    /// unknown; blocks of checksums start at byte `checksums_from`.
+    /// A writer of one large file. About `expected_len_bytes` will be written, 0 if unknown; blocks
+    /// of checksums start at byte `checksums_from`.
     ///
     /// # Errors
     /// As [`write`](Self::write).
-    fn writer(&self, _name: &str, _expected_len_bytes: u64, _checksums_from: u64) -> Result<FileWriter> {
-        Err(no_such_file("folder"))
-    }
-
-    /// A writer of the one file of a checkpoint that is a single file; the arguments are those of
-    /// [`writer`](Self::writer).
-    ///
-    /// # Errors
-    /// As there; `InvalidArgument` if the checkpoint is no single file.
-    fn single_writer(&self, _expected_len_bytes: u64, _checksums_from: u64) -> Result<FileWriter> {
-        Err(no_such_file("single file"))
-    }
-
-    /// The same, and what it writes takes the place of what is there now, and of nothing else: a
-    /// bucket has that condition for the end of the writer, other storages for the
-    /// [commit](Self::commit_in_place_of).
-    ///
-    /// # Errors
-    /// As there. Its end fails with `Replaced` if something else is there by then.
-    fn single_writer_in_place(&self, expected_len_bytes: u64) -> Result<FileWriter> {
-        self.single_writer(expected_len_bytes, 0)
-    }
-
-    /// A writer of file number `at` of a checkpoint of several beside each other.
-    ///
-    /// # Errors
-    /// As [`writer`](Self::writer); `InvalidArgument` if there are not that many.
-    fn sibling_writer(
-        &self,
-        _at: usize,
-        _expected_len_bytes: u64,
-        _checksums_from: u64,
-    ) -> Result<FileWriter> {
-        Err(no_such_file("file of this number"))
-    }
+    fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter>;
 
     /// Makes `name` a file with the bytes of the value at `source`, which is `opened`, without
     /// moving them through this process: a hard link, a copy within the bucket. Both stay whole
@@ -150,130 +153,262 @@ pub trait Publication: Debug + Send + Sync {
     /// else by now.
     ///
     /// # Errors
-    /// `InvalidArgument` if the name leads out of the folder, or the checkpoint is none;
-    /// `Cancelled`.
-    fn reuse(&self, _name: &str, _source: &Location, _opened: &dyn Blob) -> Result<bool> {
-        Err(no_such_file("folder"))
-    }
+    /// `InvalidArgument` if the name leads out of the folder; `Cancelled`.
+    fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool>;
 
     /// Bytes of the files that were [reused](Self::reuse).
-    fn reused_bytes(&self) -> u64 {
-        0
-    }
+    fn reused_bytes(&self) -> u64;
 
-    /// Bytes of all files.
+    /// The bytes of a small file that this process or one that joined has written and made durable.
     ///
     /// # Errors
     /// Errors of the storage.
-    fn stored_bytes(&self) -> Result<u64>;
+    fn written(&self, name: &str) -> Result<Vec<u8>>;
 
-    /// Where the one file of a checkpoint that is a single file can be looked at before the commit;
-    /// `None` where it cannot.
-    fn staged_file(&self) -> Option<Location> {
-        None
-    }
+    /// Makes a small file of this name, as the sign that a process has taken over something; false
+    /// if another one was faster. [`sweep`](BegunFolder::sweep) removes it before the commit.
+    ///
+    /// # Errors
+    /// Errors of the storage.
+    fn claim(&self, name: &str) -> Result<bool>;
 
     /// What the marker of the checkpoint ends in, where one object makes it complete: by this its
     /// writer knows it again.
-    fn marker_line(&self) -> Option<String> {
-        None
-    }
+    fn marker_line(&self) -> Option<String>;
 
     /// The folder that is being written, of a disk: for what only a local file system can do.
-    fn local_folder(&self) -> Option<&Path> {
-        None
-    }
+    fn local_folder(&self) -> Option<&Path>;
 
-    /// By what other processes [join](super::Storage::join) this checkpoint, to add files of their
+    /// Whether this process began the checkpoint, or joined it.
+    fn role(&self) -> Role<'_>;
+}
+
+/// Whether this process began a checkpoint of several processes, or joined it.
+#[derive(Debug, Clone, Copy)]
+pub enum Role<'p> {
+    /// It began the checkpoint, and commits it.
+    Begun(&'p dyn BegunFolder),
+    /// It joined, and adds files.
+    Joined(&'p dyn JoinedShare),
+}
+
+/// What only the process can do that began a folder.
+pub trait BegunFolder: Debug {
+    /// By what other processes [join](crate::Publish::join) this checkpoint, to add files of their
     /// own.
     ///
     /// # Errors
-    /// `Unsupported` if it has one writer.
-    fn ticket(&self) -> Result<String> {
-        Err(Error::unsupported("only one process can write this checkpoint").in_file(self.target()))
-    }
-
-    /// For a process that joined: makes its files durable. The process that began the checkpoint
-    /// then commits it.
-    ///
-    /// # Errors
-    /// Errors of the storage; `InvalidArgument` if this process has begun the checkpoint itself.
-    fn finish_share(&self) -> Result<()> {
-        Err(Error::invalid("only the process that started the checkpoint can commit it")
-            .in_file(self.target()))
-    }
-
-    /// For a process that joined: whether the process that began the checkpoint has committed it.
-    ///
-    /// # Errors
-    /// Errors of the storage.
-    fn is_published(&self) -> Result<bool> {
-        Ok(false)
-    }
-
-    /// Makes a small file of this name, as the sign that a process has taken over something; false
-    /// if another one was faster. [`sweep`](Self::sweep) removes it before the commit.
-    ///
-    /// # Errors
-    /// Errors of the storage; `InvalidArgument` if the checkpoint is no folder.
-    fn claim(&self, _name: &str) -> Result<bool> {
-        Err(no_such_file("folder"))
-    }
+    /// `InvalidArgument` if the name of the folder is not UTF-8, or the folder is a part of a
+    /// checkpoint.
+    fn ticket(&self) -> Result<String>;
 
     /// Removes the files directly in the folder `below` (empty: the checkpoint's own) whose names
     /// `is_left` picks, of any writer: files of a dead process.
     ///
     /// # Errors
-    /// Errors of the storage; `InvalidArgument` if the checkpoint is no folder, or another process
-    /// commits it.
-    fn sweep(&self, _below: &str, _is_left: &dyn Fn(&str) -> bool) -> Result<()> {
-        Err(no_such_file("folder"))
-    }
-
-    /// The bytes of a small file that this process or one that joined has written and made durable.
-    ///
-    /// # Errors
-    /// Errors of the storage; `InvalidArgument` if the checkpoint is no folder.
-    fn written(&self, _name: &str) -> Result<Vec<u8>> {
-        Err(no_such_file("folder"))
-    }
+    /// Errors of the storage.
+    fn sweep(&self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()>;
 
     /// Removes a small file that this process or a joined one wrote as a message, and that is not
     /// part of the checkpoint.
     ///
     /// # Errors
-    /// Errors of the storage; `InvalidArgument` if the checkpoint is no folder.
-    fn withdraw(&self, _name: &str) -> Result<()> {
-        Err(no_such_file("folder"))
-    }
+    /// Errors of the storage.
+    fn withdraw(&self, name: &str) -> Result<()>;
 
     /// Gives the folder `below` (empty: the checkpoint's own) this mode, at the latest with the
     /// commit; nothing where folders have none.
     ///
     /// # Errors
     /// Errors of the storage.
-    fn set_mode(&self, _below: &str, _mode: u32) -> Result<()> {
-        Ok(())
+    fn set_mode(&self, below: &str, mode: u32) -> Result<()>;
+}
+
+/// What only a process does that joined a folder.
+pub trait JoinedShare: Debug {
+    /// Makes its files durable. The process that began the checkpoint then commits it.
+    ///
+    /// # Errors
+    /// Errors of the storage.
+    fn finish_share(&self) -> Result<()>;
+
+    /// Whether the process that began the checkpoint has committed it.
+    ///
+    /// # Errors
+    /// Errors of the storage.
+    fn is_published(&self) -> Result<bool>;
+}
+
+/// A new checkpoint that is a single file.
+pub trait NewFile: Debug {
+    /// A writer of the file; the arguments are those of [`NewFolder::writer`].
+    ///
+    /// # Errors
+    /// As there.
+    fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter>;
+
+    /// The same, and what it writes takes the place of what is there now, and of nothing else: a
+    /// bucket has that condition for the end of the writer, other storages for the
+    /// [commit](Self::only_in_place_of).
+    ///
+    /// # Errors
+    /// As there. Its end fails with `Replaced` if something else is there by then.
+    fn single_writer_in_place(&self, expected_len_bytes: u64) -> Result<FileWriter>;
+
+    /// From now on the commit replaces only this file, or none if it is `None`: in one step, where
+    /// the storage has such a step.
+    fn only_in_place_of(&self, before: Option<Identity>);
+
+    /// Where the file can be looked at before the commit; `None` where it cannot.
+    fn staged_file(&self) -> Option<Location>;
+}
+
+/// A new checkpoint of several files beside each other.
+pub trait NewSiblings: Debug {
+    /// A writer of file number `at`; the other arguments are those of [`NewFolder::writer`].
+    ///
+    /// # Errors
+    /// As there; `InvalidArgument` if there are not that many.
+    fn sibling_writer(&self, at: usize, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter>;
+}
+
+/// The files by kind. A method that the kind does not have is `InvalidArgument`.
+impl<'p> NewFiles<'p> {
+    /// The folder.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the checkpoint is none.
+    pub fn folder(self) -> Result<&'p dyn NewFolder> {
+        if let Self::Folder(folder) = self { Ok(folder) } else { Err(no_such_file("folder")) }
     }
 
-    /// Makes all files durable, and gives the checkpoint its name: a reader sees the complete
-    /// checkpoint or none. The checkpoint that it replaces is removed; parts that cannot be removed
-    /// keep a temporary name.
+    /// The single file.
     ///
     /// # Errors
-    /// `AlreadyExists` if another writer was faster and nothing is to be replaced;
-    /// `InvalidArgument` if the target has become something that may not be replaced; `Cancelled`.
-    /// The target is then as it was, and what was written is removed. Only after `NotDurable` the
-    /// target is the new checkpoint, and may not survive a power cut.
-    fn commit(self: Box<Self>) -> Result<()>;
+    /// `InvalidArgument` if the checkpoint is none.
+    pub fn file(self) -> Result<&'p dyn NewFile> {
+        if let Self::File(file) = self { Ok(file) } else { Err(no_such_file("single file")) }
+    }
 
-    /// The same of a single file, only in the place of this one, or of none: in one step, where the
-    /// storage has such a step.
+    /// The files beside each other.
     ///
     /// # Errors
-    /// As there; `Replaced` if something else is there.
-    fn commit_in_place_of(self: Box<Self>, _before: Option<Identity>) -> Result<()> {
-        self.commit()
+    /// `InvalidArgument` if the checkpoint has none.
+    pub fn siblings(self) -> Result<&'p dyn NewSiblings> {
+        if let Self::Siblings(files) = self { Ok(files) } else { Err(no_such_file("file of this number")) }
+    }
+
+    /// The folder, if this process began it.
+    fn begun(self) -> Result<&'p dyn BegunFolder> {
+        match self.folder()?.role() {
+            Role::Begun(begun) => Ok(begun),
+            Role::Joined(_) => {
+                Err(Error::invalid("only the process that started the checkpoint can clean it up"))
+            }
+        }
+    }
+}
+
+/// Comfort for callers that know the kind that they asked for.
+#[expect(clippy::missing_errors_doc, reason = "those of the method, and `InvalidArgument` for another kind")]
+impl dyn Publication + '_ {
+    /// As [`NewFolder::write`].
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.files().folder()?.write(name, bytes)
+    }
+
+    /// As [`NewFolder::writer`].
+    pub fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        self.files().folder()?.writer(name, expected_len_bytes, checksums_from)
+    }
+
+    /// As [`NewFolder::reuse`].
+    pub fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool> {
+        self.files().folder()?.reuse(name, source, opened)
+    }
+
+    /// As [`NewFolder::reused_bytes`]; 0 for other kinds.
+    pub fn reused_bytes(&self) -> u64 {
+        self.files().folder().map_or(0, |folder| folder.reused_bytes())
+    }
+
+    /// As [`NewFolder::written`].
+    pub fn written(&self, name: &str) -> Result<Vec<u8>> {
+        self.files().folder()?.written(name)
+    }
+
+    /// As [`NewFolder::claim`].
+    pub fn claim(&self, name: &str) -> Result<bool> {
+        self.files().folder()?.claim(name)
+    }
+
+    /// As [`NewFolder::marker_line`].
+    pub fn marker_line(&self) -> Option<String> {
+        self.files().folder().ok()?.marker_line()
+    }
+
+    /// As [`NewFolder::local_folder`].
+    pub fn local_folder(&self) -> Option<&Path> {
+        self.files().folder().ok()?.local_folder()
+    }
+
+    /// As [`BegunFolder::ticket`].
+    pub fn ticket(&self) -> Result<String> {
+        self.files().begun().map_err(|error| error.in_file(self.target()))?.ticket()
+    }
+
+    /// As [`BegunFolder::sweep`].
+    pub fn sweep(&self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
+        self.files().begun().map_err(|error| error.in_file(self.target()))?.sweep(below, is_left)
+    }
+
+    /// As [`BegunFolder::withdraw`].
+    pub fn withdraw(&self, name: &str) -> Result<()> {
+        self.files().begun().map_err(|error| error.in_file(self.target()))?.withdraw(name)
+    }
+
+    /// As [`BegunFolder::set_mode`]; nothing for other kinds, and for a process that joined.
+    pub fn set_mode(&self, below: &str, mode: u32) -> Result<()> {
+        self.files().begun().map_or(Ok(()), |begun| begun.set_mode(below, mode))
+    }
+
+    /// As [`JoinedShare::finish_share`].
+    pub fn finish_share(&self) -> Result<()> {
+        match self.files().folder()?.role() {
+            Role::Joined(share) => share.finish_share(),
+            Role::Begun(_) => {
+                Err(Error::invalid("only a process that joined the checkpoint has a share of it")
+                    .in_file(self.target()))
+            }
+        }
+    }
+
+    /// As [`JoinedShare::is_published`]; false for a process that did not join.
+    pub fn is_published(&self) -> Result<bool> {
+        match self.files().folder()?.role() {
+            Role::Joined(share) => share.is_published(),
+            Role::Begun(_) => Ok(false),
+        }
+    }
+
+    /// As [`NewFile::single_writer`].
+    pub fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        self.files().file()?.single_writer(expected_len_bytes, checksums_from)
+    }
+
+    /// As [`NewFile::staged_file`].
+    pub fn staged_file(&self) -> Option<Location> {
+        self.files().file().ok()?.staged_file()
+    }
+
+    /// As [`NewSiblings::sibling_writer`].
+    pub fn sibling_writer(
+        &self,
+        at: usize,
+        expected_len_bytes: u64,
+        checksums_from: u64,
+    ) -> Result<FileWriter> {
+        self.files().siblings()?.sibling_writer(at, expected_len_bytes, checksums_from)
     }
 }
 

@@ -13,7 +13,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Publication, no_such_file};
+use super::{BegunFolder, Identity, NewFile, NewFiles, NewFolder, Publication, Role, no_such_file};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
@@ -55,12 +55,8 @@ impl<'p> Within<'p> {
         Self { file: Some(file), target: folder.target.join(file), ..folder }
     }
 
-    fn name(&self, name: &str) -> Result<String> {
-        match self.file {
-            None if self.below.is_empty() => Ok(name.to_owned()),
-            None => Ok(format!("{}/{name}", self.below)),
-            Some(_) => Err(no_such_file("folder")),
-        }
+    fn name(&self, name: &str) -> String {
+        if self.below.is_empty() { name.to_owned() } else { format!("{}/{name}", self.below) }
     }
 }
 
@@ -77,32 +73,48 @@ impl Publication for Within<'_> {
         self.whole.is_durable()
     }
 
+    fn files(&self) -> NewFiles<'_> {
+        match self.file {
+            Some(_) => NewFiles::File(self),
+            None => NewFiles::Folder(self),
+        }
+    }
+
+    fn stored_bytes(&self) -> Result<u64> {
+        self.whole.stored_bytes()
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        Err(Error::invalid("a part of a checkpoint cannot be committed by itself").in_file(&self.target))
+    }
+}
+
+impl NewFolder for Within<'_> {
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         if self.left_out.contains(&name) {
             return Ok(());
         }
-        self.whole.write(&self.name(name)?, bytes)
+        self.whole.write(&self.name(name), bytes)
     }
 
     fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
-        self.whole.writer(&self.name(name)?, expected_len_bytes, checksums_from)
-    }
-
-    fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
-        let file = self.file.ok_or_else(|| no_such_file("single file"))?;
-        self.whole.writer(&format!("{}/{file}", self.below), expected_len_bytes, checksums_from)
+        self.whole.writer(&self.name(name), expected_len_bytes, checksums_from)
     }
 
     fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool> {
-        self.whole.reuse(&self.name(name)?, source, opened)
+        self.whole.reuse(&self.name(name), source, opened)
     }
 
     fn reused_bytes(&self) -> u64 {
         self.whole.reused_bytes()
     }
 
-    fn stored_bytes(&self) -> Result<u64> {
-        self.whole.stored_bytes()
+    fn written(&self, name: &str) -> Result<Vec<u8>> {
+        self.whole.written(&self.name(name))
+    }
+
+    fn claim(&self, name: &str) -> Result<bool> {
+        self.whole.claim(&self.name(name))
     }
 
     fn marker_line(&self) -> Option<String> {
@@ -114,26 +126,47 @@ impl Publication for Within<'_> {
         self.local_folder.as_deref()
     }
 
-    fn claim(&self, name: &str) -> Result<bool> {
-        self.whole.claim(&self.name(name)?)
+    fn role(&self) -> Role<'_> {
+        Role::Begun(self)
     }
+}
 
+impl BegunFolder for Within<'_> {
     fn sweep(&self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
         match below.is_empty() {
             true => self.whole.sweep(&self.below, is_left),
-            false => self.whole.sweep(&self.name(below)?, is_left),
+            false => self.whole.sweep(&self.name(below), is_left),
         }
     }
 
-    fn written(&self, name: &str) -> Result<Vec<u8>> {
-        self.whole.written(&self.name(name)?)
-    }
-
     fn withdraw(&self, name: &str) -> Result<()> {
-        self.whole.withdraw(&self.name(name)?)
+        self.whole.withdraw(&self.name(name))
     }
 
-    fn commit(self: Box<Self>) -> Result<()> {
-        Err(Error::invalid("a part of a checkpoint cannot be committed by itself").in_file(&self.target))
+    fn ticket(&self) -> Result<String> {
+        Err(Error::invalid("processes join a whole checkpoint, not a part").in_file(&self.target))
+    }
+
+    /// Its owner sets the modes.
+    fn set_mode(&self, _below: &str, _mode: u32) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl NewFile for Within<'_> {
+    fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        let file = self.file.ok_or_else(|| no_such_file("single file"))?;
+        self.whole.writer(&format!("{}/{file}", self.below), expected_len_bytes, checksums_from)
+    }
+
+    fn single_writer_in_place(&self, expected_len_bytes: u64) -> Result<FileWriter> {
+        self.single_writer(expected_len_bytes, 0)
+    }
+
+    /// It is a new file in a new checkpoint.
+    fn only_in_place_of(&self, _before: Option<Identity>) {}
+
+    fn staged_file(&self) -> Option<Location> {
+        None
     }
 }

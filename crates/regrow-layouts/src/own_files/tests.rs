@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::*;
 use regrow_base::error::ErrorKind;
-use regrow_storage::Publication;
+use regrow_storage::NewFolder;
 use regrow_storage::local::StagedFolder;
 
 fn names(folder: &Path) -> Vec<String> {

@@ -183,7 +183,7 @@ fn comes(beside: &Location, files: impl Fn() -> Files) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use regrow_storage::Publication;
+    use regrow_storage::NewSiblings;
     use regrow_storage::local::StagedSiblings;
 
     #[test]

@@ -17,7 +17,9 @@ use crate::local::LocalDisk;
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
 use crate::store::{Blob, FileWriter};
-use crate::{Identity, Publication, PublishOptions, Storage, UNCOMMITTED_MARK};
+use crate::{
+    Identity, JoinedShare, NewFiles, NewFolder, Publication, PublishOptions, Role, Storage, UNCOMMITTED_MARK,
+};
 
 /// A temporary folder that another process has made, and will commit or remove.
 #[derive(Debug)]
@@ -86,6 +88,21 @@ impl Publication for JoinedFolder {
         self.durable
     }
 
+    fn files(&self) -> NewFiles<'_> {
+        NewFiles::Folder(self)
+    }
+
+    fn stored_bytes(&self) -> Result<u64> {
+        Ok(0)
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        Err(Error::invalid("only the process that started the checkpoint can commit it")
+            .in_file(&self.target))
+    }
+}
+
+impl NewFolder for JoinedFolder {
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         self.files().write(name, bytes)
     }
@@ -104,22 +121,28 @@ impl Publication for JoinedFolder {
         self.linked_bytes.load(Ordering::Relaxed)
     }
 
-    fn stored_bytes(&self) -> Result<u64> {
-        Ok(0)
+    fn written(&self, name: &str) -> Result<Vec<u8>> {
+        self.files().read(name)
     }
 
     fn claim(&self, name: &str) -> Result<bool> {
         self.files().claim(name)
     }
 
-    fn written(&self, name: &str) -> Result<Vec<u8>> {
-        self.files().read(name)
-    }
-
     fn local_folder(&self) -> Option<&Path> {
         Some(&self.folder)
     }
 
+    fn marker_line(&self) -> Option<String> {
+        None
+    }
+
+    fn role(&self) -> Role<'_> {
+        Role::Joined(self)
+    }
+}
+
+impl JoinedShare for JoinedFolder {
     fn finish_share(&self) -> Result<()> {
         self.monitor.check()?;
         if !self.durable {
@@ -132,17 +155,13 @@ impl Publication for JoinedFolder {
     fn is_published(&self) -> Result<bool> {
         Ok(self.identity.is_some() && LocalDisk.identity(&self.absolute) == self.identity)
     }
-
-    fn commit(self: Box<Self>) -> Result<()> {
-        Err(Error::invalid("only the process that started the checkpoint can commit it")
-            .in_file(&self.target))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::StagedFolder;
     use super::*;
+    use crate::BegunFolder;
     use crate::Target;
 
     fn joined(target: &Location, ticket: &str, durable: bool, monitor: &Monitor) -> JoinedFolder {

@@ -9,6 +9,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use super::naming::{self, replace_folder, take_name};
 use super::rename::{exchange, keep_owner_and_mode, rename_new};
@@ -18,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::FileWriter;
-use crate::{Identity, Publication, PublishOptions, replaced_in_between};
+use crate::{Identity, NewFile, NewFiles, Publication, PublishOptions, replaced_in_between};
 
 /// Errs unless the file at a path, which is there, may be replaced.
 pub(super) type MayReplace = fn(&Location) -> Result<()>;
@@ -30,7 +31,7 @@ pub struct StagedFile {
     /// What else is asked of a file before it is replaced.
     may_replace: Option<MayReplace>,
     /// What this takes the place of, if of nothing else: a file, or none.
-    in_place_of: Option<Option<Identity>>,
+    in_place_of: OnceLock<Option<Identity>>,
     /// Whether an overwrite may also replace a checkpoint that is a folder.
     replaces_folders: bool,
 }
@@ -78,7 +79,7 @@ impl StagedFile {
             check: &|target| check(target, terms.overwrite, replaces_folders),
         };
         let staging = Staging::begin(place, terms)?;
-        let staged = Self { staging, may_replace, in_place_of: None, replaces_folders };
+        let staged = Self { staging, may_replace, in_place_of: OnceLock::new(), replaces_folders };
         staged.check_found()?;
         Ok(staged)
     }
@@ -190,7 +191,7 @@ impl Staged for StagedFile {
     }
 
     fn take_name(&mut self) -> Result<Option<PathBuf>> {
-        if let Some(before) = self.in_place_of {
+        if let Some(&before) = self.in_place_of.get() {
             self.take_place_of(before)?;
             return Ok(Some(self.staging.own.path.clone()));
         }
@@ -227,25 +228,34 @@ impl Publication for StagedFile {
         self.staging.durable
     }
 
-    fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
-        self.staging.writer(&self.single_file(), expected_len_bytes, checksums_from)
+    fn files(&self) -> NewFiles<'_> {
+        NewFiles::File(self)
     }
 
     fn stored_bytes(&self) -> Result<u64> {
         self.staging.stored_bytes()
     }
 
+    fn commit(self: Box<Self>) -> Result<()> {
+        naming::commit(self)
+    }
+}
+
+impl NewFile for StagedFile {
+    fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        self.staging.writer(&self.single_file(), expected_len_bytes, checksums_from)
+    }
+
     fn staged_file(&self) -> Option<Location> {
         Some(Location::local(self.single_file()))
     }
 
-    fn commit(self: Box<Self>) -> Result<()> {
-        naming::commit(self)
+    fn single_writer_in_place(&self, expected_len_bytes: u64) -> Result<FileWriter> {
+        self.single_writer(expected_len_bytes, 0)
     }
 
-    fn commit_in_place_of(mut self: Box<Self>, before: Option<Identity>) -> Result<()> {
-        self.in_place_of = Some(before);
-        naming::commit(self)
+    fn only_in_place_of(&self, before: Option<Identity>) {
+        let _ = self.in_place_of.set(before);
     }
 }
 
@@ -290,17 +300,21 @@ mod tests {
             fs::write(staged.single_file(), text).unwrap();
             Box::new(staged)
         };
+        let commit = |staged: Box<StagedFile>, before| {
+            staged.only_in_place_of(before);
+            staged.commit()
+        };
         let identity = || Location::local(&path).identity();
         let is_replaced = |done: Result<()>| done.is_err_and(|error| error.kind() == ErrorKind::Replaced);
-        staged("first").commit_in_place_of(None).unwrap();
-        assert!(is_replaced(staged("new").commit_in_place_of(None)), "the name is taken");
+        commit(staged("first"), None).unwrap();
+        assert!(is_replaced(commit(staged("new"), None)), "the name is taken");
         let first = identity();
-        staged("second").commit_in_place_of(first).unwrap();
-        assert!(is_replaced(staged("third").commit_in_place_of(first)), "another one is there");
+        commit(staged("second"), first).unwrap();
+        assert!(is_replaced(commit(staged("third"), first)), "another one is there");
         assert_eq!(fs::read(&path).unwrap(), b"second");
         let second = identity();
         fs::remove_file(&path).unwrap();
-        assert!(is_replaced(staged("third").commit_in_place_of(second)), "it was removed");
+        assert!(is_replaced(commit(staged("third"), second)), "it was removed");
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0, "nothing is left");
     }
 

@@ -14,12 +14,12 @@ use super::folder_files::FolderFiles;
 use super::naming::{self, replace_folder, take_name};
 use super::staging::{Place, Staged, Staging, Terms};
 use super::target::{check_folder, check_name, resolve};
-use crate::Publication;
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::local::folders::relative_path;
 use crate::store::{Blob, FileWriter};
+use crate::{BegunFolder, NewFiles, NewFolder, Publication, Role};
 
 /// A folder under its temporary name. Dropped uncommitted, it leaves no trace.
 #[derive(Debug)]
@@ -139,6 +139,20 @@ impl Publication for StagedFolder {
         self.staging.durable
     }
 
+    fn files(&self) -> NewFiles<'_> {
+        NewFiles::Folder(self)
+    }
+
+    fn stored_bytes(&self) -> Result<u64> {
+        self.staging.stored_bytes()
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        naming::commit(self)
+    }
+}
+
+impl NewFolder for StagedFolder {
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         self.files().write(name, bytes)
     }
@@ -157,6 +171,28 @@ impl Publication for StagedFolder {
         self.linked_bytes.load(Ordering::Relaxed)
     }
 
+    fn written(&self, name: &str) -> Result<Vec<u8>> {
+        self.files().read(name)
+    }
+
+    fn claim(&self, name: &str) -> Result<bool> {
+        self.files().claim(name)
+    }
+
+    fn local_folder(&self) -> Option<&Path> {
+        Some(self.folder())
+    }
+
+    fn marker_line(&self) -> Option<String> {
+        None
+    }
+
+    fn role(&self) -> Role<'_> {
+        Role::Begun(self)
+    }
+}
+
+impl BegunFolder for StagedFolder {
     fn ticket(&self) -> Result<String> {
         let name = self.folder().file_name().and_then(|name| name.to_str());
         name.map(str::to_owned).ok_or_else(|| {
@@ -165,24 +201,12 @@ impl Publication for StagedFolder {
         })
     }
 
-    fn claim(&self, name: &str) -> Result<bool> {
-        self.files().claim(name)
-    }
-
     fn sweep(&self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
         self.files().sweep(below, is_left)
     }
 
-    fn written(&self, name: &str) -> Result<Vec<u8>> {
-        self.files().read(name)
-    }
-
     fn withdraw(&self, name: &str) -> Result<()> {
         self.files().withdraw(name)
-    }
-
-    fn stored_bytes(&self) -> Result<u64> {
-        self.staging.stored_bytes()
     }
 
     fn set_mode(&self, below: &str, mode: u32) -> Result<()> {
@@ -193,13 +217,5 @@ impl Publication for StagedFolder {
             return Ok(());
         }
         self.files().set_mode(below, mode)
-    }
-
-    fn local_folder(&self) -> Option<&Path> {
-        Some(self.folder())
-    }
-
-    fn commit(self: Box<Self>) -> Result<()> {
-        naming::commit(self)
     }
 }

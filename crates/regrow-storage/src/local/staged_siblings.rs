@@ -15,7 +15,7 @@ use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::FileWriter;
 use crate::store::local::folders::make_folders;
-use crate::{Publication, no_such_file};
+use crate::{NewFiles, NewSiblings, Publication, no_such_file};
 
 /// Files beside each other under their temporary names. Dropped uncommitted, they leave no trace.
 #[derive(Debug)]
@@ -137,11 +137,8 @@ impl Publication for StagedSiblings {
         self.staging.durable
     }
 
-    fn sibling_writer(&self, at: usize, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
-        let path = self.path_of(at, "")?;
-        let folder = path.parent().unwrap_or(&path);
-        make_folders(folder).map_err(|error| Error::io("cannot make the folder", folder, error))?;
-        self.staging.writer(&path, expected_len_bytes, checksums_from)
+    fn files(&self) -> NewFiles<'_> {
+        NewFiles::Siblings(self)
     }
 
     fn stored_bytes(&self) -> Result<u64> {
@@ -150,6 +147,15 @@ impl Publication for StagedSiblings {
 
     fn commit(self: Box<Self>) -> Result<()> {
         naming::commit(self)
+    }
+}
+
+impl NewSiblings for StagedSiblings {
+    fn sibling_writer(&self, at: usize, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        let path = self.path_of(at, "")?;
+        let folder = path.parent().unwrap_or(&path);
+        make_folders(folder).map_err(|error| Error::io("cannot make the folder", folder, error))?;
+        self.staging.writer(&path, expected_len_bytes, checksums_from)
     }
 }
 

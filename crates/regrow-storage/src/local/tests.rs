@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Barrier;
 
 use super::*;
+use crate::NewFolder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;

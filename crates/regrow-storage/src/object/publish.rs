@@ -1,6 +1,7 @@
 //! A checkpoint without rename: claim, objects, marker. The parent module describes the protocol.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,7 +23,10 @@ use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
 use crate::store::{Blob, FileWriter};
 use crate::threads::{Task, for_each_parallel};
-use crate::{Identity, Publication, PublishOptions, Target, no_such_file};
+use crate::{
+    BegunFolder, Identity, JoinedShare, NewFile, NewFiles, NewFolder, NewSiblings, Publication,
+    PublishOptions, Role, Target, no_such_file,
+};
 
 /// Small files are gathered up to so many bytes, and then written at once.
 const GATHERED_LEN_MAX_BYTES: usize = 16 << 20;
@@ -429,10 +433,44 @@ impl Publication for NewObjects {
         self.durable
     }
 
-    fn marker_line(&self) -> Option<String> {
-        Some(marker_line(&self.nonce))
+    fn files(&self) -> NewFiles<'_> {
+        match self.kind {
+            Target::Folder => NewFiles::Folder(self),
+            Target::File => NewFiles::File(self),
+            Target::Siblings { .. } => NewFiles::Siblings(self),
+        }
     }
 
+    fn stored_bytes(&self) -> Result<u64> {
+        let state = self.state();
+        let written: u64 = state.written.values().map(|(len_bytes, _)| *len_bytes).sum();
+        Ok(written + state.gathered.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>())
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<()> {
+        let monitor = self.monitor.clone();
+        monitor.timed(Stage::Commit, 0, || match self.kind {
+            Target::Folder if self.is_joined => {
+                Err(Error::invalid("only the process that started the checkpoint can commit it")
+                    .in_file(&self.target))
+            }
+            Target::Folder => self.commit_folder(),
+            Target::File => {
+                self.is_over = true;
+                Ok(())
+            }
+            Target::Siblings { .. } => {
+                self.renewal = None;
+                // The last file is written, so the checkpoint is committed.
+                self.is_over = true;
+                let _ = self.objects.delete(&[self.claim_key()]);
+                Ok(())
+            }
+        })
+    }
+}
+
+impl NewFolder for NewObjects {
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let key = self.take_name(name)?;
         if name == MARKER {
@@ -450,42 +488,6 @@ impl Publication for NewObjects {
 
     fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
         let key = self.take_name(name)?;
-        self.sink(key, expected_len_bytes, checksums_from).map(FileWriter::new)
-    }
-
-    fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
-        if self.kind != Target::File {
-            return Err(no_such_file("single file"));
-        }
-        let key = key_of(&self.objects, self.target.path())?;
-        // The object appears only when it is complete, so its last write is the commit.
-        let sink = self.sink(key, expected_len_bytes, checksums_from)?;
-        let sink = if self.overwrite { sink } else { sink.only_new(&self.target) };
-        let (monitor, make_way, target) = (self.monitor.clone(), self.make_way, self.target.clone());
-        Ok(FileWriter::new(sink.before_end(Box::new(move || {
-            // Call the monitor while the save can still be cancelled.
-            monitor.finish()?;
-            make_way.map_or(Ok(()), |make_way| make_way(&target))
-        }))))
-    }
-
-    fn single_writer_in_place(&self, expected_len_bytes: u64) -> Result<FileWriter> {
-        let key = key_of(&self.objects, self.target.path())?;
-        let before = self.objects.head(&key)?.map(|object| object.tag);
-        let sink = self.sink(key, expected_len_bytes, 0)?;
-        let is_told_apart = before.as_ref().is_none_or(Tag::is_known);
-        Ok(FileWriter::new(if is_told_apart { sink.in_place_of(&self.target, before) } else { sink }))
-    }
-
-    fn sibling_writer(&self, at: usize, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
-        let suffix = match &self.kind {
-            Target::Siblings { suffixes } => suffixes.get(at),
-            _ => None,
-        };
-        let suffix = suffix.ok_or_else(|| no_such_file("file of this number"))?;
-        // Another process may have taken over the claim of a save that seemed dead.
-        self.check_claim()?;
-        let key = key_of(&self.objects, self.target.with_suffix(suffix).path())?;
         self.sink(key, expected_len_bytes, checksums_from).map(FileWriter::new)
     }
 
@@ -517,18 +519,65 @@ impl Publication for NewObjects {
         self.reused_bytes.load(Ordering::Relaxed)
     }
 
-    fn ticket(&self) -> Result<String> {
-        if self.kind != Target::Folder {
-            return Err(no_such_file("folder"));
+    fn written(&self, name: &str) -> Result<Vec<u8>> {
+        let key = format!("{}/{name}", self.folder);
+        self.flush()?;
+        match self.objects.get(&key)? {
+            Some((bytes, _)) => Ok(bytes.to_vec()),
+            None => Err(Error::new(ErrorKind::NotFound, "the files of another process are missing")
+                .in_file(self.objects.url(&key))),
         }
+    }
+
+    fn claim(&self, name: &str) -> Result<bool> {
+        let sign = format!("{}/{name}", self.folder);
+        Ok(matches!(self.objects.create(&sign, nonce()?.into())?, Conditional::Done(_)))
+    }
+
+    fn marker_line(&self) -> Option<String> {
+        Some(marker_line(&self.nonce))
+    }
+
+    fn local_folder(&self) -> Option<&Path> {
+        None
+    }
+
+    fn role(&self) -> Role<'_> {
+        if self.is_joined { Role::Joined(self) } else { Role::Begun(self) }
+    }
+}
+
+impl BegunFolder for NewObjects {
+    fn ticket(&self) -> Result<String> {
         Ok(format!("{} {}", self.nonce, self.folder))
     }
 
+    fn sweep(&self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
+        let prefix = match below.is_empty() {
+            true => format!("{}/", self.folder),
+            false => format!("{}/{below}/", self.folder),
+        };
+        let all = self.objects.list(&prefix)?;
+        let keys = all.into_iter().map(|object| object.key);
+        let left: Vec<String> = keys.filter(|key| key.strip_prefix(&prefix).is_some_and(is_left)).collect();
+        self.objects.delete(&left)
+    }
+
+    fn withdraw(&self, name: &str) -> Result<()> {
+        let key = format!("{}/{name}", self.folder);
+        self.flush()?;
+        self.objects.delete(std::slice::from_ref(&key))?;
+        self.state().written.remove(&key);
+        Ok(())
+    }
+
+    fn set_mode(&self, _below: &str, _mode: u32) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl JoinedShare for NewObjects {
     fn finish_share(&self) -> Result<()> {
-        if !self.is_joined {
-            return Err(Error::invalid("only the process that started the checkpoint can commit it")
-                .in_file(&self.target));
-        }
         self.flush()?;
         self.monitor.check()?;
         self.check_written()
@@ -549,71 +598,49 @@ impl Publication for NewObjects {
         }
         Ok(false)
     }
+}
 
-    fn claim(&self, name: &str) -> Result<bool> {
-        let sign = format!("{}/{name}", self.folder);
-        Ok(matches!(self.objects.create(&sign, nonce()?.into())?, Conditional::Done(_)))
+impl NewFile for NewObjects {
+    fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        let key = key_of(&self.objects, self.target.path())?;
+        // The object appears only when it is complete, so its last write is the commit.
+        let sink = self.sink(key, expected_len_bytes, checksums_from)?;
+        let sink = if self.overwrite { sink } else { sink.only_new(&self.target) };
+        let (monitor, make_way, target) = (self.monitor.clone(), self.make_way, self.target.clone());
+        Ok(FileWriter::new(sink.before_end(Box::new(move || {
+            // Call the monitor while the save can still be cancelled.
+            monitor.finish()?;
+            make_way.map_or(Ok(()), |make_way| make_way(&target))
+        }))))
     }
 
-    fn sweep(&self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
-        if self.kind != Target::Folder || self.is_joined {
-            return Err(Error::invalid("only the process that started the checkpoint can clean it up")
-                .in_file(&self.target));
-        }
-        let prefix = match below.is_empty() {
-            true => format!("{}/", self.folder),
-            false => format!("{}/{below}/", self.folder),
+    fn single_writer_in_place(&self, expected_len_bytes: u64) -> Result<FileWriter> {
+        let key = key_of(&self.objects, self.target.path())?;
+        let before = self.objects.head(&key)?.map(|object| object.tag);
+        let sink = self.sink(key, expected_len_bytes, 0)?;
+        let is_told_apart = before.as_ref().is_none_or(Tag::is_known);
+        Ok(FileWriter::new(if is_told_apart { sink.in_place_of(&self.target, before) } else { sink }))
+    }
+
+    /// The writer has the condition.
+    fn only_in_place_of(&self, _before: Option<Identity>) {}
+
+    fn staged_file(&self) -> Option<Location> {
+        None
+    }
+}
+
+impl NewSiblings for NewObjects {
+    fn sibling_writer(&self, at: usize, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        let suffix = match &self.kind {
+            Target::Siblings { suffixes } => suffixes.get(at),
+            _ => None,
         };
-        let all = self.objects.list(&prefix)?;
-        let keys = all.into_iter().map(|object| object.key);
-        let left: Vec<String> = keys.filter(|key| key.strip_prefix(&prefix).is_some_and(is_left)).collect();
-        self.objects.delete(&left)
-    }
-
-    fn written(&self, name: &str) -> Result<Vec<u8>> {
-        let key = format!("{}/{name}", self.folder);
-        self.flush()?;
-        match self.objects.get(&key)? {
-            Some((bytes, _)) => Ok(bytes.to_vec()),
-            None => Err(Error::new(ErrorKind::NotFound, "the files of another process are missing")
-                .in_file(self.objects.url(&key))),
-        }
-    }
-
-    fn withdraw(&self, name: &str) -> Result<()> {
-        let key = format!("{}/{name}", self.folder);
-        self.flush()?;
-        self.objects.delete(std::slice::from_ref(&key))?;
-        self.state().written.remove(&key);
-        Ok(())
-    }
-
-    fn stored_bytes(&self) -> Result<u64> {
-        let state = self.state();
-        let written: u64 = state.written.values().map(|(len_bytes, _)| *len_bytes).sum();
-        Ok(written + state.gathered.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>())
-    }
-
-    fn commit(mut self: Box<Self>) -> Result<()> {
-        let monitor = self.monitor.clone();
-        monitor.timed(Stage::Commit, 0, || match self.kind {
-            Target::Folder if self.is_joined => {
-                Err(Error::invalid("only the process that started the checkpoint can commit it")
-                    .in_file(&self.target))
-            }
-            Target::Folder => self.commit_folder(),
-            Target::File => {
-                self.is_over = true;
-                Ok(())
-            }
-            Target::Siblings { .. } => {
-                self.renewal = None;
-                // The last file is written, so the checkpoint is committed.
-                self.is_over = true;
-                let _ = self.objects.delete(&[self.claim_key()]);
-                Ok(())
-            }
-        })
+        let suffix = suffix.ok_or_else(|| no_such_file("file of this number"))?;
+        // Another process may have taken over the claim of a save that seemed dead.
+        self.check_claim()?;
+        let key = key_of(&self.objects, self.target.with_suffix(suffix).path())?;
+        self.sink(key, expected_len_bytes, checksums_from).map(FileWriter::new)
     }
 }
 

@@ -11,6 +11,7 @@ use super::plan::Plan;
 use super::reuse::LINKS_MAX;
 use super::*;
 use crate::safetensors::index::INDEX_FILE_NAME;
+use regrow_storage::NewFolder;
 use regrow_storage::local::StagedFolder;
 use regrow_storage::location::Location;
 use regrow_store::{LocalStore, ReadPath, Store};

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::super::leftovers::{Begun, begun};
 use super::super::*;
 use super::{finish, has_begun, staged_path, take_names_until, where_is};
+use crate::NewSiblings;
 use crate::Publication;
 use crate::error::{ErrorKind, Result};
 

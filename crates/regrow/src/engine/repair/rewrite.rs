@@ -24,7 +24,7 @@ pub(super) fn rewrite_file(
     let target = folder.join(name);
     let publication = target.publish(PublishOptions::of_one_file(&Monitor::new()))?;
     // After the write the guard checks that the old file is still the file that was read at first.
-    let mut writer = publication.single_writer_in_place(len_bytes)?;
+    let mut writer = publication.files().file()?.single_writer_in_place(len_bytes)?;
     writer.write_with(len_bytes, fill)?;
     if folder.commits_by_marker() {
         // `finish` ends the object, which is the commit.
@@ -34,9 +34,9 @@ pub(super) fn rewrite_file(
         writer.finish()?;
         guard.check(name)?;
     }
-    match guard.file(name) {
-        Some(before) => publication.commit_in_place_of(before)?,
-        None => publication.commit()?,
+    if let Some(before) = guard.file(name) {
+        publication.files().file()?.only_in_place_of(before);
     }
+    publication.commit()?;
     guard.has_written()
 }

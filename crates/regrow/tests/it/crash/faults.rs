@@ -14,7 +14,7 @@ use regrow::engine::{ItemsOptions, ItemsSave, Layout, WHOLE, load, verify};
 use regrow::location::Location;
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{ErrorKind, SaveOptions, save_with};
-use regrow_storage::Publication;
+use regrow_storage::NewFile;
 use regrow_storage::local::{StagedFile, StagedFolder, StagedSiblings};
 use regrow_testkit::trace::{Call, Fault, Run, mark, run, touches, writes};
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use regrow::ErrorKind;
-use regrow_storage::Publication;
+use regrow_storage::NewFolder;
 use regrow_storage::local::StagedFolder;
 use regrow_store::{DirectWriter, LocalStore, Store, StoreExt};
 

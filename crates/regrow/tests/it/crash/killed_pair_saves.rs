@@ -17,7 +17,7 @@ use regrow::engine::Layout;
 use regrow::engine::load;
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{ErrorKind, SaveOptions, save_with};
-use regrow_storage::Publication;
+use regrow_storage::NewSiblings;
 use regrow_storage::local::StagedSiblings;
 
 const FOLDER: &str = "REGROW_TEST_PAIR_SAVES_INTO";

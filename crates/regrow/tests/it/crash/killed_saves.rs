@@ -11,7 +11,7 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use crate::common::child::child;
-use regrow_storage::Publication;
+use regrow_storage::NewFolder;
 use regrow_storage::local::StagedFolder;
 
 const FOLDER: &str = "REGROW_TEST_SAVES_INTO";
