@@ -241,7 +241,8 @@ check-rust: rust-prerequisites $(VENV)/bin/python
 	    $(CARGO) clippy --quiet --locked -p regrow $(INTERNALS) --no-default-features --features regrow/$$feature -- -D warnings
 	done
 	printf '==> %s\n' "cargo doc"
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --no-deps --locked -p regrow $(INTERNALS)
+	# With the features that clippy built dependencies with.
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --no-deps --locked -p regrow $(INTERNALS) -p regrow-python --features regrow-python/tests
 	printf '==> %s\n' "licences and sources of dependencies"
 	$(CARGO) metadata --locked --all-features --format-version 1 | $(PYTHON) .ci/dependencies
 	printf '==> %s\n' "one build of the engine for its tests and for Python"
