@@ -1,8 +1,8 @@
 //! Memory for loaded leaves: anonymous maps, in which the bytes of each leaf begin on a cache line.
 //!
 //! ```text
-//! map of 8 MiB   | leaf 0 | leaf 1 | leaf 3 |        a leaf of more than half of that has a map of its own
-//!                   64-byte aligned                  a map is given back when the last of its leaves is let go
+//! map of 8 MiB   | leaf 0 | leaf 1 | leaf 3 |     a leaf of more than 4 MiB has its own map
+//!                   64-byte aligned               a map is freed with the last of its leaves
 //! ```
 //!
 //! The threads that fill the maps also make their pages, or [`Pages`] makes them in advance. An
@@ -20,24 +20,25 @@ use crate::error::{Error, ErrorKind, Result};
 /// copy.
 const ALIGN_BYTES: usize = 64;
 
-/// Length of a map that leaves share. So much stays taken while one small leaf of it is still held.
+/// Length of a map that several leaves share. The whole map stays in memory until its last leaf is
+/// freed.
 const SHARED_LEN_BYTES: usize = 8 << 20;
 
-/// Memory for leaves, in the order in which it was asked for.
+/// Memory for leaves, in the order in which the leaves were added.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     maps: Vec<MmapMut>,
     /// For each leaf, its map and its range in the map; `None` for a leaf without bytes.
     places: Vec<Option<(usize, Range<usize>)>>,
-    /// The map that is shared, and how much of it is taken.
+    /// The map that the next small leaves share, and how many of its bytes are in use.
     shared: Option<(usize, usize)>,
 }
 
 impl Arena {
-    /// Takes zeroed memory for one more leaf.
+    /// Reserves zeroed memory for one more leaf.
     ///
     /// # Errors
-    /// `Limit` if there is not that much.
+    /// `Limit` if the system has not enough memory.
     pub fn add(&mut self, len_bytes: u64) -> Result<()> {
         let too_much = || {
             Error::new(ErrorKind::Limit, format!("a leaf of {len_bytes} bytes does not fit in memory"))
@@ -68,7 +69,7 @@ impl Arena {
         Ok(())
     }
 
-    /// The pages of the leaves.
+    /// The memory pages of all leaves, to be made in advance.
     pub fn pages(&self) -> Pages {
         let mut spans: Vec<(usize, usize)> = self.maps.iter().map(|map| (map.as_ptr().addr(), 0)).collect();
         for (map, place) in self.places.iter().flatten() {
@@ -79,7 +80,7 @@ impl Arena {
         Pages::at(spans)
     }
 
-    /// The memory of each leaf, to be filled.
+    /// The memory of each leaf, which the caller fills.
     pub fn slices(&mut self) -> Vec<&mut [u8]> {
         let mut rests: Vec<(&mut [u8], usize)> = self.maps.iter_mut().map(|map| (&mut map[..], 0)).collect();
         let places = self.places.iter().map(|place| {
@@ -93,7 +94,7 @@ impl Arena {
         places.map(Option::unwrap_or_default).collect()
     }
 
-    /// The bytes of each leaf.
+    /// The filled memory of each leaf. Leaves of one map share the map without a copy.
     pub fn into_bytes(self) -> Vec<Bytes> {
         let maps: Vec<Bytes> = self.maps.into_iter().map(Bytes::from_owner).collect();
         let bytes = self.places.into_iter().map(|place| {

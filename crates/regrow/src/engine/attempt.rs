@@ -1,4 +1,4 @@
-//! Reads that start again if one of their checkpoints is replaced in between.
+//! Reads that start again if a writer replaces one of their checkpoints during the read.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,21 +11,21 @@ use crate::storage::Retries;
 pub struct Attempt(Arc<Mutex<Vec<Checkpoint>>>);
 
 impl Attempt {
-    /// Notes a checkpoint that the attempt reads. If another one takes its path, an error of the
-    /// attempt counts as `Replaced`.
+    /// Records a checkpoint that the attempt reads. If another checkpoint replaces it, an error of
+    /// the attempt counts as `Replaced`.
     pub fn watch(&self, checkpoint: Checkpoint) -> Checkpoint {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(checkpoint.clone());
         checkpoint
     }
 
-    /// The error if one of the checkpoints was replaced.
+    /// The error if one of the recorded checkpoints was replaced.
     fn was_replaced(&self) -> Option<Error> {
         let watched = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         watched.iter().find(|checkpoint| checkpoint.is_replaced()).map(Checkpoint::was_replaced)
     }
 }
 
-/// Reads again while the attempt fails and a checkpoint that it watches was replaced in between.
+/// Repeats the read while it fails because a checkpoint that the attempt recorded was replaced.
 ///
 /// # Errors
 /// The errors of `read`; `Replaced` if writers replace the checkpoint again and again.
@@ -34,7 +34,7 @@ pub fn read_unreplaced<T>(mut read: impl FnMut(&Attempt) -> Result<T>) -> Result
         let attempt = Attempt::default();
         match read(&attempt) {
             // If the checkpoint was replaced during the read, the error says nothing about the new
-            // one.
+            // checkpoint.
             Err(error) if !matches!(error.kind(), ErrorKind::Cancelled | ErrorKind::Replaced) => {
                 Err(attempt.was_replaced().unwrap_or(error))
             }

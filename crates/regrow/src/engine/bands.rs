@@ -4,8 +4,8 @@
 //!
 //! - A raw leaf can be divided anywhere, even if its layout treats it as one chunk.
 //! - A leaf in chunks is divided between chunks, along the first axis longer than one, so that no
-//!   chunk is decoded twice. If a chunk contains all rows, the band is the whole leaf, and the
-//!   whole leaf is in memory.
+//!   chunk is decoded twice. If one chunk contains all rows, the band is the whole leaf, which must
+//!   then fit in memory.
 
 use crate::array::{Region, Shape, for_each_box};
 use crate::error::Result;
@@ -29,7 +29,7 @@ fn elements_between(info: &LeafInfo, chunk: Option<&Shape>, len_bytes: u64) -> u
         return total;
     }
     let Some(chunk) = chunk else { return (len_bytes / size).clamp(1, total) };
-    // Leading axes of length 1 do not matter: the rows lie along the first longer axis.
+    // Skip leading axes of length 1: the rows lie along the first longer axis.
     let Some(axis) = info.shape.dims().iter().position(|&dim| dim != 1) else { return total };
     let rows = info.shape.dims().get(axis).copied().unwrap_or(1).max(1);
     let chunk_rows = chunk.dims().get(axis).copied().unwrap_or(1).clamp(1, rows);
@@ -39,7 +39,7 @@ fn elements_between(info: &LeafInfo, chunk: Option<&Shape>, len_bytes: u64) -> u
     band_rows.saturating_mul(row_elements).min(total)
 }
 
-/// Calls `each(region, count)` for the boxes that all bands are made of, in C order.
+/// Calls `each(region, count)` in C order. A band that is not a box is given as several boxes.
 ///
 /// # Errors
 /// Errors of `each`.

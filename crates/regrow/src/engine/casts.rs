@@ -1,17 +1,18 @@
-//! A cast that applies to no leaf is a mistake, and an error before any read or write.
+//! Casts that apply to no leaf are mistakes of the caller: errors before any read or write.
 
 use crate::array::{Casting, Dtype};
 use crate::error::{Error, Result};
 use crate::options::{CastPattern, cast_for};
 use crate::tree::{KeyPath, LeafKind, PathPattern, Tree};
 
-/// The most leaves that one error names.
+/// The most leaves that one error lists.
 const NAMED_MAX: usize = 5;
 
-/// Refuses casts that are for no leaf, though their patterns match some. `**` may be for none.
+/// Returns an error for casts whose patterns match leaves of which none can be cast. The pattern
+/// `**` is always allowed.
 ///
 /// # Errors
-/// `InvalidArgument` with the pattern, and the leaves that it matches.
+/// `InvalidArgument` with the pattern and the leaves that the pattern matches.
 pub(super) fn check_casts<L>(
     tree: &Tree<L>,
     rules: &[CastPattern],
@@ -39,7 +40,7 @@ pub(super) fn is_for_all(pattern: &PathPattern) -> bool {
     pattern.as_str() == "**"
 }
 
-/// A leaf as the error names it.
+/// A leaf in the text of the error: its key path and its dtype.
 pub(super) fn described(path: &KeyPath, kind: &LeafKind, dtype: Dtype) -> String {
     match kind.is_castable() {
         true => format!("{path} ({dtype})"),

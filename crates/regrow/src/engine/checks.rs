@@ -18,8 +18,8 @@ use crate::storage::Retries;
 use crate::storage::{Publication, PublishOptions, Target};
 use crate::tree::{Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
-/// Returns an error if a location cannot be saved to. Looks again if another save replaces the
-/// checkpoint there in between.
+/// Returns an error if a location cannot be saved to. Checks again if another save replaces the
+/// checkpoint at the location during the check.
 pub(super) fn check_place(at: &Location, options: &SaveOptions) -> Result<()> {
     Retries::until_unreplaced(|| replace::check_place(at, options))
 }
@@ -33,7 +33,8 @@ pub(super) fn check_name(at: &Location, options: &SaveOptions) -> Result<()> {
     refuse_folder_named_like_a_file(at, format.name())
 }
 
-/// Begins the checkpoint of a save; as [`check_place`], where another save is at work.
+/// Begins the checkpoint of a save. Like [`check_place`], tries again if another save replaces the
+/// checkpoint at the location.
 pub(super) fn publish(at: &Location, kind: &Target, options: &SaveOptions) -> Result<Box<dyn Publication>> {
     Retries::until_unreplaced(|| at.publish(how_published(kind, options)))
 }
@@ -54,7 +55,7 @@ pub(super) fn how_published<'a>(kind: &'a Target, options: &'a SaveOptions) -> P
     }
 }
 
-/// Errs with all leaves for which the layout has no form.
+/// Returns an error that lists all leaves that the layout cannot store.
 pub(super) fn check_leaves(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
     let mut refusals = Refusals::default();
     if tree.leaves().iter().any(|leaf| matches!(leaf.kind, LeafKind::NumpyOtherScalar(_))) {
@@ -65,8 +66,8 @@ pub(super) fn check_leaves(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<(
     refusals.finish("cannot be stored")
 }
 
-/// The error for a NumPy scalar of a dtype that is NumPy's alone, in a layout that has no form for
-/// it.
+/// The error for a NumPy scalar of a dtype that only NumPy has, if the layout cannot store the
+/// scalar.
 pub(super) fn refuse_other_scalar(options: &SaveOptions, kind: &LeafKind) -> Option<Error> {
     let LeafKind::NumpyOtherScalar(dtype) = kind else { return None };
     if options.features().numpy_scalars {
@@ -76,7 +77,7 @@ pub(super) fn refuse_other_scalar(options: &SaveOptions, kind: &LeafKind) -> Opt
     Some(error.help("store it as an array: np.asarray(...)"))
 }
 
-/// Errs with all patterns of `cast` and of `per_leaf` that match no leaf.
+/// Returns an error that lists all patterns of `cast` and of `per_leaf` that match no leaf.
 pub(super) fn check_rules(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
     let per_leaf = options.features().per_leaf.iter().map(|rule| &rule.0);
     let patterns = options.cast.iter().map(|rule| &rule.0).chain(per_leaf);
@@ -86,11 +87,12 @@ pub(super) fn check_rules(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()
     })
 }
 
-/// Errs if the layout's tool would not read all leaves back as saved, notes aside.
+/// Returns an error if the layout's own tool would not read all leaves back as saved. Losses that
+/// are only notes are allowed.
 ///
 /// # Errors
-/// `Unsupported` with the leaves whose values would be lost, unless casts may lose values, too: one
-/// word allows both.
+/// `Unsupported` with the leaves whose values would be lost. There is no error if the options allow
+/// lossy casts: one option allows both.
 pub(super) fn check_losses(
     at: Option<&Location>,
     tree: &Tree<Leaf>,
@@ -130,10 +132,10 @@ pub(super) fn check_losses(
     )))
 }
 
-/// The most losses that one error names.
+/// The most losses that one error lists.
 const NAMED_MAX: usize = 20;
 
-/// The error that names the losses.
+/// The error that lists the losses.
 pub(super) fn losses_refused(mut what: String, losses: &[&Loss]) -> Error {
     for loss in losses.iter().take(NAMED_MAX) {
         what.push_str(&format!("\n  {loss}"));
@@ -144,7 +146,7 @@ pub(super) fn losses_refused(mut what: String, losses: &[&Loss]) -> Error {
     Error::unsupported(what)
 }
 
-/// Refuses options that the layout does not use: they would have no effect.
+/// Returns an error for options that the layout does not use: they would have no effect.
 pub(super) fn check_options(options: &SaveOptions) -> Result<()> {
     let features = options.features();
     let is_compressed = matches!(options.compression, Some(Compression::Zstd(_)));
@@ -173,7 +175,7 @@ fn unused(options: &SaveOptions, what: &str, has: fn(&Features<'_>) -> bool) -> 
         .help(format!("choose {}", layouts_with(has)))
 }
 
-/// The layouts whose saves have a feature, in words: `the layout regrow or orbax`.
+/// The layouts whose saves have a feature, as text: `the layout regrow or orbax`.
 pub(super) fn layouts_with(has: fn(&Features<'_>) -> bool) -> String {
     let defaults = SaveOptions::default();
     let formats = builtin_formats().into_iter().filter(|format| has(&format.features(&defaults)));

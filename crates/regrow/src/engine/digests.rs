@@ -7,10 +7,10 @@ use crate::monitor::{Monitor, Stage};
 use crate::store::{FETCH_LEN_MAX_BYTES, ReadPath, Scratch, Store, StoreExt, Version};
 use crate::threads::{for_each_parallel, thread_count};
 
-/// Threads that wait for a network at once.
+/// Threads that read from a network at once.
 const THREADS_FAR: usize = 16;
 
-/// Whole blocks of a file.
+/// A run of whole blocks of a file, which one thread reads.
 struct Piece {
     file: usize,
     start: u64,
@@ -25,23 +25,22 @@ pub(super) struct Digested<D> {
     pub blocks: Vec<D>,
 }
 
-/// The blocks of a piece, and where it begins.
+/// The digests of one piece, and the offset of the piece in its file.
 type Part<D> = (u64, Vec<D>);
 
-/// How the blocks of files are digested.
+/// The block size and the hash function.
 #[derive(Debug)]
 pub(super) struct Digest<D> {
     pub block_len_bytes: u64,
     pub of_block: fn(&[u8]) -> D,
-    /// The action on the checkpoint for errors, such as `sealed`.
+    /// The past participle that errors use for the action on the checkpoint, such as `sealed`.
     pub doing: &'static str,
 }
 
 impl<D: Send> Digest<D> {
-    /// Reads the files of these names, which are keys of `store`.
+    /// Reads the files `names`, which are keys of `store`, and returns the digests of their blocks.
     ///
-    /// # Errors
-    /// `Replaced` if one of them changes during the read; errors of the storage; `Cancelled`.
+    /// `Replaced` if a file changes during the read; errors of the storage; `Cancelled`.
     pub fn files(
         &self,
         store: &dyn Store,

@@ -7,7 +7,7 @@ use crate::formats::{Description, Reader, Rest, Standing};
 use crate::reads::{Coded, Source, Text};
 use crate::tree::{Leaf, LeafData, LeafInfo, Tree};
 
-/// Leaves, each as it was given.
+/// The reader of a pytree in memory: its leaves, unchanged.
 #[derive(Debug)]
 struct Held {
     description: Description,
@@ -16,7 +16,7 @@ struct Held {
 }
 
 impl Checkpoint {
-    /// A pytree in memory as a checkpoint; its path is empty, and nothing is copied.
+    /// A pytree in memory as a checkpoint. Its path is empty, and no data is copied.
     ///
     /// ```
     /// use regrow::tree::{Leaf, Scalar, Tree};

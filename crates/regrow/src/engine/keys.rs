@@ -1,4 +1,4 @@
-//! A text for every leaf that names this leaf and no other.
+//! A unique text for every leaf of a tree.
 //!
 //! Usually this is the printed key path. But in `{"a": {"b": x}, "a/b": y}` and `{1: x, "1": y}`
 //! two key paths print as the same text. Such leaves use their stored names. If these are also in
@@ -36,8 +36,8 @@ pub(super) fn print_apart(tree: &Tree<LeafInfo>) -> bool {
     })
 }
 
-/// The text of each leaf, in flatten order. A printed path that several leaves share is the text of
-/// none.
+/// A unique text for each leaf, in flatten order. A printed path that several leaves share is not
+/// used for any of them.
 pub(super) fn unique(tree: &Tree<LeafInfo>, paths: &[KeyPath]) -> Vec<String> {
     let mut texts: Vec<String> = paths.iter().map(ToString::to_string).collect();
     if print_apart(tree) {
@@ -116,7 +116,7 @@ mod tests {
             let mut build = TreeBuilder::new();
             build.open(Key::Index(0), NodeKind::Dict).unwrap();
             let array = Array::new(Dtype::UInt8, Shape::new([1]).unwrap(), vec![0].into()).unwrap();
-            // One set of keys for each open container: no two children have the same.
+            // One set of keys for each open container: no two children have the same key.
             let mut taken = vec![HashSet::new()];
             for (step, number) in steps {
                 let key = key(number);

@@ -11,8 +11,9 @@ use crate::reads::{CheckFor, Source};
 use crate::tree::{Leaf, LeafData, LeafInfo, LeafKind};
 
 impl Checkpoint {
-    /// Reads one leaf, checked. Returns a view of the map if it can be one, and if the file has no
-    /// other writers or [`OpenOptions::mapped`](crate::OpenOptions::mapped) asked for maps.
+    /// Reads and checks one leaf. Returns a view of a map of the file if the leaf is stored raw,
+    /// and if either the file has no other writers or
+    /// [`OpenOptions::mapped`](crate::OpenOptions::mapped) is set.
     ///
     /// # Errors
     /// `Corrupt` with file, leaf and offset.
@@ -21,11 +22,12 @@ impl Checkpoint {
         self.at_leaf(leaf, self.unless_replaced(self.read_leaf(leaf, info)))
     }
 
-    /// Reads a hyper-rectangle of one leaf: only the chunks or byte ranges it meets.
+    /// Reads a hyper-rectangle of one leaf. Reads only the chunks or byte ranges that the region
+    /// meets.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is no array or the region leaves it; `Corrupt` as for
-    /// [`read`](Self::read).
+    /// `InvalidArgument` if the leaf is not an array or the region exceeds its shape; `Corrupt` as
+    /// for [`read`](Self::read).
     pub fn region(&self, leaf: usize, region: &Region) -> Result<Array> {
         self.at_leaf(leaf, self.read_region(leaf, self.info(leaf)?, region))
     }
@@ -47,10 +49,11 @@ impl Checkpoint {
         Array::new(info.dtype, region.shape(), out.into())
     }
 
-    /// Reads one whole array leaf into `out`, in C order: `out` is exactly the leaf's bytes long.
+    /// Reads one whole array leaf into `out`, in C order. `out` must be as long as the leaf.
     ///
     /// # Errors
-    /// `InvalidArgument` if `out` has another length; `Corrupt`, with `out` partly written.
+    /// `InvalidArgument` if `out` has another length; `Corrupt`. After an error `out` may be partly
+    /// written.
     pub fn read_into(&self, leaf: usize, out: &mut [u8]) -> Result<()> {
         let info = self.info(leaf)?;
         if !info.kind.is_array() || info.len_bytes() != out.len() as u64 {
@@ -93,7 +96,7 @@ impl Checkpoint {
         Ok(out.into())
     }
 
-    /// Adds the key path of the failing leaf to an error.
+    /// Adds the key path of the leaf to an error.
     fn at_leaf<T>(&self, leaf: usize, result: Result<T>) -> Result<T> {
         result.map_err(|error| error.at_leaf(&self.tree().path_of(leaf)))
     }

@@ -1,4 +1,4 @@
-//! Lists the checkpoints of a folder (steps or others), with the data for a list.
+//! Lists the checkpoints in a folder, steps or others, with their layout, state and size.
 
 use std::path::PathBuf;
 
@@ -13,17 +13,17 @@ use crate::threads::{map_ordered, thread_count};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Listed {
-    /// The name in the folder.
+    /// The name of the file or folder.
     pub name: String,
     /// The path or URL.
     pub path: PathBuf,
     /// The layout; empty if the checkpoint cannot be opened.
     pub layout: String,
-    /// The steps in it, of a folder of steps.
+    /// The numbers of the steps, if this is a folder of steps; otherwise empty.
     pub steps: Vec<u64>,
-    /// Whether the checkpoint can be opened.
+    /// Whether the checkpoint is complete and can be opened.
     pub state: ListedState,
-    /// The files, if the storage can list them.
+    /// The count and bytes of its files; `None` if the storage cannot list them.
     pub stock: Option<Stock>,
 }
 
@@ -32,14 +32,14 @@ pub struct Listed {
 pub enum ListedState {
     /// The checkpoint is committed, and its metadata are complete.
     Committed,
-    /// A save or a copy that is under way, or never ended.
+    /// A save or a copy is in progress, or was interrupted.
     Unfinished,
     /// The checkpoint cannot be opened.
     Damaged(Error),
 }
 
 impl ListedState {
-    /// A lower-case word for it: `committed`, `unfinished`, `damaged`.
+    /// The state as a lower-case word: `committed`, `unfinished`, `damaged`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Committed => "committed",
@@ -49,10 +49,10 @@ impl ListedState {
     }
 }
 
-/// The checkpoints right in a folder, finished or not, by name, with numbers at the end in their
-/// order. Empty if there are none.
+/// The checkpoints directly in a folder, finished or not. They are sorted by name, with numbers at
+/// the end of names in numeric order. Empty if there are none.
 ///
-/// Each is opened: its metadata are read.
+/// Opens each checkpoint, which reads its metadata.
 ///
 /// # Errors
 /// `NotFound` if there is no folder; `Uncommitted` for a folder that is itself being written;
@@ -85,7 +85,7 @@ pub fn list(folder: impl ToLocation) -> Result<Vec<Listed>> {
     Ok(listed)
 }
 
-/// The name of a possible checkpoint.
+/// The name of an entry that may be a checkpoint; `None` for other entries.
 fn candidate(folder: &Location, entry: Entry) -> Option<String> {
     let is_file = entry.is_file();
     let is_folder = entry.is_folder();
@@ -101,7 +101,7 @@ fn candidate(folder: &Location, entry: Entry) -> Option<String> {
     (is_file && suggestions::may_be_listed(&name)).then_some(name)
 }
 
-/// Looks at the checkpoint of this name; `None` if it is no checkpoint.
+/// Opens the checkpoint of this name; `None` if the entry is not a checkpoint.
 fn look(folder: &Location, name: String) -> Option<Listed> {
     let at = folder.join(&name);
     let mut listed = Listed {
@@ -132,7 +132,7 @@ fn look(folder: &Location, name: String) -> Option<Listed> {
     Some(listed)
 }
 
-/// Files and bytes; of a checkpoint of several files, of all of them.
+/// The count and bytes of the files; for a checkpoint of several files, the sum over its files.
 fn stock(at: &Location) -> Option<Stock> {
     if at.exists() {
         return at.stock().ok()?;

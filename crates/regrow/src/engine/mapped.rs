@@ -13,13 +13,13 @@ use crate::threads::pool;
 
 impl Checkpoint {
     /// Private maps of the files with raw leaves, and the place of each leaf. Writes to a map do
-    /// not reach its file. The place of a leaf with gaps, or with axes in another order, spans its
-    /// first to its last element. A leaf that is encoded, or not on a local disk, has no place.
+    /// not reach its file. If a leaf has gaps or another axis order, its place spans from its first
+    /// to its last element. A leaf that is encoded, or not on a local disk, has no place.
     ///
-    /// Unless `options` say otherwise every leaf that has a place is checked first.
+    /// Every leaf that has a place is checked first, unless `options` turn the checks off.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is no such leaf; `Corrupt` with file, leaf and offset;
+    /// `InvalidArgument` if a leaf does not exist; `Corrupt` with file, leaf and offset;
     /// `Replaced`; `Cancelled`.
     #[doc(hidden)]
     pub fn map_private(&self, leaves: &[usize], options: &RegionOptions) -> Result<PrivateMaps> {
@@ -71,7 +71,8 @@ impl Checkpoint {
         Ok(maps)
     }
 
-    /// Checks the blocks with checksums that cover the spans, each block once.
+    /// Checks all blocks that contain bytes of the spans. A block of several leaves is checked
+    /// once.
     fn check_spans(
         &self,
         leaves: &[usize],

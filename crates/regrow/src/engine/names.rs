@@ -10,13 +10,13 @@ use crate::storage::{EntryKind, is_bookkeeping, is_desktop_file};
 use crate::store::Store;
 use crate::store::local::folders::LOCK_SUFFIX;
 
-/// The most levels of folders. A deeper folder is likely a link that leads back.
+/// The most levels of folders. A deeper folder is probably a link that leads back to itself.
 const DEPTH_MAX: usize = 64;
 
-/// The prefix with which a network file system names files removed while open.
+/// The prefix that a network file system gives to files that were removed while open.
 const REMOVED_PREFIX: &str = ".nfs";
 
-/// Whether a name is no part of a checkpoint: temporary and removed files, locks, records.
+/// Whether a file is not part of a checkpoint: temporary and removed files, locks, records.
 pub(in crate::engine) fn is_left_out(name: &str) -> bool {
     name.contains(UNCOMMITTED_MARK)
         || name.ends_with(LOCK_SUFFIX)
@@ -24,11 +24,11 @@ pub(in crate::engine) fn is_left_out(name: &str) -> bool {
         || is_bookkeeping(name)
 }
 
-/// All files below the folder `at`, whose keys are in `store`: their paths below it, sorted.
+/// All files below the folder `at`, whose keys are in `store`, as sorted paths relative to `at`.
 ///
 /// # Errors
-/// `Unsupported` for links and special files, and for names that are no text; `Limit`; errors of
-/// the storage.
+/// `Unsupported` for links, special files and names that are not UTF-8; `Limit`; errors of the
+/// storage.
 pub(super) fn names_in(at: &Location, store: &dyn Store) -> Result<Vec<String>> {
     let names = match at.local_path() {
         Ok(_) => {
@@ -47,7 +47,7 @@ pub(super) fn names_in(at: &Location, store: &dyn Store) -> Result<Vec<String>> 
     Ok(names.into_iter().filter(is_part).collect())
 }
 
-/// Returns an error if a folder below this one is a link: it may lead to files of another owner,
+/// Returns an error if a folder below `at` is a link. The link may lead to files of another owner,
 /// which must not be written.
 ///
 /// # Errors
@@ -68,7 +68,7 @@ pub(super) fn check_no_links(at: &Location) -> Result<()> {
     Ok(())
 }
 
-/// The files below a folder of a disk, through links, as they are read.
+/// Adds the files below a folder on a disk. Follows links, as readers do.
 fn walk(at: &Location, below: &str, depth: usize, names: &mut BTreeSet<String>) -> Result<()> {
     if depth > DEPTH_MAX {
         return Err(Error::new(ErrorKind::Limit, "the folders are nested too deep, or a link leads back")
@@ -96,7 +96,7 @@ fn walk(at: &Location, below: &str, depth: usize, names: &mut BTreeSet<String>) 
     Ok(())
 }
 
-/// The error for a name that cannot be said.
+/// The error for a file name that is not UTF-8.
 pub(super) fn not_text(file: &Path) -> Error {
     Error::unsupported("a file of the checkpoint has a name that is not UTF-8").in_file(file)
 }

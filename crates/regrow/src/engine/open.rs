@@ -24,32 +24,32 @@ use crate::tree::{KeyPath, LeafInfo, Tree};
 
 /// An opened checkpoint: its metadata, and its leaves to be read one at a time. Cheap to clone.
 ///
-/// Leaves go by their position in flatten order; [`find`](Self::find) turns a printed key path into
-/// one.
+/// A leaf is given by its position in flatten order. [`find`](Self::find) turns a printed key path
+/// into a position.
 #[derive(Debug, Clone)]
 pub struct Checkpoint(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     location: Location,
-    /// The location as a user would write it.
+    /// The location in the form in which a user would write it.
     name: PathBuf,
     /// The identity of the opened folder: another identity at the same path is another checkpoint.
     identity: Option<Identity>,
     reader: Box<dyn Reader>,
     /// Whether leaves are read as views of files that others may write into.
     is_mapped: bool,
-    /// Whether every file is read in the version that the opening saw.
+    /// Whether every file is read in the version that existed at the opening.
     is_pinned: bool,
     paths: OnceLock<Vec<KeyPath>>,
     by_text: OnceLock<HashMap<String, Match>>,
     /// For each leaf, the number of leaves before it on disk.
     ranks: OnceLock<Vec<usize>>,
-    /// The number of searches through the whole tree for one leaf.
+    /// The number of lookups so far that walked the whole tree to find one leaf.
     searches: AtomicU32,
 }
 
-/// So many searches through the whole tree cost about as much as an index of it.
+/// After this many walks through the whole tree, an index is built: it costs about as much.
 const SEARCHES_MAX: u32 = 16;
 
 #[derive(Debug, Clone, Copy)]
@@ -61,9 +61,9 @@ enum Match {
 /// Opens the checkpoint at a path or URL, in any layout: metadata only.
 ///
 /// # Errors
-/// `NotFound`, `NotACheckpoint` (says what was looked for and what is there), `Uncommitted`,
-/// `Corrupt`, `Unsupported` (also for a URL without a storage in this build). A checkpoint with
-/// [`warnings`](Description::warnings) is opened; with [`LostFiles::Error`] it is
+/// `NotFound`; `NotACheckpoint`, with the expected and the found files; `Uncommitted`; `Corrupt`;
+/// `Unsupported` (also for a URL without a storage in this build). A checkpoint with
+/// [`warnings`](Description::warnings) is opened, but with [`LostFiles::Error`] the result is
 /// `Corrupt`.
 pub fn open(path: impl ToLocation) -> Result<Checkpoint> {
     open_with(path, &OpenOptions::default())
@@ -72,19 +72,20 @@ pub fn open(path: impl ToLocation) -> Result<Checkpoint> {
 /// Opens a step or an item of the checkpoint at a path or URL.
 ///
 /// # Errors
-/// The errors of [`open`]; `NotFound` also for a step or an item that is not there.
+/// The errors of [`open`]; `NotFound` also for a step or an item that does not exist.
 pub fn open_with(path: impl ToLocation, options: &OpenOptions) -> Result<Checkpoint> {
     Checkpoint::open_as(located(path)?, options, |at| open_any(at, options))
 }
 
-/// The identity of the checkpoint at a location, which differs from that of any other checkpoint
-/// there.
+/// The identity of the checkpoint at a location. Any other checkpoint at the same location has
+/// another identity.
 pub(super) fn identity(at: &Location) -> Option<Identity> {
     at.identity().or_else(|| siblings::main_files(at).find_map(|file| file.identity()))
 }
 
-/// The paths of main files if `at` is a stem of [`siblings`]; none if a file or folder exists at
-/// `at`. The paths change, and the files do not, when a save finishes the commit of a killed save.
+/// The paths of main files if `at` is a stem of [`siblings`]; empty if a file or folder exists at
+/// `at`. If a save finishes the commit of a killed save, the paths change and the files stay the
+/// same.
 fn place(at: &Location) -> Vec<PathBuf> {
     if at.exists() { Vec::new() } else { siblings::main_files(at).map(|file| file.describe()).collect() }
 }
@@ -128,8 +129,8 @@ fn open_any(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     }
 }
 
-/// Opens a checkpoint in the detected layout. A file that does not fit its suffix may be of another
-/// layout.
+/// Opens a checkpoint in the detected layout. If the content does not fit the file's suffix, the
+/// file may have another layout.
 fn open_detected(
     format: &dyn Format,
     open: Detected<'_>,
@@ -148,7 +149,7 @@ fn open_detected(
     }
 }
 
-/// The reader, unless the options refuse a checkpoint that has lost files.
+/// The reader, or `Corrupt` if the checkpoint has lost files and the options do not allow this.
 fn unless_lost(reader: Box<dyn Reader>, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     match reader.description().warnings.first() {
         Some(warning) if options.lost_files == LostFiles::Error => Err(Error::corrupt(warning)
@@ -159,11 +160,11 @@ fn unless_lost(reader: Box<dyn Reader>, at: &Location, options: &OpenOptions) ->
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint at a path or URL with the caller's reader, for options that only one
-    /// layout has. Its leaves are read as with [`OpenOptions::mapped`].
+    /// Opens the checkpoint at a path or URL with a reader that the caller makes, for options that
+    /// only one layout has. Leaves are read as with [`OpenOptions::mapped`].
     ///
     /// # Errors
-    /// Errors of `read`, which is called again if the checkpoint is replaced in between.
+    /// Errors of `read`. If the checkpoint is replaced during the opening, `read` is called again.
     #[doc(hidden)]
     pub fn open_by(
         path: impl ToLocation,
@@ -198,14 +199,13 @@ impl Checkpoint {
                 Err(error) if error.kind() == ErrorKind::Replaced => true,
                 // Another writer may have committed the checkpoint during this opening.
                 Err(error) if before.is_none() => {
-                    // The opening may have read a side file before the checkpoint had its name.
+                    // The opening may have read a side file before the checkpoint got its name.
                     let has_come = error.kind().is_of_content() && identity(&at).is_some();
                     has_come
                         || siblings::layouts().any(|(_, siblings)| siblings.appear(&at))
                         || at.local_path().is_ok_and(reappears)
                 }
-                // An address into an archive may leave a folder out, so compare the resolved
-                // places.
+                // An address into an archive may leave a folder out, so compare the resolved paths.
                 Err(_) => {
                     let now = at.for_reading().ok().map(|now| self::place(&now.location));
                     identity(&at) != before || now.is_some_and(|now| now != place)
@@ -225,7 +225,7 @@ impl Checkpoint {
         }
     }
 
-    /// A checkpoint that is not on disk but in memory; its path is empty.
+    /// A checkpoint that is in memory instead of on disk. Its path is empty.
     #[doc(hidden)]
     pub fn in_memory(reader: Box<dyn Reader>) -> Self {
         Self::of(&Location::local(""), None, true, false, reader)
@@ -254,25 +254,26 @@ impl Checkpoint {
         }))
     }
 
-    /// The same checkpoint with another reader on top of this one.
+    /// The same checkpoint, read through another reader that wraps this one.
     pub(super) fn read_by(&self, reader: impl FnOnce(Self) -> Box<dyn Reader>) -> Self {
         let Inner { location, identity, is_mapped, is_pinned, .. } = &*self.0;
         Self::of(location, *identity, *is_mapped, *is_pinned, reader(self.clone()))
     }
 
-    /// Whether the checkpoint was opened for views of all raw data.
+    /// Whether the checkpoint was opened with views of all raw data.
     pub(super) fn is_mapped(&self) -> bool {
         self.0.is_mapped
     }
 
-    /// Whether leaves are read as views of maps: the options ask for it, or the files have no other
-    /// writers.
+    /// Whether leaves are read as views of maps: the options ask for views, or the files have no
+    /// other writers.
     pub(super) fn has_views(&self) -> bool {
         self.is_mapped()
             || self.reader().standing().is_never_rewritten && !self.0.location.is_in_written_file()
     }
 
-    /// Errs if checks are to be left out of a checkpoint that was opened to have each byte proved.
+    /// Returns an error if a read would skip checks although the checkpoint was opened with trusted
+    /// keys, which prove each byte.
     pub(super) fn check_unverified(&self, is_unverified: bool) -> Result<()> {
         match self.reader().standing().signer.filter(|_| is_unverified) {
             None => Ok(()),
@@ -294,15 +295,15 @@ impl Checkpoint {
         &self.0.location
     }
 
-    /// Whether another checkpoint has taken the path since this one was opened.
+    /// Whether another checkpoint has replaced this one at its path since the opening.
     pub fn is_replaced(&self) -> bool {
         let step = self.reader().standing().step_folder;
         identity(&self.0.location) != self.0.identity || step.is_some_and(StepFolder::is_replaced)
     }
 
-    /// The result, or `Replaced` if it may mix two checkpoints because another one took the path in
-    /// between. It is of one checkpoint if all bytes came from files that stayed open, or if every
-    /// byte passed a checksum that was read first.
+    /// Returns the result, or `Replaced` if the checkpoint was replaced and the result may mix the
+    /// old and the new one. A result is not mixed if all bytes came from files that stayed open, or
+    /// if every byte passed a checksum that was read first.
     pub(super) fn unless_replaced<T>(&self, result: Result<T>) -> Result<T> {
         let is_whole = self.0.is_pinned
             || self.reader().standing().reads_open_files
@@ -314,8 +315,8 @@ impl Checkpoint {
         Err(self.was_replaced())
     }
 
-    /// Errs if files may have gone away with a checkpoint that was replaced, where something was
-    /// found that looks like damage.
+    /// Returns an error if a read has findings that may come from a replaced checkpoint: its
+    /// removed files look like damage.
     pub(super) fn unless_missing(&self, has_findings: bool) -> Result<()> {
         if !has_findings || self.reader().standing().reads_open_files || !self.is_replaced() {
             return self.unless_replaced(Ok(()));
@@ -329,23 +330,23 @@ impl Checkpoint {
             .help("open it again")
     }
 
-    /// The reader of its layout.
+    /// The reader of the checkpoint's layout.
     #[doc(hidden)]
     pub fn reader(&self) -> &dyn Reader {
         &*self.0.reader
     }
 
-    /// The description of the checkpoint.
+    /// The layout, the metadata and the warnings of the checkpoint.
     pub fn description(&self) -> &Description {
         self.0.reader.description()
     }
 
-    /// The structure, with the metadata of each leaf.
+    /// The pytree, with the metadata of each leaf.
     pub fn tree(&self) -> &Tree<LeafInfo> {
         self.0.reader.tree()
     }
 
-    /// The key path of every leaf, in flatten order; made at the first call.
+    /// The key path of every leaf, in flatten order. The first call computes them.
     pub fn paths(&self) -> &[KeyPath] {
         self.0.paths.get_or_init(|| self.tree().paths())
     }
@@ -369,26 +370,26 @@ impl Checkpoint {
         leaves.sort_unstable_by_key(|&leaf| ranks.get(leaf));
     }
 
-    /// A text for each leaf, in flatten order, by which [`find`](Self::find) finds exactly this
-    /// leaf: its printed key path; if several leaves print as the same text, its stored name, or
-    /// its key path with every key quoted (`['a/b'][0]`).
+    /// A text for each leaf, in flatten order, with which [`find`](Self::find) finds exactly this
+    /// leaf. The text is the printed key path. If several leaves print as the same text, it is the
+    /// stored name, or the key path with every key quoted (`['a/b'][0]`).
     pub fn keys(&self) -> Vec<String> {
         keys::unique(self.tree(), self.paths())
     }
 
-    /// The first of [`keys`](Self::keys); `None` if this needs the paths of all leaves.
+    /// The first `count` of [`keys`](Self::keys); `None` if they depend on the paths of all leaves.
     #[doc(hidden)]
     pub fn first_keys(&self, count: usize) -> Option<Vec<String>> {
         let first = || self.tree().iter().take(count).map(|(path, _)| path.to_string()).collect();
         keys::print_apart(self.tree()).then(first)
     }
 
-    /// The position of the leaf whose printed key path is `text` (`params/dense/kernel`), or whose
-    /// stored name is (`params.dense.kernel`), or that has this text among [`keys`](Self::keys).
+    /// The position of a leaf. `text` is its printed key path (`params/dense/kernel`), its stored
+    /// name (`params.dense.kernel`) or its text in [`keys`](Self::keys).
     ///
     /// # Errors
-    /// `NotFound` with the nearest names; `InvalidArgument` if two leaves print as this text and no
-    /// stored name decides.
+    /// `NotFound` with the nearest names; `InvalidArgument` if two leaves print as this text and
+    /// the stored names do not decide.
     pub fn find(&self, text: &str) -> Result<usize> {
         // Key paths are compared by their printed text.
         let printed = printable(text);
@@ -424,7 +425,7 @@ impl Checkpoint {
     /// The metadata of a leaf.
     ///
     /// # Errors
-    /// `InvalidArgument` if there are not that many leaves.
+    /// `InvalidArgument` if the position is beyond the last leaf.
     pub fn info(&self, leaf: usize) -> Result<&LeafInfo> {
         self.tree().leaves().get(leaf).ok_or_else(|| {
             Error::invalid("the leaf does not exist")
@@ -435,7 +436,7 @@ impl Checkpoint {
     /// The key path of a leaf.
     ///
     /// # Errors
-    /// `InvalidArgument` if there are not that many leaves.
+    /// `InvalidArgument` if the position is beyond the last leaf.
     pub fn key_path(&self, leaf: usize) -> Result<KeyPath> {
         self.info(leaf)?;
         if self.0.paths.get().is_none() && self.may_search() {
@@ -458,7 +459,7 @@ impl Checkpoint {
                 .and_modify(|found| *found = Match::Several)
                 .or_insert(Match::One(leaf));
         }
-        // Names are tried second: people see key paths first, and names are unique anyway.
+        // Index the names second: users see key paths first, and names are unique.
         for (leaf, info) in self.tree().leaves().iter().enumerate() {
             let found = by_text.entry(info.name.to_string()).or_insert(Match::One(leaf));
             if matches!(found, Match::Several) {
@@ -471,7 +472,7 @@ impl Checkpoint {
         by_text
     }
 
-    /// Key paths that share their last key or their beginning with `text`: at most five.
+    /// At most five key paths that share their last key or their beginning with `text`.
     fn near(&self, text: &str) -> Vec<String> {
         let last = text.rsplit(['/', '.']).next().unwrap_or(text);
         let printed = self.paths().iter().map(ToString::to_string);

@@ -7,16 +7,16 @@ use super::Checkpoint;
 use crate::text::{brief, counted, format_bytes, printable};
 use crate::tree::{KeyPath, LeafInfo};
 
-/// A longer cell moves only the rest of its own row.
+/// The widest cell that widens its column. A longer cell moves only the rest of its own row.
 const COLUMN_WIDTH_MAX: usize = 160;
 
-/// Rows of a table. A checkpoint of at most so many leaves shows them all.
+/// The number of rows of a table. If a checkpoint has at most this many leaves, all are shown.
 const ROWS_SHOWN: usize = 20;
 
-/// Leaves and bytes of a part of the pytree.
+/// The number of leaves and of bytes in a part of the pytree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Leaves.
+    /// The number of leaves.
     pub leaf_count: usize,
     /// Bytes of the decoded leaves.
     pub bytes: u64,
@@ -54,15 +54,15 @@ impl Share {
 /// ```
 #[derive(Debug)]
 pub struct Overview<'a> {
-    /// The checkpoint.
+    /// The checkpoint that the overview describes.
     pub checkpoint: &'a Checkpoint,
-    /// All leaves.
+    /// The share of the whole pytree.
     pub all: Share,
-    /// Shares by dtype, as tables show it.
+    /// Shares by the name of the dtype.
     pub by_dtype: BTreeMap<String, Share>,
-    /// Shares by placement on devices, in words, without leaves that have no sharding.
+    /// Shares by sharding, as text. Leaves without a sharding are not counted.
     pub by_sharding: BTreeMap<String, Share>,
-    /// Shares by first key, in flatten order.
+    /// Shares by the first key of the path, in flatten order.
     pub by_top_level: Vec<(String, Share)>,
     /// All leaves in flatten order if there are at most 20; otherwise the 20 largest, the largest
     /// first.
@@ -117,7 +117,7 @@ impl<'a> Overview<'a> {
         overview
     }
 
-    /// Names and values of the first lines.
+    /// The names and values of the first lines of the page.
     fn facts(&self) -> Vec<[String; 2]> {
         let about = self.checkpoint.description();
         let layout = match about.variant.as_str() {
@@ -186,7 +186,7 @@ fn table<const N: usize>(f: &mut fmt::Formatter<'_>, title: &str, cells: &[[Stri
     rows(f, "  ", cells)
 }
 
-/// Columns, two spaces apart; the third holds sizes, which end below each other.
+/// Writes the cells in columns, two spaces apart. The third column holds sizes, aligned right.
 fn rows<const N: usize>(f: &mut fmt::Formatter<'_>, indent: &str, cells: &[[String; N]]) -> fmt::Result {
     let shown: Vec<[String; N]> =
         cells.iter().map(|row| row.each_ref().map(|cell| printable(cell).into_owned())).collect();

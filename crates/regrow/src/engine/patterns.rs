@@ -1,20 +1,20 @@
-//! Patterns that match no leaf. They are a mistake, and an error before any read or write.
+//! Patterns that match no leaf are mistakes of the caller: errors before any read or write.
 
 use std::collections::HashSet;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{KeyPath, Node, NodeKind, PathPattern, Tree};
 
-/// Most key paths that are compared with the patterns to find those most like them.
+/// The most key paths that are compared with the patterns, to suggest similar paths.
 const LOOKED_AT_MAX: usize = 20_000;
 
-/// Most key paths that an error names.
+/// The most key paths that an error suggests.
 const NAMED_MAX: usize = 5;
 
-/// Errs with all patterns that match neither a leaf nor a container without children.
+/// Returns an error that lists all patterns that match neither a leaf nor an empty container.
 ///
 /// # Errors
-/// `NotFound`; its help names the key paths that are most like the patterns.
+/// `NotFound`; its help lists the key paths that are most similar to the patterns.
 pub(super) fn check_patterns<'a, L>(
     tree: &Tree<L>,
     patterns: impl Iterator<Item = &'a PathPattern>,
@@ -47,7 +47,7 @@ pub(super) fn no_leaf_matches(patterns: &[&PathPattern], paths: &[KeyPath]) -> E
     }
 }
 
-/// The paths that have most pairs of characters in common with one of the patterns, best first.
+/// The paths that share the most pairs of characters with one of the patterns, best first.
 fn nearest(patterns: &[&PathPattern], paths: &[KeyPath]) -> Vec<String> {
     fn pairs(text: &str) -> HashSet<(char, char)> {
         text.chars().zip(text.chars().skip(1)).filter(|pair| pair.0 != '*' && pair.1 != '*').collect()

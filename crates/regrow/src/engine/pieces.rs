@@ -15,35 +15,35 @@ use crate::reads::Source;
 use crate::threads::pool;
 use crate::tree::LeafInfo;
 
-/// Bytes of a leaf that are read at a time.
+/// Bytes of a leaf that are read at once.
 pub(super) const PIECE_LEN_BYTES: u64 = 4 << 20;
 
-/// Longer leaves are cut into jobs of about so many bytes.
+/// A longer leaf is divided into jobs of about this many bytes.
 const JOB_LEN_BYTES: u64 = 32 << 20;
 
-/// Small jobs are handed over so many bytes at a time.
+/// Small jobs are given to a thread in batches of this many bytes.
 const BATCH_LEN_BYTES: u64 = 4 << 20;
 
-/// Memory for a leaf beside its bytes.
+/// Memory that a leaf costs in addition to its bytes.
 const LEAF_COST_BYTES: u64 = 4096;
 
-/// Fewest threads: while some wait for the disk, others compute.
+/// The fewest threads: some compute while others wait for the disk.
 const THREADS_MIN: usize = 4;
 
-/// Some elements to be read by one thread.
+/// A run of elements that one thread reads.
 pub(super) trait Job: Send {
-    /// Bytes that are read.
+    /// Bytes to read.
     fn len_bytes(&self) -> u64;
 
-    /// Memory that this takes, at most.
+    /// The most memory that the job needs.
     fn cost_bytes(&self) -> u64;
 }
 
 /// Does `work` on all jobs, in batches, on several threads. The memory of concurrent reads is at
-/// most the budget, 64 MiB if `None`.
+/// most the budget (64 MiB if `None`).
 ///
 /// # Errors
-/// The first error that happens.
+/// The first error of any job.
 pub(super) fn for_each_batch<J: Job>(
     jobs: impl IntoIterator<Item = J>,
     budget_bytes: Option<u64>,
@@ -80,8 +80,8 @@ pub(super) fn once<'i>(checkpoint: &Checkpoint, leaf: usize, info: &'i LeafInfo)
     }
 }
 
-/// Errs for a leaf whose claimed size is far beyond its stored bytes. `info` is the one that
-/// [`once`] gives.
+/// Returns an error for a leaf whose claimed size is far beyond its stored bytes. `info` comes from
+/// [`once`].
 ///
 /// # Errors
 /// `Limit` with both lengths; errors of the storage.
@@ -104,17 +104,17 @@ pub(super) fn check_claim(checkpoint: &Checkpoint, leaf: usize, info: &LeafInfo)
         .help("read a slice of it, or leave it out"))
 }
 
-/// Elements of a piece: whole rows of chunks, where the leaf is not raw.
+/// The number of elements in a piece. A leaf in chunks is read in whole rows of chunks.
 pub(super) fn piece_elements(checkpoint: &Checkpoint, leaf: usize, info: &LeafInfo) -> u64 {
     band_elements(checkpoint.reader(), leaf, info, PIECE_LEN_BYTES)
 }
 
-/// Elements of a job that is read in pieces of so many.
+/// The number of elements in a job whose pieces have `piece_elements`.
 pub(super) fn job_elements(piece_elements: u64) -> u64 {
     piece_elements.saturating_mul((JOB_LEN_BYTES / PIECE_LEN_BYTES).max(1))
 }
 
-/// Whether one checksum covers the whole leaf, so that it is read from front to back.
+/// Whether one checksum covers the whole leaf, so that the leaf must be read from front to back.
 pub(super) fn is_sealed(checkpoint: &Checkpoint, leaf: usize) -> bool {
     matches!(checkpoint.reader().source(leaf), Ok(Source::Coded(coded)) if coded.seal.is_some())
 }
@@ -136,7 +136,7 @@ pub(super) fn working_len_bytes(
     working.unwrap_or(piece_elements.saturating_mul(info.dtype.size_bytes() as u64))
 }
 
-/// Reads elements of a leaf, checked, to the beginning of `out`: there they are.
+/// Reads and checks `count` elements of a leaf. Returns the first part of `out`, which holds them.
 ///
 /// # Errors
 /// `Corrupt` with file and offset; errors of the storage.

@@ -2,15 +2,15 @@
 //!
 //! | | a disk | a bucket |
 //! |---|---|---|
-//! | first | renamed to a temporary name, which no reader opens | a claim is put there, and the marker goes |
-//! | then | what is under that name goes | the objects go, the claim last |
-//! | killed between | the next save to the same path removes the rest | the next save there removes the rest |
+//! | first | renames it to a temporary name, unseen by readers | writes a claim, removes the marker |
+//! | then | removes the renamed files | removes the objects, the claim last |
+//! | if killed | the next save to the path removes the rest | the next save removes the rest |
 //!
-//! For single files the side files are removed first: a file without its seal is complete, but a
-//! seal without its file is damage.
+//! For single files the side files are removed first. A file without its seal is a complete
+//! checkpoint, but a seal without its file is damage.
 //!
-//! By the rules of an overwrite, a path without a checkpoint is refused, and so is a folder with
-//! other files. Links are not followed, neither at the path nor in the folder.
+//! As for an overwrite, a path without a checkpoint is an error, and so is a folder with other
+//! files. Links are not followed, neither at the path nor in the folder.
 
 use std::path::PathBuf;
 
@@ -24,12 +24,12 @@ use crate::location::{Location, ToLocation};
 use crate::seal::side_files_of;
 use crate::storage::{Found, Removal, Removed, archive};
 
-/// How to remove.
+/// The options of a removal.
 #[derive(Debug, Clone, Default)]
 pub struct RemoveOptions {
-    /// Remove temporary files of an unfinished save or copy, instead of a checkpoint.
+    /// Removes the temporary files of an unfinished save or copy instead of a checkpoint.
     pub unfinished: bool,
-    /// With `unfinished`: remove them even if their writer may still live.
+    /// With `unfinished`: removes the files even if their writer may still run.
     pub force: bool,
 }
 
@@ -39,9 +39,9 @@ pub struct RemoveOptions {
 pub struct RemoveReport {
     /// The path of the removed checkpoint.
     pub path: PathBuf,
-    /// Files that are gone.
+    /// The number of removed files.
     pub file_count: usize,
-    /// Their bytes.
+    /// The bytes of the removed files.
     pub bytes: u64,
 }
 
@@ -91,7 +91,7 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
     Ok(RemoveReport { path: at.describe(), file_count: removed.file_count, bytes: removed.bytes })
 }
 
-/// Errs unless the path holds one checkpoint and nothing else. Returns the files to remove.
+/// Returns the files to remove, or an error unless the path holds one checkpoint and nothing else.
 fn check(at: &Location) -> Result<Removal> {
     if at.is_link() {
         return Err(Error::invalid("the path is a link, and regrow does not remove its target")

@@ -27,11 +27,11 @@ use crate::storage::{Found, Publication, archive};
 use crate::threads::map_ordered;
 use crate::tree::{Leaf, Tree};
 
-/// How far above a file the checkpoint that it is part of may be:
+/// The most folders between a file and the checkpoint that it belongs to:
 /// `default/ocdbt.process_0/d/<hex>`.
 const FOLDERS_ABOVE_MAX: usize = 4;
 
-/// Errs unless a checkpoint of one file may take the place of this one.
+/// Returns an error unless a save of a single file may replace the file at `at`.
 pub(super) fn check_file(at: &Location) -> Result<()> {
     let len_bytes = match at.look()? {
         Some(Found::File { len_bytes }) => len_bytes,
@@ -89,7 +89,7 @@ pub(super) fn check_place(target: &Location, options: &SaveOptions) -> Result<()
     )
 }
 
-/// The file by which a folder is known for a checkpoint.
+/// The name of the file that shows that a folder is a checkpoint; `None` for other folders.
 fn marker_in(folder: &Location) -> Option<&'static str> {
     if !folder.commits_by_marker() {
         return suggestions::marker_in(folder);
@@ -100,8 +100,9 @@ fn marker_in(folder: &Location) -> Option<&'static str> {
     found.is_ok_and(|len_bytes| len_bytes.is_some()).then_some(marker)
 }
 
-/// Errs if the new file would be opened in another layout under its final name: a single number or
-/// text has no mark of its layout, and some suffixes belong to other layouts.
+/// Returns an error if the new file would be opened in another layout under its final name. The
+/// bytes of a single number or text do not show their layout, and some suffixes belong to other
+/// layouts.
 pub(super) fn check_written(
     format: &'static dyn Format,
     tree: &Tree<Leaf>,
@@ -119,7 +120,7 @@ pub(super) fn check_written(
     must_be(format, found, target)
 }
 
-/// [`check_written`] of a file of `tree`, before it is written.
+/// [`check_written`] for a file that will hold `tree`, before the file is written.
 pub(super) fn check_name_ahead(
     format: &'static dyn Format,
     tree: &Tree<Leaf>,
@@ -135,7 +136,7 @@ pub(super) fn check_name_ahead(
     must_be(format, found, target)
 }
 
-/// Errs unless the layout that was found is the one that was written.
+/// Returns an error unless the layout `found` is the layout that was written.
 fn must_be(format: &'static dyn Format, found: Option<&'static dyn Format>, target: &Location) -> Result<()> {
     let name = format.name();
     let what = match found {
@@ -143,7 +144,7 @@ fn must_be(format: &'static dyn Format, found: Option<&'static dyn Format>, targ
         Some(found) => {
             format!("a file of this name would be opened in the layout {}, not {name}", found.name())
         }
-        // Only the name of the file could show this layout, and the caller chose the name.
+        // Only the file's name could show this layout, and the caller chose the name.
         None if format.suffix().is_none() => return Ok(()),
         None => format!(
             "a file of this name would not be recognised: nothing in such a tree shows the layout {name}"

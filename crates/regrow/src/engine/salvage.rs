@@ -1,11 +1,12 @@
 //! Salvage: loads the intact leaves of a damaged checkpoint, and lists the losses.
 //!
 //! ```text
-//! open      as asked; else leniently: a layout opens what is left, a seal that files do not fit is used as far as they do,
-//!           one that cannot be read is not; else its arrays only
-//! load      as ever: where nothing is wrong, that is all
-//! verify    everything once: which leaves are damaged
-//! load      the others; one that fails all the same is lost too
+//! open      with the caller's options. If this fails: leniently, where the layout opens the
+//!           remaining files, and a seal counts only for files that fit it. If this fails too:
+//!           the arrays only
+//! load      all leaves. If this works, the salvage ends here
+//! verify    reads everything once, and finds the damaged leaves
+//! load      the intact leaves. A leaf that still fails is lost too
 //! ```
 //!
 //! Salvage returns a leaf if it can be read and passes every checksum that covers it. A leaf
@@ -31,15 +32,15 @@ use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Salvaged {
-    /// The intact leaves, in the whole structure; placeholders replace lost leaves.
+    /// The pytree with the intact leaves. Placeholders replace lost leaves.
     pub tree: Tree<Leaf>,
-    /// The reason for each lost leaf, with its key path, and with file and offset if known. In
+    /// The reason for each lost leaf, with its key path, and with file and offset if known, in
     /// flatten order.
     pub lost: Vec<Error>,
-    /// Other damage: errors of the opening, and damage in files without leaves.
+    /// Damage outside of leaves: errors of the opening, and damage in files that hold no leaves.
     pub damage: Vec<Error>,
-    /// Whether the pytree, or a file of an array with it, is lost. Then the tree holds the existing
-    /// arrays by their names.
+    /// Whether the pytree is lost, or a file that holds an array and the pytree. Then `tree` holds
+    /// the remaining arrays by their names.
     pub is_bare: bool,
     /// Whether checksums cover all bytes of the returned leaves, so that any damage is found.
     pub has_data_checksums: bool,
@@ -55,9 +56,9 @@ impl Salvaged {
 /// A checkpoint opened in the first way that worked.
 struct Opened {
     checkpoint: Checkpoint,
-    /// As [`Salvaged::is_bare`].
+    /// The same as [`Salvaged::is_bare`].
     is_bare: bool,
-    /// The options of the opening.
+    /// The options with which the checkpoint was opened.
     options: OpenOptions,
 }
 
@@ -100,9 +101,9 @@ pub fn salvage(path: impl ToLocation, options: &LoadOptions) -> Result<Salvaged>
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Intact {
-    /// The checkpoint. Lost leaves are placeholders in its tree, and are never read.
+    /// The opened checkpoint. Its tree has placeholders for lost leaves, which are never read.
     pub checkpoint: Checkpoint,
-    /// Why each lost leaf is lost, as [`Salvaged::lost`].
+    /// The reason for each lost leaf, as in [`Salvaged::lost`].
     pub lost: Vec<Error>,
     /// Other damage, as [`Salvaged::damage`].
     pub damage: Vec<Error>,
@@ -151,7 +152,7 @@ fn open_somehow(at: &Location, options: &OpenOptions, damage: &mut Vec<Error>) -
     for (options, is_bare) in [(lenient, false), (arrays_only, true)] {
         let Ok(checkpoint) = open_with(at, &options) else { continue };
         let (len, openable) = (checkpoint.tree().len(), openable_len(&checkpoint));
-        // An opening by names alone may find arrays whose tree is lost.
+        // Opening by names alone may find arrays whose pytree is lost.
         if best.as_ref().is_none_or(|(before, _)| openable > *before) {
             best = Some((openable, Opened { checkpoint, is_bare, options }));
         }
@@ -161,7 +162,7 @@ fn open_somehow(at: &Location, options: &OpenOptions, damage: &mut Vec<Error>) -
     }
     let Some((_, mut opened)) = best else { return Err(error) };
     damage.push(error);
-    // The warnings name the other files that the opening did without.
+    // The warnings list other files that were missing at the opening.
     let warnings = &opened.checkpoint.description().warnings;
     damage.extend(warnings.iter().map(|warning| Error::corrupt(warning.as_str()).in_file(at)));
     opened.is_bare |= opened.checkpoint.reader().standing().has_lost_pytree;
@@ -178,8 +179,8 @@ fn openable_len(checkpoint: &Checkpoint) -> usize {
 }
 
 impl Opened {
-    /// Opens it so that files with another length than recorded are read as far as they go. Items
-    /// that could not be opened before count as damage.
+    /// Opens the checkpoint again so that files with another length than recorded are read as far
+    /// as possible. Items that could not be opened before count as damage.
     fn leniently(self, at: &Location, damage: &mut Vec<Error>) -> Self {
         let has_items = self.checkpoint.reader().standing().items.is_some();
         let leaves = if has_items && !self.options.salvage { self.checkpoint.tree().len() } else { 0 };
@@ -198,21 +199,21 @@ impl Opened {
     }
 }
 
-/// The tree without lost leaves, and the reasons of the losses.
+/// The tree with placeholders for lost leaves, and the reason for each loss.
 fn intact(
     checkpoint: &Checkpoint,
     options: &LoadOptions,
     damage: &mut Vec<Error>,
 ) -> Result<(Tree<Leaf>, Vec<Error>)> {
-    // Patterns without a match and templates that do not fit are errors of the caller. The fit of a
-    // leaf that cannot be opened is unknown.
+    // Patterns without a match and templates that do not fit are errors of the caller. Whether a
+    // leaf that cannot be opened would fit is unknown.
     let unread = (0..checkpoint.tree().len()).filter(|&leaf| !is_openable(checkpoint, leaf)).collect();
     let selected = checkpoint.select(&LoadOptions { unread, ..options.clone() })?;
     let mut wanted: Vec<usize> = selected.into_iter().flatten().map(|selected| selected.leaf).collect();
     wanted.sort_unstable();
     let mut lost = lost_leaves(checkpoint, &options.monitor, damage)?;
     let places = Places::of(checkpoint);
-    // Each round except the last loses one leaf.
+    // Each round except the last finds one more lost leaf.
     let tree = loop {
         let options = LoadOptions { unread: lost.keys().copied().collect(), ..options.clone() };
         match checkpoint.load(&options) {
@@ -236,7 +237,7 @@ impl<'c> Places<'c> {
         Self(checkpoint.paths().iter().enumerate().map(|(leaf, path)| (path, leaf)).collect())
     }
 
-    /// The leaf that an error is about.
+    /// The leaf that an error names.
     fn of_leaf(&self, error: &Error) -> Option<usize> {
         error.place().leaf.as_ref().and_then(|path| self.0.get(path).copied())
     }
@@ -283,7 +284,7 @@ fn lost_leaves(
     Ok(lost)
 }
 
-/// The errors of these lost leaves, unless they are all that was wanted.
+/// The errors of these lost leaves. Returns an error if all wanted leaves are lost.
 fn listed(
     lost: &HashMap<usize, Error>,
     leaves: impl Iterator<Item = usize>,
@@ -299,7 +300,7 @@ fn listed(
     }
 }
 
-/// Replaces unread leaves by placeholders: a kind without data would look like a real leaf.
+/// Replaces unread leaves by placeholders, because a leaf without data would look like a real one.
 fn without_lost(tree: Tree<Leaf>) -> Result<Tree<Leaf>> {
     let leaf = |leaf: &Leaf| match (&leaf.data, &leaf.kind) {
         (LeafData::Absent, LeafKind::Unknown(_)) => leaf.clone(),

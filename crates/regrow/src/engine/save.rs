@@ -1,4 +1,4 @@
-//! Saving: stage, let the format write, commit.
+//! Saves a tree: writes temporary files in the layout, then commits them.
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -27,16 +27,16 @@ use crate::tree::{KeyPath, Leaf, LeafData, Pytree, Tree};
 /// `AlreadyExists`, `PermissionDenied`, `StorageFull`, `Unsupported` or `NameCollision` with key
 /// paths; `InvalidArgument` for the suffix of a file that regrow does not write, such as `.pt`.
 /// After an error all earlier files are unchanged and no temporary file is left, with two
-/// exceptions: after `NotDurable` the new checkpoint exists, and may not survive a power cut; and
-/// an overwrite of a single file in a bucket that fails in its last request has removed the seal,
-/// signature and parity of the old file.
+/// exceptions. After `NotDurable` the new checkpoint exists, but may not survive a power cut. If an
+/// overwrite of a single file in a bucket fails in its last request, the seal, signature and parity
+/// of the old file are already removed.
 pub fn save<P: Pytree>(path: impl ToLocation, value: &P) -> Result<SaveReport> {
     let at = located(path)?;
     let layout = Layout::for_target(&at)?;
     save_with(at, value, &SaveOptions { layout, ..SaveOptions::default() })
 }
 
-/// Saves a value at `path` in the layout that the options name, with any suffix: see
+/// Saves a value at `path` in the layout of the options, with any suffix: see
 /// [`Layout::for_target`].
 ///
 /// # Errors
@@ -47,9 +47,9 @@ pub fn save_with<P: Pytree>(path: impl ToLocation, value: &P, options: &SaveOpti
     save_watched(&located(path)?, options, || value.to_tree(), &|| Ok(()))
 }
 
-/// Saves the tree that `tree` makes, under the options' monitor. `may_commit` can refuse after the
-/// write. For a single file in a bucket it comes too late to keep the old file, because the
-/// complete new file has replaced it.
+/// Saves the tree that `tree` makes, under the options' monitor. After the write, `may_commit` can
+/// return an error. For a single file in a bucket this is too late to keep the old file, because
+/// the complete new file has already replaced it.
 pub(super) fn save_watched<'a>(
     at: &Location,
     options: &SaveOptions,
@@ -74,7 +74,7 @@ pub(super) fn save_watched<'a>(
     monitor.conclude(report)
 }
 
-/// The help for a save refused after its file exists.
+/// The help for an error that comes after the new file has replaced the old one.
 const HAS_REPLACED: &str = "the new file has already replaced the old one: save again";
 
 fn save_tree(
@@ -128,7 +128,7 @@ fn save_tree(
     })
 }
 
-/// Bytes of array data, after the casts.
+/// Bytes of all array data, after the casts.
 pub(super) fn data_len_bytes(tree: &Tree<Leaf>, options: &SaveOptions) -> u64 {
     if options.cast.is_empty() {
         let arrays = tree.leaves().iter().filter_map(Leaf::as_array);
@@ -144,8 +144,8 @@ pub(super) fn data_len_bytes(tree: &Tree<Leaf>, options: &SaveOptions) -> u64 {
     tree.iter().filter_map(len_bytes).fold(0, u64::saturating_add)
 }
 
-/// Everything but the disk's own word that would keep [`save_with`] from saving this; writes
-/// nothing.
+/// Makes all checks of [`save_with`] that need no write. Only an error of the disk can still
+/// prevent the save. Writes nothing.
 ///
 /// # Errors
 /// The errors of [`save_with`], in the same order.
@@ -163,7 +163,7 @@ pub(super) fn check_save(at: &Location, tree: &Tree<Leaf>, options: &SaveOptions
     if kind == Target::File { replace::check_name_ahead(format, &tree, at, options) } else { Ok(()) }
 }
 
-/// The tree as [`Format::write`] takes it.
+/// The tree in the form that [`Format::write`] takes: with casts that the layout does not make.
 pub(super) fn as_written<'a>(tree: &'a Tree<Leaf>, options: &SaveOptions) -> Result<Cow<'a, Tree<Leaf>>> {
     match options.cast.is_empty() || options.features().casts {
         true => Ok(Cow::Borrowed(tree)),
@@ -171,7 +171,7 @@ pub(super) fn as_written<'a>(tree: &'a Tree<Leaf>, options: &SaveOptions) -> Res
     }
 }
 
-/// The tree with its leaves cast as asked, each when it is written.
+/// The tree with the requested casts. Each leaf is cast when it is written.
 fn cast_leaves(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Tree<Leaf>> {
     tree.try_map(|path, leaf| {
         let cast = leaf.as_array().and_then(|array| {

@@ -10,14 +10,14 @@ use crate::text::printable;
 use crate::tree::{Key, LeafInfo, Node, NodeKind, Tree};
 
 /// The only leaf with the printed key path `printed`, else the only leaf with the stored name
-/// `name`; `None` if there is none or there are several.
+/// `name`; `None` if no leaf or several leaves match.
 pub(super) fn leaf_of(tree: &Tree<LeafInfo>, printed: &str, name: &str) -> Option<usize> {
     let by_name = || {
         let names = tree.leaves().iter().enumerate();
         let mut named = names.filter(|(_, info)| *info.name == *name).map(|(leaf, _)| leaf);
         named.next().filter(|_| named.next().is_none())
     };
-    // Only a name can equal a text that prints in another form.
+    // A text that a key path would print in another form can only equal a stored name.
     if printed != name
         && let Some(leaf) = by_name()
     {
@@ -32,14 +32,14 @@ pub(super) fn leaf_of(tree: &Tree<LeafInfo>, printed: &str, name: &str) -> Optio
     }
 }
 
-/// A container whose children are being looked at.
+/// A container whose children the walk has not finished.
 struct Open<'t> {
     left: usize,
-    /// The text that a child must begin with; `None` if the container itself does not match.
+    /// The text that the key of a child must begin with; `None` if the container does not match.
     rest: Option<&'t str>,
 }
 
-/// Every leaf, and whether its printed key path is the text.
+/// An iterator over all leaves. For each leaf it says whether the printed key path is the text.
 struct Walk<'a, 't> {
     nodes: std::slice::Iter<'a, Node>,
     text: &'t str,
@@ -52,11 +52,11 @@ impl<'a, 't> Walk<'a, 't> {
         Self { nodes: nodes.iter(), text, open: Vec::new(), leaf: 0 }
     }
 
-    /// The text after the node's own key; for a container after the slash.
+    /// The text that remains after the node's own key, and after the slash if it is a container.
     fn rest(&mut self, node: &Node) -> Option<&'t str> {
         let is_leaf = node.kind == NodeKind::Leaf;
         let Some(parent) = self.open.last_mut() else {
-            // The root prints as a dot if it is a leaf; otherwise it has no text.
+            // If the root is a leaf, it prints as a dot; otherwise it prints nothing.
             return if is_leaf { self.text.strip_prefix('.') } else { Some(self.text) };
         };
         parent.left = parent.left.saturating_sub(1);
@@ -87,7 +87,7 @@ impl Iterator for Walk<'_, '_> {
     }
 }
 
-/// A key as a key path prints it.
+/// A key in the form in which a key path prints it.
 fn printed(key: &Key) -> Cow<'_, str> {
     match key {
         Key::Dict(text) | Key::Attr(text) => printable(text),

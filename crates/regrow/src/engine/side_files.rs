@@ -12,8 +12,8 @@ use crate::seal::{Place, side_files_of};
 use crate::signature;
 use crate::storage::Publication;
 
-/// The side files of a save: written with the checkpoint if that is readable before its commit,
-/// otherwise right after the commit.
+/// The side files of a save. They are written with the checkpoint if it can be read before its
+/// commit, otherwise directly after the commit.
 #[derive(Debug)]
 pub(super) struct SideFiles {
     seal: SealOfSave,
@@ -22,27 +22,28 @@ pub(super) struct SideFiles {
 }
 
 impl SideFiles {
-    /// The side files that the options ask for.
+    /// The side files that the options request, possibly none.
     pub fn of(options: &SaveOptions) -> Self {
         let (seal, parity) = (SealOfSave::of(options), ParityOfSave::of(options));
         Self { seal, parity, is_overwrite: options.overwrite }
     }
 
-    /// The same; `None` if the options ask for no side file.
+    /// The side files of a save; `None` if the options request no side file.
     pub fn wanted(options: &SaveOptions) -> Option<Self> {
         Some(Self::of(options)).filter(|files| files.seal.is_wanted() || files.parity.is_wanted())
     }
 
-    /// The side files of a checkpoint that has an item with these options; `None` if there are
-    /// none.
+    /// The side files of a checkpoint of items, from the options of one item; `None` if the options
+    /// request no side file.
     pub fn of_items(options: &SaveOptions) -> Option<Self> {
         let files = Self { seal: SealOfSave::of_items(options), ..Self::of(options) };
         Some(files).filter(|files| files.seal.is_wanted() || files.parity.is_wanted())
     }
 
     /// Before the commit, removes the side files of files that are about to be replaced: no side
-    /// files are better than wrong ones. If the target has no files, the side files belong to a
-    /// faster save, and stay; or to removed files, and are removed after the commit.
+    /// files are better than wrong ones. If the target does not exist, its side files stay for now,
+    /// because they may belong to a faster save. Those of removed files are removed after the
+    /// commit.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -52,8 +53,8 @@ impl SideFiles {
         let target = publication.target();
         match target.is_folder() {
             true => Ok(()),
-            // On these storages complete files have their names at once, so another process may
-            // already have written side files for the new ones.
+            // On these storages a complete file has its final name at once, so another process may
+            // already have written side files for the new files.
             false if target.commits_by_marker() && self.is_overwrite => take_from_replaced(target),
             false if target.commits_by_marker() => take_misfits(target),
             false if self.is_overwrite => take_from_files(target),
@@ -61,7 +62,7 @@ impl SideFiles {
         }
     }
 
-    /// After the commit, removes side files that another process made for the replaced files.
+    /// After the commit, removes side files that another process wrote for the replaced files.
     ///
     /// # Errors
     /// Errors of the storage. The checkpoint then exists without the side file.
@@ -75,7 +76,7 @@ impl SideFiles {
     }
 }
 
-/// Removes side files of single files before these are replaced. Side files in a folder are
+/// Removes side files of single files before the files are replaced. Side files in a folder are
 /// replaced with the folder.
 ///
 /// # Errors
@@ -88,8 +89,8 @@ pub(super) fn take_from_files(at: &Location) -> Result<()> {
     take_away(&files)
 }
 
-/// Removes side files that another process wrote for the old files in between, when the new files
-/// exist. Side files of the new files stay: a faster save wrote them, or they were made since.
+/// Removes side files that another process wrote for the old files before the new files existed.
+/// Side files of the new files stay: a later save or another process wrote them.
 ///
 /// # Errors
 /// Errors of the storage; the checkpoint is committed.
@@ -124,11 +125,11 @@ pub(super) fn take_misfits(at: &Location) -> Result<()> {
     for (fits, files) in kinds {
         let is_fit = fits(at);
         if identity(at) != before {
-            // The save that replaced the files looks for such side files, too.
+            // The save that replaced the files makes the same check.
             return Ok(());
         }
         let is_fit = match is_fit {
-            // The side file is about files of another kind.
+            // The side file belongs to files of another kind.
             Err(error) if error.kind().is_damage() || NO_FIT.contains(&error.kind()) => false,
             is_fit => is_fit?,
         };
@@ -139,7 +140,7 @@ pub(super) fn take_misfits(at: &Location) -> Result<()> {
     Ok(())
 }
 
-/// The errors of checking a side file of other files, or of another kind.
+/// The error kinds that show that a side file belongs to other files.
 const NO_FIT: [ErrorKind; 4] =
     [ErrorKind::NotFound, ErrorKind::InvalidArgument, ErrorKind::Replaced, ErrorKind::Limit];
 

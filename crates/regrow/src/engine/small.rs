@@ -7,16 +7,16 @@ use super::{Checkpoint, LeafRegion, RegionOptions};
 use crate::array::{Array, Region};
 use crate::reads::Source;
 
-/// Longer leaves are read alone: their own blocks outweigh those at their ends.
+/// Longer leaves are read alone: most of their blocks are not shared with other leaves.
 const LEN_MAX_BYTES: u64 = 256 << 10;
 
-/// Leaves of one checkpoint that have been read.
+/// The bytes of the small leaves of one checkpoint, by position.
 #[derive(Debug, Default)]
 pub(super) struct SmallLeaves(HashMap<usize, Array>);
 
 impl SmallLeaves {
-    /// Reads the small raw leaves. A leaf that fails is left out: its own read then reports the
-    /// error.
+    /// Reads the small raw leaves. A leaf that fails is left out, because the caller's own read of
+    /// the leaf reports the error.
     pub fn read(checkpoint: &Checkpoint, leaves: impl Iterator<Item = usize>) -> Self {
         let wanted: Vec<LeafRegion> = leaves
             .filter_map(|leaf| {
@@ -34,7 +34,7 @@ impl SmallLeaves {
         Self(wanted.iter().map(|want| want.leaf).zip(arrays).collect())
     }
 
-    /// The bytes of a leaf, if it has been read.
+    /// The bytes of a leaf; `None` if it was not read here.
     pub fn get(&self, leaf: usize) -> Option<&[u8]> {
         self.0.get(&leaf)?.c_order_bytes().map(|bytes| &**bytes)
     }

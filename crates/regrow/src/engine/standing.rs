@@ -9,19 +9,19 @@ use crate::storage::side_files::is_name_of_side_file;
 use crate::storage::{Entry, Found, Identity};
 use crate::store::{ByteRange, StoreExt};
 
-/// A file to put beside a checkpoint.
+/// A side file to write for a checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SideFile<'f> {
-    /// The document.
+    /// The location of the side file.
     pub file: &'f Location,
-    /// The content.
+    /// The content to write.
     pub bytes: &'f [u8],
-    /// A file that is nothing without it.
+    /// Another file that is useless without this one, and is removed with it.
     pub with: Option<&'f Location>,
 }
 
 impl SideFile<'_> {
-    /// Removes the file, unless another file has replaced it.
+    /// Removes the side file, unless another process has replaced it.
     fn take_back(self) -> Result<()> {
         let Some(Found::File { len_bytes }) = self.file.look()? else { return Ok(()) };
         if len_bytes != self.bytes.len() as u64 {
@@ -38,23 +38,25 @@ impl SideFile<'_> {
 /// Whether the checkpoint of a side file is still the one that the side file was made from.
 #[derive(Debug)]
 pub(crate) enum Standing<'c> {
-    /// An opened checkpoint and its location; in a folder of steps, the step.
+    /// An opened checkpoint and its location. For a folder of steps, the location is the step.
     Opened(&'c Checkpoint, &'c Location),
-    /// The checkpoint at a location, with its identity at some moment.
+    /// The location of a checkpoint, and the identity that it had at an earlier time.
     At(&'c Location, Option<Identity>),
 }
 
 impl<'c> Standing<'c> {
-    /// The checkpoint that is at a location now.
+    /// The checkpoint that is at the location now.
     pub(crate) fn now(at: &'c Location) -> Self {
         Self::At(at, identity(at))
     }
 
-    /// An opened checkpoint. First finishes a killed save of it that only lacked its last rename.
+    /// An opened checkpoint. If a killed save of it lacks only its last rename, finishes that save
+    /// first.
     ///
     /// # Errors
-    /// `Replaced` if such a save was finished: then the opened files are no longer the checkpoint
-    /// at the path. `AlreadyExists` if another process is finishing it; errors of the storage.
+    /// `Replaced` if a save was finished, because the opened files are then no longer the
+    /// checkpoint at the path. `AlreadyExists` if another process is finishing the save; errors of
+    /// the storage.
     pub(crate) fn of(checkpoint: &'c Checkpoint, at: &'c Location) -> Result<Self> {
         match at.finish_unfinished()? {
             true => Err(checkpoint.was_replaced()),
@@ -69,7 +71,7 @@ impl<'c> Standing<'c> {
         }
     }
 
-    /// Errs if another checkpoint has taken the place, or is about to.
+    /// Returns an error if another checkpoint has replaced this one, or is about to.
     fn check(&self) -> Result<()> {
         if self.is_replaced() {
             return Err(self.was_replaced());
@@ -78,10 +80,10 @@ impl<'c> Standing<'c> {
         at.check_unwritten()
     }
 
-    /// Writes a side file, and removes it again if another checkpoint has taken the place by then:
-    /// it would report the other checkpoint as damaged. A save that replaces single files looks for
-    /// side files after its commit, and this function looks for such a save after it has written
-    /// one. So the later of the two finds the wrong side file.
+    /// Writes a side file. Removes it again if another checkpoint has taken the path by then,
+    /// because the side file would report the other checkpoint as damaged. A save that replaces
+    /// single files looks for side files after its commit, and this function looks for such a save
+    /// after its write. So the later of the two finds the wrong side file.
     ///
     /// # Errors
     /// `Replaced`, `AlreadyExists`; errors of `put` and of the storage.
@@ -92,12 +94,12 @@ impl<'c> Standing<'c> {
             return Ok(done);
         }
         let (Self::Opened(_, at) | Self::At(at, _)) = self;
-        // If the look fails, keep the side file: its old checkpoint may still be there.
+        // If the storage cannot be read, keep the side file: its checkpoint may still exist.
         if identity(at).is_some() || is_gone(at) {
-            // Finish an unfinished save first, so that its side file is not mistaken for ours.
+            // Finish an unfinished save first, so that its side file is not mistaken for this one.
             let _ = at.finish_unfinished();
             side_file.take_back()?;
-            // If the checkpoint was removed, the write of the side file made its folder again.
+            // If the checkpoint was removed, writing the side file has made the folder again.
             if side_file.file.parent().is_same(at) {
                 at.remove_if_empty();
             }
@@ -113,7 +115,7 @@ impl<'c> Standing<'c> {
     }
 }
 
-/// Whether a look shows that the path holds nothing but side files.
+/// Whether the path is known to hold only side files, or nothing.
 pub(super) fn is_gone(at: &Location) -> bool {
     let is_beside = |entry: &Entry| entry.name.to_str().is_some_and(is_name_of_side_file);
     match at.look() {

@@ -31,10 +31,11 @@ pub fn committed_steps(at: impl ToLocation, options: &OpenOptions) -> Result<Vec
         .collect()
 }
 
-/// As [`committed_steps`], where there have to be some.
+/// Like [`committed_steps`], but an error if there are none.
 ///
 /// # Errors
-/// Those; `NotFound`; `InvalidArgument` for one checkpoint, and if the options name a step.
+/// The errors of [`committed_steps`]; `NotFound`; `InvalidArgument` for a single checkpoint, and if
+/// the options choose a step.
 pub(super) fn all_steps(at: &Location, options: &OpenOptions) -> Result<Vec<CommittedStep>> {
     if options.step.is_some() {
         return Err(Error::invalid("`step` and `all_steps` exclude each other").in_file(at));
@@ -52,12 +53,12 @@ pub(super) fn all_steps(at: &Location, options: &OpenOptions) -> Result<Vec<Comm
     }
 }
 
-/// Verifies each committed step of a folder. Returns its number, and the report or the error of its
-/// opening.
+/// Verifies each committed step of a folder. Returns the number of each step, with the report or
+/// the error of its opening.
 ///
 /// # Errors
-/// `InvalidArgument` if this is no folder of steps; `Cancelled`; errors of the storage for the
-/// folder.
+/// `InvalidArgument` if the path is not a folder of steps; `Cancelled`; errors of the storage for
+/// the folder.
 pub fn verify_steps(
     path: impl ToLocation,
     options: &VerifyOptions,

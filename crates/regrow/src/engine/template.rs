@@ -16,11 +16,11 @@ use crate::tree::{KeyPath, LeafInfo, LeafKind, Node, NodeKind, Tree};
 /// The most differences that one error lists.
 const SHOWN_MAX: usize = 100;
 
-/// For each leaf of the template, its stored leaf; `None` for skipped leaves.
+/// The stored leaf for each leaf of the template; `None` for skipped leaves.
 ///
-/// Stored leaves for which `is_cast` is true may differ in dtype. With `partial`, the template may
-/// lack stored leaves. Unread placeholders fit anything. With `by_names` the stored tree is a
-/// guess, and the keys joined by dots, the arrays' names, decide.
+/// If `is_cast` is true for a stored leaf, its dtype may differ. With `partial`, the template may
+/// lack stored leaves. Unread placeholders fit any leaf. With `by_names` the stored tree is only
+/// guessed, so leaves are matched by the names of arrays: the keys joined by dots.
 ///
 /// # Errors
 /// `Mismatch`, with each of the first 100 differences on its own line.
@@ -55,7 +55,8 @@ pub(super) fn match_template(
         let found = exact.get(&path).copied().or_else(|| loose.get(&loose_text(&path)).copied().flatten());
         let named = || names.get(&name_of(&path)).copied().flatten();
         let found = found.or_else(|| if by_names { named() } else { None });
-        // A stored leaf fills one place, so a second template leaf of the same text finds nothing.
+        // Each stored leaf is used once, so a second template leaf with the same text finds no
+        // leaf.
         let found = found.filter(|&leaf| used.get(leaf) == Some(&false));
         if let Some(used) = found.and_then(|leaf| used.get_mut(leaf)) {
             *used = true;
@@ -65,8 +66,8 @@ pub(super) fn match_template(
             _ if want.skip => {}
             Some(LeafInfo { kind: LeafKind::Placeholder, .. }) if found.is_some_and(&is_unread) => {}
             None => differences.push(format!("missing   {path}: in the template, not in the checkpoint")),
-            // Leaves of a dtype that only NumPy has are stored as bytes, but a template of bytes
-            // does not mean them.
+            // Leaves of a dtype that only NumPy has are stored as bytes. A template leaf of bytes
+            // must not match them.
             Some(LeafInfo {
                 kind: LeafKind::NumpyOther(stored) | LeafKind::NumpyOtherScalar(stored),
                 ..
@@ -99,7 +100,7 @@ pub(super) fn match_template(
 }
 
 /// Whether the template equals the stored tree, key for key and leaf for leaf. This is the usual
-/// case, and needs no paths.
+/// case, and needs no key paths.
 fn fits_as_it_is(stored: &Tree<LeafInfo>, template: &Tree<TemplateLeaf>) -> bool {
     let (nodes, wanted) = (stored.nodes(), template.nodes());
     let is_leaf = |node: &Node| node.kind == NodeKind::Leaf;
@@ -121,7 +122,7 @@ fn fits_as_it_is(stored: &Tree<LeafInfo>, template: &Tree<TemplateLeaf>) -> bool
         })
 }
 
-/// The name of an array with that path, with dots for slashes.
+/// The name of the array at a path: the keys joined by dots.
 fn name_of(path: &KeyPath) -> String {
     path.join(".").replace('/', ".")
 }

@@ -1,14 +1,14 @@
 //! Saves by all processes of a job: each process writes its shards, and rank 0 commits.
 //!
 //! ```text
-//! phase      rank 0                                     the others
-//! begin      all processes come to this save of this target
+//! phase      rank 0                                     other ranks
+//! begin      waits for all processes                    wait for all processes
 //! check      options, target, patterns                  options, patterns
-//! probe      does every process see the target's folder?
-//! tree       one tree on all; what each holds whole has the same bytes everywhere
-//! publish    begins the checkpoint, gives its ticket    join it
-//! write      its share                                  theirs, made durable
-//! commit     merges the shares, gives the name          wait
+//! probe      writes a file in the target's folder       check that they see the file
+//! tree       the trees are equal; leaves that each process holds whole have equal bytes
+//! publish    begins the checkpoint, sends its ticket    join the checkpoint
+//! write      writes its shards                          write their shards and sync them
+//! commit     merges the shares, renames                 wait
 //! ```
 //!
 //! Every phase ends in an agreement: if one process fails, all fail, and nothing is committed.
@@ -35,7 +35,7 @@ use crate::storage::{Publication, Target};
 use crate::text::counted;
 use crate::tree::{Leaf, LeafData, Tree};
 
-/// The largest number of named leaves whose bytes differ between processes.
+/// The most leaves that the error lists if their bytes differ between processes.
 const NAMED_MAX: usize = 8;
 
 /// Saves as one of the processes of a job.
@@ -75,7 +75,7 @@ pub(super) fn save_together(
     Ok(SaveReport { reused_bytes, ..SaveReport::new(at.describe(), stored_bytes, tree.len(), data_bytes) })
 }
 
-/// Which of the writers this process is.
+/// The number of this process among the writers.
 fn writer_of(session: &Session) -> WriterRank {
     WriterRank { rank: session.rank() as u32, count: session.size() as u32 }
 }
@@ -103,8 +103,8 @@ pub(super) fn publish_together(
     session.agree("join", publication)
 }
 
-/// Writes one part of a checkpoint that all processes have joined, into its own publication; rank 0
-/// combines the shares. Returns the bytes that this process holds.
+/// Writes one part of a checkpoint that all processes have joined, into a publication of its own.
+/// Rank 0 combines the shares. Returns the bytes of array data that this process holds.
 ///
 /// # Errors
 /// The errors of a save, in every process.
@@ -116,10 +116,11 @@ pub(super) fn write_together(
     whole: &dyn Publication,
 ) -> Result<u64> {
     let at = part.target();
-    // This session runs inside the session of the whole, which may have the same target.
+    // This session runs inside the session of the whole checkpoint, which may have the same target.
     let session = job.begin(at, "save-part", &options.monitor)?;
     let writer = writer_of(&session);
-    // Only rank 0 checks the target. The save of the whole did so, so pass another rank.
+    // Only rank 0 checks the target. The save of the whole checkpoint did this already, so pass
+    // another rank.
     let elsewhere = WriterRank { rank: u32::MAX, ..writer };
     let many = session.agree("check", check(options.layout.format(), at, tree, options, elsewhere))?;
     check_same_tree(&session, tree, options)?;
@@ -138,13 +139,13 @@ pub(super) fn write_together(
     Ok(data_bytes)
 }
 
-/// Ends a save after every process has `written` its part: rank 0 does the `rest`, and commits.
-/// Returns the bytes of all files, on rank 0.
+/// Ends a save after every process has written its part (`written`). Rank 0 runs `rest` and
+/// commits. Returns the bytes of all files on rank 0.
 ///
-/// Once the checkpoint has its name the save has succeeded, even if a process does not learn of it.
+/// Once the checkpoint has its name the save has succeeded, even if a process loses the connection.
 ///
 /// # Errors
-/// The first of any process, in every process.
+/// The first error of any process, in every process.
 pub(super) fn commit_together(
     session: &Session,
     publication: Box<dyn Publication>,
@@ -205,7 +206,7 @@ fn check<'f>(
     })
 }
 
-/// The bytes that this process holds.
+/// The bytes of array data that this process holds.
 fn held_len_bytes(tree: &Tree<Leaf>) -> u64 {
     let held = |array: &Array| match array.shards() {
         Some(shards) => shards.held().iter().map(|shard| shard.array.len_bytes()).sum(),
@@ -214,8 +215,8 @@ fn held_len_bytes(tree: &Tree<Leaf>) -> u64 {
     tree.leaves().iter().filter_map(Leaf::as_array).map(held).fold(0, u64::saturating_add)
 }
 
-/// Errs in every process unless all of them save the same tree in the same way, with one version of
-/// regrow.
+/// Returns an error in every process unless all processes save the same tree with the same options
+/// and the same version of regrow.
 fn check_same_tree(session: &Session, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     let ways = format!("{:?} {:?} {:?}", options.layout, options.cast, options.compression);
@@ -248,8 +249,7 @@ fn check_same_tree(session: &Session, tree: &Tree<Leaf>, options: &SaveOptions) 
         }
         match differ.into_iter().next() {
             None => Ok(Bytes::new()),
-            // If the trees differ, the processes find the differing leaf together in a next
-            // exchange.
+            // If the trees differ, the processes find the first differing leaf in another exchange.
             Some(("another tree", _)) => Ok(Bytes::from_static(b"differ")),
             Some((what, ranks)) => {
                 let said = |line: usize, rank: usize| {
@@ -276,7 +276,7 @@ fn check_same_tree(session: &Session, tree: &Tree<Leaf>, options: &SaveOptions) 
     name_first_difference(session, tree)
 }
 
-/// Which leaf it is in which the trees differ: an error in every process.
+/// Returns an error in every process that names the first leaf in which the trees differ.
 fn name_first_difference(session: &Session, tree: &Tree<Leaf>) -> Result<()> {
     let own: Vec<String> = tree.iter().map(|(path, leaf)| format!("{path}: {}", leaf_text(leaf))).collect();
     let all = session.gather("leaves", Bytes::from(own.join("\n")))?;
@@ -330,8 +330,8 @@ fn structure_of(tree: &Tree<Leaf>) -> Result<String> {
     Ok(format!("{}\n{}", structure.to_json()?, cuts.join("\n")))
 }
 
-/// Returns an error in every process if the processes hold different bytes of a leaf that each
-/// holds whole: the right ones are not known.
+/// Returns an error in every process if a leaf that each process holds whole has different bytes in
+/// some processes. Which bytes are right is unknown.
 fn check_same_bytes(session: &Session, tree: &Tree<Leaf>) -> Result<()> {
     let is_own = |leaf: &Leaf| leaf.as_array().is_some_and(|array| array.shards().is_none());
     let digests = || -> Result<Bytes> {

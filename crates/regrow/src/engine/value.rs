@@ -1,4 +1,4 @@
-//! Loads Rust values: first it loads the tree, then it makes a value of the requested type.
+//! Loads Rust values: loads the tree, then makes a value of the requested type from it.
 
 use super::{Checkpoint, LoadOptions};
 use crate::error::{Result, ResultExt};
@@ -50,13 +50,13 @@ pub fn load_with<P: Pytree>(path: impl ToLocation, options: &LoadOptions) -> Res
 /// enum variants become the stored ones.
 ///
 /// # Errors
-/// The errors of [`load`]. `value` has not changed.
+/// The errors of [`load`]. After an error `value` is unchanged.
 pub fn load_into<P: Pytree>(path: impl ToLocation, value: &mut P) -> Result<()> {
     load_into_with(path, value, &LoadOptions::default())
 }
 
-/// Loads the leaves that `options` select into an existing value; with [`LoadOptions::only`], all
-/// other leaves stay.
+/// Loads the leaves that `options` select into an existing value. With [`LoadOptions::only`], all
+/// other leaves stay unchanged.
 ///
 /// # Errors
 /// The errors of [`load_into`].

@@ -23,13 +23,13 @@ use crate::text::counted;
 use crate::threads::pool;
 use crate::tree::{KeyPath, LeafInfo, LeafKind};
 
-/// Most bytes of one array that are decoded at once.
+/// The most bytes of one array that are decoded at once.
 const PIECE_LEN_BYTES: u64 = 16 << 20;
 
-/// Leaves that are refused and named in a note; further ones are counted.
+/// The most refused leaves that a note lists. The note counts the others.
 const REFUSED_SHOWN_MAX: usize = 10;
 
-/// Shardings that do not fit and are named.
+/// The most shardings that do not fit and that the report lists.
 const MISFITS_SHOWN_MAX: usize = 100;
 
 const SHARDING_HELP: &str = "the data is intact: give shardings for your devices, or load without shardings";
@@ -45,7 +45,7 @@ pub fn verify(path: impl ToLocation) -> Result<VerifyReport> {
     verify_with(path, &VerifyOptions::default())
 }
 
-/// As [`verify`], of a step or an item, or watched.
+/// Like [`verify`], with options: a step, an item, a monitor.
 ///
 /// # Errors
 /// The errors of [`verify`]; `Cancelled`.
@@ -54,7 +54,7 @@ pub fn verify_with(path: impl ToLocation, options: &VerifyOptions) -> Result<Ver
     Retries::until_unreplaced(|| verify_once(&at, options, Share::ALL)).map(|verified| verified.report)
 }
 
-/// The findings of one of several processes in its share of the leaves.
+/// The findings of one process in its share of the leaves, if several processes verify.
 #[derive(Debug)]
 pub struct VerifiedShare {
     /// The report of the share. Only the report of share 0 has findings outside of leaves.
@@ -79,7 +79,7 @@ pub fn verify_share(
     Retries::until_unreplaced(|| verify_once(&at, options, Share { number: share, count }))
 }
 
-/// Which leaves are checked.
+/// The share of the leaves that this process checks.
 #[derive(Debug, Clone, Copy)]
 struct Share {
     number: u32,
@@ -117,8 +117,8 @@ fn verify_once(at: &Location, options: &VerifyOptions, share: Share) -> Result<V
     Ok(checkpoint.found_first(report, if share.has_rest() { vec![error] } else { Vec::new() }))
 }
 
-/// The report for a checkpoint that opens only without its seal: all files that do not fit, or the
-/// one error, and the findings of its own layout. `None` for other checkpoints.
+/// The report for a checkpoint that opens only if its seal is ignored: all files that do not fit
+/// the seal, or else `error`, and the findings of the layout. `None` for other checkpoints.
 fn verify_without_seal(
     error: &Error,
     at: &Location,
@@ -144,8 +144,8 @@ impl Checkpoint {
     /// Reads and checks everything.
     ///
     /// # Errors
-    /// If the files cannot be listed; `Replaced` if another checkpoint took the path in between,
-    /// and findings may be wrong or missing because of that.
+    /// Errors if the files cannot be listed; `Replaced` if another checkpoint took the path during
+    /// the read, because findings may then be wrong or missing.
     pub fn verify(&self) -> Result<VerifyReport> {
         self.verify_watched(&Monitor::new())
     }
@@ -158,7 +158,7 @@ impl Checkpoint {
         self.verify_part(monitor, Share::ALL)
     }
 
-    /// Why the data of one leaf cannot be read, or do not pass their checksums; `None` if they do.
+    /// The error of reading one leaf and checking its checksums; `None` if the leaf is intact.
     ///
     /// # Errors
     /// `Cancelled`.
@@ -183,8 +183,8 @@ impl Checkpoint {
         monitor.conclude(report)
     }
 
-    /// A report of one checkpoint: files that went away with a checkpoint that was replaced are no
-    /// damage.
+    /// The report of one checkpoint. If the checkpoint was replaced, files that were removed with
+    /// it are not damage, and the result is an error.
     fn unless_misled(&self, report: Result<VerifyReport>) -> Result<VerifyReport> {
         match report {
             Ok(report) => self.unless_missing(!report.is_ok()).map(|()| report),
@@ -192,7 +192,7 @@ impl Checkpoint {
         }
     }
 
-    /// The report with the errors of the opening before all others.
+    /// The report with the errors of the opening before all other findings.
     fn found_first(&self, mut report: VerifyReport, errors: Vec<Error>) -> VerifiedShare {
         let mut places = vec![0; errors.len()];
         places.extend(self.places_of(&report));
@@ -200,7 +200,8 @@ impl Checkpoint {
         VerifiedShare { report, places }
     }
 
-    /// The findings' places: before all leaves, or behind those whose paths come first.
+    /// The place of each finding: before all leaves, or after the leaves whose paths sort before
+    /// it.
     fn places_of(&self, report: &VerifyReport) -> Vec<usize> {
         if report.findings.is_empty() {
             return Vec::new();
@@ -229,8 +230,8 @@ impl Checkpoint {
         let root = KeyPath::root();
         let mut order = reader.read_order();
         order.retain(|&leaf| own(leaf));
-        // Read all extents at the speed of the disk. The loop below finds failing leaves again and
-        // names them.
+        // Check all extents at the speed of the disk. The loop below checks failing leaves again to
+        // name them.
         let extents: Vec<Extent<'_>> = order.iter().filter_map(|&leaf| raw(reader, leaf)).collect();
         check_ahead(extents.iter().filter_map(short_blocks), CheckFor::Verify, Some(monitor))?;
         let cost =
@@ -261,7 +262,7 @@ impl Checkpoint {
         let warnings = if has_rest { self.description().warnings.as_slice() } else { &[] };
         notes.extend(warnings.iter().filter(|warning| !is_found(warning)).cloned());
         if has_rest && self.tree().is_empty() {
-            // The notes name data beside the leaves that was not checked.
+            // The notes list data outside of leaves that was not checked.
             notes.extend(self.description().notes.iter().cloned());
         }
         let unprotected = self.unprotected_files(own);
@@ -280,8 +281,8 @@ impl Checkpoint {
         })
     }
 
-    /// The files of these leaves whose array data no checksum covers, if the layout knows the
-    /// files; otherwise the checkpoint.
+    /// The files of these leaves that hold array data without a checksum. If the layout does not
+    /// know the files, the result is the checkpoint itself.
     fn unprotected_files(&self, own: &dyn Fn(usize) -> bool) -> Vec<UnprotectedFile> {
         let reader = self.reader();
         if reader.standing().has_data_checksums {
@@ -298,7 +299,7 @@ impl Checkpoint {
         files.into_iter().map(|(file, bytes)| UnprotectedFile { file, bytes }).collect()
     }
 
-    /// The unprotected files of one array, with its bytes.
+    /// The unprotected files of one array, and the bytes of the array in each.
     fn unprotected(&self, leaf: usize, info: &LeafInfo) -> Vec<(PathBuf, u64)> {
         let whole = || vec![(self.path().to_owned(), info.len_bytes())];
         match self.reader().source(leaf) {
@@ -307,7 +308,7 @@ impl Checkpoint {
                 is_bare.then(|| (extent.blob.describe(), info.len_bytes())).into_iter().collect()
             }
             Ok(Source::Coded(Coded { seal: None, .. })) => {
-                // An unreadable holder is already a finding.
+                // An unreadable file is already a finding.
                 let holders = self.reader().holders(leaf).unwrap_or_default();
                 if holders.is_empty() { whole() } else { holders }
             }
@@ -335,7 +336,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Why a leaf is not read though nothing is wrong with it.
+/// The reason why an intact leaf is not read, such as an unsupported encoding; `None` for others.
 pub(super) fn refused_leaf(reader: &dyn Reader, leaf: usize) -> Option<Error> {
     match reader.source(leaf) {
         Ok(Source::Unreadable(Unreadable { why, seal, is_sound: true })) => seal.check().ok().map(|()| why),
@@ -343,7 +344,7 @@ pub(super) fn refused_leaf(reader: &dyn Reader, leaf: usize) -> Option<Error> {
     }
 }
 
-/// A note that names leaves that are refused; `None` if there are none.
+/// A note that lists the refused leaves; `None` if there are none.
 pub(super) fn refused_note(mut refused: Vec<(&KeyPath, Error)>) -> Option<String> {
     refused.sort_by_key(|(path, _)| *path);
     let texts = refused.iter().take(REFUSED_SHOWN_MAX);
@@ -362,7 +363,7 @@ fn raw(reader: &dyn Reader, leaf: usize) -> Option<Extent<'_>> {
     }
 }
 
-/// Memory needed to check a leaf: none for raw leaves; other leaves are decoded in parts.
+/// Memory needed to check a leaf: zero for raw leaves; other leaves are decoded in parts.
 fn cost_bytes(reader: &dyn Reader, leaf: usize, info: &LeafInfo) -> u64 {
     let piece =
         band_elements(reader, leaf, info, PIECE_LEN_BYTES).saturating_mul(info.dtype.size_bytes() as u64);
@@ -376,13 +377,13 @@ fn cost_bytes(reader: &dyn Reader, leaf: usize, info: &LeafInfo) -> u64 {
     working.unwrap_or(piece).saturating_add(piece)
 }
 
-/// Whether there is nothing to decode: checksums prove the bytes, or a map holds them and no
-/// checksum exists.
+/// Whether the leaf needs no decoding: its bytes have checksums, or it is in a map and has no
+/// checksum.
 fn is_checked_raw(extent: &Extent<'_>) -> bool {
     extent.checks.is_some() || extent.view().is_ok_and(|view| view.is_some())
 }
 
-/// Bytes that were checked are counted here unless they have been.
+/// Checks one leaf. Returns the bytes to count as checked, without bytes that were counted already.
 fn check_leaf(reader: &dyn Reader, leaf: usize, info: &LeafInfo, monitor: &Monitor) -> Result<u64> {
     match info.kind {
         LeafKind::Str => return Ok(reader.read_text(leaf)?.len() as u64),
@@ -397,7 +398,7 @@ fn check_leaf(reader: &dyn Reader, leaf: usize, info: &LeafInfo, monitor: &Monit
             short_blocks(&extent).is_some()
         }
         Source::Raw(extent) if extent.view()?.is_some() => false,
-        // Views need no decoding, even if they repeat numbers many times.
+        // Views need no decoding, even if they repeat elements many times.
         Source::Coded(Coded { seal: Some(seal), span: Some(extent), .. }) if extent.view()?.is_some() => {
             seal.check()?;
             false
@@ -410,7 +411,7 @@ fn check_leaf(reader: &dyn Reader, leaf: usize, info: &LeafInfo, monitor: &Monit
     Ok(stored_len_bytes(reader, leaf, info))
 }
 
-/// The stored bytes of a leaf, whose shape may claim more.
+/// The stored bytes of a leaf. Its shape may claim more bytes than are stored.
 fn stored_len_bytes(reader: &dyn Reader, leaf: usize, info: &LeafInfo) -> u64 {
     match reader.sparse(leaf) {
         Ok(Some(sparse)) => sparse.len_bytes(info.dtype).min(info.len_bytes()),

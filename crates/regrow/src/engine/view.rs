@@ -1,12 +1,12 @@
-//! Views of an opened checkpoint, which read through it: a subtree, the leaves under other key
-//! paths, the intact leaves.
+//! Checkpoints that read through another opened checkpoint: a subtree, the same leaves under other
+//! key paths, or only the intact leaves.
 //!
 //! ```text
-//! leaf of the view   0    1    2 ...
-//! leaf of the whole  7    9    -        -: a placeholder without data
+//! leaf of the view                  0    1    2 ...
+//! leaf of the opened checkpoint     7    9    -        -: a placeholder without data
 //! ```
 //!
-//! Making a view needs a walk of the tree, and no reads.
+//! Making a view walks the tree, and reads no data.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ use crate::formats::{Description, Reader, Rest, Sparse, Standing};
 use crate::reads::Source;
 use crate::tree::{LeafInfo, Node, NodeKind, Tree};
 
-/// Gives leaves of another checkpoint a tree of their own.
+/// A reader that shows leaves of another checkpoint in another tree.
 #[derive(Debug)]
 pub(super) struct View {
     whole: Checkpoint,
@@ -28,7 +28,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// A view of `whole`; `from` has a position, or `None`, for each leaf of `tree`.
+    /// A view of `whole`. `from` has the position in `whole`, or `None`, for each leaf of `tree`.
     pub(super) fn new(whole: Checkpoint, tree: Tree<LeafInfo>, from: Vec<Option<usize>>) -> Self {
         Self { whole, tree, from }
     }
@@ -98,12 +98,12 @@ impl Reader for View {
 }
 
 impl Checkpoint {
-    /// The subtree at a printed key path, such as `params/dense`, as a checkpoint. It may be one
-    /// leaf. Metadata, step and notes stay those of the whole.
+    /// The subtree at a printed key path, such as `params/dense`, as a checkpoint. It may be a
+    /// single leaf. Metadata, step and notes are those of the whole checkpoint.
     ///
     /// # Errors
-    /// `NotFound` with the key paths that come nearest; `InvalidArgument` if the key path prints
-    /// like another one.
+    /// `NotFound` with the nearest key paths; `InvalidArgument` if another key path prints as the
+    /// same text.
     pub fn at(&self, path: &str) -> Result<Self> {
         let nodes = self.tree().nodes();
         let mut found = None;
@@ -134,13 +134,14 @@ impl Checkpoint {
         Ok(self.read_by(|whole| Box::new(View::new(whole, Tree::from_parts(nodes, infos), from))))
     }
 
-    /// The leaves as a conversion by these rules would write them: renamed, transposed, reshaped.
-    /// Only [`rename`](ConvertOptions::rename), [`transpose`](ConvertOptions::transpose) and
-    /// [`reshape`](ConvertOptions::reshape) count. Renamed leaves are read as fast as before.
+    /// The checkpoint with its leaves renamed, transposed and reshaped, as a conversion would write
+    /// them. Other rules than [`rename`](ConvertOptions::rename),
+    /// [`transpose`](ConvertOptions::transpose) and [`reshape`](ConvertOptions::reshape) are
+    /// ignored. Leaves that are only renamed are read as fast as before.
     ///
     /// # Errors
-    /// `NameCollision` if two leaves come to one key path; `InvalidArgument` for a rule that
-    /// matches nothing or cannot be followed; `NotFound` for patterns that match nothing.
+    /// `NameCollision` if two leaves get the same key path; `InvalidArgument` for a rule that
+    /// matches nothing or cannot be applied; `NotFound` for patterns that match nothing.
     pub fn transformed(&self, rules: &ConvertOptions) -> Result<Self> {
         let ConvertOptions { rename, transpose, reshape, .. } = rules.clone();
         let rules = ConvertOptions { rename, transpose, reshape, ..ConvertOptions::default() };
