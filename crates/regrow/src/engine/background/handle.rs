@@ -11,15 +11,15 @@ use crate::engine::SaveReport;
 use crate::error::Result;
 use crate::monitor::Progress;
 
-/// A save in the background. Dropping it neither ends nor waits for the save.
+/// A save in the background. Dropping the handle neither ends the save nor waits for it.
 #[derive(Debug)]
 #[must_use = "call wait() to learn whether the save succeeded"]
 pub struct SaveHandle {
     pub(super) job: Arc<Job>,
     pub(super) shared: Arc<Shared>,
     pub(super) pid: u32,
-    /// The saver of [`save_async`], which only this handle holds. Dropping the handle drops the
-    /// saver, and so waits for the save.
+    /// The saver of [`save_async`], which only this handle owns. Dropping the handle drops the
+    /// saver, and therefore waits for the save.
     pub(super) own_saver: Option<Arc<AsyncSaver>>,
 }
 
@@ -29,7 +29,7 @@ impl SaveHandle {
         &self.job.path
     }
 
-    /// The time that the call blocked its caller.
+    /// The time for which the call blocked its caller.
     pub fn blocked(&self) -> Blocked {
         self.job.blocked
     }
@@ -44,18 +44,18 @@ impl SaveHandle {
         check_process(self.pid, self.path()).is_ok() && self.job.is_done()
     }
 
-    /// Asks the save to stop: at its next buffer, with `Cancelled`, and without temporary files.
-    /// Only the caller of `wait` gets this error.
+    /// Asks the save to stop at its next buffer. The save then removes its temporary files, and
+    /// `wait` returns `Cancelled`. No other call returns this error.
     pub fn cancel(&self) {
         self.job.cancel();
     }
 
-    /// Waits until it has ended.
+    /// Waits until the save has ended.
     ///
     /// # Errors
     /// The errors of [`save_with`](crate::save_with); `Cancelled`; `SourceChanged` if an array was
-    /// changed during the save. Over a single file in a bucket, the new file exists by then and may
-    /// hold either state.
+    /// changed during the save. In the last case an overwritten single file in a bucket already has
+    /// the new content, with the array as it was before or after the change.
     pub fn wait(&self) -> Result<SaveReport> {
         loop {
             if let Some(outcome) = self.wait_for(Duration::from_secs(3600)) {
@@ -64,7 +64,7 @@ impl SaveHandle {
         }
     }
 
-    /// Waits, but not longer than that; `None` if it has not ended.
+    /// Waits for at most `timeout`; `None` if the save has not ended by then.
     pub fn wait_for(&self, timeout: Duration) -> Option<Result<SaveReport>> {
         if let Err(error) = check_process(self.pid, self.path()) {
             return Some(Err(error));

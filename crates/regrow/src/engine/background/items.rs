@@ -1,5 +1,5 @@
-//! Checkpoints of several items, saved in the background: begun by the caller, and committed by the
-//! thread.
+//! Checkpoints of several items, saved in the background. The caller begins the checkpoint, and the
+//! saving thread commits it.
 
 use std::time::Instant;
 
@@ -10,13 +10,13 @@ use crate::error::Result;
 use crate::tree::{Leaf, Tree};
 
 impl AsyncSaver {
-    /// Adds trees to a checkpoint of items and commits it, in the background; all other items were
-    /// added before. Does not wait for another save: call [`wait_for_room`](Self::wait_for_room)
-    /// before beginning the items. Each tree has its own save options, instead of those in
-    /// `options`.
+    /// Adds trees to a checkpoint of items and commits it, in the background. The caller must have
+    /// added all other items. Does not wait for another save: call
+    /// [`wait_for_room`](Self::wait_for_room) before beginning the items. Each tree has its own
+    /// save options, which replace those in `options`.
     ///
     /// # Errors
-    /// The errors of [`save`](Self::save); all files of the checkpoint are removed.
+    /// The errors of [`save`](Self::save). After an error all files of the checkpoint are removed.
     pub fn save_items(
         &self,
         items: ItemsSave,

@@ -23,29 +23,29 @@ pub(super) struct Job {
     pub monitor: Monitor,
     pub blocked: Blocked,
     pub on_end: Option<OnEnd>,
-    /// Taken by the thread, and let go as soon as it has ended.
+    /// The data to save. The thread takes it, and drops it as soon as the save has ended.
     work: Mutex<Option<Work>>,
     outcome: OnceLock<Result<SaveReport>>,
-    /// Whether a caller has seen the result, or has asked the save to stop.
+    /// Whether a caller has seen the result or has cancelled the save.
     is_seen: AtomicBool,
 }
 
-/// What the job saves.
+/// The data that a job saves.
 #[derive(Debug)]
 pub(super) enum Work {
     /// A checkpoint of one tree.
     Tree(Box<TreeWork>),
-    /// A begun checkpoint of items that lacks these trees, and the function to call before the
-    /// commit.
+    /// An unfinished checkpoint of items: the trees that are still to be added, and a function to
+    /// call before the commit.
     Items(Box<ItemsSave>, Vec<(String, TreeWork)>, Option<BeforeCommit>),
 }
 
-/// A tree as it was at the snapshot.
+/// A tree with the values of the snapshot.
 #[derive(Debug)]
 pub(super) struct TreeWork {
     pub tree: Tree<Leaf>,
     pub options: SaveOptions,
-    /// Hashes that show whether a leaf was changed since the snapshot.
+    /// Hashes that show whether a leaf has changed since the snapshot.
     pub fingerprints: Option<Vec<Option<u32>>>,
 }
 
@@ -99,7 +99,7 @@ impl Job {
                 }
                 let ready = trees.iter().try_for_each(|(_, work)| work.check_unchanged());
                 let ready = ready.and_then(|()| before_commit.map_or(Ok(()), |call| (call.0)()));
-                // The other processes of the job return the same error.
+                // Send the error to the other processes of the job, which return the same error.
                 ready.inspect_err(|error| items.fail(error.duplicate()))?;
                 items.commit()?
             }
@@ -117,7 +117,7 @@ impl Job {
         self.outcome.get().is_some()
     }
 
-    /// The result of the save; marks it as seen.
+    /// The result of the save. The job then counts as seen.
     pub(super) fn outcome(&self) -> Option<Result<SaveReport>> {
         let outcome = self.outcome.get()?;
         self.is_seen.store(true, Ordering::Release);
@@ -127,7 +127,7 @@ impl Job {
         })
     }
 
-    /// The error of a failed save that no caller has seen; marks it as seen.
+    /// The error of a failed save that no caller has seen. The job then counts as seen.
     pub(super) fn unseen_failure(&self) -> Option<Error> {
         let error = self.outcome.get()?.as_ref().err()?;
         if self.is_seen.swap(true, Ordering::AcqRel) {

@@ -1,29 +1,30 @@
 //! Saving in the background: the caller continues as soon as the snapshot is taken.
 //!
 //! ```text
-//!             caller                                     thread "regrow-save", while there is something to save
-//! save(path, tree) ─▶ an earlier failure? say it
-//!                  ─▶ busy? wait, skip or queue
-//!                  ─▶ snapshot: refer or copy ── job ──▶ plan, write, sync, commit
+//!             caller                                     thread "regrow-save", while there are saves
+//! save(path, tree) ─▶ an earlier save failed? return its error
+//!                  ─▶ another save is running? wait, skip or queue
+//!                  ─▶ snapshot: reference or copy ── job ──▶ plan, write, sync, commit
 //!        handle ◀──                                        │
-//! handle.wait()  ◀─────────────── report or error ─────────┘   not asked for: the next save says it
+//! handle.wait()  ◀─────────────── report or error ─────────┘   not fetched: the next save returns it
 //! ```
 //!
 //! **The snapshot point** is the return of `save`: later changes of the tree are not in the
-//! checkpoint. Leaves are referenced, which costs nothing, or copied: see [`CopyLeaves`]. Shared
-//! data of Rust ([`Bytes`]) never changes, so it is copied only on request. Foreign memory may
-//! change, and its owner must request the copy.
+//! checkpoint. The snapshot references a leaf, which costs nothing, or copies it: see
+//! [`CopyLeaves`]. Shared data of Rust ([`Bytes`]) never changes, so it is copied only on request.
+//! Memory of another owner may change, so its owner must request the copy.
 //!
-//! **Saves of one saver run one after the other**, in the order of their calls. There is no thread
-//! while there is nothing to save.
+//! **The saves of one saver run one after the other**, in the order of the calls. While there are
+//! no saves, there is no thread.
 //!
-//! **Failures cannot be missed.** A caller that waits for a save gets its error. If no caller
-//! waits, the next [`save`](AsyncSaver::save) or [`wait`](AsyncSaver::wait) returns it. If no call
-//! has returned it when the saver is dropped, it is written to standard error. Dropping a saver
-//! waits for its saves.
+//! **Failures cannot be missed.** If a caller waits for a save, the caller gets the error. If no
+//! caller waits, the next [`save`](AsyncSaver::save) or [`wait`](AsyncSaver::wait) returns the
+//! error. If no call has returned it when the saver is dropped, the drop writes it to standard
+//! error. Dropping a saver waits for its saves.
 //!
-//! **Fork.** The thread stays with the parent, and so do its saves: in a child every call of the
-//! saver or its handles is an error, and nothing waits or locks. A saver made by the child works.
+//! **Fork.** The thread and its saves stay with the parent process. In a child process every call
+//! of the saver or its handles is an error, and no call waits or locks. A saver made by the child
+//! works.
 //!
 //! [`Bytes`]: bytes::Bytes
 
@@ -53,8 +54,8 @@ use crate::location::ToLocation;
 use crate::monitor::Progress;
 use crate::tree::{Leaf, Pytree, Tree};
 
-/// The largest number of queued saves. Beyond that a save waits, also with other [`WhenBusy`]
-/// values.
+/// The largest number of queued saves. If the queue is full, a save waits, with any [`WhenBusy`]
+/// value.
 pub const QUEUE_LEN_MAX: usize = 8;
 
 /// Saves a value at `path` in the background with its own saver. The suffix of `path` chooses the
@@ -84,7 +85,7 @@ pub fn save_async_with<P: Pytree>(
     Ok(handle)
 }
 
-/// Saves in the background, one after the other. See the module's story.
+/// Saves in the background, one after the other. The module documentation has the details.
 ///
 /// ```
 /// use regrow::engine::{AsyncOptions, AsyncSaver};
@@ -104,7 +105,7 @@ pub fn save_async_with<P: Pytree>(
 #[derive(Debug)]
 pub struct AsyncSaver {
     shared: Arc<Shared>,
-    /// Whose threads they are. Looked at before any lock is.
+    /// The process that made the saver and owns its threads. Checked before any lock is taken.
     pid: u32,
 }
 
@@ -119,7 +120,8 @@ struct Shared {
 struct State {
     running: Option<Arc<Job>>,
     queue: VecDeque<Arc<Job>>,
-    /// Ended, and perhaps failed; looked through and emptied by the next call.
+    /// Saves that have ended, some with errors. The next call returns the errors and empties the
+    /// list.
     ended: Vec<Arc<Job>>,
     has_thread: bool,
 }
@@ -142,16 +144,16 @@ impl AsyncSaver {
         Self { shared: Arc::default(), pid: std::process::id() }
     }
 
-    /// Takes a snapshot and saves it in the background; `None` if another save is running and this
-    /// one is to be skipped.
+    /// Takes a snapshot and saves it in the background. Returns `None` if another save is running
+    /// and `options` say to skip this one.
     ///
-    /// A [`Pytree`] that is no [`Tree<Leaf>`](Tree) is made into a tree first, with copies of
-    /// leaves that cannot be shared.
+    /// A [`Pytree`] that is not a [`Tree<Leaf>`](Tree) is made into a tree first. Leaves that
+    /// cannot be shared are copied.
     ///
     /// # Errors
-    /// The error of an earlier save that no call has returned yet: then this value is not saved.
-    /// `AlreadyExists` if the path is taken. `Limit` if there is no memory for the copy. The handle
-    /// returns all other errors.
+    /// The error of an earlier save that no call has returned yet; this value is then not saved.
+    /// `AlreadyExists` if the path is taken. `Limit` if there is not enough memory for the copy.
+    /// The handle returns all other errors.
     pub fn save<P: Pytree>(
         &self,
         path: impl ToLocation,
@@ -161,7 +163,7 @@ impl AsyncSaver {
         self.save_tree(path, options, || Ok(value.to_tree()?.into_owned()))
     }
 
-    /// [`save`](Self::save) of a tree that is made only once it is known that it will be saved.
+    /// Like [`save`](Self::save), but calls `tree` to make the tree only if it will be saved.
     ///
     /// # Errors
     /// The errors of [`save`](Self::save); errors of `tree`.
@@ -197,7 +199,7 @@ impl AsyncSaver {
         Ok(Some(self.begin(Job::new(at, Work::Tree(Box::new(work)), monitor, on_end, blocked))))
     }
 
-    /// The tree as it is now; and how many bytes were copied.
+    /// The tree with its current values, and the number of bytes that were copied.
     fn snapshot(
         &self,
         tree: Tree<Leaf>,
@@ -212,10 +214,10 @@ impl AsyncSaver {
         Ok((TreeWork { tree, options: save, fingerprints }, copied_bytes))
     }
 
-    /// Waits until nothing is left to save.
+    /// Waits until all saves have ended.
     ///
     /// # Errors
-    /// The first error that no call has returned yet; call again for more.
+    /// The first error that no call has returned yet. Call again to get the next error.
     pub fn wait(&self) -> Result<()> {
         while !self.wait_for(Duration::from_secs(3600))? {}
         Ok(())
@@ -234,8 +236,8 @@ impl AsyncSaver {
         Ok(!state.is_busy())
     }
 
-    /// Waits until [`save`](Self::save) need not wait any more, but not longer than that; whether
-    /// it need not.
+    /// Waits for at most `timeout` until [`save`](Self::save) would not have to wait. Returns
+    /// whether this is so.
     ///
     /// # Errors
     /// The errors of [`wait`](Self::wait).
@@ -248,7 +250,7 @@ impl AsyncSaver {
         Ok(when_busy.has_room(&state))
     }
 
-    /// Waits for all saves; the next call returns their errors.
+    /// Waits for all saves. The next call of the saver returns their errors.
     pub fn join(&self) {
         if self.check_process(Path::new("")).is_ok() {
             let waited = self.shared.changed.wait_while(self.lock(), |state| state.is_busy());
@@ -256,19 +258,19 @@ impl AsyncSaver {
         }
     }
 
-    /// Whether a save is running or waiting. `false` in a forked child, because the save is the
-    /// parent's.
+    /// Whether a save is running or queued. `false` in a forked child process, because the save
+    /// belongs to the parent.
     pub fn is_busy(&self) -> bool {
         self.check_process(Path::new("")).is_ok() && self.lock().is_busy()
     }
 
-    /// The target of the running save, and its progress.
+    /// The target of the running save, and its progress; `None` if no save is running.
     pub fn running(&self) -> Option<(PathBuf, Progress)> {
         self.check_process(Path::new("")).ok()?;
         self.lock().running.as_ref().map(|job| (job.path.clone(), job.monitor.progress()))
     }
 
-    /// Gives the memory of the last snapshots back to the system; the next copy begins with fresh
+    /// Returns the memory of earlier snapshots to the system. The next snapshot allocates new
     /// memory.
     #[doc(hidden)]
     pub fn release_memory(&self) {
@@ -294,8 +296,7 @@ impl AsyncSaver {
         let spawned = std::thread::Builder::new().name("regrow-save".to_owned()).spawn(move || shared.work());
         state.has_thread = true;
         if spawned.is_err() {
-            // The system cannot start a thread: the caller waits for this save, as for a save
-            // without one.
+            // If the system cannot start a thread, the save runs here, and the caller waits for it.
             drop(state);
             self.shared.work();
         }
@@ -312,7 +313,7 @@ impl AsyncSaver {
 }
 
 impl Drop for AsyncSaver {
-    /// Waits for the saves, and writes unseen errors to standard error.
+    /// Waits for the saves, and writes errors that no call has returned to standard error.
     fn drop(&mut self) {
         if self.check_process(Path::new("")).is_err() {
             return;
@@ -335,7 +336,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread: saves until there is nothing left.
+    /// The body of the thread: saves until the queue is empty.
     fn work(&self) {
         let mut state = self.lock();
         while let Some(job) = state.queue.pop_front() {
@@ -355,7 +356,7 @@ impl Shared {
     }
 }
 
-/// The first error that no call has returned yet.
+/// Returns the first error that no call has returned yet.
 fn report_failure(state: &mut State) -> Result<()> {
     let mut ended = std::mem::take(&mut state.ended).into_iter();
     while let Some(job) = ended.next() {

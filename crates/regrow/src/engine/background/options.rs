@@ -12,12 +12,13 @@ use crate::tree::{Leaf, LeafData, LeafKind};
 /// What to do when an earlier save is still running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WhenBusy {
-    /// Wait for it, then take the snapshot: at most one snapshot is held.
+    /// Wait for the earlier save, then take the snapshot. At most one snapshot is in memory.
     #[default]
     Wait,
     /// Do not save.
     Skip,
-    /// Take the snapshot now and save when its turn comes; a snapshot is held for each.
+    /// Take the snapshot now, and save it after the earlier saves. Each queued save has a snapshot
+    /// in memory.
     Queue,
 }
 
@@ -35,19 +36,19 @@ impl WhenBusy {
 /// Which leaves the snapshot copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CopyLeaves {
-    /// No copy: the memory does not change until the save is done. This holds for all memory that
-    /// Rust shares.
+    /// Copy no leaf. The caller guarantees that the memory does not change until the save is done;
+    /// for memory that Rust shares, this is always true.
     #[default]
     Nothing,
     /// Copy leaves that are not immutable arrays: all kinds but [`LeafKind::JaxArray`], and JAX
     /// arrays below [`REFER_FROM_BYTES`].
     Mutable,
-    /// All of them.
+    /// Copy all leaves.
     All,
 }
 
-/// A JAX array below this size is copied too: while a reference to its memory exists, JAX cannot
-/// reuse it for the result of a computation (donation), and so small a copy costs less than the
+/// A JAX array below this size is copied too. While a reference to its memory exists, JAX cannot
+/// reuse the memory for the result of a computation (donation). So small a copy costs less than the
 /// reference.
 pub const REFER_FROM_BYTES: u64 = 4 << 10;
 
@@ -68,25 +69,25 @@ impl CopyLeaves {
     }
 }
 
-/// How to save in the background.
+/// Options of a save in the background.
 #[derive(Debug, Clone, Default)]
 pub struct AsyncOptions {
-    /// How to save. [`SaveOptions::monitor`] watches it.
+    /// The options of the save itself. [`SaveOptions::monitor`] watches the save.
     pub save: SaveOptions,
     /// What to do when an earlier save is still running.
     pub when_busy: WhenBusy,
     /// Which leaves to copy.
     pub copy: CopyLeaves,
     /// For debugging: hash the shared data at the snapshot and again before the commit. If a leaf
-    /// was changed in between, the save fails and names the leaf. Costs two passes over the data,
-    /// one of them while the caller waits.
+    /// has changed in between, the save fails with an error that names the leaf. Costs two passes
+    /// over the data, the first while the caller waits.
     pub check_source: bool,
-    /// Called on the saving thread when all files are written, before the commit; an error prevents
-    /// the commit. Use it to wait for other writers of the checkpoint.
+    /// Called on the saving thread when all files are written, before the commit. If the function
+    /// returns an error, nothing is committed. Use it to wait for other writers of the checkpoint.
     #[doc(hidden)]
     pub before_commit: Option<BeforeCommit>,
-    /// Called on the saving thread when the save has ended, one way or another, and has let go of
-    /// the data.
+    /// Called on the saving thread when the save has ended, with or without an error, and has
+    /// dropped its references to the data.
     #[doc(hidden)]
     pub on_end: Option<OnEnd>,
     /// The time that the caller spent on this save before the call, for the report.
@@ -128,19 +129,19 @@ impl fmt::Debug for OnEnd {
     }
 }
 
-/// The time that a save blocked its caller.
+/// The time for which a save blocked its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Blocked {
-    /// From the call to its return, with all that follows.
+    /// From the call to its return, with everything in between.
     pub seconds: f64,
     /// The part of this time spent waiting for an earlier save.
     pub waited_seconds: f64,
-    /// Bytes that were copied.
+    /// Bytes that the snapshot copied.
     pub copied_bytes: u64,
 }
 
 impl Blocked {
-    /// The times as stages of the save, before all other stages.
+    /// The times as stages of the report, to put before all other stages.
     pub(super) fn stages(&self) -> impl Iterator<Item = StageReport> {
         let &Self { seconds, waited_seconds, copied_bytes } = self;
         let wait = StageReport { stage: Stage::WaitForSave, seconds: waited_seconds, bytes: 0 };

@@ -1,11 +1,11 @@
-//! The snapshot of a background save: the content of the tree when the call returns.
+//! The snapshot of a background save: the values of the tree at the return of the call.
 //!
 //! Immutable leaves are referenced. Mutable leaves are copied, all of them into one map:
 //!
 //! ```text
-//! leaves to copy ──cut into 8 MiB──▶ a few threads ──▶ | leaf 0 | leaf 3 | leaf 4 ...|   one anonymous map
-//!                                                        64-byte aligned                 │ when the last leaf
-//!                                          pool of at most 2 maps ◀──────────────────────┘ is let go
+//! leaves to copy ──in pieces of 8 MiB──▶ a few threads ──▶ | leaf 0 | leaf 3 | leaf 4 ...|   one anonymous map
+//!                                                            64-byte aligned                 │ when the last leaf
+//!                                              pool of at most 2 maps ◀──────────────────────┘ is dropped
 //! ```
 //!
 //! New memory is filled at 1 to 2 GB/s, because the kernel provides it page by page. Memory that
@@ -27,24 +27,24 @@ use crate::text::counted;
 use crate::threads::pool;
 use crate::tree::{Leaf, LeafData, Tree};
 
-/// Copies begin at multiples of this.
+/// Each copy begins at a multiple of this.
 const ALIGN_BYTES: usize = 64;
 
-/// Bytes that one thread copies at a time; a multiple of every element's size.
+/// Bytes that one thread copies at once; a multiple of every element's size.
 const PIECE_LEN_BYTES: usize = 8 << 20;
 
-/// Less than this is not worth a thread.
+/// A copy below this size is made by one thread.
 const PARALLEL_FROM_BYTES: usize = 4 << 20;
 
-/// One map for the running save and one for the next.
+/// The pool keeps two maps: for the running save and for the next save.
 const POOL_LEN: usize = 2;
 
-/// Maps that were used for a snapshot before.
+/// Maps of earlier snapshots, for reuse.
 #[derive(Debug, Default)]
 pub(super) struct Pool(Mutex<Vec<MmapMut>>);
 
 impl Pool {
-    /// A map of at least this length; one that was used before, if there is one that fits.
+    /// A map of at least this length: a map of the pool if one fits, otherwise a new map.
     fn take(&self, len_bytes: usize) -> io::Result<MmapMut> {
         let mut maps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let best = maps
@@ -70,14 +70,14 @@ impl Pool {
         }
     }
 
-    /// Gives all memory back to the system.
+    /// Returns all memory to the system.
     pub(super) fn clear(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
-/// A filled map. The copies are slices of it, and dropping the last copy returns the map to its
-/// pool.
+/// A map that holds copies of leaves. The copies are slices of the map. When the last copy is
+/// dropped, the map returns to its pool.
 struct Filled {
     map: Option<MmapMut>,
     pool: Weak<Pool>,
@@ -105,16 +105,16 @@ struct Place {
     range: Range<usize>,
 }
 
-/// A piece of a leaf, on its way to its copy.
+/// A piece of a leaf that is to be copied.
 struct Piece<'a> {
     leaf: usize,
-    /// Released by the thread that copies it: releasing many takes as long as copying them.
+    /// The copying thread drops it: dropping many arrays takes as long as copying them.
     array: Array,
     offset: usize,
     out: &'a mut [u8],
 }
 
-/// An array whose shards are copies of these; and how many bytes those are.
+/// An array with copies of these shards, and the number of bytes copied.
 fn copy_shards(shards: &Shards) -> Result<(Array, u64)> {
     let mut len_bytes = 0;
     let copy = |shard: &Shard| {
@@ -129,11 +129,11 @@ fn copy_shards(shards: &Shards) -> Result<(Array, u64)> {
     Ok((Array::sharded(shards.dtype(), shape, chunk_shape, copies, shards.is_replicated())?, len_bytes))
 }
 
-/// The tree with copies of the leaves that `copied` chooses (by their position); and how many bytes
-/// those are.
+/// The tree with copies of the leaves for whose positions `copied` is true, and the number of bytes
+/// copied.
 ///
 /// # Errors
-/// `Io` if there is no memory for them.
+/// `Io` if there is not enough memory for the copies.
 pub(super) fn snapshot(
     tree: Tree<Leaf>,
     pool: &Arc<Pool>,
@@ -180,7 +180,7 @@ pub(super) fn snapshot(
     Ok((tree, copied_bytes))
 }
 
-/// Copies each array to its place, and lets go of it.
+/// Copies each array to its place in the map, and drops the array.
 fn fill(tree: &Tree<Leaf>, places: &[Place], arrays: Vec<Array>, map: &mut [u8]) -> Result<()> {
     let mut pieces = Vec::with_capacity(arrays.len());
     let (mut rest, mut at) = (map, 0);
@@ -211,7 +211,7 @@ fn fill(tree: &Tree<Leaf>, places: &[Place], arrays: Vec<Array>, map: &mut [u8])
     if at < PARALLEL_FROM_BYTES {
         return pieces.into_iter().try_for_each(copy);
     }
-    // Put small neighbours into one batch, because each batch costs a turn of the queue.
+    // Put small neighbours into one batch, because each batch has a fixed cost in the queue.
     let mut batches: Vec<Vec<Piece<'_>>> = Vec::new();
     let mut batch_len = PIECE_LEN_BYTES;
     for piece in pieces {
@@ -233,7 +233,7 @@ fn fill(tree: &Tree<Leaf>, places: &[Place], arrays: Vec<Array>, map: &mut [u8])
     )
 }
 
-/// CRC-32C of every leaf with array data, as it is now.
+/// The current CRC-32C of every leaf; `None` for leaves without array data.
 ///
 /// # Errors
 /// Errors of reading a leaf.
@@ -251,10 +251,10 @@ pub(super) fn fingerprints(tree: &Tree<Leaf>) -> Result<Vec<Option<u32>>> {
     tree.leaves().iter().enumerate().map(of).collect()
 }
 
-/// Errs if a leaf has changed since the fingerprints were taken.
+/// Returns an error if a leaf has changed since the fingerprints were taken.
 ///
 /// # Errors
-/// `SourceChanged`, with all leaves that were changed.
+/// `SourceChanged`, which lists all changed leaves.
 pub(super) fn check_unchanged(tree: &Tree<Leaf>, before: &[Option<u32>]) -> Result<()> {
     let now = fingerprints(tree)?;
     let changed: Vec<usize> = before

@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::formats::{Format, Loss, LossKind};
 use crate::tree::{KeyPath, LeafData, LeafInfo, LeafKind, Tree};
 
-/// Dtypes that layouts tend to have, the narrowest first: the first that holds every value and is
-/// not refused takes the place of one that is.
+/// Common dtypes, the narrowest first. If the target refuses a leaf's dtype, the first of these
+/// that holds every value and is accepted replaces it.
 const COMMON: [Dtype; 12] = [
     Dtype::Int8,
     Dtype::UInt8,
@@ -30,8 +30,8 @@ const COMMON: [Dtype; 12] = [
     Dtype::Complex128,
 ];
 
-/// Makes the plan. With `lossy`, leaves that the target refuses are replaced by leaves that it
-/// accepts.
+/// Plans the conversion. With `lossy`, a leaf that the target refuses is replaced by a form that
+/// the target accepts.
 pub(super) fn plan(
     checkpoint: &Checkpoint,
     positions: &Tree<usize>,
@@ -80,7 +80,7 @@ pub(super) fn plan(
     // The limits of the layout do not apply to leaves that are written as a text document.
     losses.retain(|loss: &Loss| !items.as_ref().is_some_and(|items| items.keeps_text_of(&loss.path)));
     losses.extend(left_out::losses(checkpoint, options, items.as_ref()));
-    // The report already lists the leaf as damage of the source, so the gap is no further loss.
+    // The report already lists the leaf as damage of the source, so list its gap only as a note.
     for loss in losses.iter_mut().filter(|loss| gaps.contains(&loss.path)) {
         loss.kind = LossKind::Note;
     }
@@ -104,12 +104,12 @@ pub(super) fn plan(
     Ok(ConvertPlan { leaves, losses, damage: Vec::new(), source, tree, items, is_lossy, metadata })
 }
 
-/// Whether the draft stands for a lost leaf of the source.
+/// Whether the draft replaces a lost leaf of the source.
 fn is_gap(draft: &Draft, options: &ConvertOptions) -> bool {
     options.salvage && draft.source.kind == LeafKind::Placeholder
 }
 
-/// The draft as the target takes it, or, as `Err`, one that stays behind.
+/// The draft in a form that the target accepts; `Err` with the draft if it is left out.
 fn adapt(
     format: &dyn Format,
     draft: Draft,
@@ -137,7 +137,7 @@ fn adapt(
     Ok(Err(draft))
 }
 
-/// The change of a leaf, in words.
+/// The change of a leaf, as text for the report.
 fn in_words(from: &LeafInfo, to: &LeafInfo) -> String {
     let becomes = match (&from.kind, &to.kind) {
         (from_kind, to_kind) if from_kind == to_kind => {
@@ -200,13 +200,13 @@ fn substitutes(leaf: &LeafInfo) -> Vec<(LeafKind, Dtype)> {
             out.extend(wider(leaf.dtype).map(|dtype| (LeafKind::NumpyArray, dtype)));
         }
     }
-    // A number has no axes.
+    // A plain number has no axes.
     let has_axes = leaf.shape != Shape::scalar();
     out.retain(|(kind, _)| !(has_axes && matches!(kind, LeafKind::Scalar | LeafKind::NumpyScalar)));
     out
 }
 
-/// Dtypes that hold every value of this dtype; dtypes of the same class come first.
+/// Dtypes that hold every value of `from`. Dtypes of the same class come first.
 fn wider(from: Dtype) -> impl Iterator<Item = Dtype> {
     let holds = move |same_class: bool| {
         let fits = move |&to: &Dtype| {

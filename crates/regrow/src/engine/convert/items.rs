@@ -24,26 +24,26 @@ use crate::formats::item_folder::is_files;
 use crate::location::Location;
 use crate::tree::{Key, KeyPath, Leaf, Tree};
 
-/// The items of the source in the target.
+/// The items of the source that become items of the target.
 #[derive(Debug)]
 pub(super) struct PlannedItems {
-    /// The source.
+    /// The source of the conversion.
     checkpoint: Checkpoint,
     items: Vec<PlannedItem>,
-    /// Which history a step belongs to, where all steps are converted.
+    /// The record of the history that the step belongs to; `None` if a single step is converted.
     step_record: Option<StepRecord>,
 }
 
 #[derive(Debug)]
 struct PlannedItem {
     name: String,
-    /// The child of the root that is its tree; `None` if the root is.
+    /// The key of the item's tree in the root; `None` if the root is the item's tree.
     key: Option<Key>,
     form: ItemForm,
 }
 
 impl PlannedItem {
-    /// The item's part of the whole tree; `None` if none of its leaves is converted.
+    /// The item's part of the whole tree; `None` if no leaf of the item is converted.
     fn tree(&self, whole: &Tree<Leaf>) -> Option<Tree<Leaf>> {
         self.key.as_ref().map_or_else(|| Some(whole.clone()), |key| whole.child(key))
     }
@@ -58,7 +58,7 @@ enum ItemForm {
     Tree,
     Json,
     Metrics,
-    /// Files, with the name of Orbax' handler for them.
+    /// Files, with the name of the Orbax handler that reads them.
     Files(Option<String>),
 }
 
@@ -109,7 +109,7 @@ impl PlannedItems {
         self.items.iter().any(|item| item.form == ItemForm::Metrics)
     }
 
-    /// Returns the errors of [`save`](Self::save) ahead. Writes nothing.
+    /// Returns the errors of [`save`](Self::save) without writing anything.
     ///
     /// # Errors
     /// The errors of a save of each tree.
@@ -119,7 +119,7 @@ impl PlannedItems {
         trees.filter_map(|item| item.tree(tree)).try_for_each(|tree| check_save(target, &tree, options))
     }
 
-    /// Writes them.
+    /// Writes the items.
     ///
     /// # Errors
     /// The errors of a save of items; errors of reading the source.
@@ -163,7 +163,7 @@ impl PlannedItems {
         save.commit()
     }
 
-    /// The text of an item that is one document.
+    /// The text of an item that is a single document.
     fn document(&self, item: &str) -> Result<Bytes> {
         let mut files = self.checkpoint.item_files(item)?;
         let is_document = |(name, _): &(String, Bytes)| {

@@ -1,4 +1,4 @@
-//! Rules of a conversion in a file.
+//! The rules of a conversion, read from a TOML file.
 //!
 //! ```toml
 //! # Hugging Face's GPT-2, as our Flax model has it.
@@ -36,14 +36,14 @@ use crate::formats::located;
 use crate::location::ToLocation;
 use crate::tree::PathPattern;
 
-/// The longest file of rules that is read.
+/// The longest file of rules that regrow reads.
 const LEN_MAX_BYTES: u64 = 4 << 20;
 
 /// The rules of a conversion as read from a TOML file. Missing entries are empty.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConvertRules {
-    /// The name of the layout to write; regrow's own if the file does not say.
+    /// The name of the layout to write; the default layout if `None`.
     pub layout: Option<String>,
     /// Options of that layout, by name.
     pub options: Map<String, Value>,
@@ -61,7 +61,7 @@ pub struct ConvertRules {
     pub lossy: bool,
 }
 
-/// A new key path.
+/// A rule that gives leaves a new key path.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RenameRule {
@@ -71,7 +71,7 @@ pub struct RenameRule {
     pub to: String,
 }
 
-/// Another dtype.
+/// A rule that casts leaves to another dtype.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CastRule {
@@ -81,32 +81,32 @@ pub struct CastRule {
     pub dtype: String,
 }
 
-/// Axes in another order.
+/// A rule that transposes leaves.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TransposeRule {
     /// A glob over the key paths of the source.
     pub leaves: String,
-    /// Which axis of the source comes first, second, and so on.
+    /// The axes of the source in their new order.
     pub axes: Vec<usize>,
 }
 
-/// Another shape.
+/// A rule that reshapes leaves.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReshapeRule {
     /// A glob over the key paths of the source.
     pub leaves: String,
-    /// The shape, after the transpose; one extent may be -1.
+    /// The new shape, after the transpose. One extent may be -1 and is computed.
     pub shape: Vec<i64>,
 }
 
 impl ConvertRules {
-    /// Reads a file of rules, at a path or a URL.
+    /// Reads a file of rules from a path or URL.
     ///
     /// # Errors
-    /// `NotFound` if there is none; `InvalidArgument`, with the line and the column, for a file of
-    /// another kind, or a rule that fails for every source.
+    /// `NotFound` if the file does not exist; `InvalidArgument`, with line and column, if the file
+    /// is not such a TOML file, or if a rule would fail for every source.
     pub fn read(file: impl ToLocation) -> Result<Self> {
         let file = located(file)?;
         let read = || {
@@ -128,10 +128,10 @@ impl ConvertRules {
         read().map_err(|error| error.in_file(file.describe()))
     }
 
-    /// Rules of the text of such a file.
+    /// Parses the text of a file of rules.
     ///
     /// # Errors
-    /// `InvalidArgument`, with the line and the column.
+    /// `InvalidArgument`, with line and column.
     pub fn parse(text: &str) -> Result<Self> {
         toml::from_str(text).map_err(|error| {
             // Quote the names with `"`: backquotes mark options of a call, which have other names.
@@ -147,7 +147,7 @@ impl ConvertRules {
     /// The layout with its options.
     ///
     /// # Errors
-    /// `InvalidArgument` for a layout or an option that there is not.
+    /// `InvalidArgument` for a layout or an option that does not exist.
     pub fn to_layout(&self) -> Result<Layout> {
         let name = self.layout.as_deref().unwrap_or(Layout::default().name());
         Layout::from_name(name, Value::Object(self.options.clone()))
@@ -156,7 +156,7 @@ impl ConvertRules {
     /// The rules as options of [`convert`](super::convert).
     ///
     /// # Errors
-    /// `InvalidArgument` for a layout, a pattern, an expression or a dtype that is none.
+    /// `InvalidArgument` for a layout, pattern, expression or dtype that is not valid.
     pub fn options(&self) -> Result<ConvertOptions> {
         fn each<R, T>(rules: &[R], of: impl Fn(&R) -> Result<T>) -> Result<Vec<T>> {
             rules.iter().map(of).collect()

@@ -7,14 +7,14 @@ use crate::error::{Error, Result};
 use crate::formats::{Loss, LossKind};
 use crate::tree::KeyPath;
 
-/// The most steps that one error names.
+/// The most steps that one error lists.
 const NAMED_MAX: usize = 20;
 
-/// Refuses a folder of several steps if the caller has chosen none, because the other steps would
-/// be left out.
+/// Returns an error for a folder of several steps if the caller has not chosen one, because the
+/// other steps would be left out.
 ///
 /// # Errors
-/// `InvalidArgument` that names the steps.
+/// `InvalidArgument`, which lists the steps.
 pub(super) fn refuse_many_steps(checkpoint: &Checkpoint, options: &ConvertOptions) -> Result<()> {
     let steps = &checkpoint.description().steps;
     if steps.len() < 2 || options.open.step.is_some() {
@@ -31,7 +31,7 @@ pub(super) fn refuse_many_steps(checkpoint: &Checkpoint, options: &ConvertOption
     .help("pass `step` to convert one, or `all_steps` to convert all into a folder of steps"))
 }
 
-/// The losses beside leaves.
+/// The losses of a conversion that are not leaves.
 pub(super) fn losses(
     checkpoint: &Checkpoint,
     options: &ConvertOptions,

@@ -2,17 +2,17 @@
 //! reshape, save.
 //!
 //! ```text
-//! open --> plan: every leaf's new path, dtype, shape; what the target cannot hold --> refuse, or
-//!      --> write: the target's writer pulls pieces of each leaf through the transformations --> commit
+//! open --> plan: every leaf's new path, dtype and shape; what the target cannot hold --> error, or
+//!      --> write: the target's writer reads pieces of each leaf through the transformations --> commit
 //! ```
 //!
 //! Nothing is written before the plan is complete and the target's writer has accepted it. A dry
 //! run ends at this point ([`ConvertPlan::check`]).
 //!
-//! For any size of the checkpoint, the memory is one band of the present leaf. A source compressed
-//! in one piece is decoded in one piece. With a base, all leaves are compared before one is
-//! written, a band for each thread within the budget; a leaf that is not linked is then read a
-//! second time.
+//! The conversion needs the memory of one band of the current leaf, for any size of the checkpoint.
+//! A source that is compressed as a whole is also decoded as a whole. With a base, all leaves are
+//! compared before the first is written, one band for each thread within the budget. A leaf that
+//! cannot be linked to the base is then read a second time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,34 +48,34 @@ pub use shared::{ConvertShare, ConvertedShare, SharedConvert, convert_share};
 use source::LeafSource;
 pub use steps::{convert_steps, plan_convert_steps};
 
-/// How to convert.
+/// The options of a conversion.
 #[derive(Debug, Clone, Default)]
 pub struct ConvertOptions {
-    /// How to open the source.
+    /// The options to open the source.
     pub open: OpenOptions,
-    /// How to save: layout, overwriting, durability, [base](SaveOptions::base), casts and monitor.
+    /// The options of the save: layout, overwriting, durability, [base](SaveOptions::base), casts,
+    /// monitor.
     pub save: SaveOptions,
-    /// Convert only leaves that match one of these globs, by their source paths; all leaves if
-    /// empty.
+    /// Convert only leaves whose source paths match one of these globs; all leaves if empty.
     pub only: Vec<PathPattern>,
-    /// New key paths; the first rule that matches a leaf decides.
+    /// New key paths. The first rule that matches a leaf applies.
     pub rename: Vec<Rename>,
-    /// Splits flat names at this text into dicts of dicts, after the renames: with `.`,
+    /// After the renames, splits flat names at this text into nested dicts. With `.`,
     /// `params.kernel` becomes `params/kernel`.
     pub nest: Option<String>,
-    /// Axes in another order, by the path in the source; the first pattern that matches decides.
+    /// A new order of axes, by the path in the source. The first pattern that matches applies.
     pub transpose: Vec<(PathPattern, Vec<usize>)>,
-    /// New shapes, after the transpose; one extent may be -1 and is inferred.
+    /// New shapes, after the transpose. One extent may be -1 and is computed.
     pub reshape: Vec<(PathPattern, Vec<i64>)>,
     /// Also convert leaves that the target cannot hold: they become the nearest kind, or are left
     /// out.
     pub lossy: bool,
     /// Convert the intact leaves of a damaged checkpoint, as [`salvage`](super::salvage) loads
-    /// them. All of the source is verified first. Lost leaves become placeholders, or are left out
+    /// them. The whole source is verified first. Lost leaves become placeholders, or are left out
     /// if the target cannot hold placeholders.
     pub salvage: bool,
-    /// Make a checkpoint of one item out of one item; otherwise the item becomes a checkpoint by
-    /// itself.
+    /// If the source is one item, make a checkpoint with one item. Otherwise the item becomes a
+    /// checkpoint without items.
     pub keep_items: bool,
 }
 
@@ -106,9 +106,9 @@ pub struct ConvertPlan {
     tree: Tree<Leaf>,
     /// The items of the target; `None` if the target is one pytree.
     items: Option<items::PlannedItems>,
-    /// For each leaf, whether its cast has changed a value beyond rounding.
+    /// For each leaf, whether its cast has changed a value by more than rounding.
     is_lossy: Vec<Arc<AtomicBool>>,
-    /// The checkpoint's own metadata, where the target has a place for it.
+    /// The checkpoint's own metadata; `None` if the source has none or the target cannot store it.
     metadata: Option<serde_json::Value>,
 }
 
@@ -124,12 +124,12 @@ pub struct ConvertReport {
 }
 
 impl ConvertPlan {
-    /// The planned pytree. It reads its arrays on demand.
+    /// The planned pytree. Its arrays are read from the source on demand.
     pub(super) fn into_tree(self) -> Tree<Leaf> {
         self.tree
     }
 
-    /// Whether the target can return all data, apart from losses of kind [`LossKind::Note`].
+    /// Whether the target keeps all data. Losses of kind [`LossKind::Note`] are allowed.
     pub fn is_lossless(&self) -> bool {
         self.losses.iter().all(|loss| loss.kind == LossKind::Note)
     }
@@ -138,9 +138,9 @@ impl ConvertPlan {
 /// Converts the checkpoint at `source` into one at `target`.
 ///
 /// # Errors
-/// The errors of opening, reading and saving; `Unsupported`, with all losses named, if the target
+/// The errors of opening, reading and saving; `Unsupported`, which lists all losses, if the target
 /// cannot hold everything and `lossy` is not set; `InvalidArgument` for rules that cannot be
-/// followed. No temporary files are left. If the source is replaced during the conversion, the
+/// applied. No temporary files are left. If the source is replaced during the conversion, the
 /// conversion starts again with the new checkpoint.
 pub fn convert(
     source: impl ToLocation,
@@ -176,7 +176,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// `NotFound` for patterns that match nothing, `InvalidArgument` for rules that cannot be
-    /// followed or have no effect, `NameCollision` if two leaves come to one place.
+    /// applied or have no effect, `NameCollision` if two leaves get the same path.
     pub fn plan_convert(&self, options: &ConvertOptions) -> Result<ConvertPlan> {
         let paths = self.paths();
         let positions = rules::select(self, options)?;
@@ -189,7 +189,7 @@ impl Checkpoint {
         adapt::plan(self, &positions, drafts, options)
     }
 
-    /// One leaf after its transformations, before the target changes it.
+    /// One leaf after its transformations, before it is adapted to the target.
     fn draft(
         &self,
         leaf: usize,
@@ -248,7 +248,7 @@ impl Checkpoint {
     }
 }
 
-/// A leaf on its way.
+/// A leaf during the planning: its source form and its target form.
 #[derive(Debug)]
 struct Draft {
     from: KeyPath,
@@ -256,7 +256,7 @@ struct Draft {
     source: LeafInfo,
     target: LeafInfo,
     leaf: Leaf,
-    /// Set when its cast has changed a value beyond rounding, which was allowed.
+    /// Set when a cast of the leaf has changed a value by more than rounding, which was allowed.
     is_lossy: Arc<AtomicBool>,
 }
 
@@ -291,13 +291,13 @@ impl ConvertPlan {
         Ok(ConvertReport { save, losses: self.losses_with(&changed), damage: self.damage })
     }
 
-    /// Positions in the tree of leaves in which a cast has changed a value beyond rounding.
+    /// The positions of leaves in which a cast has changed a value by more than rounding.
     fn changed_leaves(&self) -> Vec<u32> {
         let flags = self.is_lossy.iter().zip(0..);
         flags.filter(|(flag, _)| flag.load(Ordering::Relaxed)).map(|(_, leaf)| leaf).collect()
     }
 
-    /// All losses, with the cast losses found while reading the data.
+    /// All losses, including cast losses that were found while the data was read.
     fn losses_with(&self, changed: &[u32]) -> Vec<Loss> {
         let casts = changed.iter().filter_map(|&leaf| self.leaves.get(leaf as usize)).map(|leaf| Loss {
             kind: LossKind::Value,
@@ -310,7 +310,7 @@ impl ConvertPlan {
         casts.chain(self.losses.iter().cloned()).collect()
     }
 
-    /// Refuses losses without `lossy`; returns the save options.
+    /// Returns an error if there are losses and `lossy` is not set; otherwise the save options.
     fn admit(&self, target: &Location, options: &ConvertOptions) -> Result<SaveOptions> {
         if !options.lossy && !self.is_lossless() {
             // Report errors first that `lossy` would not avoid.
@@ -321,7 +321,8 @@ impl ConvertPlan {
         Ok(self.save_options(options))
     }
 
-    /// Casts have been made part of the leaves, and losses have been judged.
+    /// The options of the save: the leaves already have their casts, and losses are already
+    /// checked.
     fn save_options(&self, options: &ConvertOptions) -> SaveOptions {
         SaveOptions {
             cast: Vec::new(),
@@ -343,7 +344,7 @@ fn only_arrays(info: &LeafInfo, what: &str) -> Result<()> {
     }
 }
 
-/// The shape with its one -1 worked out.
+/// The shape with its one -1 computed.
 fn infer(from: &Shape, dims: &[i64]) -> Result<Shape> {
     let bad = || {
         Error::invalid("a shape has numbers of at least 0, and at most one -1").expected(
@@ -364,7 +365,7 @@ fn infer(from: &Shape, dims: &[i64]) -> Result<Shape> {
     Shape::new(dims.iter().map(|&dim| if dim == -1 { missing } else { dim as u64 }).collect::<Vec<_>>())
 }
 
-/// Errs if the target lies inside the source, because it would become part of its own source.
+/// Returns an error if the target lies inside the source: it would become part of its own source.
 pub(super) fn refuse_target_inside(source: &Location, target: &Location) -> Result<()> {
     match target.folders_above().any(|folder| folder.leads_to(source)) {
         true => Err(Error::invalid("the target is inside the source").in_file(target)),

@@ -1,10 +1,10 @@
-//! The record of `regrow.torch` after a conversion. It describes the Python objects of a checkpoint
-//! that its pytree does not have.
+//! Adapts the record `regrow.torch` in a conversion. The record describes Python objects of a
+//! checkpoint that its pytree does not contain.
 //!
-//! The record has key paths, and links between tensors. If a leaf is renamed, changed or left out,
-//! its entry changes with it, or is removed: a link to a wrong tensor would give wrong numbers. For
-//! a file of torch.save the record is separate from the metadata; in the result it is part of the
-//! metadata.
+//! The record contains key paths, and links between tensors. If a leaf is renamed, changed or left
+//! out, its entry is changed or removed too, because a link to a wrong tensor would give wrong
+//! numbers. In a file of torch.save the record is separate from the metadata; in the result it is
+//! part of the metadata.
 //!
 //! Source: `docs/formats/torch-objects.md`.
 
@@ -19,16 +19,16 @@ use crate::formats::object_pointer as pointer;
 /// The key of the record in the metadata.
 const RECORD: &str = "regrow.torch";
 
-/// The entries that tie a tensor to the memory of others.
+/// The entries that make a tensor share the memory of another tensor.
 const TIES: [&str; 5] = ["of", "same", "storage", "len", "view"];
 
-/// The target of a leaf, and whether the leaf is unchanged.
+/// The key path of a leaf in the target, and whether the leaf is unchanged.
 struct Moved {
     to: String,
     is_same: bool,
 }
 
-/// The metadata of the source, with the record as it is for these leaves.
+/// The metadata of the source, with the record adapted to these leaves.
 pub(super) fn metadata(
     checkpoint: &Checkpoint,
     leaves: &[PlannedLeaf],
@@ -59,7 +59,7 @@ fn moved(text: &str, leaves: &[PlannedLeaf], options: &ConvertOptions) -> Option
         let from = pointer(&leaf.from);
         let to = leaf.to.as_ref().map(pointer);
         if to.as_deref() != Some(&*from) {
-            // The containers above this leaf lose a child.
+            // The containers above this leaf lose a child, so their entries are removed.
             let ends = from.match_indices('/').map(|(at, _)| at);
             broken.extend(ends.filter_map(|at| from.get(..at)).map(str::to_owned));
         }

@@ -1,11 +1,11 @@
 //! New key paths for leaves, and the resulting tree.
 //!
 //! A rule has a regular expression and a new path: `params/(.*)/kernel=$1/weight`. The expression
-//! has to match the whole printed key path. The first rule that matches a leaf decides.
+//! must match the whole printed key path. The first rule that matches a leaf applies.
 //!
-//! `None` and empty containers are renamed like leaves. Two of them cannot get the same path, so
-//! nothing is lost. A container that keeps all its children does not change. A container that gets
-//! or loses a child becomes a dict with text keys.
+//! `None` and empty containers are renamed like leaves. Two items cannot get the same path, so no
+//! item is lost. A container that keeps all its children does not change. A container that gains or
+//! loses a child becomes a dict with text keys.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Rename {
     }
 }
 
-/// Refuses `$name` for which the expression has no group: it would stand for nothing.
+/// Returns an error if the replacement has a `$name` for which the expression has no group.
 fn check_groups(pattern: &Regex, replacement: &str) -> Result<()> {
     let plain = replacement.replace("$$", "");
     for part in plain.split('$').skip(1) {
@@ -76,7 +76,7 @@ fn check_groups(pattern: &Regex, replacement: &str) -> Result<()> {
     Ok(())
 }
 
-/// The unit of selections and rules: a leaf, or an empty container.
+/// The unit of selections and rules: a leaf, `None` or an empty container.
 #[derive(Debug, Clone)]
 pub(super) struct Item {
     pub path: KeyPath,
@@ -87,12 +87,12 @@ pub(super) struct Item {
 pub(super) enum Part {
     /// The leaf at this position.
     Leaf(usize),
-    /// `None`, or a container without children: nothing is below that could stand for it.
+    /// `None`, or a container without children: no leaf below it has its path.
     Empty(NodeKind),
 }
 
 impl Item {
-    /// The path, and the container kind if this is no leaf.
+    /// The printed path; for an item that is not a leaf also the kind of container.
     pub fn name(&self) -> String {
         match &self.part {
             Part::Leaf(_) => self.path.to_string(),
@@ -115,12 +115,12 @@ pub(super) fn items<L>(tree: &Tree<L>) -> Vec<Item> {
     tree.walk().filter_map(|(path, node)| part(node).map(|part| Item { path, part })).collect()
 }
 
-/// The tree after renaming: `items` are those of `tree` that stay, and its leaves are their
-/// positions.
+/// The tree after renaming. `items` are the remaining items of `tree`. The leaves of the result are
+/// positions in `tree`.
 ///
 /// # Errors
-/// `NameCollision` if two items come to one path or one below another; `InvalidArgument` for a rule
-/// that matches nothing, or leaves an item without a name.
+/// `NameCollision` if two items get the same path, or one gets a path below another;
+/// `InvalidArgument` for a rule that matches nothing, or that gives an item an empty path.
 pub(super) fn rename<L>(
     tree: &Tree<L>,
     items: &[Item],
@@ -162,7 +162,7 @@ pub(super) fn rename<L>(
     trie.build()
 }
 
-/// The keys in a flat name; `None` if it has only one, or is not flat.
+/// The keys in a flat name; `None` if the name has only one key, or the path has several keys.
 fn nested(keys: &[Key], separator: &str) -> Option<Vec<Key>> {
     let [Key::Dict(name)] = keys else { return None };
     name.contains(separator).then(|| name.split(separator).map(Key::dict).collect())
@@ -178,18 +178,18 @@ struct Trie<'a> {
 struct Place {
     key: Key,
     children: Vec<usize>,
-    /// The container that it was in the original tree, and how many children it had.
+    /// The kind of container in the original tree, and its number of children there.
     was: Option<(NodeKind, usize)>,
-    /// The item that sits here, and whether a rule has brought it.
+    /// The item at this node, and whether a rule has moved it here.
     item: Option<(usize, bool)>,
-    /// Whether an item sits somewhere below.
+    /// Whether there is an item below this node.
     has_below: bool,
-    /// Whether the container has received a renamed item.
+    /// Whether the container has received a moved item.
     changed: bool,
 }
 
 impl<'a> Trie<'a> {
-    /// The nodes of the original, its items still missing.
+    /// The nodes of the original tree, without items.
     fn of_nodes<L>(tree: &Tree<L>, items: &'a [Item]) -> Self {
         let mut trie = Self { items, nodes: Vec::new(), children: HashMap::new() };
         // For each open container: its position and the number of children to come.
@@ -223,7 +223,7 @@ impl<'a> Trie<'a> {
         at
     }
 
-    /// Puts an item at its path; `moved` says that a rule gave it.
+    /// Puts an item at its path. `moved` is true if a rule gave the path.
     fn put(&mut self, keys: &[Key], moved: bool, item: usize) -> Result<()> {
         let mut at = 0;
         for key in keys {
@@ -254,8 +254,8 @@ impl<'a> Trie<'a> {
         }
     }
 
-    /// Goes into a node on the way to something below it; gives the item that is in the way, if one
-    /// is. An empty container that is where it was takes a child.
+    /// Goes through a node to a path below it. Returns the item that blocks the path, if there is
+    /// one. An empty container that was not moved can get a child, and does not block.
     fn enter(&mut self, at: usize) -> Option<usize> {
         let node = self.nodes.get_mut(at)?;
         if let Some((other, moved)) = node.item {
@@ -271,7 +271,7 @@ impl<'a> Trie<'a> {
         None
     }
 
-    /// Makes a node the item's; gives the item that is in the way, if one is.
+    /// Puts the item at this node. Returns the item that blocks the node, if there is one.
     fn sit(&mut self, at: usize, item: usize, moved: bool) -> Option<usize> {
         let below = self.first_below(at);
         let node = self.nodes.get_mut(at)?;
@@ -288,7 +288,7 @@ impl<'a> Trie<'a> {
         None
     }
 
-    /// The first item below a node.
+    /// The first item below a node; `None` if there is none.
     fn first_below(&self, at: usize) -> Option<usize> {
         let mut node = self.nodes.get(at)?;
         while node.has_below {
@@ -317,7 +317,7 @@ impl<'a> Trie<'a> {
     fn build(&self) -> Result<Tree<usize>> {
         let alive = |at: &usize| self.nodes.get(*at).is_some_and(Place::is_alive);
         let mut build = TreeBuilder::new();
-        /// The steps still to do, last first.
+        /// The remaining steps, the last first.
         enum Step {
             Enter(usize, Option<Key>),
             Close,
@@ -344,8 +344,8 @@ impl<'a> Trie<'a> {
             }
             let children: Vec<usize> = node.children.iter().copied().filter(alive).collect();
             let (kind, keeps_keys) = match &node.was {
-                // Nodes that need all of their positions or fields keep their kind only if
-                // complete.
+                // A container that needs all of its positions or fields keeps its kind only if it
+                // is complete.
                 Some((kind, count)) if !node.changed && children.len() == *count => (kind.clone(), true),
                 Some((kind @ (NodeKind::Dict | NodeKind::OrderedDict | NodeKind::DefaultDict), _)) => {
                     (kind.clone(), true)
@@ -365,7 +365,7 @@ impl<'a> Trie<'a> {
 }
 
 impl Place {
-    /// Whether any item of the node is left.
+    /// Whether there is an item at the node or below it.
     fn is_alive(&self) -> bool {
         self.item.is_some() || self.has_below
     }
@@ -452,7 +452,7 @@ mod tests {
             renamed(&[("empty", "params/none")], |path| path == "7" || path == "empty").unwrap(),
             "7<7 | dict leaf dict tuple"
         );
-        // An empty container where it was takes a child, and is then no tuple any more.
+        // An empty container that was not moved gets a child, and is then no longer a tuple.
         assert_eq!(
             renamed(&[("7", "empty/x")], |path| path == "7" || path == "empty").unwrap(),
             "empty/x<7 | dict dict leaf"

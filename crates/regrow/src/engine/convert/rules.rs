@@ -1,7 +1,7 @@
 //! Selects leaves, and checks that every rule applies to a leaf.
 //!
-//! A pattern that matches no leaf, or only leaves that it cannot change, is a mistake. One error
-//! names all such patterns before any read.
+//! A pattern is a mistake if it matches no leaf, or only leaves that its rule cannot change. One
+//! error lists all such patterns before any data is read.
 
 use super::rename::{self, Item, Part};
 use super::{ConvertOptions, rename::rename};
@@ -12,12 +12,12 @@ use crate::error::Result;
 use crate::options::{CastPattern, cast_for};
 use crate::tree::{LeafInfo, PathPattern, Tree};
 
-/// The chosen leaves under their new paths, by their positions in the source. `only` also leaves
-/// out `None` and empty containers that it does not match.
+/// The chosen leaves under their new paths, by their positions in the source. `only` also selects
+/// among `None` and empty containers.
 ///
 /// # Errors
-/// `NotFound` with all patterns that match nothing; `InvalidArgument` for one that has no effect;
-/// errors of [`rename`].
+/// `NotFound` with all patterns that match nothing; `InvalidArgument` for a rule that has no
+/// effect; errors of [`rename`].
 pub(in crate::engine) fn select(checkpoint: &Checkpoint, options: &ConvertOptions) -> Result<Tree<usize>> {
     let tree = checkpoint.tree();
     let ConvertOptions { only, rename: renames, nest, .. } = options;
@@ -64,8 +64,8 @@ fn unmatched<'a>(patterns: impl Iterator<Item = &'a PathPattern>, items: &[Item]
     patterns.filter(|pattern| !items.iter().any(|item| pattern.matches(&item.path))).collect()
 }
 
-/// Errs if the rule can change none of the leaves that its pattern matches. For leaves without
-/// axes, transpose and reshape return more exact errors.
+/// Returns an error if the rule can change none of the leaves that its pattern matches. For leaves
+/// without axes, transpose and reshape return more exact errors.
 fn check_effect(
     change: Change<'_>,
     pattern: &PathPattern,

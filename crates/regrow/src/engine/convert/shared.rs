@@ -1,10 +1,10 @@
-//! A conversion by several processes that need not be a job: one process plans and commits, and
-//! each of the others writes a share.
+//! A conversion by several processes that need not be a job. One process plans and commits, and
+//! each of the others writes a share of the leaves.
 //!
 //! ```text
-//! process 0        open, plan, publish ── ticket ──▶  ... waits ...  merge what they name, commit
+//! process 0        open, plan, publish ── ticket ──▶  ... waits ...  merge the named files, commit
 //! each share                              open, plan again, join,
-//!                                         its leaves in files of its own ──▶ their number
+//!                                         write its leaves into its own files ──▶ writer number
 //! ```
 //!
 //! Shares are independent, so a share can be written again after its process has died. Each writer
@@ -27,13 +27,13 @@ use crate::location::{Location, ToLocation};
 use crate::storage::{Publication, Target};
 use crate::tree::{Leaf, LeafData, Tree};
 
-/// So often a share may be begun.
+/// The most times that one share may be started.
 const CLAIMS_MAX: u32 = 64;
 
-/// A conversion that has begun. Dropped before [`finish`](Self::finish), it leaves no trace.
+/// A started conversion. If it is dropped before [`finish`](Self::finish), its files are removed.
 #[derive(Debug)]
 pub struct SharedConvert {
-    /// The source, as it was planned.
+    /// The opened source of the plan.
     checkpoint: Checkpoint,
     plan: ConvertPlan,
     save: SaveOptions,
@@ -45,22 +45,22 @@ pub struct SharedConvert {
 /// The share that one process has written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConvertedShare {
-    /// The number of its files, by which [`SharedConvert::finish`] knows them.
+    /// The number of the writer of its files, for [`SharedConvert::finish`].
     pub writer: u32,
-    /// The bytes of its files, if only their writer can count them.
+    /// The bytes of its files, on storages where only their writer can count them.
     pub stored_bytes: u64,
     /// Bytes reused from a base.
     pub reused_bytes: u64,
-    /// Positions in the target of leaves in which a cast has changed values beyond rounding.
+    /// Positions in the target of leaves in which a cast has changed values by more than rounding.
     pub changed_leaves: Vec<u32>,
 }
 
-/// Which part of a conversion falls to a process.
+/// The part of a conversion that one process writes.
 #[derive(Debug, Clone, Copy)]
 pub struct ConvertShare<'a> {
     /// The text of [`SharedConvert::ticket`].
     pub ticket: &'a str,
-    /// From 0 on.
+    /// The number of this share, from 0.
     pub share: u32,
     /// The number of shares, the same in all processes.
     pub count: u32,
@@ -70,8 +70,8 @@ impl SharedConvert {
     /// Plans a conversion, and begins the new checkpoint. Reads no array data.
     ///
     /// # Errors
-    /// The errors of [`convert`](super::convert); `Unsupported` for a layout that one process has
-    /// to write.
+    /// The errors of [`convert`](super::convert); `Unsupported` for a layout that only one process
+    /// can write.
     pub fn begin(source: impl ToLocation, target: impl ToLocation, options: &ConvertOptions) -> Result<Self> {
         if options.salvage {
             return Err(Error::invalid("a conversion by several processes cannot salvage")
@@ -95,18 +95,18 @@ impl SharedConvert {
         Ok(Self { checkpoint, plan, save, publication, ticket, began })
     }
 
-    /// A short text by which other processes join.
+    /// A short text with which other processes join.
     pub fn ticket(&self) -> &str {
         &self.ticket
     }
 
-    /// The step that was opened, of a folder of steps: a newer one may come later.
+    /// The step that was opened, if the source is a folder of steps: a newer step may appear later.
     pub fn step(&self) -> Option<u64> {
         let about = self.checkpoint.description();
         about.step.filter(|_| !about.steps.is_empty())
     }
 
-    /// Bytes of array data that each of `count` shares has.
+    /// The bytes of array data in each of `count` shares.
     pub fn share_len_bytes(&self, count: u32) -> Vec<u64> {
         let mut out = vec![0; count as usize];
         for (leaf, share) in self.plan.tree.leaves().iter().zip(self.plan.shares(count)) {
@@ -117,11 +117,11 @@ impl SharedConvert {
         out
     }
 
-    /// Makes one checkpoint of the shares, in their order, and gives it its name.
+    /// Merges the shares, in the order of `shares`, and commits the checkpoint.
     ///
     /// # Errors
     /// The errors of a save; `InvalidArgument` if a leaf is in none of the shares; `Replaced` if
-    /// another checkpoint has taken the place of the source. Nothing is left.
+    /// another checkpoint has replaced the source. After an error all files are removed.
     pub fn finish(self, shares: &[ConvertedShare]) -> Result<ConvertReport> {
         let Self { checkpoint, plan, save, publication, began, .. } = self;
         let monitor = save.monitor.clone();
@@ -151,13 +151,13 @@ impl SharedConvert {
     }
 }
 
-/// Writes one share of a conversion that another process has begun, with the same source, target
-/// and options. Leaves of other shares are not read.
+/// Writes one share of a conversion that another process has begun. Source, target and options must
+/// be the same. Leaves of other shares are not read.
 ///
 /// # Errors
 /// The errors of [`convert`](super::convert); `Replaced` if the source has changed since the plan;
-/// `NotFound` if the process that started the conversion has given it up, or writes elsewhere. The
-/// files of the share are removed with the conversion.
+/// `NotFound` if the process that started the conversion has ended it or writes to another target.
+/// The files of the share are removed with the conversion.
 pub fn convert_share(
     source: impl ToLocation,
     target: impl ToLocation,
@@ -218,8 +218,8 @@ fn write_share(
     })
 }
 
-/// An unused number: the number of the share, or a number beyond all shares if the share was
-/// started before.
+/// An unused writer number: the number of the share, or a larger number if the share was started
+/// before.
 fn claim(joined: &dyn Publication, claims: Claims, share: &ConvertShare<'_>) -> Result<u32> {
     for attempt in 0..CLAIMS_MAX {
         let number = share.count.checked_mul(attempt).and_then(|first| first.checked_add(share.share));
@@ -231,14 +231,14 @@ fn claim(joined: &dyn Publication, claims: Claims, share: &ConvertShare<'_>) -> 
     Err(Error::invalid(format!("share {} of the conversion failed {CLAIMS_MAX} times", share.share)))
 }
 
-/// How workers write a layout that can leave out the files of a dead worker.
+/// The functions of a layout that can leave out the files of a dead writer.
 #[derive(Clone, Copy)]
 struct Claiming {
     many: &'static dyn ManyWriters,
     claims: Claims,
 }
 
-/// How several workers write the layout.
+/// The functions with which several workers write the layout.
 fn many_writers(save: &SaveOptions, target: &Location) -> Result<Claiming> {
     let format = save.layout.format();
     let claiming = |format: &'static dyn Format| {
@@ -278,12 +278,12 @@ impl ConvertPlan {
         hasher.finalize().to_hex().chars().take(32).collect()
     }
 
-    /// The share of each leaf.
+    /// The number of each leaf's share.
     fn shares(&self, count: u32) -> Vec<u32> {
         shares_of(self.tree.leaves().iter().map(len_bytes), count)
     }
 
-    /// The tree as the process of one share holds it: the arrays of others are elsewhere.
+    /// The tree for the writer of one share. Arrays of other shares have no data in it.
     fn share(&self, share: u32, count: u32) -> Result<Tree<Leaf>> {
         let shares = self.shares(count);
         let held = |(leaf, own): (&Leaf, u32)| -> Result<Leaf> {

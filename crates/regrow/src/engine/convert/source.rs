@@ -16,8 +16,8 @@ use crate::tree::LeafInfo;
 /// Bytes of a band.
 const BAND_LEN_BYTES: u64 = 16 << 20;
 
-/// One leaf. It keeps the last decoded band, and drops it after the last byte. So a writer that
-/// takes leaves in turn needs the memory of one band.
+/// One leaf. It keeps the last decoded band, and drops the band after its last byte. So a writer
+/// that takes leaves in order needs the memory of one band.
 #[derive(Debug)]
 pub(super) struct LeafSource {
     checkpoint: Checkpoint,
@@ -29,7 +29,7 @@ pub(super) struct LeafSource {
 
 #[derive(Debug, Default)]
 enum State {
-    /// Not asked yet.
+    /// The leaf has not been read yet.
     #[default]
     New,
     /// A raw leaf in a file, mapped and checked.
@@ -49,9 +49,9 @@ impl LeafSource {
         }
     }
 
-    /// A view of the leaf, under the same condition as a read. In a file that another program may
-    /// write to, the checked bytes might differ from the written ones, and a truncation would kill
-    /// the process.
+    /// A view of the leaf, if reads return views too. Another program might write to the file: then
+    /// the checked bytes could differ from the written bytes, and a truncation would kill the
+    /// process.
     fn view(&self) -> Result<Option<Bytes>> {
         let reader = self.checkpoint.reader();
         match self.checkpoint.has_views() {
@@ -60,7 +60,7 @@ impl LeafSource {
         }
     }
 
-    /// The map, if there is one; looked for and checked once.
+    /// Opens and checks the map at the first call, if the leaf can have one.
     fn begin(&self, state: &mut State) -> Result<()> {
         if !matches!(state, State::New) {
             return Ok(());
@@ -80,7 +80,7 @@ impl LeafSource {
         band_elements(self.checkpoint.reader(), self.leaf, &self.info, BAND_LEN_BYTES)
     }
 
-    /// Reads the band that holds `offset_bytes`.
+    /// Reads the band that contains `offset_bytes`.
     fn band_at(&self, offset_bytes: u64) -> Result<(u64, Bytes)> {
         let (shape, size) = (&self.info.shape, self.info.dtype.size_bytes() as u64);
         let step = self.band_elements();
@@ -101,7 +101,7 @@ impl LeafSource {
         Ok((first * size, band.into()))
     }
 
-    /// Reads, unless the work is to stop, on the account of reading.
+    /// Calls `read` and counts its time as reading. Returns an error if the work is cancelled.
     fn timed<R>(&self, bytes: u64, read: impl FnOnce() -> Result<R>) -> Result<R> {
         self.monitor.check()?;
         self.monitor.timed(Stage::Read, bytes, read)

@@ -1,11 +1,11 @@
-//! All committed steps of a folder, each converted into a step of a folder of the target layout.
+//! Converts all committed steps of a folder, each into a step of a folder of the target layout.
 //!
 //! ```text
 //! plan and check every step --> for each step: convert, commit
 //! ```
-//! Nothing is written before every step is known to be convertible. Each step has its own commit.
-//! After an interruption the converted steps stay, and the next run is an error, except if it may
-//! overwrite.
+//! The writing starts only when every step is known to be convertible. Each step has its own
+//! commit. After an interruption the converted steps stay. The next run is then an error unless it
+//! may overwrite.
 
 use super::{ConvertOptions, ConvertPlan, ConvertReport, convert, plan_convert};
 use crate::engine::names::is_left_out;
@@ -18,10 +18,10 @@ use crate::location::{Location, ToLocation};
 use crate::storage::UNCOMMITTED_MARK;
 use crate::tree::KeyPath;
 
-/// A step of a source, and where its conversion goes.
+/// A step of the source, and the location of its conversion.
 struct Planned {
     number: u64,
-    /// Its name in the source.
+    /// The name of the step in the source.
     name: String,
     target: Location,
     options: ConvertOptions,
@@ -30,8 +30,8 @@ struct Planned {
 /// Converts each committed step of the folder at `source` into a step of the folder at `target`.
 ///
 /// # Errors
-/// The errors of [`convert`](super::convert), with the step; `InvalidArgument` if the source is no
-/// folder of steps, if the target has steps that the source has not, and for a base.
+/// The errors of [`convert`](super::convert), with the step; `InvalidArgument` if the source is not
+/// a folder of steps, if the target has steps that the source does not have, and for a base.
 pub fn convert_steps(
     source: impl ToLocation,
     target: impl ToLocation,
@@ -68,7 +68,7 @@ pub fn convert_steps(
     Ok(reports)
 }
 
-/// Plans [`convert_steps`], and returns its errors that `lossy` does not avoid.
+/// Plans [`convert_steps`], and returns the errors that `lossy` does not avoid.
 ///
 /// # Errors
 /// The errors of [`convert_steps`].
@@ -117,7 +117,7 @@ fn planned(source: &Location, target: &Location, options: &ConvertOptions) -> Re
     Ok(steps.into_iter().map(planned).collect())
 }
 
-/// The files beside the steps. No conversion copies them: the first step lists them as notes.
+/// The files beside the steps, as notes. No conversion copies them.
 fn beside(source: &Location, steps: &[Planned]) -> Result<Vec<Loss>> {
     let mut losses = Vec::new();
     for entry in source.entries()? {
@@ -131,8 +131,7 @@ fn beside(source: &Location, steps: &[Planned]) -> Result<Vec<Loss>> {
     Ok(losses)
 }
 
-/// The name of a converted step. A folder of the layouts regrow and orbax, and files of the layout
-/// flax, are opened as steps.
+/// The name of a converted step, by which readers of the target layout recognise it as a step.
 fn name_of(step: &CommittedStep, layout: &Layout) -> String {
     let plain = match step_number(&step.name) {
         Some(_) => step.name.clone(),
@@ -144,7 +143,8 @@ fn name_of(step: &CommittedStep, layout: &Layout) -> String {
     }
 }
 
-/// Errs if the target has a step that the source has not: the two would look like one run.
+/// Returns an error if the target has a step that the source does not have: the steps would look
+/// like one run.
 fn refuse_other_steps(target: &Location, steps: &[CommittedStep]) -> Result<()> {
     if !target.is_folder() {
         return Ok(());

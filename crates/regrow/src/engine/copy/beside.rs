@@ -1,5 +1,5 @@
-//! The side files of a checkpoint of single files, which are copied with it: its seal, signature
-//! and parity. In a folder they are ordinary files of the folder.
+//! Copies the side files of a checkpoint of single files with it: seal, signature and parity. In a
+//! folder, side files are ordinary files of the folder.
 
 use std::sync::Arc;
 
@@ -18,16 +18,16 @@ use crate::store::{Blob, FileWriter, ReadPath, StoreExt};
 /// Bytes of parity that are copied at once.
 const PIECE_LEN_BYTES: u64 = 4 << 20;
 
-/// The side files of a checkpoint of single files, during a copy.
+/// The side files of a checkpoint of single files, read from the source.
 #[derive(Debug)]
 pub(super) struct Beside {
-    /// The seal, with the names of the copy.
+    /// The seal, with the file names of the copy.
     seal: Option<SealDocument>,
     signature: Option<Vec<u8>>,
     parity: Option<Parity>,
 }
 
-/// The index, with the names of the copy, and the file with the blocks.
+/// The index of the parity, with the file names of the copy, and the file of its blocks.
 #[derive(Debug)]
 struct Parity {
     document: ParityDocument,
@@ -56,8 +56,8 @@ impl Beside {
         Ok(Self { seal, signature: signature::place_of(source).read("the signature")?, parity })
     }
 
-    /// Puts the side files beside the copy. The identity `copied` shows whether the copy is still
-    /// there.
+    /// Writes the side files beside the copy. If the identity at `target` is no longer `copied`,
+    /// another save has replaced the copy.
     ///
     /// # Errors
     /// Errors of the storage. The copy then exists without its side files.
@@ -66,7 +66,7 @@ impl Beside {
             return Ok(());
         }
         self.put_all(target)?;
-        // If another save has replaced this copy, that save owns the side files.
+        // If another save has replaced this copy, the side files must fit that save.
         let is_replaced = copied.is_some() && identity(target) != copied;
         if is_replaced { take_misfits(target) } else { Ok(()) }
     }
@@ -92,7 +92,7 @@ impl Beside {
     }
 }
 
-/// Writes a small file if there is none: an existing one belongs to a later writer.
+/// Writes a small file unless it exists: an existing file belongs to a later writer.
 fn put_new(file: &Location, bytes: Vec<u8>) -> Result<()> {
     if file.commits_by_marker() {
         return file.parent().store().put_if_absent(file.name().as_encoded_bytes(), bytes.into()).map(drop);
@@ -101,7 +101,7 @@ fn put_new(file: &Location, bytes: Vec<u8>) -> Result<()> {
     write_new(file, |writer| writer.write(&bytes)).map(drop)
 }
 
-/// Writes a file where there is none; false if there is one.
+/// Writes a file unless it exists. Returns false if the file exists.
 fn write_new(file: &Location, write: impl FnOnce(&mut FileWriter) -> Result<()>) -> Result<bool> {
     let monitor = Monitor::new();
     let options = PublishOptions { overwrite: false, ..PublishOptions::of_one_file(&monitor) };

@@ -1,16 +1,17 @@
 //! Copies a checkpoint byte for byte: disk to bucket, bucket to disk, or within either.
 //!
 //! ```text
-//! open the source -> its files, each in one version -> for each file: read, hash, write, read back, compare -> commit
+//! open the source -> list its files with their versions
+//!   -> for each file: read, hash, write, read back, compare -> commit
 //! ```
-//! Large files are read in pieces, many at a time. Small files are copied many at a time. Data that
-//! is read but not yet written stays within the budget. The target is a checkpoint only after the
-//! commit, and then it is complete.
+//! Large files are read in pieces, many at once. Small files are copied many at once. Data that is
+//! read but not yet written stays within the budget. The target counts as a checkpoint only after
+//! the commit, when it is complete.
 //!
-//! After any interruption, the files of a copy stay under a temporary name (on a disk) or under the
-//! claim (in a bucket). The next copy of the same source to the same target reuses each of these
-//! files if its version is that of the source and its digest is unchanged: see [`Transfer`]. On a
-//! disk it also reuses the beginning of a large file.
+//! After an interruption, the copied files stay under a temporary name (on a disk) or under the
+//! claim (in a bucket). The next copy of the same source to the same target reuses each file whose
+//! version is that of the source and whose digest is unchanged: see [`Transfer`]. On a disk it also
+//! reuses the beginning of a large file.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -37,20 +38,20 @@ use beside::Beside;
 use plan::Plan;
 use work::Copying;
 
-/// How to copy.
+/// The options of a copy.
 #[derive(Debug, Clone, Default)]
 pub struct CopyOptions {
     /// Replace an existing checkpoint, under the rules of [`SaveOptions::overwrite`].
     pub overwrite: bool,
     /// Do not read back the written bytes.
     pub unverified: bool,
-    /// Skip syncing to disk: faster, and a power cut may cost the copy.
+    /// Do not sync to disk. This is faster, but the copy may be lost in a power cut.
     pub not_durable: bool,
-    /// Bytes that are read and not yet written, at most about; 64 MiB if `None`.
+    /// About the most bytes that are read and not yet written; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,
-    /// Requests at once; as many as the machine has threads if `None`, 8 at most.
+    /// Requests at once. If `None`, one for each hardware thread, but at most 8.
     pub threads: Option<usize>,
-    /// Watches the copy, and stops it.
+    /// Watches the copy, and can cancel it.
     pub monitor: Monitor,
 }
 
@@ -60,18 +61,18 @@ pub struct CopyOptions {
 pub struct CopyReport {
     /// The path of the copy.
     pub path: PathBuf,
-    /// Files of the checkpoint.
+    /// The number of copied files.
     pub file_count: usize,
-    /// Bytes of all of them.
+    /// Bytes of all copied files.
     pub bytes: u64,
-    /// Bytes that an interrupted copy had brought there before; a part of `bytes`.
+    /// Bytes that an earlier, interrupted copy had already written; included in `bytes`.
     pub reused_bytes: u64,
-    /// The duration of the whole copy.
+    /// The duration of the copy in seconds.
     pub seconds: f64,
 }
 
 impl CopyReport {
-    /// Bytes that were moved now, in 10^9 a second.
+    /// The speed of the copy in 10^9 bytes a second, without the reused bytes.
     pub fn gb_per_s(&self) -> f64 {
         gb_per_s(self.bytes.saturating_sub(self.reused_bytes), self.seconds)
     }
@@ -103,14 +104,13 @@ impl fmt::Display for CopyReport {
 ///
 /// Continues an interrupted copy to the same target.
 ///
-/// # Errors
-/// The errors of opening the source; `AlreadyExists` if the target exists and is not to be
-/// replaced, or another copy to it is in progress; `InvalidArgument` if source and target lie
-/// inside each other; `Unsupported` for a checkpoint that could not be opened at the target;
-/// `Corrupt` if the bytes read back differ from those written; `Replaced` if other processes keep
-/// changing the source; `Cancelled`; errors of the storages. After an error the copied files keep
-/// their temporary name, and the target is unchanged; only after `NotDurable` the target is the
-/// copy.
+/// The errors of opening the source; `AlreadyExists` if the target exists and may not be replaced,
+/// or if another copy to it is in progress; `InvalidArgument` if the source is inside the target,
+/// or the target inside the source; `Unsupported` for a checkpoint that could not be opened at the
+/// target; `Corrupt` if the bytes read back differ from those written; `Replaced` if other
+/// processes keep changing the source; `Cancelled`; errors of the storages. After an error the
+/// copied files keep their temporary name, and the target is unchanged. Only after `NotDurable` the
+/// copy is committed.
 pub fn copy(source: impl ToLocation, target: impl ToLocation, options: &CopyOptions) -> Result<CopyReport> {
     let (source, target) = (located(source)?, located(target)?);
     let monitor = &options.monitor;
@@ -141,7 +141,7 @@ fn copy_once(source: &Location, target: &Location, options: &CopyOptions) -> Res
     })
 }
 
-/// Commits the copy, and writes the side files if the source is no folder.
+/// Commits the copy. Writes the side files if the source is not a folder.
 fn commit(
     source: &Location,
     target: &Location,
@@ -160,12 +160,12 @@ fn commit(
     beside.put(target, copied)
 }
 
-/// How often each byte is read or written back.
+/// The number of times that each byte is read, from the source and from the copy.
 fn passes(options: &CopyOptions) -> u64 {
     if options.unverified { 1 } else { 2 }
 }
 
-/// Plans a copy, and begins it.
+/// Plans a copy and begins its publication.
 fn begin(source: &Location, target: &Location, options: &CopyOptions) -> Result<(Plan, Box<dyn Transfer>)> {
     check_apart(source, target)?;
     replace::check_place(target, &SaveOptions::default())?;
@@ -198,7 +198,7 @@ fn transfer_options<'a>(
         monitor: &options.monitor,
     }
 }
-/// Adds help to an error of the storage that stopped a copy.
+/// Adds help to an error of the storage: the copy can be continued.
 fn stays(error: Error, options: &CopyOptions) -> Error {
     let is_of_storage = matches!(error.kind(), ErrorKind::Io | ErrorKind::StorageFull);
     match is_of_storage && error.help_text().is_none() && !options.monitor.is_cancelled() {

@@ -1,4 +1,4 @@
-//! The files to copy, each with the version that was found.
+//! The files to copy, each with its version at the time of the plan.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::location::Location;
 use crate::storage::{EntryKind, Marker, Target, TransferFile};
 use crate::store::{Blob, Store, StoreExt};
 
-/// Orbax' marker of a committed checkpoint.
+/// The file with which Orbax marks a committed checkpoint.
 const MARKER: &str = COMMIT_MARKERS[0];
 
-/// Longest marker that is taken over.
+/// The longest marker that a copy accepts.
 const MARKER_LEN_MAX_BYTES: u64 = 1 << 20;
 
-/// The files to copy.
+/// The files to copy, and the marker to write at the end.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) kind: Target,
@@ -28,7 +28,7 @@ pub(super) struct Plan {
     pub(super) marker: Marker,
 }
 
-/// One file, in the version that the plan saw.
+/// One file of the source, and its version at the time of the plan.
 #[derive(Debug)]
 pub(super) struct SourceFile {
     pub(super) transfer: TransferFile,
@@ -41,7 +41,7 @@ enum Content {
         store: Arc<dyn Store>,
         key: Vec<u8>,
     },
-    /// A marker that the source does not have.
+    /// A marker that the copy needs and the source does not have.
     Made(Vec<u8>),
 }
 
@@ -79,7 +79,7 @@ impl Plan {
         self.files.iter().map(|file| file.transfer.len_bytes).fold(0, u64::saturating_add)
     }
 
-    /// The files as the storage takes them.
+    /// The files in the form that the storage needs.
     pub(super) fn transfer_files(&self) -> Vec<TransferFile> {
         self.files.iter().map(|file| file.transfer.clone()).collect()
     }
@@ -98,12 +98,12 @@ impl Plan {
         let own = files.iter().position(|file| file.transfer.name == MARKER);
         let marker = match own {
             _ if has_steps => Marker::OfSteps,
-            // If a rename commits the target, its marker is copied like other files.
+            // If a rename commits the target, the source's marker is copied like other files.
             Some(own) if target.commits_by_marker() => Marker::Own(files.remove(own).read_short()?),
             None if needs_marker.is_some_and(|needs| needs(at)) => Marker::Own(Vec::new()),
             _ => Marker::Other,
         };
-        // Copy the marker of a step or item last: it says that all files beside it are complete.
+        // Copy the marker of a step or item last: it shows that all files beside it are complete.
         files.sort_by(|a, b| {
             let key = |file: &SourceFile| (file.is_marker(), file.transfer.name.clone());
             key(a).cmp(&key(b))
@@ -145,7 +145,7 @@ impl SourceFile {
         Self { transfer, content: Content::Made(bytes) }
     }
 
-    /// All of it, of a marker.
+    /// Reads the whole file, which must be a marker.
     fn read_short(&self) -> Result<Vec<u8>> {
         if self.transfer.len_bytes > MARKER_LEN_MAX_BYTES {
             return Err(Error::new(ErrorKind::Limit, "the marker of the checkpoint is too long")
@@ -163,10 +163,10 @@ impl SourceFile {
         }
     }
 
-    /// The file in the version that was found.
+    /// Opens the file in the version of the plan.
     ///
     /// # Errors
-    /// `Replaced` if it has another by now, or is gone.
+    /// `Replaced` if the file has another version by now, or was removed.
     pub(super) fn open(&self) -> Result<Arc<dyn Blob>> {
         match &self.content {
             Content::Stored { store, key } => {
@@ -179,7 +179,7 @@ impl SourceFile {
         }
     }
 
-    /// Errs if the file has another version by now.
+    /// Returns an error if the file has another version by now.
     pub(super) fn check_version(&self) -> Result<()> {
         let Content::Stored { store, key } = &self.content else { return Ok(()) };
         match store.version(key)?.is_some_and(|now| now.text == self.transfer.version) {
@@ -188,7 +188,8 @@ impl SourceFile {
         }
     }
 
-    /// An error of reading it; `Replaced` if that is why.
+    /// An error of reading the file. If the file has changed since the plan, the result is
+    /// `Replaced`.
     pub(super) fn blame(&self, error: Error) -> Error {
         match error.kind() {
             ErrorKind::Cancelled | ErrorKind::Replaced => error,
@@ -207,7 +208,7 @@ fn replaced(file: impl Into<PathBuf>) -> Error {
         .help("copy again when no program writes to it")
 }
 
-/// A file that is opened by its own name.
+/// A file of a checkpoint that has no folder.
 fn single(at: &Location, name: &str) -> Result<SourceFile> {
     let reading = at.for_reading()?;
     let store = reading.location.parent().store();
@@ -221,7 +222,7 @@ fn stored(store: Arc<dyn Store>, key: Vec<u8>, name: String) -> Result<SourceFil
     Ok(SourceFile { transfer, content: Content::Stored { store, key } })
 }
 
-/// All files of a folder of steps: files of the committed steps, and files beside them.
+/// All files of a folder of steps: those of the committed steps, and those beside the steps.
 fn files_of_steps(root: &Location, target: &Location) -> Result<Vec<SourceFile>> {
     let mut files = Vec::new();
     for entry in root.entries()? {
@@ -257,7 +258,7 @@ fn files_of_steps(root: &Location, target: &Location) -> Result<Vec<SourceFile>>
     Ok(files)
 }
 
-/// All files below a folder, their names behind `prefix`.
+/// All files below a folder. `prefix` comes before each name.
 fn files_in(at: &Location, prefix: &str) -> Result<Vec<SourceFile>> {
     let store = at.opened()?;
     let names = names_in(at, &*store)?;

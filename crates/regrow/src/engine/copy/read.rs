@@ -1,10 +1,10 @@
-//! Reading a piece of a source.
+//! Reads a piece of a file of the source.
 
 use crate::bytes::limits::work_space;
 use crate::error::Result;
 use crate::store::{Blob, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, ReadPath, Scratch};
 
-/// Bytes of a value: long requests where there is no cache to go past.
+/// Reads a range of a file. On storages without a page cache to bypass, one long request reads it.
 pub(super) fn read_piece(blob: &dyn Blob, offset_bytes: u64, len_bytes: u64) -> Result<Vec<u8>> {
     let mut out = work_space(len_bytes)?;
     if len_bytes <= CACHED_LEN_BYTES || blob.suits().requests_max > Scratch::KEPT_MAX {

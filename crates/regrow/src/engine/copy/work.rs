@@ -1,4 +1,4 @@
-//! The bytes: read in pieces, hashed, written, read back and compared.
+//! Copies the bytes: reads them in pieces, hashes, writes, reads back and compares.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,16 +15,17 @@ use crate::storage::{Left, Target, Transfer};
 use crate::store::Blob;
 use crate::threads::{for_each_parallel, map_ordered, thread_count};
 
-/// Pieces of a large file; a shorter file is one piece, and many of those go at once.
+/// Bytes of a piece of a large file. A shorter file is one piece, and many such files go at once.
 const PIECE_LEN_BYTES: u64 = 8 << 20;
 
-/// Most requests at once.
+/// The most requests at once.
 const THREADS_MAX: usize = 8;
 
-/// How often the beginning of a large file is noted, so that a later copy can go on from there.
+/// Progress within a large file is recorded after this many bytes, so that a later copy can
+/// continue there.
 const NOTE_EVERY_BYTES: u64 = PIECE_LEN_BYTES;
 
-/// A copy at work.
+/// A running copy.
 pub(super) struct Copying<'a> {
     transfer: &'a dyn Transfer,
     options: &'a CopyOptions,
@@ -44,7 +45,7 @@ impl<'a> Copying<'a> {
         }
     }
 
-    /// Copies all files, markers last.
+    /// Copies all files. Markers come last.
     pub(super) fn all(&self, plan: &Plan) -> Result<()> {
         self.options.monitor.enter(Stage::Copy);
         let numbered = || plan.files.iter().enumerate();
@@ -103,7 +104,7 @@ impl<'a> Copying<'a> {
         self.transfer.finished(at, digest, is_verified)
     }
 
-    /// Copies a file from `offset` on; the digest of all of it.
+    /// Copies a file from `offset` on. Returns the digest of the whole file.
     fn write(&self, at: usize, file: &SourceFile, mut hasher: Hasher, offset: u64) -> Result<Hash> {
         let len_bytes = file.transfer.len_bytes;
         let source = file.open()?;
@@ -126,7 +127,7 @@ impl<'a> Copying<'a> {
         Ok(hasher.finalize())
     }
 
-    /// Errs unless the target has the bytes that were written.
+    /// Returns an error unless the target file has the digest of the written bytes.
     fn compare(&self, at: usize, len_bytes: u64, digest: Hash) -> Result<()> {
         let (found, name) = self.digest_of(at, len_bytes)?;
         if found == Some(digest) {
@@ -142,7 +143,8 @@ impl<'a> Copying<'a> {
             .help("check the disk, the network and the memory of this machine, then copy again"))
     }
 
-    /// The digest of a file at the target, `None` if its length differs; and its name.
+    /// The digest of a file at the target, and its name. The digest is `None` if the length
+    /// differs.
     fn digest_of(&self, at: usize, len_bytes: u64) -> Result<(Option<Hash>, PathBuf)> {
         let blob = self.transfer.written(at)?;
         let name = blob.describe();
@@ -157,8 +159,8 @@ impl<'a> Copying<'a> {
         Ok((Some(hasher.finalize()), name))
     }
 
-    /// The longest beginning that an earlier copy has left whole: its digest so far, and its
-    /// length.
+    /// The longest beginning of the file that an earlier copy has written and that is unchanged:
+    /// the state of its digest, and its length.
     fn longest_beginning(&self, at: usize, mut known: Vec<(u64, Hash)>) -> Result<Option<(Hasher, u64)>> {
         known.sort_by_key(|(len_bytes, _)| *len_bytes);
         let blob = self.transfer.written(at)?;
@@ -180,7 +182,7 @@ impl<'a> Copying<'a> {
         Ok(found)
     }
 
-    /// Hands out the bytes of a value from `start` to `end`, in order; reads ahead.
+    /// Calls `each` with the bytes from `start` to `end`, in order. Reads ahead.
     fn each_piece(
         &self,
         blob: &dyn Blob,

@@ -1,7 +1,7 @@
-//! Compares parts that are not leaves: files of items, metrics, the metadata of checkpoints of
+//! Compares data that is not in leaves: files of items, metrics, the metadata of checkpoints of
 //! items.
 //!
-//! Each is reported like a leaf of bytes, with the name of its item and file.
+//! Each file is reported like a leaf of bytes, under the name of its item and file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,10 +18,10 @@ use crate::tree::{Key, KeyPath, LeafInfo, LeafKind};
 /// The data of a checkpoint that is not in leaves, by key path.
 type Beside = BTreeMap<KeyPath, Bytes>;
 
-/// Compares the data beside the leaves, and adds the result to the report.
+/// Compares the data outside of leaves, and adds the result to the report.
 ///
 /// # Errors
-/// Errors that leave open what the storage holds.
+/// Errors of the storage that do not show whether a file exists.
 pub(super) fn compare(
     a: &Checkpoint,
     b: &Checkpoint,

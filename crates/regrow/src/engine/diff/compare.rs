@@ -1,7 +1,7 @@
-//! Reading pairs of leaves side by side, a piece at a time.
+//! Reads pairs of leaves side by side, one piece at a time, and compares them.
 //!
-//! A pair becomes one job, or several jobs if it is long and its parts can be read alone. Threads
-//! get jobs in the disk order of the first checkpoint, and small jobs in batches.
+//! A short pair is one job. A long pair is several jobs if its parts can be read alone. Threads get
+//! jobs in the disk order of the first checkpoint, and small jobs in batches.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -24,11 +24,11 @@ use crate::tree::LeafInfo;
 /// The result for a pair.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// Known without reading, or of texts.
+    /// The status of a pair of texts, or of a pair that needs no read.
     Status(LeafStatus),
-    /// Numbers, and whether they are the same bytes of one file.
+    /// A pair of number arrays. `is_same_file`: both sides are the same bytes of one file.
     Numbers { distance: Box<Distance>, is_same_file: bool },
-    /// Bytes without a known meaning.
+    /// A pair of arrays that are compared as bytes.
     Opaque(Box<Distance>),
     /// One or both sides cannot be read.
     Failed(Vec<(Side, Error)>),
@@ -41,11 +41,11 @@ pub(super) struct Outcomes {
     pub outcomes: BTreeMap<usize, Outcome>,
     /// The pairs that are equal and not in `outcomes`.
     pub equal_count: u64,
-    /// Bytes of both sides that were read, decoded.
+    /// Decoded bytes that were read, of both sides.
     pub read_bytes: u64,
 }
 
-/// A comparison under way.
+/// The inputs of a running comparison.
 pub(super) struct Comparison<'c> {
     pub a: &'c Checkpoint,
     pub b: &'c Checkpoint,
@@ -53,14 +53,14 @@ pub(super) struct Comparison<'c> {
     pub options: &'c DiffOptions,
 }
 
-/// A leaf of each side.
+/// The two leaves of a pair.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pair<'c> {
     pub a: Half<'c>,
     pub b: Half<'c>,
 }
 
-/// A leaf of one side.
+/// The leaf of one side of a pair.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Half<'c> {
     checkpoint: &'c Checkpoint,
@@ -69,7 +69,7 @@ pub(super) struct Half<'c> {
     pub info: &'c LeafInfo,
 }
 
-/// A run of elements of a pair.
+/// A run of elements of a pair, which one thread compares.
 #[derive(Debug, Clone, Copy)]
 struct PairJob {
     pair: usize,
@@ -80,9 +80,9 @@ struct PairJob {
     is_whole: bool,
     /// Whether both sides are the same bytes of one file.
     is_same_file: bool,
-    /// Whether one checksum covers the whole leaf, so that the leaf is read to its end.
+    /// Whether one checksum covers the whole leaf. The leaf is then read to its end.
     is_sealed: bool,
-    /// Bytes of both sides that are read.
+    /// Bytes to read, of both sides.
     len_bytes: u64,
     cost_bytes: u64,
 }
@@ -91,7 +91,7 @@ impl<'c> Comparison<'c> {
     /// Reads and compares all pairs.
     ///
     /// # Errors
-    /// `Cancelled`; `Limit` where there is no memory.
+    /// `Cancelled`; `Limit` if there is not enough memory.
     pub fn run(&self) -> Result<Outcomes> {
         let mut order: Vec<usize> = (0..self.pairs.both.len()).collect();
         let mut ranks = vec![usize::MAX; self.a.tree().len()];
@@ -129,7 +129,7 @@ impl<'c> Comparison<'c> {
         Ok(outcomes)
     }
 
-    /// The leaves of a pair, by its number.
+    /// The two leaves of pair number `pair`.
     pub fn pair(&self, pair: usize) -> Option<Pair<'c>> {
         let &(a, b) = self.pairs.both.get(pair)?;
         let half = |checkpoint: &'c Checkpoint, leaf: usize| {
@@ -154,12 +154,12 @@ impl<'c> Comparison<'c> {
         }
     }
 
-    /// Whether a pair is equal, and the options ask for no more.
+    /// Whether a pair is equal, and the options do not list equal pairs.
     fn is_dull(&self, job: &PairJob, outcome: &Outcome, pair: Pair<'_>) -> bool {
         job.is_whole && !self.options.list_equal && self.status(outcome, pair) == LeafStatus::Equal
     }
 
-    /// The small leaves of both sides.
+    /// Reads the small leaves of a batch, of both sides.
     fn small(&self, batch: &[PairJob]) -> [SmallLeaves; 2] {
         let read = |job: &&PairJob| matches!(job.task, Task::Numbers | Task::Opaque) && job.len_bytes > 0;
         let leaves = |job: &PairJob| self.pairs.both.get(job.pair).copied();
@@ -275,8 +275,8 @@ impl<'c> Comparison<'c> {
         }
     }
 
-    /// Reads the elements of a job on both sides and compares them; returns the read errors
-    /// otherwise.
+    /// Reads the elements of a job on both sides and compares them. If a read fails, returns the
+    /// errors of both sides.
     fn distance(
         &self,
         job: &PairJob,
@@ -305,7 +305,7 @@ impl<'c> Comparison<'c> {
         loop {
             self.options.monitor.check()?;
             let run = (first, step.min(end - first));
-            // A small leaf is one part.
+            // A small leaf has only one part.
             let piece_a = match small_a {
                 Some(bytes) => Ok(bytes),
                 None => pair.a.read(a, run, &mut of_a),
@@ -351,12 +351,12 @@ impl<'c> Pair<'c> {
         }
     }
 
-    /// Elements of a piece: whole rows of the larger chunks.
+    /// The number of elements in a piece: whole rows of the larger chunks.
     fn piece_elements(self) -> u64 {
         self.a.piece_elements().max(self.b.piece_elements())
     }
 
-    /// A leaf without the elements that repeat in both checkpoints.
+    /// A leaf reduced to the elements that do not repeat in both checkpoints.
     fn once(self, half: Half<'c>) -> Cow<'c, LeafInfo> {
         let [a, b] = [self.a, self.b].map(|half| pieces::once(half.checkpoint, half.leaf, half.info));
         let dims = a.shape.dims().iter().zip(b.shape.dims()).map(|(a, b)| *a.max(b));
@@ -366,14 +366,14 @@ impl<'c> Pair<'c> {
         }
     }
 
-    /// The errors of leaves that claim to be much longer than their stored bytes.
+    /// Returns errors for leaves whose shapes claim far more bytes than are stored.
     fn check_claims(self) -> std::result::Result<(), Vec<(Side, Error)>> {
         let check = |half: Half<'c>| pieces::check_claim(half.checkpoint, half.leaf, &self.once(half)).err();
         let errors = errors(check(self.a), check(self.b));
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
-    /// Whether both are the same bytes of one file.
+    /// Whether both leaves are the same bytes of one file.
     fn is_same_file(self) -> bool {
         if self.a.info.dtype != self.b.info.dtype {
             return false;

@@ -7,11 +7,11 @@ use crate::tree::{BIG_INTEGER, LeafInfo, LeafKind};
 /// How a pair of leaves is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Task {
-    /// Nothing: this is known by now.
+    /// No comparison is needed: the metadata give this status.
     Known(LeafStatus),
-    /// Both are texts.
+    /// Compare two texts.
     Texts,
-    /// Both are arrays of one shape; their distances mean something.
+    /// Compare two arrays of the same shape as numbers.
     Numbers,
     /// Compare elements whose dtype the engine does not know, as bytes.
     Opaque,
@@ -47,8 +47,8 @@ pub(super) fn task(a: &LeafInfo, b: &LeafInfo) -> Task {
     }
 }
 
-/// The status of a pair whose elements were compared: how many differ, and how many of these the
-/// tolerance does not allow.
+/// The status of a pair whose elements were compared, from the number of elements that differ and
+/// the number that differ by more than the tolerance.
 pub(super) fn status(
     a: &LeafInfo,
     b: &LeafInfo,

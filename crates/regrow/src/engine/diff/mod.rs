@@ -3,21 +3,21 @@
 //!
 //! ```text
 //! pair      leaves of one key path; containers that differ             metadata alone
-//! judge     kinds, shapes and dtypes: is there anything to read?       metadata alone
+//! judge     kinds, shapes and dtypes: must data be read?               metadata alone
 //! compare   pieces of both leaves, side by side, and their distance    a few threads, one byte budget
 //! beside    files of items, metrics, metadata: byte by byte
-//! report    what differs, the verdict, what could not be read
+//! report    the differences, the verdict, and what could not be read
 //! ```
 //!
-//! Leaves are paired by their key paths. If this finds no pair, they are paired by the texts of the
-//! keys, so that a list of one layout matches a dict of another with keys `"0"`, `"1"`. The order
-//! of keys is not a difference.
+//! Leaves are paired by their key paths. Leaves without a partner are then paired by the texts of
+//! the keys, so that a list of one layout matches a dict of another with keys `"0"`, `"1"`. The
+//! order of keys is not a difference.
 //!
-//! A leaf is read in pieces of 4 MiB of both sides. Pieces begin at chunks; if one checksum covers
-//! the whole leaf, they are read front to back. Several threads share a long leaf. If both sides
-//! have raw data in the same file (saves with a [base](super::SaveOptions::base)), it is read once.
-//! Small raw leaves are read many at a time. A leaf that is damaged on one side is a finding with
-//! its file, and the other leaves are still compared.
+//! A leaf is read in pieces of 4 MiB of both sides. Pieces begin at chunks. If one checksum covers
+//! the whole leaf, the pieces are read front to back. Several threads share a long leaf. If both
+//! sides have raw data in the same file (saves with a [base](super::SaveOptions::base)), the data
+//! is read once. Small raw leaves are read many at a time. A leaf that is damaged on one side is a
+//! finding that names its file, and the other leaves are still compared.
 
 mod beside;
 mod compare;
@@ -38,43 +38,43 @@ use compare::Comparison;
 use pair::Pairs;
 pub use report::{ContainerDiff, DiffCounts, DiffFinding, DiffReport, LeafDiff, LeafStatus, Side};
 
-/// How to compare.
+/// The options of a comparison.
 #[derive(Debug, Clone, Default)]
 pub struct DiffOptions {
-    /// How to open the first checkpoint.
+    /// The options to open the first checkpoint.
     pub open_a: OpenOptions,
-    /// How to open the second checkpoint.
+    /// The options to open the second checkpoint.
     pub open_b: OpenOptions,
-    /// Compare only leaves that match one of these; all leaves if empty. A pattern without a match
-    /// in both checkpoints is an error.
+    /// Compare only leaves that match one of these patterns; all leaves if empty. A pattern that
+    /// matches nothing in both checkpoints is an error.
     pub only: Vec<PathPattern>,
-    /// How far elements may be apart without counting as different.
+    /// The distance up to which two elements count as equal.
     pub tolerance: Tolerance,
-    /// Another dtype is no difference: then the values alone count.
+    /// Different dtypes do not count as a difference: only the values are compared.
     pub ignore_dtype: bool,
-    /// Another kind of leaf (a NumPy array, a JAX array, a number) and another container (list,
-    /// tuple, dict) are differences. Otherwise they are only told.
+    /// Count as differences: another kind of leaf (a NumPy array, a JAX array, a number), and
+    /// another container (list, tuple, dict). If false, the report only mentions them.
     pub check_types: bool,
-    /// Only find out which leaves differ: reading a leaf ends at its first difference, and there
-    /// are no distances.
+    /// Only find out which leaves differ. The read of a leaf ends at its first difference, and the
+    /// report has no distances.
     pub equality_only: bool,
-    /// Also have the leaves that are the same in the report.
+    /// Also list equal leaves in the report.
     pub list_equal: bool,
     /// Extra memory in bytes; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,
-    /// Watches the work, and stops it.
+    /// Watches the comparison, and can cancel it.
     pub monitor: Monitor,
 }
 
 /// Compares the checkpoints at two paths or URLs, bit by bit.
 ///
 /// # Errors
-/// As of [`Checkpoint::diff`], and of [`open`](super::open).
+/// The errors of [`Checkpoint::diff`] and of [`open`](super::open).
 pub fn diff(a: impl ToLocation, b: impl ToLocation) -> Result<DiffReport> {
     diff_with(a, b, &DiffOptions::default())
 }
 
-/// As [`diff`], under a tolerance, of steps or items, of some leaves.
+/// Like [`diff`], with options: a tolerance, steps or items, some of the leaves.
 ///
 /// # Errors
 /// The errors of [`diff`]. If a checkpoint is replaced during the comparison, the comparison starts
@@ -90,13 +90,13 @@ pub fn diff_with(a: impl ToLocation, b: impl ToLocation, options: &DiffOptions) 
 impl Checkpoint {
     /// Compares this checkpoint with another one: structure, dtypes, shapes and every element.
     ///
-    /// In checkpoints of items, files, metrics and metadata are compared too, and reported like
-    /// leaves. Uses memory up to the budget.
+    /// In checkpoints of items, files, metrics and metadata are compared too, and are reported like
+    /// leaves. The extra memory stays within the budget.
     ///
     /// # Errors
-    /// `NotFound` for patterns that match nothing, `InvalidArgument` for a tolerance that is none;
-    /// `Replaced` if one of them was replaced during the comparison; `Cancelled`. Leaves that
-    /// cannot be read are findings.
+    /// `NotFound` for patterns that match nothing; `InvalidArgument` for a tolerance that is not
+    /// valid; `Replaced` if one of the checkpoints was replaced during the comparison; `Cancelled`.
+    /// Leaves that cannot be read are findings.
     pub fn diff(&self, other: &Self, options: &DiffOptions) -> Result<DiffReport> {
         let monitor = &options.monitor;
         let _running = monitor.begin()?;

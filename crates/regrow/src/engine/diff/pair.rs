@@ -24,10 +24,10 @@ pub(super) struct Pairs {
 }
 
 impl Pairs {
-    /// Pairs the leaves that a pattern matches; all if there is none.
+    /// Pairs the leaves that match a pattern in `only`; all leaves if `only` is empty.
     ///
     /// # Errors
-    /// `NotFound` for patterns that match nothing in both.
+    /// `NotFound` for patterns that match nothing in both checkpoints.
     pub fn of(a: &Checkpoint, b: &Checkpoint, only: &[PathPattern]) -> Result<Self> {
         let is_chosen = |path: &KeyPath| only.is_empty() || only.iter().any(|pattern| pattern.matches(path));
         if a.tree().nodes() == b.tree().nodes() && only.is_empty() {
@@ -53,7 +53,7 @@ impl Pairs {
         Ok(pairs)
     }
 
-    /// Joins the leaves that are still alone and have a key that no other of theirs has.
+    /// Pairs leaves that have no partner yet and whose key is unique in their checkpoint.
     fn join<K: Hash + Eq>(&mut self, key_a: impl Fn(usize) -> K, key_b: impl Fn(usize) -> K) {
         let unique = |leaves: &[usize], key: &dyn Fn(usize) -> K| {
             let mut by_key: HashMap<K, Option<usize>> = HashMap::with_capacity(leaves.len());
@@ -128,7 +128,7 @@ fn differing(a: &[Container], b: &[Container]) -> Vec<ContainerDiff> {
     found
 }
 
-/// Errs with the patterns that match neither a leaf nor one of the `containers` that were chosen.
+/// Returns an error for patterns that match neither a leaf nor one of the chosen `containers`.
 fn check<'p>(
     only: &[PathPattern],
     a: &'p Checkpoint,

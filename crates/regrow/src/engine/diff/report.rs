@@ -8,20 +8,20 @@ use crate::error::Error;
 use crate::text::{counted, format_bytes, printable};
 use crate::tree::{KeyPath, LeafInfo};
 
-/// Most leaves that a report names as text.
+/// The most leaves that the text of a report lists.
 const SHOWN_MAX: usize = 20;
 
-/// The first checkpoint or the second.
+/// One of the two compared checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// The first.
+    /// The first checkpoint.
     A,
-    /// The second.
+    /// The second checkpoint.
     B,
 }
 
 impl Side {
-    /// `a` or `b`.
+    /// The side as text: `a` or `b`.
     pub fn name(self) -> &'static str {
         match self {
             Self::A => "a",
@@ -30,32 +30,32 @@ impl Side {
     }
 }
 
-/// The result for a leaf. All but the first two variants are differences.
+/// The result for a leaf. The first two variants count as the same, all others as differences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LeafStatus {
-    /// The same bits.
+    /// All elements have the same bits.
     Equal,
-    /// Some elements differ, none by more than the tolerance.
+    /// Some elements differ, but none by more than the tolerance.
     Within,
     /// The values differ.
     Values,
-    /// The dtypes differ, the values do not.
+    /// The dtypes differ, but the values are equal.
     Dtype,
-    /// The kinds differ: a text and an array; with [`check_types`](super::DiffOptions::check_types)
-    /// any two.
+    /// The kinds differ, such as a text and an array. With
+    /// [`check_types`](super::DiffOptions::check_types) any two different kinds.
     Kind,
-    /// The shapes differ, so that elements were not compared.
+    /// The shapes differ, so the elements were not compared.
     Shape,
-    /// The first checkpoint alone has it.
+    /// Only the first checkpoint has the leaf.
     OnlyA,
-    /// The second checkpoint alone has it.
+    /// Only the second checkpoint has the leaf.
     OnlyB,
     /// One or both sides cannot be read, so the result is unknown.
     Unread,
 }
 
 impl LeafStatus {
-    /// All of them.
+    /// All statuses, in the order of their declaration.
     pub const ALL: [Self; 9] = [
         Self::Equal,
         Self::Within,
@@ -127,43 +127,44 @@ impl LeafDiff {
     }
 }
 
-/// A container that is another kind in the other checkpoint, or an empty one (`None` too) that is
-/// in one alone.
+/// A container that has another kind in the other checkpoint; or `None` or an empty container that
+/// only one checkpoint has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerDiff {
     /// The key path.
     pub path: KeyPath,
-    /// The container in the first checkpoint: `dict`, `named_tuple optax.AdamState`.
+    /// The kind of container in the first checkpoint, such as `dict` or `named_tuple
+    /// optax.AdamState`.
     pub a: Option<String>,
-    /// The container in the second checkpoint.
+    /// The kind of container in the second checkpoint.
     pub b: Option<String>,
 }
 
-/// Something that is wrong with one of the checkpoints.
+/// A read error in one of the checkpoints.
 #[derive(Debug)]
 pub struct DiffFinding {
-    /// Which one.
+    /// The checkpoint that has the error.
     pub side: Side,
     /// The error: what failed, where, expected and found, what to do.
     pub error: Error,
 }
 
-/// How many leaves of each status there are.
+/// The number of leaves of each status.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiffCounts([u64; LeafStatus::ALL.len()]);
 
 impl DiffCounts {
-    /// Leaves of a status.
+    /// The number of leaves of one status.
     pub fn of(&self, status: LeafStatus) -> u64 {
         self.0.get(status as usize).copied().unwrap_or(0)
     }
 
-    /// All leaves.
+    /// The number of all leaves.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Leaves that count as different.
+    /// The number of leaves that count as different.
     pub fn different(&self) -> u64 {
         LeafStatus::ALL.into_iter().filter(|status| !status.is_same()).map(|status| self.of(status)).sum()
     }
@@ -175,8 +176,8 @@ impl DiffCounts {
     }
 }
 
-/// The differences of two checkpoints. As text it is a verdict, and a line for each of the worst
-/// leaves:
+/// The differences of two checkpoints. Its text is a verdict, and a line for each of the leaves
+/// that differ most:
 ///
 /// ```text
 /// step_1 and step_2 differ: 2 of 120 leaves (1 values, 1 only_b); 2.0 GiB read
@@ -194,14 +195,14 @@ pub struct DiffReport {
     pub leaves: Vec<LeafDiff>,
     /// The number of leaves of each status, including leaves that are not listed.
     pub counts: DiffCounts,
-    /// Containers that differ. No difference unless
-    /// [`check_types`](super::DiffOptions::check_types) asks for it.
+    /// Containers that differ. They count as differences only with
+    /// [`check_types`](super::DiffOptions::check_types).
     pub containers: Vec<ContainerDiff>,
-    /// Leaves of two kinds that count as the same.
+    /// The number of leaves that have two kinds and count as the same.
     pub other_kind_count: u64,
-    /// Why leaves could not be read.
+    /// The errors of leaves that could not be read.
     pub findings: Vec<DiffFinding>,
-    /// Bytes of both sides that were read, decoded.
+    /// Decoded bytes that were read, of both sides.
     pub read_bytes: u64,
     pub(super) is_equal: bool,
 }
@@ -212,8 +213,8 @@ impl DiffReport {
         self.is_equal
     }
 
-    /// The leaves, the worst first: unreadable leaves, leaves in one checkpoint only, leaves of
-    /// another form; then by the largest distance.
+    /// The leaves, the worst first: leaves that cannot be read, leaves in one checkpoint only,
+    /// leaves of another kind, shape or dtype; then the others by their largest distance.
     pub fn worst_first(&self) -> Vec<&LeafDiff> {
         let rank = |leaf: &LeafDiff| {
             let distance = leaf.distance.as_ref();
@@ -234,7 +235,7 @@ impl DiffReport {
         leaves
     }
 
-    /// The counts in words: `2 values, 1 only_b`.
+    /// The counts as text: `2 values, 1 only_b`.
     pub fn differences(&self) -> String {
         let said = LeafStatus::ALL.into_iter().filter(|status| !status.is_same());
         let said = said.filter(|status| self.counts.of(*status) > 0);

@@ -1,4 +1,4 @@
-//! Items that are JSON documents: configurations, metrics.
+//! Adds items that are JSON documents, such as configurations and metrics.
 
 use serde_json::Value;
 
@@ -9,15 +9,15 @@ use crate::formats::container::json_text;
 use crate::formats::container::{JSON_HANDLER, V1_JSON_HANDLER, V1_METRICS_HANDLER};
 use crate::formats::items_record::ItemKind;
 
-/// The item that metrics are kept in, and its file.
+/// The name of the item that holds metrics, and of its file.
 const METRICS: &str = "metrics";
 
-/// The file of a JSON item, and in the v1 API.
+/// The file name of a JSON item, in the older API and in the v1 API of Orbax.
 const JSON_FILE: &str = crate::formats::container::JSON_FILE;
 const V1_JSON_FILE: &str = "data.json";
 
 impl ItemsSave {
-    /// Adds a JSON document, as Orbax' `JsonCheckpointHandler` keeps it.
+    /// Adds a JSON document in the form of Orbax' `JsonCheckpointHandler`.
     ///
     /// # Errors
     /// `AlreadyExists` for a name that was added before; errors of the storage.
@@ -25,10 +25,10 @@ impl ItemsSave {
         self.json_text(name, None, &json_text::to_python_json(value)?)
     }
 
-    /// Adds a JSON text, which may contain Python's `NaN` and `Infinity`, in a file of this name.
+    /// Adds a JSON text, which may contain Python's `NaN` and `Infinity`, in a file named `file`.
     ///
     /// # Errors
-    /// The errors of [`json`](Self::json); `InvalidArgument` if it is no JSON.
+    /// The errors of [`json`](Self::json); `InvalidArgument` if the text is not JSON.
     #[doc(hidden)]
     pub fn json_text(&self, name: &str, file: Option<&str>, text: &[u8]) -> Result<()> {
         let (usual, handler) = match self.v1 {
@@ -42,7 +42,7 @@ impl ItemsSave {
         })
     }
 
-    /// Adds metrics: the item `metrics`, which Orbax' manager reads, and a member of the
+    /// Adds metrics: as the item `metrics`, which Orbax' manager reads, and as an entry of the
     /// checkpoint's metadata.
     ///
     /// # Errors

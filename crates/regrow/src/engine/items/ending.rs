@@ -1,5 +1,5 @@
-//! The end of a save of items: it adopts the files of other writers, writes the documents of the
-//! checkpoint, and commits.
+//! The end of a save of items: it collects files that callers have written into folders, writes the
+//! documents of the checkpoint, and commits.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -77,7 +77,7 @@ impl ItemsSave {
         Ok(SaveReport { reused_bytes, losses, ..report })
     }
 
-    /// Collects the files that callers have written into lent folders.
+    /// Collects the files that callers have written into the folders of `ItemsSave::folder`.
     fn take_lent(&self) -> Result<()> {
         let all = std::mem::take(&mut self.state().lent);
         for lent in all {
@@ -106,8 +106,8 @@ impl ItemsSave {
     }
 }
 
-/// Puts the files of a checkpoint that is itself an item where they belong, when every process has
-/// written its own.
+/// Moves the files of a checkpoint that is itself an item to their final place. All processes must
+/// have written their files.
 fn settle(state: &mut State, publication: &dyn Publication) -> Result<()> {
     for lent in std::mem::take(&mut state.lent) {
         state.files = Some(lent.settle(publication, OF_THE_WHOLE)?);
@@ -130,7 +130,7 @@ fn write_rest(
         Rest::Marker => return publication.write(COMMIT_SUCCESS_FILE, marker.as_bytes()),
         Rest::All => {}
     }
-    // Orbax marks items in the same cases. In a bucket a reader of one item needs its marker.
+    // Orbax marks items in the same cases. In a bucket, a reader of a single item needs its marker.
     let marks_items = !v1 || of_step || publication.local_folder().is_none();
     let is_item =
         |item: &str| marks_items && item != WHOLE && !state.marked.iter().any(|marked| marked == item);
@@ -157,7 +157,7 @@ fn write_rest(
         ..CheckpointMetadata::default()
     };
     write(CHECKPOINT_METADATA_FILE, &about.to_json()?)?;
-    // The handlers describe all items of a checkpoint that has only Orbax' files.
+    // If the checkpoint has only files of Orbax, the handlers already describe all items.
     let has_handlers = state.handlers.iter().all(|(_, handler)| handler.is_some());
     let is_said = has_handlers && (v1 || state.noted.is_all_of_orbax());
     if let Some(record) = state.noted.record().filter(|_| !is_said) {

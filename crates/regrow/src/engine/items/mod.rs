@@ -3,29 +3,29 @@
 //!
 //! ```text
 //! step_100/                            one publication: all of it, or nothing
-//!   _CHECKPOINT_METADATA               by which handler Orbax reads each item; metrics, times, the user's metadata
-//!   regrow.items.json                  what each item is, and checksums of what is no tree
+//!   _CHECKPOINT_METADATA               for Orbax: handlers, metrics, times, the user's metadata
+//!   regrow.items.json                  kinds of items, checksums of files outside of trees
 //!   commit_success.txt
-//!   state/…                            tree(): a pytree in any layout of a folder, as a save of its own would have it
-//!   lora/model.safetensors             tree(): in a layout of one file, under the name of that layout
+//!   state/…                            tree(): a pytree in any layout of a folder
+//!   lora/model.safetensors             tree(): a pytree in a layout of one file
 //!   config/metadata                    json()
 //!   metrics/metrics                    metrics()
 //!   iterator/process_0.json            file(), or files written into folder()
 //! ```
 //!
-//! The items have the form of Orbax' `Composite` handler and manager, and both can read them.
-//! [`OpenOptions::item`] and [`open`](crate::open) read them here.
+//! The items have the form that Orbax' `Composite` handler and manager read and write.
+//! [`OpenOptions::item`] and [`open`](crate::open) read them in regrow.
 //!
-//! **A checkpoint that is itself one item** has it under the empty name, [`WHOLE`]: a pytree with
-//! metadata of the checkpoint beside its own, or the files of a handler, which lie right in the
-//! checkpoint's folder.
+//! **A checkpoint can itself be one item**, which then has the empty name, [`WHOLE`]. Such an item
+//! is a pytree, with metadata of the checkpoint beside its own; or the files of a handler, directly
+//! in the checkpoint's folder.
 //!
-//! Readers see nothing before [`commit`](ItemsSave::commit). A dropped save leaves no files. After
-//! an error in one item nothing is committed. Several threads may add items.
+//! Readers see nothing before [`commit`](ItemsSave::commit). If the save is dropped, its files are
+//! removed. After an error in one item nothing is committed. Several threads may add items.
 //!
-//! **Several processes** ([`ItemsOptions::job`]) all call the same methods in the same order. As in
-//! a save, each process writes its shards of a tree. Rank 0 writes everything else. If one process
-//! fails, all fail.
+//! **Several processes** ([`ItemsOptions::job`]) must all call the same methods in the same order.
+//! As in other saves, each process writes its shards of a tree. Rank 0 writes everything else. If
+//! one process fails, all fail.
 //!
 //! [`OpenOptions::item`]: super::OpenOptions::item
 
@@ -63,40 +63,41 @@ use crate::storage::lent::{Lent, copy_in};
 use crate::storage::{Publication, Target};
 use crate::tree::{Key, Pytree};
 
-/// The name of an item that is the checkpoint itself: then there is no other one.
+/// The name of an item that is the checkpoint itself. There are then no other items.
 pub const WHOLE: &str = "";
 
-/// How a checkpoint of several items is saved.
+/// The options of a save of several items.
 #[derive(Debug, Clone, Default)]
 pub struct ItemsOptions {
     /// Replace an existing checkpoint, as [`SaveOptions::overwrite`].
     pub overwrite: bool,
-    /// With `overwrite` on a disk, replace a folder that holds a user's own files, and keep these
-    /// files. Other storages refuse this.
+    /// With `overwrite` on a disk: also replace a folder that holds other files of the user, and
+    /// keep these files. Other storages return an error.
     pub keeps_others: bool,
-    /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
+    /// Do not sync to disk. This is faster, but the checkpoint may be lost in a power cut.
     pub not_durable: bool,
-    /// The form of Orbax' v1 API: its marker, its names of handlers and of JSON files.
+    /// Use the form of Orbax' v1 API: its marker, and its names of handlers and JSON files.
     pub v1: bool,
     /// With `v1`: the checkpoint is a step in a folder of steps, for which Orbax writes other
     /// markers.
     #[doc(hidden)]
     pub of_step: bool,
-    /// The checkpoint's own metadata.
+    /// The metadata of the checkpoint itself.
     pub custom_metadata: Map<String, Value>,
-    /// An earlier checkpoint of items: of each item in the default layout that it has too,
-    /// [`SaveOptions::base`].
+    /// An earlier checkpoint of items. If it has an item of the same name in the default layout,
+    /// that item is the [`SaveOptions::base`] of the new one.
     pub base: Option<Location>,
     /// The mode of the folders of the checkpoint and its items, on a disk; the system's default if
     /// `None`.
     pub mode: Option<u32>,
-    /// Watches the save, and stops it.
+    /// Watches the save, and can cancel it.
     pub monitor: Monitor,
     /// The job whose processes save together.
     pub job: Option<Job>,
 }
 
-/// A checkpoint of several items that is being written. Dropped uncommitted, it leaves no trace.
+/// An unfinished checkpoint of several items. If it is dropped before the commit, its files are
+/// removed.
 ///
 /// ```
 /// use regrow::engine::{ItemsOptions, ItemsSave, SaveOptions};
@@ -113,7 +114,8 @@ pub struct ItemsOptions {
 /// ```
 #[derive(Debug)]
 pub struct ItemsSave {
-    // Drop order: the publication removes its files before the session tells others of the end.
+    // Drop order: the publication removes its files before the session tells other processes that
+    // the save ended.
     publication: Box<dyn Publication>,
     session: Option<Session>,
     at: Location,
@@ -121,7 +123,7 @@ pub struct ItemsSave {
     of_step: bool,
     mode: Option<u32>,
     base: Option<Location>,
-    /// Options for all items.
+    /// The options that apply to all items.
     options: SaveOptions,
     state: Mutex<State>,
     /// Whether a part of the checkpoint has failed.
@@ -133,34 +135,34 @@ pub struct ItemsSave {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Item and handler, in the order of the calls.
+    /// The name and the handler of each item, in the order of the calls.
     handlers: Vec<(String, Option<String>)>,
     /// The record of the items.
     noted: Noted,
     /// Names already used for items or parts of items, and their use.
     taken: Vec<(String, Taken)>,
     lent: Vec<Lent>,
-    /// The names at the top of a checkpoint that has files which no layout knows.
+    /// The names at the top of a checkpoint that is itself the item of a handler.
     files: Option<Vec<String>>,
-    /// The files still to write by the layout of a checkpoint that is itself a pytree.
+    /// The files that remain to be written for a checkpoint that is itself a pytree.
     rest: Rest,
-    /// If an item asks for one.
+    /// The side files; `None` if no item requests them.
     side_files: Option<SideFiles>,
-    /// Items that have a marker of their own already.
+    /// Items that already have a marker.
     marked: Vec<String>,
     custom_metadata: Map<String, Value>,
     metrics: Map<String, Value>,
-    /// Losses for readers of the trees' layouts.
+    /// Losses that a reader of a tree's own layout would see.
     losses: Vec<Loss>,
     tree_count: usize,
     leaf_count: usize,
     data_bytes: u64,
 }
 
-/// The files still to write when all items are complete.
+/// The files that remain to be written when all items are complete.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Rest {
-    /// The documents of the whole.
+    /// All documents of the checkpoint.
     #[default]
     All,
     /// The marker.
@@ -169,7 +171,7 @@ enum Rest {
 }
 
 impl ItemsSave {
-    /// Begins a checkpoint at `path`.
+    /// Begins a checkpoint of items at `path`.
     ///
     /// # Errors
     /// `AlreadyExists`, `InvalidArgument`, `PermissionDenied` and other errors of a save about its
@@ -232,15 +234,15 @@ impl ItemsSave {
         &self.options.monitor
     }
 
-    /// Adds a pytree in the layout of `options`. Overwriting, syncing, monitor and job are options
-    /// of the whole checkpoint.
+    /// Adds a pytree in the layout of `options`. The options of the whole checkpoint set
+    /// overwriting, syncing, monitor and job.
     ///
-    /// `name` is the name of the item, or a path below it (`rng/jax_random_key`). For the
-    /// [`WHOLE`], call [`handler`](Self::handler) and [`metadata`](Self::metadata) before.
+    /// `name` is the name of the item, or a path below it (`rng/jax_random_key`). For [`WHOLE`],
+    /// first call [`handler`](Self::handler) and [`metadata`](Self::metadata).
     ///
     /// # Errors
-    /// The errors of a save; `Unsupported` for a layout that no item can have; `AlreadyExists` for
-    /// a name that was added before.
+    /// The errors of a save; `Unsupported` for a layout that cannot be an item; `AlreadyExists` for
+    /// a name that was already added.
     pub fn tree<P: Pytree>(&self, name: &str, value: &P, options: &SaveOptions) -> Result<()> {
         self.add(name, Taken::Tree, || {
             let tree = value.to_tree()?;
@@ -248,10 +250,10 @@ impl ItemsSave {
         })
     }
 
-    /// Adds one file of an item. Several calls make an item of several files.
+    /// Adds one file of an item. Several calls with the same `name` make an item of several files.
     ///
     /// # Errors
-    /// `AlreadyExists` for a file that was added before; `InvalidArgument` for a name that leads
+    /// `AlreadyExists` for a file that was already added; `InvalidArgument` for a name that leads
     /// out of the item; errors of the storage.
     pub fn file(&self, name: &str, file: &str, bytes: &[u8]) -> Result<()> {
         self.guarded(|| {
@@ -266,8 +268,8 @@ impl ItemsSave {
         })
     }
 
-    /// Adds a copy of a local file or folder: as the item itself if it is a folder, or as a file in
-    /// it.
+    /// Adds a copy of a local file or folder. A folder becomes the item itself, a file becomes a
+    /// file in the item.
     ///
     /// # Errors
     /// The errors of [`file`](Self::file); `NotFound`; `InvalidArgument` for links and everything
@@ -304,19 +306,19 @@ impl ItemsSave {
         })
     }
 
-    /// Lends a local folder, into which the caller writes the files of an item with its own
-    /// handler, until the commit.
+    /// Returns a local folder. Until the commit, the caller writes the files of an item with its
+    /// own handler into this folder.
     ///
-    /// On a disk the folder is that of the item in the checkpoint, under its temporary name. For
-    /// other storages it is a temporary folder of this machine, and the commit uploads its content.
-    /// In a job each process has its own folder unless the storage is a disk, and that of rank 0 is
-    /// saved. A [`tree`](Self::tree) of the same name may be added beside these files: a tree with
-    /// leaves that type handlers of the user write ([`OrbaxOptions::value_types`]).
+    /// On a disk this is the item's folder in the checkpoint, under its temporary name. For other
+    /// storages it is a temporary folder on this machine, and the commit uploads its content. In a
+    /// job on such a storage each process has its own folder, and the folder of rank 0 is saved. A
+    /// [`tree`](Self::tree) of the same name may be added too: a tree with leaves that the user's
+    /// type handlers write ([`OrbaxOptions::value_types`]).
     ///
     /// [`OrbaxOptions::value_types`]: super::OrbaxOptions::value_types
     ///
     /// # Errors
-    /// `AlreadyExists` for a name that was added before; errors of the system.
+    /// `AlreadyExists` for a name that was already added; errors of the system.
     pub fn folder(&self, name: &str) -> Result<PathBuf> {
         self.add(name, Taken::Folder, || {
             self.note(name, None);
@@ -328,8 +330,8 @@ impl ItemsSave {
         })
     }
 
-    /// Names the handler (a full class name) with which Orbax reads an item. By default items have
-    /// the handler of their kind, and files have none.
+    /// Sets the handler (a full class name) with which Orbax reads an item. By default an item has
+    /// the handler of its kind, and an item of files has none.
     pub fn handler(&self, item: &str, handler: &str) {
         let mut state = self.state();
         match state.handlers.iter_mut().find(|(name, _)| name == item) {
@@ -338,33 +340,35 @@ impl ItemsSave {
         }
     }
 
-    /// Declares the content of the [`folder`](Self::folder) of this name as plain files, even if it
-    /// has a handler: `item_files` returns them. Folders without a handler are plain files anyway.
+    /// Declares that the [`folder`](Self::folder) of this name has plain files, although it has a
+    /// handler. `item_files` then returns the files. A folder without a handler has plain files
+    /// anyway.
     pub fn files(&self, item: &str) {
         self.note_kind(item, ItemKind::Files);
     }
 
-    /// The checkpoint's own metadata: these members are added to those there are.
+    /// Adds entries to the checkpoint's own metadata.
     pub fn metadata(&self, custom: &Map<String, Value>) {
         self.state().custom_metadata.extend(custom.clone());
     }
 
-    /// Tells the other processes of a job why this one gives up, before it is dropped: they end
-    /// with that.
+    /// Before the save is dropped: sends the reason for its failure to the other processes of the
+    /// job, which return this error.
     #[doc(hidden)]
     pub fn fail(&self, error: Error) {
         self.has_failed.store(true, Ordering::Release);
         if let Some(session) = &self.session {
-            // The caller returns its own error, even if the others heard of another one before.
+            // The caller returns its own error, even if the other processes received another error
+            // first.
             let _ = session.agree::<()>("item", Err(error));
         }
     }
 
-    /// Gives the checkpoint its name.
+    /// Commits the checkpoint under its final name.
     ///
     /// # Errors
-    /// The errors of the commit of any save; `InvalidArgument` if an item has failed, or there is
-    /// none.
+    /// The errors of the commit of a save; `InvalidArgument` if an item has failed, or if there are
+    /// no items.
     pub fn commit(self) -> Result<SaveReport> {
         let (monitor, began) = (self.options.monitor.clone(), self.began);
         let saved = self.committed().map(|mut report| {
@@ -374,7 +378,7 @@ impl ItemsSave {
         monitor.conclude(saved)
     }
 
-    /// Takes a name, and runs the work for it.
+    /// Reserves a name, and then runs `work` for it.
     fn add<T>(&self, name: &str, taken: Taken, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.guarded(|| {
             self.check_name(name)?;
@@ -406,7 +410,7 @@ impl ItemsSave {
         }
     }
 
-    /// Remembers a name at the top of a checkpoint that is itself an item.
+    /// Records a name at the top of a checkpoint that is itself an item.
     fn keep_name(&self, name: &str, file: &str) -> Result<()> {
         if name == WHOLE {
             check_item(file)?;
@@ -416,7 +420,7 @@ impl ItemsSave {
         Ok(())
     }
 
-    /// Takes a name.
+    /// Reserves a name. It is an error if the name is in use.
     fn take_name(&self, name: &str, own: Taken) -> Result<()> {
         let mut state = self.state();
         let clash = |(taken, other): &&(String, Taken)| own.clashes(name, taken, *other);
@@ -433,7 +437,7 @@ impl ItemsSave {
         Ok(())
     }
 
-    /// After an error nothing is committed.
+    /// Runs `work`. If it fails, nothing can be committed any more.
     fn guarded<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let done = work();
         if done.is_err() {
@@ -442,10 +446,10 @@ impl ItemsSave {
         self.options.monitor.conclude(done)
     }
 
-    /// Notes the item of a name, and its handler unless there is one.
+    /// Records the item of a name, and its handler unless the item already has one.
     fn note(&self, name: &str, handler: Option<&str>) {
         let item = name.split('/').next().unwrap_or(name);
-        // Only the handler of the whole item knows files deeper in the item.
+        // Only the name of the whole item has a handler; names below it have none.
         let handler = handler.filter(|_| item == name).map(str::to_owned);
         let mut state = self.state();
         match state.handlers.iter_mut().find(|(known, _)| known == item) {

@@ -9,18 +9,18 @@ use crate::storage::{is_bookkeeping, is_desktop_file};
 /// The use of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// One of several files. Other files may have the same name, or a name below it.
+    /// One of several files. Other files may have the same name, or a name below this name.
     Files,
-    /// A folder that is lent, which a tree may share.
+    /// A folder into which the caller writes; a tree may have the same name.
     Folder,
-    /// A tree, which may share its name with a lent folder.
+    /// A tree; a folder into which the caller writes may have the same name.
     Tree,
-    /// A use that excludes other uses.
+    /// A use that allows no other use of the name.
     Alone,
 }
 
 impl Taken {
-    /// Whether the two names exclude each other: one equals the other or lies in it.
+    /// Whether the two names exclude each other: they are equal, or one is below the other.
     pub(super) fn clashes(self, name: &str, taken: &str, other: Self) -> bool {
         let is_below =
             |a: &str, b: &str| b.is_empty() || a.strip_prefix(b).is_some_and(|rest| rest.starts_with('/'));
@@ -33,7 +33,8 @@ impl Taken {
     }
 }
 
-/// Errs for a name that is none for an item, or for a part of one: names with slashes between them.
+/// Returns an error for a name that is not allowed for an item or for a part of an item. The names
+/// of parts are separated by slashes.
 ///
 /// # Errors
 /// `InvalidArgument`.
@@ -49,7 +50,7 @@ pub(super) fn check_item(name: &str) -> Result<()> {
     }
 }
 
-/// Errs for a name that leads out of the item, or that no reader would look at.
+/// Returns an error for a name that leads out of the item, or that readers ignore.
 ///
 /// # Errors
 /// `InvalidArgument`.
@@ -72,7 +73,7 @@ pub(super) fn check_file(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The name in the checkpoint of a file of an item.
+/// The path of an item's file in the checkpoint.
 pub(super) fn path_in(item: &str, file: &str) -> String {
     if item.is_empty() { file.to_owned() } else { format!("{item}/{file}") }
 }

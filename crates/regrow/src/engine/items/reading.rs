@@ -1,4 +1,4 @@
-//! Items of an opened checkpoint: opens a single item, or returns its files.
+//! Reads items of an opened checkpoint: opens one item, or returns its files.
 
 use bytes::Bytes;
 
@@ -7,8 +7,8 @@ use crate::engine::{Checkpoint, OpenOptions, open_with};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Checkpoint {
-    /// Opens one of the items by itself, in the version opened here. The item is readable even if a
-    /// save has replaced the checkpoint.
+    /// Opens one item, in the version in which the checkpoint was opened. The item stays readable
+    /// even if a save replaces the checkpoint.
     ///
     /// ```
     /// # use regrow::engine::{ItemsOptions, ItemsSave, LoadOptions, SaveOptions};
@@ -31,8 +31,8 @@ impl Checkpoint {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`open_with`]: `NotFound` with the items that are there, or because there are
-    /// none. `Replaced` if another checkpoint has taken the path.
+    /// The errors of [`open_with`]; `NotFound` if the item does not exist, with the names of the
+    /// existing items; `Replaced` if another checkpoint has taken the path.
     pub fn item(&self, item: &str) -> Result<Self> {
         let options = OpenOptions {
             step: self.description().step,
@@ -42,16 +42,16 @@ impl Checkpoint {
             ..OpenOptions::default()
         };
         let opened = open_with(self.location(), &options);
-        // If the checkpoint was replaced before or after the opening, the item may be of another
-        // save.
+        // If the checkpoint was replaced before or after the opening, the item may belong to
+        // another save.
         if self.is_replaced() { Err(self.was_replaced()) } else { opened }
     }
 
-    /// The files of an item that is no tree, sorted by their names below the item's folder. All
-    /// files are in memory, checked against the record, the seal and the signature.
+    /// The files of an item that is not a tree, sorted by their names below the item's folder. All
+    /// files are read into memory, and checked against the record, the seal and the signature.
     ///
     /// # Errors
-    /// `NotFound` if there is no such item; `Corrupt`; `Replaced`; errors of the storage.
+    /// `NotFound` if the item does not exist; `Corrupt`; `Replaced`; errors of the storage.
     pub fn item_files(&self, item: &str) -> Result<Vec<(String, Bytes)>> {
         check_item(item)?;
         let items = self.reader().standing().items;

@@ -1,7 +1,7 @@
 //! The record of items in `regrow.items.json`: their kinds, and the checksums of their files.
 //!
-//! Files of this process are checksummed during the write. On a disk, copies and folders of
-//! handlers are checksummed after all processes have written; for a bucket, before the upload.
+//! Files that this process writes are checksummed during the write. On a disk, copies and folders
+//! of handlers are checksummed after all processes have written; for a bucket, before the upload.
 
 use super::names::check_file;
 use super::{ItemsSave, WHOLE};
@@ -12,13 +12,13 @@ use crate::formats::{container, format_named};
 use crate::location::Location;
 use crate::storage::{Publication, is_desktop_file};
 
-/// The record so far.
+/// The part of the record that is known so far.
 #[derive(Debug, Default)]
 pub(super) struct Noted {
     items: Vec<ItemRecord>,
-    /// Files that were summed.
+    /// The checksums of files.
     pub sums: Vec<SmallFile>,
-    /// Files and folders of the checkpoint that are still to be summed.
+    /// Files and folders of the checkpoint that still need checksums.
     unsummed: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ impl Noted {
         &mut self.items[at]
     }
 
-    /// Sums the files written by now, and records folders without a handler as plain files.
+    /// Computes the remaining checksums, and records folders without a handler as plain files.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -73,7 +73,7 @@ impl Noted {
         Ok(())
     }
 
-    /// Whether there are only trees in the layout orbax, and no plain files.
+    /// Whether the checkpoint has trees, all in the layout orbax, and no items of plain files.
     pub fn is_all_of_orbax(&self) -> bool {
         let is_orbax =
             |item: &ItemRecord| item.layout.as_deref().is_none_or(|name| name == container::LAYOUT);
@@ -82,8 +82,8 @@ impl Noted {
             && self.items.iter().all(|item| item.kind != ItemKind::Files && is_orbax(item))
     }
 
-    /// The record; `None` for a checkpoint that is itself the item of a handler, which reads all
-    /// files.
+    /// The record. `None` for a checkpoint that is itself the item of a handler: the handler reads
+    /// all files of the folder.
     pub fn record(&self) -> Option<ItemsRecord> {
         let is_of_handler = |item: &ItemRecord| item.name == WHOLE && item.kind == ItemKind::Handler;
         match self.items.is_empty() || self.items.iter().any(is_of_handler) {
@@ -94,7 +94,7 @@ impl Noted {
 }
 
 impl ItemsSave {
-    /// Records the kind of an item. A tree that shares its name with a folder counts as a tree; an
+    /// Records the kind of an item. A tree that shares its name with a folder counts as a tree. An
     /// item whose parts have their own names belongs to its handler.
     pub(super) fn note_kind(&self, name: &str, kind: ItemKind) {
         let item = name.split('/').next().unwrap_or(name);
@@ -129,14 +129,14 @@ impl ItemsSave {
         }
     }
 
-    /// Writes a file and sums it.
+    /// Writes a file and records its checksum.
     pub(super) fn write_summed(&self, path: &str, bytes: &[u8]) -> Result<()> {
         self.publication.write(path, bytes)?;
         self.state().noted.sums.push(sum_of_bytes(path.to_owned(), bytes));
         Ok(())
     }
 
-    /// Sums a copy of a file or a folder.
+    /// Records the checksums of a copied file or folder.
     pub(super) fn sum_copy(&self, from: &Location, path: &str) -> Result<()> {
         let mut sums = Vec::new();
         match self.publication.local_folder() {
@@ -147,8 +147,8 @@ impl ItemsSave {
         Ok(())
     }
 
-    /// Sums the files in a lent folder. On a disk this happens later, when all processes have
-    /// written into the folder.
+    /// Records the checksums of a folder into which the caller wrote. On a disk this happens later,
+    /// when all processes have written into the folder.
     pub(super) fn sum_lent(&self, folder: &Location, path: &str) -> Result<()> {
         if self.publication.local_folder().is_some() {
             self.state().noted.unsummed.push(path.to_owned());
@@ -161,7 +161,7 @@ impl ItemsSave {
     }
 }
 
-/// Sums a local file, or all files below a local folder, under these names.
+/// Computes the checksum of a local file, or of all files below a local folder, for these names.
 fn sum_below(at: &Location, path: &str, sums: &mut Vec<SmallFile>) -> Result<()> {
     if !at.is_folder() {
         check_file(path)?;

@@ -1,4 +1,4 @@
-//! An item that is a pytree: any layout writes it into a folder of the publication.
+//! Writes an item that is a pytree: any layout can write it into a folder of the publication.
 
 use super::{ItemsSave, Rest, WHOLE};
 use crate::engine::checks::{check_losses, check_options, check_rules};
@@ -16,7 +16,7 @@ use crate::storage::within::Within;
 use crate::tree::{Key, KeyPath, Leaf, Tree};
 
 impl ItemsSave {
-    /// Writes the item, and records its kind.
+    /// Writes the tree, and records the kind of the item.
     pub(super) fn write_tree(&self, name: &str, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
         self.ask_side_files(name, options);
         let form = options.layout.item_form(self.v1)?;
@@ -37,14 +37,14 @@ impl ItemsSave {
         Ok(())
     }
 
-    /// The part of the publication that the item's files go to.
+    /// The part of the publication into which the item's files are written.
     fn part_of<'s>(&'s self, name: &'s str, own: &SaveOptions, form: &ItemForm) -> Result<Within<'s>> {
         let whole = &*self.publication;
         let format = own.layout.format();
         let has_record = format.file_names().record.is_some();
         let at = if name == WHOLE { self.at.clone() } else { self.at.join(name) };
         match (format.target(&at, own), form.file) {
-            // The record has a checksum of the marker, so the layout writes the marker itself.
+            // The record contains a checksum of the marker, so the layout writes the marker itself.
             (Target::Folder, _) if name == WHOLE && has_record => {
                 self.state().rest = Rest::Nothing;
                 Ok(Within::folder(whole, name, &[]))
@@ -65,7 +65,7 @@ impl ItemsSave {
         }
     }
 
-    /// Writes the tree in this process alone. Returns the bytes of its data.
+    /// Writes the tree in this process alone. Returns the bytes of array data.
     fn write_alone(
         &self,
         name: &str,
@@ -89,7 +89,7 @@ impl ItemsSave {
         Ok(data_bytes)
     }
 
-    /// Takes the wish for a seal or parity: there is one of each, of the whole.
+    /// Records that an item requests a seal or parity. They always cover the whole checkpoint.
     pub(crate) fn ask_side_files(&self, name: &str, options: &SaveOptions) {
         let side_files =
             if name == WHOLE { SideFiles::wanted(options) } else { SideFiles::of_items(options) };
@@ -98,7 +98,8 @@ impl ItemsSave {
         }
     }
 
-    /// Errs if another process has given up: it would not come to the session of the next tree.
+    /// Returns an error if another process has failed: it would not join the session of the next
+    /// tree.
     fn all_go_on(&self) -> Result<()> {
         let Some(session) = &self.session else { return Ok(()) };
         let number = {
@@ -109,7 +110,7 @@ impl ItemsSave {
         session.barrier(&format!("tree-{number}"))
     }
 
-    /// The options of one tree, combined with the options of the whole.
+    /// The options of one tree, combined with the options of the whole checkpoint.
     fn own_options(&self, name: &str, options: &SaveOptions, form: &ItemForm) -> SaveOptions {
         let layout = if name == WHOLE { &options.layout } else { &form.layout };
         let record = layout.format().file_names().record;
@@ -139,7 +140,7 @@ impl ItemsSave {
         }
     }
 
-    /// The metadata of the checkpoint given so far.
+    /// The metadata of the checkpoint that callers have given so far.
     fn about(&self) -> AboutCheckpoint {
         let state = self.state();
         let handler = state.handlers.iter().find(|(item, _)| item == WHOLE);

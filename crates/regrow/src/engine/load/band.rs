@@ -1,4 +1,4 @@
-//! Parts of leaves that the layout decodes directly into their destination.
+//! Bands: parts of leaves that the layout decodes directly into their destination.
 
 use crate::array::{Casting, Dtype, Region};
 use crate::bytes::limits::allocate;
@@ -10,36 +10,37 @@ use crate::tree::LeafInfo;
 /// Arrays above this size are read in bands by several threads.
 pub(super) const BAND_LEN_BYTES: u64 = 8 << 20;
 
-/// A part of a leaf, and where it goes.
+/// A part of a leaf, and its destination.
 pub(super) struct Band<'a> {
     pub leaf: usize,
     region: Region,
     dtype: Dtype,
     casting: Casting,
     pub out: &'a mut [u8],
-    /// Memory that decoding takes, unless it is as much as the band.
+    /// Memory that decoding needs; if `None`, as much as the band.
     working_len_bytes: Option<u64>,
 }
 
 impl Band<'_> {
-    /// Bytes of the band as it is stored, if it has to be cast.
+    /// The stored bytes of the band if it is cast; otherwise `None`.
     fn source_len_bytes(&self, info: &LeafInfo) -> Option<u64> {
         (self.dtype != info.dtype).then(|| self.stored_len_bytes(info))
     }
 
-    /// Memory needed beside the destination. A band that is cast also needs its stored bytes.
+    /// Memory needed in addition to the destination. A band that is cast also needs its stored
+    /// bytes.
     pub fn cost_bytes(&self, info: &LeafInfo) -> u64 {
         let stored = self.source_len_bytes(info);
         let working = self.working_len_bytes.unwrap_or(stored.unwrap_or(self.out.len() as u64));
         working.saturating_add(stored.unwrap_or(0))
     }
 
-    /// Bytes of the elements, as they are stored.
+    /// Bytes of the band's elements in the stored dtype.
     pub fn stored_len_bytes(&self, info: &LeafInfo) -> u64 {
         self.region.len_elements() * info.dtype.size_bytes() as u64
     }
 
-    /// Whether the band takes one thread long.
+    /// The length of a band that keeps one thread busy for long; `None` for shorter bands.
     pub fn is_long(&self) -> Option<usize> {
         Some(self.out.len()).filter(|&len| len as u64 > 2 * BAND_LEN_BYTES)
     }
@@ -54,8 +55,8 @@ impl Band<'_> {
     }
 }
 
-/// Cuts a leaf into bands, of whole chunk rows along its first axis where it is not raw; their
-/// bytes follow each other in `out`.
+/// Divides a leaf into bands whose bytes follow each other in `out`. If the leaf is not raw, a band
+/// has whole rows of chunks along the first axis.
 pub(super) fn cut_into_bands<'a>(
     reader: &dyn Reader,
     leaf: usize,

@@ -1,9 +1,9 @@
 //! Loads a whole checkpoint or a selection.
 //!
 //! ```text
-//! select    which leaves, as what dtype, and where they go          patterns, template, casts, memory of the caller
-//! plan      for each of them a step, in the order of the disk       data: where its bytes are, how they come
-//! run       views checked and handed out; the rest read into place  the one executor, a few threads, one budget
+//! select    which leaves, with which dtype and destination          patterns, template, casts, memory of the caller
+//! plan      a step for each leaf, in disk order                     data: the place of its bytes, and how they are read
+//! run       checks and returns views; reads other leaves            the one executor, a few threads, one budget
 //! hand out  the tree of the leaves
 //! ```
 //!
@@ -33,10 +33,9 @@ use crate::monitor::Stage;
 use crate::text::counted;
 use crate::tree::{Leaf, Tree};
 
-/// Loads the whole checkpoint at `path` as the tree it is, every block checked.
+/// Loads the whole checkpoint at `path` as a tree. Every block is checked.
 ///
-/// [`regrow::load`](crate::load) makes a value of it, of any type that is
-/// [`Pytree`](crate::Pytree).
+/// [`regrow::load`](crate::load) makes a value of any [`Pytree`](crate::Pytree) type from the tree.
 ///
 /// # Errors
 /// The errors of [`open`](super::open), and `Corrupt` with file, leaf and offset.
@@ -47,7 +46,7 @@ pub fn load(path: impl ToLocation) -> Result<Tree<Leaf>> {
 /// Loads the leaves that `options` select.
 ///
 /// # Errors
-/// The errors of [`load`]; `Mismatch` if a template does not fit, with all differences.
+/// The errors of [`load`]; `Mismatch`, with all differences, if a template does not fit.
 pub fn load_with(path: impl ToLocation, options: &LoadOptions) -> Result<Tree<Leaf>> {
     let at = located(path)?;
     let mut open = options.open.clone();
@@ -59,24 +58,24 @@ impl Checkpoint {
     /// Loads the leaves that `options` select.
     ///
     /// # Errors
-    /// The errors of [`load_with`]: `NotFound` also for patterns that match nothing, all of them
-    /// named.
+    /// The errors of [`load_with`]; `NotFound` also for patterns that match nothing, with all of
+    /// them listed.
     pub fn load(&self, options: &LoadOptions) -> Result<Tree<Leaf>> {
         self.load_watched(options, Vec::new())
     }
 
-    /// Loads into memory that the caller has: `outs` has, for each leaf of the template, where its
-    /// bytes go in C order, or `None`. Leaves that were filled come back as
-    /// [absent](crate::tree::LeafData::Absent), the others as from [`load`](Self::load); text is
-    /// never filled in.
+    /// Loads into memory of the caller. For each leaf of the template, `outs` has the destination
+    /// of its bytes in C order, or `None`. Leaves that were filled are returned as
+    /// [absent](crate::tree::LeafData::Absent), the others as from [`load`](Self::load). Texts are
+    /// never written to `outs`.
     ///
-    /// Raw leaves are read straight to where they go and checked in the same pass, by several
+    /// Raw leaves are read directly into their destination and checked in the same pass, by several
     /// threads.
     ///
     /// # Errors
-    /// As for `load`; `InvalidArgument` without a template; `Mismatch` if a destination has another
-    /// length than its leaf (as cast), or the template another dtype. After an error the contents
-    /// of all destinations are unspecified.
+    /// The errors of `load`; `InvalidArgument` without a template; `Mismatch` if a destination has
+    /// another length than its leaf (after the cast), or the template another dtype. After an error
+    /// the contents of all destinations are unspecified.
     pub fn load_into_memory(
         &self,
         options: &LoadOptions,

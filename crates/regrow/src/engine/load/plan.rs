@@ -5,10 +5,10 @@
 //! |---|---|
 //! | raw, in a file without other writers | as a view of the map, checked first |
 //! | the same, but not in the page cache | into memory, without the page cache |
-//! | raw, under checksums of blocks | block by block, into memory or into the caller's array |
-//! | in any other coding, or to be cast | in bands that the layout decodes |
+//! | raw, with checksums of blocks | block by block, into memory or into the caller's array |
+//! | in any other encoding, or to be cast | in bands that the layout decodes |
 //!
-//! To make the plan, regrow checks maps and the page cache, but reads no data.
+//! The plan examines maps and the page cache, but reads no data.
 
 use std::cell::LazyCell;
 use std::ops::Range;
@@ -24,21 +24,21 @@ use crate::reads::{BlobRef, Extent, Source, Text, Unreadable};
 use crate::store::LONG_LEN_MIN_BYTES;
 use crate::tree::{LeafInfo, LeafKind};
 
-/// Views are checked this many bytes before they are returned.
+/// Views are checked in portions of this many bytes before they are returned.
 const AHEAD_LEN_BYTES: u64 = 256 << 20;
 
-/// The work of a load, in this order.
+/// The work of a load. Steps are done in this order.
 #[derive(Debug)]
 pub(super) struct Plan<'r> {
     /// A step for each wanted leaf, in disk order.
     pub steps: Vec<Step<'r>>,
-    /// The steps whose views are checked at once.
+    /// Groups of steps whose views are checked together.
     pub portions: Vec<Range<usize>>,
-    /// Bytes of all leaves, as they are stored.
+    /// The stored bytes of all wanted leaves.
     pub wanted_bytes: u64,
 }
 
-/// A leaf.
+/// The work for one leaf.
 #[derive(Debug)]
 pub(super) struct Step<'r> {
     pub leaf: usize,
@@ -51,41 +51,41 @@ pub(super) struct Step<'r> {
 /// How a leaf is read.
 #[derive(Debug)]
 pub(super) enum How<'r> {
-    /// The leaf has no data.
+    /// The leaf has no data to read.
     Nothing,
-    /// The leaf has data that cannot be read: an error, after the data has passed its checks.
+    /// The leaf's data cannot be decoded. The step checks the data, and then returns an error.
     Unreadable(Unreadable<'r>),
     Text(Text<'r>),
-    /// A view of the map, after its blocks have passed.
+    /// A view of the map, returned after its blocks have passed their checks.
     View(Extent<'r>, Bytes),
     /// The leaf is in memory.
     Memory(Bytes),
-    /// The blocks are read into the destination and checked there.
+    /// Read and check the blocks in the destination.
     Blocks(Extent<'r>),
-    /// The layout decodes the leaf in bands. Each band needs this many bytes beside the result, or
-    /// as many as the band if `None`.
+    /// The layout decodes the leaf in bands. Each band needs this many bytes in addition to the
+    /// result; if `None`, as many as the band.
     Bands(Option<u64>),
 }
 
 /// The destination of a leaf's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Destination {
-    /// They stay where they are, or there are none.
+    /// The bytes are not copied, or the leaf has no bytes.
     Stay,
     /// The caller's memory.
     Given,
-    /// Fresh memory, whose pages are made at the first write.
+    /// New memory. Its pages are made at the first write.
     Fresh,
-    /// Fresh memory, whose pages are made ahead, because the disk is faster than page faults.
+    /// New memory. Its pages are made in advance, because the disk is faster than page faults.
     Paged,
 }
 
 impl<'r> Plan<'r> {
-    /// Plans to load these leaves of a checkpoint; `is_given` says whose bytes the caller has a
-    /// place for.
+    /// Plans to load the leaves `wanted`. `is_given` tells for which leaves the caller provides
+    /// memory.
     ///
     /// # Errors
-    /// `Corrupt` if the record of a leaf's place is damaged.
+    /// `Corrupt` if the record of a leaf's position is damaged.
     pub fn of(
         checkpoint: &'r Checkpoint,
         wanted: &[usize],
@@ -102,8 +102,8 @@ impl<'r> Plan<'r> {
         let mut steps = Vec::with_capacity(order.len());
         for leaf in order {
             let Some(info) = infos.get(leaf) else { continue };
-            // Only patterns of a cast and one error need paths. Paths of all leaves would take
-            // longer than opening.
+            // Only patterns of a cast and one error need paths. Computing the paths of all leaves
+            // would take longer than the opening.
             let step = planner.step(leaf, info, is_given(leaf));
             steps.push(step.map_err(|error| error.at_leaf(&checkpoint.tree().path_of(leaf)))?);
         }
@@ -130,8 +130,8 @@ impl<'r> Plan<'r> {
         portions
     }
 
-    /// Views that the page cache lacks are read into memory instead, portion by portion, if it has
-    /// room.
+    /// Reads views that are not in the page cache into memory instead, portion by portion, if there
+    /// is enough memory.
     fn read_cold_views(&mut self, infos: &[LeafInfo]) {
         let wanted_bytes = self.wanted_bytes;
         let has_room = LazyCell::new(|| is_available(wanted_bytes));
@@ -145,7 +145,7 @@ impl<'r> Plan<'r> {
         }
     }
 
-    /// Decodes the second of two leaves at the same bytes alone, because reads at the same time
+    /// If two leaves have the same bytes, decodes the second one alone, because concurrent reads
     /// must not overlap. No layout writes such leaves, but a record may contain them.
     fn leave_overlaps(&mut self, infos: &[LeafInfo]) {
         let mut end: Option<(*const (), u64)> = None;
@@ -163,12 +163,12 @@ impl<'r> Plan<'r> {
     }
 }
 
-/// Makes the steps.
+/// Makes the step of each leaf.
 struct Planner<'r, 'o> {
     checkpoint: &'r Checkpoint,
     options: &'o LoadOptions,
     has_views: bool,
-    /// The map that was asked for last, of a blob that the reader keeps.
+    /// The map of the last blob. A run of leaves in one blob asks for it only once.
     map: Option<(*const (), Option<Bytes>)>,
 }
 
@@ -199,7 +199,7 @@ impl<'r> Planner<'r, '_> {
         })
     }
 
-    /// How to read an array that may have to be moved and cast.
+    /// How to read an array. `is_moved` is true if it must be copied, `is_cast` if it must be cast.
     fn array(&mut self, source: Source<'r>, is_moved: bool, is_cast: bool) -> Result<How<'r>> {
         Ok(match source {
             Source::Raw(extent) if is_cast => How::Bands(extent.working_len_bytes),
@@ -213,8 +213,8 @@ impl<'r> Planner<'r, '_> {
         })
     }
 
-    /// Makes no view of a file that others may write into: its numbers would change with the file,
-    /// or a read would fault.
+    /// The view of an extent; `None` if the file has other writers. The elements of a view would
+    /// change with the file, or a truncation would make a read fault.
     fn view(&mut self, extent: &Extent<'r>) -> Result<Option<Bytes>> {
         let blob = match extent.blob {
             _ if !self.has_views => return Ok(None),
@@ -235,7 +235,7 @@ impl Step<'_> {
         matches!(self.how, How::View(..) | How::Memory(_))
     }
 
-    /// A view that has bytes comes by a read instead.
+    /// Changes a step that returns a view with bytes into a read.
     fn read_into_memory(&mut self) {
         let how = std::mem::replace(&mut self.how, How::Nothing);
         (self.how, self.to) = match how {
@@ -246,7 +246,7 @@ impl Step<'_> {
     }
 }
 
-/// Data with checksums is read by blocks; other data is read by the layout, one band at a time.
+/// How to read raw data: by blocks if it has checksums, otherwise in bands of the layout.
 fn in_memory(extent: Extent<'_>) -> How<'_> {
     if extent.checks.is_some() { How::Blocks(extent) } else { How::Bands(extent.working_len_bytes) }
 }
@@ -264,7 +264,7 @@ fn in_order(reader: &dyn Reader, wanted: &[usize]) -> Vec<usize> {
     order
 }
 
-/// Whether the page cache lacks most of these neighbouring views; tests a few of them.
+/// Whether most of these neighbouring views are not in the page cache. Tests a few of them.
 fn is_mostly_cold(steps: &[Step<'_>]) -> bool {
     let views: Vec<&How<'_>> = steps.iter().filter(|step| step.is_view()).map(|step| &step.how).collect();
     let last = views.len().saturating_sub(1);

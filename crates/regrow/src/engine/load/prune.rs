@@ -1,4 +1,4 @@
-//! The tree of a selection.
+//! The part of a tree that a selection keeps.
 
 use crate::error::Result;
 use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, Node, NodeKind, Tree, TreeBuilder};
@@ -8,15 +8,15 @@ pub(super) fn placeholder() -> Leaf {
     Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None }
 }
 
-/// The tree with only the loaded leaves, and with the chosen nodes without children (`empty`, for
-/// each node). Other children of dicts and fields are left out, with containers that become empty;
-/// in sequences they become placeholders, so that positions keep their meaning.
+/// The tree with only the loaded leaves, and with the empty containers for which `empty` is true.
+/// In dicts and fields other children are left out, with containers that become empty. In sequences
+/// they become placeholders, so that positions keep their meaning.
 pub(super) fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>, empty: &[bool]) -> Result<Tree<Leaf>> {
     let nodes = tree.nodes();
     let (keeps, sizes) = kept(nodes, &leaves, empty);
     let mut build = TreeBuilder::new();
     let mut leaves = leaves.into_iter();
-    // For each open container: children still to come, and whether it is a dict.
+    // For each open container: the number of children to come, and whether it is a dict.
     let mut open: Vec<(usize, bool)> = Vec::new();
     let mut at = 0;
     while let Some(node) = nodes.get(at) {
@@ -31,7 +31,7 @@ pub(super) fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>, empty: &[b
         let keep = keeps.get(at) == Some(&true);
         let size = sizes.get(at).copied().unwrap_or(1);
         if !keep {
-            // Skip the whole subtree, and its leaves.
+            // Skip the whole subtree and its leaves.
             let below = nodes.get(at..at + size).unwrap_or_default();
             for _ in below.iter().filter(|node| node.kind == NodeKind::Leaf) {
                 leaves.next();
@@ -62,13 +62,13 @@ pub(super) fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>, empty: &[b
     build.finish()
 }
 
-/// For each node: whether it contains a chosen leaf or node, and the number of nodes of its
-/// subtree.
+/// For each node: whether its subtree contains a chosen leaf or node, and the number of nodes in
+/// its subtree.
 fn kept(nodes: &[Node], leaves: &[Option<Leaf>], empty: &[bool]) -> (Vec<bool>, Vec<usize>) {
     let mut keeps = vec![false; nodes.len()];
     let mut sizes = vec![1_usize; nodes.len()];
     let mut next_leaf = leaves.len();
-    // Children come after their parent, so go from the back.
+    // Children come after their parent, so process the nodes from last to first.
     for (at, node) in nodes.iter().enumerate().rev() {
         let mut child = at + 1;
         let mut keep = empty.get(at) == Some(&true);

@@ -16,16 +16,16 @@ use crate::reads::{CheckFor, Checked, Extent, Part, ReadOptions, Text, check_ahe
 use crate::threads::pool;
 use crate::tree::{Leaf, LeafData, LeafInfo};
 
-/// Fewest threads that read and decode: on two processors two decode while the others wait for the
-/// disk.
+/// The fewest threads that read and decode. On two processors, two threads decode while the others
+/// wait for the disk.
 const THREADS_MIN: usize = 5;
 
 /// The data of every leaf of the checkpoint; `None` for leaves not loaded.
 type Loaded = Vec<Option<LeafData>>;
 
 impl Checkpoint {
-    /// Reads the `wanted` leaves into their places in `outs`, or into new memory. The result has an
-    /// entry for every leaf of the checkpoint.
+    /// Reads the `wanted` leaves into their destinations in `outs`, or into new memory. The result
+    /// has an entry for every leaf of the checkpoint.
     pub(super) fn read_all(
         &self,
         wanted: &[usize],
@@ -62,7 +62,8 @@ impl Checkpoint {
         Ok(self.tree().leaves().iter().zip(loaded).map(leaf).collect())
     }
 
-    /// Checks the views of one portion at once, and returns the leaves that need no reading.
+    /// Checks the views of one portion together, and stores the leaves that need no read in
+    /// `loaded`.
     fn hand_out_views(&self, steps: &[Step<'_>], options: &LoadOptions, loaded: &mut Loaded) -> Result<()> {
         let monitor = &options.monitor;
         if !options.unverified {
@@ -105,7 +106,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Reads the leaves that are no views, into the caller's memory or into new memory.
+    /// Reads the leaves that are not views, into the caller's memory or into new memory.
     fn read_into_memory(
         &self,
         plan: &Plan<'_>,
@@ -146,7 +147,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Fills the destinations of steps: by blocks first, then in bands.
+    /// Fills the destinations of steps: first by blocks, then in bands.
     fn fill(&self, steps: Vec<(&Step<'_>, &mut [u8])>, options: &LoadOptions) -> Result<()> {
         let infos = self.tree().leaves();
         let (mut blocks, mut bands) = (Vec::new(), Vec::new());
@@ -181,7 +182,7 @@ impl Checkpoint {
         })
     }
 
-    /// Reads the whole of one array leaf by its blocks, if it has any; `None` if it has not.
+    /// Reads a whole array leaf by its blocks; `None` if the leaf has no checksums of blocks.
     ///
     /// # Errors
     /// The errors of [`fill`].
@@ -206,7 +207,7 @@ impl<'r> Step<'r> {
     }
 }
 
-/// The destinations that are still to be handed to steps, in the order of these.
+/// The destinations that are not assigned to steps yet, in the order of the steps.
 struct Places<'o, F, P> {
     outs: Vec<Option<&'o mut [u8]>>,
     fresh: F,
@@ -228,10 +229,10 @@ where
     }
 }
 
-/// Blocks of a blob that hold one range, and the range of data within them.
+/// A blob, the range of its blocks that contain an extent, and the range of the extent's data.
 type Ranges<'e> = (Checked<'e>, Range<u64>, Range<u64>);
 
-/// The blocks of an extent that are checked many at a time.
+/// An extent whose blocks are checked many at a time; `None` for other extents.
 pub(in crate::engine) fn short_blocks<'e>(extent: &'e Extent<'_>) -> Option<Ranges<'e>> {
     let (checked, checks) = extent.checked().zip(extent.checks)?;
     let data = extent.offset_bytes..extent.offset_bytes.saturating_add(extent.len_bytes);

@@ -1,4 +1,4 @@
-//! Selects the leaves to load, and their destination.
+//! Selects the leaves to load, and assigns their destinations.
 
 use super::prune::{placeholder, prune};
 use crate::array::Dtype;
@@ -9,19 +9,19 @@ use crate::engine::{Checkpoint, LoadOptions, TemplateLeaf};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{KeyPath, Leaf, LeafInfo, LeafKind, NodeKind, Tree};
 
-/// A leaf that a load gives.
+/// A leaf that a load returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Selected {
-    /// The position in the checkpoint.
+    /// The position of the leaf in the checkpoint.
     pub leaf: usize,
-    /// The wanted dtype.
+    /// The dtype in which the leaf is returned.
     pub dtype: Dtype,
 }
 
 impl Checkpoint {
     /// The leaves that a [`load`](Self::load) with these options returns. With a template: for each
-    /// template leaf its stored leaf, or `None`; without one: the selected leaves, in flatten
-    /// order. Reads no data.
+    /// template leaf its stored leaf, or `None`. Without a template: the selected leaves, in
+    /// flatten order. Reads no data.
     ///
     /// # Errors
     /// `NotFound` for patterns that match nothing; `Mismatch` if the template does not fit.
@@ -41,7 +41,7 @@ impl Checkpoint {
 
     /// The dtype to which a leaf is cast.
     pub(super) fn cast_of(&self, leaf: usize, info: &LeafInfo, options: &LoadOptions) -> Option<Dtype> {
-        // Only patterns need paths.
+        // Paths are computed only for patterns.
         let path = if options.cast.is_empty() { None } else { self.paths().get(leaf) };
         path.and_then(|path| options.cast_for(path, &info.kind, info.dtype))
     }
@@ -68,7 +68,7 @@ impl Checkpoint {
             .map_err(|error| error.in_file(self.path()))
     }
 
-    /// The leaves that `only` chooses.
+    /// The leaves that match a pattern in `only`; all leaves if `only` is empty.
     fn chosen(&self, options: &LoadOptions) -> Vec<usize> {
         if options.only.is_empty() {
             return (0..self.tree().len()).collect();
@@ -96,7 +96,7 @@ impl Checkpoint {
         }
     }
 
-    /// The leaves that a template asks for, as its tree.
+    /// Loads the leaves of a template. The result has the template's structure.
     fn load_as(
         &self,
         template: &Tree<TemplateLeaf>,
@@ -123,7 +123,8 @@ impl Checkpoint {
         template.with_leaves(placed.collect())
     }
 
-    /// The leaves that `only` chooses, in the part of the tree that contains them.
+    /// Loads the leaves that `only` selects. The result has the part of the tree that contains
+    /// them.
     fn load_chosen(&self, options: &LoadOptions) -> Result<Tree<Leaf>> {
         let chosen = |path: &KeyPath| options.only.iter().any(|pattern| pattern.matches(path));
         let wanted = self.chosen(options);

@@ -1,4 +1,4 @@
-//! Makes the parity of a checkpoint. [`mod@crate::parity`] describes parity, and `engine::repair`
+//! Writes the parity of a checkpoint. [`mod@crate::parity`] describes parity, and `engine::repair`
 //! uses it.
 
 use std::fmt;
@@ -24,32 +24,32 @@ mod write;
 
 pub(super) use run::{Run, RunFile, is_damage};
 
-/// How to make parity.
+/// The options of writing parity.
 #[derive(Debug, Clone, Default)]
 pub struct ParityOptions {
-    /// The amount of parity; the default is 1/16.
+    /// The size of the parity relative to the checkpoint; the default is 1/16.
     pub ratio: ParityRatio,
     /// The step to protect in a folder of steps; the newest committed one if `None`.
     pub step: Option<u64>,
-    /// Take the parity away instead.
+    /// Remove the parity instead of writing it.
     pub remove: bool,
-    /// Watches the work, and stops it.
+    /// Watches the work, and can cancel it.
     pub monitor: Monitor,
 }
 
-/// The result of making or removing parity.
+/// The result of writing or removing parity.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ParityReport {
-    /// The index of the parity.
+    /// The path of the parity's index.
     pub path: PathBuf,
-    /// Files covered by the parity; 0 if it was removed.
+    /// The number of files that the parity covers; 0 if the parity was removed.
     pub file_count: usize,
-    /// Their bytes.
+    /// The bytes of these files.
     pub bytes: u64,
-    /// Bytes of the parity; about the ratio of `bytes`.
+    /// Bytes of the parity: about `bytes` times the ratio.
     pub parity_bytes: u64,
-    /// Whether parity was made or removed.
+    /// Whether parity was written or removed.
     pub has_changed: bool,
 }
 
@@ -69,16 +69,17 @@ impl fmt::Display for ParityReport {
     }
 }
 
-/// Writes parity beside the checkpoint at a path or URL, in any layout: Reed-Solomon blocks with
-/// which [`repair`](super::repair) restores damaged and lost files, up to the amount of parity.
-/// First verifies the checkpoint, which is not changed. Reads its files twice, and replaces
-/// existing parity.
+/// Writes parity beside the checkpoint at a path or URL, in any layout. Parity consists of
+/// Reed-Solomon blocks, with which [`repair`](super::repair) restores damaged and lost files, up to
+/// the amount of parity. First verifies the checkpoint, which is not changed. Reads its files
+/// twice, and replaces existing parity.
 ///
 /// # Errors
-/// Errors of opening; `Corrupt` if the checkpoint is damaged; `InvalidArgument` for a file that is
-/// one of several; `Replaced` if another process writes to it in between; `AlreadyExists` while
-/// another process brings a checkpoint to this place in a bucket; `Unsupported` in an archive and
-/// on a web server; `PermissionDenied`, `StorageFull` and other errors of the storage.
+/// Errors of opening; `Corrupt` if the checkpoint is damaged; `InvalidArgument` for a single file
+/// of a checkpoint of several files; `Replaced` if another process writes to it during the work;
+/// `AlreadyExists` while another process writes a checkpoint to this location in a bucket;
+/// `Unsupported` in an archive and on a web server; `PermissionDenied`, `StorageFull` and other
+/// errors of the storage.
 pub fn add_parity(path: impl ToLocation, options: &ParityOptions) -> Result<ParityReport> {
     let at = located(path)?;
     if archive::find(&at)?.is_some() {
@@ -113,7 +114,7 @@ fn make(at: &Location, options: &ParityOptions) -> Result<ParityReport> {
     put(&part, &layout, options.ratio, &options.monitor, &Standing::of(&checkpoint, &part)?)
 }
 
-/// Makes the parity of an existing checkpoint.
+/// Writes the parity of an existing checkpoint.
 ///
 /// # Errors
 /// The errors of [`add_parity`].
@@ -144,14 +145,14 @@ pub(super) fn put(
     Ok(ParityReport { path: file.describe(), ..made.report })
 }
 
-/// Parity that has been computed.
+/// Parity that has been computed: the content of its index, and the report.
 struct Made {
     index: Vec<u8>,
     report: ParityReport,
 }
 
 impl Made {
-    /// Reads the files of these names, and writes the file with the blocks.
+    /// Reads the files `names`, and writes the file of parity blocks.
     fn of(
         (store, names): (Arc<dyn Store>, Vec<String>),
         layout: &str,
@@ -202,27 +203,27 @@ fn open_and_remove(at: &Location, options: &ParityOptions) -> Result<ParityRepor
     };
     match open(at, options.step) {
         Ok(checkpoint) => remove(&part_of(at, &checkpoint)),
-        // Remove the parity even if the checkpoint itself is gone.
+        // Remove the parity even if the checkpoint itself no longer exists.
         Err(_) if options.step.is_none() && has_any(at) => remove(at),
         Err(error) => Err(error),
     }
 }
 
-/// Takes away the parity of a checkpoint.
+/// Removes the parity of a checkpoint.
 ///
 /// # Errors
 /// Errors of the storage.
 fn remove(at: &Location) -> Result<ParityReport> {
     let ParityPlace { place, blocks } = ParityPlace::of(at);
-    // Remove the index first: blocks without an index only take space.
+    // Remove the index first: without it, the blocks are not used and only take space.
     let files: Vec<&Location> = [&place.file, &blocks].into_iter().filter(|file| file.is_file()).collect();
     let has_changed = !files.is_empty();
     take_away(files)?;
     Ok(ParityReport { path: place.file.describe(), file_count: 0, bytes: 0, parity_bytes: 0, has_changed })
 }
 
-/// The parity of a save: written with the checkpoint if that is readable before its commit,
-/// otherwise right after the commit.
+/// The parity of a save. It is written with the checkpoint if that can be read before its commit,
+/// otherwise directly after the commit.
 #[derive(Debug)]
 pub(super) struct ParityOfSave {
     layout: &'static str,
@@ -230,17 +231,17 @@ pub(super) struct ParityOfSave {
 }
 
 impl ParityOfSave {
-    /// The parity that the options ask for.
+    /// The parity that the options request, possibly none.
     pub fn of(options: &SaveOptions) -> Self {
         Self { layout: options.layout.name(), ratio: options.parity }
     }
 
-    /// Whether parity is still to be made.
+    /// Whether parity must still be written.
     pub fn is_wanted(&self) -> bool {
         self.ratio.is_some()
     }
 
-    /// Before the commit, of a folder on a disk.
+    /// Before the commit: writes the parity of a folder on a disk.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -250,7 +251,8 @@ impl ParityOfSave {
         let place = ParityPlace::of(&at).place;
         let files = files_of(&at, &place, self.layout)?;
         let mut writer = publication.writer(BLOCKS_FILE_NAME, 0, 0)?;
-        // The blocks already have their name, so they are no input of themselves.
+        // The files were listed before the file of blocks existed, so the parity does not cover
+        // itself.
         let made = Made::of(files, self.layout, ratio, &place, &mut writer, &Monitor::new())?;
         writer.finish()?;
         publication.write(FILE_NAME, &made.index)?;
@@ -258,7 +260,7 @@ impl ParityOfSave {
         Ok(())
     }
 
-    /// After the commit: makes the parity that `before` could not make.
+    /// After the commit: writes the parity if `before` could not.
     ///
     /// # Errors
     /// Errors of the storage. The checkpoint then exists without its parity.

@@ -1,4 +1,4 @@
-//! The files of a checkpoint as one run of bytes.
+//! The files of a checkpoint as one continuous run of bytes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use crate::location::Location;
 use crate::parity::ParityDocument;
 use crate::store::{Blob, ReadPath, Store};
 
-/// Files one after another, read as one.
+/// Files that are read as if they were one file, one after another.
 #[derive(Debug)]
 pub(in crate::engine) struct Run {
-    /// The folder of the files.
+    /// The folder that contains the files.
     folder: Location,
     store: Arc<dyn Store>,
     files: Vec<RunFile>,
@@ -26,7 +26,7 @@ pub(in crate::engine) struct RunFile {
     pub range: Range<u64>,
 }
 
-/// Bytes of one file.
+/// A range of bytes in one file.
 struct Part<'r> {
     file: &'r RunFile,
     offset_bytes: u64,
@@ -34,7 +34,7 @@ struct Part<'r> {
 }
 
 impl Run {
-    /// A run of the files in an index, below a folder.
+    /// A run of the files that the parity's index lists, below a folder.
     pub fn new(folder: &Location, store: Arc<dyn Store>, document: &ParityDocument) -> Self {
         Self::of(folder, store, document.names.iter().cloned(), &document.len_bytes)
     }
@@ -55,17 +55,17 @@ impl Run {
         Self { folder: folder.clone(), files: files.collect(), store }
     }
 
-    /// The files, in their order.
+    /// The files in the order of the run.
     pub fn files(&self) -> &[RunFile] {
         &self.files
     }
 
-    /// The folder of the files.
+    /// The folder that contains the files.
     pub fn folder(&self) -> &Location {
         &self.folder
     }
 
-    /// The keys.
+    /// The store in which the names of the files are keys.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
@@ -73,18 +73,18 @@ impl Run {
     /// Fills `out` with the bytes from `offset_bytes` on.
     ///
     /// # Errors
-    /// `Corrupt` if a file is gone or too short; errors of the storage.
+    /// `Corrupt` if a file is missing or too short; errors of the storage.
     pub fn read(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         self.reader().read(offset_bytes, out)
     }
 
-    /// A reader for one part after another, which keeps a file open for neighbouring parts.
+    /// A reader for several parts in turn. It keeps the last file open for the next part.
     pub fn reader(&self) -> RunReader<'_> {
         RunReader { run: self, last: None }
     }
 
-    /// Like `read`, but returns false if the bytes are lost: a file is missing, too short or no
-    /// regular file, or the disk cannot read it.
+    /// Like [`read`](Self::read), but returns false if the bytes are lost: a file is missing, too
+    /// short or not a regular file, or the disk cannot read it.
     ///
     /// # Errors
     /// Errors that prevent reading: permissions, networks.
@@ -104,7 +104,7 @@ impl Run {
             move |file| {
                 let start = file.range.start.max(offset_bytes);
                 let len = file.range.end.min(end) - start;
-                // `len_bytes` means the length in memory.
+                // The field `len_bytes` is a length in memory (`usize`).
                 Part {
                     file,
                     offset_bytes: start - file.range.start,
@@ -115,11 +115,11 @@ impl Run {
     }
 }
 
-/// Reads parts of a run.
+/// Reads parts of a run, and keeps the last file open.
 pub(in crate::engine) struct RunReader<'r> {
     run: &'r Run,
-    /// The file that was read last: where its bytes begin in the run (no two that have any begin at
-    /// the same), and it.
+    /// The last file that was read, and the offset in the run at which its bytes begin. No two
+    /// files that have bytes begin at the same offset.
     last: Option<(u64, Arc<dyn Blob>)>,
 }
 
@@ -156,8 +156,8 @@ impl RunReader<'_> {
     }
 }
 
-/// Whether an error means that bytes at a location are lost, not only unreadable now. On a disk an
-/// I/O error means an unreadable sector; over a network it says nothing about the data.
+/// Whether an error means that bytes at a location are lost, and not only unreadable for now. On a
+/// disk, an I/O error means an unreadable sector. On a network it says nothing about the data.
 pub(in crate::engine) fn is_damage(error: &Error, at: &Location) -> bool {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Replaced | ErrorKind::InvalidArgument => true,

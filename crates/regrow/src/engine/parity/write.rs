@@ -1,4 +1,4 @@
-//! Parity blocks and checksums of a run of files.
+//! Writes the parity blocks of a run of files, with checksums.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,25 +11,25 @@ use crate::parity::{Encoder, Geometry, ParityDocument, closing};
 use crate::store::FileWriter;
 use crate::threads::{map_ordered, thread_count};
 
-/// The least length of a read: with shorter reads a disk has half its speed. So neighbouring
-/// stripes are read together.
+/// The shortest read, except at the end of a run: shorter reads halve the speed of a disk. So
+/// neighbouring stripes are read together.
 const ROW_LEN_BYTES: u64 = 128 << 10;
 
-/// Reads that each group has under way at once: one after another they leave a disk idle in
-/// between, and a bucket for most of the time (`docs/performance.md`).
+/// Concurrent reads of each group. With one read at a time a disk is often idle, and a bucket
+/// almost always (`docs/performance.md`).
 const READS_AT_ONCE: usize = 8;
 
-/// Bytes of all stripes that are held at once, over all threads.
+/// The bytes of stripes that all threads together keep in memory.
 const HELD_LEN_BYTES: u64 = 128 << 20;
 
-/// Neighbouring stripes.
+/// A run of neighbouring stripes, which are encoded together.
 #[derive(Debug, Clone, Copy)]
 struct Group {
     first: u64,
     count: u64,
 }
 
-/// The result for a group.
+/// The checksums and the parity of one group.
 struct Encoded {
     /// Checksums of data blocks, by their numbers.
     checksums: Vec<(u64, u32)>,
@@ -41,7 +41,7 @@ struct Encoded {
 /// Reads the whole run once.
 ///
 /// # Errors
-/// `Corrupt` if a file is gone or too short; errors of the storages; `Cancelled`.
+/// `Corrupt` if a file is missing or too short; errors of the storages; `Cancelled`.
 pub(super) fn write_blocks(
     run: &Run,
     document: &mut ParityDocument,
@@ -60,7 +60,7 @@ pub(super) fn write_blocks(
         .map(|first| Group { first, count: count_max.min(stripes - first) });
     let mut checksums = vec![0; geometry.blocks() as usize];
     let mut parity_checksums = Vec::with_capacity(geometry.all_parity_blocks() as usize);
-    // Groups reuse their buffers, because new memory costs as much time as the code.
+    // Groups reuse their buffers, because new memory costs as much time as the encoding.
     let idle = Mutex::new(Vec::new());
     map_ordered(
         thread_count(),
@@ -94,12 +94,12 @@ pub(super) fn write_blocks(
     out.write(&closing(index.len() as u64))
 }
 
-/// Encodes groups, one after another.
+/// Encodes groups, one after another, on one thread.
 struct Worker<'r> {
-    /// Each reads some rows that follow each other.
+    /// Each reader reads several neighbouring rows.
     readers: Vec<RunReader<'r>>,
     encoder: Encoder,
-    /// A row of blocks of a group for each block of a stripe.
+    /// One row of the group's blocks for each block of a stripe.
     rows: Vec<u8>,
 }
 
@@ -110,7 +110,7 @@ impl<'r> Worker<'r> {
         Ok(Self { readers, encoder: Encoder::new(geometry)?, rows })
     }
 
-    /// Reads the stripes of a group, a row of neighbouring blocks at a time, and encodes them.
+    /// Reads the stripes of a group, one row of neighbouring blocks at a time, and encodes them.
     fn encode(&mut self, geometry: &Geometry, group: Group) -> Result<Encoded> {
         let block_len = geometry.block_len_bytes as usize;
         let row_len = group.count as usize * block_len;
@@ -143,7 +143,8 @@ impl<'r> Worker<'r> {
     }
 }
 
-/// Fills rows of a group, from one of them on; gives the checksums of their blocks.
+/// Reads `rows` of a group, the first of which has number `first_row`. Returns the checksums of
+/// their blocks by block number.
 fn read_rows<'w>(
     geometry: &Geometry,
     group: Group,

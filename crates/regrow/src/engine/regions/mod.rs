@@ -2,13 +2,13 @@
 //!
 //! | a leaf is | its regions are read |
 //! |---|---|
-//! | raw | by the runs of all regions of all leaves together, in the order of the blob: every block is read and checked once |
+//! | raw | in the order of the blob, all regions of all leaves together: every block is read and checked once |
 //! | raw, to be cast | the same, in bands of rows; a block in which two bands meet is read twice |
 //! | in chunks | in bands of chunk rows; a chunk that several regions meet is decoded once, and copied to each |
-//! | in any other coding | in bands of rows; the layout decodes the rows that the regions span |
+//! | in any other encoding | in bands of rows; the layout decodes the rows that the regions span |
 //!
-//! A region that is requested several times is read once. Results are in their own memory, never in
-//! maps of files, so the caller may write to them.
+//! A region that is requested several times is read once. Results have their own memory, never maps
+//! of files, so the caller may write to them.
 
 mod raw;
 mod tiles;
@@ -28,32 +28,33 @@ use crate::reads::{BlockTable, Checked, Extent, ReadOptions, Source};
 use crate::threads::pool;
 use crate::tree::LeafInfo;
 
-/// Fewest threads that read and decode, as for whole leaves.
+/// The fewest threads that read and decode, as for whole leaves.
 const THREADS_MIN: usize = 5;
 
-/// Bytes without checksums are read so many at a time, where any of them is wanted.
+/// Bytes without checksums are read in blocks of this length. A block is skipped if none of its
+/// bytes is wanted.
 const BLOCK_LEN_BYTES: u64 = 64 << 10;
 
-/// A region of a leaf.
+/// A requested region of a leaf.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LeafRegion {
     /// The leaf's position in flatten order.
     pub leaf: usize,
     /// The region, in elements of the leaf.
     pub region: Region,
-    /// The wanted dtype; the stored dtype if `None`.
+    /// The dtype of the result; the stored dtype if `None`.
     pub dtype: Option<Dtype>,
 }
 
 impl Checkpoint {
-    /// Reads regions of leaves, each into its own memory. Equal regions share memory.
+    /// Reads regions of leaves, each into new memory. Equal regions share memory.
     ///
-    /// In raw leaves every byte is read at most once, and no block outside the regions. In leaves
-    /// with chunks, each chunk that the regions meet is decoded once.
+    /// In raw leaves every byte is read at most once, and blocks outside the regions are not read.
+    /// In leaves with chunks, each chunk that the regions meet is decoded once.
     ///
     /// # Errors
-    /// `InvalidArgument` if a leaf is no array or a region exceeds it; `Mismatch` for a cast of
-    /// elements that are no numbers; `Corrupt` with file, leaf and offset.
+    /// `InvalidArgument` if a leaf is not an array or a region exceeds it; `Mismatch` for a cast of
+    /// elements that are not numbers; `Corrupt` with file, leaf and offset.
     pub fn load_regions(&self, wanted: &[LeafRegion], options: &RegionOptions) -> Result<Vec<Array>> {
         let distinct = Distinct::of(wanted);
         let mut arena = Arena::default();
@@ -71,12 +72,12 @@ impl Checkpoint {
         wanted.iter().zip(&distinct.places).map(array).collect()
     }
 
-    /// Reads regions of leaves to where the caller wants them: `outs` has, for each, a slice of
-    /// exactly its bytes, which go there in C order, little endian.
+    /// Reads regions of leaves into memory of the caller. `outs` has a slice for each region,
+    /// exactly as long as its bytes. The bytes are in C order, little endian.
     ///
     /// # Errors
     /// The errors of [`load_regions`](Self::load_regions); `Mismatch` if a slice has another
-    /// length. After an error the contents of all of them are unspecified.
+    /// length. After an error the contents of all slices are unspecified.
     pub fn load_regions_into(
         &self,
         wanted: &[LeafRegion],
@@ -153,7 +154,7 @@ impl Checkpoint {
         monitor.conclude(read)
     }
 
-    /// Reads distinct regions that are inside of their leaves, to where they go.
+    /// Reads distinct regions, which lie inside their leaves, into their destinations.
     fn read_regions(
         &self,
         wanted: &[LeafRegion],
@@ -215,7 +216,7 @@ impl Checkpoint {
         monitor.finish()
     }
 
-    /// The places of the wanted leaves, in disk order. A leaf under one checksum is checked before
+    /// The sources of the wanted leaves, in disk order. A leaf under one checksum is checked before
     /// any part of it is read.
     fn sources_of(&self, wanted: &[LeafRegion], options: &RegionOptions) -> Result<Vec<Located<'_>>> {
         let mut by_leaf: HashMap<usize, Vec<usize>> = HashMap::with_capacity(wanted.len());
@@ -246,13 +247,13 @@ impl Checkpoint {
     }
 }
 
-/// A leaf with requested regions.
+/// A leaf with requested regions, and the source of its bytes.
 struct Located<'r> {
     leaf: usize,
     source: Source<'r>,
     /// The block table, if the leaf is raw without checksums.
     table: Option<BlockTable>,
-    /// Which of the regions are its own.
+    /// The positions of the leaf's regions among all requested regions.
     wanted: Vec<usize>,
 }
 
@@ -265,7 +266,7 @@ impl<'r> Located<'r> {
     }
 }
 
-/// Regions by their wanted dtype.
+/// The regions of one leaf, grouped by the dtype of the result.
 fn by_dtype(wanted: &[LeafRegion], of_leaf: &[usize], stored: Dtype) -> Vec<(Dtype, Vec<usize>)> {
     let mut groups: Vec<(Dtype, Vec<usize>)> = Vec::new();
     for &at in of_leaf {
@@ -278,10 +279,10 @@ fn by_dtype(wanted: &[LeafRegion], of_leaf: &[usize], stored: Dtype) -> Vec<(Dty
     groups
 }
 
-/// Regions without repetitions.
+/// The requested regions without repetitions.
 struct Distinct {
     first: Vec<LeafRegion>,
-    /// For each requested region, the position of its first equal.
+    /// For each requested region, its position in `first`.
     places: Vec<usize>,
 }
 
@@ -301,7 +302,8 @@ impl Distinct {
 }
 
 impl<'e> RawLeaf<'e> {
-    /// A leaf without requests yet; `table` is how it is read if it has no checksums.
+    /// A leaf that has no requests yet. `table` divides the leaf into blocks if it has no
+    /// checksums.
     fn of(
         leaf: usize,
         info: &'e LeafInfo,

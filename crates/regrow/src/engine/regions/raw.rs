@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! blob      | block | block | block | block | ...
-//! region 0    ##      ##      ##                      runs of both regions, merged by where they lie
-//! region 1      ###     ###     ###                   ~: what region 0 has read is copied from there
+//! region 0    ##      ##      ##                      runs of both regions, merged in the order of the blob
+//! region 1      ###     ###     ###                   ~: region 0 has read these bytes; they are copied
 //!               ~       ~       ~
 //! ```
 //!
 //! The runs that fit into a window are read together. A window ends at the end of a block. Runs in
 //! the last block wait for the next window, so that no block is read twice, even if one leaf ends
-//! and the next begins in it.
+//! and the next begins in that block.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -19,23 +19,24 @@ use crate::error::{Error, Result};
 use crate::monitor::Monitor;
 use crate::reads::{Checked, Part, ReadOptions, fill};
 
-/// Runs of a window: some MiB of them.
+/// The most runs of a window, which take some MiB.
 const WINDOW_LEN: usize = 64 << 10;
 
-/// A raw leaf and its wanted regions.
+/// A raw leaf and its requested regions.
 #[derive(Clone)]
 pub(super) struct RawLeaf<'e> {
     pub leaf: usize,
     pub checked: Checked<'e>,
-    /// The first byte in the blob.
+    /// The offset of the leaf's first byte in the blob.
     pub offset_bytes: u64,
     pub shape: &'e Shape,
     pub dtype: Dtype,
-    /// The regions, and the number of the destination of each.
+    /// The regions, each with the number of its destination.
     pub regions: Vec<(Region, usize)>,
 }
 
-/// Reads regions of raw leaves, which are in the order of their blobs, each to its own destination.
+/// Reads regions of raw leaves, each into its own destination. The leaves are in the order of their
+/// blobs.
 ///
 /// # Errors
 /// The errors of [`fill`].
@@ -60,7 +61,7 @@ pub(super) fn read_raw<'e>(
     window.read_all()
 }
 
-/// Bytes of a blob, and where they go.
+/// A range of bytes of a blob, and its destination.
 #[derive(Clone, Copy)]
 struct Span<'e> {
     checked: Checked<'e>,
@@ -70,7 +71,7 @@ struct Span<'e> {
     place: Place,
 }
 
-/// A place in a destination.
+/// An offset in one of the destinations.
 #[derive(Clone, Copy)]
 struct Place {
     out: usize,
@@ -82,25 +83,25 @@ impl<'e> Span<'e> {
         self.offset_bytes + self.len_bytes as u64
     }
 
-    /// The part from `offset_bytes` on, which lies inside.
+    /// The part of the span from `offset_bytes` on, which lies inside the span.
     fn from(self, offset_bytes: u64) -> Self {
         let skipped = (offset_bytes - self.offset_bytes) as usize;
         let place = Place { at: self.place.at + skipped, ..self.place };
         Self { offset_bytes, len_bytes: self.len_bytes - skipped, place, ..self }
     }
 
-    /// The part before `offset_bytes`, which lies inside.
+    /// The part of the span before `offset_bytes`, which lies inside the span.
     fn before(self, offset_bytes: u64) -> Self {
         Self { len_bytes: (offset_bytes - self.offset_bytes) as usize, ..self }
     }
 }
 
-/// The spans to read next.
+/// The spans that are read next.
 struct Window<'w, 'o, 'e, N> {
     outs: &'w mut [&'o mut [u8]],
     /// Spans in the order of the blob; spans of one blob do not overlap.
     spans: Vec<Span<'e>>,
-    /// Copies to further places: the span after the read, and its target.
+    /// Copies to other destinations: a span that will have been read, and the target.
     copies: Vec<(Span<'e>, Place)>,
     how: ReadOptions,
     monitor: Option<&'w Monitor>,
@@ -113,7 +114,7 @@ impl<'e, N: Fn(usize, Error) -> Error + Sync> Window<'_, '_, 'e, N> {
         for (region, out) in &leaf.regions {
             streams.push((region.runs(leaf.shape, leaf.dtype)?, *out));
         }
-        // A heap of the next run of each region; the lowest offset is first.
+        // A heap with the next run of each region. The lowest offset comes first.
         let mut heads = BinaryHeap::with_capacity(streams.len());
         let next = |streams: &mut [(Runs, usize)], stream: usize| {
             let (runs, _) = streams.get_mut(stream)?;
@@ -122,7 +123,7 @@ impl<'e, N: Fn(usize, Error) -> Error + Sync> Window<'_, '_, 'e, N> {
         for stream in 0..streams.len() {
             heads.extend(next(&mut streams, stream));
         }
-        // Spans read before, as far as later runs may overlap them.
+        // Spans that were already added, as long as later runs may overlap them.
         let mut known: VecDeque<Span<'e>> = VecDeque::new();
         while let Some(Reverse((offset_bytes, stream, at, len_bytes))) = heads.pop() {
             heads.extend(next(&mut streams, stream));
@@ -161,7 +162,7 @@ impl<'e, N: Fn(usize, Error) -> Error + Sync> Window<'_, '_, 'e, N> {
         Ok(())
     }
 
-    /// Reads up to the last block that later runs may touch.
+    /// Reads up to the last block. Later runs may need that block, so it waits.
     fn read_whole_blocks(&mut self) -> Result<()> {
         let (Some(first), Some(last)) = (self.spans.first(), self.spans.last()) else { return Ok(()) };
         let table = last.checked.table;
@@ -201,7 +202,7 @@ impl<'e, N: Fn(usize, Error) -> Error + Sync> Window<'_, '_, 'e, N> {
     }
 
     fn read_all(&mut self) -> Result<()> {
-        // For each destination: the start and the bytes of the part not yet handed out.
+        // For each destination: the part that is not yet assigned to a read, and its offset.
         let mut rests: Vec<(usize, &mut [u8])> = self.outs.iter_mut().map(|out| (0, &mut **out)).collect();
         let mut wanted = Vec::with_capacity(self.spans.len());
         for span in self.spans.drain(..) {

@@ -1,10 +1,10 @@
-//! Regions of encoded leaves: divided into bands of chunk rows, and within a band into regions that
-//! share chunks.
+//! Regions of encoded leaves. They are divided into bands of chunk rows, and within a band into
+//! groups of regions that share chunks.
 //!
 //! ```text
 //! chunks    | 0 | 1 | 2 | 3 |     region A: columns of chunk 0 and half of 1, B: the other half of 1, C: 3
-//! A, B      read chunk by chunk, each of them once, and copied to both
-//! C         alone: decoded to where it goes
+//! A, B      read chunk by chunk, each chunk once, and copied to both
+//! C         alone: decoded directly into its destination
 //! ```
 
 use std::collections::BTreeMap;
@@ -20,10 +20,11 @@ use crate::reads::{ReadOptions, Source};
 use crate::sharding::{Grid, Pieces, Step, Wanted, plan};
 use crate::tree::LeafInfo;
 
-/// Bytes of a band, if its chunks are not larger: as for whole leaves.
+/// Bytes of a band, unless one row of chunks is longer. The same as for whole leaves.
 const BAND_LEN_BYTES: u64 = 8 << 20;
 
-/// Longest shard of chunks that is read as one, as the reader does where all of it is wanted.
+/// The longest shard (file of several chunks) that is read with one read, as the reader does if it
+/// needs all of the shard.
 const SHARD_LEN_MAX_BYTES: u64 = 8 << 20;
 
 /// The source of the elements.
@@ -34,7 +35,7 @@ pub(super) enum Origin<'e> {
     Raw(RawLeaf<'e>),
 }
 
-/// The chunks of a leaf, and the targets of its parts.
+/// The chunks of a leaf, and how its regions are read.
 #[derive(Clone)]
 pub(super) struct Tiles<'e> {
     leaf: usize,
@@ -42,9 +43,10 @@ pub(super) struct Tiles<'e> {
     dtype: Dtype,
     casting: Casting,
     origin: Origin<'e>,
-    /// The shape of a tile, which is decoded as a whole; any shape if `None`.
+    /// The shape of a tile, which can only be decoded as a whole; `None` if any part can be
+    /// decoded.
     tile: Option<Vec<u64>>,
-    /// Memory that decoding takes, unless it is as much as the part.
+    /// Memory that decoding needs; if `None`, as much as the part.
     working_len_bytes: Option<u64>,
 }
 
@@ -72,7 +74,7 @@ impl<'e> Tiles<'e> {
         Self { leaf, info, dtype, casting, origin, tile, working_len_bytes }
     }
 
-    /// The axis that bands cut, and how many of its indices each has.
+    /// The axis along which bands are divided, and the number of indices in a band.
     fn rows(&self) -> Option<(usize, u64)> {
         let dims = self.info.shape.dims();
         let axis = dims.iter().position(|&dim| dim != 1)?;
@@ -87,7 +89,7 @@ impl<'e> Tiles<'e> {
         self.casting.cast(source, self.info.dtype, self.dtype, out)
     }
 
-    /// The region with every tile that it meets.
+    /// The smallest region of whole tiles that contains `region`.
     fn hull(&self, region: &Region) -> Result<Region> {
         let Some(tile) = &self.tile else { return Ok(region.clone()) };
         let axes = region.starts().iter().zip(region.lens()).zip(tile).zip(self.info.shape.dims());
@@ -102,10 +104,10 @@ impl<'e> Tiles<'e> {
     }
 }
 
-/// Parts of regions, and where they go.
+/// Parts of regions, each with its destination.
 type Parts<'a> = Vec<(Region, &'a mut [u8])>;
 
-/// Parts of a leaf, read by one thread.
+/// Parts of a leaf that one thread reads.
 pub(super) struct Job<'e, 'a> {
     tiles: Tiles<'e>,
     parts: Parts<'a>,
@@ -148,8 +150,8 @@ pub(super) fn cut_into_jobs<'e, 'a>(
     Ok(())
 }
 
-/// Groups the parts so that no two groups share a chunk. If there are no chunks, all parts are one
-/// group.
+/// Groups the parts so that no two groups share a chunk. If the leaf has no chunks, all parts are
+/// one group.
 fn apart<'a>(tiles: &Tiles<'_>, parts: Parts<'a>) -> Result<Vec<Parts<'a>>> {
     if tiles.tile.is_none() {
         return Ok(vec![parts]);
@@ -186,7 +188,7 @@ impl Job<'_, '_> {
             * self.tiles.info.dtype.size_bytes() as u64
     }
 
-    /// Memory needed beside the result.
+    /// Memory needed in addition to the result.
     pub fn cost_bytes(&self) -> u64 {
         let working = self.tiles.working_len_bytes.unwrap_or_else(|| self.source_len_bytes());
         if self.is_alone() && self.tiles.dtype == self.tiles.info.dtype {
@@ -233,14 +235,14 @@ impl Job<'_, '_> {
     }
 }
 
-/// Reads parts that share tiles: each tile once, and the overlap of two parts once.
+/// Reads parts that share tiles. Each tile, and each overlap of two parts, is read once.
 fn read_shared(reader: &dyn Reader, tiles: &Tiles<'_>, parts: &mut [(Region, &mut [u8])]) -> Result<()> {
     let shape = &tiles.info.shape;
     let tile = tiles.tile.clone().map_or_else(|| Ok(shape.clone()), Shape::new)?;
     let pieces = Pieces::grid(Grid::of_chunks(shape, &tile)?);
     let wanted = Wanted::of_regions(parts.iter().map(|(region, _)| region.clone()))?;
     let plan = plan(&pieces, &wanted)?;
-    // Each region of the plan is read for its first part; equal parts are copied.
+    // Each region of the plan is read into its first part, and copied to equal parts.
     let mut first = vec![None; wanted.regions().len()];
     let mut equal = Vec::new();
     for (part, &number) in wanted.region_of().iter().enumerate() {
@@ -276,7 +278,7 @@ fn read_tile<'p>(
     steps: impl Iterator<Item = (&'p Step, usize)>,
     parts: &mut [(Region, &mut [u8])],
 ) -> Result<()> {
-    // The positions of the steps in the array.
+    // The positions of the plan's steps in the array.
     let mut placed = Vec::new();
     for (step, part) in steps {
         let Some((region, _)) = parts.get(part) else { continue };
@@ -319,8 +321,8 @@ fn read_and_cast(
     parts.try_for_each(|((_, out), source)| tiles.cast(source, out))
 }
 
-/// Memory for the decoding of one tile, which is unmapped at once. An allocator would keep large
-/// freed blocks, and then keep all blocks of that size.
+/// Memory for decoding one tile, which is unmapped as soon as it is freed. An allocator would keep
+/// large freed blocks, and from then on keep all blocks of that size.
 fn memory(lens_bytes: &[u64]) -> Result<Arena> {
     let mut arena = Arena::default();
     lens_bytes.iter().try_for_each(|&len_bytes| arena.add(len_bytes))?;
@@ -332,7 +334,7 @@ fn with_memory(len_bytes: u64, work: impl FnOnce(&mut [u8]) -> Result<()>) -> Re
     memory.slices().into_iter().next().map_or(Ok(()), work)
 }
 
-/// The smallest region that holds all of these; `None` if there are none.
+/// The smallest region that contains all of these regions; `None` if there are no regions.
 fn around<'r>(regions: impl IntoIterator<Item = &'r Region>) -> Result<Option<Region>> {
     let mut regions = regions.into_iter();
     let Some(first) = regions.next() else { return Ok(None) };

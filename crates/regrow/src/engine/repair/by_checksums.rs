@@ -1,5 +1,5 @@
-//! Repair without parity: damaged blocks are taken from a replica or another step. The checkpoint's
-//! own checksums, of its seal or of `regrow.json`, prove each block.
+//! Repairs without parity: takes damaged blocks from a replica or another step. Checksums of the
+//! checkpoint itself, from its seal or from `regrow.json`, prove each block.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -23,11 +23,11 @@ use crate::store::{Blob, ReadPath};
 pub(super) const NO_CHECKSUMS: &str = "the damaged checkpoint has no parity, seal or checksums to prove \
     bytes of the other one; if the other one is a copy, copy it again";
 
-/// Heals the files of the checkpoint at a location from another checkpoint.
+/// Repairs the files of the checkpoint at a location with blocks of another checkpoint.
 ///
 /// # Errors
-/// Errors of the storage; `Corrupt` if the repaired bytes differ when they are read back. Files
-/// that were written before are complete, all others unchanged.
+/// Errors of the storage; `Corrupt` if the repaired bytes differ when they are read back. After an
+/// error, files that were already written are complete, and all others are unchanged.
 pub(super) fn heal(
     at: &Location,
     from: &Location,
@@ -40,7 +40,7 @@ pub(super) fn heal(
         found.filter_map(Result::transpose).collect()
     };
     let heal_all = |found: &[Summed], of_markers: bool, report: &mut RepairReport| -> Result<()> {
-        // Take the guards first: reading all files of the checkpoint may take long.
+        // Record the state of all files first: reading all files of the checkpoint may take long.
         let guards = found.iter().map(|summed| guard.over(&summed.folder, summed.names()));
         let guards: Vec<Guard<'_>> = guards.collect::<Result<_>>()?;
         let mut all = found.iter().zip(&guards);
@@ -48,10 +48,10 @@ pub(super) fn heal(
     };
     let whole = find(vec![at.clone()])?;
     heal_all(&whole, false, report)?;
-    // Healing the whole may have restored the records of its items.
+    // The repair of the checkpoint's own files may have restored the records of its items.
     let items = find(parts_of(at)?.into_iter().filter(|part| !part.is_same(at)).collect())?;
     heal_all(&items, false, report)?;
-    // Heal the markers last: a marker says that all other files and items are complete.
+    // Repair the markers last: a marker shows that all other files and items are complete.
     heal_all(&items, true, report)?;
     heal_all(&whole, true, report)?;
     let found: Vec<Summed> = whole.into_iter().chain(items).collect();
@@ -75,8 +75,8 @@ pub(super) fn fits(seal: Seal, at: &Location, monitor: &Monitor) -> Result<bool>
     Ok(true)
 }
 
-/// Those of some files of these parts of a checkpoint that are whole by checksums which tell of
-/// each of them alone: of a seal, or of the layout.
+/// The `files` that are intact. Only files with their own checksums, from a seal or from the
+/// layout, can be recognised as intact.
 ///
 /// # Errors
 /// Errors that prevent reading; `Cancelled`.
@@ -101,7 +101,7 @@ pub(super) fn whole_ones(
     Ok(whole)
 }
 
-/// Heals the markers among the files, or all others.
+/// Repairs either the markers among the files, or all files that are not markers.
 fn heal_files(
     summed: &Summed,
     of_markers: bool,
@@ -151,21 +151,21 @@ fn heal_files(
     Ok(())
 }
 
-/// The files of a checkpoint with their checksums, and their places in the other checkpoint.
+/// The files of a checkpoint with their checksums, and where the other checkpoint has them.
 struct Summed {
     folder: Location,
     files: Vec<SummedFile>,
-    /// The folder of the other checkpoint, and the prefix of its names.
+    /// The folder of the other checkpoint, and the prefixes of the file names here and there.
     theirs: Location,
     stems: Option<(String, String)>,
     counterpart: Option<Box<dyn Counterpart>>,
 }
 
 impl Summed {
-    /// Reads the checksums of a seal, or else of the layout; `None` if there are none.
+    /// Reads the checksums of a seal, or else of the layout; `None` if neither has any.
     fn find(at: &Location, from: &Location) -> Result<Option<Self>> {
         let seal = match Seal::found(at) {
-            // A seal that covers a folder around the checkpoint belongs to that folder.
+            // A seal that covers a folder around the checkpoint is the seal of that folder.
             Ok(seal) => seal.filter(|seal| seal.place.file.is_same(&Place::of(at).file)),
             Err(error) if is_damage(&error, at) => None,
             Err(error) => return Err(error),
@@ -204,7 +204,7 @@ impl Summed {
         self.files.iter().map(|file| file.name.clone())
     }
 
-    /// The other checkpoint's file of the same name.
+    /// Opens the file of the same name in the other checkpoint.
     fn open_theirs(&self, name: &str) -> Result<Option<Arc<dyn Blob>>> {
         let name = match &self.stems {
             Some((own, theirs)) => {
@@ -216,7 +216,7 @@ impl Summed {
     }
 }
 
-/// Opens a file if it exists and is a regular file.
+/// Opens a file; `None` unless it exists and is a regular file.
 fn opened(folder: &Location, name: &str) -> Result<Option<Arc<dyn Blob>>> {
     match folder.store().open(name.as_bytes()) {
         Err(error) if is_damage(&error, folder) => Ok(None),
@@ -224,18 +224,18 @@ fn opened(folder: &Location, name: &str) -> Result<Option<Arc<dyn Blob>>> {
     }
 }
 
-/// The source of the good bytes of a damaged block.
+/// The source of intact bytes for a damaged block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
     /// The file of this name in the other checkpoint.
     SameFile,
-    /// Elsewhere in the other checkpoint.
+    /// Another file of the other checkpoint.
     Counterpart,
-    /// Nowhere; whether there are any bytes here.
+    /// There are no intact bytes. `is_there`: the damaged file at least has some bytes.
     Lost { is_there: bool },
 }
 
-/// A file on its way to be whole.
+/// A file that is being repaired.
 struct Healing<'s> {
     summed: &'s Summed,
     file: &'s SummedFile,
@@ -243,12 +243,12 @@ struct Healing<'s> {
     theirs: Option<Arc<dyn Blob>>,
     /// Whether the file is missing, or has another length.
     is_misfit: bool,
-    /// The damaged blocks, by where they begin: where they end, and where good ones are.
+    /// The damaged blocks by their start, each with its end and the source of intact bytes.
     damage: BTreeMap<u64, (u64, Origin)>,
 }
 
 impl<'s> Healing<'s> {
-    /// Reads all of the file.
+    /// Reads the whole file, and finds its damaged blocks.
     fn look(summed: &'s Summed, file: &'s SummedFile, monitor: &Monitor) -> Result<Self> {
         let own = opened(&summed.folder, &file.name)?;
         let theirs = summed.open_theirs(&file.name)?;
@@ -266,7 +266,7 @@ impl<'s> Healing<'s> {
         Ok(healing)
     }
 
-    /// The source of the good bytes of a block that is damaged here.
+    /// The source of intact bytes for a block; `None` if the block is intact.
     fn origin(&self, table: &BlockTable, block: Block) -> Result<Option<Origin>> {
         let mut bytes = work_space(block.end - block.start)?;
         let is_there = self.read_own(block.start, &mut bytes)?;
@@ -300,7 +300,7 @@ impl<'s> Healing<'s> {
         self.damage.is_empty() && !self.is_misfit
     }
 
-    /// Whether some bytes have no source at all, not even the damaged file.
+    /// Whether some bytes have no source at all: even the damaged file does not have them.
     fn has_holes(&self) -> bool {
         let is_hole = |origin: Origin| match origin {
             Origin::Lost { is_there } => self.is_misfit || !is_there,
@@ -313,13 +313,13 @@ impl<'s> Healing<'s> {
         self.damage.values().filter(|(_, origin)| matches!(origin, Origin::Lost { .. })).count()
     }
 
-    /// The bytes of damaged blocks that have a good source.
+    /// The bytes of damaged blocks that have an intact source.
     fn restored_bytes(&self) -> u64 {
         let restored = self.damage.iter().filter(|(_, (_, origin))| !matches!(origin, Origin::Lost { .. }));
         restored.map(|(start, (end, _))| end - start).sum()
     }
 
-    /// The lost bytes as errors, one for each run of blocks.
+    /// The lost bytes as errors, one error for each run of blocks.
     fn lost(&self) -> Vec<Error> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for (&start, &(end, origin)) in &self.damage {
@@ -348,7 +348,7 @@ impl<'s> Healing<'s> {
     fn fill(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         let (mut at, mut left) = (offset_bytes, out);
         while !left.is_empty() {
-            // The damaged block that holds this byte, or else all bytes up to the next damaged
+            // The damaged block that contains this byte; otherwise all bytes up to the next damaged
             // block.
             let holding = self.damage.range(..=at).next_back().filter(|(_, (end, _))| at < *end);
             let next = self.damage.range(at..).next().map(|(start, _)| *start);
@@ -370,7 +370,7 @@ impl<'s> Healing<'s> {
     }
 }
 
-/// Returns false if the bytes cannot be read.
+/// Reads bytes. Returns false if the bytes cannot be read.
 fn read(blob: Option<&dyn Blob>, folder: &Location, offset_bytes: u64, out: &mut [u8]) -> Result<bool> {
     let Some(blob) = blob else { return Ok(false) };
     match blob.read(offset_bytes, out, ReadPath::Cached) {

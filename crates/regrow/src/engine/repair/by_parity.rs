@@ -17,11 +17,11 @@ use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::parity::{ParityPlace, ParityRatio};
 
-/// Said where files have been sealed or signed since the parity was made.
+/// The note if files were sealed or signed after the parity was made.
 pub(super) const CHANGED_SINCE: &str = "files were changed and sealed or signed after the parity was made: \
     they stay, and the new parity covers them";
 
-/// Heals all files that the parity can heal.
+/// Repairs all files that the parity can restore.
 ///
 /// # Errors
 /// The errors of [`repair`](super::repair).
@@ -75,7 +75,7 @@ pub(super) fn heal(
     Ok(())
 }
 
-/// Rewrites the parity, from the files as they are.
+/// Writes new parity for the current files.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -86,7 +86,7 @@ pub(super) fn remake(at: &Location, parity: &Parity, guard: &Guard<'_>) -> Resul
     parity::put(at, &document.layout, ratio, &Monitor::new(), &Standing::now(at)).map(drop)
 }
 
-/// The files of a replica, by the names that they have there.
+/// The files of a replica, by their names in the replica.
 fn replica(from: &Location, at: &Location, parity: &Parity) -> Result<Run> {
     if from.is_same(at) {
         return Err(Error::invalid("the replica is the checkpoint itself").in_file(from));
@@ -103,7 +103,7 @@ fn replica(from: &Location, at: &Location, parity: &Parity) -> Result<Run> {
     Ok(Run::of(folder, folder.store(), parity.document.names.iter().map(renamed), &parity.document.len_bytes))
 }
 
-/// Reads the written files again, and errs if any block other than the lost ones is damaged.
+/// Reads the written files again. Returns an error if a block is damaged that was not already lost.
 fn prove(at: &Location, parity: &Parity, before: &Damage, lost: usize) -> Result<()> {
     let folder = &parity.at.place.folder;
     let run = Run::new(folder, folder.store(), &parity.document);

@@ -1,4 +1,4 @@
-//! The state of the files at the start of a repair. If another file has replaced a file since then,
+//! The state of the files at the start of a repair. If another process replaces a file after that,
 //! the repair does not write to its path.
 
 use std::collections::HashMap;
@@ -9,31 +9,31 @@ use crate::location::Location;
 use crate::storage::Identity;
 use crate::store::{StoreExt, Version};
 
-/// A folder and some files in it, as they were.
+/// A folder and some of its files, in their state at the start.
 #[derive(Debug)]
 pub(super) struct Guard<'g> {
     folder: &'g Location,
-    /// The guard of the checkpoint that contains this item: a replacement of it replaces the item
-    /// too.
+    /// The guard of the checkpoint that contains this item. If that checkpoint is replaced, the
+    /// item is replaced too.
     around: Option<&'g Guard<'g>>,
     before: Arc<Mutex<Option<Identity>>>,
     files: HashMap<String, Seen>,
-    /// Whether the repair writes.
+    /// Whether the repair writes; false for a check.
     writes: bool,
 }
 
-/// A file as it was; one that is not there, too.
+/// A file in its state at the start; the value is `None` if the file did not exist.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
-    /// On a disk, by its inode: a link to it changes its times, and makes it no other file.
+    /// A file on a disk, identified by its inode. A new link to the file changes only its times.
     File(Option<Identity>),
     /// An object in a bucket, known only by its version.
     Object(Option<Version>),
 }
 
 impl Seen {
-    /// The identities of files with these names. In a bucket they come from one list, because a
-    /// list and a request may describe an object differently.
+    /// The states of the files with these names. In a bucket all come from one list request,
+    /// because a list and a single request may describe an object differently.
     fn of(folder: &Location, names: impl IntoIterator<Item = String>) -> Result<HashMap<String, Self>> {
         let names = names.into_iter();
         if folder.local_path().is_ok() {
@@ -46,11 +46,11 @@ impl Seen {
 }
 
 impl<'g> Guard<'g> {
-    /// Looks at the folder.
+    /// Records the current state of the folder.
     ///
     /// # Errors
-    /// `AlreadyExists` if another process is writing there: a mix of two checkpoints is not damage.
-    /// Errors of the storage.
+    /// `AlreadyExists` if another process is writing to the folder: a mix of two checkpoints would
+    /// look like damage. Errors of the storage.
     pub fn of(folder: &'g Location, writes: bool) -> Result<Self> {
         let before = Arc::new(Mutex::new(folder.holder()?));
         if writes {
@@ -59,8 +59,8 @@ impl<'g> Guard<'g> {
         Ok(Self { folder, around: None, before, files: HashMap::new(), writes })
     }
 
-    /// A guard for this folder, an item or another folder, and for its files of these names, in
-    /// their current state.
+    /// A guard for another folder, such as an item, and for its files with these names, in their
+    /// current state.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -77,7 +77,7 @@ impl<'g> Guard<'g> {
         Ok(Guard { folder, around, before, files: Seen::of(folder, names)?, writes: self.writes })
     }
 
-    /// Errs if another folder has taken the path.
+    /// Returns an error if another folder has replaced this one.
     ///
     /// # Errors
     /// `Replaced`; errors of the storage.
@@ -95,8 +95,8 @@ impl<'g> Guard<'g> {
         }
     }
 
-    /// Checks the folder and one of its files. Call it when the new content lies beside the file: a
-    /// later replacement of the folder then moves the new content too.
+    /// Checks the folder and one of its files. Call it when the new content is written beside the
+    /// file. If the folder is replaced after that, the new content moves with it.
     ///
     /// # Errors
     /// `Replaced`; errors of the storage.
@@ -110,7 +110,7 @@ impl<'g> Guard<'g> {
         }
     }
 
-    /// The identity of a file at the start, on a disk; `None` if it was not looked at.
+    /// The identity of a file on a disk at the start; `None` if it was not recorded.
     pub fn file(&self, name: &str) -> Option<Option<Identity>> {
         match self.files.get(name) {
             Some(Seen::File(before)) => Some(*before),
@@ -159,7 +159,7 @@ mod tests {
         let guard = outer.over(&folder, ["a".to_owned(), "gone".to_owned()]).unwrap();
         guard.check("a").unwrap();
         guard.check("gone").unwrap();
-        // A file that was not looked at.
+        // A file whose state was not recorded.
         fs::write(path.join("new"), "b").unwrap();
         fs::rename(path.join("new"), path.join("b")).unwrap();
         guard.check("b").unwrap();

@@ -1,4 +1,4 @@
-//! Rewrites files from their intact blocks and the restored ones.
+//! Rewrites damaged files from their intact blocks and the restored blocks.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -19,28 +19,28 @@ use crate::monitor::Monitor;
 use crate::parity::Geometry;
 use crate::store::ReadPath;
 
-/// A file that is whole again.
+/// A damaged file that was repaired.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct HealedFile {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Bytes of it that were restored.
+    /// The number of bytes in it that were restored.
     pub bytes: u64,
 }
 
-/// The result of the healing.
+/// The result of rewriting the damaged files.
 #[derive(Debug, Default)]
 pub(super) struct Healed {
-    /// Files that are whole again.
+    /// The repaired files.
     pub healed: Vec<HealedFile>,
-    /// The lost bytes.
+    /// The lost bytes as errors.
     pub lost: Vec<Error>,
-    /// Blocks that differ from the parity but stay as they are, although they could be healed.
+    /// Blocks that differ from the parity and stay unchanged, although they could be restored.
     pub left_blocks: BTreeSet<u64>,
 }
 
-/// The files of a run, on their way to be whole.
+/// The repair of the files of a run.
 pub(super) struct Heal<'h, 'r> {
     pub folder: &'h Location,
     pub run: &'r Run,
@@ -50,20 +50,20 @@ pub(super) struct Heal<'h, 'r> {
     pub guard: &'h Guard<'h>,
     /// The sealed or signed state of the files.
     pub proof: &'h Proof,
-    /// Look, and write nothing.
+    /// Report the repairs, and write nothing.
     pub is_check: bool,
     pub monitor: &'h Monitor,
 }
 
 impl Heal<'_, '_> {
     /// Rewrites each damaged file and renames it over the old one. Blocks that cannot be restored
-    /// keep their bytes. A missing or truncated file with a lost block stays as it is. A file that
-    /// is as it was sealed or signed stays too: it was changed on purpose since the parity was
+    /// keep their bytes. A missing or truncated file with a lost block stays unchanged. A file that
+    /// matches its seal or signature also stays: it was changed on purpose after the parity was
     /// made. A missing marker is written last, and only if nothing is lost.
     ///
     /// # Errors
-    /// Errors of the storage. Files that have been written by then are whole, all others as they
-    /// were.
+    /// Errors of the storage. After an error, files that were already written are complete, and all
+    /// others are unchanged.
     pub fn all(&mut self) -> Result<Healed> {
         let mut done = Healed::default();
         let run = self.run;
@@ -108,7 +108,7 @@ impl Heal<'_, '_> {
         Ok(done)
     }
 
-    /// Whether a file is as sealed or signed; false without seal and signature.
+    /// Whether a file matches its seal or signature; false if there is neither.
     fn is_as_sealed(&self, file: &RunFile) -> Result<bool> {
         if self.proof.is_none() {
             return Ok(false);
@@ -130,7 +130,7 @@ impl Heal<'_, '_> {
         })
     }
 
-    /// Whether the restored parts of a file would be as sealed or signed.
+    /// Whether the restored file would match its seal or signature; true if there is neither.
     fn would_be_as_sealed(&mut self, file: &RunFile, bad: &[u64]) -> Result<bool> {
         let (at, start, geometry) = (self.at(file), file.range.start, self.geometry);
         let bad: BTreeSet<u64> = bad.iter().copied().collect();
@@ -148,7 +148,8 @@ impl Heal<'_, '_> {
         })
     }
 
-    /// Whether some lost bytes of a file have no source at all, not even the damaged file.
+    /// Whether some lost bytes of a file have no source at all: even the damaged file does not have
+    /// them.
     fn has_holes(&self, file: &RunFile, bad: &[u64], is_misfit: bool) -> Result<bool> {
         for &block in bad.iter().filter(|block| self.restored.lost.contains(block)) {
             let range = self.part(file, block);
@@ -164,7 +165,7 @@ impl Heal<'_, '_> {
         self.folder.join(&file.name)
     }
 
-    /// The lost bytes of a file as errors, one for each run of blocks.
+    /// The lost bytes of a file as errors, one error for each run of blocks.
     fn lost_of(&self, file: &RunFile, bad: &[u64]) -> Vec<Error> {
         let lost: BTreeSet<u64> =
             bad.iter().copied().filter(|block| self.restored.lost.contains(block)).collect();
@@ -193,7 +194,7 @@ impl Heal<'_, '_> {
         runs.into_iter().map(error).collect()
     }
 
-    /// The number of restored bytes in damaged blocks that differ from the current file.
+    /// The number of restored bytes that differ from the current file.
     fn changed_bytes(&mut self, file: &RunFile, bad: &[u64]) -> Result<u64> {
         let mut changed = 0;
         for &block in bad {
@@ -207,13 +208,13 @@ impl Heal<'_, '_> {
         Ok(changed)
     }
 
-    /// The bytes of the run that a block and a file share.
+    /// The range of the run that belongs to both a block and a file.
     fn part(&self, file: &RunFile, block: u64) -> Range<u64> {
         let range = self.geometry.range(block);
         range.start.max(file.range.start)..range.end.min(file.range.end)
     }
 
-    /// RestoredBlocks bytes of a block.
+    /// The restored bytes of a range within a block.
     fn restored_part(&mut self, range: &Range<u64>, block: u64) -> Result<Option<&[u8]>> {
         let start = self.geometry.range(block).start;
         let within = (range.start - start) as usize..(range.end - start) as usize;
@@ -229,7 +230,7 @@ impl Heal<'_, '_> {
         })
     }
 
-    /// Fills `out` with bytes of a file from `offset_bytes` on.
+    /// Fills `out` with bytes of the repaired file from `offset_bytes` on.
     fn fill(&mut self, file: &RunFile, bad: &BTreeSet<u64>, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         let start = file.range.start + offset_bytes;
         let end = start + out.len() as u64;

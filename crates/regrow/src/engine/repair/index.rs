@@ -1,4 +1,4 @@
-//! Finds and reads the parity of a checkpoint, even if it is damaged.
+//! Finds and reads the parity of a checkpoint, even if the parity is damaged.
 
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::error::{Error, Result, ResultExt};
@@ -6,7 +6,7 @@ use crate::location::Location;
 use crate::parity::{CLOSING_LEN_BYTES, ParityDocument, ParityPlace, index_len_bytes};
 use crate::store::{Blob, ReadPath};
 
-/// The parity of a checkpoint.
+/// The parity of a checkpoint: its location, and its parsed index.
 #[derive(Debug)]
 pub(super) struct Parity {
     pub at: ParityPlace,
@@ -16,8 +16,8 @@ pub(super) struct Parity {
 }
 
 impl Parity {
-    /// Finds the parity of the checkpoint at a location. The index is read from its own file, or
-    /// from its copy behind the blocks.
+    /// Finds the parity of the checkpoint at a location. Reads the index from its own file, or the
+    /// copy of the index behind the blocks.
     ///
     /// # Errors
     /// `Corrupt` if neither copy of the index can be used; errors of the storage.
@@ -28,7 +28,7 @@ impl Parity {
             if !at.blocks.is_file() && !at.place.file.is_file() {
                 return Ok(None);
             }
-            // A save may have written the index after the first look.
+            // A save may have written the index after the first read.
             copies = Copies::read(&at)?;
         }
         let Copies { own, behind } = copies;
@@ -57,7 +57,7 @@ impl Parity {
         Ok(Some(Self { at, document, is_index_whole }))
     }
 
-    /// Opens the file with the blocks, if it exists.
+    /// Opens the file of parity blocks; `None` if it does not exist.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -67,7 +67,7 @@ impl Parity {
     }
 }
 
-/// Both copies of the index, unparsed, if they can be read.
+/// The unparsed bytes of both copies of the index; `None` for a copy that cannot be read.
 struct Copies {
     own: Option<Vec<u8>>,
     behind: Option<Vec<u8>>,
@@ -90,7 +90,7 @@ impl Copies {
     }
 }
 
-/// The copy of the index behind the blocks.
+/// The copy of the index that follows the blocks in their file.
 fn behind_blocks(at: &ParityPlace) -> Result<Option<Vec<u8>>> {
     let store = at.blocks.parent().store();
     let Some(blob) = store.open(at.blocks.name().as_encoded_bytes())? else { return Ok(None) };

@@ -1,5 +1,5 @@
-//! Lost markers of checkpoints in buckets. A checkpoint with a marker counts as complete. So the
-//! marker is restored last, and only if all other files are intact.
+//! Restores lost markers of checkpoints in buckets. A checkpoint with a marker counts as complete.
+//! So a marker is restored last, and only if all other files are intact.
 
 use std::path::PathBuf;
 
@@ -14,8 +14,8 @@ pub(super) fn is_marker(folder: &Location, name: &str) -> bool {
     folder.commits_by_marker() && COMMIT_MARKERS.contains(&name)
 }
 
-/// Whether a file is a missing commit marker. An existing marker, damaged or not, was handled
-/// before.
+/// Whether a file is a commit marker that is missing. An existing marker, damaged or not, was
+/// handled before.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -23,7 +23,7 @@ pub(super) fn is_lost_marker(folder: &Location, name: &str) -> Result<bool> {
     Ok(is_marker(folder, name) && folder.store().len_bytes(name.as_bytes())?.is_none())
 }
 
-/// The error for a marker that is not restored, with the damage that prevents it.
+/// The error for a marker that is not restored. It names the damage that is the reason.
 pub(super) fn not_put_back(marker: Location, wrong: Option<&Error>) -> Error {
     let wrong = wrong.map(|wrong| format!(" ({wrong})")).unwrap_or_default();
     Error::corrupt(format!("the commit marker is lost, and is not restored: the checkpoint is \
@@ -35,14 +35,14 @@ pub(super) fn not_put_back(marker: Location, wrong: Option<&Error>) -> Error {
         )
 }
 
-/// A marker that can be written again.
+/// A missing marker, with the content to write.
 pub(super) struct LostMarker {
     pub folder: Location,
     pub marker: RecoveredFile,
 }
 
-/// Puts markers of a checkpoint and of its items back by `write`, that of the checkpoint last, if
-/// all is whole but for those to come.
+/// Restores markers of a checkpoint and of its items, the checkpoint's own marker last. Calls
+/// `write` for a marker if everything is intact except the markers that are still to be restored.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -70,7 +70,7 @@ pub(super) fn put_back(
     Ok(())
 }
 
-/// Why a marker is not to come back.
+/// The damage that prevents the restoring of a marker; `None` if there is none.
 fn reason_against(
     at: &Location,
     to_come: &[PathBuf],
@@ -83,7 +83,7 @@ fn reason_against(
     };
     let said = |error: &Error| Error::corrupt(error.to_string());
     let lost = report.lost.iter().find(is_of_others).map(said);
-    // A check writes nothing, so the files that it would write cannot be verified.
+    // A check writes nothing, so files that a repair would write first cannot be verified.
     if report.is_check && !(report.recovered.is_empty() && report.healed.is_empty()) {
         return Ok(lost);
     }

@@ -1,21 +1,20 @@
 //! Repairs a damaged checkpoint with its parity, with another checkpoint, or with its own other
 //! files.
-//!
 //! ```text
-//! unfinished      a save that had ended but for its name is finished
+//! unfinished      if a killed save only lacks its last rename, that save is finished
 //! by_parity       with parity
-//!     index       its index, of either copy
-//!     scan        every block of the files and of the parity, by its checksum: what is damaged
-//!     restored    damaged blocks, made of a replica or of the rest of their stripe, each proved by its checksum
-//!     heal        each damaged file rewritten beside the old one, and renamed over it
-//! by_checksums    without parity: damaged blocks, from a replica or another step, each proved by the checkpoint's checksums
-//! side_files      a damaged seal or signature, from a replica
-//! proof           what was sealed or signed: nothing else is written by either of these two
-//! recovered       files that are lost, made of the others: each layout knows which
-//! lost_marker     in a bucket the marker, last, on what is whole
-//! findings        the checkpoint is verified
-//! verdict         whether it is whole, and what says so
-//! unfinished      what other saves have left is removed, if the checkpoint is whole
+//!     index       reads either copy of the parity's index
+//!     scan        checks every block of the files and of the parity, and finds damaged blocks
+//!     restored    takes damaged blocks from a replica, or computes them from their stripe; checks each block
+//!     heal        rewrites each damaged file beside the old one, and renames it over the old one
+//! by_checksums    without parity: takes damaged blocks from a replica or another step; checks each block
+//! side_files      restores a damaged seal or signature from a replica
+//! proof           the sealed or signed state: the next two write no other bytes
+//! recovered       rebuilds lost files from other files: each layout knows which
+//! lost_marker     in a bucket restores the marker last, if everything else is intact
+//! findings        verifies the checkpoint
+//! verdict         whether the checkpoint is whole, and the proof
+//! unfinished      if the checkpoint is whole: removes the files of other unfinished saves
 //! ```
 
 use std::collections::BTreeSet;
@@ -61,17 +60,17 @@ use index::Parity;
 use proof::Proof;
 use scan::Damage;
 
-/// How to repair.
+/// The options of a repair.
 #[derive(Debug, Clone, Default)]
 pub struct RepairOptions {
     /// The step to repair in a folder of steps; the newest committed one if `None`.
     pub step: Option<u64>,
-    /// Another checkpoint, whose good blocks are taken before any is computed: a replica, or
-    /// another step of the same run.
+    /// Another checkpoint: a replica, or another step of the same run. Its intact blocks are used
+    /// before any block is computed.
     pub from: Option<Location>,
-    /// Report the repairs, and write nothing.
+    /// Report the repairs, but write nothing.
     pub check: bool,
-    /// Watches the work, and stops it.
+    /// Watches the repair, and can cancel it.
     pub monitor: Monitor,
 }
 
@@ -79,27 +78,27 @@ pub struct RepairOptions {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct RepairReport {
-    /// The checkpoint.
+    /// The path of the checkpoint.
     pub path: PathBuf,
-    /// Bytes that were looked at.
+    /// Bytes that were examined.
     pub bytes: u64,
-    /// Healed files; with [`RepairOptions::check`], files that a repair would heal.
+    /// Repaired files; with [`RepairOptions::check`], files that a repair would rewrite.
     pub healed: Vec<HealedFile>,
     /// Lost or damaged files that were rebuilt from other files, without parity; with
     /// [`RepairOptions::check`], files that a repair would rebuild.
     pub recovered: Vec<RecoveredFile>,
-    /// Bytes that could not be healed: file, offset, length.
+    /// Bytes that could not be restored: file, offset, length.
     pub lost: Vec<Error>,
-    /// Whether the parity was also damaged; it was rewritten unless something is lost.
+    /// Whether the parity was damaged too. It was then rewritten, unless bytes are lost.
     pub is_parity_damaged: bool,
     /// Findings of opening and verifying the checkpoint after the repair, leaf by leaf. With
     /// [`RepairOptions::check`]: before the repair, and only without parity.
     pub findings: Vec<Error>,
     /// Other actions: unfinished saves that were finished or removed.
     pub notes: Vec<String>,
-    /// Whether the checkpoint is whole now, and the proof of it.
+    /// Whether the checkpoint is now whole, and the proof.
     pub verdict: Verdict,
-    /// Whether this was a check, and nothing was written.
+    /// Whether this was only a check, which writes nothing.
     pub is_check: bool,
 }
 
@@ -120,7 +119,7 @@ impl RepairReport {
     }
 
     /// Whether nothing is lost, and the verification finds no damage. [`verdict`](Self::verdict)
-    /// says whether checksums prove the rest.
+    /// tells whether checksums prove the whole checkpoint.
     pub fn is_sound(&self) -> bool {
         self.lost.is_empty() && self.findings.is_empty()
     }
@@ -165,31 +164,31 @@ impl fmt::Display for RepairReport {
 /// Repairs the checkpoint at a path or URL, with:
 ///
 /// - [parity](super::add_parity) beside it: restores damaged blocks, truncated and missing files,
-///   and the parity itself. The files become what they were when the parity was made, even if a file
-///   was changed on purpose since: [`RepairOptions::check`] first reports what would be written.
-///   Later seals and signatures stay, and the parity is computed again.
+///   and the parity itself. The files get the content that they had when the parity was made, even
+///   if a file was changed on purpose since: [`RepairOptions::check`] first reports what would be
+///   written. Later seals and signatures stay, and the parity is computed again.
 /// - [another checkpoint](RepairOptions::from), a replica or another step: restores damaged blocks
 ///   that parity, a seal or the checksums of the default layout prove. From another step, the
 ///   default layout takes equal leaves.
 /// - its own other files: a file whose content other files repeat is rebuilt. Each layout knows
 ///   which files these are.
 ///
-/// Temporary files of unfinished saves beside it are finished or removed. Each file is rewritten
-/// beside the damaged one and renamed over it. A checksum proves each restored block first, and the
-/// whole checkpoint is verified at the end. A repair killed at any moment leaves each file as it
-/// was or complete, and can be run again. Readers with the checkpoint open go on reading the old
-/// files.
+/// Temporary files of unfinished saves beside the checkpoint are finished or removed. Each damaged
+/// file is rewritten beside the old one, and then renamed over it. A checksum proves each restored
+/// block before it is used, and the whole checkpoint is verified at the end. If a repair is killed,
+/// each file is either unchanged or complete, and the repair can be run again. Readers that have
+/// the checkpoint open continue to read the old files.
 ///
-/// Reads all files twice. With parity it uses at most 256 MiB of memory; rebuilt documents are in
-/// memory. Needs space on the disk for the largest damaged file.
+/// Reads all files twice. With parity it uses at most 256 MiB of memory, and rebuilt documents also
+/// take memory. Needs free disk space for the largest damaged file.
 ///
 /// # Errors
-/// `NotACheckpoint` and `NotFound` if the path holds no checkpoint, even a damaged one;
+/// `NotACheckpoint` and `NotFound` if there is no checkpoint at the path, not even a damaged one;
 /// `InvalidArgument` if `from` is the checkpoint itself; `Uncommitted` in a bucket during a save,
 /// copy or removal; `Unsupported` in an archive and on a web server; `Corrupt` if the parity's
 /// index is lost, or the written bytes differ when read back; `PermissionDenied`, `StorageFull` and
-/// other errors of the storage; `Cancelled`. Damage that cannot be healed is no error: the report
-/// lists it.
+/// other errors of the storage; `Cancelled`. Damage that cannot be repaired is not an error: the
+/// report lists it.
 pub fn repair(path: impl ToLocation, options: &RepairOptions) -> Result<RepairReport> {
     let at = located(path)?;
     if archive::find(&at)?.is_some() {
@@ -242,8 +241,8 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     let guard = Guard::of(&part, !options.check)?;
     part.check_finished()?;
     let repaired = repair_found(at, found, options, &guard, report);
-    // The findings may mix two checkpoints. A healed single file has a new identity, so it is not
-    // checked.
+    // The findings may mix two checkpoints, so check that the folder was not replaced. A repaired
+    // single file has a new identity, so it is not checked.
     if part.is_folder() {
         guard.check_folder()?;
     }
@@ -272,13 +271,14 @@ fn repair_found(
     }
     // If the parity can restore all files, no file is rebuilt.
     if !(options.check && parity.is_some() && report.lost.is_empty()) {
-        // If a record comes from a copy, the files in this record come from the copy too.
+        // With a copy, rebuild only one round: the copy can then restore the files that a rebuilt
+        // record lists.
         let rounds = if parity.is_none() && options.from.is_some() { 1 } else { recovered::ROUNDS_MAX };
         recovered::recover(&part, rounds, options, guard, &proof, &mut report)?;
     }
     if let (None, Some(from), false) = (&parity, &options.from, report.recovered.is_empty() || options.check)
     {
-        // Rebuilt files may hold the checksums of the other files.
+        // The rebuilt files may contain checksums of other files, so search for damage again.
         report.lost.clear();
         report.notes.retain(|note| note != by_checksums::NO_CHECKSUMS);
         report.bytes = 0;
@@ -297,7 +297,7 @@ fn repair_found(
         (report.findings, is_proved) = findings(&part, options)?;
     }
     if let (Some(parity), false) = (&parity, report.recovered.is_empty()) {
-        // Rebuilt files differ from the files that the parity was made of.
+        // Rebuilt files may differ from the files that the parity was made of.
         let whole = if is_proved { whole_all_the_same(&part, &report, options)? } else { BTreeSet::new() };
         let is_there =
             |file: &Path| whole.contains(file) || report.recovered.iter().any(|made| made.path == file);
@@ -317,9 +317,9 @@ fn repair_found(
     Ok(report)
 }
 
-/// Files that may have lost a part although no file is missing: those that share a block with a
-/// lost one, as their checksums tell, except those rebuilt from existing files; and data files of a
-/// rebuilt database, which has its own.
+/// Files in `report.lost` that are intact after all: they share a block with a lost file, and their
+/// own checksums match. Files of a database that was rebuilt count too. Empty if a file was
+/// guessed.
 fn whole_all_the_same(
     at: &Location,
     report: &RepairReport,
@@ -345,21 +345,22 @@ fn is_about(error: &Error, file: &Path) -> bool {
     error.place().file.as_deref() == Some(file)
 }
 
-/// The same step in the other folder, if both are folders of steps.
+/// The step in the folder `from` with the name of this step, if both are folders of steps;
+/// otherwise `from`.
 fn step_of(from: &Location, at: &Location, part: &Location) -> Location {
     let step = from.join(part.name());
     if part.is_same(at) || !step.is_folder() { from.clone() } else { step }
 }
 
-/// The note for a repair that parity would have helped.
+/// The note if the checkpoint has no parity, and parity would have helped.
 const NO_PARITY: &str = "there is no parity beside the checkpoint: lost data comes only from a copy (`--from`); `salvage` reads the intact leaves";
 
 /// The checkpoint to repair.
 struct Found {
-    /// The checkpoint: at the location, or the step that is opened there.
+    /// The checkpoint at the location, or the step that is opened there.
     part: Location,
     parity: Option<Parity>,
-    /// Why it cannot be opened.
+    /// The error of opening the checkpoint; `None` if it can be opened.
     unopened: Option<Error>,
 }
 
@@ -387,9 +388,9 @@ fn find(at: &Location, options: &RepairOptions) -> Result<Found> {
     }
 }
 
-/// The step that an error of opening a folder of steps is about.
+/// The step that an error of opening a folder of steps names.
 fn damaged_step(at: &Location, error: &Error) -> Option<Location> {
-    // A folder with item metadata is one checkpoint with any item names.
+    // A folder with metadata of items is one checkpoint; its items may have any names.
     if container::has_items(at) {
         return None;
     }
@@ -401,15 +402,16 @@ fn damaged_step(at: &Location, error: &Error) -> Option<Location> {
     steps.find_map(|name| Some(at.join(name)).filter(|step| file.starts_with(step.describe())))
 }
 
-/// Whether an error leaves open what the storage holds.
+/// Whether the error does not show what the storage contains.
 fn is_out_of_reach(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Io | ErrorKind::Cancelled)
 }
 
-/// The damage of a checkpoint without some of its files, and whether all array bytes were proved.
+/// The first damage of a checkpoint, apart from the missing files `but`; and whether all array
+/// bytes were proved.
 ///
 /// # Errors
-/// Errors that leave open what the storage holds.
+/// Errors that do not show what the storage contains.
 fn what_is_wrong(at: &Location, but: &[PathBuf]) -> Result<(Option<Error>, bool)> {
     match verify_with(at, &VerifyOptions::default()) {
         Ok(report) => {
@@ -423,8 +425,8 @@ fn what_is_wrong(at: &Location, but: &[PathBuf]) -> Result<(Option<Error>, bool)
     }
 }
 
-/// The damage of the whole checkpoint, found by opening it and by its layout's checks, and whether
-/// all array bytes were proved.
+/// The damage of the whole checkpoint, from opening and verifying it; and whether all array bytes
+/// were proved.
 fn findings(at: &Location, options: &RepairOptions) -> Result<(Vec<Error>, bool)> {
     options.monitor.check()?;
     match verify_with(at, &VerifyOptions::default()) {

@@ -1,4 +1,4 @@
-//! The sealed or signed content of a checkpoint: a repair writes no other bytes into its files.
+//! The sealed or signed state of a checkpoint. A repair writes no other bytes into its files.
 
 use std::ops::Range;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::reads::Block;
 use crate::seal::{Seal, SealedFile};
 use crate::signature;
 
-/// Reads bytes of a file from an offset on; returns false if they cannot be read.
+/// Reads bytes of a file from an offset on. Returns false if the bytes cannot be read.
 pub(super) type ReadPart<'f> = &'f mut dyn FnMut(u64, &mut [u8]) -> Result<bool>;
 
 /// The error for a file that would differ from its sealed or signed state.
@@ -23,12 +23,12 @@ pub(super) fn refused(file: &Location) -> Error {
     )
 }
 
-/// The sealed or signed state of a checkpoint. A repair restores exactly this state: another file
-/// would break the seal, and a replica could not mend it later.
+/// The sealed or signed state of a checkpoint. A repair restores exactly this state. With any other
+/// content the file would not match the seal, and a later repair from a replica could not fix this.
 pub(super) struct Proof(Vec<Seal>);
 
 impl Proof {
-    /// Reads the proof of the checkpoint at a location.
+    /// Reads the seal and the signature of the checkpoint at a location.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -40,7 +40,8 @@ impl Proof {
         Ok(Self(seal.into_iter().chain(signature::unverified(at)?).collect()))
     }
 
-    /// Whether the repair may write these bytes to a file; true without seal and signature.
+    /// Whether the repair may write these bytes to a file; true if there is no seal and no
+    /// signature.
     pub fn allows(&self, file: &Location, bytes: &[u8]) -> bool {
         self.0.iter().all(|seal| {
             listed(seal, file).is_some_and(|listed| {
@@ -55,7 +56,7 @@ impl Proof {
         })
     }
 
-    /// The seals and signatures, as they are.
+    /// The seals and signatures that were read.
     pub fn into_seals(self) -> Vec<Seal> {
         self.0
     }
@@ -65,7 +66,7 @@ impl Proof {
         self.0.is_empty()
     }
 
-    /// Whether the sealed checkpoint did not have this file.
+    /// Whether the checkpoint did not have this file when it was sealed.
     pub fn has_none(&self, file: &Location) -> bool {
         self.0.iter().all(|seal| listed(seal, file).is_none())
     }
@@ -96,7 +97,7 @@ impl Proof {
     }
 }
 
-/// The entry of a seal or signature for a file.
+/// The entry for a file in a seal or signature; `None` if it does not list the file.
 fn listed<'s>(seal: &'s Seal, file: &Location) -> Option<&'s Arc<SealedFile>> {
     let below = file.below(&seal.place.folder);
     seal.files.iter().find(|listed| Path::new(&listed.name) == below)

@@ -1,4 +1,4 @@
-//! Makes lost files from the other files. Each layout knows how.
+//! Rebuilds lost files from other files. Each layout knows how.
 
 use std::path::PathBuf;
 
@@ -13,28 +13,28 @@ use crate::location::Location;
 use crate::storage::side_files::DAMAGED_PREFIX;
 use crate::store::StoreExt;
 
-/// The most rounds: a file rebuilt in one round may serve to rebuild another in the next.
+/// The most rounds. A file that one round rebuilds may be needed to rebuild another in the next.
 pub(super) const ROUNDS_MAX: usize = 4;
 
 /// A lost or damaged file that was rebuilt from other files.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RecoveredFile {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// The length of the file.
+    /// The length of the file in bytes.
     pub bytes: u64,
-    /// The source of the file, and what is uncertain about it.
+    /// The source of the new content, and what is uncertain about it.
     pub how: String,
-    /// Whether the old content is unproved: new checksums of the current files, or metadata of
-    /// another step. The old file is kept beside it, as `regrow.damaged.NAME`.
+    /// Whether the new content is not proved to equal the old: new checksums of the current files,
+    /// or metadata of another step. The old file is then kept beside it, as `regrow.damaged.NAME`.
     pub is_guess: bool,
 }
 
-/// Rebuilds lost files from other files, in a folder and in its items, in at most this many rounds.
+/// Rebuilds lost files from other files, in a folder and in its items, in at most `rounds` rounds.
 ///
 /// # Errors
-/// Errors of the storage. Files that were written by then are whole.
+/// Errors of the storage. After an error, files that were already written are complete.
 pub(super) fn recover(
     at: &Location,
     rounds: usize,
@@ -82,7 +82,7 @@ fn files_of(
         let files = match format.roles().recovery.map(|it| it.recover(folder, other)) {
             Some(Ok(files)) => files,
             None => Vec::new(),
-            // The files that the layout would rebuild from are damaged too.
+            // The files from which the layout would rebuild are damaged too.
             Some(Err(error)) if is_damage(&error, folder) => {
                 add(&mut report.lost, error);
                 Vec::new()
@@ -100,14 +100,14 @@ fn files_of(
     Ok(Vec::new())
 }
 
-/// How to write files, and which.
+/// The context of writing rebuilt files.
 struct Writing<'w> {
     options: &'w RepairOptions,
     guard: &'w Guard<'w>,
     proof: &'w Proof,
 }
 
-/// True if anything was written.
+/// Writes the files that are needed. Returns whether anything was written.
 fn write(
     folder: &Location,
     files: Vec<formats::RecoveredFile>,
@@ -116,7 +116,7 @@ fn write(
 ) -> Result<bool> {
     let mut has_written = false;
     let options = writing.options;
-    // A check heals nothing, so the files that it would heal are still missing or damaged.
+    // A check repairs nothing, so files that it would repair are still missing or damaged.
     let is_healed = |file: &formats::RecoveredFile| {
         let path = folder.join(&file.name).describe();
         report.healed.iter().any(|healed| healed.path == path)
@@ -142,7 +142,7 @@ fn write(
             writing.guard.has_written()?;
         }
         match report.recovered.iter_mut().find(|file| file.path == path) {
-            // The file was rebuilt again, from files restored since the last round.
+            // The file was rebuilt again, from files that were restored since the last round.
             Some(file) => file.bytes = len_bytes,
             None => report.recovered.push(RecoveredFile { path, bytes: len_bytes, how, is_guess }),
         }
@@ -150,8 +150,8 @@ fn write(
     Ok(has_written)
 }
 
-/// Keeps the remains of a file that could only be guessed, for a repair by hand. The first copy
-/// stays.
+/// Keeps a copy of a damaged file whose new content is a guess, for a repair by hand. If there is
+/// already a copy, that copy stays.
 fn put_aside(folder: &Location, name: &str) -> Result<()> {
     let (above, file) = name.rsplit_once('/').map_or(("", name), |(above, file)| (above, file));
     let aside = match above {
@@ -170,21 +170,21 @@ fn put_aside(folder: &Location, name: &str) -> Result<()> {
     }
 }
 
-/// Adds an error unless it has been said.
+/// Adds an error unless the list already has the same text.
 fn add(lost: &mut Vec<Error>, error: Error) {
     if !lost.iter().any(|known| known.to_string() == error.to_string()) {
         lost.push(error);
     }
 }
 
-/// The item of the same name in another checkpoint; the other checkpoint itself if this is no item,
-/// or the other has no such item.
+/// The item of the same name in another checkpoint. If this folder is not an item, or the other
+/// checkpoint has no such item: the other checkpoint itself.
 pub(super) fn of_item(other: &Location, at: &Location, folder: &Location) -> Location {
     let item = other.join(folder.name());
     if folder.is_same(at) || !item.is_folder() { other.clone() } else { item }
 }
 
-/// A checkpoint, and the items that it has.
+/// A checkpoint and the folders of its items.
 ///
 /// # Errors
 /// Errors of the storage.

@@ -1,4 +1,4 @@
-//! RestoredBlocks blocks, a few at a time.
+//! Restores damaged blocks, a few at a time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -13,18 +13,18 @@ use crate::parity::{Geometry, restore};
 use crate::store::Blob;
 use crate::threads::{for_each_parallel, thread_count};
 
-/// Bytes of restored blocks that are held at once: the fewer, the more often stripes are read.
+/// Bytes of restored blocks in memory. With less memory, stripes are read more often.
 const HELD_LEN_BYTES: u64 = 256 << 20;
 
-/// A block and its bytes.
+/// The number of a block, and its bytes.
 type Block = (u64, Vec<u8>);
 
-/// The damaged blocks of a run that can be made whole, in their order.
+/// The damaged blocks of a run that can be restored, in their order.
 pub(super) struct RestoredBlocks<'r> {
     geometry: Geometry,
     parity: &'r Parity,
     run: &'r Run,
-    /// A replica, and which damaged blocks are good there.
+    /// A replica, and the damaged blocks that are intact in it.
     other: Option<&'r Run>,
     in_other: BTreeSet<u64>,
     damage: &'r Damage,
@@ -37,7 +37,7 @@ pub(super) struct RestoredBlocks<'r> {
 }
 
 impl<'r> RestoredBlocks<'r> {
-    /// Finds out which blocks can be restored.
+    /// Finds the blocks that can be restored.
     ///
     /// # Errors
     /// Errors that prevent reading.
@@ -82,10 +82,10 @@ impl<'r> RestoredBlocks<'r> {
         Ok(restored)
     }
 
-    /// The bytes of a damaged block as they were; `None` for one that is not damaged, or lost.
+    /// The restored bytes of a damaged block; `None` if the block is not damaged, or lost.
     ///
     /// # Errors
-    /// Errors that prevent reading; `Corrupt` if the bytes change in between.
+    /// Errors that prevent reading; `Corrupt` if the bytes change during the repair.
     pub fn get(&mut self, block: u64) -> Result<Option<&[u8]>> {
         if !self.held.contains_key(&block) {
             let Ok(at) = self.healable.binary_search(&block) else { return Ok(None) };
@@ -98,7 +98,7 @@ impl<'r> RestoredBlocks<'r> {
         Ok(self.held.get(&block).map(Vec::as_slice))
     }
 
-    /// Makes these blocks, each stripe once.
+    /// Restores these blocks. Each stripe is read once.
     fn restore(&self, blocks: &[u64]) -> Result<Vec<Block>> {
         let mut found = Vec::new();
         let mut stripes: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
@@ -124,7 +124,7 @@ impl<'r> RestoredBlocks<'r> {
         Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Computes the wanted blocks of a stripe from its good blocks.
+    /// Computes the wanted blocks of a stripe from its intact blocks.
     fn stripe(&self, stripe: u64, wanted: &BTreeSet<u64>) -> Result<Vec<Block>> {
         let Geometry { block_len_bytes, data_blocks, parity_blocks, .. } = self.geometry;
         let mut data: Vec<Block> = Vec::with_capacity(data_blocks as usize);
@@ -162,7 +162,7 @@ impl<'r> RestoredBlocks<'r> {
         })?;
         match found.iter().find(|(block, bytes)| !self.is_good(*block, bytes)) {
             None => Ok(found),
-            // A good block has changed since the scan.
+            // A block that was intact has changed since the scan.
             Some((block, _)) => Err(Error::corrupt("a restored block fails its checksum")
                 .in_file(&self.parity.at.blocks)
                 .expected(format_args!("the CRC-32 of block {block}"), "another")
@@ -173,8 +173,8 @@ impl<'r> RestoredBlocks<'r> {
         }
     }
 
-    /// The bytes of a block, from the checkpoint or the replica; `None` for one that is to be
-    /// restored.
+    /// The bytes of an intact block, from the checkpoint or the replica; `None` for a block that
+    /// must be restored.
     fn good(&self, block: u64) -> Result<Option<Vec<u8>>> {
         if self.in_other.contains(&block) {
             return self.of_other(block);
@@ -188,7 +188,7 @@ impl<'r> RestoredBlocks<'r> {
         Ok(Some(bytes))
     }
 
-    /// The bytes of a block in the replica, if they match its checksum.
+    /// The bytes of a block in the replica; `None` if they do not match the block's checksum.
     fn of_other(&self, block: u64) -> Result<Option<Vec<u8>>> {
         let Some(other) = self.other else { return Ok(None) };
         let range = self.geometry.range(block);
@@ -202,7 +202,7 @@ impl<'r> RestoredBlocks<'r> {
     }
 }
 
-/// Blocks by their numbers.
+/// The blocks with their bytes as slices.
 fn borrowed(blocks: &[Block]) -> impl Iterator<Item = (u64, &[u8])> {
     blocks.iter().map(|(at, bytes)| (*at, bytes.as_slice()))
 }

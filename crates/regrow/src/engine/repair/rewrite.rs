@@ -6,14 +6,14 @@ use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::storage::PublishOptions;
 
-/// Gives bytes of the new file from an offset on.
+/// Fills a buffer with bytes of the new file from an offset on.
 pub(super) type Fill<'f> = &'f mut dyn FnMut(u64, &mut [u8]) -> Result<()>;
 
-/// Writes the file of this name below a folder: `len_bytes` that `fill` gives.
+/// Writes `len_bytes` bytes from `fill` to the file of this name below a folder.
 ///
 /// # Errors
-/// Errors of the storage and of `fill`; `Replaced` if another file has taken the path in between.
-/// The old file is unchanged then.
+/// Errors of the storage and of `fill`; `Replaced` if another file has taken the path.
+/// After an error the old file is unchanged.
 pub(super) fn rewrite_file(
     folder: &Location,
     name: &str,
@@ -27,7 +27,7 @@ pub(super) fn rewrite_file(
     let mut writer = publication.files().file()?.single_writer_in_place(len_bytes)?;
     writer.write_with(len_bytes, fill)?;
     if folder.commits_by_marker() {
-        // `finish` ends the object, which is the commit.
+        // `finish` completes the upload, which is the commit, so check before it.
         guard.check(name)?;
         writer.finish()?;
     } else {

@@ -1,4 +1,4 @@
-//! Finds damaged blocks.
+//! Finds damaged blocks by their checksums.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -13,25 +13,25 @@ use crate::parity::Geometry;
 use crate::store::{Blob, ReadPath};
 use crate::threads::{for_each_parallel, thread_count};
 
-/// Bytes that are read at once.
+/// Bytes that one thread reads at once.
 const PIECE_LEN_BYTES: u64 = 4 << 20;
 
-/// Reads bytes of a run or of a file; returns false if they cannot be read.
+/// Reads bytes of a run or of a file. Returns false if the bytes cannot be read.
 type Read<'r> = &'r (dyn Fn(u64, &mut [u8]) -> Result<bool> + Sync);
 
-/// The damaged blocks.
+/// The damaged blocks and files.
 #[derive(Debug, Default)]
 pub(super) struct Damage {
     /// Blocks of the run that fail their checksums.
     pub data: BTreeSet<u64>,
-    /// Parity blocks that are not.
+    /// Parity blocks that fail their checksums.
     pub parity: BTreeSet<u64>,
-    /// Files that are gone or have another length, by their numbers.
+    /// Files that are missing or have another length, by their numbers.
     pub misfits: BTreeSet<usize>,
 }
 
 impl Damage {
-    /// Reads all that the parity covers, and the parity.
+    /// Reads all files that the parity covers, and the parity, and finds the damage.
     ///
     /// # Errors
     /// Errors that prevent reading; `Cancelled`.
@@ -49,7 +49,7 @@ impl Damage {
         Ok(Self { data, parity: bad, misfits: misfits(run)? })
     }
 
-    /// The damage of the files that the parity covers, also if the parity itself is damaged.
+    /// The damage in the files that the parity covers. Does not read the parity blocks.
     ///
     /// # Errors
     /// The errors of [`find`](Self::find).
@@ -69,13 +69,13 @@ impl Damage {
         bad_blocks(&geometry, 0..geometry.blocks(), geometry.len_bytes, checksums, &read, monitor)
     }
 
-    /// Whether no block is damaged.
+    /// Whether there is no damage.
     pub fn is_none(&self) -> bool {
         self.data.is_empty() && self.parity.is_empty() && self.misfits.is_empty()
     }
 }
 
-/// Files of a run that are gone or have another length.
+/// The files of a run that are missing or have another length.
 fn misfits(run: &Run) -> Result<BTreeSet<usize>> {
     let mut found = BTreeSet::new();
     for (number, file) in run.files().iter().enumerate() {
@@ -90,7 +90,7 @@ fn misfits(run: &Run) -> Result<BTreeSet<usize>> {
     Ok(found)
 }
 
-/// Reads parity blocks.
+/// Reads parity blocks. Returns false if they cannot be read.
 pub(super) fn read_parity(
     parity: &Parity,
     blob: Option<&dyn Blob>,
@@ -105,7 +105,7 @@ pub(super) fn read_parity(
     }
 }
 
-/// The blocks of `wanted` that fail their checksums. They follow one another in `len_bytes` bytes.
+/// The blocks in `wanted` that fail their checksums. Together, all blocks have `len_bytes` bytes.
 fn bad_blocks(
     geometry: &Geometry,
     wanted: std::ops::Range<u64>,
@@ -130,7 +130,7 @@ fn bad_blocks(
             let mut bytes = work_space((blocks.end * block_len_bytes).min(len_bytes) - start)?;
             let is_read = read(start, &mut bytes)?;
             for (block, bytes) in blocks.zip(bytes.chunks_mut(block_len_bytes as usize)) {
-                // If a read of the group fails, read each block by itself.
+                // If the read of the group failed, read each block by itself.
                 let is_read = is_read || read(block * block_len_bytes, bytes)?;
                 if !is_read || !is_good(block, bytes) {
                     found.lock().unwrap_or_else(PoisonError::into_inner).insert(block);

@@ -8,8 +8,8 @@ use crate::seal::{Place, Seal, SealDocument};
 use crate::signature;
 use crate::store::StoreExt;
 
-/// Repairs the seal and the signature of the checkpoint at a location. Missing ones are not
-/// written: they may never have existed.
+/// Repairs the seal and the signature of the checkpoint at a location. A missing one is not
+/// written, because it may never have existed.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -22,7 +22,7 @@ pub(super) fn restore(
 ) -> Result<()> {
     for side in [SEAL, SIGNATURE] {
         let (place, theirs) = ((side.place_of)(at), (side.place_of)(from));
-        // An item has no seal of its own: the seal of the whole covers it.
+        // An item has no seal of its own: the seal of the whole checkpoint covers it.
         if !place.file.is_file() || place.covers_folder != theirs.covers_folder {
             continue;
         }
@@ -59,12 +59,13 @@ pub(super) fn restore(
     Ok(())
 }
 
-/// A side file with checksums of the checkpoint's files.
+/// A kind of side file that has checksums of the checkpoint's files.
 struct Side {
     name: &'static str,
     help: &'static str,
     place_of: fn(&Location) -> Place,
-    /// Its bytes after a rename of the files: the prefix changes from the first text to the second.
+    /// Its bytes after a rename of the files. The prefix of the names changes from the first text
+    /// to the second.
     renamed: fn(Vec<u8>, &str, &str) -> Result<Vec<u8>>,
     in_use: fn(&[u8], Place) -> Result<Seal>,
 }

@@ -7,7 +7,8 @@ use crate::location::Location;
 use crate::storage::{EntryKind, Removed, UNCOMMITTED_MARK};
 use crate::text::{counted, format_bytes};
 
-/// Gives a checkpoint its name whose writer died just before it had it. Removes nothing.
+/// Finishes the save of a checkpoint whose writer was killed just before the last rename. Removes
+/// nothing.
 ///
 /// # Errors
 /// Errors of the storage; `InvalidArgument` for temporary files of a save, which may be the only
@@ -19,7 +20,7 @@ pub(super) fn finish(at: &Location, options: &RepairOptions, report: &mut Repair
              it under the new name",
         ));
     }
-    // The look itself finishes the save, so a check must not look.
+    // The call itself finishes the save, so a check must not make it.
     if !options.check && at.finish_unfinished()? {
         let note = "an unfinished save was complete: it was renamed into place";
         report.notes.push(note.to_owned());
@@ -27,8 +28,8 @@ pub(super) fn finish(at: &Location, options: &RepairOptions, report: &mut Repair
     Ok(())
 }
 
-/// Removes temporary files of other saves beside a whole checkpoint. Files that a repair might
-/// still need stay.
+/// If the checkpoint is whole, removes temporary files of other saves beside it. Files that a
+/// repair might still need stay.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -53,7 +54,7 @@ pub(super) fn remove(at: &Location, report: &mut RepairReport) -> Result<()> {
     Ok(())
 }
 
-/// Finishes the files of a checkpoint with a file that a killed repair was rewriting.
+/// For each temporary file in the checkpoint, which a killed repair was writing, removes it.
 ///
 /// # Errors
 /// Errors of the storage.

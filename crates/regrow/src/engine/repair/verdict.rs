@@ -1,5 +1,5 @@
-//! The result of a repair. A checkpoint is whole only if there is a proof for each of its files. It
-//! is not enough that the repair found no damage.
+//! The verdict of a repair. A checkpoint is whole only if each of its files is proved. It is not
+//! enough that the repair found no damage.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,35 +19,35 @@ use crate::monitor::Monitor;
 use crate::seal::{Place, Seal};
 use crate::store::{ReadPath, Store};
 
-/// Bytes of two files that are compared at a time.
+/// Bytes of two files that are compared at once.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
 
-/// Whether a checkpoint is as it was written.
+/// Whether a checkpoint has the content that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Each file is as written, proved by this.
+    /// Each file has the content that was written. This is the proof.
     Whole(ProofBy),
     /// No damage was found, but no checksum proves all files.
     NotKnown,
-    /// Something is lost or wrong; of a check: or would be healed.
+    /// Something is lost or damaged. In a check: or a repair would write something.
     Damaged,
 }
 
-/// The proof that files are as written.
+/// The proof that files have the content that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProofBy {
-    /// A seal, or a signature (whose key was not asked for).
+    /// A seal or a signature. The key of the signature is not checked.
     Seal,
     /// The checksums of its parity.
     Parity,
-    /// The checksums that its layout has of every file.
+    /// The checksums of every file in the records of its layout.
     Checksums,
-    /// The other checkpoint, which is the same to the byte.
+    /// The other checkpoint, which has the same bytes.
     Replica,
 }
 
 impl Verdict {
-    /// The verdict in a word: `whole`, `not known`, `damaged`.
+    /// The verdict as text: `whole`, `not known`, `damaged`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Whole(_) => "whole",
@@ -68,7 +68,7 @@ impl fmt::Display for Verdict {
 }
 
 impl ProofBy {
-    /// The proof in words.
+    /// The proof as text.
     pub fn name(self) -> &'static str {
         match self {
             Self::Seal => "its seal or signature",
@@ -79,7 +79,7 @@ impl ProofBy {
     }
 }
 
-/// Judges a checkpoint that has been repaired.
+/// The verdict on a checkpoint after its repair.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -116,7 +116,7 @@ pub(super) fn judge(
 /// The store of a checkpoint, and the keys of its files there.
 type Files = (Arc<dyn Store>, Vec<String>);
 
-/// The files of a checkpoint; `None` of one that is part of another, or cannot be opened.
+/// The files of a checkpoint; `None` if it is part of another checkpoint, or cannot be opened.
 fn files(at: &Location) -> Result<Option<Files>> {
     let Ok(opened) = open_with(at, &OpenOptions { ignore_seal: true, ..OpenOptions::default() }) else {
         return Ok(None);
@@ -139,21 +139,21 @@ fn is_sealed(at: &Location, names: &[String]) -> Result<bool> {
     Ok(false)
 }
 
-/// Whether the parity checked or made every block. Parity that this repair made proves nothing.
+/// Whether the parity proves every file. Parity that this repair has written proves nothing.
 fn is_under_parity(parity: &Parity, names: &[String], report: &RepairReport) -> bool {
     let was_remade = !report.recovered.is_empty()
         || report.notes.iter().any(|note| note == super::by_parity::CHANGED_SINCE);
     !was_remade && names.iter().all(|name| parity.document.names.contains(name))
 }
 
-/// Whether the layout has a checksum of each file, and each fits.
+/// Whether the layout has a checksum of each file, and each file matches.
 fn has_checksums(at: &Location, store: &dyn Store, names: &[String]) -> Result<bool> {
     let paths: BTreeSet<_> = names.iter().map(|name| store.describe(name.as_bytes())).collect();
     let whole = whole_ones(&parts_of(at)?, &paths, &Monitor::new())?;
     Ok(!paths.is_empty() && whole.len() == paths.len())
 }
 
-/// Whether another checkpoint has the same files, to the byte.
+/// Whether another checkpoint has the same files with the same bytes.
 fn is_same(at: &Location, (store, names): (&dyn Store, &[String]), from: &Location) -> Result<bool> {
     let Some((theirs, their_names)) = files(from)? else { return Ok(false) };
     let (own_stem, their_stem) = (Place::of(at).stem, Place::of(from).stem);

@@ -20,14 +20,14 @@ use crate::storage::{Publication, archive};
 use crate::store::{Store, StoreExt};
 use crate::text::{counted, format_bytes, printable};
 
-/// How to seal.
+/// The options of sealing.
 #[derive(Debug, Clone, Default)]
 pub struct SealOptions {
     /// The step to seal in a folder of steps; the newest committed one if `None`.
     pub step: Option<u64>,
-    /// Take the seal away instead.
+    /// Remove the seal instead of making it.
     pub remove: bool,
-    /// Watches the work, and stops it.
+    /// Watches the work, and can cancel it.
     pub monitor: Monitor,
 }
 
@@ -35,11 +35,12 @@ pub struct SealOptions {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SealReport {
-    /// The seal; of a checkpoint in the default layout, which needs none, the checkpoint.
+    /// The path of the seal. For a checkpoint in the default layout, which needs no seal: its own
+    /// path.
     pub path: PathBuf,
-    /// Files under the seal; 0 if it was removed or is not needed.
+    /// The number of sealed files; 0 if the seal was removed or is not needed.
     pub file_count: usize,
-    /// Their bytes.
+    /// The bytes of the sealed files.
     pub bytes: u64,
     /// Whether a seal was made or removed.
     pub has_changed: bool,
@@ -59,18 +60,18 @@ impl fmt::Display for SealReport {
     }
 }
 
-/// Puts a seal beside the checkpoint at a path or URL: a checksum of each 32 KiB of its files. From
-/// then on `open`, `load`, `verify` and `diff` check every byte that they read. The checkpoint
-/// itself is verified first, and not touched.
+/// Writes a seal beside the checkpoint at a path or URL: a checksum of each 32 KiB of its files.
+/// From then on `open`, `load`, `verify` and `diff` check every byte that they read. The checkpoint
+/// itself is verified first, and not changed.
 ///
-/// A checkpoint in the default layout has such checksums: nothing is done.
+/// A checkpoint in the default layout already has such checksums, so nothing is written.
 ///
 /// # Errors
-/// Errors of opening; `Corrupt` if the checkpoint is damaged; `InvalidArgument` for a file that is
-/// one of several; `Replaced` if another process writes to it in between; `AlreadyExists` while
-/// another process brings a checkpoint to this place in a bucket; `Unsupported` in an archive and
-/// on a web server; `PermissionDenied` and other errors of the storage. After an error an earlier
-/// seal is unchanged.
+/// Errors of opening; `Corrupt` if the checkpoint is damaged; `InvalidArgument` for a single file
+/// of a checkpoint of several files; `Replaced` if another process writes to it during the work;
+/// `AlreadyExists` while another process writes a checkpoint to this location in a bucket;
+/// `Unsupported` in an archive and on a web server; `PermissionDenied` and other errors of the
+/// storage. After an error an earlier seal is unchanged.
 pub fn seal(path: impl ToLocation, options: &SealOptions) -> Result<SealReport> {
     let at = located(path)?;
     if archive::find(&at)?.is_some() {
@@ -89,12 +90,12 @@ pub fn seal(path: impl ToLocation, options: &SealOptions) -> Result<SealReport> 
     monitor.conclude(report)
 }
 
-/// The checkpoint, as if it had no seal.
+/// Opens the checkpoint and ignores an existing seal.
 fn open(at: &Location, options: &SealOptions) -> Result<Checkpoint> {
     open_with(at, &OpenOptions { step: options.step, ignore_seal: true, ..OpenOptions::default() })
 }
 
-/// The location of an opened checkpoint; in a folder of steps, the step.
+/// The location of an opened checkpoint. For a folder of steps, the location is the step.
 pub(super) fn part_of(at: &Location, checkpoint: &Checkpoint) -> Location {
     let step = checkpoint.reader().standing().step_folder;
     step.map_or_else(|| at.clone(), |step| at.join(step.location().below(at)))
@@ -103,7 +104,7 @@ pub(super) fn part_of(at: &Location, checkpoint: &Checkpoint) -> Location {
 fn unseal(at: &Location, options: &SealOptions) -> Result<SealReport> {
     match open(at, options) {
         Ok(checkpoint) => remove(&part_of(at, &checkpoint)),
-        // Remove the seal even if the checkpoint itself is gone.
+        // Remove the seal even if the checkpoint itself no longer exists.
         Err(_) if options.step.is_none() && Place::of(at).file.is_file() => remove(at),
         Err(error) => Err(error),
     }
@@ -113,7 +114,7 @@ fn make(at: &Location, options: &SealOptions) -> Result<SealReport> {
     let checkpoint = open(at, options)?;
     let layout = checkpoint.description().layout.clone();
     let has_record = format_named(&layout).is_some_and(|format| format.file_names().record.is_some());
-    // Items may use other layouts or be no pytrees, so they need a seal in any case.
+    // Items may be in other layouts, or not be pytrees, so they need a seal in any case.
     if has_record && checkpoint.reader().standing().items.is_none() {
         let path = checkpoint.path().to_owned();
         return Ok(SealReport { path, file_count: 0, bytes: 0, has_changed: false });
@@ -132,7 +133,7 @@ fn make(at: &Location, options: &SealOptions) -> Result<SealReport> {
     Ok(SealReport { path, file_count: document.names.len(), bytes, has_changed: true })
 }
 
-/// Puts a seal where it belongs, in one step.
+/// Writes a seal to its place in one step. Returns its path.
 fn write(place: &Place, document: &SealDocument, standing: &Standing<'_>) -> Result<PathBuf> {
     let file = &place.file;
     let bytes = document.to_bytes()?;
@@ -142,7 +143,7 @@ fn write(place: &Place, document: &SealDocument, standing: &Standing<'_>) -> Res
     Ok(file.describe())
 }
 
-/// The seal of a checkpoint, and the bytes of the files under it.
+/// Makes the seal of a checkpoint. Also returns the number of bytes in the sealed files.
 fn document_of(at: &Location, place: &Place, layout: &str, monitor: &Monitor) -> Result<(SealDocument, u64)> {
     let mut document = SealDocument::new(layout, place.covers_folder);
     let (store, names) = files_of(at, place, layout)?;
@@ -155,10 +156,10 @@ fn document_of(at: &Location, place: &Place, layout: &str, monitor: &Monitor) ->
     Ok((document, bytes))
 }
 
-/// The files of a checkpoint that a seal or a signature covers: their names, as keys of the store.
+/// The files of a checkpoint that a seal or a signature covers, as a store and the keys in it.
 ///
 /// # Errors
-/// `InvalidArgument` for a file that is one of several; errors of the storage.
+/// `InvalidArgument` for a single file of a checkpoint of several files; errors of the storage.
 pub(super) fn files_of(at: &Location, place: &Place, layout: &str) -> Result<(Arc<dyn Store>, Vec<String>)> {
     if !place.covers_folder {
         return Ok((place.folder.store(), names_beside(at, layout)?));
@@ -203,8 +204,8 @@ fn remove(at: &Location) -> Result<SealReport> {
     Ok(SealReport { path: file.describe(), file_count: 0, bytes: 0, has_changed })
 }
 
-/// The seal of a save: written with the checkpoint if that is readable before its commit, otherwise
-/// right after the commit.
+/// The seal of a save. It is written with the checkpoint if that can be read before its commit,
+/// otherwise directly after the commit.
 #[derive(Debug)]
 pub(super) struct SealOfSave {
     layout: &'static str,
@@ -212,7 +213,7 @@ pub(super) struct SealOfSave {
 }
 
 impl SealOfSave {
-    /// The seal that the options ask for. A layout with a record of checksums needs none.
+    /// The seal that the options request. A layout with its own record of checksums needs none.
     pub fn of(options: &SaveOptions) -> Self {
         let format = options.layout.format();
         let is_wanted = options.seal && format.file_names().record.is_none();
@@ -224,12 +225,12 @@ impl SealOfSave {
         Self { layout: container::LAYOUT, is_wanted: options.seal }
     }
 
-    /// Whether a seal is still to be made.
+    /// Whether a seal must still be written.
     pub fn is_wanted(&self) -> bool {
         self.is_wanted
     }
 
-    /// Before the commit: a folder on a disk is sealed as it is written.
+    /// Before the commit: seals a folder on a disk while it is still temporary.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -243,7 +244,7 @@ impl SealOfSave {
         Ok(())
     }
 
-    /// After the commit: makes the seal that `before` could not make.
+    /// After the commit: writes the seal if `before` could not.
     ///
     /// # Errors
     /// Errors of the storage. The checkpoint then exists without its seal.

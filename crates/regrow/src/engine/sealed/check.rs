@@ -1,4 +1,4 @@
-//! Checks the blocks of sealed files, also those without a leaf.
+//! Checks the blocks of sealed files, including blocks that belong to no leaf.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::reads::{CheckFor, Checked, Checks, check_ahead};
 use crate::seal::SealedFile;
 
-/// Most findings of one file.
+/// The most findings that are reported for one file.
 const FINDINGS_OF_FILE_MAX: usize = 8;
 
-/// The blocks of each file that another reader checks.
+/// The blocks of each file that another reader checks anyway.
 #[derive(Debug)]
 pub(super) struct Touched {
     blocks: Vec<Vec<bool>>,
-    /// Which file a table is of.
+    /// The number of the file to which a checksum table belongs.
     tables: std::collections::HashMap<*const (), usize>,
 }
 
@@ -26,7 +26,7 @@ impl Touched {
         Self { blocks, tables: files.iter().enumerate().map(|(at, file)| (key(file), at)).collect() }
     }
 
-    /// Takes the blocks of these checks for looked at.
+    /// Marks the blocks of these checks as checked.
     pub fn add(&mut self, checks: Checks<'_>) {
         let key = std::ptr::from_ref(checks.table).cast();
         let Some(blocks) = self.tables.get(&key).and_then(|&at| self.blocks.get_mut(at)) else { return };
@@ -50,7 +50,7 @@ impl Touched {
         }
     }
 
-    /// The byte ranges of a file's other blocks.
+    /// The byte ranges of a file's blocks that are not marked.
     fn left(&self, at: usize, checked: Checked<'_>) -> Vec<Range<u64>> {
         let touched = self.blocks.get(at).map_or(&[][..], Vec::as_slice);
         let mut left: Vec<Range<u64>> = Vec::new();
@@ -86,8 +86,8 @@ pub(super) fn untouched_findings<'r>(
             Err(error) => found.push(error),
         }
     }
-    // Read all ranges at the speed of the disk. The loop below finds the failing blocks again and
-    // names them.
+    // Check all ranges at the speed of the disk. The loop below checks failing blocks again to name
+    // them.
     check_ahead(ranges.iter().cloned(), CheckFor::Verify, None)?;
     for (file, range, _) in &ranges {
         let blocks = file.table.blocks(range.start, range.end).filter(|&block| !file.table.has_passed(block));

@@ -1,4 +1,4 @@
-//! Opens sealed checkpoints.
+//! Opens a checkpoint that has a seal or a signature.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::options::OpenOptions;
 use crate::seal::Seal;
 use crate::signature;
 
-/// Reads the metadata of a checkpoint under the required signature, or else under its seal, if it
+/// Reads the metadata of a checkpoint, checked by the required signature, or else by its seal if it
 /// has one.
 ///
 /// # Errors
-/// Errors of `read`; `Untrusted`; `Corrupt` if the files are not those that were sealed or signed;
-/// `Replaced` if another step is the newest by now.
+/// Errors of `read`; `Untrusted`; `Corrupt` if the files differ from the sealed or signed files;
+/// `Replaced` if another step has become the newest.
 pub(in crate::engine) fn read_under_seal(
     at: &Location,
     options: &OpenOptions,
@@ -42,7 +42,8 @@ pub(in crate::engine) fn read_under_seal(
     }
 }
 
-/// The misfits between the files at a location and their signature or seal; none without both.
+/// The differences between the files at a location and their signature or seal; empty if there is
+/// neither.
 ///
 /// # Errors
 /// The errors of [`read_under_seal`].
@@ -50,7 +51,7 @@ pub(in crate::engine) fn misfits(at: &Location, options: &OpenOptions) -> Result
     found(at, options)?.map_or(Ok(Vec::new()), |seal| seal.misfits())
 }
 
-/// The signature by a trusted key if required, otherwise the seal.
+/// The signature of a trusted key if the options require one, otherwise the seal.
 fn found(at: &Location, options: &OpenOptions) -> Result<Option<Seal>> {
     let found = match options.trusted_keys.as_slice() {
         [] => Seal::found(at),
@@ -64,7 +65,7 @@ fn found(at: &Location, options: &OpenOptions) -> Result<Option<Seal>> {
     })
 }
 
-/// Finds it for an opening. Salvage ignores an unreadable seal, but never a missing signature.
+/// Like `found`, but a salvage ignores an unreadable seal. A missing signature is always an error.
 fn found_for(at: &Location, options: &OpenOptions) -> Result<Option<Seal>> {
     match found(at, options) {
         Err(error) if options.salvage && options.trusted_keys.is_empty() && error.kind().is_of_content() => {
@@ -80,7 +81,7 @@ fn under(
     options: &OpenOptions,
     read: &dyn Fn(&Location) -> Result<Box<dyn Reader>>,
 ) -> Result<Box<dyn Reader>> {
-    // Salvage reports each leaf in such a file instead.
+    // A salvage reports each leaf of such a file instead.
     if !options.salvage
         && let Some(first) = seal.misfits()?.into_iter().next()
     {

@@ -16,11 +16,11 @@ use crate::storage::side_files::is_name_of_side_file;
 use crate::store::{Blob, Store};
 use crate::tree::{LeafInfo, Tree};
 
-/// The most files kept open for reads past the page cache. If a checkpoint has more files, its
-/// store opens them.
+/// The most files that stay open for reads without the page cache. If a checkpoint has more files,
+/// its store opens them for each read.
 const OPEN_FILES_MAX: usize = 64;
 
-/// Most files that are named which the seal does not know.
+/// The most files that are listed because the seal does not contain them.
 const ADDED_SHOWN_MAX: usize = 20;
 
 /// The reader of a sealed checkpoint.
@@ -30,19 +30,19 @@ pub(super) struct SealedReader {
     description: Description,
     seal: Arc<Seal>,
     store: Arc<dyn Store>,
-    /// The files by their names in errors, which identify a blob.
+    /// The number of each file, by the name that errors use, which identifies a blob.
     by_name: HashMap<PathBuf, usize>,
     blobs: Vec<OnceLock<Arc<dyn Blob>>>,
-    /// Errors of files that are read by their paths, if the checkpoint is salvaged.
+    /// If the checkpoint is salvaged: errors of files that the layout reads by their paths.
     lost: HashMap<String, Error>,
 }
 
 impl SealedReader {
-    /// `reader` has read its metadata under the seal.
+    /// Wraps the layout's `reader`, whose metadata the seal has already checked.
     ///
     /// # Errors
-    /// Errors of the storage; `Corrupt` for a layout that reads files by their paths, if any block
-    /// of them fails. To salvage, the leaves in such a file are lost.
+    /// Errors of the storage; `Corrupt` if the layout reads files by their paths, and any block of
+    /// these files fails. In a salvage, the leaves in such a file are lost instead.
     pub fn new(reader: Box<dyn Reader>, seal: Arc<Seal>, salvage: bool) -> Result<Self> {
         let folder = &seal.place.folder;
         let store = if seal.place.covers_folder { folder.opened()? } else { folder.store() };
@@ -78,8 +78,8 @@ impl SealedReader {
         Ok(sealed)
     }
 
-    /// The reason why a leaf is lost whose file is read by its path. The leaf's name is the name of
-    /// this file.
+    /// The reason why a leaf is lost, if the layout reads its file by the path. The name of the
+    /// leaf is then the name of the file.
     fn lost(&self, leaf: usize) -> Option<&Error> {
         let name =
             if self.lost.is_empty() { None } else { self.tree().leaves().get(leaf).map(|info| &*info.name) };
@@ -89,7 +89,7 @@ impl SealedReader {
         name.and_then(|name| self.lost.iter().find(|(file, _)| is_in(file, name)).map(|(_, why)| why))
     }
 
-    /// A file, unchecked.
+    /// A file whose bytes are not checked.
     fn blob(&self, at: usize) -> Result<Option<(&Arc<dyn Blob>, &SealedFile)>> {
         let Some((slot, file)) = self.blobs.get(at).zip(self.seal.files.get(at)) else { return Ok(None) };
         if let Some(blob) = slot.get() {
@@ -111,8 +111,8 @@ impl SealedReader {
         Ok(self.blob(at)?.map(|(blob, file)| Checked { blob: &**blob, table: &file.table }))
     }
 
-    /// An extent of a sealed file, with the checksums of the seal if it has none of its own. In a
-    /// signed file, always with the digests of the signature.
+    /// An extent of a sealed file, with the checksums of the seal unless it has its own. In a
+    /// signed file the digests of the signature are always used.
     fn under_seal<'r>(&'r self, extent: Extent<'r>) -> Result<Extent<'r>> {
         if extent.checks.is_some() && self.seal.signer.is_none() {
             return Ok(extent);
@@ -125,7 +125,7 @@ impl SealedReader {
         Ok(Extent { blob: BlobRef::Kept(blob), checks, ..extent })
     }
 
-    /// The blocks that the leaves' own checks read.
+    /// The blocks that the reads of leaves check.
     fn touched(&self) -> Touched {
         let mut touched = Touched::none(&self.seal.files);
         for leaf in 0..self.tree().len() {
@@ -137,9 +137,9 @@ impl SealedReader {
         touched
     }
 
-    /// Returns an error unless all bytes other than array data are as they were sealed. Blocks
-    /// wholly within one raw leaf are checked when that leaf is read. For a reader that was made of
-    /// unchecked bytes.
+    /// Returns an error unless all bytes other than array data match the seal. Blocks that lie
+    /// wholly within one raw leaf are checked when that leaf is read. Used if the metadata were
+    /// read from unchecked bytes.
     ///
     /// # Errors
     /// `Corrupt`; errors of the storage.
@@ -156,7 +156,7 @@ impl SealedReader {
         untouched_findings(&touched, |at| self.checked(at))?.into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// Files that were put into the folder since it was sealed.
+    /// Files that were added to the folder after it was sealed.
     fn added(&self) -> Result<Vec<Error>> {
         if !self.seal.place.covers_folder || !self.seal.place.folder.has_listings() {
             return Ok(Vec::new());
@@ -216,7 +216,8 @@ impl Reader for SealedReader {
     }
 
     fn standing(&self) -> Standing<'_> {
-        // The reader opens a file only when it needs the file, so a replacement can come between.
+        // The reader opens a file only when it needs the file, so the file may be replaced before
+        // that.
         Standing {
             has_data_checksums: true,
             reads_open_files: false,

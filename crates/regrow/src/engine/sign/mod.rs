@@ -17,12 +17,12 @@ use crate::store::StoreExt;
 use crate::text::{counted, format_bytes, printable};
 use crate::{PrivateKey, PublicKey};
 
-/// How to sign.
+/// The options of signing.
 #[derive(Debug, Clone, Default)]
 pub struct SignOptions {
     /// The step to sign in a folder of steps; the newest committed one if `None`.
     pub step: Option<u64>,
-    /// Watches the work, and stops it.
+    /// Watches the work, and can cancel it.
     pub monitor: Monitor,
 }
 
@@ -30,11 +30,11 @@ pub struct SignOptions {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SignReport {
-    /// The file with the signature.
+    /// The path of the file with the signature.
     pub path: PathBuf,
-    /// Files that are signed.
+    /// The number of signed files.
     pub file_count: usize,
-    /// Their bytes.
+    /// The bytes of the signed files.
     pub bytes: u64,
     /// All signers of the files, in the order of their signatures.
     pub signers: Vec<PublicKey>,
@@ -49,19 +49,19 @@ impl fmt::Display for SignReport {
     }
 }
 
-/// Signs the checkpoint at a path or URL, in any layout: a BLAKE3 of each 256 KiB of its files, and
-/// an Ed25519 signature of all of them, in a side file. A reader that opens it with
-/// [`OpenOptions::trusted_keys`] checks that each byte it reads was signed. The checkpoint itself
-/// is verified first, and not changed. All files are read twice.
+/// Signs the checkpoint at a path or URL, in any layout. Writes a side file with a BLAKE3 digest of
+/// each 256 KiB of its files, and an Ed25519 signature of all digests. A reader that opens the
+/// checkpoint with [`OpenOptions::trusted_keys`] checks that each byte it reads was signed. The
+/// checkpoint itself is verified first, and not changed. All files are read twice.
 ///
-/// Other keys' signatures of the same files stay. A signature of other files is replaced.
+/// Signatures of the same files by other keys stay. A signature of other files is replaced.
 ///
 /// # Errors
-/// Errors of opening; `Corrupt` if the checkpoint is damaged; `InvalidArgument` for a file that is
-/// one of several; `Replaced` if another process writes to it in between; `AlreadyExists` while
-/// another process brings a checkpoint to this place in a bucket; `Unsupported` in an archive and
-/// on a web server; `PermissionDenied` and other errors of the storage. After an error an earlier
-/// signature is unchanged.
+/// Errors of opening; `Corrupt` if the checkpoint is damaged; `InvalidArgument` for a single file
+/// of a checkpoint of several files; `Replaced` if another process writes to it during the work;
+/// `AlreadyExists` while another process writes a checkpoint to this location in a bucket;
+/// `Unsupported` in an archive and on a web server; `PermissionDenied` and other errors of the
+/// storage. After an error an earlier signature is unchanged.
 pub fn sign(path: impl ToLocation, key: &PrivateKey, options: &SignOptions) -> Result<SignReport> {
     let at = located(path)?;
     if archive::find(&at)?.is_some() {
@@ -119,10 +119,10 @@ fn signed_of(at: &Location, layout: &str, monitor: &Monitor) -> Result<Signed> {
     Ok(Signed::new(layout, place.covers_folder, files.collect()))
 }
 
-/// The existing signature, if it is of the same files.
+/// The existing signature if it covers the same files; otherwise `None`.
 fn earlier(at: &Location, signed: &Signed) -> Result<Option<SignatureDocument>> {
     let Some(bytes) = place_of(at).read("the signature")? else { return Ok(None) };
-    // Replace an unreadable signature, like a signature of other files.
+    // An unreadable signature is replaced, like a signature of other files.
     let document = SignatureDocument::parse(&bytes).ok();
     Ok(document.filter(|document| document.unverified().is_ok_and(|earlier| earlier.has_files_of(signed))))
 }
@@ -138,7 +138,7 @@ pub(super) fn fits(at: &Location) -> Result<bool> {
     Ok(signed.has_files_of(&signed_of(at, signed.layout(), &Monitor::new())?))
 }
 
-/// Writes a signature in one step.
+/// Writes a file of signatures in one step.
 ///
 /// # Errors
 /// Errors of the storage.

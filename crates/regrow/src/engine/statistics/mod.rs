@@ -1,14 +1,14 @@
-//! Statistics of every leaf, in one pass over the bytes, which also checks them.
+//! Computes statistics of every leaf in one pass over the bytes, and checks the bytes.
 //!
 //! ```text
-//! plan      leaves by kind; long ones in jobs, sampled ones in blocks       metadata alone
-//! read      pieces of a leaf, their bounds, moments, counts, histogram      a few threads, one byte budget
-//! report    a row for each leaf, what is damaged, what is refused
+//! plan      leaves by kind; long leaves as several jobs, samples as blocks     metadata alone
+//! read      pieces of a leaf: bounds, moments, counts, histogram               a few threads, one byte budget
+//! report    a row for each leaf, damaged leaves, refused leaves
 //! ```
 //!
-//! Arrays have statistics. Texts, bytes, PRNG keys and elements that are only bytes for the engine
-//! are read and checked like other leaves, but have no numbers. A damaged leaf is a finding with
-//! its file, and the pass continues.
+//! Arrays of numbers have statistics. Texts, bytes, PRNG keys and elements that the engine treats
+//! as bytes are read and checked like other leaves, but have no numbers. A damaged leaf is a
+//! finding that names its file, and the pass continues.
 
 mod plan;
 mod read;
@@ -23,23 +23,23 @@ use crate::storage::Retries;
 use crate::tree::PathPattern;
 pub use report::{LeafReading, LeafStatistics, StatisticsReport};
 
-/// How to look at numbers.
+/// The options of statistics.
 #[derive(Debug, Clone, Default)]
 pub struct StatisticsOptions {
-    /// How to open the checkpoint.
+    /// The options to open the checkpoint.
     pub open: OpenOptions,
-    /// Read only leaves that match one of these; all leaves if empty. A pattern without a match is
-    /// an error.
+    /// Read only leaves that match one of these patterns; all leaves if empty. A pattern that
+    /// matches nothing is an error.
     pub only: Vec<PathPattern>,
-    /// Sample about this many bytes of each longer array, in evenly spread blocks. A leaf under one
-    /// checksum is still read whole. `None`: read everything.
+    /// Sample about this many bytes of each longer array, in evenly spread blocks; everything if
+    /// `None`. A leaf under one checksum is always read whole.
     pub sample_bytes: Option<u64>,
-    /// Make histograms of so many leaves, those with the most elements; of all if `None`.
+    /// Make histograms only of this many leaves with the most elements; of all leaves if `None`.
     pub histogram_leaves_max: Option<usize>,
-    /// Extra memory in bytes; 64 MiB if `None`. The report is not part of it: some 400 bytes a leaf
-    /// with a histogram, 150 without.
+    /// Extra memory in bytes; 64 MiB if `None`. The report needs more memory: about 400 bytes for a
+    /// leaf with a histogram, 150 bytes for others.
     pub budget_bytes: Option<u64>,
-    /// Watches the work, and stops it.
+    /// Watches the work, and can cancel it.
     pub monitor: Monitor,
 }
 
@@ -56,15 +56,15 @@ pub struct StatisticsOptions {
 /// ```
 ///
 /// # Errors
-/// As of [`Checkpoint::statistics`], and of [`open`](super::open).
+/// The errors of [`Checkpoint::statistics`] and of [`open`](super::open).
 pub fn statistics(path: impl ToLocation) -> Result<StatisticsReport> {
     statistics_with(path, &StatisticsOptions::default())
 }
 
-/// As [`statistics`], of a step or an item, of some leaves, of a sample.
+/// Like [`statistics`], with options: a step, an item, some of the leaves, a sample.
 ///
 /// # Errors
-/// The errors of [`statistics`]. If the checkpoint is replaced in between, the work starts again
+/// The errors of [`statistics`]. If the checkpoint is replaced during the read, the work starts again
 /// with the new one.
 pub fn statistics_with(path: impl ToLocation, options: &StatisticsOptions) -> Result<StatisticsReport> {
     let at = located(path)?;
@@ -72,12 +72,12 @@ pub fn statistics_with(path: impl ToLocation, options: &StatisticsOptions) -> Re
 }
 
 impl Checkpoint {
-    /// Reads all leaves once; reports the statistics of their numbers, and damage. Also checks the
-    /// data beside the leaves. Memory is the budget and the report.
+    /// Reads all leaves once. Reports statistics of their numbers, and damage. Also checks data
+    /// outside of leaves. Needs memory for the budget and the report.
     ///
     /// # Errors
     /// `NotFound` for patterns that match nothing; `Replaced` if another checkpoint took the path
-    /// in between; `Cancelled`. Leaves that cannot be read are findings.
+    /// during the read; `Cancelled`. Leaves that cannot be read are findings.
     pub fn statistics(&self, options: &StatisticsOptions) -> Result<StatisticsReport> {
         let monitor = &options.monitor;
         let _running = monitor.begin()?;

@@ -1,4 +1,4 @@
-//! Plans which elements are read, and in which order, without reading.
+//! Plans which elements are read and in which order. Reads no data.
 
 use super::super::patterns::check_patterns;
 use super::super::pieces::{self, is_sealed, working_len_bytes};
@@ -6,32 +6,32 @@ use super::{Checkpoint, StatisticsOptions};
 use crate::error::Result;
 use crate::tree::{LeafInfo, LeafKind};
 
-/// Blocks of a sample: each may cost a chunk that is decoded for it.
+/// The number of blocks in a sample. Each block may need a whole chunk to be decoded.
 const SAMPLE_BLOCKS: u64 = 16;
 
 /// How a leaf is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Task {
-    /// An array of numbers.
+    /// Compute statistics of an array of numbers.
     Numbers,
-    /// Compute statistics and a histogram.
+    /// Compute statistics and a histogram of an array of numbers.
     Histogram,
-    /// An array whose elements mean nothing as numbers: it is only read.
+    /// Only read an array whose elements are not numbers.
     Opaque,
-    /// A text.
+    /// Read a text.
     Text,
     /// Data of another program, which cannot be read.
     Unknown,
 }
 
-/// A run of elements of a leaf.
+/// A run of elements of a leaf that one thread reads.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeafJob {
     pub leaf: usize,
     pub task: Task,
     pub first: u64,
     pub count: u64,
-    /// Elements that are read at a time.
+    /// The number of elements that are read at once.
     pub step: u64,
     /// Whether the job covers the whole leaf.
     pub is_whole: bool,
@@ -51,7 +51,7 @@ impl pieces::Job for LeafJob {
     }
 }
 
-/// All reads of the chosen leaves, in disk order.
+/// The jobs for the chosen leaves, in disk order.
 ///
 /// # Errors
 /// `NotFound` for patterns that match nothing.
@@ -84,8 +84,8 @@ pub(super) fn jobs(checkpoint: &Checkpoint, options: &StatisticsOptions) -> Resu
     Ok(jobs)
 }
 
-/// The number of elements from which on a leaf is one of the `count` longest; those as long as the
-/// last one are not.
+/// The least number of elements of the `count` longest leaves. Leaves that are as long as the next
+/// longest leaf do not count.
 fn elements_of_longest(checkpoint: &Checkpoint, leaves: &[usize], count: Option<usize>) -> u64 {
     let Some(count) = count.filter(|count| *count < leaves.len()) else { return 0 };
     let infos = leaves.iter().filter_map(|&leaf| checkpoint.tree().leaves().get(leaf));
@@ -116,7 +116,7 @@ fn push_jobs(
         Task::Unknown => return jobs.push(LeafJob { len_bytes: 0, ..whole }),
         Task::Numbers | Task::Histogram | Task::Opaque => {}
     }
-    // A refused claim needs one job, which reports the refusal.
+    // A leaf with a refused claim is one job, which reports the refusal.
     let once = pieces::once(checkpoint, leaf, info);
     if pieces::check_claim(checkpoint, leaf, &once).is_err() {
         return jobs.push(LeafJob { len_bytes: 0, ..whole });
@@ -134,7 +134,7 @@ fn push_jobs(
         jobs.push(LeafJob { first, count, step, is_whole, is_sample, len_bytes, cost_bytes, ..whole });
     };
     match sample_bytes.map(|bytes| (bytes / size).max(1)) {
-        // A leaf with one checksum is read as a whole, because no part of it can be checked alone.
+        // A leaf under one checksum is read as a whole, because its parts cannot be checked alone.
         Some(wanted) if wanted < total && !is_sealed => {
             let blocks = SAMPLE_BLOCKS.min(wanted);
             let count = wanted / blocks;

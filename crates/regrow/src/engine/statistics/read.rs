@@ -1,4 +1,4 @@
-//! Reads the planned elements, and merges the parts of each leaf.
+//! Runs the planned jobs, and merges the results of each leaf.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -33,10 +33,10 @@ enum Outcome {
     Failed(Error),
 }
 
-/// Does all jobs.
+/// Runs all jobs.
 ///
 /// # Errors
-/// `Cancelled`; `Limit` where there is no memory; errors of the storage for the files beside the
+/// `Cancelled`; `Limit` if there is not enough memory; errors of the storage for files outside of
 /// leaves.
 pub(super) fn run(
     checkpoint: &Checkpoint,
@@ -102,7 +102,7 @@ impl Found {
     }
 }
 
-/// Runs a job. An error that only concerns its leaf is part of the outcome.
+/// Runs a job. An error that concerns only its leaf becomes part of the outcome.
 fn read(checkpoint: &Checkpoint, job: &LeafJob, small: &SmallLeaves, monitor: &Monitor) -> Result<Outcome> {
     monitor.check()?;
     let reader = checkpoint.reader();
@@ -145,7 +145,7 @@ fn read_array(
     loop {
         monitor.check()?;
         let run = (first, job.step.min(end - first));
-        // A small leaf is one part.
+        // A small leaf has only one part.
         let piece = match small {
             Some(bytes) => Ok(bytes),
             None => read_elements(checkpoint, job.leaf, info, run, &mut buffer),
