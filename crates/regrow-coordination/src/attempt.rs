@@ -151,7 +151,8 @@ impl MeetingPlace {
         }
     }
 
-    /// Ends a successful attempt. A failure here is no error: keys that stay are never used again.
+    /// Ends a successful attempt. A failure here is not an error: keys that stay are never used
+    /// again.
     pub(super) fn leave(&self, exchange: &Exchange) {
         if exchange.rank() != 0 {
             let _ = exchange.put(&format!("end/{}", exchange.rank()), &Bytes::new());

@@ -97,7 +97,8 @@ impl Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        // A folder that cannot be removed is no checkpoint, and no process waits for its removal.
+        // A folder that cannot be removed is not a checkpoint, and no process waits for its
+        // removal.
         let _ = self.above.store().delete(self.key().as_bytes());
         if !self.above.commits_by_marker() {
             let _ = self.above.join(&self.folder).remove_unfinished(true);

@@ -25,7 +25,7 @@ pub const LAYOUT: &str = crate::orbax::NAME;
 /// Files that show that the folders beside them are items.
 const OF_ITEMS: [&str; 3] = [CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, items_record::FILE_NAME];
 
-/// Folders beside the arrays of one pytree that are no items.
+/// Folders beside the arrays of one pytree that are not items.
 const PARTS: [&str; 3] = [
     regrow_ocdbt::DATA_FOLDER,
     crate::orbax::array_metadatas::ARRAY_METADATAS_FOLDER,

@@ -14,7 +14,7 @@ const LOOKED_AT_BYTES: u64 = 512;
 /// a beginning.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub fn layout_of(at: &Location) -> Result<Option<&'static dyn Format>> {
     let Ok(Some(Found::File { len_bytes })) = at.look() else { return Ok(None) };
     let first = at.read_beginning(LOOKED_AT_BYTES)?.unwrap_or_default();

@@ -29,7 +29,7 @@ pub trait Format: Fidelity + Debug + Sync {
     /// Looks at names and first bytes only.
     ///
     /// # Errors
-    /// What the file system says; `Uncommitted` for a save that never ended.
+    /// Errors of the file system; `Uncommitted` for a save that never ended.
     fn recognise(&self, at: &Location) -> Result<bool>;
 
     /// Looks as [`recognise`](Self::recognise) does, and gives what opens the checkpoint then. A
@@ -55,7 +55,7 @@ pub trait Format: Fidelity + Debug + Sync {
     /// `write` and stops there: it reads no array data except numbers, and writes nothing.
     ///
     /// # Errors
-    /// Those of `write`, but for what the disk says.
+    /// Those of `write`, but for errors of the disk.
     fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()>;
 
     /// Adds all files of a checkpoint to a publication; the caller commits. The leaves have been

@@ -42,7 +42,7 @@ impl ItemFolder {
     /// checksum is recorded. Of what is recorded, these files and no others.
     ///
     /// # Errors
-    /// `Corrupt` for a file that is missing or is another one; what the storage says.
+    /// `Corrupt` for a file that is missing or is another one; errors of the storage.
     pub fn files(&self, item: &str) -> Result<Vec<(String, Bytes)>> {
         let folder = self.at.join(item);
         let store = folder.opened()?;
@@ -78,7 +78,7 @@ impl ItemFolder {
     /// What is wrong with the files that are recorded, and what is lost.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn findings(&self) -> Result<Vec<Error>> {
         let mut findings: Vec<Error> = self.lost.iter().map(Error::duplicate).collect();
         let Some(record) = &self.record else { return Ok(findings) };

@@ -125,7 +125,7 @@ impl ItemsRecord {
     /// That of the checkpoint in a folder; `None` if it has none.
     ///
     /// # Errors
-    /// `Corrupt` for a damaged one; `Unsupported` for a later version; what the storage says.
+    /// `Corrupt` for a damaged one; `Unsupported` for a later version; errors of the storage.
     pub fn of(folder: &Location) -> Result<Option<Self>> {
         let file = folder.join(FILE_NAME);
         let bytes = file.read_document(KIND.what, Language::Json, JSON_LEN_MAX_BYTES)?;
@@ -211,7 +211,7 @@ impl ItemsRecord {
     /// What is wrong with the file of a record, read front to back; `None` if nothing is.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn look(folder: &dyn Store, record: &SmallFile) -> Result<Option<Error>> {
         match open_whole(folder, record) {
             Err(error) if !error.kind().is_damage() => Err(error),
@@ -244,7 +244,7 @@ pub fn sum_of_bytes(name: String, bytes: &[u8]) -> SmallFile {
 /// The record of a file, under another name.
 ///
 /// # Errors
-/// `NotFound`; what the storage says.
+/// `NotFound`; errors of the storage.
 pub fn sum_of_file(file: &Location, name: String) -> Result<SmallFile> {
     let blob = file.parent().store().open(file.name().as_encoded_bytes())?;
     let blob = blob.ok_or_else(|| Error::io("cannot read", file, regrow_base::system::not_found()))?;

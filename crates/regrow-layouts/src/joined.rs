@@ -49,8 +49,8 @@ impl Names {
     /// counts.
     ///
     /// # Errors
-    /// `Corrupt` for a folder with files that an index once joined, and no index; what the storage
-    /// says.
+    /// `Corrupt` for a folder with files that an index once joined, and no index; errors of the
+    /// storage.
     pub fn find(&self, at: &Location) -> Result<Option<Location>> {
         if !at.is_folder() {
             let is_one = at.name().to_str().is_some_and(|name| self.is_index(name)) && at.is_file();

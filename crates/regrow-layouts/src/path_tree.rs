@@ -19,7 +19,7 @@ struct Node {
 /// Builds the tree of these paths; `add` puts the entry of a number there.
 ///
 /// # Errors
-/// `Corrupt` for a path that is there twice or goes through an entry; `Limit`; what `add` says.
+/// `Corrupt` for a path that is there twice or goes through an entry; `Limit`; errors of `add`.
 pub(crate) fn build<L>(
     paths: &[&KeyPath],
     mut add: impl FnMut(&mut TreeBuilder<L>, Key, usize) -> Result<()>,

@@ -40,7 +40,7 @@ pub trait Reader: Debug + Send + Sync {
     /// chunk.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn holders(&self, _leaf: usize) -> Result<Vec<(PathBuf, u64)>> {
         Ok(Vec::new())
     }
@@ -49,7 +49,7 @@ pub trait Reader: Debug + Send + Sync {
     /// all others. A file may claim any shape: what reads whole arrays is bound by this.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn sparse(&self, _leaf: usize) -> Result<Option<Sparse>> {
         Ok(None)
     }
@@ -60,7 +60,7 @@ pub trait Reader: Debug + Send + Sync {
     /// Checks everything that is not a leaf's data: indexes, small files.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn check_rest(&self) -> Result<Rest>;
 
     /// The guarantees about the files, with other writers.
@@ -127,7 +127,7 @@ pub struct Finding {
 pub struct Rest {
     /// What is wrong, each with its place.
     pub findings: Vec<Finding>,
-    /// Notes that are no errors, each with its place.
+    /// Notes that are not errors, each with its place.
     pub notes: Vec<String>,
 }
 
@@ -150,7 +150,7 @@ pub trait ReaderExt: Reader {
     /// The text of a leaf of kind `Str`, checked.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is no text; `Corrupt`.
+    /// `InvalidArgument` if it is not text; `Corrupt`.
     fn read_text(&self, leaf: usize) -> Result<Arc<str>> {
         match self.source(leaf)? {
             Source::Text(Text::Known(text)) => Ok(text.clone()),
@@ -189,7 +189,7 @@ pub trait ReaderExt: Reader {
     /// once.
     ///
     /// # Errors
-    /// `Corrupt`; what the storage says.
+    /// `Corrupt`; errors of the storage.
     fn check_view(&self, leaf: usize) -> Result<()> {
         match self.source(leaf)? {
             Source::Raw(extent) => extent.check(CheckFor::Views),
@@ -197,8 +197,8 @@ pub trait ReaderExt: Reader {
         }
     }
 
-    /// Errs if a leaf of kind `Unknown` has data that cannot be read, which a load without an error
-    /// would lose.
+    /// Returns an error if a leaf of kind `Unknown` has data that cannot be read, which a load
+    /// without an error would lose.
     ///
     /// # Errors
     /// `Unsupported`; `Corrupt` if it is damaged.
@@ -236,7 +236,7 @@ pub struct Description {
     /// Named parts, for a checkpoint that has them: name and kind (`pytree`, `json`, `files: a,
     /// b`).
     pub items: Vec<(String, String)>,
-    /// Items that are lost, or have lost a file: why, of each. Of the rest they are no errors.
+    /// Items that are lost, or have lost a file: why, of each. Of the rest they are not errors.
     pub lost_items: Vec<(String, String)>,
     /// The user's own metadata, if any.
     pub custom_metadata: Option<serde_json::Value>,
@@ -245,7 +245,7 @@ pub struct Description {
     pub objects: Option<String>,
     /// Metrics saved with a step, if any.
     pub metrics: Option<serde_json::Value>,
-    /// What a reader should be told, though it is no error: "never synced", "no checksums".
+    /// What a reader should be told, though it is not an error: "never synced", "no checksums".
     pub notes: Vec<String>,
     /// What is missing of a checkpoint that can still be read: it may not be all that was saved, or
     /// damage to it may go unseen. An error with

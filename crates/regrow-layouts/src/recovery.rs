@@ -29,14 +29,14 @@ pub trait Recovery {
     /// step.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn recover(&self, at: &Location, other: Option<&Location>) -> Result<Vec<RecoveredFile>>;
 
     /// The files of the checkpoint in the folder `at`, and what each block of them should be;
     /// `None` if it has no such checksums, or they are lost.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn summed_files(&self, _at: &Location) -> Result<Option<Vec<SummedFile>>> {
         Ok(None)
     }
@@ -45,7 +45,7 @@ pub trait Recovery {
     /// places; `None` if either is none of this layout.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn counterpart(&self, _at: &Location, _other: &Location) -> Result<Option<Box<dyn Counterpart>>> {
         Ok(None)
     }
@@ -68,6 +68,6 @@ pub trait Counterpart: Send + Sync {
     /// it has none of that. Nothing is checked.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn read(&self, file: &str, offset_bytes: u64, out: &mut [u8]) -> Result<bool>;
 }

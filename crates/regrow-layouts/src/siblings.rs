@@ -34,7 +34,7 @@ pub fn stem_of(name: &str) -> Option<&str> {
     layouts().find_map(stem).filter(|stem| !stem.is_empty())
 }
 
-/// Errs for a file that is one of several files of a checkpoint.
+/// Returns an error for a file that is one of several files of a checkpoint.
 ///
 /// # Errors
 /// `InvalidArgument`, with this help.

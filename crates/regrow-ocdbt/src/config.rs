@@ -63,7 +63,7 @@ impl OcdbtConfig {
             .clamp(NODE_LEN_ALWAYS_READ_BYTES, OCDBT_NODE_LEN_MAX_BYTES)
     }
 
-    /// Errs where a field is out of the format's range.
+    /// Returns an error where a field is out of the format's range.
     pub(super) fn validate(&self) -> Result<()> {
         if !(1..=ARITY_LOG2_MAX).contains(&self.version_tree_arity_log2) {
             return Err(Error::invalid("version_tree_arity_log2 is out of range")

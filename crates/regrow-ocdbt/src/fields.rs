@@ -72,7 +72,7 @@ impl<'a> Fields<'a> {
         Ok(values)
     }
 
-    /// Errs unless `count` things of at least `each_bytes` bytes can still come.
+    /// Returns an error unless `count` things of at least `each_bytes` bytes can still come.
     pub(super) fn fits(&self, count: u64, each_bytes: u64, what: &str) -> Result<usize> {
         let most = self.0.remaining_bytes() as u64 / each_bytes.max(1);
         match usize::try_from(count) {
@@ -92,7 +92,7 @@ impl<'a> Fields<'a> {
         rule.error(what).at_byte(self.offset_bytes())
     }
 
-    /// Errs unless the body has been read to its end.
+    /// Returns an error unless the body has been read to its end.
     pub(super) fn end(&self) -> Result<()> {
         self.0.finish("the body").map_err(|error| Rule::Trailing.adopt(&error))
     }

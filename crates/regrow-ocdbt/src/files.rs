@@ -143,7 +143,8 @@ impl Files {
         Err(error.at_byte(offset_bytes).in_file(self.base.describe(path)))
     }
 
-    /// Errs unless the store has these bytes; reads none. `len_of` knows the lengths of files.
+    /// Returns an error unless the store has these bytes; reads none. `len_of` knows the lengths of
+    /// files.
     pub(super) fn check_range(
         &self,
         file: &DataFile,

@@ -396,7 +396,7 @@ pub(super) fn write_stats(out: &mut Vec<u8>, stats: impl Iterator<Item = Stats> 
     stats.for_each(|stats| write_varint(out, stats.num_indirect_value_bytes));
 }
 
-/// Errs where a range ends beyond 2^63 - 1.
+/// Returns an error where a range ends beyond 2^63 - 1.
 pub(super) fn check_range(input: &Fields<'_>, offset_bytes: u64, len_bytes: u64) -> Result<()> {
     match offset_bytes.checked_add(len_bytes) {
         Some(end) if end <= i64::MAX as u64 => Ok(()),

@@ -130,7 +130,7 @@ impl<'w, 'v> Walk<'w, 'v> {
     }
 }
 
-/// Errs where the keys of `node` reach into its next sibling.
+/// Returns an error where the keys of `node` reach into its next sibling.
 pub(super) fn check_limit(node: &Node, limit: Option<&[u8]>) -> Result<()> {
     match limit {
         Some(limit) if node.last_key() >= limit => Err(Rule::Ref

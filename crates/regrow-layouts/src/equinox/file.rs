@@ -47,12 +47,12 @@ pub struct LeafFile {
 }
 
 impl LeafFile {
-    /// Reads the headers of all records, and the trailer. A record that is broken is no error yet,
-    /// nor is a file that begins with none: see [`broken`](Self::broken).
+    /// Reads the headers of all records, and the trailer. A record that is broken is not an error
+    /// yet, nor is a file that begins with none: see [`broken`](Self::broken).
     ///
     /// # Errors
-    /// `Corrupt` if what stands in front of the leaves is no line of JSON, or the trailer speaks of
-    /// other records.
+    /// `Corrupt` if what stands in front of the leaves is not a line of JSON, or the trailer speaks
+    /// of other records.
     pub fn open(at: impl ToLocation) -> Result<Self> {
         let (file, damage) = Self::open_front(located(at)?)?;
         damage.map_or(Ok(file), Err)
@@ -61,7 +61,7 @@ impl LeafFile {
     /// The same where what is behind the whole records may be anything: it is the error.
     ///
     /// # Errors
-    /// `Corrupt` if what stands in front of the leaves is no line of JSON.
+    /// `Corrupt` if what stands in front of the leaves is not a line of JSON.
     pub(super) fn open_front(at: Location) -> Result<(Self, Option<Error>)> {
         let image = Image::of(at)?;
         let scan = Scan::of(&image.bytes).in_file(&image.at)?;
@@ -205,7 +205,7 @@ impl LeafFile {
         self.image.bytes.is_empty()
     }
 
-    /// Errs if the line in front of the leaves is not what the trailer says.
+    /// Returns an error if the line in front of the leaves is not what the trailer says.
     pub(super) fn check_line(&self) -> Result<()> {
         let Some((len, stored)) = self.trailer.as_ref().and_then(|trailer| trailer.line) else {
             return Ok(());
@@ -334,7 +334,7 @@ impl LeafFile {
         })
     }
 
-    /// Errs if the file has shrunk since it was opened.
+    /// Returns an error if the file has shrunk since it was opened.
     pub(super) fn check_len(&self) -> Result<()> {
         self.image.check_len()
     }

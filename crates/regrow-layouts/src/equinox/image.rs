@@ -23,7 +23,7 @@ impl Image {
     /// The file `at` a location.
     ///
     /// # Errors
-    /// What the storage says; `InvalidArgument` if the location has no name.
+    /// Errors of the storage; `InvalidArgument` if the location has no name.
     pub fn of(at: Location) -> Result<Self> {
         let key = at.name().as_encoded_bytes();
         if key.is_empty() {
@@ -56,10 +56,11 @@ impl Image {
         }
     }
 
-    /// Errs if the file has shrunk since it was opened: its map would fault beyond its end.
+    /// Returns an error if the file has shrunk since it was opened: its map would fault beyond its
+    /// end.
     ///
     /// # Errors
-    /// `Corrupt`; what the storage says.
+    /// `Corrupt`; errors of the storage.
     pub fn check_len(&self) -> Result<()> {
         let Some(store) = &self.mapped_from else { return Ok(()) };
         match store.len_bytes(self.at.name().as_encoded_bytes())? {

@@ -59,7 +59,7 @@ impl Scan {
     /// Walks over `file`, a whole file: headers only, no data.
     ///
     /// # Errors
-    /// `Corrupt` if there is something in front of the leaves that is no line of JSON.
+    /// `Corrupt` if there is something in front of the leaves that is not a line of JSON.
     pub fn of(file: &[u8]) -> Result<Self> {
         let line = line_in_front(file)?;
         let mut end = line.as_ref().map_or(0, |line| line.len_bytes);

@@ -74,7 +74,7 @@ pub(super) fn plan(tree: &Tree<Leaf>, equinox: &EquinoxOptions, save: &SaveOptio
 /// What becomes of a leaf.
 enum Planned {
     Record(Box<RecordOut>),
-    /// Raw bytes, kept in the trailer: for Equinox they are no leaf.
+    /// Raw bytes, kept in the trailer: for Equinox they are not a leaf.
     Blob(Array),
     /// Nothing: text is in the trailer's structure.
     Left,
@@ -184,7 +184,7 @@ impl WithSharding for LeafInfo {
     }
 }
 
-/// What of a pytree a file cannot give back: with a trailer, only leaves that are no leaves to
+/// What of a pytree a file cannot give back: with a trailer, only leaves that are not leaves to
 /// Equinox.
 pub(super) fn losses(tree: &Tree<LeafInfo>, options: &EquinoxOptions) -> Vec<Loss> {
     let mut losses = Vec::new();

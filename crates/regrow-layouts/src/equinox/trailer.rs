@@ -88,7 +88,7 @@ impl Trailer {
         }
     }
 
-    /// Parses what stands behind the last record, to the end of the file; `None` if that is no
+    /// Parses what stands behind the last record, to the end of the file; `None` if that is not a
     /// trailer.
     ///
     /// # Errors

@@ -77,7 +77,7 @@ pub fn line_of(value: &Value) -> Result<Vec<u8>> {
 /// and leaves the records, which may own what their owner wants to drop itself.
 ///
 /// # Errors
-/// `StorageFull` and its like; what reading a deferred array says.
+/// `StorageFull` and its like; errors of reading a deferred array.
 pub fn write(staged: &dyn Publication, contents: &mut Contents) -> Result<()> {
     let trailer = contents.trailer.take();
     let Contents { line, records, .. } = contents;

@@ -135,7 +135,7 @@ impl Encoder {
     /// Bytes: those of an array.
     ///
     /// # Errors
-    /// `Unsupported` for 4 GiB and more; for a deferred array what reading says.
+    /// `Unsupported` for 4 GiB and more; for a deferred array, errors of reading.
     pub fn bin(&mut self, array: &Array) -> Result<()> {
         self.bin_head(array.len_bytes())?;
         self.data(array, 0..array.len_bytes())
@@ -180,7 +180,7 @@ impl Encoder {
     /// An array or a NumPy scalar; in chunks if its data is longer than `max_chunk_bytes`.
     ///
     /// # Errors
-    /// `Unsupported` for a part of 4 GiB and more; for a deferred array what reading says.
+    /// `Unsupported` for a part of 4 GiB and more; for a deferred array, errors of reading.
     pub fn ndarray(
         &mut self,
         head: ArrayHead<'_>,

@@ -90,7 +90,7 @@ impl Whole {
     /// The file `at` a location: mapped if it can be.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn of(at: &Location) -> Result<Self> {
         let (store, key) = (at.parent().store(), at.name().as_encoded_bytes());
         if key.is_empty() {
@@ -103,10 +103,11 @@ impl Whole {
         Ok(Self { bytes: store.get_whole(key)?.ok_or_else(missing)?, mapped_from: None })
     }
 
-    /// Errs if the file has shrunk since it was mapped: the map would fault beyond its end.
+    /// Returns an error if the file has shrunk since it was mapped: the map would fault beyond its
+    /// end.
     ///
     /// # Errors
-    /// `Corrupt`; what the storage says.
+    /// `Corrupt`; errors of the storage.
     pub fn check_len(&self) -> Result<()> {
         let Some((store, key)) = &self.mapped_from else { return Ok(()) };
         if store.len_bytes(key)?.is_some_and(|len| len < self.bytes.len() as u64) {
@@ -119,7 +120,7 @@ impl Whole {
 }
 
 impl Whole {
-    /// Where in the file its part `piece` begins; `None` if it is no part of it.
+    /// Where in the file its part `piece` begins; `None` if it is not a part of it.
     pub fn offset_of(&self, piece: &Bytes) -> Option<u64> {
         let start = piece.as_ptr().addr().checked_sub(self.bytes.as_ptr().addr())?;
         let end = start.checked_add(piece.len())?;

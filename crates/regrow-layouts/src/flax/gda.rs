@@ -49,8 +49,8 @@ impl ArraysFolder {
     /// What `text` stands for, if not for itself.
     ///
     /// # Errors
-    /// `Corrupt` or `Unsupported` for an array whose document cannot be read; what the storage
-    /// says.
+    /// `Corrupt` or `Unsupported` for an array whose document cannot be read; errors of the
+    /// storage.
     pub fn resolve(&self, text: &str) -> Result<Option<Resolved>> {
         let Some(name) = text.strip_prefix(PLACEHOLDER) else { return Ok(None) };
         let missing = || Resolved::Missing(format!("{}/{name}", self.name));

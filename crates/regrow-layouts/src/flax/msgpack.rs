@@ -79,7 +79,7 @@ impl<'a> Scanner<'a> {
     /// The text of a range that a token gave.
     ///
     /// # Errors
-    /// `Corrupt`, at the first byte that is no UTF-8.
+    /// `Corrupt`, at the first byte that is not UTF-8.
     pub fn text(&self, range: &Range<usize>) -> Result<&'a str> {
         std::str::from_utf8(self.slice(range)).map_err(|error| {
             Error::corrupt("a text is not UTF-8").at_byte((range.start + error.valid_up_to()) as u64)
@@ -208,7 +208,7 @@ impl<'a> Scanner<'a> {
         self.len.saturating_sub(self.at)
     }
 
-    /// Errs unless everything has been read.
+    /// Returns an error unless everything has been read.
     ///
     /// # Errors
     /// `Corrupt`, at the first byte that is left over after `what`.

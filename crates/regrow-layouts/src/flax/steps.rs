@@ -66,7 +66,7 @@ impl StepFile {
 /// Whether a folder holds such files: one of a prefix has to be a msgpack object.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub fn are_in(folder: &Location) -> Result<bool> {
     Ok(!found(folder)?.is_empty())
 }

@@ -18,7 +18,7 @@ use crate::path_tree;
 use regrow_base::error::{Error, Result};
 use regrow_tree::tree::{Key, KeyPath, NodeKind, Tree};
 
-/// Whether bytes begin as a file of records does. What a record holds is no text: a list of two
+/// Whether bytes begin as a file of records does. What a record holds is not text: a list of two
 /// texts is none.
 pub(super) fn begins_record(start: &[u8]) -> bool {
     let mut scanner = Scanner::new(start);

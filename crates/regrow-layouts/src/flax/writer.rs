@@ -65,7 +65,7 @@ pub(super) fn write(
 /// Everything that is to be written at `target`, before the first byte is.
 ///
 /// # Errors
-/// As [`write`], but for what the disk says.
+/// As [`write`], but for errors of the disk.
 pub(super) fn plan(
     tree: &Tree<Leaf>,
     target: &Location,

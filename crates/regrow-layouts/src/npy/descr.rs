@@ -82,7 +82,7 @@ impl Descr {
     /// From the value of `descr` in a header.
     ///
     /// # Errors
-    /// `Unsupported` for pickled objects and types that are not known; `Corrupt` for what is no
+    /// `Unsupported` for pickled objects and types that are not known; `Corrupt` for what is not a
     /// type at all.
     pub fn from_literal(descr: &Literal) -> Result<Self> {
         match descr {

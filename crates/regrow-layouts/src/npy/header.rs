@@ -64,7 +64,7 @@ impl Header {
     /// does not matter).
     ///
     /// # Errors
-    /// `Corrupt` if this is no npy file; `Unsupported` for another version; `Limit` for a header
+    /// `Corrupt` if this is not an npy file; `Unsupported` for another version; `Limit` for a header
     /// that is too long.
     pub fn len_bytes(prefix: &[u8]) -> Result<usize> {
         let mut input = Cursor::new(prefix);

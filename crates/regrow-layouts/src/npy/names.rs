@@ -79,7 +79,7 @@ fn escaped(key: &str) -> String {
     out
 }
 
-/// The key of a file or folder of this name; what is no escape stays as it is.
+/// The key of a file or folder of this name; what is not an escape stays as it is.
 pub(super) fn unescaped(name: &str) -> String {
     if name == "%" {
         return String::new();

@@ -105,7 +105,7 @@ impl Planned<'_> {
     /// Shows the whole npy file to `each`, front to back.
     ///
     /// # Errors
-    /// What `each` says; what reading a deferred array says.
+    /// Errors of `each`; errors of reading a deferred array.
     pub fn for_each_piece(&self, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         each(&self.header.to_bytes())?;
         match self.data {

@@ -45,7 +45,7 @@ pub(super) struct Placed {
     pub stored: Vec<Option<Stored>>,
     /// The leaves of kind `Unknown`, and those that are lost.
     pub unreadable: HashMap<usize, Unreadable>,
-    /// Arrays that are no leaf's data, by their names: texts, which the kept pytree has, and what
+    /// Arrays that are not the data of a leaf, by their names: texts, which the kept pytree has, and what
     /// it does not know of.
     pub others: Vec<(String, Stored)>,
 }

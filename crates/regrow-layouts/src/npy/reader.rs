@@ -312,7 +312,7 @@ fn name_bfloat16(items: &mut [Item], notes: &mut Vec<String>) -> Result<()> {
 }
 
 /// Reads the header at the start of a member, and says in `stored` what its data is; `None` if it
-/// is no npy file, and its data just bytes. Errors count from its first byte.
+/// is not an npy file, and its data just bytes. Errors count from its first byte.
 fn member_content(files: &Files, stored: &mut Stored) -> Result<Option<Header>> {
     let mut first = front(files, stored, stored.len_bytes.min(FIRST_LEN_BYTES))?;
     if !first.starts_with(&MAGIC) {

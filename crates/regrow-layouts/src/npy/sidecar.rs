@@ -64,7 +64,8 @@ pub(super) fn with_sum(json: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Errs if JSON text that has a checksum fails it. Folders of earlier versions have none.
+/// Returns an error if JSON text that has a checksum fails it. Folders of earlier versions have
+/// none.
 fn check_sum(json: &[u8], has_sum: bool) -> Result<()> {
     let before = json.get(..json.len().saturating_sub(SUM_LEN_BYTES)).unwrap_or_default();
     let end = json.get(before.len()..).unwrap_or_default();
@@ -81,7 +82,7 @@ fn check_sum(json: &[u8], has_sum: bool) -> Result<()> {
 }
 
 /// Whether the end of JSON text is a checksum but for one byte of what is around its digits: a
-/// field of another name is no checksum to JSON.
+/// field of another name is not a checksum to JSON.
 fn is_nearly_a_sum(end: &[u8]) -> bool {
     let digits = SUM_BEGINNING.len()..SUM_LEN_BYTES - SUM_END.len();
     let form = [SUM_BEGINNING, &[0; 8], SUM_END].concat();

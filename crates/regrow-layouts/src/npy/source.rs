@@ -118,7 +118,7 @@ impl Files {
     /// Takes in a file; gives its number and its length.
     ///
     /// # Errors
-    /// What the storage says; `Corrupt` if it is not there.
+    /// Errors of the storage; `Corrupt` if it is not there.
     pub fn add(&mut self, key: &[u8]) -> Result<(usize, u64)> {
         let len_bytes = self.store.len_bytes(key)?.ok_or_else(|| {
             Error::corrupt("a file is missing")
@@ -259,7 +259,7 @@ impl Files {
         self.compare(stored, crc.value())
     }
 
-    /// Errs if the stored bytes have another checksum than their archive says.
+    /// Returns an error if the stored bytes have another checksum than their archive says.
     fn compare(&self, stored: &Stored, found: u32) -> Result<()> {
         match stored.crc32.filter(|&expected| expected != found) {
             Some(expected) => {

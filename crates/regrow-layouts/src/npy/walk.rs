@@ -64,7 +64,7 @@ pub(super) fn is_one(folder: &Location) -> Result<bool> {
 /// Every npy file below the folder, sorted by its keys. Links to folders are not followed.
 ///
 /// # Errors
-/// What the storage says; `Limit` for folders too deep inside each other.
+/// Errors of the storage; `Limit` for folders too deep inside each other.
 pub(super) fn npy_files(folder: &Location) -> Result<Vec<Found>> {
     let mut found = Vec::new();
     let mut pending: Vec<(Location, Vec<String>, Vec<u8>)> = vec![(folder.clone(), Vec::new(), Vec::new())];

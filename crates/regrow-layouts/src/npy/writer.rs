@@ -20,7 +20,7 @@ const DIRECTORY_LEN_EACH_BYTES: u64 = 256;
 /// Writes `tree` into the staged folder.
 ///
 /// # Errors
-/// As [`Plan::new`]; what the disk says.
+/// As [`Plan::new`]; errors of the disk.
 pub(super) fn write(
     tree: &Tree<Leaf>,
     staged: &dyn Publication,

@@ -149,14 +149,15 @@ pub struct RegionOptions {
 pub struct SaveOptions {
     /// Which layout to write.
     pub layout: Layout,
-    /// Replace an existing checkpoint, in one step if the system can. A file that is no checkpoint,
-    /// a file inside a checkpoint, and a checkpoint with a user's own files beside it are refused.
+    /// Replace an existing checkpoint, in one step if the system can. A file that is not a
+    /// checkpoint, a file inside a checkpoint, and a checkpoint with a user's own files beside it
+    /// are refused.
     pub overwrite: bool,
     /// With `overwrite`, replace a folder with a user's own files in it, and keep these files: on a
     /// disk, only for saves of items
     /// (`ItemsOptions::keeps_others`).
     pub keeps_others: bool,
-    /// With `overwrite`, also replace a file that is no checkpoint, or that is part of one, as
+    /// With `overwrite`, also replace a file that is not a checkpoint, or that is part of one, as
     /// functions do that replace another library's. Applies to files only, never to folders. A link
     /// is replaced itself: its target, such as a file in the Hub's cache that other folders share,
     /// stays.

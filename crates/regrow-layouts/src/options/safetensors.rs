@@ -62,7 +62,7 @@ impl SafetensorsOptions {
     /// The alignment, checked.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is no power of two, or out of bounds.
+    /// `InvalidArgument` if it is not a power of two, or out of bounds.
     pub(crate) fn alignment_bytes(&self) -> Result<usize> {
         let least = LENGTH_LEN_BYTES as u64;
         match self.align.is_power_of_two() && (least..=ALIGN_MAX_BYTES).contains(&self.align) {
@@ -107,7 +107,7 @@ impl std::str::FromStr for ByteSize {
     type Err = Error;
 
     /// # Errors
-    /// `InvalidArgument` for a text that is no number of bytes, with or without a unit.
+    /// `InvalidArgument` for a text that is not a number of bytes, with or without a unit.
     fn from_str(text: &str) -> Result<Self> {
         Self::parse(text).ok_or_else(|| {
             Error::invalid("this is not a number of bytes")

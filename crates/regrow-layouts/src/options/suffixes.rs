@@ -65,7 +65,8 @@ impl Layout {
     }
 }
 
-/// Errs if a folder at this path would have the name of a file: other programs take it for one.
+/// Returns an error if a folder at this path would have the name of a file: other programs take it
+/// for one.
 ///
 /// # Errors
 /// `InvalidArgument` with the suffix.

@@ -71,7 +71,7 @@ impl Arrays {
     /// The arrays in the folders below `folder`.
     ///
     /// # Errors
-    /// What the storage says of opening the folder.
+    /// Errors of the storage of opening the folder.
     pub fn in_folders(folder: &Location, use_zarr3: bool, missing: Missing, wanted: Wanted) -> Result<Self> {
         Ok(Self {
             store: folder.opened()?,

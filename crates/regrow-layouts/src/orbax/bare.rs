@@ -46,7 +46,7 @@ const LEVANTER_FILE: &str = "metadata.json";
 const LEVANTER_MEMBERS: [&str; 2] = ["step", "timestamp"];
 
 /// What all arrays of T5X are named by: the file `checkpoint` has their tree, and the leaves that
-/// are no arrays.
+/// are not arrays.
 const T5X_PREFIXES: [&str; 2] = ["target.", "state."];
 
 /// What JAX calls the folder of what one process wrote.
@@ -58,8 +58,8 @@ const GUESSED: &str = "the metadata is missing: the tree comes from the names of
 /// Opens arrays without any metadata.
 ///
 /// # Errors
-/// `Corrupt` with file and leaf; `NotACheckpoint` if something below is no part of an array, with
-/// the checkpoints that lie there.
+/// `Corrupt` with file and leaf; `NotACheckpoint` if something below is not a part of an array,
+/// with the checkpoints that lie there.
 pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
     let found = Walk::whole().run(folder)?;
     if let Some(foreign) = found.foreign.as_ref().filter(|_| wanted.is_strict()) {
@@ -194,7 +194,7 @@ fn lost_its_msgpack(folder: &Location) -> Error {
 /// file.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn are_in(folder: &Location) -> Result<bool> {
     let found = Walk::look().run(folder)?;
     Ok(found.foreign.is_none() && !(found.names.is_empty() && found.databases.is_empty()))
@@ -203,7 +203,7 @@ pub(super) fn are_in(folder: &Location) -> Result<bool> {
 /// The names of all arrays below a folder; other files are ignored.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn names_below(folder: &Location) -> Result<Vec<String>> {
     Ok(Walk { stops_at_foreign: false, ..Walk::whole() }.run(folder)?.names)
 }
@@ -286,7 +286,7 @@ impl Walk {
                 if entries > self.entries_max {
                     break;
                 }
-                // Names that are no UTF-8 are left out: Orbax writes none.
+                // Names that are not UTF-8 are left out: Orbax writes none.
                 let Some(own) = entry.name.to_str() else { continue };
                 if is_database && is_of_database(own, entry.is_folder()) {
                     continue;

@@ -92,7 +92,7 @@ impl CheckpointMetadata {
     /// Parses the document. Members of an unexpected type count as absent: nothing depends on them.
     ///
     /// # Errors
-    /// `Corrupt` with the offset if it is no JSON object.
+    /// `Corrupt` with the offset if it is not a JSON object.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut members: Map<String, Value> = match json_text::parse(bytes)? {
             Value::Object(members) => members,

@@ -72,7 +72,7 @@ pub(super) struct About {
 ///
 /// # Errors
 /// `Uncommitted` if all that is there is temporary; `Corrupt` for an unreadable
-/// `_CHECKPOINT_METADATA`, if all is wanted; what the storage says.
+/// `_CHECKPOINT_METADATA`, if all is wanted; errors of the storage.
 pub(super) fn detect(at: &Location, wanted: Wanted) -> Result<Found> {
     #[cfg(test)]
     tests::CALLS.set(tests::CALLS.get() + 1);

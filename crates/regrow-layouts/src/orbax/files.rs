@@ -43,10 +43,10 @@ const KNOWN: [&str; 17] = [
 ];
 
 /// What is in a folder, sorted by name; where there are no listings, what of it is [`KNOWN`]. Names
-/// that are no UTF-8 are left out: Orbax writes none.
+/// that are not UTF-8 are left out: Orbax writes none.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn list(folder: &Location) -> Result<Vec<Listed>> {
     let entries = match folder.has_listings() {
         true => folder.entries()?,

@@ -229,7 +229,7 @@ impl Family {
 /// recorded. Where the record is damaged, those whose handler is one of Orbax'.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub fn for_layouts(at: &Location, names: Vec<String>) -> Result<Vec<String>> {
     let record = ItemsRecord::of(at);
     let handlers = match read_small(&at.join(CHECKPOINT_METADATA_FILE)) {
@@ -262,7 +262,7 @@ fn without_marker(listed: &[Listed]) -> Vec<Listed> {
 /// Whether a folder in which a handler of a user's own has written is a pytree all the same.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn is_pytree(folder: &Location, listed: &[Listed]) -> Result<bool> {
     // Where the arrays are, too, it may be a pytree that is damaged.
     let has_arrays =
@@ -284,7 +284,7 @@ pub(super) fn read_metrics(folder: &Location, name: &str) -> Result<Value> {
 /// Looks at an item's folder.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn look(
     folder: &Location,
     name: &str,

@@ -89,7 +89,7 @@ pub fn to_text(value: &Value) -> String {
 /// Writes a document as `json.dumps` does.
 ///
 /// # Errors
-/// `InvalidArgument` if a map key is no string.
+/// `InvalidArgument` if a map key is not a string.
 pub fn to_python_json(value: &impl Serialize) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     let written = value.serialize(&mut Serializer::with_formatter(&mut out, PythonStyle));
@@ -131,7 +131,7 @@ fn is_plain(text: &str) -> bool {
 /// Writes a document without any space, as TensorStore does.
 ///
 /// # Errors
-/// `InvalidArgument` if a map key is no string.
+/// `InvalidArgument` if a map key is not a string.
 pub fn to_compact_json(value: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|error| Error::invalid(format!("a value has no JSON form: {error}")))
 }

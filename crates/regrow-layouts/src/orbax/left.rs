@@ -52,7 +52,7 @@ const DATA_NAME_LEN: usize = 32;
 /// names of its files in it.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn lost_manifest(at: &Location, listed: &[Listed]) -> Result<Option<Error>> {
     let has_data = listed.iter().any(|entry| entry.is_dir && entry.name == DATA_FOLDER);
     if !has_data || listed.iter().any(|entry| entry.name == MANIFEST_FILE) {

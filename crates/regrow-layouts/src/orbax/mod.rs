@@ -85,10 +85,10 @@ pub mod writer;
 pub use left::PROCESS_PREFIX;
 use opened::Wanted;
 
-/// The committed steps at a location; `None` if it is no folder of steps.
+/// The committed steps at a location; `None` if it is not a folder of steps.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub fn steps_in(at: &Location) -> Result<Option<Vec<steps::Step>>> {
     match detect::detect(at, Wanted::Intact)? {
         detect::Found::Steps(steps) => Ok(Some(steps.committed)),

@@ -141,7 +141,7 @@ fn describe_steps(description: &mut Description, steps: &Steps, step: &Step) {
     }
 }
 
-/// Opens a checkpoint that is no folder of steps.
+/// Opens a checkpoint that is not a folder of steps.
 fn open_one(
     at: &Location,
     options: &OpenOptions,
@@ -210,7 +210,7 @@ fn open_item(item: &Item, at: &Location, name: &str, about: &About, wanted: Want
     item.open(&folder, wanted)
 }
 
-/// Errs unless a small file of an item is the one that was recorded with it.
+/// Returns an error unless a small file of an item is the one that was recorded with it.
 fn check_recorded(folder: &Location, name: &str, file: &str, about: &About) -> Result<()> {
     let Some(record) = &about.record else { return Ok(()) };
     let path = if name.is_empty() { file.to_owned() } else { format!("{name}/{file}") };
@@ -235,7 +235,7 @@ fn open_items(
     let has_file = |name: &str| listed.iter().any(|entry| !entry.is_dir && entry.name == name);
     let deleted = if has_file(DELETION_FILE) { deleted_item(at)? } else { None };
     let mut found: Vec<(String, Item)> = Vec::new();
-    // Folders of a handler that has written right into the checkpoint are no items.
+    // Folders of a handler that has written right into the checkpoint are not items.
     let is_one_item = matches!(about.item_handlers, ItemHandlers::One(_)) && record.is_none();
     for entry in listed.iter().filter(|entry| entry.is_dir && !is_one_item) {
         if entry.name.contains(TMP_MARK) && !entry.is_link {
@@ -371,7 +371,7 @@ fn open_items(
 }
 
 /// The files that the handler of a checkpoint that is itself one item has written directly into its
-/// folder, and that regrow does not read; for a note. `None` if this is no such checkpoint.
+/// folder, and that regrow does not read; for a note. `None` if this is not a such checkpoint.
 ///
 /// # Errors
 /// `Corrupt` if all of its files are gone.

@@ -32,7 +32,7 @@ const MARKERS: [&str; 4] = [METADATA_FILE, CHECKPOINT_METADATA_FILE, V1_MARKER_F
 pub(super) const FILE_NAMES: FileNames = FileNames {
     markers: &MARKERS,
     first: &[CHECKPOINT_METADATA_FILE],
-    // Of an item that is no pytree, the commit marker alone is there for sure.
+    // Of an item that is not a pytree, the commit marker alone is there for sure.
     beginnings: &[METADATA_FILE, CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, MANIFEST_KEY, COMMIT_SUCCESS_FILE],
     own_in: Some(own_in),
     item: Some(item_form),

@@ -54,7 +54,7 @@ impl Recovery for Orbax {
             return Ok(Vec::new());
         }
         let mut files = Vec::new();
-        // A folder of items is no pytree itself, with any names and content of the items.
+        // A folder of items is not a pytree itself, with any names and content of the items.
         if !folder.has_items() {
             let entries = folder.database(&mut files)?;
             folder.metadata(entries.as_deref(), other, &mut files)?;

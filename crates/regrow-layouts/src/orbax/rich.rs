@@ -32,7 +32,7 @@ pub const RICH_DEPTH_MAX: usize = 40;
 pub enum RichNode {
     /// A leaf, `None` or an empty container.
     Leaf(ValueMetadata),
-    /// A dict, or any node with attributes that is no named tuple.
+    /// A dict, or any node with attributes that is not a named tuple.
     Dict(Vec<(String, RichNode)>),
     /// A list.
     List(Vec<RichNode>),

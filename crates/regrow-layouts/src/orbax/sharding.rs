@@ -30,7 +30,7 @@ pub struct Shardings {
 }
 
 impl Shardings {
-    /// Parses the document. Entries that are no strings are left out.
+    /// Parses the document. Entries that are not strings are left out.
     ///
     /// # Errors
     /// `Corrupt` with the offset; the caller knows the file.

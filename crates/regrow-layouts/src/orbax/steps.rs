@@ -58,8 +58,8 @@ impl Steps {
     /// The step of this number, or the newest of the current history.
     ///
     /// # Errors
-    /// `Uncommitted` if only a temporary folder has it, `NotFound` if nothing has; what the storage
-    /// says.
+    /// `Uncommitted` if only a temporary folder has it, `NotFound` if nothing has; errors of the
+    /// storage.
     pub fn pick(&self, number: Option<u64>, root: &Location) -> Result<&Step> {
         let found = match number {
             Some(number) => self.committed.iter().find(|step| step.number == number),
@@ -121,7 +121,7 @@ fn step_record(step: &Location) -> Option<StepRecord> {
 /// The document of the checkpoint in a folder; empty if there is none, or one that cannot be read.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub fn metadata_of(folder: &Location) -> Result<CheckpointMetadata> {
     let bytes = read_small(&folder.join(CHECKPOINT_METADATA_FILE))?;
     Ok(bytes.and_then(|bytes| CheckpointMetadata::parse(&bytes).ok()).unwrap_or_default())
@@ -153,7 +153,7 @@ pub(super) fn is_temporary(at: &Location) -> bool {
     }
 }
 
-/// The highest number of a step. Names with higher ones are no names of steps.
+/// The highest number of a step. Names with higher ones are not names of steps.
 pub const STEP_MAX: u64 = 9_223_372_036_854_775_807;
 
 /// The number in a step's name: `[prefix_]digits`.
@@ -183,7 +183,7 @@ pub fn split_name(name: &str) -> Option<(&str, &str)> {
 /// says so.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn find(root: &Location, listed: &[Listed]) -> Result<Steps> {
     let mut steps = Steps::default();
     let mut forms: BTreeMap<&str, Vec<(&str, u64)>> = BTreeMap::new();
@@ -248,7 +248,7 @@ fn left_out(notes: &mut Vec<String>, names: &[(&str, u64)]) {
 enum Inside {
     /// A checkpoint of any age.
     Checkpoint,
-    /// What is no checkpoint yet, or never will be, for want of its marker.
+    /// What is not a checkpoint yet, or never will be, for want of its marker.
     Unmarked,
     /// Something else.
     Other,
@@ -296,7 +296,7 @@ fn look_once(folder: &Location) -> Result<Inside> {
 /// Whether a folder is a checkpoint of any age, by the names in it and one level below.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub fn is_checkpoint(folder: &Location) -> Result<bool> {
     holds_checkpoint(folder, &list(folder)?)
 }

@@ -44,7 +44,7 @@ impl StoredArray {
     /// are many; by the list of those that are there, however many the array claims.
     ///
     /// # Errors
-    /// What the store says.
+    /// Errors of the store.
     pub fn sparse(&self) -> Result<Option<Vec<Region>>> {
         let meta = self.array.meta();
         if meta.grid().chunk_count() <= LISTED_MIN {
@@ -78,7 +78,7 @@ impl StoredArray {
     /// The first chunk that is not stored.
     ///
     /// # Errors
-    /// What the store says.
+    /// Errors of the store.
     pub fn first_missing(&self) -> Result<Option<PathBuf>> {
         let meta = self.array.meta();
         // One is missing, or all are there: the look ends after as many chunks as are stored.
@@ -95,7 +95,7 @@ impl StoredArray {
     /// index itself is under the checksums of that.
     ///
     /// # Errors
-    /// What the store says.
+    /// Errors of the store.
     pub fn holders(&self) -> Result<Vec<(PathBuf, u64)>> {
         let meta = self.array.meta();
         let mut holders = Vec::new();

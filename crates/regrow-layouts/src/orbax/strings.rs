@@ -85,8 +85,8 @@ impl Strings {
     /// Adds the text of a leaf.
     ///
     /// # Errors
-    /// `NameCollision` if another leaf's name stands in the way; `Unsupported` for a `~` that is no
-    /// pointer escape.
+    /// `NameCollision` if another leaf's name stands in the way; `Unsupported` for a `~` that is
+    /// not a pointer escape.
     pub fn insert(&mut self, param_name: &str, text: impl Into<String>) -> Result<()> {
         let in_the_way = || {
             Error::new(
@@ -149,7 +149,7 @@ fn from_members(members: serde_json::Map<String, Value>) -> Strings {
     Strings(members.into_iter().map(|(key, value)| (key, read(value))).collect())
 }
 
-/// One part of a JSON pointer as the member name it means; `None` for a `~` that is no escape.
+/// One part of a JSON pointer as the member name it means; `None` for a `~` that is not an escape.
 fn unescape(part: &str) -> Option<std::borrow::Cow<'_, str>> {
     if !part.contains('~') {
         return Some(part.into());

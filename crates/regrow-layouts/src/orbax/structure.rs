@@ -18,7 +18,7 @@ use super::rich::RichNode;
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_tree::tree::{Key, KeyPath, NodeKind, Tree, TreeBuilder};
 
-/// The kind of an entry that is no leaf: `None` and the empty containers.
+/// The kind of an entry that is not a leaf: `None` and the empty containers.
 pub(super) fn empty_container(value_type: &str) -> Option<NodeKind> {
     match value_type {
         "None" => Some(NodeKind::None),

@@ -72,7 +72,7 @@ impl Files {
     /// nothing.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Errors of the file system.
     pub fn are_at(at: &Location) -> Result<bool> {
         let named = Self::of(at);
         let files = named.clone().located();

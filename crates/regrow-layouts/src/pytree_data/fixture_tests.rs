@@ -265,7 +265,7 @@ const CORRUPT: [(&str, Option<&str>); 36] = [
     ("c_float_offset", Some("offset is not a size in bytes")),
 ];
 
-/// Two more than fit the table's own line: a bool is no size, and a shape that no memory could
+/// Two more than fit the table's own line: a bool is not a size, and a shape that no memory could
 /// hold.
 const CORRUPT_SIZES: [(&str, Option<&str>); 2] =
     [("c_bool_offset", Some("offset is not a size in bytes")), ("c_huge", Some("2^63 elements"))];

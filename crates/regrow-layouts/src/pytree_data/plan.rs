@@ -191,7 +191,7 @@ fn parse_given(text: &str) -> Result<Vec<Literal>> {
         .map_err(bad)
 }
 
-/// Errs if a path goes through that of a leaf; equal ones are found elsewhere.
+/// Returns an error if a path goes through that of a leaf; equal ones are found elsewhere.
 fn check_branches(paths: &[Vec<Literal>]) -> Result<()> {
     let mut nodes: HashMap<(usize, String), usize> = HashMap::new();
     let mut is_leaf = vec![paths.len() > 1 && paths.iter().any(Vec::is_empty)];

@@ -30,7 +30,7 @@ pub(super) fn suffixes(options: &PytreeDataOptions) -> Vec<String> {
 /// Writes both files.
 ///
 /// # Errors
-/// As [`Plan::of`]; what the disk says.
+/// As [`Plan::of`]; errors of the disk.
 pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication, options: &PytreeDataOptions) -> Result<()> {
     let Plan { arrays, extra, len_bytes } = plan(tree, staged.target(), options)?;
     let mut out = staged.sibling_writer(DATA, len_bytes.max(1), 0)?;
@@ -59,7 +59,7 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication, options: &Pytre
 /// Everything that is to be written at `target`, before the first byte is.
 ///
 /// # Errors
-/// As [`write`], but for what the disk says.
+/// As [`write`], but for errors of the disk.
 pub(super) fn plan(tree: &Tree<Leaf>, target: &Location, options: &PytreeDataOptions) -> Result<Plan> {
     let mut plan = Plan::of(tree, options)?;
     if let (Some(extra), true) = (&mut plan.extra, options.data_suffix != DATA_SUFFIX) {

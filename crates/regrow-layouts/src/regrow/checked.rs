@@ -92,7 +92,7 @@ impl CheckedStore {
     /// The record of a process, read and checked.
     ///
     /// # Errors
-    /// `Corrupt` if it is not the one that was written, or cannot be read; what the disk says.
+    /// `Corrupt` if it is not the one that was written, or cannot be read; errors of the disk.
     pub(super) fn manifest_of(&self, part: &PartRecord) -> Result<Manifest> {
         let bytes = self.read_whole(&part.file)?;
         let parsed = Manifest::parse(&bytes).and_then(|manifest| manifest.check_names().map(|()| manifest));
@@ -117,7 +117,7 @@ impl CheckedStore {
     /// Whether the file of such a record is what was written.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub(super) fn is_whole(&self, record: &SmallFile) -> Result<bool> {
         Ok(open_whole(&*self.0.base, record)?.is_ok())
     }
@@ -151,7 +151,7 @@ impl CheckedStore {
     /// All of a file that is checked as a whole.
     ///
     /// # Errors
-    /// `Corrupt` if it is not what was written; what the storage says.
+    /// `Corrupt` if it is not what was written; errors of the storage.
     pub(super) fn read_whole(&self, record: &SmallFile) -> Result<Vec<u8>> {
         let blob = open_whole(&*self.0.base, record)??;
         let mut bytes = work_space(record.len_bytes)?;
@@ -186,7 +186,7 @@ impl CheckedStore {
     /// Reads parts of a data file into place, in its order, and checks their blocks.
     ///
     /// # Errors
-    /// `Corrupt` with file and offset of a block that fails; what the storage says.
+    /// `Corrupt` with file and offset of a block that fails; errors of the storage.
     pub fn fill(&self, file: usize, parts: Vec<Part<'_>>, how: ReadOptions) -> Result<()> {
         let checked = self.file(file)?.checked();
         let wanted = parts.into_iter().map(|part| (checked, 0..0, part));
@@ -197,7 +197,7 @@ impl CheckedStore {
     /// missing ones.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub fn misfits(&self) -> Result<Vec<Error>> {
         let mut found = Vec::new();
         if !self.0.takes_any_length {
@@ -231,7 +231,7 @@ impl CheckedStore {
     /// Checks, again, every file that is checked as a whole, and gives all that is wrong.
     ///
     /// # Errors
-    /// What the disk says.
+    /// Errors of the disk.
     pub fn check_small_files(&self) -> Result<Vec<Error>> {
         let mut found = Vec::new();
         for file in &self.0.small_files {
@@ -262,7 +262,7 @@ impl CheckedStore {
     /// it.
     ///
     /// # Errors
-    /// `Corrupt` with file and offset of what fails; what the storage says; `Cancelled`.
+    /// `Corrupt` with file and offset of what fails; errors of the storage; `Cancelled`.
     pub(super) fn check_data_file(&self, record: &DataFile, monitor: &Monitor) -> Result<()> {
         let key = record.name.as_bytes();
         self.file_named(key)?.ok_or_else(|| self.unrecorded(key))?.check(monitor)

@@ -97,7 +97,7 @@ impl CheckedFile {
     /// Its bytes, read into memory and checked.
     ///
     /// # Errors
-    /// `Corrupt` with file and offset of what fails; what the storage says.
+    /// `Corrupt` with file and offset of what fails; errors of the storage.
     pub(super) fn read(&self, part: Range<u64>) -> Result<Bytes> {
         let mut bytes = work_space(part.end - part.start)?;
         let head_len = self.record.data_offset.saturating_sub(part.start).min(part.end - part.start);
@@ -119,7 +119,7 @@ impl CheckedFile {
     /// The same, front to back.
     ///
     /// # Errors
-    /// As [`read`](Self::read), perhaps after some pieces; what `each` says.
+    /// As [`read`](Self::read), perhaps after some pieces; errors of `each`.
     pub(super) fn read_in_pieces(
         &self,
         part: Range<u64>,
@@ -146,7 +146,7 @@ impl CheckedFile {
     /// Reads all of it, past the page cache where that lacks it, and checks it.
     ///
     /// # Errors
-    /// `Corrupt` with file and offset of what fails; what the storage says; `Cancelled`.
+    /// `Corrupt` with file and offset of what fails; errors of the storage; `Cancelled`.
     pub(super) fn check(&self, monitor: &Monitor) -> Result<()> {
         self.check_head()?;
         let range = self.record.data_offset..self.record.len_bytes;
@@ -158,7 +158,7 @@ impl CheckedFile {
     /// Checks the bytes before the blocks, once.
     ///
     /// # Errors
-    /// `Corrupt` with the file if they are not what was written; what the storage says.
+    /// `Corrupt` with the file if they are not what was written; errors of the storage.
     pub(super) fn check_head(&self) -> Result<()> {
         let head_len = self.record.data_offset;
         if head_len == 0 || self.has_head_passed.load(Ordering::Acquire) {

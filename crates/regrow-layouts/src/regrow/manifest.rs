@@ -192,7 +192,7 @@ pub struct Manifest {
 pub(super) struct ChunkShapes {
     /// Each shape once.
     pub shapes: Vec<Vec<u64>>,
-    /// For each leaf, into `shapes`; -1 for a leaf that is no array.
+    /// For each leaf, into `shapes`; -1 for a leaf that is not an array.
     pub leaf_shapes: Vec<i64>,
     /// The same for what was written at once, the array or a shard of it, where that is larger than
     /// a chunk of some leaf.
@@ -333,7 +333,7 @@ impl Sum {
     }
 }
 
-/// Errs unless the bytes have the checksum that they begin with.
+/// Returns an error unless the bytes have the checksum that they begin with.
 pub(super) fn check_sum(bytes: &[u8]) -> Result<()> {
     let stored = bytes
         .strip_prefix(OPENING.as_bytes())
@@ -385,7 +385,7 @@ impl Manifest {
         Ok(parsed)
     }
 
-    /// Errs if a file's name would leave the checkpoint's folder.
+    /// Returns an error if a file's name would leave the checkpoint's folder.
     ///
     /// # Errors
     /// `Corrupt`, with the name.

@@ -34,8 +34,8 @@ impl PartColumns {
         let (mut parsed, mut missing) = (Self::default(), PART_COLUMNS);
         let mut reader = serde_json::Deserializer::from_slice(bytes);
         let read = reader.deserialize_map(ColumnsOfPart { columns: &mut parsed, missing: &mut missing });
-        // It stops when it has all columns, which is no end to the reader. The checksum vouches for
-        // the rest.
+        // It stops when it has all columns, which is not an end to the reader. The checksum vouches
+        // for the rest.
         if let (Err(error), 1..) = (read, missing) {
             return Err(Error::corrupt(format!("the report of a process cannot be read: {error}")));
         }

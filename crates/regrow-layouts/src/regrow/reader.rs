@@ -257,7 +257,7 @@ impl RegrowReader {
         Ok(meta)
     }
 
-    /// Errs unless the database is the one that was written with `regrow.json`.
+    /// Returns an error unless the database is the one that was written with `regrow.json`.
     fn check_identity(&self, database: &OcdbtStore) -> Result<()> {
         let found = uuid_text(&database.uuid());
         match &self.database_uuid {

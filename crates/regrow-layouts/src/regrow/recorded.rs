@@ -30,7 +30,7 @@ impl RecordedBlob {
     /// The file itself.
     ///
     /// # Errors
-    /// `Corrupt` if it is gone or has another length than recorded; what the storage says.
+    /// `Corrupt` if it is gone or has another length than recorded; errors of the storage.
     pub fn opened(&self) -> Result<&Arc<dyn Blob>> {
         if let Some(opened) = self.opened.get() {
             return Ok(opened);

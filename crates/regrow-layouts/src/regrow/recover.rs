@@ -438,8 +438,8 @@ impl Parts {
     }
 }
 
-/// Errs unless the pieces of the processes are of the leaves of this tree: Orbax' metadata do not
-/// know all leaves.
+/// Returns an error unless the pieces of the processes are of the leaves of this tree: Orbax'
+/// metadata do not know all leaves.
 fn check_pieces(tree: &Tree<LeafInfo>, pieces: &[(u32, Arc<str>)]) -> Result<()> {
     let wrong = pieces.iter().find(|(leaf, name)| {
         let of = tree.leaves().get(*leaf as usize).and_then(|info| name.strip_prefix(&*info.name));

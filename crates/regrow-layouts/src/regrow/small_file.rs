@@ -28,7 +28,7 @@ impl CheckedSmallFile {
     /// The open file; checked once.
     ///
     /// # Errors
-    /// `Corrupt` if it is not what was written; what the storage says.
+    /// `Corrupt` if it is not what was written; errors of the storage.
     pub(super) fn opened(&self, base: &dyn Store) -> Result<&Arc<dyn Blob>> {
         if let Some(passed) = self.passed.get() {
             return Ok(passed);
@@ -41,7 +41,7 @@ impl CheckedSmallFile {
 /// Opens the file of a record, and checks it: the file, or what is wrong with it.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(crate) fn open_whole(base: &dyn Store, record: &SmallFile) -> Result<Result<Arc<dyn Blob>>> {
     let path = base.describe(record.name.as_bytes());
     let Some(file) = base.open(record.name.as_bytes())? else {

@@ -51,7 +51,7 @@ impl Index {
     /// Parses the file's bytes.
     ///
     /// # Errors
-    /// `Corrupt` if it is no index, or names a file outside its folder.
+    /// `Corrupt` if it is not an index, or names a file outside its folder.
     pub fn parse(json: &[u8]) -> Result<Self> {
         let index: Self = serde_json::from_slice(json)
             .map_err(|error| json_error("the index of safetensors files cannot be read", json, 0, &error))?;

@@ -185,7 +185,7 @@ impl Header {
         Ok(Self { tensors, metadata: raw.metadata, data_offset })
     }
 
-    /// Errs unless each tensor follows the one before it.
+    /// Returns an error unless each tensor follows the one before it.
     fn check_gaps(&self) -> Result<()> {
         let mut end = self.data_offset;
         for tensor in &self.tensors {

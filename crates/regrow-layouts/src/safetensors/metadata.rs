@@ -28,8 +28,8 @@ const FORMAT_DEFAULT: &str = "pt";
 /// `__metadata__`.
 ///
 /// # Errors
-/// `InvalidArgument` for values that are no text, `NameCollision` for names given twice or taken by
-/// regrow.
+/// `InvalidArgument` for values that are not text, `NameCollision` for names given twice or taken
+/// by regrow.
 pub(super) fn entries(
     options: &SafetensorsOptions,
     custom: Option<&Value>,

@@ -2,7 +2,7 @@
 //! omit them without an error.
 //!
 //! A model's folder also has other files (configurations, tokenizers, files of other programs), and
-//! the same weights for Flax under a special name. These are no error. With an index there is no
+//! the same weights for Flax under a special name. These are not error. With an index there is no
 //! error either, because the index lists the files of the checkpoint.
 
 use super::parts;
@@ -22,7 +22,7 @@ const SHOWN_MAX: usize = 5;
 /// Refuses a folder with files of other layouts beside the safetensors files.
 ///
 /// # Errors
-/// `NotACheckpoint` with the names of both; what the file system says.
+/// `NotACheckpoint` with the names of both; errors of the file system.
 pub(super) fn refuse(at: &Location) -> Result<()> {
     if !at.has_listings() || !at.is_folder() {
         return Ok(());

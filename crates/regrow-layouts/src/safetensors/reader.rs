@@ -48,7 +48,7 @@ struct DataFile {
     name: OsString,
     /// When it was opened.
     len_bytes: u64,
-    /// All of it, if it is no file but bytes in memory.
+    /// All of it, if it is not a file but bytes in memory.
     memory: Option<Bytes>,
 }
 

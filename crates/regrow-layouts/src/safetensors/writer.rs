@@ -142,7 +142,7 @@ impl<'a> FileImage<'a> {
     /// Writes the file into `out`, which is exactly [`len_bytes`](Self::len_bytes) long.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is not; for deferred arrays what reading says.
+    /// `InvalidArgument` if it is not; for a deferred array, errors of reading.
     pub fn write_to(&self, out: &mut [u8]) -> Result<()> {
         if out.len() as u64 != self.len_bytes() {
             return Err(Error::invalid("the destination and the file differ in size")

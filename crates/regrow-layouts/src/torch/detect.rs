@@ -38,7 +38,7 @@ pub(super) enum Form {
 /// The form of the file `at` a location; `None` if it is of another program's.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn form_of(at: &Location) -> Result<Option<Form>> {
     if !matches!(at.look(), Ok(Some(Found::File { .. }))) {
         return Ok(None);

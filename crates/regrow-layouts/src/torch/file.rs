@@ -23,7 +23,7 @@ impl DataFile {
     /// The file `at` a location.
     ///
     /// # Errors
-    /// What the storage says; `Corrupt` if it is not there.
+    /// Errors of the storage; `Corrupt` if it is not there.
     pub fn open(at: &Location) -> Result<Self> {
         Self::in_store(at.parent().store(), at.name().as_encoded_bytes())
     }

@@ -123,7 +123,7 @@ fn folders_of_pieces_come_back() {
         let region = checkpoint.region(leaf, &Region::new(starts, lens).unwrap()).unwrap();
         assert_eq!(region.to_c_order().unwrap()[..4], first.to_le_bytes());
     }
-    // What is no tensor keeps what the tree cannot say, by its place in the whole.
+    // What is not a tensor keeps what the tree cannot say, by its place in the whole.
     let objects = open(&fixture("dcp_objects")).description().objects.clone().unwrap();
     let objects: Value = serde_json::from_str(&objects).unwrap();
     assert_eq!(
@@ -237,7 +237,7 @@ fn leaves_lie_in_private_maps_also_with_gaps_and_in_other_orders() {
     }
     assert_eq!(found["whole"], found["transposed"]);
     assert!(found["slice"].len_bytes < found["whole"].len_bytes);
-    // Numbers of the other byte order are no numbers of this machine.
+    // Numbers of the other byte order are not numbers of this machine.
     assert_eq!(places(&fixture("big_endian.pt"), false).unwrap().2.into_keys().collect::<Vec<_>>(), ["b"]);
     // Of a tensor in several pieces no map shows the whole; what lies askew is not shown either.
     let (checkpoint, _, found) = places(&fixture("dcp_sharded"), false).unwrap();

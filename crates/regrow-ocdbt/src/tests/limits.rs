@@ -325,7 +325,7 @@ impl Store for Odd {
 #[test]
 fn what_the_store_says_of_a_node_is_what_is_said() {
     let (base, ..) = one_leaf();
-    // What the store says; the kind of the error, its rule, and whether the rest would be listed
+    // Errors of the store; the kind of the error, its rule, and whether the rest would be listed
     // all the same.
     type Case = (fn(Bytes) -> Result<Option<Bytes>>, ErrorKind, Option<Rule>, bool);
     let cases: [Case; 4] = [

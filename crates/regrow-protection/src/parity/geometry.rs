@@ -40,7 +40,7 @@ impl Geometry {
         Self { len_bytes, block_len_bytes, data_blocks, parity_blocks: ratio.parity_blocks_of(data_blocks) }
     }
 
-    /// Errs unless blocks and stripes of this form are possible.
+    /// Returns an error unless blocks and stripes of this form are possible.
     ///
     /// # Errors
     /// `Corrupt`.

@@ -82,7 +82,8 @@ impl Place {
         Self { folder: at.parent(), file, covers_folder: false, stem: stem.to_owned() }
     }
 
-    /// Errs if a side file of single files was copied by hand and describes other files.
+    /// Returns an error if a side file of single files was copied by hand and describes other
+    /// files.
     ///
     /// # Errors
     /// `Corrupt`.

@@ -122,7 +122,7 @@ impl SignatureDocument {
     /// Parses the file's bytes.
     ///
     /// # Errors
-    /// `Untrusted` for a file that is no signature.
+    /// `Untrusted` for a file that is not a signature.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let parsed: Self = serde_json::from_slice(bytes)
             .map_err(|error| untrusted(format!("the signature of the checkpoint cannot be read: {error}")))?;

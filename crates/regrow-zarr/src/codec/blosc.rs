@@ -183,8 +183,8 @@ fn decompress(compressor: u8, stored: &[u8], out: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// First bytes of all elements, then second bytes, and so on; what is no whole element comes last,
-/// unmoved.
+/// First bytes of all elements, then second bytes, and so on; what is not a whole element comes
+/// last, unmoved.
 fn unshuffle(typesize: usize, shuffled: &[u8], out: &mut [u8]) {
     let count = out.len() / typesize;
     let (planes, tail) = shuffled.split_at(count * typesize);

@@ -106,7 +106,7 @@ impl CodecChain {
     /// The chain that the list `codecs` of a zarr v3 document describes.
     ///
     /// # Errors
-    /// `Unsupported` for unknown codecs, `Corrupt` for lists that are no chain.
+    /// `Unsupported` for unknown codecs, `Corrupt` for lists that are not a chain.
     pub fn from_v3(codecs: &Value, decoded: Decoded) -> Result<Self> {
         let no_chain =
             |what: &str| Error::corrupt(format!("the codecs of a zarr array are not valid: {what}"));
@@ -352,7 +352,8 @@ impl CodecChain {
         first.decode_into(&bytes, out)
     }
 
-    /// Errs if no bytes as few as these could hold the chunk, before memory is taken for it.
+    /// Returns an error if no bytes as few as these could hold the chunk, before memory is taken
+    /// for it.
     fn check_plausible(&self, stored: &[u8]) -> Result<()> {
         if self.has_shards() {
             return Ok(());

@@ -24,7 +24,7 @@ impl Order {
     /// From the configuration of the codec `transpose`.
     ///
     /// # Errors
-    /// `Corrupt` if `order` is no permutation of `rank` axes.
+    /// `Corrupt` if `order` is not a permutation of `rank` axes.
     pub fn from_v3(mut configuration: Members, rank: usize) -> Result<Self> {
         let value = configuration.required("order")?;
         configuration.finish()?;

@@ -111,7 +111,7 @@ impl<'o> FrameDecoder<'o> {
         Ok(())
     }
 
-    /// Errs unless the frame has come to its end and filled the memory.
+    /// Returns an error unless the frame has come to its end and filled the memory.
     pub fn finish(self) -> Result<()> {
         if !self.is_ended {
             return Err(Error::corrupt("its zstd frame is cut off").at_byte(self.stored_len_bytes));
@@ -146,8 +146,8 @@ pub fn decode_at_most(stored: &[u8], max_bytes: u64) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Errs unless `stored` is one frame and nothing else; gives the content size if the frame states
-/// it.
+/// Returns an error unless `stored` is one frame and nothing else; gives the content size if the
+/// frame states it.
 fn one_frame(stored: &[u8]) -> Result<Option<u64>> {
     let frame_len = zstd_safe::find_frame_compressed_size(stored).map_err(|code| {
         Error::corrupt(format!("its bytes are not a zstd frame: {}", zstd_safe::get_error_name(code)))

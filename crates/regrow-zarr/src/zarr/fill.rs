@@ -34,7 +34,7 @@ struct SmallFloat {
     nan: u8,
 }
 
-/// Which codes of a small float are no finite numbers.
+/// Which codes of a small float are not finite numbers.
 #[derive(Clone, Copy, PartialEq)]
 enum Specials {
     /// The highest exponent, as in IEEE 754: infinity, then NaNs.

@@ -18,7 +18,7 @@ const REPEATED: &str = "a JSON member is given twice: ";
 /// Parses a document.
 ///
 /// # Errors
-/// `Limit` for a document that is too long, `Corrupt` for one that is no JSON, `Unsupported` for a
+/// `Limit` for a document that is too long, `Corrupt` for one that is not JSON, `Unsupported` for a
 /// member given twice.
 pub fn parse(bytes: &[u8]) -> Result<Value> {
     if bytes.len() > ZARR_DOCUMENT_LEN_MAX_BYTES {

@@ -84,7 +84,7 @@ impl ArrayMeta {
     /// Reads a `.zarray` document.
     ///
     /// # Errors
-    /// `Corrupt` for what is no such document, `Unsupported` for codecs, dtypes and fill values
+    /// `Corrupt` for bytes that are not such a document, `Unsupported` for codecs, dtypes and fill values
     /// beyond this build, `Limit` for sizes beyond 63 bits.
     pub fn parse_v2(json: &[u8]) -> Result<Self> {
         v2::parse(json)

@@ -121,7 +121,7 @@ impl Rest<'_> {
     }
 }
 
-/// A leaf as JSON: text or a number; anything else is no part of a spec that is understood.
+/// A leaf as JSON: text or a number; anything else is not a part of a spec that is understood.
 fn plain(leaf: &Decoded) -> Value {
     match &leaf.data {
         Data::Text(text) => text.to_string().into(),

@@ -43,7 +43,7 @@ impl Inflater {
     /// Unpacks and skips up to byte `to`. `deflated` is always the whole stored member.
     ///
     /// # Errors
-    /// `Corrupt` where it is no deflate, ends too soon, or fails its checksum at the end.
+    /// `Corrupt` where it is not deflate, ends too soon, or fails its checksum at the end.
     pub fn skip_to(&mut self, deflated: &[u8], to: u64) -> Result<()> {
         let mut scratch = work_space(to.saturating_sub(self.at).min(SKIPPED_LEN_BYTES as u64))?;
         while self.at < to {

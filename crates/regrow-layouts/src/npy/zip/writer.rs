@@ -162,7 +162,7 @@ impl ZipWriter {
     /// Writes the directory and the end, with a comment, and fills in the local headers.
     ///
     /// # Errors
-    /// What the disk says.
+    /// Errors of the disk.
     pub fn finish(mut self, comment: &[u8]) -> Result<()> {
         let directory_at = self.out.offset_bytes();
         let mut directory = Vec::new();

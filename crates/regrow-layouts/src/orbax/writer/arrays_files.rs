@@ -22,7 +22,7 @@ use regrow_storage::Publication;
 /// Process 0 writes the documents of all arrays.
 ///
 /// # Errors
-/// What the disk says; what a cast or a codec says; `InvalidArgument` with region and leaf for a
+/// Errors of the disk; what a cast or a codec says; `InvalidArgument` with region and leaf for a
 /// chunk that another process has written, where the storage tells.
 pub(super) fn write(
     arrays: &[PlannedArray<'_>],

@@ -57,7 +57,7 @@ pub(super) struct ProcessDatabase {
 /// Writes what falls to this process below `item`, a folder name that ends in `/`, or nothing.
 ///
 /// # Errors
-/// What the disk says; what a cast or a codec says.
+/// Errors of the disk; what a cast or a codec says.
 pub(super) fn write_process(
     arrays: &[PlannedArray<'_>],
     writer: WriterRank,
@@ -128,7 +128,7 @@ pub(super) fn write_process(
 /// Writes the merged database; `entries` name data files from its own folder, `item`.
 ///
 /// # Errors
-/// What the disk says.
+/// Errors of the disk.
 pub(super) fn write_merged(entries: Entries, staged: &dyn Publication, item: &str) -> Result<()> {
     let node_file = random_data_file_name()?;
     let merged = write_database(&OcdbtConfig::orbax(), entries, &node_file, 0)?;

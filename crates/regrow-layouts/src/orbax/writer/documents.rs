@@ -214,8 +214,8 @@ fn whole(sink: &mut dyn DocumentSink, name: &str, bytes: &[u8]) -> Result<()> {
 /// algorithm.
 ///
 /// # Errors
-/// `InvalidArgument` for v1 metadata that is no JSON object; `NameCollision` for equal key paths;
-/// `Limit` for rich types of a tree deeper than they reach; what the sink says.
+/// `InvalidArgument` for v1 metadata that is not a JSON object; `NameCollision` for equal key paths;
+/// `Limit` for rich types of a tree deeper than they reach; errors of the sink.
 pub(crate) fn documents<'a>(
     tree: &'a Tree<Leaf>,
     entry: &dyn Fn(usize) -> LeafEntry<'a>,

@@ -54,7 +54,7 @@ use regrow_tree::tree::{Leaf, Tree};
 ///
 /// # Errors
 /// `NameCollision`, `Unsupported` or `InvalidArgument` before anything is written, naming every
-/// leaf that is in the way; then what the disk says.
+/// leaf that is in the way; then errors of the disk.
 pub(crate) fn write(
     tree: &Tree<Leaf>,
     staged: &dyn Publication,
@@ -105,8 +105,8 @@ pub(crate) fn write_share(
 ///
 /// # Errors
 /// `NotFound` for a process that has written nothing; `Corrupt` for what it has written;
-/// `InvalidArgument` with region and leaf for a chunk that two have written, or none; what the disk
-/// says.
+/// `InvalidArgument` with region and leaf for a chunk that two have written, or none; errors of the
+/// disk.
 pub(crate) fn merge(
     tree: &Tree<Leaf>,
     writers: &[u32],
@@ -156,7 +156,7 @@ fn write_arrays(
 /// Says what [`write`] would refuse, and writes nothing.
 ///
 /// # Errors
-/// As [`write`], but for what the disk says.
+/// As [`write`], but for errors of the disk.
 pub(crate) fn check(tree: &Tree<Leaf>, options: &SaveOptions, orbax: &OrbaxOptions) -> Result<()> {
     prepare(tree, WriterRank::ALONE, options, orbax).map(drop)
 }

@@ -118,8 +118,8 @@ pub(crate) fn check_siblings<L>(tree: &Tree<L>, refusals: &mut Refusals) {
     }
 }
 
-/// Refuses array names that are no path below the checkpoint's folder, or that meet another array's
-/// files.
+/// Refuses array names that are not path below the checkpoint's folder, or that meet another
+/// array's files.
 pub(crate) fn check_folders<'a>(
     arrays: impl Iterator<Item = (&'a KeyPath, &'a str)> + Clone,
     refusals: &mut Refusals,

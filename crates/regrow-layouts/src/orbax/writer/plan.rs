@@ -140,7 +140,7 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    /// Errs if a type is given for a leaf that is not there.
+    /// Returns an error if a type is given for a leaf that is not there.
     fn check_own_types(&self, orbax: &OrbaxOptions) -> Result<()> {
         if orbax.value_types.is_empty() {
             return Ok(());

@@ -39,7 +39,7 @@ impl Share {
     /// Tells process 0.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     pub(super) fn write(&self, rank: u32, staged: &dyn Publication) -> Result<()> {
         let json = serde_json::to_vec(self)
             .map_err(|error| Error::invalid(format!("a list of chunks is not JSON: {error}")))?;
@@ -69,7 +69,7 @@ impl Share {
 /// Takes back what process `rank` has told.
 ///
 /// # Errors
-/// What the storage says.
+/// Errors of the storage.
 pub(super) fn withdraw(rank: u32, staged: &dyn Publication) -> Result<()> {
     staged.withdraw(&file_name(rank))
 }

@@ -43,7 +43,7 @@ impl<'a> ChunkSource<'a> {
     /// All of it; copied only if it lies otherwise.
     ///
     /// # Errors
-    /// `Limit` where there is no memory for the copy; what a cast says.
+    /// `Limit` where there is no memory for the copy; errors of a cast.
     pub(super) fn bytes(&self) -> Result<Cow<'a, [u8]>> {
         if let Some(bytes) = self.in_place() {
             return Ok(Cow::Borrowed(bytes));
@@ -62,7 +62,7 @@ impl<'a> ChunkSource<'a> {
     /// Shows it to `each` piece by piece, in C order.
     ///
     /// # Errors
-    /// What `each` says; what a cast says.
+    /// Errors of `each`; errors of a cast.
     pub(super) fn for_each_piece(&self, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         if let Some(bytes) = self.in_place() {
             return bytes.chunks(PIECE_LEN_BYTES).try_for_each(each);

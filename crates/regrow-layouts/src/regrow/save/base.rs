@@ -163,7 +163,7 @@ impl OldFile {
     /// Reads all of it, and checks it.
     ///
     /// # Errors
-    /// `Corrupt` with file and offset of what fails; what the storage says; `Cancelled`.
+    /// `Corrupt` with file and offset of what fails; errors of the storage; `Cancelled`.
     pub fn check(&self, monitor: &Monitor) -> Result<()> {
         self.store.check_data_file(&self.record, monitor)
     }

@@ -25,7 +25,7 @@ use regrow_zarr::zarr::ArrayMeta;
 /// data files.
 ///
 /// # Errors
-/// Those of the publication; what reading the leaves says.
+/// Those of the publication; errors of reading the leaves.
 pub(super) fn write_coded(
     plan: &Plan<'_>,
     own: &Plan<'_>,

@@ -25,7 +25,7 @@ impl Digest {
     /// Of leaves in the order of their bytes.
     ///
     /// # Errors
-    /// `Cancelled`; what reading the leaves says.
+    /// `Cancelled`; errors of reading the leaves.
     pub fn of(plan: &Plan<'_>, leaves: &[u32], block_len_bytes: usize, monitor: &Monitor) -> Result<Self> {
         let (mut hasher, mut blocks) = (blake3::Hasher::new(), BlockSums::new(block_len_bytes));
         for_each_piece(plan, leaves.iter().copied(), |piece| {
@@ -45,7 +45,7 @@ impl Digest {
 /// Shows the bytes of leaves as they are stored, one leaf after the other.
 ///
 /// # Errors
-/// What `each` says; what reading the leaves says.
+/// Errors of `each`; errors of reading the leaves.
 pub(super) fn for_each_piece(
     plan: &Plan<'_>,
     leaves: impl Iterator<Item = u32>,

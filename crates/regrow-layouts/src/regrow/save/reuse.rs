@@ -39,7 +39,7 @@ use regrow_base::monitor::{Monitor, Stage};
 /// once is not to cost the large leaves their file when it goes on.
 const SMALL_LEAF_LEN_BYTES: u64 = 64 << 10;
 
-/// Less than this is no file of its own.
+/// Less than this is not a file of its own.
 const GATHERED_LEN_MIN_BYTES: u64 = 1 << 10;
 
 /// The most files that are linked: the leaves of the smallest others are gathered again.

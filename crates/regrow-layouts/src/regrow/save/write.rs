@@ -30,7 +30,7 @@ use regrow_store::FileWriter;
 /// Writes every file.
 ///
 /// # Errors
-/// Those of the publication; what reading the leaves says.
+/// Those of the publication; errors of reading the leaves.
 pub(super) fn write(placed: Placed<'_>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
     let Placed { plan, files } = placed;
     let plan = &plan;

@@ -28,7 +28,7 @@ pub(in super::super) struct DcpReader {
     tree: Tree<LeafInfo>,
     leaves: Vec<Leaf>,
     files: Vec<Arc<DataFile>>,
-    /// What is no tensor.
+    /// What is not a tensor.
     objects: Vec<TorchReader>,
 }
 
@@ -44,7 +44,7 @@ enum Leaf {
 }
 
 impl DcpReader {
-    /// Opens the folder `at` a location: reads its index, and the objects that are no tensors. To
+    /// Opens the folder `at` a location: reads its index, and the objects that are not tensors. To
     /// salvage, files may be missing or cut.
     ///
     /// # Errors
@@ -189,7 +189,7 @@ impl Opening<'_> {
         Ok(Piece::new(region, self.file(place)?, place.offset_bytes, place.len_bytes))
     }
 
-    /// Opens an object that is no tensor.
+    /// Opens an object that is not a tensor.
     fn open_object(&mut self, place: &Place) -> Result<TorchReader> {
         let number = self.file(place)?;
         let file = self.files.get(number).ok_or_else(|| Error::invalid("the file does not exist"))?;

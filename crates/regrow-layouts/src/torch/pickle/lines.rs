@@ -78,7 +78,7 @@ pub(super) fn text(line: &[u8]) -> Option<String> {
             }
         };
         let code = std::str::from_utf8(after.get(1..=digits)?).ok()?;
-        // Halves of pairs are no text.
+        // Halves of pairs are not text.
         out.push(char::from_u32(u32::from_str_radix(code, 16).ok()?)?);
         rest = after.get(digits + 1..)?;
     }

@@ -11,7 +11,7 @@ use regrow_tree::tree::{Leaf, LeafKind, Tree};
 /// the algorithms of PRNG keys. Without such leaves there is none.
 ///
 /// # Errors
-/// What the sink says.
+/// Errors of the sink.
 pub(crate) fn array_metadatas_of<'a>(
     process: u32,
     tree: &'a Tree<Leaf>,
