@@ -1,5 +1,5 @@
-//! The interface of a layout for the engine: how it is recognised, opened and written, and what it
-//! can store.
+//! The trait that each layout implements for the engine: how to recognise, open and write the
+//! layout, and which trees it can store.
 
 use std::ffi::OsStr;
 use std::fmt::Debug;
@@ -12,47 +12,49 @@ use regrow_storage::Publication;
 use regrow_storage::location::Location;
 use regrow_tree::tree::{Leaf, LeafInfo, PathPattern, Tree};
 
-/// Opens what [`Format::detect`] has found, without a second look.
+/// Opens the checkpoint that [`Format::detect`] has found, without looking at its files a second
+/// time.
 pub type Detected<'a> = Box<dyn FnOnce(&Location, &OpenOptions) -> Result<Box<dyn Reader>> + 'a>;
 
 /// One layout.
 pub trait Format: Fidelity + Debug + Sync {
-    /// Its name in `layout=`, in reports and in `Description`.
+    /// The layout's name in `layout=`, in reports and in `Description`.
     fn name(&self) -> &'static str;
 
-    /// Which names in a folder are its own.
+    /// The file names that belong to this layout.
     fn file_names(&self) -> FileNames {
         FileNames::NONE
     }
 
-    /// Whether what is `at` a location (a file or a folder that exists) looks like this layout.
-    /// Looks at names and first bytes only.
+    /// Whether the file or folder `at` a location, which exists, looks like this layout. Reads only
+    /// names and first bytes.
     ///
     /// # Errors
-    /// Errors of the file system; `Uncommitted` for a save that never ended.
+    /// Errors of the file system; `Uncommitted` for a save that never finished.
     fn recognise(&self, at: &Location) -> Result<bool>;
 
-    /// Looks as [`recognise`](Self::recognise) does, and gives what opens the checkpoint then. A
-    /// layout that looks at much to recognise a checkpoint hands on what it has found.
+    /// Recognises a checkpoint as [`recognise`](Self::recognise) does, and returns a function that
+    /// opens it. A layout that reads many names to recognise a checkpoint passes its findings to
+    /// that function.
     ///
     /// # Errors
-    /// As there.
+    /// As [`recognise`](Self::recognise).
     fn detect(&self, at: &Location, _options: &OpenOptions) -> Result<Option<Detected<'_>>> {
         let open = |at: &Location, options: &OpenOptions| self.open(at, options);
         Ok(self.recognise(at)?.then(|| Box::new(open) as Detected<'_>))
     }
 
-    /// Reads the metadata of the checkpoint `at` a location, no array data.
+    /// Reads the metadata of the checkpoint `at` a location, but no array data.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`, each with file and offset.
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>>;
 
-    /// What kind of thing [`write`](Self::write) makes `at` a location.
+    /// Whether [`write`](Self::write) makes a file, a folder or several files `at` a location.
     fn target(&self, at: &Location, options: &SaveOptions) -> Target;
 
-    /// Refuses what [`write`](Self::write) would refuse of `tree` at `target`. Makes the plan of
-    /// `write` and stops there: it reads no array data except numbers, and writes nothing.
+    /// Returns the error that [`write`](Self::write) would return for `tree` at `target`. Plans the
+    /// write and stops there: reads no array data except numbers, and writes nothing.
     ///
     /// # Errors
     /// Those of `write`, but for errors of the disk.
@@ -62,8 +64,8 @@ pub trait Format: Fidelity + Debug + Sync {
     /// cast as `options` ask, unless the layout [casts](Features::casts) them itself.
     ///
     /// # Errors
-    /// `NameCollision` or `Unsupported` for a leaf that the layout cannot hold, `StorageFull` and
-    /// its like.
+    /// `NameCollision` or `Unsupported` for a leaf that the layout cannot store; `StorageFull` and
+    /// other errors of the storage.
     fn write(&self, tree: &Tree<Leaf>, publication: &dyn Publication, options: &SaveOptions) -> Result<()>;
 
     /// What the layout can do besides reading and writing.
@@ -75,22 +77,22 @@ pub trait Format: Fidelity + Debug + Sync {
 /// What a layout can do besides reading and writing.
 #[derive(Clone, Copy, Default)]
 pub struct Roles<'f> {
-    /// Tells single files from others; `None` if the layout has none.
+    /// Recognises checkpoints that are one file; `None` if the layout has no single files.
     pub single_file: Option<&'f dyn SingleFile>,
     /// Lets several processes write one checkpoint; `None` if one process writes all of it.
     pub many_writers: Option<&'f dyn ManyWriters>,
-    /// Finds the files of a checkpoint that is several files with one stem.
+    /// Finds the files of a checkpoint of several files with one stem; `None` for other layouts.
     pub siblings: Option<&'f dyn Siblings>,
     /// Rebuilds lost files from others; `None` if no two files hold the same data.
     pub recovery: Option<&'f dyn Recovery>,
 }
 
-/// What a save in a layout can have. The default has nothing.
+/// Which options and guarantees a save in a layout supports. The default has none.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Features<'o> {
-    /// Every tree comes back as it was saved: there are no losses.
+    /// Every tree loads exactly as it was saved: there are no losses.
     pub is_exact: bool,
-    /// The writer itself casts leaves, and records their original dtypes.
+    /// The writer casts leaves itself, and records their original dtypes.
     pub casts: bool,
     /// [`SaveOptions::base`].
     pub base: bool,
@@ -102,28 +104,28 @@ pub struct Features<'o> {
     pub metadata: bool,
     /// NumPy scalars of dtypes that only NumPy has.
     pub numpy_scalars: bool,
-    /// The options for single leaves.
+    /// The chunking options that apply to single leaves.
     pub per_leaf: &'o [(PathPattern, LeafChunking)],
 }
 
 /// Which of the processes that write one checkpoint this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriterRank {
-    /// From 0 on. A process that does the work of one that died has a rank of its own, beyond
-    /// `count`.
+    /// The rank, from 0 on. A process that replaces a dead one has a new rank, beyond `count`.
     pub rank: u32,
-    /// How many there are, without those that died.
+    /// The number of processes, without replacements of dead ones.
     pub count: u32,
 }
 
 impl WriterRank {
-    /// The only one.
+    /// The rank of a save by one process.
     pub const ALONE: Self = Self { rank: 0, count: 1 };
 }
 
-/// What a layout does where several processes write one checkpoint, each the shards that it holds.
+/// A layout that several processes can write together. Each process writes the shards that it
+/// holds.
 pub trait ManyWriters {
-    /// Adds the files of one process to a publication that all have joined.
+    /// Adds the files of one process to a publication that all processes have joined.
     ///
     /// # Errors
     /// As [`Format::write`].
@@ -135,9 +137,9 @@ pub trait ManyWriters {
         options: &SaveOptions,
     ) -> Result<()>;
 
-    /// Makes one checkpoint of what these `writers` have written, each named by its rank. `tree` is
-    /// that of the caller, who holds some of the shards. What others have written, which died
-    /// before they were done, is removed.
+    /// Merges the files of these `writers`, which are ranks, into one checkpoint. `tree` is the
+    /// tree of the calling process, which holds only some of the shards. Files of processes that
+    /// died before they finished are removed.
     ///
     /// # Errors
     /// `InvalidArgument` with the region and the leaf where shards overlap or are missing; as
@@ -157,7 +159,7 @@ pub trait ManyWriters {
     }
 }
 
-/// How a writer claims a number: it creates a file of this name.
+/// How a writer claims a number: the writer creates a file with the number in its name.
 #[derive(Debug, Clone, Copy)]
 pub struct Claims {
     /// The name of the file for a number.
@@ -166,55 +168,56 @@ pub struct Claims {
     pub is_name: fn(&str) -> bool,
 }
 
-/// What a layout keeps of a tree. `convert` refuses what would be lost, unless it was told that it
-/// may.
+/// Which parts of a tree a layout preserves. `convert` returns an error for losses, unless the
+/// caller allows them.
 pub trait Fidelity {
-    /// What of `tree`, whose text leaves have these `texts`, would come back from this layout as
-    /// something else, or not at all: everything that [`write`](Format::write) does not refuse, but
-    /// a later load could not restore.
+    /// The parts of `tree` that a load from this layout would not restore as they were. This covers
+    /// everything that [`write`](Format::write) accepts. `texts` are the text leaves, by position.
     fn losses(&self, tree: &Tree<LeafInfo>, texts: &[(usize, &str)], options: &SaveOptions) -> Vec<Loss>;
 
-    /// Why this layout cannot write such a leaf, in any tree; `None` if it can. `convert` puts the
-    /// closest possible leaf in its place.
+    /// The reason why this layout cannot write a leaf like this in any tree; `None` if it can.
+    /// `convert` then writes the closest possible leaf instead.
     fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error>;
 
-    /// What a save with these options can have.
+    /// The features of a save with these options.
     fn features<'o>(&self, options: &'o SaveOptions) -> Features<'o>;
 }
 
-/// How single files of a layout are told from other files.
+/// How to recognise a checkpoint that is one file.
 pub trait SingleFile {
-    /// Whether the name alone makes a file one of this layout: `x.msgpack`. A name that other
-    /// programs use for their own files does not.
+    /// Whether the name alone shows that a file has this layout, such as `x.msgpack`. False for a
+    /// name that other programs use for their own files, too.
     fn claims_name(&self, name: &OsStr) -> bool;
 
-    /// Whether a file of this name and beginning, which has not been written yet, would be
-    /// [recognised](Format::recognise).
+    /// Whether a file with this name and these first bytes would be
+    /// [recognised](Format::recognise). The file is not yet written.
     fn recognise_preview(&self, name: &OsStr, preview: &Preview) -> bool;
 
     /// The beginning of the file that [`write`](Format::write) would make of `tree`, without its
     /// array data. A dry run shows it to all layouts to see which of them would recognise the file.
-    /// Layouts whose files are recognised by their names alone give nothing.
+    /// The preview is empty for layouts whose files are recognised by their names alone.
     ///
     /// # Errors
     /// Those of [`check`](Format::check).
     fn preview(&self, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Preview>;
 
-    /// How the names of this layout's files end, if files of other names are recognised by their
-    /// content: a save refuses another name when the content would not tell.
+    /// The suffix of this layout's files, if files with other names are recognised by their
+    /// content. A save refuses another name if the content would not show the layout.
     fn suffix(&self) -> Option<&'static str>;
 }
 
 /// A layout whose checkpoints are several files with one stem, in the order of
 /// [`FileNames::pair_suffixes`]. The last file describes the others.
 pub trait Siblings {
-    /// The files of a path, which is their stem or one of them.
+    /// The files that belong to a path. The path is their stem, or one of them.
     fn files(&self, at: &Location) -> Vec<Location>;
 
-    /// The same files, where a killed save has left them if it did not give them their names.
+    /// The same files. If a killed save did not give a file its final name, this has the temporary
+    /// name.
     fn files_now(&self, at: &Location) -> Vec<Location>;
 
-    /// The name of the first file, if the last file gives it another name than its own.
+    /// The name of the first file that the last file records, if this differs from the expected
+    /// name.
     ///
     /// # Errors
     /// `Corrupt` for a damaged last file; errors of the storage.
@@ -223,18 +226,19 @@ pub trait Siblings {
     /// Whether the last file exists. Waits for commits that are under way.
     fn appear(&self, at: &Location) -> bool;
 
-    /// The reason why no file is there, if a commit is under way. Waits for its end.
+    /// The error that explains missing files while a commit is under way. Waits for its end.
     fn unfinished(&self, at: &Location) -> Option<Error>;
 }
 
-/// Comfort for callers: what a [`SingleFile`] says, and what holds where there is none.
+/// Helper functions for every layout: the functions of [`SingleFile`], with defaults for layouts
+/// without one.
 pub trait FormatExt: Format {
-    /// Whether the name alone makes a file one of this layout.
+    /// Whether the name alone shows that a file has this layout.
     fn claims_name(&self, name: &OsStr) -> bool {
         self.roles().single_file.is_some_and(|file| file.claims_name(name))
     }
 
-    /// Whether a file of this name and beginning would be recognised.
+    /// Whether a file with this name and these first bytes would be recognised.
     fn recognise_preview(&self, name: &OsStr, preview: &Preview) -> bool {
         self.roles().single_file.is_some_and(|file| file.recognise_preview(name, preview))
     }
@@ -253,7 +257,7 @@ pub trait FormatExt: Format {
         self.file_names().is_part.is_some_and(|is_part| is_part(file))
     }
 
-    /// How names end, if they have to.
+    /// The required suffix of file names, if there is one.
     fn suffix(&self) -> Option<&'static str> {
         self.roles().single_file.and_then(SingleFile::suffix)
     }

@@ -1,10 +1,12 @@
-//! Internals of regrow, without promises: the layouts. Their only list, and a folder for each.
+//! Internals of regrow, without a stable API: one folder for each checkpoint layout, and the list
+//! of all layouts.
 //!
-//! The folders have the same files: `mod` explains, `layout` has the bytes, `reader` and `writer`
-//! the two directions.
+//! The folders have the same files: `mod` explains the layout, `layout` defines its bytes, `reader`
+//! reads it and `writer` writes it.
 //!
-//! A format turns a folder into a tree of [`LeafInfo`], and gives the file and the bytes of each
-//! leaf. Threads, budgets and templates are in the engine. Only [`commit`](regrow_storage::local) renames.
+//! A layout turns a folder into a tree of [`LeafInfo`], and gives the file and the byte range of
+//! each leaf. The engine adds threads, memory budgets and templates. Only
+//! [`commit`](regrow_storage::local) renames files.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
@@ -64,7 +66,8 @@ pub use regrow_storage::COMMIT_MARKERS;
 pub use regrow_storage::{Target, UNCOMMITTED_MARK};
 pub use torch::pointer as object_pointer;
 
-/// Every layout this build reads, in the order in which they are tried: the more particular first.
+/// Every layout that this build reads, in the order in which a reader tries them: the most specific
+/// first.
 pub fn builtin_formats() -> [&'static dyn Format; 9] {
     [
         &regrow::Regrow,
@@ -79,7 +82,7 @@ pub fn builtin_formats() -> [&'static dyn Format; 9] {
     ]
 }
 
-/// What readers look for in a folder or a file, in words.
+/// The file names that readers look for, as a list for error messages.
 pub fn looked_for() -> String {
     let words: Vec<&str> =
         builtin_formats().into_iter().flat_map(|format| format.file_names().looked_for).copied().collect();
@@ -97,7 +100,7 @@ pub fn format_named(name: &str) -> Option<&'static dyn Format> {
 }
 
 impl SaveOptions {
-    /// What a save with these options can have.
+    /// The features of a save with these options.
     pub fn features(&self) -> Features<'_> {
         self.layout.format().features(self)
     }
@@ -109,7 +112,7 @@ impl Layout {
         self.format().name()
     }
 
-    /// Who writes it.
+    /// The implementation of the layout.
     pub fn format(&self) -> &'static dyn Format {
         match self {
             Self::Regrow(_) => &regrow::Regrow,
@@ -124,8 +127,8 @@ impl Layout {
     }
 }
 
-/// A tree of one leaf like this one, without its data: what a writer refuses of it, it refuses of
-/// that leaf.
+/// A tree with one leaf like `leaf` but without data. A writer refuses this tree exactly when it
+/// would refuse the leaf.
 pub(crate) fn without_data(leaf: &LeafInfo) -> Result<Tree<Leaf>> {
     let data = match leaf.kind {
         LeafKind::Str => LeafData::Text(Arc::from("")),
@@ -139,7 +142,7 @@ pub(crate) fn without_data(leaf: &LeafInfo) -> Result<Tree<Leaf>> {
     build.finish()
 }
 
-/// Stands for data that is never read.
+/// The array data of such a leaf. It is never read.
 #[derive(Debug)]
 struct Zeros;
 
@@ -166,7 +169,7 @@ pub fn refuse_uncommitted(at: &Location) -> Result<()> {
         .help("it is being written, or its writer was killed: open an earlier checkpoint, or save again"))
 }
 
-/// Refuses a folder in a bucket that has no marker, of a layout that always writes one.
+/// Refuses a folder in a bucket without a commit marker, for layouts that always write a marker.
 pub fn refuse_unmarked(at: &Location) -> Result<()> {
     if !at.commits_by_marker() || COMMIT_MARKERS.iter().any(|marker| at.join(marker).is_file()) {
         return Ok(());
@@ -180,7 +183,7 @@ pub fn refuse_unmarked(at: &Location) -> Result<()> {
         ))
 }
 
-/// Refuses to open the arrays alone where a layout does not know how.
+/// Refuses the option `arrays_only` for a layout that cannot open arrays without their pytree.
 pub(crate) fn refuse_arrays_only(format: &dyn Format, at: &Location, options: &OpenOptions) -> Result<()> {
     match options.arrays_only {
         false => Ok(()),
@@ -190,7 +193,7 @@ pub(crate) fn refuse_arrays_only(format: &dyn Format, at: &Location, options: &O
     }
 }
 
-/// Refuses a step or an item where a layout has neither.
+/// Refuses the options `step` and `item` for a layout that has no steps and no items.
 pub(crate) fn refuse_step_and_item(at: &Location, options: &OpenOptions) -> Result<()> {
     let asked = match (options.step, &options.item) {
         (Some(step), _) => format!("step {step}"),
@@ -202,5 +205,5 @@ pub(crate) fn refuse_step_and_item(at: &Location, options: &OpenOptions) -> Resu
         .help("leave it out, or open the folder that has the steps"))
 }
 
-/// What to do where a pytree that is kept beside the arrays is damaged.
+/// The help text for a damaged pytree that is stored beside the arrays.
 pub(crate) const ARRAYS_ONLY_HELP: &str = "copy it again; `arrays_only` reads the arrays without the pytree";

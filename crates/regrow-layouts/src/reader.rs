@@ -1,5 +1,5 @@
-//! The interface of a layout for an opened checkpoint. It has only functions that depend on the
-//! layout; the engine does the rest.
+//! The trait that each layout implements for an opened checkpoint. It has only the functions that
+//! depend on the layout; the engine does the rest.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -15,29 +15,30 @@ use regrow_store::reads::{CheckFor, Extent, Seal, Source, Text, Unreadable};
 use regrow_tree::array::{Dtype, Region, Shape};
 use regrow_tree::tree::{LeafInfo, Tree};
 
-/// An opened checkpoint: metadata in memory, data on disk. Leaves go by their position in flatten
-/// order.
+/// An opened checkpoint: the metadata is in memory, the data stays on disk. A leaf is identified by
+/// its position in flatten order.
 pub trait Reader: Debug + Send + Sync {
-    /// What the checkpoint says of itself.
+    /// The layout, variant, steps, items and user metadata of the checkpoint.
     fn description(&self) -> &Description;
 
-    /// The structure, with what is known of each leaf.
+    /// The pytree, with the kind, dtype and shape of each leaf.
     fn tree(&self) -> &Tree<LeafInfo>;
 
-    /// Where the data of a leaf is, and how it is coded. Reads none of it.
+    /// Where the data of a leaf is, and how the data is encoded. Reads no data.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is no such leaf; `Corrupt` if what says where it is, is damaged.
+    /// `InvalidArgument` if there is no such leaf; `Corrupt` if the record of its position is
+    /// damaged.
     fn source(&self, leaf: usize) -> Result<Source<'_>>;
 
-    /// Reads `region` of an array leaf into `out`, in C order, little endian; touches only the
-    /// chunks or byte ranges that the region meets, and checks all that is checkable of them. What
-    /// a [`Seal`] vouches for is checked only when all parts are read, front to back.
+    /// Reads `region` of an array leaf into `out`, in C order, little endian. Reads only the chunks
+    /// or byte ranges that the region meets, and checks every checksum that covers them. The
+    /// checksum of a [`Seal`] is checked only when all parts are read, front to back.
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()>;
 
-    /// The files with the data of an array whose [`source`](Self::source) names none, each with how
-    /// many bytes of it, decoded; none where that cannot be told. Looks at the storage, once a
-    /// chunk.
+    /// The files with the data of an array whose [`source`](Self::source) lists no file, each with
+    /// the decoded length in bytes. Empty if the layout cannot tell. Makes one request to the
+    /// storage for each chunk.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -45,8 +46,9 @@ pub trait Reader: Debug + Send + Sync {
         Ok(Vec::new())
     }
 
-    /// What of an array is stored, where its shape may claim much more than is there; `None` for
-    /// all others. A file may claim any shape: what reads whole arrays is bound by this.
+    /// The stored part of an array whose shape may be much larger than its data; `None` for all
+    /// other arrays. A damaged file may claim any shape, so code that reads whole arrays limits its
+    /// memory by this.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -54,31 +56,31 @@ pub trait Reader: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Leaves in the order in which their bytes lie on disk, for reading them all.
+    /// Leaves in the order of their bytes on disk, for reading all of them.
     fn read_order(&self) -> Vec<usize>;
 
-    /// Checks everything that is not a leaf's data: indexes, small files.
+    /// Checks every file that is not the data of a leaf: indexes and small files.
     ///
     /// # Errors
     /// Errors of the storage.
     fn check_rest(&self) -> Result<Rest>;
 
-    /// The guarantees about the files, with other writers.
+    /// What a caller may rely on while other programs write the files.
     fn standing(&self) -> Standing<'_>;
 }
 
-/// What of an array is stored.
+/// The part of an array that is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sparse {
-    /// Its elements repeat: those of this shape, with 1 for each axis that repeats, are all that
-    /// there are. They lie in so many bytes.
+    /// The elements repeat. The shape has length 1 on each axis that repeats; the number is the
+    /// stored bytes.
     Repeats(Shape, u64),
-    /// Only these regions; all else has the fill value.
+    /// Only these regions are stored; all other elements have the fill value.
     Regions(Vec<Region>),
 }
 
 impl Sparse {
-    /// Bytes that are stored, decoded.
+    /// Length of the stored elements after decoding.
     pub fn len_bytes(&self, dtype: Dtype) -> u64 {
         match self {
             Self::Repeats(_, len_bytes) => *len_bytes,
@@ -90,54 +92,54 @@ impl Sparse {
     }
 }
 
-/// The guarantees about the files of a checkpoint, with other writers.
+/// What a caller may rely on while other programs write the files of a checkpoint.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Standing<'r> {
-    /// Whether damage to array data is sure to be noticed: every data byte is under a checksum.
+    /// Whether every byte of array data is under a checksum, so that damage is always found.
     pub has_data_checksums: bool,
-    /// Whether the files are never written in place: then a view of a map does not change. True for
-    /// folders that are committed once; other programs overwrite their files at the next save.
+    /// Whether no program writes the files in place, so that a view of a map does not change. True
+    /// for folders that are committed once. Other programs overwrite their files at the next save.
     pub is_never_rewritten: bool,
-    /// Whether all reads come from files that have been open since this was opened: then the data
-    /// is of one checkpoint, even if the path changes.
+    /// Whether all reads use files that stay open from the start: then all data is of one
+    /// checkpoint, even if another checkpoint replaces it at the path.
     pub reads_open_files: bool,
-    /// The folder of the step that was opened, if the path is that of a folder of steps.
+    /// The folder of the opened step, if the caller gave the path of a folder of steps.
     pub step_folder: Option<&'r StepFolder>,
-    /// The key by whose signature all that is read is proved, if the caller asked for one.
+    /// The key whose signature covers all data that is read, if the caller required a signature.
     pub signer: Option<PublicKey>,
-    /// Whether the pytree is lost, if the checkpoint is salvaged: the arrays are there by their
+    /// Whether the pytree is lost. A salvaged checkpoint then has its arrays under their stored
     /// names.
     pub has_lost_pytree: bool,
-    /// Whether the tree was made of the names of arrays: a template finds its leaves by their
-    /// names, too.
+    /// Whether the tree was guessed from the names of the arrays. A template then finds leaves by
+    /// their stored names, too.
     pub has_guessed_tree: bool,
-    /// The items, of a checkpoint that has some.
+    /// The items of the checkpoint; `None` if it has no items.
     pub items: Option<&'r ItemFolder>,
 }
 
-/// One thing that is wrong.
+/// One problem that a check has found.
 #[derive(Debug)]
 pub struct Finding {
-    /// What, where, expected and found, what to do.
+    /// The error, with the file, the expected and found values, and help.
     pub error: Error,
 }
 
-/// What was found of everything that is not a leaf's data.
+/// The result of checking all files that are not the data of a leaf.
 #[derive(Debug, Default)]
 pub struct Rest {
-    /// What is wrong, each with its place.
+    /// The problems, each with its file.
     pub findings: Vec<Finding>,
-    /// Notes that are not errors, each with its place.
+    /// Notes that are not errors, each with its file.
     pub notes: Vec<String>,
 }
 
 impl Rest {
-    /// Nothing wrong, and these notes.
+    /// A result with these notes and no problems.
     pub fn noted(notes: impl IntoIterator<Item = String>) -> Self {
         Self { findings: Vec::new(), notes: notes.into_iter().collect() }
     }
 
-    /// With what is wrong.
+    /// Adds these errors to the problems.
     #[must_use]
     pub fn found(mut self, errors: impl IntoIterator<Item = Error>) -> Self {
         self.findings.extend(errors.into_iter().map(|error| Finding { error }));
@@ -145,12 +147,12 @@ impl Rest {
     }
 }
 
-/// Comfort for callers.
+/// Helper functions for every [`Reader`].
 pub trait ReaderExt: Reader {
     /// The text of a leaf of kind `Str`, checked.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is not text; `Corrupt`.
+    /// `InvalidArgument` if the leaf is not text; `Corrupt`.
     fn read_text(&self, leaf: usize) -> Result<Arc<str>> {
         match self.source(leaf)? {
             Source::Text(Text::Known(text)) => Ok(text.clone()),
@@ -172,8 +174,8 @@ pub trait ReaderExt: Reader {
         }
     }
 
-    /// The bytes from the first element of an array to the last, where they lie in a blob as
-    /// numbers of this machine, also with gaps or in another order of axes; `None` if they do not.
+    /// The bytes from the first element of an array to the last, if they lie uncompressed in one
+    /// file in native byte order. The array may be strided or have permuted axes. `None` otherwise.
     ///
     /// # Errors
     /// As [`Reader::source`].
@@ -185,8 +187,7 @@ pub trait ReaderExt: Reader {
         }
     }
 
-    /// Checks the bytes that a view of this leaf shows against their stored checksums, each block
-    /// once.
+    /// Checks the bytes of a view of this leaf against their stored checksums, each block once.
     ///
     /// # Errors
     /// `Corrupt`; errors of the storage.
@@ -197,8 +198,8 @@ pub trait ReaderExt: Reader {
         }
     }
 
-    /// Returns an error if a leaf of kind `Unknown` has data that cannot be read, which a load
-    /// without an error would lose.
+    /// Returns an error if a leaf of kind `Unknown` has data that cannot be read. A load would
+    /// otherwise drop this data silently.
     ///
     /// # Errors
     /// `Unsupported`; `Corrupt` if it is damaged.
@@ -209,10 +210,11 @@ pub trait ReaderExt: Reader {
         }
     }
 
-    /// To be called before a part of this leaf is read alone.
+    /// Checks the checksum of a whole leaf. Call this function before reading only a part of the
+    /// leaf.
     ///
     /// # Errors
-    /// `Corrupt` if what is under one checksum fails it.
+    /// `Corrupt` if the data fails its checksum.
     fn check_before_part(&self, leaf: usize) -> Result<()> {
         match self.source(leaf)? {
             Source::Coded(coded) => coded.seal.map_or(Ok(()), |seal: Box<dyn Seal + '_>| seal.check()),
@@ -222,7 +224,7 @@ pub trait ReaderExt: Reader {
 }
 impl<T: Reader + ?Sized> ReaderExt for T {}
 
-/// What a checkpoint says of itself.
+/// The description of a checkpoint, from its metadata.
 #[derive(Debug, Clone, Default)]
 pub struct Description {
     /// Name of the layout: `regrow`, `orbax`, `safetensors`.
@@ -236,19 +238,19 @@ pub struct Description {
     /// Named parts, for a checkpoint that has them: name and kind (`pytree`, `json`, `files: a,
     /// b`).
     pub items: Vec<(String, String)>,
-    /// Items that are lost, or have lost a file: why, of each. Of the rest they are not errors.
+    /// Items that are lost or have lost a file, each with the reason. The other items can still be
+    /// read.
     pub lost_items: Vec<(String, String)>,
     /// The user's own metadata, if any.
     pub custom_metadata: Option<serde_json::Value>,
-    /// What `regrow.torch` is to know of objects that the pytree cannot tell, of layouts that have
-    /// such: JSON, as `docs/formats/torch-objects.md` has it.
+    /// JSON about objects that the pytree cannot represent, for `regrow.torch`; only some layouts
+    /// have it. See `docs/formats/torch-objects.md`.
     pub objects: Option<String>,
     /// Metrics saved with a step, if any.
     pub metrics: Option<serde_json::Value>,
-    /// What a reader should be told, though it is not an error: "never synced", "no checksums".
+    /// Notes for the user that are not errors: "never synced", "no checksums".
     pub notes: Vec<String>,
-    /// What is missing of a checkpoint that can still be read: it may not be all that was saved, or
-    /// damage to it may go unseen. An error with
-    /// [`LostFiles::Error`](crate::options::LostFiles::Error).
+    /// What is missing from a checkpoint that can still be read: some saved data may be absent, or
+    /// damage may go unseen. An error with [`LostFiles::Error`](crate::options::LostFiles::Error).
     pub warnings: Vec<String>,
 }
