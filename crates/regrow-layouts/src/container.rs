@@ -1,5 +1,5 @@
-//! The container of steps and items: the folders above checkpoints of any layout, and their
-//! documents. The documents are Orbax', so that Orbax' managers read them.
+//! The folders above checkpoints of any layout: folders of steps and folders of items. Their
+//! documents are Orbax' documents, so that Orbax' managers can read them.
 
 use super::{flax, items_record};
 use crate::options::OpenOptions;
@@ -22,7 +22,7 @@ pub use crate::orbax::writer::documents::COMMIT_TEXT;
 /// The layout of a checkpoint of several items.
 pub const LAYOUT: &str = crate::orbax::NAME;
 
-/// Files that show that the folders beside them are items.
+/// Files whose presence shows that the folders beside them are items.
 const OF_ITEMS: [&str; 3] = [CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, items_record::FILE_NAME];
 
 /// Folders beside the arrays of one pytree that are not items.
@@ -32,11 +32,11 @@ const PARTS: [&str; 3] = [
     crate::orbax::PROCESS_PREFIX,
 ];
 
-/// Items of earlier versions, which have no such file beside them.
+/// Usual names of items in checkpoints of earlier versions, which have no such file.
 const ITEMS: [&str; 3] = ["default", "state", "params"];
 
-/// The committed steps in a folder: number and name. A step whose number has a fraction has no
-/// number.
+/// The committed steps in a folder: number and name. For a step with a fraction, such as `10.5`,
+/// the number is `None`.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -55,7 +55,7 @@ pub fn has_items(at: &Location) -> bool {
     at.first_file(&OF_ITEMS).is_some()
 }
 
-/// The folders of the items of a checkpoint whose layouts may look into them.
+/// The folders of the items of a checkpoint that a layout can read.
 ///
 /// # Errors
 /// Errors of the storage.

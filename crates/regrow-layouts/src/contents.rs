@@ -7,11 +7,12 @@ use regrow_base::error::Result;
 use regrow_storage::Found;
 use regrow_storage::location::Location;
 
-/// As much is looked at: the header of a zip archive's first member, and its name.
+/// The number of bytes read from the start of a file. It covers the header and the name of a zip
+/// archive's first member.
 const LOOKED_AT_BYTES: u64 = 512;
 
-/// The layout that the file `at` a location is of by its first bytes; `None` if no layout has such
-/// a beginning.
+/// The layout of the file `at` a location, by its first bytes; `None` if no layout begins like
+/// this.
 ///
 /// # Errors
 /// Errors of the storage.

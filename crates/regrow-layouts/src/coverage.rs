@@ -6,7 +6,8 @@
 //! b (5)    in one piece          piece  4           written by process 1
 //! ```
 //!
-//! It needs four bytes for each piece: there may be ten million pieces of a thousand processes.
+//! Costs four bytes for each piece, since a save of a thousand processes may have ten million
+//! pieces.
 
 use std::ops::Range;
 
@@ -16,13 +17,13 @@ use regrow_tree::array::{Region, Shape, chunk_counts, chunk_starts};
 /// No process has written the piece.
 const UNWRITTEN: u32 = u32::MAX;
 
-/// What is to be written of a leaf.
+/// A leaf to write, cut into pieces.
 pub(crate) struct CutLeaf {
-    /// What it is called in messages.
+    /// The leaf's name in error messages.
     pub(crate) name: String,
     /// The shape of the array.
     pub(crate) shape: Shape,
-    /// The shape of a piece; those at the far edges may reach beyond the array.
+    /// The shape of a piece; pieces at the far edges may reach beyond the array.
     pub(crate) piece_shape: Shape,
 }
 
@@ -36,19 +37,19 @@ impl CutLeaf {
     }
 }
 
-/// Who has written what.
+/// The process that has written each piece.
 pub(crate) struct Coverage {
     leaves: Vec<CutLeaf>,
-    /// Of each leaf, the number of its first piece; one more at the end.
+    /// For each leaf, the number of its first piece; then the total number of pieces.
     first: Vec<usize>,
-    /// Of each piece, what it has come from.
+    /// For each piece, the number of its source, or [`UNWRITTEN`].
     sources: Vec<u32>,
-    /// Of each source, the process.
+    /// For each source, the rank of its process.
     ranks: Vec<u32>,
 }
 
 impl Coverage {
-    /// Coverage of leaves without written pieces.
+    /// The coverage of these leaves before any piece is written.
     ///
     /// # Errors
     /// `InvalidArgument` for more pieces than can be counted.
@@ -69,15 +70,15 @@ impl Coverage {
         Ok(Self { leaves, first, sources: vec![UNWRITTEN; total], ranks: Vec::new() })
     }
 
-    /// A place that pieces of process `rank` come from, by which they are known from now on: the
-    /// first is number 0.
+    /// Adds a source of pieces that process `rank` has written, and returns the number of the
+    /// source. The first source has number 0.
     pub(crate) fn add_source(&mut self, rank: u32) -> u32 {
         self.ranks.push(rank);
         (self.ranks.len() - 1) as u32
     }
 
-    /// Notes that a piece has come from a source: its number among all pieces; `None` for a leaf
-    /// without elements, which has no pieces and needs none.
+    /// Records the source of a piece, and returns the number of the piece among all pieces. `None`
+    /// for a leaf without elements, which has no pieces.
     ///
     /// # Errors
     /// `InvalidArgument` for a piece that another process has written too, or that no leaf has.
@@ -130,12 +131,12 @@ impl Coverage {
         self.ranks.get(source as usize).copied().unwrap_or(0)
     }
 
-    /// How many leaves there are.
+    /// The number of leaves.
     pub(crate) fn leaf_count(&self) -> usize {
         self.leaves.len()
     }
 
-    /// How many pieces there are.
+    /// The number of pieces of all leaves.
     pub(crate) fn piece_count(&self) -> usize {
         self.sources.len()
     }
@@ -145,7 +146,7 @@ impl Coverage {
         self.first.get(leaf).zip(self.first.get(leaf + 1)).map_or(0..0, |(&first, &end)| first..end)
     }
 
-    /// What a piece has come from.
+    /// The source of a piece; `None` if no process has written it.
     pub(crate) fn source_of(&self, piece: usize) -> Option<u32> {
         self.sources.get(piece).copied().filter(|&source| source != UNWRITTEN)
     }
@@ -159,7 +160,7 @@ pub(crate) fn twice(who: &str, region: &Region, name: &str) -> Error {
     Error::invalid(format!("{who} have both written {region} of {name}")).help(COVER)
 }
 
-/// Where a piece lies in the array, without what reaches beyond.
+/// The region of a piece in the array, cut at the array's edges.
 pub(crate) fn inside(piece: u64, shape: &Shape, piece_shape: &Shape) -> Region {
     let whole = Region::whole(shape);
     let starts = chunk_starts(piece, shape, piece_shape);

@@ -6,15 +6,15 @@ use regrow_base::error::{Error, ErrorKind};
 use regrow_storage::location::Location;
 use regrow_storage::{Entry, Found};
 
-/// As much of a file is looked at: the header of a tar archive.
+/// The number of bytes read from the start of a file: the length of a tar header.
 const LOOKED_AT_BYTES: u64 = 512;
 
-/// What another program's file is, and what to do with it.
+/// A file or folder of another program, as an error message describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreign {
-    /// With its article: `a git-lfs pointer`.
+    /// The kind of file, with its article: `a git-lfs pointer`.
     pub what: String,
-    /// What to do with it.
+    /// Advice to the user, as the error's help.
     pub help: &'static str,
 }
 
@@ -23,14 +23,14 @@ const EXPORT: &str = "load it with the program that wrote it, and save its array
 const UNPACK: &str = "unpack it, and open the files in it";
 const ARCHIVE: &str = "unpack it, or name the checkpoint in it: PATH/name";
 
-/// A zip archive whose first member tells nothing.
+/// The description of a zip archive whose first member does not show its kind.
 const SOME_ZIP: &str = "a zip archive";
 const EMPTY: &str = "an empty file";
 
-/// Of what the readers of some layouts say more.
+/// Kinds of files for which the readers of these layouts give a better error.
 const KEPT: [(&str, [&str; 2]); 2] = [(SOME_ZIP, ["npy", "torch"]), (EMPTY, ["equinox", "pytree_data"])];
 
-/// How files begin, what they are, and what to do.
+/// The first bytes of known files, the kind of file, and the help text.
 const BEGINNINGS: [(&[u8], &str, &str); 18] = [
     (
         b"version https://git-lfs.github.com/",
@@ -56,7 +56,7 @@ const BEGINNINGS: [(&[u8], &str, &str); 18] = [
     (b"SQLite format 3\0", "an SQLite database", EXPORT),
 ];
 
-/// How HTML and XML begin, in lower case, behind white space.
+/// The first characters of HTML and XML files, in lower case, after white space.
 const PAGES: [(&str, &str); 4] = [
     ("<!doctype html", "an HTML page"),
     ("<html", "an HTML page"),
@@ -64,15 +64,15 @@ const PAGES: [(&str, &str); 4] = [
     ("<?xml", "an XML document"),
 ];
 
-/// What the file `at` a location is to another program; `None` if that is not known, or it cannot
-/// be read.
+/// The kind of the file `at` a location, if another program made it; `None` if the kind is unknown
+/// or the file cannot be read.
 pub fn file_at(at: &Location) -> Option<Foreign> {
     let Ok(Some(Found::File { .. })) = at.look() else { return None };
     let first = at.read_beginning(LOOKED_AT_BYTES).ok()??;
     file_of(&first, &at.name_text())
 }
 
-/// The same of the first bytes of a file.
+/// The kind of a file by its first bytes and its name.
 fn file_of(first: &[u8], name: &str) -> Option<Foreign> {
     let known = |what: &str, help| Some(Foreign { what: what.to_owned(), help });
     if first.is_empty() {
@@ -115,8 +115,8 @@ fn file_of(first: &[u8], name: &str) -> Option<Foreign> {
     None
 }
 
-/// Whether this begins as ONNX's protobuf does: a version, then the name of its producer or another
-/// text.
+/// Whether these bytes begin like an ONNX protobuf: a version, then a text such as the name of the
+/// producer.
 fn is_onnx(first: &[u8]) -> bool {
     let &[0x08, 1..=32, 0x12, len, ref rest @ ..] = first else { return false };
     let name = rest.get(..len.into());
@@ -125,7 +125,7 @@ fn is_onnx(first: &[u8]) -> bool {
     })
 }
 
-/// What the entries of a folder make it to another program.
+/// The kind of a folder that another program made, by its entries.
 pub fn folder_of(entries: &[Entry]) -> Option<Foreign> {
     let names: Vec<_> = entries.iter().map(|entry| entry.name.to_string_lossy()).collect();
     let has = |is_one: &dyn Fn(&str) -> bool| names.iter().any(|name| is_one(name));
@@ -141,8 +141,8 @@ pub fn folder_of(entries: &[Entry]) -> Option<Foreign> {
     Some(Foreign { what: what.to_owned(), help: EXPORT })
 }
 
-/// An error of reading the checkpoint `at` a location, or if the file that it names is another
-/// program's, that.
+/// Returns `error`, from reading the checkpoint `at` a location. If its file belongs to another
+/// program, returns an error that says so instead.
 pub fn told(error: Error, at: &Location, layout: &str) -> Error {
     if !matches!(
         error.kind(),
@@ -163,7 +163,7 @@ pub fn told(error: Error, at: &Location, layout: &str) -> Error {
         Some(name) if !name.is_empty() => folder.join(name),
         _ => at.clone(),
     };
-    // A damaged file of a layout is told better by its reader.
+    // The layout's own reader describes a damaged file of its layout better.
     if layout_of(&file).is_ok_and(|layout| layout.is_some()) {
         return error;
     }
@@ -171,7 +171,7 @@ pub fn told(error: Error, at: &Location, layout: &str) -> Error {
     if KEPT.iter().any(|(kept, layouts)| *kept == what && layouts.contains(&layout)) {
         return error;
     }
-    // A text that was read as a length is beyond no limit.
+    // A text that was read as a length does not really exceed a limit.
     let kind = if error.kind() == ErrorKind::Limit { ErrorKind::Corrupt } else { error.kind() };
     Error::new(kind, format!("this is {what}")).in_file(&file).help(help)
 }

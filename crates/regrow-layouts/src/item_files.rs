@@ -11,16 +11,16 @@ use super::builtin_formats;
 use crate::options::Layout;
 use regrow_base::error::{Error, Result};
 
-/// Where the reader of such an item looks.
+/// The path that the reader of such an item opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// At the item's folder.
+    /// The item's folder.
     Folder,
-    /// At this file in it.
+    /// This file in the item's folder.
     File(&'static str),
 }
 
-/// Where the reader of an item looks that has these files; `None` if they are of no layout.
+/// The path for the reader of an item with these files; `None` if no layout has them.
 pub(crate) fn find(names: &[&str]) -> Option<Place> {
     let layouts = || builtin_formats().into_iter().map(|format| format.file_names());
     if layouts().any(|own| own.of_item_folders.iter().any(|name| names.contains(name))) {
@@ -29,7 +29,7 @@ pub(crate) fn find(names: &[&str]) -> Option<Place> {
     layouts().flat_map(|own| own.of_item_files).copied().find(|name| names.contains(name)).map(Place::File)
 }
 
-/// How a tree is an item of a checkpoint.
+/// How a tree is stored as an item of a checkpoint.
 #[derive(Debug, Clone)]
 pub struct ItemForm {
     /// The layout with its options for an item.
@@ -38,14 +38,15 @@ pub struct ItemForm {
     pub handler: Option<&'static str>,
     /// Whether the options ask for the v1 form of a checkpoint.
     pub is_v1: bool,
-    /// The name of the file, of an item that is one file.
+    /// The name of the file, if the item is one file.
     pub file: Option<&'static str>,
-    /// Files of the layout that an item leaves out, because the checkpoint has them.
+    /// Files of the layout that the save does not write in the item's folder, because the folder of
+    /// the checkpoint has them.
     pub left_out: &'static [&'static str],
 }
 
 impl ItemForm {
-    /// An item that Orbax does not read: a folder, or a file of this name.
+    /// An item that Orbax cannot read: one file with this name.
     pub fn of_file(layout: &Layout, file: &'static str) -> Self {
         Self { layout: layout.clone(), handler: None, is_v1: false, file: Some(file), left_out: &[] }
     }

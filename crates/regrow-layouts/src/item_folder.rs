@@ -9,40 +9,40 @@ use regrow_storage::is_desktop_file;
 use regrow_storage::location::Location;
 use regrow_store::StoreExt;
 
-/// The folder of a checkpoint of items, as it was opened: under its seal, if it has one.
+/// The opened folder of a checkpoint with items. If the checkpoint has a seal, reads check it.
 #[derive(Debug)]
 pub struct ItemFolder {
-    /// Where it is.
+    /// The location of the folder.
     pub at: Location,
-    /// Name and kind in words.
+    /// The name of each item, and its kind in words.
     pub items: Vec<(String, String)>,
     /// The list of items that the save wrote, if it wrote one.
     pub record: Option<ItemsRecord>,
-    /// Whether no item was asked for: all of them were opened.
+    /// Whether the caller asked for no single item, so that all items were opened.
     pub is_whole: bool,
-    /// What is lost of the items and the documents.
+    /// The errors of items and documents that are lost.
     pub lost: Vec<Error>,
 }
 
-/// What the kind of an item begins with, in words, that is files as they are.
+/// The prefix of the kind, in words, of an item that is plain files.
 const FILES: &str = "files: ";
 
-/// Whether the kind of an item, in words, says that it is files as they are.
+/// Whether this kind, in words, is the kind of an item that is plain files.
 pub fn is_files(kind: &str) -> bool {
     kind.starts_with(FILES)
 }
 
 impl ItemFolder {
-    /// The names of the items that are files as they are.
+    /// The names of the items that are plain files.
     pub fn of_files(&self) -> impl Iterator<Item = &str> {
         self.items.iter().filter(|(_, kind)| is_files(kind)).map(|(name, _)| name.as_str())
     }
 
-    /// The files of an item by their names below it, in the order of these, each checked where a
-    /// checksum is recorded. Of what is recorded, these files and no others.
+    /// The files of an item, sorted by their paths below it. Files with a recorded checksum are
+    /// checked. If the record lists the item's files, these files and no others.
     ///
     /// # Errors
-    /// `Corrupt` for a file that is missing or is another one; errors of the storage.
+    /// `Corrupt` for a file that is missing or differs from its record;
     pub fn files(&self, item: &str) -> Result<Vec<(String, Bytes)>> {
         let folder = self.at.join(item);
         let store = folder.opened()?;
@@ -75,7 +75,7 @@ impl ItemFolder {
         Ok(files)
     }
 
-    /// What is wrong with the files that are recorded, and what is lost.
+    /// The errors of recorded files that are missing or changed, and of lost items.
     ///
     /// # Errors
     /// Errors of the storage.

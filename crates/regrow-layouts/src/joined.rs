@@ -1,13 +1,12 @@
-//! Several files with an index that are one checkpoint, as `transformers` and `diffusers` write
-//! them.
+//! A checkpoint of several files with an index, as `transformers` and `diffusers` write it.
 //!
 //! ```text
 //! pytorch_model.bin.index.json        {"metadata": {"total_size": 192}, "weight_map": {"embed.weight": FILE, …}}
 //! pytorch_model-00001-of-00002.bin    each a checkpoint of its own layout
 //! ```
 //!
-//! The reader of its layout opens each file, and each leaf of the checkpoint is a leaf of one file.
-//! A file of the index must have exactly the leaves that the index lists.
+//! The reader of the files' layout opens each file. Each leaf of the checkpoint is a leaf of one
+//! file.
 //!
 //! Source: transformers 4.57 `modeling_utils.py`, `modeling_flax_utils.py`.
 
@@ -27,29 +26,30 @@ use regrow_store::reads::{Source, Unreadable};
 use regrow_tree::array::Region;
 use regrow_tree::tree::{Key, KeyPath, LeafInfo, LeafKind, Tree};
 
-/// What stands between the keys of a leaf in an index.
+/// The separator between the keys of a leaf's path in an index.
 const SEPARATOR: &str = "/";
 
-/// How many notes of the files are told.
+/// Most notes of the files that the description has.
 const NOTES_SHOWN: usize = 20;
 
-/// The names of such files: `pytorch_model-00001-of-00002.bin` and `pytorch_model.bin.index.json`.
+/// The file names of such a checkpoint: `pytorch_model-00001-of-00002.bin` and
+/// `pytorch_model.bin.index.json`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Names {
     /// The usual name of the index.
     pub index: &'static str,
-    /// How the names of the files end.
+    /// The suffix of the data files.
     pub suffix: &'static str,
-    /// Whether the names of leaves are paths.
+    /// Whether the index has paths with `/` as the names of leaves.
     pub nests: bool,
 }
 
 impl Names {
-    /// The index `at` a location: itself, or in a folder. Of several the one with the usual name
-    /// counts.
+    /// The index `at` a location, which is the index itself or its folder. If a folder has several
+    /// indexes, takes the one with the usual name.
     ///
     /// # Errors
-    /// `Corrupt` for a folder with files that an index once joined, and no index; errors of the
+    /// `Corrupt` for a folder that has numbered files but has lost their index; errors of the
     /// storage.
     pub fn find(&self, at: &Location) -> Result<Option<Location>> {
         if !at.is_folder() {
@@ -77,13 +77,13 @@ impl Names {
         }
     }
 
-    /// Whether a file of this name is an index: of variants the name is longer
+    /// Whether a file name is the name of an index. The index of a variant has a longer name
     /// (`pytorch_model.bin.index.fp16.json`).
     fn is_index(&self, name: &str) -> bool {
         name.ends_with(".json") && name.contains(&format!("{}.index.", self.suffix))
     }
 
-    /// Whether a file of this name is one of several.
+    /// Whether a file name has a part number, such as `-00001-of-00002`.
     fn is_part(&self, name: &str) -> bool {
         let digits = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
         let numbers = name.strip_suffix(self.suffix).and_then(|name| name.rsplit_once("-of-"));
@@ -93,7 +93,7 @@ impl Names {
     }
 }
 
-/// Files as one checkpoint.
+/// The reader of several files as one checkpoint.
 #[derive(Debug)]
 pub(super) struct Joined {
     description: Description,
@@ -104,17 +104,17 @@ pub(super) struct Joined {
 
 #[derive(Debug)]
 enum Place {
-    /// A leaf of a part, both by number.
+    /// The number of a file, and the number of a leaf in it.
     In(usize, usize),
-    /// In a part that cannot be read, of a checkpoint that is salvaged.
+    /// A leaf in a file that cannot be read, when a checkpoint is salvaged.
     Lost(Error),
 }
 
 impl Joined {
-    /// Opens the files that an index names, each by `open`, in the order of their names.
+    /// Opens the files that an index lists, each with `open`, in the order of their names.
     ///
     /// # Errors
-    /// `Corrupt` for a file that is missing, or holds other leaves than the index says; those of
+    /// `Corrupt` for a file that is missing, or has other leaves than the index lists; errors of
     /// `open`.
     pub fn open(
         index_at: &Location,
@@ -208,7 +208,7 @@ impl Joined {
         Ok(Self { description, tree: tree.with_leaves(infos)?, places: order, parts })
     }
 
-    /// Adds what is to be known of objects that the tree cannot tell.
+    /// Adds the description of objects that the tree cannot represent.
     #[cfg(feature = "torch")]
     pub fn with_objects(mut self, objects: Option<String>) -> Self {
         self.description.objects = objects;
@@ -228,7 +228,7 @@ impl Joined {
 }
 
 impl Names {
-    /// The path of a leaf that is known by its name alone.
+    /// The key path of a leaf, from its name in the index.
     fn path(&self, name: &str) -> KeyPath {
         match self.nests {
             true => name.split(SEPARATOR).map(Key::dict).collect(),
@@ -237,7 +237,7 @@ impl Names {
     }
 }
 
-/// A file by its own reader.
+/// Opens one file of the checkpoint with the reader of its layout.
 fn part(
     at: &Location,
     open: &mut impl FnMut(&Location) -> Result<Box<dyn Reader>>,

@@ -1,18 +1,18 @@
-//! What a layout cannot hold.
+//! Losses: the parts of a tree that a layout cannot store.
 
 use std::fmt;
 
 use regrow_base::text::printable_lines;
 use regrow_tree::tree::KeyPath;
 
-/// Something of a tree that a layout cannot give back.
+/// A part of a tree that a load from a layout does not restore as it was.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loss {
-    /// Of what kind.
+    /// How much is lost.
     pub kind: LossKind,
     /// The leaf or container.
     pub path: KeyPath,
-    /// What becomes of it, in a few words: `a tuple comes back as a dict of numbers`.
+    /// How it changes, in a few words: `a tuple comes back as a dict of numbers`.
     pub what: String,
 }
 
@@ -44,7 +44,8 @@ impl LossKind {
 }
 
 impl Loss {
-    /// The loss of readers other than regrow: the same bits in a leaf of another kind are a note.
+    /// This loss as seen by readers other than regrow. A leaf that only changes its kind, with the
+    /// same bits, counts as a note.
     pub(crate) fn elsewhere(self) -> Self {
         let kind = if self.kind == LossKind::Kind { LossKind::Note } else { self.kind };
         Self { kind, what: format!("{}, but for regrow", self.what), ..self }

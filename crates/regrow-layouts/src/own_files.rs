@@ -1,9 +1,10 @@
-//! Which names in the folder of a checkpoint are the checkpoint's own. The storage asks before it
+//! Tells the files of a checkpoint from other files in its folder. The storage asks before it
 //! replaces or removes the folder.
 //!
 //! An overwrite removes the whole folder. So it first searches the top of the folder for files that
-//! no layout writes: notes, a tokenizer, logs. Any such file prevents the overwrite. It looks into
-//! a subfolder only until its kind is known, and does not search subfolders of the checkpoint.
+//! no layout writes: notes, a tokenizer, logs. Any such file prevents the overwrite. In a subfolder
+//! the search stops when the kind of the subfolder is known. Subfolders that belong to the
+//! checkpoint are not searched.
 //!
 //! Names of arrays prove little: `lora.safetensors` and `embeddings.npy` are a user's own files,
 //! except if the checkpoint lists them.
@@ -19,31 +20,32 @@ use regrow_storage::location::{Location, ToLocation};
 use regrow_storage::{Found, IsOwn, Names, tell_names};
 use regrow_store::StoreExt;
 
-/// How far down the array of a leaf may lie whose name has slashes in it.
+/// Most folder levels between a checkpoint and an array whose name has slashes.
 const DEPTH_MAX: usize = 8;
 
-/// Reads the names that the checkpoint in a folder lists.
+/// Reads the list of its own files that the checkpoint in a folder has.
 pub type ListedIn = fn(&Location) -> Option<HashSet<String>>;
 
-/// Tells a layout's own names in a folder. The flag says that the checkpoint lists its files.
+/// Makes the test for a layout's own names in a folder. The flag says whether the checkpoint lists
+/// its files.
 pub type OwnNamesIn = fn(&Location, bool) -> Box<dyn OwnNames + '_>;
 
-/// What a layout says of the names of its files.
+/// The file names of a layout.
 #[derive(Debug, Clone, Copy)]
 pub struct FileNames {
     /// A folder with a file of one of these names is a checkpoint, and `overwrite` may replace it.
-    /// Names that other programs use too (`checkpoint`, `zarr.json`) are not among them: such
-    /// folders may hold other data.
+    /// Names that other programs use too (`checkpoint`, `zarr.json`) are not markers, because
+    /// folders with these files may hold other data.
     pub markers: &'static [&'static str],
-    /// What the original writes into the folder of a checkpoint as soon as it makes the folder.
+    /// The files that the original library writes as soon as it makes the folder of a checkpoint.
     pub first: &'static [&'static str],
-    /// On a web server, which has no lists, a checkpoint's folder has one of these.
+    /// A checkpoint's folder on a web server, which cannot list folders, has one of these files.
     pub beginnings: &'static [&'static str],
-    /// The names at the top of a checkpoint's folder, of a checkpoint that lists them all.
+    /// Reads the names at the top of a checkpoint's folder, if the checkpoint lists all of them.
     pub listed_in: Option<ListedIn>,
-    /// The layout's own names in a folder.
+    /// Makes the test for the layout's own names in a folder.
     pub own_in: Option<OwnNamesIn>,
-    /// Whether these are all files of one checkpoint that has no marker.
+    /// Whether these names are all files of one checkpoint without a marker.
     pub are_of_one: Option<fn(&[&str]) -> bool>,
     /// The suffixes of a checkpoint that is several files; the last file describes the others.
     pub pair_suffixes: &'static [&'static str],
@@ -51,30 +53,30 @@ pub struct FileNames {
     pub of_item_folders: &'static [&'static str],
     /// An item with one of these files is that file.
     pub of_item_files: &'static [&'static str],
-    /// The form of an item, in the v1 form of a checkpoint or not; `None` for a layout that no item
-    /// can have.
+    /// The form of an item; the flag asks for the v1 form of a checkpoint. `None` for a layout that
+    /// no item can have.
     pub item: Option<fn(&Layout, bool) -> ItemForm>,
-    /// The name of a step by its number and its plain name, if not the plain name.
+    /// The name of a step, from its number and its plain name; `None` if a step has its plain name.
     pub step_name: Option<fn(u64, &str, &Layout) -> String>,
-    /// The file with checksums of all other files, of a checkpoint that needs no seal.
+    /// The file with checksums of all other files; `None` if a checkpoint needs a seal for them.
     pub record: Option<&'static str>,
     /// Whether a checkpoint in a folder needs the commit marker in a bucket; `None` for a layout
     /// that has no marker.
     pub needs_marker: Option<fn(&Location) -> bool>,
     /// Whether the files are read and written by their paths on a local disk.
     pub needs_local_disk: bool,
-    /// Whether a file is one of several files of a checkpoint, which stand beside each other.
+    /// Whether a file is one of several files of a checkpoint in one folder.
     pub is_part: Option<fn(&Location) -> bool>,
     /// Whether another program may have written the file, so that no save replaces it.
     pub may_be_anothers: Option<fn(&Location) -> bool>,
     /// Whether a file of this name may be a step in a folder of steps.
     pub may_be_step: Option<fn(&str) -> bool>,
-    /// What readers look for, in the words of an error.
+    /// The names that readers look for, for error messages.
     pub looked_for: &'static [&'static str],
 }
 
 impl FileNames {
-    /// Those of a layout without folders.
+    /// The names of a layout that has no folders.
     pub const NONE: Self = Self {
         markers: &[],
         first: &[],
@@ -97,20 +99,20 @@ impl FileNames {
     };
 }
 
-/// Which names in one folder are a layout's own.
+/// Tests which names in one folder are a layout's own.
 pub trait OwnNames {
-    /// Whether a file of this name is, at the top of the folder.
+    /// Whether a file with this name, at the top of the folder, is the layout's own.
     fn has_file(&self, name: &str) -> bool;
 
-    /// Whether a folder of this name is, at the top of the folder.
+    /// Whether a subfolder with this name, at the top of the folder, is the layout's own.
     fn has_folder(&self, name: &str) -> bool;
 
-    /// Whether a folder further down is, by what is in it.
+    /// Whether a deeper folder is the layout's own, by the files in it.
     fn is_part(&self, _folder: &Location) -> bool {
         false
     }
 
-    /// Whether a file is, in a folder of this name further down.
+    /// Whether a file in a deeper folder with the name `_folder` is the layout's own.
     fn has_file_below(&self, _folder: &str, _name: &str) -> bool {
         false
     }
@@ -122,7 +124,7 @@ pub fn checkpoint_markers() -> &'static [&'static str] {
     &MARKERS
 }
 
-/// What originals write into the folder of a checkpoint as soon as they make the folder.
+/// The files that original libraries write as soon as they make the folder of a checkpoint.
 pub(super) fn first_files() -> &'static [&'static str] {
     static FIRST: LazyLock<Vec<&str>> = LazyLock::new(|| of_all(|names| names.first));
     &FIRST
@@ -132,7 +134,7 @@ fn of_all(which: fn(FileNames) -> &'static [&'static str]) -> Vec<&'static str> 
     builtin_formats().iter().flat_map(|format| which(format.file_names())).copied().collect()
 }
 
-/// The location of a path or URL; the storage knows the names of the layouts from then on.
+/// The location of a path or URL. Registers the layouts' file names with the storage first.
 ///
 /// # Errors
 /// `Unsupported` for a URL without a storage in this build.
@@ -141,19 +143,19 @@ pub fn located(place: impl ToLocation) -> Result<Location> {
     place.to_location()
 }
 
-/// A checkpoint's folder on a web server has one of these files.
+/// The files of which a checkpoint's folder on a web server has at least one.
 pub fn beginnings() -> &'static [&'static str] {
     static BEGINNINGS: LazyLock<Vec<&str>> = LazyLock::new(|| of_all(|names| names.beginnings));
     &BEGINNINGS
 }
 
-/// Tells the storage the names of the layouts.
+/// Registers the layouts' file names with the storage.
 #[inline]
 pub fn tell_storage() {
     tell_names(&OfAll);
 }
 
-/// The names of all layouts.
+/// The file names of all layouts, as the storage asks for them.
 #[derive(Debug)]
 struct OfAll;
 
@@ -203,8 +205,8 @@ impl Names for OfAll {
     }
 }
 
-/// Whether a folder is an item, an array, a folder of arrays of a long name, or has nothing in it
-/// that could be lost.
+/// Whether a folder is an item, an array, a folder of arrays with slashes in their names, or has no
+/// file that could be lost.
 fn is_part(folder: &Location, own: &[Box<dyn OwnNames + '_>], depth: usize) -> Result<bool> {
     if own.iter().any(|own| own.is_part(folder)) || folder.first_file(checkpoint_markers()).is_some() {
         return Ok(true);
@@ -225,7 +227,7 @@ fn is_part(folder: &Location, own: &[Box<dyn OwnNames + '_>], depth: usize) -> R
     Ok(true)
 }
 
-/// The whole of a short file; `None` if there is none, or a longer one.
+/// The contents of a short file; `None` if the file is missing or longer than `len_max_bytes`.
 pub(super) fn read_short(file: &Location, len_max_bytes: u64) -> Option<Vec<u8>> {
     match file.look() {
         Ok(Some(Found::File { len_bytes })) if len_bytes <= len_max_bytes => {}

@@ -1,14 +1,14 @@
-//! Paths to a pytree: integers are positions in lists, texts are keys of dicts.
+//! Builds a pytree from key paths: integers are positions in lists, texts are keys of dicts.
 
 use std::collections::HashMap;
 
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_tree::tree::{Key, KeyPath, NodeKind, TreeBuilder};
 
-/// Most containers inside each other.
+/// Most nested containers.
 const DEPTH_MAX: usize = 1024;
 
-/// A node: its children in the order in which they were named, or what stands at its place.
+/// A node: either its children, in the order of their first path, or one entry.
 #[derive(Debug, Default)]
 struct Node {
     children: Vec<(Key, usize)>,
@@ -16,7 +16,7 @@ struct Node {
     entry: Option<usize>,
 }
 
-/// Builds the tree of these paths; `add` puts the entry of a number there.
+/// Builds the tree of these paths. `add` adds the entry with a number at the current position.
 ///
 /// # Errors
 /// `Corrupt` for a path that is there twice or goes through an entry; `Limit`; errors of `add`.
@@ -76,7 +76,8 @@ pub(crate) fn build<L>(
     Ok(build)
 }
 
-/// Positions make a list if none is missing; everything else makes a dict.
+/// The container for these children: a list if the keys are positions without gaps, otherwise a
+/// dict.
 fn container(mut children: Vec<(Key, usize)>) -> (NodeKind, Vec<(Key, usize)>) {
     let is_position = |(key, _): &(Key, usize)| matches!(key, Key::Index(_));
     if children.is_empty() || !children.iter().all(is_position) {

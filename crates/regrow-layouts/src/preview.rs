@@ -1,33 +1,33 @@
 //! A preview of a file: the bytes before and between its array data. A dry run uses it to find the
 //! layout that would recognise the file.
 
-/// The bytes of a file in front of and between its array data, which stands as zeros and takes no
-/// memory.
+/// The bytes of a file before and between its array data. The array data reads as zeros and takes
+/// no memory.
 #[derive(Debug, Clone, Default)]
 pub struct Preview {
-    /// Where bytes begin, and the bytes; in order.
+    /// Runs of bytes, each with its offset in the file, in order.
     pieces: Vec<(u64, Vec<u8>)>,
     len_bytes: u64,
 }
 
 impl Preview {
-    /// Goes on with these bytes.
+    /// Appends these bytes.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.pieces.push((self.len_bytes, bytes.to_vec()));
         self.data(bytes.len() as u64);
     }
 
-    /// Goes on with so many bytes of array data.
+    /// Appends array data of this length, without the data.
     pub fn data(&mut self, len_bytes: u64) {
         self.len_bytes = self.len_bytes.saturating_add(len_bytes);
     }
 
-    /// Length of the file, as far as it was sketched.
+    /// Length of the file up to the last appended byte.
     pub fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
 
-    /// At most so many bytes from `offset_bytes` on: fewer at the end of the file.
+    /// At most `len_max_bytes` from `offset_bytes` on; fewer at the end of the file.
     pub fn read_at(&self, offset_bytes: u64, len_max_bytes: u64) -> Vec<u8> {
         let end = offset_bytes.saturating_add(len_max_bytes).min(self.len_bytes);
         let mut out = vec![0; end.saturating_sub(offset_bytes) as usize];

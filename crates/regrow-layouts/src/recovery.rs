@@ -7,33 +7,32 @@ use regrow_store::reads::BlockTable;
 /// A file of a checkpoint that was lost or damaged, rebuilt from the others.
 #[derive(Debug)]
 pub struct RecoveredFile {
-    /// Its path below the folder, with slashes.
+    /// The file's path below the folder, with slashes.
     pub name: String,
-    /// All of it.
+    /// The whole contents of the file.
     pub bytes: Vec<u8>,
-    /// What it was made of, and what is not sure about it: a sentence for people.
+    /// The source of the contents, and what is uncertain about them: a sentence for the user.
     pub how: String,
-    /// Whether nothing proves that it says what was there before, such as checksums of files as
-    /// they are now. What was there is kept beside it.
+    /// Whether nothing proves that these are the original contents; an example is a record of the
+    /// present checksums. The repair keeps the damaged file beside it.
     pub is_guess: bool,
 }
 
-/// A layout with files that can be made of others.
+/// A layout that can rebuild lost files from other files.
 pub trait Recovery {
-    /// The files of the checkpoint in the folder `at` that are gone or damaged and can be made of
-    /// the rest, in the order in which they are to be written: a reader that comes between two of
-    /// them sees no more than before. Nothing is written. Empty if `at` is none of this layout, or
-    /// nothing can be done.
+    /// The files of the checkpoint in the folder `at` that are missing or damaged and can be
+    /// rebuilt from the others. They are in the order in which to write them, so that a reader
+    /// between two writes sees no half-repaired checkpoint. Writes nothing. Empty if `at` has
+    /// another layout or nothing can be rebuilt.
     ///
-    /// `other` is a checkpoint whose documents may say what is lost here: a replica, or another
-    /// step.
+    /// `other` is a replica or another step, whose documents may have the lost contents.
     ///
     /// # Errors
     /// Errors of the storage.
     fn recover(&self, at: &Location, other: Option<&Location>) -> Result<Vec<RecoveredFile>>;
 
-    /// The files of the checkpoint in the folder `at`, and what each block of them should be;
-    /// `None` if it has no such checksums, or they are lost.
+    /// The files of the checkpoint in the folder `at`, with the checksum of each block; `None` if
+    /// the checkpoint has no checksums of blocks, or has lost them.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -41,8 +40,9 @@ pub trait Recovery {
         Ok(None)
     }
 
-    /// Where a checkpoint in the folder `other`, of another step, has what this one has at other
-    /// places; `None` if either is none of this layout.
+    /// Finds the bytes of this checkpoint's files in a checkpoint of another step, in the folder
+    /// `other`, where the same leaves may lie at other offsets. `None` if either has another
+    /// layout.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -54,18 +54,18 @@ pub trait Recovery {
 /// A file with a checksum for every block.
 #[derive(Debug)]
 pub struct SummedFile {
-    /// Its path below the folder, with slashes.
+    /// The file's path below the folder, with slashes.
     pub name: String,
-    /// Its length.
+    /// Length of the file.
     pub len_bytes: u64,
-    /// Its blocks, front to back, without gaps.
+    /// The checksums of its blocks, front to back, without gaps.
     pub tables: Vec<BlockTable>,
 }
 
 /// Another checkpoint that may have the same leaves.
 pub trait Counterpart: Send + Sync {
-    /// Fills `out` with what stands there for the bytes of `file` from `offset_bytes` on; false if
-    /// it has none of that. Nothing is checked.
+    /// Fills `out` with the bytes that correspond to `file` from `offset_bytes` on; false if the
+    /// other checkpoint lacks them. Checks no checksum.
     ///
     /// # Errors
     /// Errors of the storage.

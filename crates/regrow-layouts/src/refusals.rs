@@ -7,7 +7,7 @@ use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_base::text::brief;
 use regrow_tree::tree::KeyPath;
 
-/// Leaves named in one report; further ones are counted.
+/// Most leaves that one report lists. The report gives only the number of further ones.
 const NAMED_MAX: usize = 20;
 
 /// Errors of single leaves, gathered; the first one of each leaf counts.
@@ -18,23 +18,23 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// Takes the error of the leaf at `path`.
+    /// Adds the error of the leaf at `path`.
     pub fn add(&mut self, path: &KeyPath, error: Error) {
         if self.refused.insert(path.clone()) && self.named.len() < NAMED_MAX {
             self.named.push(error.at_leaf(path));
         }
     }
 
-    /// The value of `result`, or `None` with its error gathered.
+    /// The value of `result`; for an error, adds the error and returns `None`.
     pub(crate) fn keep<T>(&mut self, path: &KeyPath, result: Result<T>) -> Option<T> {
         result.map_err(|error| self.add(path, error)).ok()
     }
 
-    /// Nothing, if nothing was refused; otherwise one error that names every leaf with its reason;
-    /// `what` is said of all of them.
+    /// Returns an error that lists every refused leaf with its reason; `Ok` if no leaf was refused.
+    /// `what` is the sentence about all of them.
     ///
     /// # Errors
-    /// The kind that all have in common, or `Unsupported`.
+    /// The kind that all gathered errors have in common; otherwise `Unsupported`.
     pub fn finish(mut self, what: &str) -> Result<()> {
         let count = self.refused.len();
         if count <= 1 {
@@ -47,7 +47,7 @@ impl Refusals {
         let mut help: Vec<&str> = Vec::new();
         for error in &self.named {
             let path = error.place().leaf.as_ref().map(KeyPath::to_string).unwrap_or_default();
-            // Writing into a String has no way to fail.
+            // Writing into a String cannot fail.
             let _ = write!(what, "\n  {}: {}", brief(&path), error.what());
             if let Some((expected, found)) = error.expected_found() {
                 let _ = write!(what, " (expected {expected}, found {found})");

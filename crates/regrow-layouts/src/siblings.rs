@@ -5,17 +5,17 @@ use super::{Format, FormatExt, Siblings, builtin_formats};
 use regrow_base::error::{Error, Result};
 use regrow_storage::location::Location;
 
-/// The layouts of such checkpoints.
+/// The layouts whose checkpoints are several files with one stem.
 pub fn layouts() -> impl Iterator<Item = (&'static dyn Format, &'static dyn Siblings)> {
     builtin_formats().into_iter().filter_map(|format| Some((format, format.roles().siblings?)))
 }
 
-/// The files that describe the others, each where it is now.
+/// For each such layout, the current path of the file that describes the others.
 pub fn main_files(at: &Location) -> impl Iterator<Item = Location> {
     layouts().filter_map(|(_, siblings)| siblings.files_now(at).pop())
 }
 
-/// Whether a path stands for such a checkpoint.
+/// Whether a path is the stem of such a checkpoint, or one of its files.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -28,7 +28,7 @@ pub fn are_at(at: &Location) -> Result<bool> {
     Ok(false)
 }
 
-/// The stem of a file that describes others, by its name.
+/// The stem of a file name; `None` unless a file with this name describes the others.
 pub fn stem_of(name: &str) -> Option<&str> {
     let stem = |(format, _): (&dyn Format, _)| name.strip_suffix(format.file_names().pair_suffixes.last()?);
     layouts().find_map(stem).filter(|stem| !stem.is_empty())
@@ -37,7 +37,7 @@ pub fn stem_of(name: &str) -> Option<&str> {
 /// Returns an error for a file that is one of several files of a checkpoint.
 ///
 /// # Errors
-/// `InvalidArgument`, with this help.
+/// `InvalidArgument`, with `help`.
 pub fn refuse_part(at: &Location, help: &str) -> Result<()> {
     match builtin_formats().iter().any(|format| format.is_part(at)) {
         true => Err(Error::invalid("the checkpoint has several files, and this is one of them")

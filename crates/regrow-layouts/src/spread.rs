@@ -4,8 +4,9 @@ use regrow_tree::array::Array;
 use regrow_tree::sharding::spread;
 use regrow_tree::tree::{Leaf, Tree};
 
-/// For each leaf the process that writes it, if all hold it: the largest first, each to the one
-/// with the least. Every process finds the same, for the trees have the same shapes.
+/// For each leaf, the process that writes it if all processes hold it. Assigns the largest leaf
+/// first, each to the process with the fewest bytes. All processes get the same result, because
+/// their trees have the same shapes.
 pub(crate) fn writers_of_whole(tree: &Tree<Leaf>, count: u32) -> Vec<u32> {
     let mut writers = vec![0; tree.len()];
     if count <= 1 {

@@ -4,8 +4,8 @@ use regrow_base::error::Result;
 use regrow_store::FileWriter;
 use regrow_tree::array::Array;
 
-/// Streams an array; what is strided or deferred goes straight into the writer's own buffers, piece
-/// by piece.
+/// Streams an array. A strided or deferred array is copied piece by piece into the writer's own
+/// buffers.
 pub(crate) fn write_array(out: &mut FileWriter, array: &Array) -> Result<()> {
     match array.c_order_bytes() {
         Some(bytes) => out.write(bytes),
@@ -13,10 +13,11 @@ pub(crate) fn write_array(out: &mut FileWriter, array: &Array) -> Result<()> {
     }
 }
 
-/// Bytes that are shown and written at a time, of what lies in memory: few enough to stay in cache.
+/// Bytes of an array in memory that are passed to `show` and written at a time: few enough for the
+/// CPU cache.
 const PIECE_LEN_BYTES: usize = 256 << 10;
 
-/// Streams an array, and shows its bytes to `show` on their way, front to back.
+/// Streams an array, and passes its bytes to `show` on their way, front to back.
 pub(crate) fn write_array_shown(
     out: &mut FileWriter,
     array: &Array,

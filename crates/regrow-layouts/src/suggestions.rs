@@ -7,19 +7,19 @@ use super::{Format, FormatExt, UNCOMMITTED_MARK, builtin_formats, checkpoint_mar
 use regrow_storage::Entry;
 use regrow_storage::location::Location;
 
-/// How many are named.
+/// Most checkpoints that one error lists.
 const SHOWN_MAX: usize = 5;
 
-/// How far a look goes: it is for an error message, and folders may be as large as they like.
+/// Limits of the search: folders may be very large, and the result is only for an error message.
 const DEPTH_MAX: usize = 4;
 const FOLDERS_MAX: usize = 500;
 const ENTRIES_MAX: usize = 5_000;
 
-/// The same for folders that are on no local disk: each of them is a request.
+/// Most folders that are searched in a bucket or on a server, where each folder is a request.
 const FOLDERS_FAR_MAX: usize = 16;
 
-/// Advice that names the first few checkpoints in `folder`, files and folders; `None` if a short
-/// look finds none.
+/// Help text with the first few checkpoints in `folder`, files and folders; `None` if a short
+/// search finds no checkpoint.
 pub fn checkpoints_in(folder: &Location) -> Option<String> {
     let found = find(folder);
     let names: Vec<String> =
@@ -28,13 +28,13 @@ pub fn checkpoints_in(folder: &Location) -> Option<String> {
     (!names.is_empty()).then(|| format!("open one of these: {}{more}", names.join(", ")))
 }
 
-/// Whether a file is of some layout by its name alone.
+/// Whether a file's name alone shows that it has some layout.
 pub fn is_named_like_one(name: &OsStr) -> bool {
     builtin_formats().iter().any(|format| format.claims_name(name))
 }
 
-/// Whether a file may be one by its name: what only such names have, and PyTorch's, which other
-/// files have too.
+/// Whether a file may be a checkpoint by its name. Also true for PyTorch's names, which other files
+/// have too.
 pub fn may_be_one(name: &OsStr) -> bool {
     is_named_like_one(name) || torch::is_named_so(name)
 }
@@ -46,12 +46,13 @@ pub fn may_be_listed(name: &str) -> bool {
     may_be_one(name.as_ref()) || builtin_formats().iter().any(may_be_step)
 }
 
-/// The marker of a checkpoint in `folder`, if it is one that has any.
+/// The name of the checkpoint marker in `folder`; `None` if the folder has no marker.
 pub fn marker_in(folder: &Location) -> Option<&'static str> {
     folder.first_file(checkpoint_markers())
 }
 
-/// The nearest first, by name; one more than are shown.
+/// The checkpoints below `folder`, the nearest first, then by name. Stops one after the shown
+/// maximum.
 fn find(folder: &Location) -> Vec<Location> {
     let folders_max = if folder.local_path().is_ok() { FOLDERS_MAX } else { FOLDERS_FAR_MAX };
     let mut found = Vec::new();
@@ -88,7 +89,7 @@ fn find(folder: &Location) -> Vec<Location> {
         if depth < DEPTH_MAX {
             pending.extend(below.iter().map(|name| (at.join(name), depth + 1)));
         }
-        // Of a folder of files below, such as a model's, the folder is what is opened.
+        // Of a subfolder with checkpoint files, such as a model, suggest the folder.
         match (depth, files.is_empty()) {
             (0, _) => found.extend(files.iter().map(|name| at.join(name))),
             (_, false) => found.push(at),

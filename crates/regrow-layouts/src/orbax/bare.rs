@@ -36,20 +36,20 @@ use regrow_storage::location::Location;
 use regrow_tree::tree::LeafKind;
 use regrow_zarr::zarr::Missing;
 
-/// What may lie beside the arrays: Orbax' files of other ages, which only `_METADATA` made a
-/// checkpoint, and notes.
+/// Files that may lie beside the arrays: notes, and documents of Orbax that exist only beside a
+/// `_METADATA`.
 const BESIDE: [&str; 2] = [SHARDING_FILE, STRINGS_FILE];
 const BESIDE_SUFFIXES: [&str; 2] = [".md", ".txt"];
 
-/// What Levanter says of a checkpoint, beside its arrays.
+/// Levanter's description of a checkpoint, in a file beside the arrays.
 const LEVANTER_FILE: &str = "metadata.json";
 const LEVANTER_MEMBERS: [&str; 2] = ["step", "timestamp"];
 
-/// What all arrays of T5X are named by: the file `checkpoint` has their tree, and the leaves that
+/// The prefixes of T5X' array names. The file `checkpoint` has the tree of T5X, and the leaves that
 /// are not arrays.
 const T5X_PREFIXES: [&str; 2] = ["target.", "state."];
 
-/// What JAX calls the folder of what one process wrote.
+/// The prefix of the folder that one process of JAX writes.
 const JAX_PROCESS_PREFIX: &str = "process_";
 
 const GUESSED: &str = "the metadata is missing: the tree comes from the names of the arrays, with dicts \
@@ -58,8 +58,8 @@ const GUESSED: &str = "the metadata is missing: the tree comes from the names of
 /// Opens arrays without any metadata.
 ///
 /// # Errors
-/// `Corrupt` with file and leaf; `NotACheckpoint` if something below is not a part of an array,
-/// with the checkpoints that lie there.
+/// `Corrupt` with file and leaf; `NotACheckpoint`, with the checkpoints below, if some file does
+/// not belong to an array.
 pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
     let found = Walk::whole().run(folder)?;
     if let Some(foreign) = found.foreign.as_ref().filter(|_| wanted.is_strict()) {
@@ -105,7 +105,7 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
     let mut metadata = TreeMetadata::of_paths(names.iter());
     let mut tree = structure::build(&metadata);
     if tree.as_ref().map_or(true, |tree| tree.len() < names.len()) {
-        // A name goes on where another ends: no tree of dicts holds both.
+        // One name is a prefix of another, so no tree of dicts can have both.
         metadata = TreeMetadata::of_whole_names(names.iter());
         tree = structure::build(&metadata);
     }
@@ -135,8 +135,8 @@ fn place_of(folder: &Location, below: &str) -> Location {
     if below.is_empty() { folder.clone() } else { folder.join(below) }
 }
 
-/// Whether a folder is a database of arrays, and never was a checkpoint of Orbax, which would have
-/// lost its tree.
+/// Whether a folder is a database of arrays that was never an Orbax checkpoint. An Orbax checkpoint
+/// without its `_METADATA` has lost its tree.
 pub(super) fn is_database(at: &Location, listed: &[Listed]) -> bool {
     at.has_listings()
         && has(listed, MANIFEST_FILE)
@@ -144,8 +144,8 @@ pub(super) fn is_database(at: &Location, listed: &[Listed]) -> bool {
         && !had_metadata(at, listed)
 }
 
-/// Whether something says that there was a `_METADATA`: arrays alone, and checkpoints of former
-/// times, have none.
+/// Whether another file shows that there was a `_METADATA`. Bare arrays and old checkpoints never
+/// had one.
 pub(super) fn had_metadata(at: &Location, listed: &[Listed]) -> bool {
     const BESIDE: [&str; 5] =
         [METADATA_FILE, CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, SHARDING_FILE, STRINGS_FILE];
@@ -162,7 +162,7 @@ fn has(listed: &[Listed], file: &str) -> bool {
     listed.iter().any(|entry| !entry.is_dir && entry.name == file)
 }
 
-/// What Levanter says of the checkpoint, if it wrote it.
+/// Levanter's description of the checkpoint; `None` if Levanter did not write it.
 ///
 /// # Errors
 /// `Corrupt` for a file that cannot be read.
@@ -190,7 +190,7 @@ fn lost_its_msgpack(folder: &Location) -> Error {
         .help("copy the whole checkpoint again; the arrays load into a `template`, or with `salvage`")
 }
 
-/// Whether arrays, and nothing else, lie below: as far as a look goes that stops at the first other
+/// Whether only arrays lie below the folder. The search is limited, and stops at the first other
 /// file.
 ///
 /// # Errors
@@ -219,24 +219,24 @@ fn refused(folder: &Location, foreign: &str) -> Error {
         )
 }
 
-/// How far to go.
+/// A search for arrays, with its limits.
 struct Walk {
     folders_max: usize,
     entries_max: usize,
-    /// Whether to go through the chunks of arrays: other arrays may lie among them.
+    /// Whether to search the folders of chunks, too: other arrays may lie among them.
     into_arrays: bool,
     stops_at_foreign: bool,
 }
 
 #[derive(Default)]
 struct Found {
-    /// Of all arrays, sorted: their paths below the folder.
+    /// The paths of all arrays below the folder, sorted.
     names: Vec<String>,
-    /// Of all databases, sorted: their paths below the folder.
+    /// The paths of all databases below the folder, sorted.
     databases: Vec<String>,
-    /// The document that an array with chunks has lost: its path below the folder.
+    /// The path, below the folder, of the missing document of an array with chunks.
     lost: Option<String>,
-    /// The first thing that is of no array: its path below the folder.
+    /// The path, below the folder, of the first file that belongs to no array.
     foreign: Option<String>,
 }
 
@@ -267,8 +267,8 @@ impl Walk {
             }
             let listed = match at.entries() {
                 Ok(listed) => listed,
-                // What cannot be looked into holds no array of this checkpoint, or its absence will
-                // be noticed.
+                // An unreadable subfolder either has no array of this checkpoint, or a later read
+                // reports the missing array.
                 Err(_) if !name.is_empty() => continue,
                 Err(error) => return Err(error),
             };
@@ -277,7 +277,8 @@ impl Walk {
             if is_database {
                 found.databases.push(name.clone());
             }
-            // Of an array whose chunks are all zeros nothing but its document was there.
+            // An array whose chunks are all zeros has no file but its document, so an empty folder
+            // may have lost one.
             if listed.is_empty() && !in_array && !name.is_empty() {
                 found.lost.get_or_insert_with(|| document_above(&name));
             }
@@ -293,7 +294,7 @@ impl Walk {
                 }
                 let below = || if name.is_empty() { own.to_owned() } else { format!("{name}/{own}") };
                 if entry.is_folder() {
-                    // What is linked to is not gone into.
+                    // Links to folders are not followed.
                     if !entry.is_link && !own.contains(TMP_MARK) {
                         open.push((at.join(own), below(), in_array));
                     }
@@ -326,8 +327,8 @@ fn document_above(folder: &str) -> String {
     }
 }
 
-/// Whether a name in the folder of a database is a part of it: its records, its data, and what each
-/// process wrote alone.
+/// Whether a name in the folder of a database belongs to the database: its records, its data, and
+/// the folders of single processes.
 fn is_of_database(name: &str, is_folder: bool) -> bool {
     match is_folder {
         true => {
@@ -337,8 +338,8 @@ fn is_of_database(name: &str, is_folder: bool) -> bool {
     }
 }
 
-/// Whether a file is of no array. Among the chunks of one, only what makes another checkpoint is
-/// sure to be none.
+/// Whether a file belongs to no array. Among the chunks of an array, only the marker of another
+/// checkpoint is certain to belong to no array.
 fn is_foreign(folder: &str, file: &str, in_array: bool) -> bool {
     if in_array {
         return checkpoint_markers().contains(&file);

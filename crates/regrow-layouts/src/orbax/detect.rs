@@ -30,27 +30,27 @@ use regrow_base::system::not_found;
 use regrow_storage::Entry;
 use regrow_storage::location::Location;
 
-/// Items that Orbax itself names so.
+/// The names that Orbax gives to items by default.
 const ITEMS: [&str; 3] = ["default", "state", "pytree"];
 
-/// Files that a checkpoint has and an item has not.
+/// Files that only a whole checkpoint has, not an item.
 const OF_A_WHOLE: [&str; 3] = [CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, regrow::manifest::FILE_NAME];
 
-/// What a location holds.
+/// The kind of checkpoint at a location.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// The folder is itself one thing.
+    /// The folder is itself one item.
     One(Item, About),
-    /// Folders that are items.
+    /// The folders are items.
     Items(Vec<Listed>, About),
-    /// Folders that are steps.
+    /// The folders are steps.
     Steps(Steps),
     /// Arrays without metadata.
     BareArrays,
-    /// A tree of JAX' own, and a database.
+    /// A checkpoint of JAX' array serialization: its own tree, and a database.
     JaxTree,
-    /// Flax' files by step, which are Flax' to read: it saves Orbax' folders, too, so both look
-    /// here.
+    /// Flax' files, one for each step. The layout flax reads them. Flax also saves Orbax folders,
+    /// so both layouts look here.
     FlaxSteps,
     /// The msgpack file of the oldest layouts.
     MsgpackFile,
@@ -58,21 +58,21 @@ pub(super) enum Found {
     Nothing(Vec<Listed>),
 }
 
-/// What the documents of a checkpoint say of it.
+/// The contents of a checkpoint's documents.
 #[derive(Debug, Default)]
 pub(super) struct About {
     pub said: CheckpointMetadata,
-    /// What regrow has recorded of the items.
+    /// regrow's record of the items.
     pub record: Option<ItemsRecord>,
-    /// What is wrong with the documents, of a checkpoint that is opened all the same.
+    /// The errors of damaged documents, if the checkpoint is opened without them.
     pub lost: Vec<Error>,
 }
 
-/// Looks at a location where something is.
+/// Finds the kind of checkpoint at an existing location.
 ///
 /// # Errors
-/// `Uncommitted` if all that is there is temporary; `Corrupt` for an unreadable
-/// `_CHECKPOINT_METADATA`, if all is wanted; errors of the storage.
+/// `Uncommitted` if the location has only temporary files; `Corrupt` for an unreadable
+/// `_CHECKPOINT_METADATA`, unless the open may leave out parts; errors of the storage.
 pub(super) fn detect(at: &Location, wanted: Wanted) -> Result<Found> {
     #[cfg(test)]
     tests::CALLS.set(tests::CALLS.get() + 1);
@@ -123,7 +123,8 @@ pub(super) fn detect(at: &Location, wanted: Wanted) -> Result<Found> {
         return Ok(Found::Items(listed, about));
     }
     if !at.has_listings() {
-        // All other layouts are recognised by names that are not known here.
+        // A storage without listings knows only some names, and the layouts below are recognised by
+        // others.
         return Ok(Found::Nothing(listed));
     }
     let steps = steps::find(at, &listed)?;
@@ -166,14 +167,14 @@ fn has_file(listed: &[Listed], wanted: &str) -> bool {
     listed.iter().any(|entry| !entry.is_dir && entry.name == wanted)
 }
 
-/// The folders of the items that the metadata name, or that Orbax names so itself: where there are
-/// no listings.
+/// The folders of the items that the metadata list, or that have Orbax' default names, for storages
+/// without listings.
 fn named_items(at: &Location, about: &About) -> Result<Vec<Listed>> {
     let mut names = ITEMS.to_vec();
     let recorded = about.record.iter().flat_map(|record| &record.items);
     names.extend(recorded.map(|item| item.name.as_str()).filter(|name| !name.is_empty()));
     if let ItemHandlers::Many(handlers) = &about.said.item_handlers {
-        // A name leads nowhere but into the folder.
+        // A name must not lead out of the folder.
         let named = handlers.iter().map(|(name, _)| name.as_str());
         names.extend(named.filter(|name| !name.contains('/') && !matches!(*name, "" | "." | "..")));
     }
@@ -185,13 +186,13 @@ fn named_items(at: &Location, about: &About) -> Result<Vec<Listed>> {
     Ok(found.into_iter().filter(Entry::is_folder).filter_map(listed).collect())
 }
 
-/// Whether a folder is a checkpoint of its own: several of them beside each other are not one.
+/// Whether a folder is a whole checkpoint: several of these beside each other are not items of one.
 fn stands_alone(folder: &Location) -> bool {
     OF_A_WHOLE.iter().any(|file| folder.join(file).is_file())
 }
 
-/// What the documents say; nothing if there are none. With a record of the items the rest can be
-/// lost.
+/// The contents of the documents; empty if there are none. The other documents may be lost if the
+/// record of the items exists.
 fn about(folder: &Location, listed: &[Listed], wanted: Wanted) -> Result<About> {
     let record = match has_file(listed, items_record::FILE_NAME) {
         true => wanted.or_lost(ItemsRecord::of(folder))?.unwrap_or_default(),

@@ -21,7 +21,7 @@ pub(super) struct Listed {
     pub is_link: bool,
 }
 
-/// What tells checkpoints and items apart, for storages that do not say what is in a folder.
+/// Names that show the kind of a checkpoint or item, for storages that cannot list folders.
 const KNOWN: [&str; 17] = [
     items_record::FILE_NAME,
     regrow::manifest::FILE_NAME,
@@ -42,8 +42,8 @@ const KNOWN: [&str; 17] = [
     "np_random_key",
 ];
 
-/// What is in a folder, sorted by name; where there are no listings, what of it is [`KNOWN`]. Names
-/// that are not UTF-8 are left out: Orbax writes none.
+/// The entries of a folder, sorted by name. A storage without listings gives only the names in
+/// [`KNOWN`]. Names that are not UTF-8 are left out: Orbax writes none.
 ///
 /// # Errors
 /// Errors of the storage.

@@ -45,10 +45,10 @@ const METRICS: &str = "metrics";
 const PROTO_FILE: &str = "proto.pbtxt";
 const JAX_KEY: &str = "jax_random_key";
 const NUMPY_KEY: &str = "np_random_key";
-/// The one leaf of what the array handlers write.
+/// The name of the one leaf in an item that an array handler writes.
 const ARRAY_LEAF: &str = AGGREGATE_FILE;
 
-/// What an item is.
+/// The kind of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Item {
     Pytree,
@@ -61,14 +61,15 @@ pub(super) enum Item {
     Aggregate,
     /// A pytree that has lost its `_METADATA`.
     Damaged,
-    /// What another layout reads, there.
+    /// An item in another layout, with the path for its reader.
     Layout(Place),
-    /// Unknown, with what is in it.
+    /// An item of unknown files, with their names.
     Files(Vec<Listed>),
 }
 
 impl Item {
-    /// What a folder holds. `name` is the item's, empty for a checkpoint that is itself one item.
+    /// The kind of an item, from the listing of its folder. `name` is empty for a checkpoint that
+    /// is itself one item.
     pub fn of(listed: &[Listed], name: &str, handler: Option<&str>) -> Self {
         let file = |wanted: &str| listed.iter().any(|entry| !entry.is_dir && entry.name == wanted);
         let folder = |wanted: &str| listed.iter().any(|entry| entry.is_dir && entry.name == wanted);
@@ -124,7 +125,7 @@ impl Item {
         Self::Files(without_marker(listed))
     }
 
-    /// Its kind in words, for the description.
+    /// The kind in words, for the description.
     pub fn kind(&self) -> String {
         match self {
             Self::Pytree | Self::Aggregate | Self::Damaged | Self::Layout(_) => "pytree".to_owned(),
@@ -138,7 +139,7 @@ impl Item {
         }
     }
 
-    /// Opens it.
+    /// Opens the item in `folder`.
     ///
     /// # Errors
     /// `Corrupt` with file and leaf; `Unsupported` for an unknown item.
@@ -153,7 +154,7 @@ impl Item {
                 let mut opened = only_array(pytree::open(&folder.join(JAX_KEY), wanted)?);
                 let is_typed = read_flag(&folder.join("jax_random_key_metadata").join(JSON_FILE), "typed")?;
                 for slot in opened.tree.leaves_mut() {
-                    // Which implementation it was is not stored.
+                    // Orbax does not store the implementation of the key.
                     slot.info.kind = if is_typed { LeafKind::PrngKey(None) } else { LeafKind::JaxArray };
                 }
                 Ok(opened)
@@ -190,7 +191,7 @@ impl Item {
     }
 }
 
-/// What a handler reads, by the end of its name.
+/// The kind of item that a handler reads, by the end of the handler's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Family {
     Tree,
@@ -199,7 +200,7 @@ pub(super) enum Family {
     NumpyKey,
     Json,
     Proto,
-    /// It is a user's own.
+    /// A handler of a user's own.
     Unknown,
 }
 
@@ -218,15 +219,15 @@ impl Family {
         ("ProtoHandler", Self::Proto),
     ];
 
-    /// That of a handler with this name.
+    /// The family of the handler with this name.
     pub fn of(handler: &str) -> Self {
         let found = Self::OF_NAMES.into_iter().find(|(name, _)| handler.ends_with(name));
         found.map_or(Self::Unknown, |(_, family)| family)
     }
 }
 
-/// Those of these items that layouts may look into: all but files as they are, as far as that is
-/// recorded. Where the record is damaged, those whose handler is one of Orbax'.
+/// The items among `names` whose files a layout may read: all but plain files, as far as the record
+/// says. If the record is damaged, takes the items with a handler of Orbax' own.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -259,19 +260,19 @@ fn without_marker(listed: &[Listed]) -> Vec<Listed> {
     listed.iter().filter(|entry| entry.name != COMMIT_SUCCESS_FILE).cloned().collect()
 }
 
-/// Whether a folder in which a handler of a user's own has written is a pytree all the same.
+/// Whether a folder that a user's own handler has written is nevertheless a pytree.
 ///
 /// # Errors
 /// Errors of the storage.
 pub(super) fn is_pytree(folder: &Location, listed: &[Listed]) -> Result<bool> {
-    // Where the arrays are, too, it may be a pytree that is damaged.
+    // A folder that also has arrays may be a damaged pytree.
     let has_arrays =
         listed.iter().any(|entry| entry.name == MANIFEST_FILE || entry.name == ARRAY_METADATAS_FOLDER);
     let metadata = read_small(&folder.join(METADATA_FILE))?;
     Ok(metadata.is_some_and(|bytes| has_arrays || TreeMetadata::parse(&bytes).is_ok()))
 }
 
-/// The metrics in an item of that kind.
+/// The metrics in a metrics item.
 ///
 /// # Errors
 /// `Corrupt` with file and offset.
@@ -281,7 +282,7 @@ pub(super) fn read_metrics(folder: &Location, name: &str) -> Result<Value> {
     json_text::parse(&bytes).in_file(&file)
 }
 
-/// Looks at an item's folder.
+/// Finds the kind of an item from its folder.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -323,7 +324,7 @@ pub(super) fn look(
     Ok(Looked { item, lost })
 }
 
-/// What an item is, and a file of it that is recorded and gone.
+/// The kind of an item, and a recorded file of the item that is missing.
 pub(super) struct Looked {
     pub item: Item,
     pub lost: Option<String>,
@@ -360,7 +361,7 @@ fn read_flag(file: &Location, name: &str) -> Result<bool> {
     Ok(value.get(name).and_then(Value::as_bool).unwrap_or(false))
 }
 
-/// A dict with the one member `checkpoint` as that member.
+/// Replaces a dict whose only member is `checkpoint` by that member.
 fn only_array(opened: Opened) -> Opened {
     let is_one = match opened.tree.nodes() {
         [root, leaf] => root.kind == NodeKind::Dict && leaf.key == Key::dict(ARRAY_LEAF),
@@ -396,7 +397,7 @@ fn list_as_tuple(tree: Tree<Slot>) -> Result<Tree<Slot>> {
     build.finish()
 }
 
-/// A parsed document as a tree; numbers JSON does not have are marked: see [`json_text`].
+/// A parsed JSON document as a tree. Numbers that JSON lacks are marked: see [`json_text`].
 fn json_tree(value: &Value) -> Result<Tree<Slot>> {
     let mut build = TreeBuilder::new();
     add_json(&mut build, &mut KeyPath::root(), Key::Index(0), value)?;
@@ -408,7 +409,7 @@ fn json_empty() -> Tree<Slot> {
         .unwrap_or_else(|_| Tree::single(Slot::absent("", LeafKind::Placeholder)))
 }
 
-// The JSON reader stops at 128 levels, and so does this recursion.
+// The JSON reader stops at 128 levels, so this recursion is bounded.
 fn add_json(build: &mut TreeBuilder<Slot>, path: &mut KeyPath, key: Key, value: &Value) -> Result<()> {
     let name = path.join(".");
     let scalar = |scalar| Slot::scalar(&name, scalar, "json");

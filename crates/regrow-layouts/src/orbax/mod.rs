@@ -96,10 +96,10 @@ pub fn steps_in(at: &Location) -> Result<Option<Vec<steps::Step>>> {
     }
 }
 
-/// The name of the layout, and of a checkpoint of items.
+/// The name of the layout. A checkpoint of items has this layout, too.
 pub(crate) const NAME: &str = "orbax";
 
-/// The Orbax layout, in all its ages.
+/// The Orbax layout, of all versions since 2022.
 #[derive(Debug)]
 pub struct Orbax;
 
@@ -113,14 +113,14 @@ impl Format for Orbax {
     }
 
     fn recognise(&self, at: &Location) -> Result<bool> {
-        // What is wrong with its documents is for `open` to tell.
+        // `open` reports damage to the documents.
         Ok(!matches!(detect::detect(at, Wanted::Intact)?, detect::Found::Nothing(_)))
     }
 
     fn detect(&self, at: &Location, options: &OpenOptions) -> Result<Option<Detected<'_>>> {
         let found = match detect::detect(at, Wanted::of(options)) {
             Ok(detect::Found::Nothing(_)) => return Ok(None),
-            // What is wrong with its documents is for `open` to tell.
+            // `open` reports damage to the documents.
             Err(error) if !self.recognise(at)? => return Err(error),
             found => found,
         };
@@ -162,7 +162,7 @@ impl Orbax {
         if matches!(found, detect::Found::FlaxSteps) {
             return super::flax::Flax.open(at, options);
         }
-        // Of steps each has a marker of its own.
+        // In a folder of steps each step has its own marker.
         if !matches!(found, detect::Found::Steps(_)) && at.commits_by_marker() && has_documents(at) {
             super::refuse_unmarked(at)?;
         }
@@ -220,8 +220,8 @@ impl Fidelity for Orbax {
     }
 }
 
-/// Whether a checkpoint has one of Orbax' documents. Arrays without are TensorStore's, which writes
-/// no marker.
+/// Whether a checkpoint has one of Orbax' documents. Arrays without any document come from
+/// TensorStore, which writes no marker.
 pub fn has_documents(at: &Location) -> bool {
     let documents = [
         metadata::METADATA_FILE,

@@ -32,16 +32,16 @@ use regrow_base::text::{counted, printable};
 use regrow_storage::location::{Location, StepFolder};
 use regrow_tree::tree::{Key, LeafKind, NodeKind, Tree, TreeBuilder};
 
-/// What to do about items that are lost.
+/// The help text for lost items.
 const COPY_AGAIN: &str =
     "open another step, or copy the whole checkpoint again (`regrow repair --from COPY`)";
 
 const RECORD_LOST: &str = "regrow.items.json is missing: the items are read without their checksums";
 
-/// While it exists, the item it names counts as deleted (v1).
+/// While this file exists, the item that the file names counts as deleted (v1).
 const DELETION_FILE: &str = "_CHECKPOINT_DELETION";
 
-/// A tree, and the databases it came from.
+/// A tree, and the databases that have its arrays.
 struct Parts {
     tree: Tree<Slot>,
     databases: Vec<Location>,
@@ -49,7 +49,7 @@ struct Parts {
     is_guessed: bool,
 }
 
-/// The opened checkpoint: all of it Orbax', or items with a reader each.
+/// The opened checkpoint: either all of it is in Orbax' layout, or each item has its own reader.
 enum Whole {
     Own(Parts),
     Items(Vec<(String, Box<dyn Reader>)>),
@@ -57,10 +57,10 @@ enum Whole {
     OneItem(Box<dyn Reader>),
 }
 
-/// What was opened, and the folder of the items if it has some.
+/// The opened checkpoint, and the folder of its items if it has items.
 type Opening = (Whole, Option<ItemFolder>);
 
-/// Opens what is at a location, which is `found`.
+/// Opens the checkpoint at a location, whose kind is `found`.
 ///
 /// # Errors
 /// As [`Format::open`](crate::Format::open); `NotACheckpoint`, `Uncommitted`; `NotFound`
@@ -75,10 +75,10 @@ pub(super) fn open(found: Found, at: &Location, options: &OpenOptions) -> Result
             let folder = step_folder.insert(StepFolder::at(&step.folder));
             let reading = step.folder.for_reading()?.location;
             if Regrow.recognise(&reading)? {
-                // It has checksums, which Orbax' files alone have not.
+                // The reader of the default layout also checks checksums, which Orbax' files lack.
                 let own = OpenOptions { step: None, ..options.clone() };
                 match regrow::open_step(&reading, &own, description.clone(), folder.clone()) {
-                    // Its own files say nearly all of it, too.
+                    // Orbax' documents have almost the same information.
                     Err(error) if options.salvage && error.kind().is_damage() => {}
                     opened => return opened,
                 }
@@ -184,7 +184,7 @@ fn open_one(
     }
 }
 
-/// The folder of the items, and what of them and of the documents is lost.
+/// The folder of the items, with the errors of lost items and documents.
 fn folder_of(
     at: &Location,
     about: About,
@@ -200,7 +200,7 @@ fn folder_of(
     ItemFolder { at: at.clone(), items: description.items.clone(), record, is_whole, lost }
 }
 
-/// Opens an item whose documents are what was recorded of them.
+/// Opens an item after its documents are checked against the record.
 fn open_item(item: &Item, at: &Location, name: &str, about: &About, wanted: Wanted) -> Result<Opened> {
     let folder = if name.is_empty() { at.clone() } else { at.join(name) };
     match item {
@@ -216,7 +216,7 @@ fn check_recorded(folder: &Location, name: &str, file: &str, about: &About) -> R
     let path = if name.is_empty() { file.to_owned() } else { format!("{name}/{file}") };
     let at = folder.join(file);
     match read_small(&at)? {
-        // The opening of that file says so.
+        // The code that opens the missing file reports it.
         None => Ok(()),
         Some(bytes) => record.check(folder, &path, &bytes).map_err(|error| error.of_file(&at)),
     }
@@ -235,7 +235,7 @@ fn open_items(
     let has_file = |name: &str| listed.iter().any(|entry| !entry.is_dir && entry.name == name);
     let deleted = if has_file(DELETION_FILE) { deleted_item(at)? } else { None };
     let mut found: Vec<(String, Item)> = Vec::new();
-    // Folders of a handler that has written right into the checkpoint are not items.
+    // If one handler wrote directly into the checkpoint's folder, the subfolders are not items.
     let is_one_item = matches!(about.item_handlers, ItemHandlers::One(_)) && record.is_none();
     for entry in listed.iter().filter(|entry| entry.is_dir && !is_one_item) {
         if entry.name.contains(TMP_MARK) && !entry.is_link {
@@ -289,7 +289,7 @@ fn open_items(
                 .and_then(|()| items::read_metrics(&folder, file));
             match or_lost(read, wanted, found.len())? {
                 Ok(metrics) => description.metrics = Some(metrics),
-                // The metadata of the checkpoint have them, too.
+                // The metadata of the checkpoint also have the metrics.
                 Err(_) if !about.metrics.is_empty() => {}
                 Err(why) => description.warnings.push(format!("the metrics are lost: {}", why.what())),
             }
@@ -365,13 +365,13 @@ fn open_items(
         lost.extend(parts.lost);
         is_guessed |= parts.is_guessed;
     }
-    // Several items may each have metadata of the user's: then it stands under their names.
+    // Several items may have user metadata: the description then has each under the item's name.
     description.custom_metadata = (!custom.is_empty()).then_some(custom.into());
     Ok(Whole::Own(Parts { tree: dict_of(trees)?, databases, lost, is_guessed }))
 }
 
 /// The files that the handler of a checkpoint that is itself one item has written directly into its
-/// folder, and that regrow does not read; for a note. `None` if this is not a such checkpoint.
+/// folder, and that regrow does not read; for a note. `None` for any other checkpoint.
 ///
 /// # Errors
 /// `Corrupt` if all of its files are gone.
@@ -403,7 +403,7 @@ fn files_of_handler(
     Ok(Some(()))
 }
 
-/// Opens items in several layouts: each by its own reader.
+/// Opens items in several layouts, each with its own reader.
 fn open_mixed(
     at: &Location,
     found: &[(String, Item)],
@@ -445,8 +445,8 @@ fn open_mixed(
     Ok(Whole::Items(readers))
 }
 
-/// What was opened of an item, or why it cannot be, if there are others: it is an error of that
-/// item alone.
+/// The opened item, or the error of an item that cannot be opened. If there are other items, the
+/// error affects only this item.
 fn or_lost<T>(opened: Result<T>, wanted: Wanted, item_count: usize) -> Result<std::result::Result<T, Error>> {
     match wanted.or_lost(opened) {
         Err(error) if item_count > 1 && error.kind().is_of_content() => Ok(Err(error)),
@@ -454,7 +454,7 @@ fn or_lost<T>(opened: Result<T>, wanted: Wanted, item_count: usize) -> Result<st
     }
 }
 
-/// One leaf in the place of an item that cannot be opened. A load of it is an error, unless the
+/// A placeholder leaf for an item that cannot be opened. Loading this leaf is an error, unless the
 /// checkpoint is salvaged.
 fn lost_item(name: &str, why: Error, wanted: Wanted, description: &mut Description) -> Opened {
     description.warnings.push(format!("the item {name} cannot be read: {}", why.what()));
@@ -473,7 +473,8 @@ fn open_layout(
     options: &OpenOptions,
     documents: &About,
 ) -> Result<Box<dyn Reader>> {
-    // The files of another checkpoint's item fit each other.
+    // An item copied from another checkpoint is consistent in itself, so compare it with the
+    // record.
     if !options.salvage {
         check_recorded(item, name, regrow::manifest::FILE_NAME, documents)?;
     }
@@ -511,7 +512,7 @@ fn dict_of(trees: Vec<(String, Tree<Slot>)>) -> Result<Tree<Slot>> {
     build.finish()
 }
 
-/// Puts what an opened part says of itself into the description.
+/// Moves the notes and metadata of an opened part into the description.
 fn take(opened: Opened, description: &mut Description) -> Parts {
     if opened.custom_metadata.is_some() {
         description.custom_metadata = opened.custom_metadata;
@@ -535,7 +536,7 @@ fn take(opened: Opened, description: &mut Description) -> Parts {
     }
 }
 
-/// The checkpoint's own metadata counts where the pytree has none.
+/// Uses the checkpoint's own metadata if the pytree has none.
 fn note_custom(description: &mut Description, about: &About) {
     let about = &about.said;
     if description.custom_metadata.is_none() && !about.custom_metadata.is_empty() {
@@ -555,7 +556,7 @@ fn refuse_item(options: &OpenOptions, at: &Location) -> Result<()> {
     }
 }
 
-/// What is said of an item without which a checkpoint is not whole.
+/// The error for an item that is listed but missing.
 pub(super) fn missing_item(at: &Location, item: &str) -> Error {
     Error::corrupt(format!("the item {item} is listed but its folder is missing"))
         .in_file(at.join(item))

@@ -1,6 +1,6 @@
 //! The names of Orbax' checkpoints: its documents, the OCDBT database, arrays and items.
 //!
-//! A handler of the user's own writes what only it knows. The commit marker then lists the names:
+//! A user's own handler writes files with any names. The commit marker then lists these names:
 //!
 //! ```text
 //! commit_success.txt      regrow files ["vocabulary.txt","extra"]
@@ -32,7 +32,7 @@ const MARKERS: [&str; 4] = [METADATA_FILE, CHECKPOINT_METADATA_FILE, V1_MARKER_F
 pub(super) const FILE_NAMES: FileNames = FileNames {
     markers: &MARKERS,
     first: &[CHECKPOINT_METADATA_FILE],
-    // Of an item that is not a pytree, the commit marker alone is there for sure.
+    // An item that is not a pytree has only the commit marker for certain.
     beginnings: &[METADATA_FILE, CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, MANIFEST_KEY, COMMIT_SUCCESS_FILE],
     own_in: Some(own_in),
     item: Some(item_form),
@@ -41,7 +41,8 @@ pub(super) const FILE_NAMES: FileNames = FileNames {
     ..FileNames::NONE
 };
 
-/// The checkpoint writes the marker, and the metadata of its items.
+/// The item leaves out the marker and the checkpoint's metadata, because the checkpoint writes
+/// them.
 fn item_form(layout: &Layout, v1: bool) -> ItemForm {
     let own = match layout {
         Layout::Orbax(own) => own.clone(),
@@ -59,22 +60,22 @@ fn item_form(layout: &Layout, v1: bool) -> ItemForm {
 /// Files at the top of a checkpoint, besides the markers.
 const FILES: [&str; 4] = [items_record::FILE_NAME, SHARDING_FILE, STRINGS_FILE, AGGREGATE_FILE];
 
-/// How the line of the commit marker begins that lists names; a list in JSON follows.
+/// The prefix of the line of the commit marker that lists names. A JSON list follows.
 const FILES_LINE: &str = "regrow files ";
 
-/// More than this is not noted: the marker stays a small file. Such a checkpoint is not
-/// overwritten.
+/// The longest list that the marker has, so that the marker stays a small file. A checkpoint with a
+/// longer list cannot be overwritten.
 const FILES_LINE_LEN_MAX_BYTES: usize = 1 << 19;
 
-/// How the name of a handler of JSON documents ends.
+/// The end of the name of every handler for JSON documents.
 const JSON_HANDLER: &str = ".JsonCheckpointHandler";
 
-/// Most of `_CHECKPOINT_METADATA` that is read to know the names of a checkpoint's items.
+/// The longest `_CHECKPOINT_METADATA` that is read for the names of the items.
 const METADATA_LEN_MAX_BYTES: u64 = 1 << 20;
 
 fn own_in(folder: &Location, is_listed: bool) -> Box<dyn OwnNames + '_> {
     let has = |name: &&str| folder.join(name).is_file();
-    // Without a list the root of the database may be what is lost.
+    // Without a list, any marker counts: the root of the database may be lost.
     let has_database = if is_listed { has(&MANIFEST_KEY) } else { MARKERS.iter().any(has) };
     Box::new(Own { folder, has_database, items: OnceCell::new(), noted: OnceCell::new() })
 }
@@ -116,8 +117,8 @@ impl OwnNames for Own<'_> {
     }
 }
 
-/// The line of a commit marker that says which names belong to a checkpoint of files; nothing if
-/// they are too many.
+/// The line of a commit marker that lists the names of a checkpoint of files; empty if the list is
+/// too long.
 pub fn note_of_files(names: &[String]) -> String {
     let list = serde_json::json!(names).to_string();
     match list.len() > FILES_LINE_LEN_MAX_BYTES {
@@ -126,15 +127,15 @@ pub fn note_of_files(names: &[String]) -> String {
     }
 }
 
-/// The names that the marker of a checkpoint notes; `None` if it notes none.
+/// The names that the marker of a checkpoint lists; `None` if the marker has no list.
 pub(super) fn noted_files(folder: &Location) -> Option<Vec<String>> {
     let marker = read_short(&folder.join(COMMIT_SUCCESS_FILE), METADATA_LEN_MAX_BYTES)?;
     let text = String::from_utf8(marker).ok()?;
     text.lines().find_map(|line| serde_json::from_str(line.strip_prefix(FILES_LINE)?).ok())
 }
 
-/// The names of what the handler of the whole checkpoint has written, as far as the checkpoint says
-/// so.
+/// The names of files that the handler of the whole checkpoint has written, as far as the
+/// checkpoint lists them.
 fn names_of_handler(folder: &Location) -> Vec<String> {
     let mut names = noted_files(folder).unwrap_or_default();
     let is_json = |handler: &Value| handler.as_str().is_some_and(|name| name.ends_with(JSON_HANDLER));
@@ -151,10 +152,10 @@ fn item_names(folder: &Location) -> Vec<String> {
     items.map(|items| items.keys().cloned().collect()).unwrap_or_default()
 }
 
-/// What the checkpoint says of its handlers.
+/// The handlers that the checkpoint's metadata list.
 fn handlers_in(folder: &Location) -> Option<Value> {
     let text = read_short(&folder.join(CHECKPOINT_METADATA_FILE), METADATA_LEN_MAX_BYTES)?;
-    // As Python writes it: metrics may be NaN.
+    // Python's JSON: metrics may be NaN.
     let mut document: Value = json_text::parse(&text).ok()?;
     document.get_mut("item_handlers").map(Value::take)
 }

@@ -37,7 +37,7 @@ use regrow_ocdbt::{EntryValue, OcdbtConfig, OcdbtStore, random_data_file_name, w
 use regrow_storage::location::Location;
 use regrow_store::Located;
 
-/// So many bytes are looked at to see whether there are any.
+/// The bytes at the start of a file that are read to see whether the file is all zeros.
 const GLANCE_LEN_BYTES: u64 = 4096;
 
 /// The item in which the v1 API keeps metrics.
@@ -49,12 +49,12 @@ impl Recovery for Orbax {
             return Ok(Vec::new());
         }
         let folder = Folder { at, listed: list(at)? };
-        // The default layout knows more of its own files.
+        // The default layout rebuilds its own files better.
         if folder.has(regrow::manifest::FILE_NAME) || folder.is_beside_regrow_json() {
             return Ok(Vec::new());
         }
         let mut files = Vec::new();
-        // A folder of items is not a pytree itself, with any names and content of the items.
+        // A folder of items is not a pytree. Its items may have any names and contents.
         if !folder.has_items() {
             let entries = folder.database(&mut files)?;
             folder.metadata(entries.as_deref(), other, &mut files)?;
@@ -100,8 +100,8 @@ impl Folder<'_> {
         read_small(&at.join(METADATA_FILE))?.map(|bytes| TreeMetadata::parse(&bytes)).transpose()
     }
 
-    /// The keys of the database, if there is one. If its root record is lost, it is put together of
-    /// those of the processes.
+    /// The keys of the database, if there is one. If its root record is lost, rebuilds the record
+    /// from the databases of the processes.
     fn database(&self, files: &mut Vec<RecoveredFile>) -> Result<Option<Vec<Vec<u8>>>> {
         let mut processes: Vec<(u32, &str)> = self.listed.iter().filter_map(process_of).collect();
         processes.sort_unstable();
@@ -114,8 +114,8 @@ impl Folder<'_> {
             Err(error) if processes.is_empty() || !is_lost(&error) => return Err(error),
             Err(_) => {}
         }
-        // A database that is gone would be chunks that are missing, and those are read as zeros
-        // where Orbax stores none.
+        // If a database is missing, so are its chunks, and readers take missing chunks for zeros if
+        // Orbax stores none of those.
         if let Some((missing, _)) = (0..).zip(&processes).find(|(at, (number, _))| at != number) {
             return Err(Error::corrupt("the database of a process is missing")
                 .in_file(self.at.join(format!("{PROCESS_PREFIX}{missing}")))
@@ -127,7 +127,7 @@ impl Folder<'_> {
             let entries = OcdbtStore::open(folder.opened()?).and_then(|database| database.entries());
             let base: Arc<[u8]> = Arc::from(format!("{name}/").as_bytes());
             for (key, located) in entries.in_file(&folder)? {
-                // What several processes have written, such as documents, is the same.
+                // Keys that several processes have written, such as documents, have equal values.
                 merged.entry(key).or_insert_with(|| below(&base, located));
             }
         }
@@ -152,7 +152,7 @@ impl Folder<'_> {
         Ok(Some(keys))
     }
 
-    /// The tree, if what says it is lost.
+    /// Rebuilds the document of the tree, if it is lost.
     fn metadata(
         &self,
         keys: Option<&[Vec<u8>]>,
@@ -206,7 +206,7 @@ impl Folder<'_> {
     fn names_of_texts(&self) -> Result<Vec<String>> {
         match read_small(&self.at.join(STRINGS_FILE))?.map(|bytes| Strings::parse(&bytes)).transpose() {
             Ok(strings) => Ok(strings.map(|strings| strings.names()).unwrap_or_default()),
-            // Damaged, it has none to give.
+            // A damaged document gives no names.
             Err(error) if is_lost(&error) => Ok(Vec::new()),
             Err(error) => Err(error),
         }
@@ -218,14 +218,14 @@ impl Folder<'_> {
         Ok(bytes.is_none_or(|bytes| bytes.iter().all(|&byte| byte == 0)))
     }
 
-    /// The `_METADATA` of a replica or another step, if it is about these arrays.
+    /// The `_METADATA` of a replica or another step, if it describes the same arrays.
     fn metadata_of(
         &self,
         other: &Location,
         names: &BTreeSet<String>,
         use_ocdbt: bool,
     ) -> Option<(Vec<u8>, Location)> {
-        // The other one may be named by its step, and this folder be an item of it.
+        // `other` may be a step, while this folder is an item of a step.
         let own = self.at.name();
         [other.clone(), other.join(own)].into_iter().find_map(|at| {
             let bytes = read_small(&at.join(METADATA_FILE)).ok()??;
@@ -240,7 +240,7 @@ impl Folder<'_> {
             if !is_same {
                 return None;
             }
-            // The user's metadata of that step is not that of this step.
+            // Leave out the user's metadata, which belongs to the other step.
             match theirs.custom_metadata {
                 None => Some((bytes, at)),
                 Some(_) => Some((TreeMetadata { custom_metadata: None, ..theirs }.to_json().ok()?, at)),
@@ -248,15 +248,15 @@ impl Folder<'_> {
         })
     }
 
-    /// The file that the v1 API opens a checkpoint by, if it is lost; the file that readers read
-    /// first, if it is damaged.
+    /// Rebuilds `_CHECKPOINT_METADATA`: if it is lost, for the v1 API, which cannot open a
+    /// checkpoint without it; if it is damaged, for all readers, which read it first.
     fn checkpoint_metadata(&self, files: &mut Vec<RecoveredFile>) -> Result<()> {
         let is_v1 = self.has(V1_MARKER_FILE);
         let read = read_small(&self.at.join(CHECKPOINT_METADATA_FILE))
             .and_then(|bytes| bytes.map(|bytes| CheckpointMetadata::parse(&bytes)).transpose());
         match read {
             Ok(Some(_)) => return Ok(()),
-            // Those of former times have none.
+            // Checkpoints of old versions have no such file.
             Ok(None) if !is_v1 => return Ok(()),
             Ok(None) => {}
             Err(error) if is_lost(&error) => {}
@@ -284,7 +284,7 @@ impl Folder<'_> {
         Ok(())
     }
 
-    /// What is recorded of the items, if that is lost and a replica has it.
+    /// Copies the record of the items from a replica, if this checkpoint has lost it.
     fn items_record(&self, other: Option<&Location>, files: &mut Vec<RecoveredFile>) -> Result<()> {
         let Some(other) = other else { return Ok(()) };
         let name = items_record::FILE_NAME;
@@ -322,7 +322,7 @@ impl Folder<'_> {
         Some((entry.name.clone(), handler.map(str::to_owned)))
     }
 
-    /// An item that is gone: without it this must not count as complete.
+    /// An item that is missing. The checkpoint must not count as complete without it.
     fn missing_item(&self, metadata: &CheckpointMetadata) -> Result<Option<String>> {
         let ItemHandlers::Many(handlers) = &metadata.item_handlers else { return Ok(None) };
         let deleted = deleted_item(self.at)?;
@@ -331,7 +331,7 @@ impl Folder<'_> {
         Ok(items.find(|item| !is_there(item) && deleted.as_ref() != Some(item)).cloned())
     }
 
-    /// What makes a checkpoint in a bucket one, if it is lost.
+    /// Rebuilds the commit marker of a checkpoint in a bucket, if the marker is lost.
     fn marker(&self, files: &mut Vec<RecoveredFile>) -> Result<()> {
         let is_marked = || COMMIT_MARKERS.iter().any(|marker| self.at.join(marker).is_file());
         if !self.at.commits_by_marker() || is_marked() {
@@ -339,11 +339,11 @@ impl Folder<'_> {
         }
         let Some(bytes) = read_small(&self.at.join(CHECKPOINT_METADATA_FILE))? else { return Ok(()) };
         let metadata = CheckpointMetadata::parse(&bytes).ok();
-        // Orbax puts this time there when all else is written.
+        // Orbax sets this time after it has written all other files.
         if let Some(metadata) = metadata.filter(|metadata| metadata.commit_timestamp_nsecs.is_some()) {
             match self.missing_item(&metadata)? {
                 None => {}
-                // What else there is to be made comes first.
+                // Rebuild the other files first.
                 Some(_) if !files.is_empty() => return Ok(()),
                 Some(item) => return Err(missing_item(self.at, &item)),
             }
@@ -358,7 +358,7 @@ impl Folder<'_> {
     }
 }
 
-/// A value of a database in the folder `base`, as one above it refers to it.
+/// A value of the database in the folder `base`, as a database in the folder above refers to it.
 fn below(base: &Arc<[u8]>, located: Located) -> EntryValue {
     match located {
         Located::Inline(bytes) => EntryValue::Inline(bytes),
@@ -371,7 +371,7 @@ fn below(base: &Arc<[u8]>, located: Located) -> EntryValue {
     }
 }
 
-/// Whether an error means that a file has changed, and not that it may not be read.
+/// Whether an error means that a file is damaged or missing, and not only that access is denied.
 fn is_lost(error: &Error) -> bool {
     error.kind().is_of_content() || error.kind() == ErrorKind::NotFound
 }

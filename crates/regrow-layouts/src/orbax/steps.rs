@@ -25,32 +25,32 @@ use regrow_base::error::{Error, ErrorKind, Result, ResultExt};
 use regrow_base::threads::map_ordered;
 use regrow_storage::location::{Location, StepFolder};
 
-/// In the name of everything that is not committed.
+/// The part of a name that shows that a file or folder is not committed.
 pub const TMP_MARK: &str = regrow_storage::UNCOMMITTED_MARK;
 
 const ROOT_METADATA_FOLDER: &str = "metadata";
 const ROOT_METADATA_FILES: [&str; 2] = ["_ROOT_METADATA", "metadata"];
 
-/// Steps that are looked at at once.
+/// The number of threads that look into steps in parallel.
 const THREADS: usize = 8;
 
 /// A committed step.
 #[derive(Debug, Clone)]
 pub struct Step {
-    /// Its number.
+    /// The number in the step's name.
     pub number: u64,
-    /// Its folder.
+    /// The folder of the step.
     pub folder: Location,
 }
 
-/// What a folder of steps holds.
+/// The steps in a folder of steps.
 #[derive(Debug, Clone, Default)]
 pub struct Steps {
     /// Committed steps, by number.
     pub committed: Vec<Step>,
-    /// Names of those that are not.
+    /// Names of steps that are not committed.
     pub uncommitted: Vec<String>,
-    /// What looked like a step and is none.
+    /// Notes about folders that look like steps but are not.
     pub notes: Vec<String>,
 }
 
@@ -58,8 +58,8 @@ impl Steps {
     /// The step of this number, or the newest of the current history.
     ///
     /// # Errors
-    /// `Uncommitted` if only a temporary folder has it, `NotFound` if nothing has; errors of the
-    /// storage.
+    /// `Uncommitted` if only a temporary folder has this step, `NotFound` if no folder has it;
+    /// errors of the storage.
     pub fn pick(&self, number: Option<u64>, root: &Location) -> Result<&Step> {
         let found = match number {
             Some(number) => self.committed.iter().find(|step| step.number == number),
@@ -84,8 +84,8 @@ impl Steps {
         .help(format!("the committed steps are: {}", numbers.join(", "))))
     }
 
-    /// The newest step of the current history. Where there are several steps a small file of each
-    /// is read.
+    /// The newest step of the current history. If there are several steps, reads a small file of
+    /// each.
     fn newest(&self) -> Result<Option<&Step>> {
         if self.committed.len() < 2 {
             return Ok(self.committed.last());
@@ -112,13 +112,13 @@ impl Steps {
     }
 }
 
-/// What the manager that has saved a step recorded. A document that cannot be read says nothing.
+/// The record of the manager that saved a step; `None` if its document cannot be read.
 fn step_record(step: &Location) -> Option<StepRecord> {
     let reading = step.for_reading().ok()?.location;
     metadata_of(&reading).ok()?.step_record
 }
 
-/// The document of the checkpoint in a folder; empty if there is none, or one that cannot be read.
+/// The document of the checkpoint in a folder; empty if the document is missing or unreadable.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -127,7 +127,7 @@ pub fn metadata_of(folder: &Location) -> Result<CheckpointMetadata> {
     Ok(bytes.and_then(|bytes| CheckpointMetadata::parse(&bytes).ok()).unwrap_or_default())
 }
 
-/// The error for a save that never ended.
+/// The error for a save that never finished.
 pub(super) fn uncommitted(at: &Location) -> Error {
     Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed: its name is a temporary one")
         .in_file(at)
@@ -137,8 +137,7 @@ pub(super) fn uncommitted(at: &Location) -> Error {
         )
 }
 
-/// Whether a location lies in something that is not committed. A symbolic link may be called as it
-/// likes.
+/// Whether a location is in a folder that is not committed. A symbolic link may have any name.
 pub(super) fn is_temporary(at: &Location) -> bool {
     let mut part = at.clone();
     loop {
@@ -153,7 +152,7 @@ pub(super) fn is_temporary(at: &Location) -> bool {
     }
 }
 
-/// The highest number of a step. Names with higher ones are not names of steps.
+/// The highest number of a step. A name with a higher number is not a step.
 pub const STEP_MAX: u64 = 9_223_372_036_854_775_807;
 
 /// The number in a step's name: `[prefix_]digits`.
@@ -161,12 +160,12 @@ pub fn step_number(name: &str) -> Option<u64> {
     split_name(name).and_then(|(_, digits)| number_of(digits))
 }
 
-/// The number of a step that these digits say.
+/// The number of a step with these digits; `None` above [`STEP_MAX`].
 pub fn number_of(digits: &str) -> Option<u64> {
     digits.parse().ok().filter(|number| *number <= STEP_MAX)
 }
 
-/// Prefix, empty if there is none, and digits of a step's name.
+/// The prefix of a step's name, which may be empty, and its digits.
 pub fn split_name(name: &str) -> Option<(&str, &str)> {
     let (prefix, digits) = match name.rsplit_once('_') {
         Some((prefix, digits)) if !prefix.is_empty() => (prefix, digits),
@@ -177,10 +176,9 @@ pub fn split_name(name: &str) -> Option<(&str, &str)> {
     all_digits.then_some((prefix, digits))
 }
 
-/// The steps below `root`, given what is in it.
+/// The steps below `root`, from the listing of `root`.
 ///
-/// Where names of several forms stand side by side, the form of most of them counts, and a note
-/// says so.
+/// If the folder has step names of several forms, takes the most frequent form, and adds a note.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -205,7 +203,7 @@ pub(super) fn find(root: &Location, listed: &[Listed]) -> Result<Steps> {
             Inside::Other | Inside::Gone => {}
         }
     }
-    // Among equals the plain numbers win: their prefix sorts first.
+    // If two forms are equally frequent, plain numbers win: their empty prefix sorts first.
     let mut chosen: Option<(&str, Vec<(&str, u64)>)> = None;
     for (prefix, names) in forms {
         match &mut chosen {
@@ -244,26 +242,26 @@ fn left_out(notes: &mut Vec<String>, names: &[(&str, u64)]) {
     notes.push(format!("folders whose names differ from the other steps are left out: {}", names.join(", ")));
 }
 
-/// What is in a folder that has the name of a step.
+/// The contents of a folder that has the name of a step.
 enum Inside {
-    /// A checkpoint of any age.
+    /// A checkpoint of any version.
     Checkpoint,
-    /// What is not a checkpoint yet, or never will be, for want of its marker.
+    /// A folder without its commit marker: not a checkpoint yet, or a failed save.
     Unmarked,
     /// Something else.
     Other,
-    /// No file and no folder.
+    /// The folder is empty.
     Nothing,
-    /// It was removed since its name was read.
+    /// The folder was removed after its name was listed.
     Gone,
 }
 
 /// Looks into a folder that has the name of a step. An overwrite gives the name to another folder
-/// at one instant, and then removes files from the old one: only a folder that keeps its name is
-/// known to be no checkpoint.
+/// at one instant, and then removes files from the old one: so a folder counts as "not a
+/// checkpoint" only if it still has its name afterwards.
 ///
 /// # Errors
-/// `Replaced` if another one takes the name in between; errors of the storage.
+/// `Replaced` if another folder takes the name in between; errors of the storage.
 fn look_into(folder: &Location) -> Result<Inside> {
     match look_once(folder) {
         Ok(inside @ (Inside::Checkpoint | Inside::Unmarked)) => return Ok(inside),
@@ -293,7 +291,7 @@ fn look_once(folder: &Location) -> Result<Inside> {
     })
 }
 
-/// Whether a folder is a checkpoint of any age, by the names in it and one level below.
+/// Whether a folder is a checkpoint of any version, by the names in it and one level below.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -301,7 +299,7 @@ pub fn is_checkpoint(folder: &Location) -> Result<bool> {
     holds_checkpoint(folder, &list(folder)?)
 }
 
-/// The same of a folder that was listed.
+/// The same, for a folder whose listing is `listed`.
 pub(super) fn holds_checkpoint(folder: &Location, listed: &[Listed]) -> Result<bool> {
     if listed.iter().any(is_mark) {
         return Ok(true);
