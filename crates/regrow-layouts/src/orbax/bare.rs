@@ -278,7 +278,7 @@ impl Walk {
                 found.databases.push(name.clone());
             }
             // An array whose chunks are all zeros has no file but its document, so an empty folder
-            // may have lost one.
+            // may be an array that has lost its document.
             if listed.is_empty() && !in_array && !name.is_empty() {
                 found.lost.get_or_insert_with(|| document_above(&name));
             }

@@ -42,11 +42,11 @@ struct Inner {
     files: Vec<CheckedFile>,
     small_files: Vec<CheckedSmallFile>,
     parts: Vec<RecordedPart>,
-    /// Whether data files of another length than recorded are read, as far as they go.
+    /// Whether data files whose length differs from their record are read, as far as they go.
     takes_any_length: bool,
 }
 
-/// What one process has written: read when one of its files is wanted.
+/// The files of one process. The record is read when one of these files is needed.
 #[derive(Debug)]
 struct RecordedPart {
     record: PartRecord,
@@ -54,7 +54,7 @@ struct RecordedPart {
 }
 
 impl CheckedStore {
-    /// The folder of `base`, with the files that the records describe.
+    /// A store over the folder `base`, with the files that the records describe.
     ///
     /// # Errors
     /// `Corrupt` if a record contradicts itself.
@@ -71,7 +71,7 @@ impl CheckedStore {
         Ok(Self(Arc::new(Inner { base, files, small_files, parts, takes_any_length })))
     }
 
-    /// The files that a process has written, by its record of them.
+    /// The files of a process, from its record, which is read at the first call.
     fn files_of<'a>(&'a self, part: &'a RecordedPart) -> Result<&'a [CheckedFile]> {
         if let Some(files) = part.files.get() {
             return Ok(files);
@@ -89,17 +89,17 @@ impl CheckedStore {
         Ok(part.files.get_or_init(|| files))
     }
 
-    /// The record of a process, read and checked.
+    /// Reads and checks the record of a process.
     ///
     /// # Errors
-    /// `Corrupt` if it is not the one that was written, or cannot be read; errors of the disk.
+    /// `Corrupt` if the record differs from its checksum or cannot be parsed;
     pub(super) fn manifest_of(&self, part: &PartRecord) -> Result<Manifest> {
         let bytes = self.read_whole(&part.file)?;
         let parsed = Manifest::parse(&bytes).and_then(|manifest| manifest.check_names().map(|()| manifest));
         parsed.map_err(|error| error.in_file(self.0.base.describe(part.file.name.as_bytes())))
     }
 
-    /// What is recorded of each data file, but for those of parts.
+    /// The records of the data files, without the data files of parts.
     pub fn records(&self) -> impl Iterator<Item = &DataFile> {
         self.0.files.iter().map(|file| &file.record)
     }
@@ -109,12 +109,12 @@ impl CheckedStore {
         self.0.parts.iter().map(|part| &part.record)
     }
 
-    /// What is recorded of each file that is checked as a whole, but for the records of processes.
+    /// The records of the files that are checked as a whole, without the records of processes.
     pub(super) fn small_records(&self) -> impl Iterator<Item = &SmallFile> {
         self.0.small_files.iter().map(|file| &file.record)
     }
 
-    /// Whether the file of such a record is what was written.
+    /// Whether the file of a record exists and passes its checksum.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -122,8 +122,8 @@ impl CheckedStore {
         Ok(open_whole(&*self.0.base, record)?.is_ok())
     }
 
-    /// All files that are recorded, and what each block of them should be. Those of a process whose
-    /// record is damaged are left out.
+    /// All recorded files, with the checksum of each block. Leaves out the files of a process whose
+    /// record is damaged.
     ///
     /// # Errors
     /// `Corrupt` if a record contradicts itself.
@@ -132,7 +132,7 @@ impl CheckedStore {
         for record in
             self.0.small_files.iter().map(|file| &file.record).chain(self.parts().map(|part| &part.file))
         {
-            // Of these nothing tells good bytes from others.
+            // Such a record cannot tell good bytes from damaged ones.
             if !record.says_nothing() {
                 files.push(summed_whole(record)?);
             }
@@ -148,10 +148,10 @@ impl CheckedStore {
         Ok(files)
     }
 
-    /// All of a file that is checked as a whole.
+    /// Reads and checks a file that is checked as a whole.
     ///
     /// # Errors
-    /// `Corrupt` if it is not what was written; errors of the storage.
+    /// `Corrupt` if the file differs from its record; errors of the storage.
     pub(super) fn read_whole(&self, record: &SmallFile) -> Result<Vec<u8>> {
         let blob = open_whole(&*self.0.base, record)??;
         let mut bytes = work_space(record.len_bytes)?;
@@ -159,7 +159,7 @@ impl CheckedStore {
         Ok(bytes)
     }
 
-    /// A range of a data file, which lies behind its head.
+    /// A range of a data file, after the file's header.
     ///
     /// # Errors
     /// `InvalidArgument` if there is no such file.
@@ -167,11 +167,11 @@ impl CheckedStore {
         Ok(self.file(file)?.extent(offset_bytes, len_bytes))
     }
 
-    /// A range of the data file of that name.
+    /// A range of the data file with this name.
     ///
     /// # Errors
-    /// `Corrupt` if nothing is recorded of such a file, or the range leaves it; what reading its
-    /// part says.
+    /// `Corrupt` if the file has no record, or the range ends beyond it; errors of reading the
+    /// record of its process.
     pub fn extent_named(&self, key: &[u8], offset_bytes: u64, len_bytes: u64) -> Result<Extent<'_>> {
         let file = self.file_named(key)?.ok_or_else(|| self.unrecorded(key))?;
         let end_bytes = offset_bytes.checked_add(len_bytes);
@@ -183,7 +183,7 @@ impl CheckedStore {
         Ok(file.extent(offset_bytes, len_bytes))
     }
 
-    /// Reads parts of a data file into place, in its order, and checks their blocks.
+    /// Reads parts of a data file into memory, in file order, and checks their blocks.
     ///
     /// # Errors
     /// `Corrupt` with file and offset of a block that fails; errors of the storage.
@@ -193,8 +193,8 @@ impl CheckedStore {
         fill(wanted, how, None, |_, error| error)
     }
 
-    /// For data files that are read with any length: those with another length than recorded, or
-    /// missing ones.
+    /// The errors of data files that are missing or whose length differs from their record. Empty
+    /// unless the store reads data files of any length.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -212,7 +212,7 @@ impl CheckedStore {
         Ok(found)
     }
 
-    /// Checks what every data file has before its blocks: what fails.
+    /// Checks the header of every data file, and returns the errors.
     pub fn check_heads(&self) -> Vec<Error> {
         let mut found = Vec::new();
         let heads = |files: &[CheckedFile], found: &mut Vec<Error>| {
@@ -228,7 +228,7 @@ impl CheckedStore {
         found
     }
 
-    /// Checks, again, every file that is checked as a whole, and gives all that is wrong.
+    /// Checks again every file that is checked as a whole, and returns the errors.
     ///
     /// # Errors
     /// Errors of the disk.
@@ -242,13 +242,13 @@ impl CheckedStore {
         Ok(found)
     }
 
-    /// Records of files that say nothing of their bytes: those that older checkpoints have of the
-    /// database.
+    /// Records that prove nothing about the bytes of their files: older checkpoints have these for
+    /// the database.
     pub fn empty_records(&self) -> impl Iterator<Item = &SmallFile> {
         self.0.small_files.iter().map(|file| &file.record).filter(|record| record.says_nothing())
     }
 
-    /// The data file of such a record, if it is there and as long as recorded.
+    /// The data file of a record; `None` if it is missing or has another length than recorded.
     pub(super) fn data_file(&self, record: &DataFile) -> Option<Arc<dyn Blob>> {
         let file = self.file_named(record.name.as_bytes()).ok()??;
         file.blob.opened().ok().cloned()
@@ -258,8 +258,8 @@ impl CheckedStore {
         self.0.files.get(file).ok_or_else(|| Error::invalid("no such data file"))
     }
 
-    /// Reads all of the data file of a record, past the page cache where that lacks it, and checks
-    /// it.
+    /// Reads the whole data file of a record and checks it. Bytes that are not in the page cache
+    /// are read without adding them to the cache.
     ///
     /// # Errors
     /// `Corrupt` with file and offset of what fails; errors of the storage; `Cancelled`.
@@ -268,7 +268,8 @@ impl CheckedStore {
         self.file_named(key)?.ok_or_else(|| self.unrecorded(key))?.check(monitor)
     }
 
-    /// The data file of that name, if it is one; what its part says is read first.
+    /// The data file with this name; `None` if there is none. Reads the record of its process
+    /// first.
     fn file_named(&self, key: &[u8]) -> Result<Option<&CheckedFile>> {
         let has_name = |file: &&CheckedFile| file.record.name.as_bytes() == key;
         if let Some(file) = self.0.files.iter().find(has_name) {
@@ -297,8 +298,7 @@ impl Store for CheckedStore {
         if let Some(file) = self.file_named(key)? {
             let part = resolve_range(range, file.record.len_bytes)
                 .map_err(|error| error.in_file(file.blob.describe()))?;
-            // Not a part of the map, which would fault if the file is truncated during the
-            // decoding.
+            // Read instead of mapping: a map would fault if the file is truncated during decoding.
             return file.read(part).map(Some);
         }
         if let Some(file) = self.small_file_named(key) {
@@ -315,7 +315,8 @@ impl Store for CheckedStore {
         }
     }
 
-    /// A long chunk is decoded as its pieces come in, each checked: it takes no memory.
+    /// Decodes a long chunk piece by piece. Each piece is checked first, and the whole chunk is
+    /// never in memory.
     fn stream(
         &self,
         key: &[u8],
@@ -333,7 +334,7 @@ impl Store for CheckedStore {
         file.read_in_pieces(part, each).map(|()| true)
     }
 
-    /// Those that are recorded.
+    /// Lists the recorded files, without looking at the folder.
     fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
         let of_parts = self.0.parts.iter().flat_map(|part| &part.record.data_files);
         let data_files = self.0.files.iter().map(|file| &file.record.name).chain(of_parts);

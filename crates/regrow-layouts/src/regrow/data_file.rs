@@ -22,10 +22,10 @@ use regrow_store::{Blob, FETCH_LEN_MAX_BYTES, ReadPath, Scratch, Store};
 /// Largest block in a record.
 const BLOCK_LEN_MAX_BYTES: u64 = 1 << 30;
 
-/// What is streamed comes in pieces of about this length.
+/// The approximate length of the pieces of a stream.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
 
-/// What is said of a block that fails.
+/// The words of the error for a block that fails its checksum.
 pub(super) const WORDS: Words = Words {
     what: |_, block| format!("block {block} fails its crc32c"),
     help: "`regrow repair` heals it with parity or a copy (`--from`); else load the other leaves",
@@ -35,18 +35,18 @@ pub(super) const WORDS: Words = Words {
 const HELP_IF_ZEROS: &str = "the block is all zeros, as after an interrupted copy: copy the file again, or \
     heal it with `regrow repair` and parity or a copy (`--from`); else load the other leaves";
 
-/// A data file: what is recorded of it, and what is known by now.
+/// A data file with its record, and the checks that it has passed so far.
 #[derive(Debug)]
 pub(super) struct CheckedFile {
     pub(super) record: DataFile,
     /// The file itself, for reads and for the map.
     pub(super) blob: RecordedBlob,
     blocks: BlockTable,
-    /// Whether the bytes before the blocks are what was written.
+    /// Whether the bytes before the blocks have passed their checksum.
     has_head_passed: AtomicBool,
 }
 
-/// The files of these records, none of them opened yet.
+/// The files of these records. None of them is open yet.
 pub(super) fn checked_files(
     base: &Arc<dyn Store>,
     records: Vec<DataFile>,
@@ -94,7 +94,7 @@ impl CheckedFile {
         }
     }
 
-    /// Its bytes, read into memory and checked.
+    /// Reads the bytes `part` of the file into memory, and checks them.
     ///
     /// # Errors
     /// `Corrupt` with file and offset of what fails; errors of the storage.
@@ -116,7 +116,8 @@ impl CheckedFile {
         Ok(bytes.into())
     }
 
-    /// The same, front to back.
+    /// Reads the bytes `part` piece by piece, front to back, and passes each checked piece to
+    /// `each`.
     ///
     /// # Errors
     /// As [`read`](Self::read), perhaps after some pieces; errors of `each`.
@@ -134,7 +135,8 @@ impl CheckedFile {
         Ok(())
     }
 
-    /// The end of a piece that begins at `at`: where a block ends, so that none is checked twice.
+    /// The end of a piece that begins at `at`. The piece ends with a block, so that no block is
+    /// checked twice.
     fn piece_end(&self, at: u64) -> u64 {
         let record = &self.record;
         let Some(from) = at.checked_sub(record.data_offset) else { return record.data_offset };
@@ -143,7 +145,8 @@ impl CheckedFile {
         record.data_offset.saturating_add(blocks.saturating_mul(block_len))
     }
 
-    /// Reads all of it, past the page cache where that lacks it, and checks it.
+    /// Reads and checks the whole file. Bytes that are not in the page cache are read without
+    /// adding them to the cache.
     ///
     /// # Errors
     /// `Corrupt` with file and offset of what fails; errors of the storage; `Cancelled`.
@@ -158,13 +161,13 @@ impl CheckedFile {
     /// Checks the bytes before the blocks, once.
     ///
     /// # Errors
-    /// `Corrupt` with the file if they are not what was written; errors of the storage.
+    /// `Corrupt` with the file if they fail their checksum;
     pub(super) fn check_head(&self) -> Result<()> {
         let head_len = self.record.data_offset;
         if head_len == 0 || self.has_head_passed.load(Ordering::Acquire) {
             return Ok(());
         }
-        // Not through the map, which faults where the file was cut.
+        // Read instead of mapping: a map faults if the file was truncated.
         let (mut sum, mut is_zeros, mut at) = (Crc32c::new(), true, 0);
         let mut scratch = Scratch::default();
         while at < head_len {
@@ -186,7 +189,7 @@ impl CheckedFile {
         Ok(())
     }
 
-    /// What each byte of it should be: its header under one checksum, then its blocks.
+    /// The checksums of the file: one for its header, then one for each block.
     ///
     /// # Errors
     /// `Corrupt` if the record contradicts itself.

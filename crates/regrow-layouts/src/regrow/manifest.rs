@@ -44,73 +44,72 @@ use regrow_tree::array::Shape;
 /// Name of the file.
 pub const FILE_NAME: &str = "regrow.json";
 
-/// How the names of files of arrays begin.
+/// The prefix of the names of data files.
 const DATA_STEM: &str = "model";
 
-/// The version of a checkpoint that one process wrote whole.
+/// The version of a checkpoint without parts.
 pub const VERSION: u32 = 1;
 
-/// The version of a checkpoint in parts, which is the last there is.
+/// The version of a checkpoint in parts; the latest version.
 pub const VERSION_OF_PARTS: u32 = 2;
 
-/// How the names begin of what one process has written.
+/// The prefix of the names of files of one process.
 const PART_PREFIX: &str = "regrow.process_";
 
-/// How its record and its compressed data end, and the sign that a process has a number.
+/// The suffixes of the record of a process, of its compressed data, and of the file that claims its
+/// number.
 const RECORD_SUFFIX: &str = ".json";
 const CODED_SUFFIX: &str = ".zstd";
 const CLAIM_SUFFIX: &str = ".claim";
 
-/// Name of the file that says what one process has written.
+/// Name of the record of the files of one process.
 pub fn part_name(process: u32) -> String {
     format!("{PART_PREFIX}{process}{RECORD_SUFFIX}")
 }
 
-/// Name of the data file with what one process has compressed.
+/// Name of the data file with the compressed leaves of one process.
 pub fn coded_name(process: u32) -> String {
     format!("{PART_PREFIX}{process}{CODED_SUFFIX}")
 }
 
-/// Name of the file by which a process takes a number.
+/// Name of the file by which a process claims its number.
 pub fn claim_name(process: u32) -> String {
     format!("{PART_PREFIX}{process}{CLAIM_SUFFIX}")
 }
 
-/// Whether it is one of these names.
+/// Whether a file name is the name of a claim file.
 pub fn is_claim_name(name: &str) -> bool {
     name.starts_with(PART_PREFIX) && name.ends_with(CLAIM_SUFFIX)
 }
 
-/// The process of such a record; the last there is for other names.
+/// The process of a record, from the record's name; `u32::MAX` for other names.
 pub(super) fn rank_of_part(name: &str) -> u32 {
     let number = name.strip_prefix(PART_PREFIX).and_then(|rest| rest.strip_suffix(RECORD_SUFFIX));
     number.and_then(|number| number.parse().ok()).unwrap_or(u32::MAX)
 }
 
-/// Whether it is the name of a record or of compressed data of one process.
+/// Whether a file name is the name of the record or of the compressed data of one process.
 pub fn is_part_name(name: &str) -> bool {
     let Some(name) = name.strip_prefix(PART_PREFIX) else { return false };
     [RECORD_SUFFIX, CODED_SUFFIX].into_iter().filter_map(|suffix| name.strip_suffix(suffix)).any(is_number)
 }
 
-/// Whether it is the name of the record of one process.
+/// Whether a file name is the name of the record of one process.
 pub(super) fn is_record_name(name: &str) -> bool {
     is_part_name(name) && name.ends_with(RECORD_SUFFIX)
 }
 
-/// The name of a file of arrays, of several: that of number `at` of `count`, from 1 on.
+/// The name of data file number `at` of `count`, where numbers start at 1.
 pub(super) fn data_name_of(at: u32, count: u32) -> String {
     format!("{DATA_STEM}-{at:05}-of-{count:05}{SUFFIX}")
 }
 
-/// The same of the second file of a process and those behind it.
+/// The name of the second or a later data file of a process.
 pub(super) fn further_data_name_of(at: u32, count: u32, file: usize) -> String {
     format!("{DATA_STEM}-{at:05}-of-{count:05}-{file}{SUFFIX}")
 }
 
-/// Whether a save gives such a name to a file of arrays: `model.safetensors`,
-/// `model-00001-of-00002.safetensors`, and `model-00001-of-00002-2.safetensors` for the second file
-/// of a process.
+/// Whether a save gives this name to a data file:
 pub fn is_data_name(name: &str) -> bool {
     let stem = name.strip_suffix(SUFFIX).and_then(|name| name.strip_prefix(DATA_STEM));
     stem.is_some_and(|rest| {
@@ -119,7 +118,7 @@ pub fn is_data_name(name: &str) -> bool {
     })
 }
 
-/// Whether a name begins and ends as those of files of arrays do.
+/// Whether a name has the prefix and the suffix of data files.
 pub(super) fn looks_like_data_name(name: &str) -> bool {
     name.starts_with(DATA_STEM) && name.ends_with(SUFFIX)
 }
@@ -135,54 +134,54 @@ pub(super) const BODY_OFFSET: usize = OPENING.len() + CRC_HEX_LEN + 2;
 /// Where a leaf's bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeafPlace {
-    /// Raw in a data file, at a byte.
+    /// Uncompressed in a data file.
     Raw {
-        /// Into `data_files`.
+        /// The index in `data_files`.
         file: usize,
-        /// From the start of the file.
+        /// The offset from the start of the file.
         offset_bytes: u64,
     },
     /// As zarr chunks in the OCDBT database.
     Chunks,
-    /// It has no array data.
+    /// The leaf has no array data.
     Nowhere,
 }
 
 pub(super) const CHUNKS: i32 = -1;
 pub(super) const NOWHERE: i32 = -2;
 
-/// The file, read: see the module's story.
+/// The parsed `regrow.json`; the module documentation describes each member.
 #[derive(Debug, Deserialize)]
 pub struct Manifest {
     /// Always `regrow`.
     pub format: String,
-    /// [`VERSION`].
+    /// [`VERSION`], or [`VERSION_OF_PARTS`].
     pub version: u32,
     /// Program and version that wrote the checkpoint.
     pub writer: String,
-    /// When, in nanoseconds since 1970-01-01 UTC.
+    /// The time of the save, in nanoseconds since 1970-01-01 UTC.
     pub created_unix_ns: u64,
     /// The user's own metadata.
     #[serde(default)]
     pub custom_metadata: Option<serde_json::Value>,
     /// The exact pytree.
     pub structure: Structure,
-    /// Files with array data.
+    /// The files with array data, with a checksum for each block.
     pub data_files: Vec<DataFile>,
     leaf_files: Vec<i32>,
     leaf_offsets: Vec<u64>,
-    /// Every other file.
+    /// All other files, with one checksum each.
     pub files: Vec<SmallFile>,
-    /// The identity of the database, in 32 hex digits: that of `manifest.ocdbt`.
+    /// The UUID in `manifest.ocdbt`, as 32 hex digits; `None` without a database.
     #[serde(default)]
     pub database_uuid: Option<String>,
-    /// What each process has written, of a checkpoint in parts.
+    /// The records of the processes, in a checkpoint in parts.
     #[serde(default)]
     pub parts: Vec<PartRecord>,
-    /// How the arrays of such a checkpoint are cut.
+    /// The chunk shapes of the arrays, in a checkpoint in parts.
     #[serde(default)]
     pub(super) chunks: Option<ChunkShapes>,
-    /// Of the first part of such a checkpoint, the pytree of the whole.
+    /// The pytree of the whole checkpoint, in its first part.
     #[serde(default)]
     pub(super) whole: Option<Structure>,
 }
@@ -190,15 +189,15 @@ pub struct Manifest {
 /// The chunk shapes of the leaves of a checkpoint in parts.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct ChunkShapes {
-    /// Each shape once.
+    /// The distinct shapes.
     pub shapes: Vec<Vec<u64>>,
-    /// For each leaf, into `shapes`; -1 for a leaf that is not an array.
+    /// For each leaf, the index in `shapes`; -1 for a leaf that is not an array.
     pub leaf_shapes: Vec<i64>,
-    /// The same for what was written at once, the array or a shard of it, where that is larger than
-    /// a chunk of some leaf.
+    /// For each leaf, the index of the shape that a process wrote at once: the array or its shard.
+    /// Empty if no leaf has smaller chunks than that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leaf_write_shapes: Vec<i64>,
-    /// The leaves that are compressed with zstd, rising.
+    /// The leaves that are compressed with zstd, in ascending order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub zstd_leaves: Vec<u32>,
 }
@@ -206,21 +205,21 @@ pub(super) struct ChunkShapes {
 /// A `regrow.process_<k>.json`, as `regrow.json` records it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PartRecord {
-    /// The file.
+    /// The name, length and checksums of the file.
     #[serde(flatten)]
     pub file: SmallFile,
-    /// The data files that it describes.
+    /// The data files that the record describes.
     pub data_files: Vec<String>,
 }
 
-/// Which pieces a part has, in the order of its leaves.
+/// The pieces that a part has, in the order of the part's leaves.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Pieces {
-    /// The leaf of the whole tree, in flatten order.
+    /// For each piece, its leaf in the whole tree, in flatten order.
     pub leaves: Vec<u32>,
-    /// Which of its chunks, counted in C order.
+    /// For each piece, the number of its chunk in the leaf, in C order.
     pub chunks: Vec<u64>,
-    /// Where the compressed ones lie.
+    /// The positions of the compressed pieces; `None` if no piece is compressed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coded: Option<CodedPieces>,
 }
@@ -228,35 +227,36 @@ pub(super) struct Pieces {
 /// Where the compressed pieces of a part lie.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct CodedPieces {
-    /// The data file.
+    /// The index of the data file that has them.
     pub file: u32,
-    /// Their numbers among the pieces of the part, rising.
+    /// The numbers of the compressed pieces among the pieces of the part, in ascending order.
     pub pieces: Vec<u32>,
-    /// Where each begins in the file.
+    /// The offset of each compressed piece in the file.
     pub offsets: Vec<u64>,
-    /// The bytes that each takes there.
+    /// The length of each compressed piece in the file, in bytes.
     pub lens: Vec<u64>,
 }
 
 /// A file with array data, and a checksum for each of its blocks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DataFile {
-    /// Path below the checkpoint.
+    /// The path below the checkpoint's folder.
     pub name: String,
-    /// Its length.
+    /// Length of the file.
     pub len_bytes: u64,
-    /// Where blocks begin; before it lies the header.
+    /// The offset of the first block. The header lies before it.
     pub data_offset: u64,
     /// CRC-32C of the bytes before `data_offset`.
     #[serde(with = "hex::number")]
     pub head_crc32c: u32,
-    /// Bytes a block; the last may be shorter.
+    /// Length of a block; the last block may be shorter.
     pub block_len_bytes: u64,
     /// CRC-32C of each block.
     #[serde(with = "hex::list")]
     pub block_crc32c: Vec<u32>,
-    /// BLAKE3 of the bytes from `data_offset` to the end, in 64 hex digits: of files of leaves that
-    /// had not changed since the save before, so that the next one need not read them to know.
+    /// BLAKE3 of the bytes from `data_offset` to the end, in 64 hex digits: only for files of
+    /// leaves that did not change since the previous save. With it the next save need not read the
+    /// file to find out whether the leaves have changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blake3: Option<String>,
 }
@@ -264,44 +264,44 @@ pub struct DataFile {
 /// A file that is checked as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SmallFile {
-    /// Path below the checkpoint.
+    /// The path below the checkpoint's folder.
     pub name: String,
-    /// Its length.
+    /// Length of the file.
     pub len_bytes: u64,
-    /// CRC-32C of all of it, for regrow 0.1.0, which knows nothing else. It says nothing of a file
-    /// that ends in its own CRC-32C, as those of the database do: the CRC of anything followed by
-    /// its CRC is [`CRC_OF_SEALED`].
+    /// CRC-32C of all of it, for regrow 0.1.0, which knows nothing else. It proves nothing for
+    /// files that end in their own CRC-32C, as the database's files do: the CRC of anything
+    /// followed by its CRC is [`CRC_OF_SEALED`].
     #[serde(with = "hex::number")]
     pub crc32c: u32,
-    /// BLAKE3 of all of it, in 64 hex digits: what is checked, where it is recorded.
+    /// BLAKE3 of all of it, in 64 hex digits. If present, this is the checksum that readers check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blake3: Option<String>,
 }
 
-/// The CRC-32C of any bytes that end in their own, little endian.
+/// The CRC-32C of any bytes that end in their own CRC-32C, little endian.
 pub const CRC_OF_SEALED: u32 = 0x4867_4bc7;
 
 impl SmallFile {
-    /// Whether the record tells nothing but the length: any file that ends in its own CRC-32C would
-    /// pass.
+    /// Whether the record proves nothing but the length: any file that ends in its own CRC-32C
+    /// would match.
     pub fn says_nothing(&self) -> bool {
         self.blake3.is_none() && self.crc32c == CRC_OF_SEALED
     }
 
-    /// The checksums that the record has, to be fed with the bytes of the file.
+    /// The checksum functions that the record needs, to feed with the bytes of the file.
     pub(crate) fn sum(&self) -> Sum {
         Sum { crc32c: Crc32c::new(), blake3: self.blake3.is_some().then(blake3::Hasher::new) }
     }
 }
 
-/// The checksums of a file in the making, or of one that is being checked.
+/// The running checksums of a file that is being written or checked.
 pub(crate) struct Sum {
     crc32c: Crc32c,
     blake3: Option<blake3::Hasher>,
 }
 
 impl Sum {
-    /// The checksums that a new record has.
+    /// The checksum functions of a new record.
     pub fn new() -> Self {
         Self { crc32c: Crc32c::new(), blake3: Some(blake3::Hasher::new()) }
     }
@@ -313,13 +313,13 @@ impl Sum {
         }
     }
 
-    /// The record of the file.
+    /// The record of a file with these checksums.
     pub fn record(self, name: String, len_bytes: u64) -> SmallFile {
         let blake3 = self.blake3.map(|hasher| hasher.finalize().to_hex().to_string());
         SmallFile { name, len_bytes, crc32c: self.crc32c.value(), blake3 }
     }
 
-    /// What was expected and what was found, if that is not the same.
+    /// The expected and the found checksum; `None` if they are equal.
     pub fn differs_from(self, record: &SmallFile) -> Option<(String, String)> {
         let found = self.record(record.name.clone(), record.len_bytes);
         if found == *record {
@@ -333,7 +333,7 @@ impl Sum {
     }
 }
 
-/// Returns an error unless the bytes have the checksum that they begin with.
+/// Checks the bytes against the checksum at their start.
 pub(super) fn check_sum(bytes: &[u8]) -> Result<()> {
     let stored = bytes
         .strip_prefix(OPENING.as_bytes())
@@ -371,8 +371,8 @@ impl Manifest {
                 .expected(format_args!("version {VERSION_OF_PARTS} or earlier"), version)
                 .help("a newer regrow wrote it: update regrow, or let Orbax or safetensors read it")
         };
-        // One pass; only what cannot be read is looked at again, for a later version may say it
-        // differently.
+        // Parse once. Only after an error, look at the version: a later version may have another
+        // form.
         let parsed: Self = serde_json::from_slice(bytes).map_err(|error| {
             match serde_json::from_slice::<Version>(bytes) {
                 Ok(Version { version }) if !is_known(version) => later(version),
@@ -408,12 +408,12 @@ impl Manifest {
     /// The chunk shape of a leaf of a checkpoint in parts.
     ///
     /// # Errors
-    /// `Corrupt` if there is none for an array, or one of another rank.
+    /// `Corrupt` if an array has no chunk shape, or a chunk shape of another rank.
     pub fn chunk_shape(&self, leaf: usize, shape: &Shape) -> Result<Option<Shape>> {
         self.cut_shape(leaf, shape, |chunks| &chunks.leaf_shapes)
     }
 
-    /// The shape of what was written at once of a leaf of such a checkpoint.
+    /// The shape that a process wrote at once of a leaf of a checkpoint in parts.
     ///
     /// # Errors
     /// As [`chunk_shape`](Self::chunk_shape).
@@ -449,10 +449,10 @@ impl Manifest {
         }
     }
 
-    /// Where the bytes of each of `leaf_count` leaves are.
+    /// The position of the bytes of each of `leaf_count` leaves.
     ///
     /// # Errors
-    /// `Corrupt` if that contradicts the structure or the data files.
+    /// `Corrupt` if the positions contradict the pytree or the data files.
     pub fn places(&self, leaf_count: usize) -> Result<Vec<LeafPlace>> {
         if self.leaf_files.len() != leaf_count || self.leaf_offsets.len() != leaf_count {
             return Err(Error::corrupt("regrow.json lacks the position of a leaf")
@@ -471,7 +471,7 @@ impl Manifest {
     }
 }
 
-/// The identity of a database, as `regrow.json` has it.
+/// The UUID of a database, as text for `regrow.json`.
 pub(super) fn uuid_text(uuid: &[u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(*uuid))
 }

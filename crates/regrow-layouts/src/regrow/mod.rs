@@ -73,8 +73,8 @@ impl Format for Regrow {
     }
 
     fn recognise(&self, at: &Location) -> Result<bool> {
-        // Any kind: a folder or a dangling link of this name is damage, and no reason to read the
-        // rest without it.
+        // Accept any kind of entry: a folder or a dangling link with this name is damage, so `open`
+        // must report it.
         Ok(at.join(manifest::FILE_NAME).is_taken())
     }
 
@@ -87,7 +87,7 @@ impl Format for Regrow {
         super::refuse_step_and_item(at, options)?;
         let opened = refuse_no_file(at).and_then(|()| reader::RegrowReader::open_as(at, options.salvage));
         match opened {
-            // Orbax' files say nearly all of it, too.
+            // Orbax' documents have almost the same information.
             Err(error) if options.salvage && error.kind().is_damage() => {
                 Orbax.open(at, options).map_err(|_| error)
             }
@@ -165,8 +165,8 @@ impl Fidelity for Regrow {
     }
 }
 
-/// Opens a step of a folder of steps, which is read at `at`; `about` says which, and which others
-/// there are.
+/// Opens the step at `at` of a folder of steps. `about` has the number of the step and the list of
+/// all steps.
 pub(super) fn open_step(
     at: &Location,
     options: &OpenOptions,
@@ -182,7 +182,7 @@ pub(super) fn open_step(
     Ok(Box::new(reader.into_step(about, folder)))
 }
 
-/// Refuses a `regrow.json` that is a folder, a pipe, or a link to nothing.
+/// Returns an error if `regrow.json` is a folder, a pipe, or a link to nothing.
 fn refuse_no_file(at: &Location) -> Result<()> {
     let file = at.join(manifest::FILE_NAME);
     let found = match file.look() {
@@ -197,12 +197,13 @@ fn refuse_no_file(at: &Location) -> Result<()> {
         .help("copy the whole checkpoint again"))
 }
 
-/// What is said of a checkpoint without `regrow.json` that still can be read, as Orbax reads it.
+/// The warning for a checkpoint that is read through Orbax' files, because `regrow.json` is
+/// missing.
 pub(super) const MANIFEST_LOST: &str = "regrow.json is missing: the checkpoint is read without its checksums";
 
-/// Where the `regrow.json` was that a folder has lost; `None` if it is there or never was. That
-/// there was one is known from `_METADATA` (`is_said`), or, of earlier versions, from the name of a
-/// data file.
+/// The path of a `regrow.json` that a folder has lost; `None` if the file exists or never existed.
+/// `_METADATA` shows that it existed (`is_said`); for earlier versions, the name of a data file
+/// does.
 pub(super) fn lost_manifest(folder: &Location, is_said: bool) -> Result<Option<Location>> {
     let file = folder.join(manifest::FILE_NAME);
     if file.is_taken() {
@@ -213,13 +214,14 @@ pub(super) fn lost_manifest(folder: &Location, is_said: bool) -> Result<Option<L
     Ok(is_lost.then_some(file))
 }
 
-/// The database key of an array's part: a bare leaf has the empty name and no `/`.
+/// The database key of a part of an array. A pytree that is one leaf has the empty name, and its
+/// keys have no `/`.
 fn zarr_key(name: &str, part: &str) -> String {
     if name.is_empty() { part.to_owned() } else { format!("{name}/{part}") }
 }
 
-/// The dtype that zarr and Orbax are told: the nearest of the same size where TensorStore lacks the
-/// real one.
+/// The dtype in the zarr and Orbax documents. If TensorStore lacks the real dtype, this is the
+/// nearest one of the same size.
 fn stored_dtype(dtype: Dtype) -> Dtype {
     match dtype {
         Dtype::UInt2 | Dtype::UInt4 | Dtype::Float6E2m3fn | Dtype::Float6E3m2fn | Dtype::Float8E4m3 => {

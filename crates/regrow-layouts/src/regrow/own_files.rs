@@ -1,6 +1,7 @@
-//! The names of the default layout: `regrow.json`, and what it lists.
+//! Tells the files of the default layout from other files: `regrow.json`, and the files that it
+//! lists.
 //!
-//! Without a `regrow.json` that can be read, the names that a save gives have to be enough.
+//! If `regrow.json` cannot be read, only the usual names of a save count.
 
 use std::collections::HashSet;
 
@@ -29,13 +30,13 @@ pub(super) const FILE_NAMES: FileNames = FileNames {
     ..FileNames::NONE
 };
 
-/// An item keeps all files: `regrow.json` has their checksums.
+/// An item leaves out no file, because `regrow.json` has the checksums of all.
 fn item_form(layout: &Layout, v1: bool) -> ItemForm {
     let handler = Some(pytree_handler(v1));
     ItemForm { layout: layout.clone(), handler, is_v1: false, file: None, left_out: &[] }
 }
 
-/// The names at the top of the folder that its `regrow.json` lists; `None` without one that can be
+/// The names at the top of the folder that `regrow.json` lists; `None` if `regrow.json` cannot be
 /// read.
 fn listed_in(folder: &Location) -> Option<HashSet<String>> {
     #[derive(Deserialize)]
@@ -68,7 +69,7 @@ fn own_in(folder: &Location, is_listed: bool) -> Box<dyn OwnNames + '_> {
     Box::new(Own { has_record, is_unlisted })
 }
 
-/// Whether Orbax' own document says that there was a `regrow.json` beside it.
+/// Whether `_METADATA` says that there was a `regrow.json` beside it.
 fn has_lost_its_record(folder: &Location) -> bool {
     let text = read_short(&folder.join(METADATA_FILE), JSON_LEN_MAX_BYTES).unwrap_or_default();
     text.windows(BESIDE_REGROW_JSON.len()).any(|part| part == BESIDE_REGROW_JSON.as_bytes())
@@ -77,7 +78,7 @@ fn has_lost_its_record(folder: &Location) -> bool {
 struct Own {
     /// Whether there is a `regrow.json` that cannot be read.
     has_record: bool,
-    /// Whether there is or was a `regrow.json`, and it does not say which files are its own.
+    /// Whether the folder has or had a `regrow.json` but no readable list of its files.
     is_unlisted: bool,
 }
 

@@ -18,7 +18,7 @@ pub(super) struct PartColumns {
     pub leaf_offsets: Vec<u64>,
 }
 
-/// A data file; only its name is used.
+/// A data file, of which a merge needs only the name.
 #[derive(Debug, Deserialize)]
 pub(super) struct DataFileName {
     pub name: String,
@@ -28,14 +28,14 @@ impl PartColumns {
     /// Parses and checks a `regrow.process_<k>.json`.
     ///
     /// # Errors
-    /// `Corrupt` if it is not as it was written, or its columns differ in length.
+    /// `Corrupt` if the file fails its checksum, or its columns differ in length.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         check_sum(bytes)?;
         let (mut parsed, mut missing) = (Self::default(), PART_COLUMNS);
         let mut reader = serde_json::Deserializer::from_slice(bytes);
         let read = reader.deserialize_map(ColumnsOfPart { columns: &mut parsed, missing: &mut missing });
-        // It stops when it has all columns, which is not an end to the reader. The checksum vouches
-        // for the rest.
+        // The visitor stops with an error when it has all columns. The checksum covers the rest of
+        // the file.
         if let (Err(error), 1..) = (read, missing) {
             return Err(Error::corrupt(format!("the report of a process cannot be read: {error}")));
         }
@@ -59,10 +59,10 @@ impl PartColumns {
     }
 }
 
-/// How many members [`PartColumns`] has.
+/// The number of members of [`PartColumns`].
 const PART_COLUMNS: usize = 4;
 
-/// Reads a part until it has seen all that is wanted of it.
+/// Reads a record until it has all columns.
 struct ColumnsOfPart<'c> {
     columns: &'c mut PartColumns,
     missing: &'c mut usize,

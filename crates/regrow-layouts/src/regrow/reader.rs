@@ -22,13 +22,14 @@ use regrow_tree::array::Region;
 use regrow_tree::tree::{LeafInfo, Tree};
 use regrow_zarr::zarr::{ArrayMeta, Missing, V3_DOCUMENT, ZarrArray};
 
-/// Runs of a region that are read together: what they take beside the result stays small.
+/// The most runs of a region that are read together, which limits the extra memory.
 const RUNS_MAX: usize = 4096;
 
-/// Regions from this length on are read past the page cache; shorter ones may be wanted again.
+/// Regions of at least this length are read without the page cache. The caller may read shorter
+/// ones again.
 const DIRECT_LEN_MIN_BYTES: usize = 32 << 20;
 
-/// Descriptions of arrays that are remembered, and the longest of them.
+/// The most `zarr.json` documents that the cache keeps, and the longest one that it keeps.
 const METAS_LEN: usize = 256;
 const META_LEN_MAX_BYTES: usize = 4 << 10;
 
@@ -42,13 +43,13 @@ pub struct RegrowReader {
     places: Vec<LeafPlace>,
     store: CheckedStore,
     database_uuid: Option<String>,
-    /// Whether its arrays lie in parts: see [`manifest`].
+    /// Whether the arrays lie in the parts of several processes: see [`manifest`].
     is_in_parts: bool,
     step_folder: Option<StepFolder>,
-    /// Opened when the first compressed leaf is read.
+    /// The database; opened when the first compressed leaf is read.
     database: OnceLock<Arc<OcdbtStore>>,
-    /// The last few descriptions of arrays, by their text: thousands of arrays share one, and each
-    /// part of each array asks for its own.
+    /// A cache of parsed `zarr.json` documents, by their text: thousands of arrays have the same
+    /// text, and each piece of an array needs its document.
     metas: Mutex<HashMap<Bytes, Arc<ArrayMeta>>>,
 }
 
@@ -61,7 +62,8 @@ impl RegrowReader {
         Self::open_named(at, manifest::FILE_NAME)
     }
 
-    /// Opens for a salvage: data files of another length than recorded are read as far as they go.
+    /// Opens a checkpoint; with `takes_any_length`, for a salvage, reads data files whose length
+    /// differs from their record, as far as they go.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -69,7 +71,7 @@ impl RegrowReader {
         Self::open_in(at, manifest::FILE_NAME, takes_any_length)
     }
 
-    /// Reads the `regrow.json` of this name: of a part, `regrow.process_<k>.json`.
+    /// Reads a `regrow.json` with another name, such as `regrow.process_<k>.json` of a part.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -84,7 +86,7 @@ impl RegrowReader {
         Self::from_manifest(at, &bytes, base, takes_any_length).in_file(at.join(name))
     }
 
-    /// The same, as a step of a folder of steps.
+    /// Makes this reader the reader of a step of a folder of steps.
     #[must_use]
     pub fn into_step(mut self, about: Description, folder: StepFolder) -> Self {
         let Description { step, steps, notes, .. } = about;
@@ -93,37 +95,37 @@ impl RegrowReader {
         self
     }
 
-    /// What is recorded of each file with array data.
+    /// The records of the data files.
     pub(super) fn data_files(&self) -> impl Iterator<Item = &DataFile> {
         self.store.records()
     }
 
-    /// The file of such a record; `None` if it is not there, or not as long as recorded.
+    /// The data file of a record; `None` if it is missing or has another length than recorded.
     pub(super) fn data_file(&self, record: &DataFile) -> Option<Arc<dyn Blob>> {
         self.store.data_file(record)
     }
 
-    /// Where the bytes of each leaf are; those of raw ones inside their file.
+    /// The position of the bytes of each leaf. An uncompressed leaf lies within its file.
     pub(super) fn places(&self) -> &[LeafPlace] {
         &self.places
     }
 
-    /// Where it is.
+    /// The location of the checkpoint.
     pub(super) fn location(&self) -> &Location {
         &self.at
     }
 
-    /// The identity of its database, as recorded.
+    /// The UUID of the database, as `regrow.json` records it.
     pub(super) fn database_uuid(&self) -> Option<&str> {
         self.database_uuid.as_deref()
     }
 
-    /// Its files.
+    /// The files of the checkpoint, each checked on reading.
     pub(super) fn store(&self) -> &CheckedStore {
         &self.store
     }
 
-    /// The texts of leaves.
+    /// The text leaves, by position.
     pub(super) fn texts(&self) -> &HashMap<usize, Arc<str>> {
         &self.texts
     }
@@ -239,7 +241,7 @@ impl RegrowReader {
         Ok(ZarrArray::new(database, info.name.as_bytes(), meta, Missing::Error))
     }
 
-    /// What a `zarr.json` says.
+    /// Parses a `zarr.json`, or takes it from the cache.
     fn meta(&self, json: &Bytes) -> Result<Arc<ArrayMeta>> {
         let known = || self.metas.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(meta) = known().get(json) {
@@ -251,7 +253,7 @@ impl RegrowReader {
             if known.len() >= METAS_LEN {
                 known.clear();
             }
-            // A copy: these bytes may be a view of a whole node of the database.
+            // Copy the bytes: as a view they would keep a whole node of the database in memory.
             known.insert(Bytes::copy_from_slice(json), Arc::clone(&meta));
         }
         Ok(meta)
@@ -344,7 +346,7 @@ impl Reader for RegrowReader {
         let mut errors = self.store.misfits()?;
         errors.extend(self.store.check_heads());
         errors.extend(self.store.check_small_files()?);
-        // The content of damaged files is unknown.
+        // Compare the views only if no file is damaged.
         if errors.is_empty() {
             errors = self.check_views();
         }

@@ -10,27 +10,27 @@ use regrow_base::error::{Error, Result};
 use regrow_storage::Identity;
 use regrow_store::{Blob, EachChunk, PrivateMap, ReadPath, Scratch, Store, Suits};
 
-/// The file of a record. It is opened once, for everything that is done with it.
+/// The file of a record. It is opened once, for all uses.
 #[derive(Debug)]
 pub(super) struct RecordedBlob {
     base: Arc<dyn Store>,
     name: String,
     len_bytes: u64,
-    /// Whether a file of another length is read, as far as it goes.
+    /// Whether a file whose length differs from the record is read, as far as it goes.
     takes_any_length: bool,
     opened: OnceLock<Arc<dyn Blob>>,
 }
 
 impl RecordedBlob {
-    /// The file of that name, which should be so long.
+    /// The file with this name, and the length that it should have.
     pub fn new(base: Arc<dyn Store>, name: &str, len_bytes: u64, takes_any_length: bool) -> Self {
         Self { base, name: name.to_owned(), len_bytes, takes_any_length, opened: OnceLock::new() }
     }
 
-    /// The file itself.
+    /// The open file.
     ///
     /// # Errors
-    /// `Corrupt` if it is gone or has another length than recorded; errors of the storage.
+    /// `Corrupt` if the file is missing or has another length than recorded;
     pub fn opened(&self) -> Result<&Arc<dyn Blob>> {
         if let Some(opened) = self.opened.get() {
             return Ok(opened);
@@ -45,7 +45,8 @@ impl RecordedBlob {
         }
     }
 
-    /// What is wrong with the file, if it is so long.
+    /// The error for a file of this length, or for a missing file if the length is `None`. No error
+    /// if the length is as recorded.
     pub fn misfit(&self, len_bytes: Option<u64>) -> Option<Error> {
         match len_bytes {
             Some(len_bytes) if len_bytes == self.len_bytes => None,
@@ -62,8 +63,8 @@ impl RecordedBlob {
     }
 }
 
-/// What cannot fail says of a file that cannot be opened what leads to a read, which then says what
-/// is wrong.
+/// If the file cannot be opened, a function that cannot return an error returns a value that leads
+/// to a read. The read then returns the error.
 impl Blob for RecordedBlob {
     fn len_bytes(&self) -> u64 {
         self.len_bytes
@@ -94,7 +95,7 @@ impl Blob for RecordedBlob {
     fn map(&self) -> Result<Option<Bytes>> {
         match self.opened()?.map()? {
             Some(map) if map.len() as u64 != self.len_bytes && self.takes_any_length => Ok(None),
-            // Cut short since it was opened.
+            // The file was truncated after it was opened.
             Some(map) if map.len() as u64 != self.len_bytes => Err(self.is_another(&map.len())),
             map => Ok(map),
         }

@@ -39,10 +39,10 @@ use regrow_store::reads::Source;
 use regrow_store::{FileWriter, Located, ReadPath, Store, StoreExt};
 use regrow_tree::tree::{LeafInfo, LeafKind, Tree};
 
-/// Bytes that are read at once.
+/// Length of the pieces in which files are read.
 const PIECE_LEN_BYTES: u64 = 4 << 20;
 
-/// Under this name a safetensors file has the pytree.
+/// The name of the pytree in the metadata of a safetensors file.
 const STRUCTURE: &str = "regrow";
 
 impl Recovery for Regrow {
@@ -62,8 +62,8 @@ impl Recovery for Regrow {
             return Ok(Vec::new());
         }
         match other {
-            // The checksums of a new one would be those of the files as they are: then nothing is
-            // to be had of the other one.
+            // A rebuilt `regrow.json` would have the checksums of the present, perhaps damaged
+            // files. So if a replica is given but does not match, return an error.
             Some(other) => match record_of_replica(at, other)? {
                 Some(file) => Ok(vec![file]),
                 None => Err(Error::corrupt(
@@ -87,7 +87,7 @@ impl Recovery for Regrow {
         match RegrowReader::open(at) {
             Ok(reader) => {
                 let mut files = reader.store().summed_files()?;
-                // It has just been read by its own checksum.
+                // `regrow.json` has just passed its own checksum.
                 let own = at.store().get_text_key(manifest::FILE_NAME)?;
                 files.extend(own.map(|bytes| summed_as_it_is(manifest::FILE_NAME, &bytes)).transpose()?);
                 Ok(Some(files))
@@ -106,10 +106,10 @@ impl Recovery for Regrow {
     }
 }
 
-/// Leaves of one checkpoint, where another one of the same names has them.
+/// The leaves of this checkpoint that another checkpoint has under the same names.
 struct SameLeaves {
-    /// Of each data file, its leaves in the order of their bytes: where each begins, its length,
-    /// its number in `other`.
+    /// For each data file, its leaves in the order of their bytes: offset, length, and the leaf's
+    /// number in `other`.
     files: HashMap<String, Vec<(u64, u64, usize)>>,
     other: RegrowReader,
 }
@@ -161,8 +161,8 @@ impl Counterpart for SameLeaves {
     }
 }
 
-/// The `regrow.json` of a replica, if the two are of the same save: the database, which is another
-/// one in each, is the same.
+/// The `regrow.json` of a replica, if both checkpoints are copies of the same save. Every save
+/// writes another database, so equal databases prove it.
 fn record_of_replica(at: &Location, other: &Location) -> Result<Option<RecoveredFile>> {
     let Ok(theirs) = RegrowReader::open(other) else { return Ok(None) };
     let records: Vec<SmallFile> = theirs.store().small_records().cloned().collect();
@@ -171,12 +171,11 @@ fn record_of_replica(at: &Location, other: &Location) -> Result<Option<Recovered
     for record in own.small_records() {
         is_same |= record.name == MANIFEST_KEY && !record.says_nothing() && own.is_whole(record)?;
     }
-    // The record of an early version says nothing of the database, whose own number does.
+    // An early version has no checksum for the database, so compare the database's UUID.
     let uuid =
         || OcdbtStore::open(at.opened().ok()?).ok().map(|database| manifest::uuid_text(&database.uuid()));
     is_same |= theirs.database_uuid().is_some_and(|theirs| uuid().as_deref() == Some(theirs));
-    // Where the database is damaged, too, the arrays tell: what is the same to the byte is
-    // described by either record.
+    // If the database is damaged, too, compare the arrays: a record of equal array data fits both.
     if !is_same && !has_same_data(at, &theirs)? {
         return Ok(None);
     }
@@ -185,8 +184,8 @@ fn record_of_replica(at: &Location, other: &Location) -> Result<Option<Recovered
     Ok(Some(RecoveredFile { name: manifest::FILE_NAME.to_owned(), bytes, how, is_guess: false }))
 }
 
-/// Whether a checkpoint has the data files that a record of another one describes, every block of
-/// them.
+/// Whether a checkpoint has every data file that the record of another one lists, with equal
+/// blocks.
 fn has_same_data(at: &Location, theirs: &RegrowReader) -> Result<bool> {
     let store = at.opened()?;
     let small: HashSet<&str> = theirs.store().small_records().map(|record| record.name.as_str()).collect();
@@ -219,8 +218,8 @@ fn is_lost(at: &Location) -> Result<bool> {
     if lost_manifest(at, false)?.is_none() {
         return Ok(false);
     }
-    // Other programs write files of this name, too: ours has the pytree in its header, or Orbax'
-    // metadata names it.
+    // Other programs also write files with this name. regrow's file has the pytree in its header,
+    // or Orbax' metadata refer to `regrow.json`.
     let is_said = Orbax.open(at, &OpenOptions::default());
     let is_said =
         is_said.is_ok_and(|view| view.description().warnings.iter().any(|it| it == super::MANIFEST_LOST));
@@ -240,14 +239,14 @@ fn is_data_file(name: &str) -> bool {
     !name.contains('/') && name.ends_with(SUFFIX)
 }
 
-/// All files below the folder that are the checkpoint's own.
+/// The names of all files below the folder, without side files and `regrow.json`.
 fn names_in(store: &dyn Store) -> Result<BTreeSet<String>> {
     let names = store.list(b"")?.into_iter().filter_map(|key| String::from_utf8(key).ok());
     Ok(names.filter(|name| !is_name_of_side_file(name) && name != manifest::FILE_NAME).collect())
 }
 
-/// Documents and the database, made of `regrow.json` where they are not what was written; and
-/// `regrow.json`, which records them, at the end.
+/// Rebuilds documents and the database from `regrow.json`, if they differ from their records; then
+/// `regrow.json` itself, with the new records.
 fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
     let whole: HashMap<String, SmallFile> = {
         let mut whole = HashMap::new();
@@ -274,7 +273,7 @@ fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
     if whole.len() == recorded && is_complete {
         return Ok(Vec::new());
     }
-    // Its other files are named by it, and have names of their own in each save.
+    // The files of the database have other names in each save, and only its manifest lists them.
     let has_lost_nodes =
         reader.store().small_records().any(|record| is_in_database(&record.name) && !is_said(&record.name));
     let is_database_whole = !has_arrays || is_said(MANIFEST_KEY) && !has_lost_nodes;
@@ -317,7 +316,7 @@ fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
     Ok(files)
 }
 
-/// `regrow.json`, made of the other files.
+/// Rebuilds `regrow.json` from the other files.
 fn record(at: &Location) -> Result<Vec<RecoveredFile>> {
     let store = at.opened()?;
     let mut names = names_in(&*store)?;
@@ -376,7 +375,7 @@ fn is_in_database(name: &str) -> bool {
     name.split_once('/').is_some_and(|(top, _)| top == DATA_FOLDER)
 }
 
-/// Whether a file of this name is one that a save writes beside the data.
+/// Whether a save writes a file with this name beside the data files.
 fn is_document(name: &str) -> bool {
     const DOCUMENTS: [&str; 7] = [
         METADATA_FILE,
@@ -391,21 +390,21 @@ fn is_document(name: &str) -> bool {
     DOCUMENTS.contains(&name) || top == Some(ARRAY_METADATAS_FOLDER) || top == Some(DATA_FOLDER)
 }
 
-/// What the processes have written of a checkpoint in parts.
+/// The records of all processes of a checkpoint in parts.
 #[derive(Default)]
 struct Parts {
-    /// Their records, by their ranks.
+    /// The records, sorted by rank.
     records: Vec<PartRecord>,
-    /// The pytree of the whole, as the first of them has it.
+    /// The pytree of the whole checkpoint, from the first record.
     whole: Option<String>,
-    /// How its arrays are cut.
+    /// The chunk shapes of the arrays.
     chunks: Option<ChunkShapes>,
-    /// Of each piece the number of its leaf in the whole tree, and its name.
+    /// For each piece, the number of its leaf in the whole tree, and the piece's name.
     pieces: Vec<(u32, Arc<str>)>,
 }
 
 impl Parts {
-    /// Reads all there are. Their files are taken out of `names`.
+    /// Reads all records of processes. Removes their files from `names`.
     fn read(store: &dyn Store, names: &mut BTreeSet<String>) -> Result<Self> {
         let is_record = |name: &&String| manifest::is_record_name(name);
         let mut of_parts: Vec<String> = names.iter().filter(is_record).cloned().collect();
@@ -438,8 +437,8 @@ impl Parts {
     }
 }
 
-/// Returns an error unless the pieces of the processes are of the leaves of this tree: Orbax'
-/// metadata do not know all leaves.
+/// Returns an error unless every piece belongs to a leaf of this tree. Orbax' metadata do not have
+/// all leaves.
 fn check_pieces(tree: &Tree<LeafInfo>, pieces: &[(u32, Arc<str>)]) -> Result<()> {
     let wrong = pieces.iter().find(|(leaf, name)| {
         let of = tree.leaves().get(*leaf as usize).and_then(|info| name.strip_prefix(&*info.name));
@@ -473,11 +472,11 @@ fn structure_of(view: &dyn Reader) -> Result<String> {
     Structure::of(view.tree(), |leaf| texts.get(&leaf).cloned().unwrap_or_default())?.to_json()
 }
 
-/// Files with array data, and what their headers say.
+/// Data files, and the contents of their headers.
 #[derive(Default)]
 struct DataFiles {
     files: Vec<DataFile>,
-    /// Of each tensor, where it lies, and its length.
+    /// For each tensor, its position and its length.
     tensors: HashMap<String, (LeafPlace, u64)>,
     /// The pytree, from the first header that has it.
     structure: Option<String>,
@@ -520,7 +519,7 @@ impl DataFiles {
         Ok(())
     }
 
-    /// Where the bytes of each leaf are.
+    /// The position of the bytes of each leaf.
     fn places(&self, tree: &Tree<LeafInfo>, are_in_parts: bool) -> Result<Vec<LeafPlace>> {
         let place = |info: &LeafInfo| match self.tensors.get(&*info.name) {
             _ if !info.kind.is_array() => Ok(LeafPlace::Nowhere),
@@ -534,13 +533,13 @@ impl DataFiles {
     }
 }
 
-/// What is said where a file is of another checkpoint.
+/// The error for a file that belongs to another checkpoint.
 fn foreign(what: String) -> Error {
     Error::corrupt(what)
         .help("the folder has a file of another checkpoint: move it elsewhere, and repair again")
 }
 
-/// The record of a data file as it is now.
+/// The record of a data file, from its present bytes.
 fn record_of(store: &dyn Store, name: &str, data_offset: u64) -> Result<DataFile> {
     let blob = store.open(name.as_bytes())?.ok_or_else(|| gone(store, name))?;
     let len_bytes = blob.len_bytes();
@@ -560,7 +559,7 @@ fn record_of(store: &dyn Store, name: &str, data_offset: u64) -> Result<DataFile
     Ok(DataFile { name, len_bytes, data_offset, head_crc32c, block_len_bytes, block_crc32c, blake3: None })
 }
 
-/// The record of a file that is checked as a whole.
+/// The record of a file that is checked as a whole, from its present bytes.
 fn sum_of(store: &dyn Store, name: &str) -> Result<SmallFile> {
     let bytes = bytes_of(store, name)?;
     let mut sum = Sum::new();

@@ -9,14 +9,14 @@ use regrow_base::error::{Error, Result};
 use regrow_store::reads::{BlockTable, Checksum};
 use regrow_store::{Blob, ReadPath, Scratch, Store};
 
-/// It is read in pieces of this length.
+/// The length of the pieces in which a file is read and checked.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
 
 /// A file that is checked as a whole.
 #[derive(Debug)]
 pub(super) struct CheckedSmallFile {
     pub(super) record: SmallFile,
-    /// The file itself, once it has been found to be what was written.
+    /// The open file, after it has passed its checksum.
     passed: OnceLock<Arc<dyn Blob>>,
 }
 
@@ -25,10 +25,10 @@ impl CheckedSmallFile {
         Self { record, passed: OnceLock::new() }
     }
 
-    /// The open file; checked once.
+    /// The open file, which is checked at the first call.
     ///
     /// # Errors
-    /// `Corrupt` if it is not what was written; errors of the storage.
+    /// `Corrupt` if the file differs from its record; errors of the storage.
     pub(super) fn opened(&self, base: &dyn Store) -> Result<&Arc<dyn Blob>> {
         if let Some(passed) = self.passed.get() {
             return Ok(passed);
@@ -38,7 +38,7 @@ impl CheckedSmallFile {
     }
 }
 
-/// Opens the file of a record, and checks it: the file, or what is wrong with it.
+/// Opens and checks the file of a record: the inner result is the error of a damaged file.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -73,7 +73,7 @@ pub(crate) fn open_whole(base: &dyn Store, record: &SmallFile) -> Result<Result<
     })
 }
 
-/// What its bytes should be, under one checksum.
+/// The file of a record, with its one checksum over all bytes.
 ///
 /// # Errors
 /// `Corrupt` if the record contradicts itself.
@@ -88,10 +88,10 @@ pub(crate) fn summed_whole(record: &SmallFile) -> Result<SummedFile> {
     Ok(SummedFile { name: record.name.clone(), len_bytes, tables: table.into_iter().collect() })
 }
 
-/// A file that is known to be whole, as it is.
+/// An undamaged file, with the checksum of its present bytes.
 ///
 /// # Errors
-/// None but what a table of one block says.
+/// Errors of making a table of one block.
 pub(super) fn summed_as_it_is(name: &str, bytes: &[u8]) -> Result<SummedFile> {
     let len_bytes = bytes.len() as u64;
     let table = BlockTable::of_digests(0..len_bytes, len_bytes, vec![blake3::hash(bytes)], WORDS)?;

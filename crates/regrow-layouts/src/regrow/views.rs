@@ -28,28 +28,29 @@ use regrow_store::{ByteRange, ReadPath, Store};
 use regrow_tree::array::Region;
 use regrow_tree::tree::{LeafInfo, LeafKind, Tree};
 
-/// So many disagreements are named: of more there is no more to learn.
+/// The most disagreements that one check reports.
 const NAMED_MAX: usize = 100;
 
-/// Leaves that are no longer than this are decoded by both, where places cannot be compared.
+/// If positions cannot be compared, leaves up to this length are decoded by both readers and
+/// compared.
 const DECODED_LEN_MAX_BYTES: u64 = 1 << 20;
 
 const HELP: &str = "other programs would read other values: copy the checkpoint again; if that does not \
     help, save it again";
 
-/// What a record says of the leaves in its data files.
+/// The leaves of a record, and their positions in its data files.
 struct Recorded<'r> {
     tree: &'r Tree<LeafInfo>,
     places: &'r [LeafPlace],
 }
 
 impl RegrowReader {
-    /// What the views disagree about.
+    /// The errors for all disagreements between the views.
     pub(super) fn check_views(&self) -> Vec<Error> {
         let mut found = self.check_headers();
         found.extend(self.check_orbax());
-        // Web servers and buckets may say so of what is not there, and Orbax' view has files that
-        // need not be.
+        // Web servers and buckets may return this error for missing files, and some of Orbax' files
+        // are optional.
         if self.location().local_path().is_err() {
             found.retain(|error| error.kind() != ErrorKind::PermissionDenied);
         }
@@ -77,7 +78,7 @@ impl RegrowReader {
         found
     }
 
-    /// The same of the data files of one process, by its record of them.
+    /// Compares the headers of the data files of one process with its record.
     fn check_part(&self, part: &PartRecord) -> Result<Vec<Error>> {
         let manifest = self.store().manifest_of(part)?;
         let read = || {
@@ -97,8 +98,7 @@ impl RegrowReader {
         Ok(found)
     }
 
-    /// Compares the header of a data file with what is recorded of its leaves; `None` for a file
-    /// without a header.
+    /// Compares the header of a data file with the records of its leaves;
     fn check_header(
         &self,
         at: usize,
@@ -165,7 +165,7 @@ impl RegrowReader {
         Header::parse(json, file.len_bytes)
     }
 
-    /// Compares the pytree that a header repeats with that of `regrow.json`.
+    /// Compares the pytree in a header with the pytree in `regrow.json`.
     fn check_structure(&self, header: &Header) -> Result<()> {
         let entries = header.metadata.iter().flatten();
         let Some((_, text)) = entries.into_iter().find(|(name, _)| name == "regrow") else { return Ok(()) };
@@ -270,7 +270,8 @@ impl RegrowReader {
                 };
                 if is_same { Ok(()) } else { Err(differs().expected(show(&own), show(&other))) }
             }
-            // Damaged bytes are a finding of the leaf itself, and say nothing about the views.
+            // Damaged bytes are reported for the leaf itself. They are not a disagreement of the
+            // views.
             (Source::Raw(own), Source::Memory(_)) if own.check(CheckFor::Verify).is_err() => Ok(()),
             (Source::Raw(own), Source::Memory(other)) => {
                 let mut bytes = allocate(own.len_bytes)?;
@@ -278,8 +279,8 @@ impl RegrowReader {
                 let what = format!("the {} bytes in the data file", bytes.len());
                 if bytes == other { Ok(()) } else { Err(differs().expected(what, "others in the database")) }
             }
-            // Of some dtypes, such as bool, a reader of zarr looks at each element: it does not say
-            // where they lie.
+            // For some dtypes, such as bool, the zarr reader checks each element, so it gives no
+            // position.
             (Source::Raw(own), Source::Coded(_)) if own.len_bytes <= DECODED_LEN_MAX_BYTES => {
                 let region = Region::whole(&info.shape);
                 let mut bytes = [allocate(own.len_bytes)?, allocate(own.len_bytes)?];
@@ -287,7 +288,7 @@ impl RegrowReader {
                 if self.read_region(leaf, &region, own).is_err() {
                     return Ok(());
                 }
-                // What it refuses, it does not read as something else.
+                // An error of the other reader is not a wrong value.
                 match view.read_region(at, &region, other).is_err() || own == other {
                     true => Ok(()),
                     false => Err(differs().expected("the bytes in the data file", "others")),

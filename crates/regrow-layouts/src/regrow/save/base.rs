@@ -14,16 +14,16 @@ use regrow_storage::location::Location;
 use regrow_storage::{Publication, Retries};
 use regrow_store::{Blob, ReadPath};
 
-/// The earlier checkpoint, opened: its `regrow.json`.
+/// The opened earlier checkpoint, with its `regrow.json`.
 pub(super) struct Base {
     folder: Location,
     reader: RegrowReader,
 }
 
-/// A file of the base that can stand for a planned one.
+/// A file of the base that the save can link instead of writing it.
 pub(super) struct Link {
     source: Location,
-    /// The opened file, also if the location leads to another one later.
+    /// The open file, which stays the same even if the location later leads to another file.
     opened: Arc<dyn Blob>,
     record: DataFile,
 }
@@ -32,19 +32,19 @@ impl Base {
     /// Opens the checkpoint at a location.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidArgument` if it is none of the default layout; `Uncommitted`, `Corrupt`,
-    /// `Unsupported` as any opening.
+    /// `NotFound`; `InvalidArgument` for a checkpoint of another layout; `Uncommitted`, `Corrupt`,
+    /// `Unsupported` as in any opening.
     pub fn open(at: &Location) -> Result<Self> {
         Self::open_named(at, manifest::FILE_NAME)
     }
 
-    /// The same with the `regrow.json` of this name.
+    /// Opens a checkpoint with the `regrow.json` that has this name.
     fn open_named(at: &Location, name: &str) -> Result<Self> {
         Retries::until_unreplaced(|| {
             let before = at.identity();
             let opened = Self::check(at).and_then(|()| RegrowReader::open_named(at, name));
-            // The opened checkpoint may have been removed in between, file by file, and a new one
-            // put in its place.
+            // Meanwhile another save may have removed this checkpoint file by file, and put a new
+            // one in its place.
             if at.identity() != before {
                 return Err(
                     Error::new(ErrorKind::Replaced, "the base was replaced while it was opened").in_file(at)
@@ -54,8 +54,8 @@ impl Base {
         })
     }
 
-    /// Opens what process `rank` has written of the checkpoint at a location; `None` if no process
-    /// of that rank has.
+    /// Opens the part of process `rank` of the checkpoint at a location; `None` if the checkpoint
+    /// has no part of this rank.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -82,8 +82,8 @@ impl Base {
         Ok(())
     }
 
-    /// The raw leaves of the base, a list for each of its files, with those of the tree that may be
-    /// the same.
+    /// For each data file of the base, its raw leaves, each with the leaf of the tree that may be
+    /// equal.
     pub fn match_leaves(self, plan: &Plan<'_>) -> Vec<OldFile> {
         let Self { folder, reader } = self;
         let store = reader.store().clone();
@@ -118,7 +118,7 @@ impl Base {
         }
         let mut files: Vec<OldFile> = files.into_iter().flatten().collect();
         for file in &mut files {
-            // Empty leaves begin where others do.
+            // An empty leaf has the same offset as the next leaf.
             file.leaves.sort_by_key(|leaf| (leaf.offset_bytes, leaf.len_bytes, leaf.rank));
         }
         files
@@ -127,21 +127,21 @@ impl Base {
 
 /// A data file of the base.
 pub(super) struct OldFile {
-    /// Its number among them.
+    /// The number of the file among the data files of the base.
     pub at: usize,
     pub source: Location,
-    /// The opened file, also if the location leads to another one later.
+    /// The open file, which stays the same even if the location later leads to another file.
     pub opened: Arc<dyn Blob>,
     /// The files of the base, with their checksums.
     store: CheckedStore,
     pub record: DataFile,
-    /// Those that the tree has too, in the order of their bytes.
+    /// The leaves of the file that the tree has, too, in the order of their bytes.
     pub leaves: Vec<OldLeaf>,
-    /// Whether the tree has all of them.
+    /// Whether the tree has all leaves of the file.
     pub is_whole: bool,
 }
 
-/// A leaf of the base with that of the tree which has its name, dtype and shape.
+/// A leaf of the base, and the leaf of the tree with the same name, dtype and shape.
 pub(super) struct OldLeaf {
     pub leaf: u32,
     rank: usize,
@@ -150,17 +150,18 @@ pub(super) struct OldLeaf {
 }
 
 impl OldFile {
-    /// Bytes of the leaves that the tree has too.
+    /// Length of the leaves that the tree has, too.
     pub fn leaves_len_bytes(&self) -> u64 {
         self.leaves.iter().map(|leaf| leaf.len_bytes).fold(0, u64::saturating_add)
     }
 
-    /// Whether reading it waits for a network: what keeps such files has checksums of its own.
+    /// Whether reading the file needs a network. Storages behind a network have their own
+    /// checksums.
     pub fn is_far(&self) -> bool {
         self.opened.suits().is_far()
     }
 
-    /// Reads all of it, and checks it.
+    /// Reads and checks the whole file.
     ///
     /// # Errors
     /// `Corrupt` with file and offset of what fails; errors of the storage; `Cancelled`.
@@ -168,8 +169,8 @@ impl OldFile {
         self.store.check_data_file(&self.record, monitor)
     }
 
-    /// Whether the file begins with `header`, and its leaves follow as they would in a file that is
-    /// written now.
+    /// Whether the file begins with `header`, and its leaves follow in the order and at the offsets
+    /// of a new file.
     fn is_laid_out_as(&self, header: &[u8]) -> bool {
         let mut end = header.len() as u64;
         for leaf in &self.leaves {
@@ -185,25 +186,25 @@ impl OldFile {
         self.opened.read(0, &mut theirs, ReadPath::Cached).is_ok() && theirs == header
     }
 
-    /// Whether writing its leaves now would make the very same file.
+    /// Whether a new file with these leaves would have the same header and offsets.
     pub fn would_be_written(&self, plan: &Plan<'_>, structure: Option<&str>) -> bool {
         header_bytes(plan, &self.order(), structure).is_ok_and(|header| self.is_laid_out_as(&header))
     }
 
-    /// Its leaves, in the order of their bytes.
+    /// The leaves of the tree in this file, in the order of their bytes.
     pub fn order(&self) -> Vec<u32> {
         self.leaves.iter().map(|leaf| leaf.leaf).collect()
     }
 
-    /// What it takes to give the file another name.
+    /// The data for linking the file.
     pub fn into_link(self) -> Link {
         Link { source: self.source, opened: self.opened, record: self.record }
     }
 }
 
 impl Link {
-    /// Gives the file its other name, as `name` of the new checkpoint; its record there. `None`
-    /// where that cannot be done, or where something else is at its path by now.
+    /// Links the file as `name` in the new checkpoint, and returns its new record. `None` if the
+    /// storage cannot link it, or if the path now leads to another file.
     ///
     /// # Errors
     /// `Cancelled`; `InvalidArgument` for a name that leads out of the folder.

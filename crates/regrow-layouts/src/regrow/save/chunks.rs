@@ -27,7 +27,8 @@ struct ChunkTask<'a> {
     region: Region,
 }
 
-/// Writes the compressed leaves as zstd chunks into one data file; adds their entries.
+/// Writes the compressed leaves as zstd chunks into one data file, and adds their entries to the
+/// database.
 pub(super) fn write_chunks(
     plan: &Plan<'_>,
     level: i32,
@@ -65,7 +66,7 @@ pub(super) fn write_chunks(
         })
     });
     let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
-    // A chunk is held raw and encoded at the same time.
+    // Memory holds a chunk uncompressed and compressed at the same time.
     let cost = |task: &ChunkTask<'_>| {
         2 * task.meta.chunk_shape().len_bytes(task.meta.dtype()).unwrap_or(u64::MAX / 2)
     };
@@ -94,7 +95,7 @@ pub(super) fn write_chunks(
     Ok(Some(data_file(name, 0, crc32c(b""), out.finish()?)))
 }
 
-/// One chunk in C order, cast, zeros beyond the array's edge.
+/// The bytes of a chunk in C order, after the cast, with zeros beyond the array's edge.
 fn chunk_bytes(task: &ChunkTask<'_>, casting: Casting) -> Result<Vec<u8>> {
     let array = task.array;
     let to = task.dtype;

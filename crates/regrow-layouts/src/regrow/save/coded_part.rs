@@ -20,12 +20,12 @@ use regrow_storage::Publication;
 use regrow_tree::array::Shape;
 use regrow_zarr::zarr::ArrayMeta;
 
-/// Writes those pieces of `own`, the plan of the pieces of process `rank`, that are compressed, and
-/// says in `pieces` where each lies; `None` if there is none. The file will be number `file` of the
-/// data files.
+/// Writes the compressed pieces of `own`, the plan of the pieces of process `rank`, and records in
+/// `pieces` the position of each. Returns `None` if no piece is compressed. The new file has number
+/// `file` among the data files.
 ///
 /// # Errors
-/// Those of the publication; errors of reading the leaves.
+/// Errors of the publication; errors of reading the leaves.
 pub(super) fn write_coded(
     plan: &Plan<'_>,
     own: &Plan<'_>,
@@ -61,7 +61,7 @@ pub(super) fn write_coded(
         pool::thread_count(),
         tasks,
         budget_bytes,
-        // A chunk is held raw and encoded at the same time.
+        // Memory holds a chunk uncompressed and compressed at the same time.
         |&(piece, ..)| len_bytes(piece).saturating_mul(2),
         |(piece, leaf, meta)| {
             let array = own.stored_array(piece).ok_or_else(|| Error::invalid("a piece has no array"))?;
@@ -80,7 +80,7 @@ pub(super) fn write_coded(
     Ok(Some(data_file(name, 0, crc32c(b""), out.finish()?)))
 }
 
-/// The zarr array that a leaf is.
+/// The zarr description of a leaf.
 pub(super) fn coded_meta(plan: &Plan<'_>, leaf: usize, compression: Compression) -> Result<ArrayMeta> {
     let (planned, source) = plan.leaf(leaf).ok_or_else(|| Error::invalid(format!("no leaf {leaf}")))?;
     let (shape, chunk) = match source.as_array() {
@@ -90,7 +90,7 @@ pub(super) fn coded_meta(plan: &Plan<'_>, leaf: usize, compression: Compression)
     ArrayMeta::v3(shape, stored_dtype(planned.dtype), chunk, compression)
 }
 
-/// Takes what is compressed out of the data files for raw pieces.
+/// Removes the compressed pieces from the data files of uncompressed pieces.
 pub(super) fn set_coded_apart(plan: &Plan<'_>, own: &mut Plan<'_>, pieces: &Pieces) {
     for (planned, &leaf) in own.leaves.iter_mut().zip(&pieces.leaves) {
         if plan.is_coded(leaf as usize) {

@@ -25,19 +25,19 @@ const PIECE_LEN_BYTES: usize = 256 << 10;
 /// Leaves are compared in batches of about this size, each by one thread.
 const BATCH_LEN_BYTES: u64 = 8 << 20;
 
-/// What reading a leaf costs beside its bytes.
+/// The cost of reading a leaf in addition to its bytes, as a number of bytes.
 const LEAF_COST_BYTES: u64 = 4096;
 
-/// A flag for each leaf of the tree: whether it rests.
+/// For each leaf of the tree, whether it is unchanged.
 pub(super) struct Unchanged(Vec<AtomicBool>);
 
 impl Unchanged {
-    /// Compares the leaves that the tree and the base share. The monitor's total grows by the bytes
-    /// that are compared. What leaves [keep](Array::kept_len_bytes) while they are read is at most
-    /// `budget_bytes`, or that of one of them.
+    /// Compares the leaves that the tree and the base share. The monitor's total grows by the
+    /// compared bytes. The memory that leaves [keep](Array::kept_len_bytes) while they are read is
+    /// at most `budget_bytes`, or the memory of one leaf if that is more.
     ///
     /// # Errors
-    /// `Cancelled`; what reading the tree's own leaves says.
+    /// `Cancelled`; errors of reading the tree's own leaves.
     pub fn find(
         plan: &Plan<'_>,
         old_files: &[OldFile],
@@ -51,7 +51,7 @@ impl Unchanged {
             match has_digest_of_leaves(old, plan, monitor)? {
                 Some(true) => old.leaves.iter().for_each(|leaf| unchanged.set(leaf.leaf)),
                 Some(false) => {
-                    // Hashed in vain, and gone through once more.
+                    // The digest differs, so the leaves are compared one by one.
                     monitor.expect(old.leaves_len_bytes());
                     to_compare.push(old);
                 }
@@ -62,7 +62,7 @@ impl Unchanged {
         Ok(unchanged)
     }
 
-    /// Whether a leaf rests.
+    /// Whether a leaf is unchanged.
     pub fn has(&self, leaf: u32) -> bool {
         self.0.get(leaf as usize).is_some_and(|flag| flag.load(Ordering::Relaxed))
     }
@@ -74,8 +74,8 @@ impl Unchanged {
     }
 }
 
-/// Whether the digest of the file is that of the tree's leaves, in their order; `None` where there
-/// is none to compare with.
+/// Whether the digest of the file equals the digest of the tree's leaves, in their order; `None` if
+/// the file has no digest.
 fn has_digest_of_leaves(old: &OldFile, plan: &Plan<'_>, monitor: &Monitor) -> Result<Option<bool>> {
     let Some(expected) = old.record.blake3.as_ref().filter(|_| old.is_whole) else { return Ok(None) };
     let mut hasher = blake3::Hasher::new();
@@ -86,7 +86,7 @@ fn has_digest_of_leaves(old: &OldFile, plan: &Plan<'_>, monitor: &Monitor) -> Re
     Ok(Some(hasher.finalize().to_hex().as_str() == expected.as_str()))
 }
 
-/// Marks the leaves whose bytes are those of the base.
+/// Marks the leaves that have the same bytes as in the base.
 fn compare(
     plan: &Plan<'_>,
     files: &[&OldFile],
@@ -104,7 +104,7 @@ fn compare(
         });
         batches.map(|batch| (&*old.opened, batch))
     });
-    // Each thread holds two pieces, and what the one leaf keeps that it is at.
+    // Each thread needs memory for two pieces, and for the data that its current leaf keeps.
     let cost_bytes = |batch: &[OldLeaf]| {
         let arrays = batch.iter().filter_map(|leaf| plan.stored_array(leaf.leaf as usize)?.ok());
         arrays.map(|array| array.kept_len_bytes()).max().unwrap_or(0)
@@ -132,8 +132,8 @@ fn compare(
     )
 }
 
-/// How many bytes at an offset of the file are the array's, up to the first piece that differs;
-/// what cannot be read there is not the same.
+/// The number of equal bytes of the array and the file from an offset on, up to the first piece
+/// that differs. Bytes that cannot be read count as different.
 fn same_len_bytes(array: &Array, file: &dyn Blob, offset_bytes: u64, monitor: &Monitor) -> Result<u64> {
     let len_bytes = array.len_bytes();
     let piece_len = usize::try_from(len_bytes).unwrap_or(usize::MAX).min(PIECE_LEN_BYTES);
@@ -152,7 +152,7 @@ fn same_len_bytes(array: &Array, file: &dyn Blob, offset_bytes: u64, monitor: &M
         };
         let theirs = theirs.get_mut(..len).unwrap_or_default();
         if file.read(offset_bytes.saturating_add(done), theirs, ReadPath::Cached).is_err() || theirs != ours {
-            // Until it is written, others are read.
+            // Free the memory now: other leaves are read before this one is written.
             array.release();
             break;
         }

@@ -17,18 +17,19 @@ use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Array, Dtype, Shape, Shards};
 use regrow_tree::tree::KeyPath;
 
-/// Chunks of compressed leaves are at most this large where the caller does not say.
+/// Largest chunk of a compressed leaf, if the caller gives no size.
 const CODED_LEN_MAX_BYTES: u64 = 8 << 20;
 
-/// An axis is not cut to less than this part of what would fit: its length has too few divisors.
+/// An axis is cut to at least 1/8 of the length that fits. If no divisor is that large, its length
+/// has too few divisors.
 const LEAST_PART: u64 = 8;
 
-/// The shape of the chunks of an array that is stored as `dtype`; `None` if it stays as it is:
-/// whole, or in its shards.
+/// The chunk shape of an array that is stored as `dtype`; `None` if the array is stored whole or in
+/// its shards.
 ///
 /// # Errors
-/// `InvalidArgument` if a shape does not divide, a byte size is below one element, or a rule names
-/// an axis that the array has not.
+/// `InvalidArgument` if a shape does not divide the array, a byte size is below one element, or an
+/// option has an axis that the array lacks.
 pub(super) fn chunk_shape(
     path: &KeyPath,
     array: &Array,
@@ -65,7 +66,7 @@ pub(super) fn chunk_shape(
     Ok(Some(chunk).filter(|chunk| chunk != write))
 }
 
-/// The chunks of a compressed leaf: leading axes are cut until a chunk is small enough.
+/// The chunk shape of a compressed leaf: the leading axes are cut until a chunk is small enough.
 fn coded_chunk_shape(shape: &Shape, write: &Shape, dtype: Dtype) -> Result<Shape> {
     let item_bytes = dtype.size_bytes() as u64;
     let mut dims: Vec<u64> = write.dims().to_vec();
@@ -78,7 +79,8 @@ fn coded_chunk_shape(shape: &Shape, write: &Shape, dtype: Dtype) -> Result<Shape
             break;
         }
         let fits = (CODED_LEN_MAX_BYTES / row_len_bytes).clamp(1, *len);
-        // Only what has several shards on this axis must be whole chunks.
+        // Only an axis with several shards needs a divisor: each shard must consist of whole
+        // chunks.
         let cut = if *len == dim { fits } else { largest_divisor(*len, fits) };
         if cut >= fits.div_ceil(LEAST_PART) {
             *len = cut;
@@ -87,7 +89,8 @@ fn coded_chunk_shape(shape: &Shape, write: &Shape, dtype: Dtype) -> Result<Shape
     Shape::new(dims)
 }
 
-/// The largest divisor of a length that is at most `max`, which is at least 1. O(square root).
+/// The largest divisor of `of` that is at most `max`, where `max` is at least 1. O(square root of
+/// `of`).
 fn largest_divisor(of: u64, max: u64) -> u64 {
     let pairs = (1..).take_while(|n: &u64| n.saturating_mul(*n) <= of).filter(|&n| of.is_multiple_of(n));
     pairs.flat_map(|n| [n, of / n]).filter(|&divisor| divisor <= max).max().unwrap_or(1)

@@ -3,7 +3,7 @@
 use super::super::manifest::DataFile;
 use regrow_store::{FileWriter, WrittenFile};
 
-/// `head_crc32c` is of the bytes before `data_offset`.
+/// The record of a written file. `head_crc32c` covers the bytes before `data_offset`.
 pub(super) fn data_file(name: String, data_offset: u64, head_crc32c: u32, written: WrittenFile) -> DataFile {
     DataFile {
         name,

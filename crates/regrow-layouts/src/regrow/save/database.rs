@@ -12,16 +12,16 @@ use regrow_ocdbt::{
     Database, Entries, EntryValue, OcdbtConfig, random_data_file_name, write_database, write_sorted,
 };
 
-/// What a node of the database aims at, decoded.
+/// The target length of a node of the database, decoded.
 const NODE_LEN_BYTES: u32 = 2 << 20;
 
-/// The OCDBT database, or what goes into it as long as something is missing.
+/// The OCDBT database, or its first entries while others are missing.
 pub(super) enum Index {
-    /// Chunks of compressed leaves are still to come.
+    /// The entries so far: the chunks of compressed leaves are not yet written.
     Entries(Vec<(Vec<u8>, EntryValue)>),
-    /// Name of the node file, and the database.
+    /// The name of the node file, and the database.
     Database(String, Database),
-    /// A tree without array data has none.
+    /// No database, because the tree has no array data.
     Nothing,
 }
 
@@ -37,7 +37,7 @@ impl Index {
         }
     }
 
-    /// The database of entries whose keys rise.
+    /// The database of entries in ascending order of their keys.
     pub fn of_sorted(entries: &impl Entries) -> Result<Self> {
         if entries.count() == 0 {
             return Ok(Self::Nothing);
@@ -56,7 +56,8 @@ impl Index {
         Ok(Self::Database(node_file, database))
     }
 
-    /// Writes the files of the database, if there is one; its identity, as `regrow.json` has it.
+    /// Writes the files of the database, and returns its UUID for `regrow.json`; `None` without a
+    /// database.
     pub fn write(self, small: &mut SmallFiles<'_>) -> Result<Option<String>> {
         let Self::Database(node_file, database) = self else { return Ok(None) };
         small.write_whole(&node_file, &database.nodes)?;
@@ -67,7 +68,7 @@ impl Index {
     }
 }
 
-/// As Orbax has it, but in nodes of a size that several threads can encode: Orbax' node of 100 MB
+/// Orbax' configuration, but with nodes that several threads can encode. Orbax' node of 100 MB
 /// would be encoded by one thread, and reading one key would read all of it.
 fn ocdbt_config() -> OcdbtConfig {
     OcdbtConfig { max_decoded_node_bytes: NODE_LEN_BYTES, zstd_level: Some(1), ..OcdbtConfig::orbax() }

@@ -13,16 +13,16 @@ use regrow_base::monitor::Monitor;
 /// Bytes hashed at a time.
 const PIECE_LEN_BYTES: usize = 256 << 10;
 
-/// The digest of the leaves of a file that is being written, unless its blocks show that other
-/// bytes were written: then an array changed during the save, and a digest of other bytes would
-/// mislead the next save.
+/// The digest of the leaves of a file that is being written. It is dropped if the checksums of the
+/// written blocks differ: then an array changed during the save, and the digest would mislead the
+/// next save.
 pub(super) struct Digest {
     blake3: String,
     block_crc32c: Vec<u32>,
 }
 
 impl Digest {
-    /// Of leaves in the order of their bytes.
+    /// Hashes these leaves, in the order of their bytes.
     ///
     /// # Errors
     /// `Cancelled`; errors of reading the leaves.
@@ -36,13 +36,13 @@ impl Digest {
         Ok(Self { blake3: hasher.finalize().to_hex().to_string(), block_crc32c: blocks.finish() })
     }
 
-    /// Puts it into the record of the file.
+    /// Puts the digest into the record of the file, if the blocks agree.
     pub fn record_in(self, file: &mut DataFile) {
         file.blake3 = (self.block_crc32c == file.block_crc32c).then_some(self.blake3);
     }
 }
 
-/// Shows the bytes of leaves as they are stored, one leaf after the other.
+/// Passes the stored bytes of these leaves to `each`, one leaf after the other.
 ///
 /// # Errors
 /// Errors of `each`; errors of reading the leaves.

@@ -4,7 +4,7 @@ use super::plan::Plan;
 use crate::safetensors::build::HeaderBuilder;
 use regrow_base::error::Result;
 
-/// The structure is left out of the safetensors file if it would take this much of the header.
+/// The longest structure that the header of a safetensors file has.
 const STRUCTURE_IN_HEADER_MAX_BYTES: usize = 24 << 20;
 
 /// The structure, if it is short enough for the header of a safetensors file.
@@ -12,7 +12,7 @@ pub(super) fn structure_in_header(structure: &str) -> Option<&str> {
     Some(structure).filter(|structure| structure.len() <= STRUCTURE_IN_HEADER_MAX_BYTES)
 }
 
-/// What a safetensors file of these leaves has before their data.
+/// The header of a safetensors file with these leaves.
 pub(super) fn header_bytes(plan: &Plan<'_>, leaves: &[u32], structure: Option<&str>) -> Result<Vec<u8>> {
     let mut header = HeaderBuilder::new();
     header.metadata("format", plan.data_format.name());

@@ -22,32 +22,32 @@ use regrow_ocdbt::{Entries, EntryValue, FileName, ValueRef};
 use regrow_tree::array::{Array, Dtype, Shape};
 use regrow_zarr::zarr::{ArrayMeta, V3_DOCUMENT};
 
-/// Values up to this size also stand inside the database's nodes, where Orbax reads them without
+/// Values up to this size are also stored in the database's nodes, where Orbax reads them without
 /// another seek.
 const INLINE_LEN_MAX_BYTES: u64 = 128;
 
-/// Entries a leaf has: its chunk, then its document, which is the order of their keys.
+/// The number of entries of a leaf: its chunk, then its document, in the order of their keys.
 const ENTRIES_PER_LEAF: usize = 2;
 
 /// All entries of raw leaves.
 pub(super) struct RawEntries<'p> {
     plan: &'p Plan<'p>,
-    /// The leaves that have entries, by name, and the number of each one's document.
+    /// The leaves with entries, sorted by name, each with the number of its document.
     leaves: Vec<(u32, u32)>,
     documents: Vec<Document>,
     files: Vec<FileName>,
-    /// Of tiny leaves that do not lie in memory as they are stored.
+    /// The stored bytes of tiny leaves whose memory has another form.
     tiny: HashMap<u32, Bytes>,
 }
 
 struct Document {
     json: Bytes,
-    /// Key of the only chunk: `c/0/0`.
+    /// The key of the only chunk, such as `c/0/0`.
     chunk_key: String,
 }
 
 impl<'p> RawEntries<'p> {
-    /// `files` are the names of the data files.
+    /// The entries of the raw leaves in a plan. `files` has the names of the data files.
     pub fn new<'n>(plan: &'p Plan<'p>, files: impl Iterator<Item = &'n str>) -> Result<Self> {
         let base: Arc<[u8]> = Arc::from(&b""[..]);
         let mut entries = Self {
@@ -95,7 +95,7 @@ impl<'p> RawEntries<'p> {
         Ok((self.documents.len() - 1) as u32)
     }
 
-    /// Whether keys rise as names do.
+    /// Whether the keys have the same order as the names.
     pub fn are_in_order(&self) -> bool {
         names_rise(self.leaves.iter().map(|entry| self.plan.name(entry.0 as usize)))
     }
@@ -148,8 +148,9 @@ impl Entries for RawEntries<'_> {
     }
 }
 
-/// Whether the keys of leaves rise as their names do, which follow each other so. A name that goes
-/// on where another ends may come between its entries.
+/// Whether the keys of leaves have the same order as their names, which are sorted. If one name is
+/// a prefix of another, the key of the longer name may sort between the entries of the shorter
+/// name.
 pub(super) fn names_rise<'n>(names: impl Iterator<Item = &'n str>) -> bool {
     let mut last: Option<&[u8]> = None;
     for name in names {
@@ -167,7 +168,7 @@ pub(super) fn names_rise<'n>(names: impl Iterator<Item = &'n str>) -> bool {
     true
 }
 
-/// All entries as a list, for those who add others.
+/// All entries as a list, to which a caller can add other entries.
 pub(super) fn to_list(entries: &dyn Entries) -> Vec<(Vec<u8>, EntryValue)> {
     let entry = |at| {
         let mut key = Vec::new();
@@ -184,7 +185,7 @@ pub(super) fn to_list(entries: &dyn Entries) -> Vec<(Vec<u8>, EntryValue)> {
     (0..entries.count()).map(entry).collect()
 }
 
-/// Whether the leaf's bytes stand in the node: few, and in memory as they are stored.
+/// Whether a node stores the leaf's bytes: there are few, and memory has them in their stored form.
 fn is_tiny(array: &Array, stored: Dtype) -> bool {
     array.dtype() == stored && array.len_bytes() <= INLINE_LEN_MAX_BYTES
 }

@@ -21,20 +21,20 @@ use regrow_base::threads::pool;
 use regrow_storage::Publication;
 use regrow_tree::tree::{Leaf, Tree};
 
-/// From this many tensors on, there is no `model.safetensors.index.json`: hundreds of MB of it
-/// would be useless.
+/// From this many tensors on, there is no `model.safetensors.index.json`: the index would have
+/// hundreds of MB, too long to use.
 const INDEX_TENSORS_MAX: usize = 1 << 20;
 
-/// Parts that are gathered before their pieces are placed: pieces of one leaf lie beside each
-/// other.
+/// The number of parts that are read before their pieces are placed: pieces of one leaf are then
+/// close in memory.
 const PARTS_AT_A_TIME: usize = 64;
 
-/// Puts together what the `writers` have written, by their ranks. Where ranks are missing between
-/// them, or begin beyond 0, processes have died; what they left is removed.
+/// Merges the parts of the `writers`, which are ranks. Other ranks below the highest belong to dead
+/// processes, whose files are removed.
 ///
 /// # Errors
 /// `Corrupt` or `NotFound` for a part that is missing or damaged; `InvalidArgument` for a piece
-/// that two processes have written, or none; as a save.
+/// that two processes have written, or no process; errors of a save.
 pub(super) fn merge(
     tree: &Tree<Leaf>,
     writers: &[u32],
@@ -65,7 +65,7 @@ pub(super) fn merge(
         pieces: None,
         whole: None,
     };
-    // All arrays lie in parts, which the database lists.
+    // All arrays are in parts, and the database refers to them.
     let json = manifest.to_json(plan.leaves.iter().map(|leaf| match leaf.place {
         LeafPlace::Raw { .. } => LeafPlace::Chunks,
         place => place,
@@ -73,7 +73,7 @@ pub(super) fn merge(
     staged.write(manifest::FILE_NAME, &json)
 }
 
-/// The records of what the `writers` have written, and where every piece lies.
+/// The records of the `writers`, and the position of every piece.
 ///
 /// # Errors
 /// As [`merge`].
@@ -120,7 +120,7 @@ pub(super) fn gather(
 /// The database of the pieces.
 ///
 /// # Errors
-/// As a save.
+/// The errors of a save.
 pub(super) fn index_of_pieces(
     plan: &Plan<'_>,
     places: &PiecePlaces,
@@ -133,7 +133,7 @@ pub(super) fn index_of_pieces(
     }
 }
 
-/// Removes what processes have written that are none of the parts.
+/// Removes the files of processes that are not among the parts.
 fn remove_left(parts: &[PartRecord], staged: &dyn Publication) -> Result<()> {
     let of_part = |part: &PartRecord| [vec![part.file.name.clone()], part.data_files.clone()].concat();
     let kept: HashSet<String> = parts.iter().flat_map(of_part).collect();

@@ -85,7 +85,7 @@ pub(super) fn save(tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOp
         shards.is_some_and(|shards| shards.chunk_shape() != shards.shape())
     };
     let asks_for_chunks = matches!(&options.layout, Layout::Regrow(regrow) if regrow.asks_for_chunks());
-    // What is compressed is cut into chunks of its own.
+    // Compressed leaves have their own chunks.
     if !is_compressed(options) && (asks_for_chunks || tree.leaves().iter().any(is_cut)) {
         write_part(tree, WriterRank::ALONE, staged, options)?;
         return merge(tree, &[0], staged, options);
@@ -93,14 +93,14 @@ pub(super) fn save(tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOp
     save_split(tree, staged, options, HEADER_LEN_MAX_BYTES)
 }
 
-/// Saves with as many safetensors files as keep each header below the limit.
+/// Saves with enough safetensors files to keep each header below the limit.
 fn save_split(
     tree: &Tree<Leaf>,
     staged: &dyn Publication,
     options: &SaveOptions,
     header_len_max_bytes: usize,
 ) -> Result<()> {
-    // A base that cannot be opened is told first.
+    // Open the base first, so that its error comes before others.
     let base = options.base.as_ref().map(Base::open).transpose()?;
     let plan = Plan::new(tree, options)?;
     let reused = match base {
@@ -113,7 +113,7 @@ fn save_split(
     write::write(place(reused, FileNames::OfAll)?, staged, options)
 }
 
-/// Says what [`save`] would refuse, and writes nothing.
+/// Returns the error that [`save`] would return for this tree. Writes nothing.
 pub(super) fn check(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
     options.base.as_ref().map(Base::open).transpose()?;
     let plan = Plan::new(tree, options)?;
@@ -121,7 +121,7 @@ pub(super) fn check(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
     orbax_documents(&placed.plan, false, options, &mut Vec::<Document>::new())
 }
 
-/// Writes what falls to one process of several.
+/// Writes the share of one process of several.
 pub(super) fn write_share(
     tree: &Tree<Leaf>,
     writer: WriterRank,
@@ -131,7 +131,7 @@ pub(super) fn write_share(
     write_part(tree, writer, staged, options)
 }
 
-/// Puts together what several processes have written, each of these ranks.
+/// Merges the files of several processes, which have these ranks.
 pub(super) fn merge_shares(
     tree: &Tree<Leaf>,
     writers: &[u32],

@@ -17,20 +17,20 @@ use regrow_tree::tree::{Key, KeyPath, Leaf, LeafKind, LeafNames, Tree};
 /// Longest name of a leaf in a database, for an array of any rank: `/c` and 64 numbers follow it.
 const NAME_LEN_MAX_BYTES: usize = KEY_LEN_MAX_BYTES - 2 - 64 * 21;
 
-/// What is left of a longer one.
+/// The number of characters that remain of a longer name.
 const SHORTENED_LEN_CHARS: usize = 200;
 
-/// The names of all leaves: their joined key paths, unless two would be equal or Orbax could not
-/// say one.
+/// The names of all leaves. A name is the joined key path, unless two would be equal or Orbax could
+/// not store one.
 #[derive(Debug)]
 pub(super) struct Names {
     joined: LeafNames,
-    /// Of the few others: what Orbax is told, and the name.
+    /// The other leaves: the key path for Orbax, and the stored name.
     escaped: HashMap<usize, (KeyPath, String)>,
 }
 
 impl Names {
-    /// The names, and the leaves in the order of theirs.
+    /// The names, and the leaves sorted by their names.
     pub fn new(tree: &Tree<Leaf>) -> (Self, Vec<u32>) {
         let mut names = Self { joined: LeafNames::of(tree, "."), escaped: HashMap::new() };
         let mut by_name = names.order();
@@ -55,12 +55,13 @@ impl Names {
         self.escaped.get(&leaf).map(|(_, name)| name.as_str())
     }
 
-    /// The key path that Orbax is told, if it is not the leaf's own.
+    /// The key path in Orbax' documents, if it differs from the leaf's own.
     pub fn told_path(&self, leaf: usize) -> Option<&KeyPath> {
         self.escaped.get(&leaf).map(|(path, _)| path)
     }
 
-    /// Names come in long rising runs, which a stable sort finds.
+    /// Sorts the leaves by name. Names come in long ascending runs, which a stable sort handles
+    /// fast.
     fn order(&self) -> Vec<u32> {
         let mut order: Vec<u32> = (0..self.joined.len() as u32).collect();
         order.sort_by(|&a, &b| self.get(a as usize).cmp(self.get(b as usize)));
@@ -107,7 +108,7 @@ impl Names {
     }
 }
 
-/// Whether TensorStore takes the name as part of a key, and Orbax as a JSON pointer.
+/// Whether TensorStore accepts the name as part of a key, and Orbax as a JSON pointer.
 fn can_be_said(name: &str, is_text: bool, is_root: bool) -> bool {
     if is_root {
         return true;
@@ -124,7 +125,8 @@ fn can_be_said(name: &str, is_text: bool, is_root: bool) -> bool {
     components_fine && !has_bad_character && !is_reserved(name)
 }
 
-/// A path of one key for a leaf whose name is too long for a database: the beginning of that name.
+/// A path of one key for a leaf whose name is too long for a database: the first characters of the
+/// name.
 fn shortened(path: KeyPath) -> KeyPath {
     let name = path.join(".");
     if name.len() <= NAME_LEN_MAX_BYTES {
@@ -134,12 +136,12 @@ fn shortened(path: KeyPath) -> KeyPath {
     KeyPath::from_iter([Key::dict(format!("{start}%long"))])
 }
 
-/// The one name that safetensors keeps to itself.
+/// Whether safetensors reserves this name.
 fn is_reserved(name: &str) -> bool {
     name == "__metadata__"
 }
 
-/// Percent-encodes what makes names ambiguous or unsayable; positions stay positions.
+/// Percent-encodes the characters that make names ambiguous or invalid. Positions stay positions.
 fn escape(key: &Key) -> Key {
     if let Key::Index(index) = key {
         return Key::Index(*index);

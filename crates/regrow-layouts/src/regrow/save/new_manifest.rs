@@ -10,32 +10,32 @@ use regrow_base::bytes::checksum::crc32c;
 use regrow_base::bytes::side_document::{now_unix_ns, writer};
 use regrow_base::error::{Error, Result};
 
-/// The file in the making, of a checkpoint that is being written now.
+/// The contents of the `regrow.json` of a new checkpoint.
 #[derive(Debug)]
 pub(super) struct NewManifest<'a> {
     /// The exact pytree, as [`Structure::to_json`] gives it.
     pub structure: &'a str,
     /// The user's own metadata.
     pub custom_metadata: Option<&'a serde_json::Value>,
-    /// Files with array data.
+    /// The files with array data.
     pub data_files: &'a [DataFile],
-    /// Every other file.
+    /// All other files.
     pub files: &'a [SmallFile],
-    /// The identity of the database, if there is one.
+    /// The UUID of the database; `None` without a database.
     pub database_uuid: Option<&'a str>,
-    /// What the processes have written, of a checkpoint in parts.
+    /// The records of the processes, in a checkpoint in parts.
     pub parts: &'a [PartRecord],
-    /// How its arrays are cut.
+    /// The chunk shapes of the arrays, in a checkpoint in parts.
     pub chunks: Option<&'a ChunkShapes>,
-    /// Of a part, which pieces it has.
+    /// The pieces of a part; `None` in `regrow.json` itself.
     pub pieces: Option<&'a Pieces>,
-    /// Of the first part, the exact pytree of the whole: what `regrow.json` is made of if it is
-    /// lost.
+    /// The exact pytree of the whole checkpoint, in the first part. A repair uses it to rebuild a
+    /// lost `regrow.json`.
     pub whole: Option<&'a str>,
 }
 
 impl NewManifest<'_> {
-    /// The file's bytes, in one pass; `places` says of each leaf where its bytes are.
+    /// The file's bytes, in one pass. `places` has the position of each leaf's bytes.
     ///
     /// # Errors
     /// None in practice.
@@ -52,7 +52,7 @@ impl NewManifest<'_> {
         push_json(&mut out, &now_unix_ns())?;
         out.extend_from_slice(b",\"custom_metadata\":");
         push_json(&mut out, &self.custom_metadata)?;
-        // A merge of parts reads no further than the columns.
+        // A merge reads a part only up to these columns, so they come first.
         if let Some(pieces) = self.pieces {
             out.extend_from_slice(b",\"pieces\":");
             push_json(&mut out, pieces)?;

@@ -7,7 +7,8 @@ use regrow_base::error::Result;
 use regrow_tree::array::Dtype;
 use regrow_tree::tree::{Leaf, LeafKind};
 
-/// What Orbax reads beside the arrays; `in_parts` if these are cut into chunks.
+/// The documents that Orbax reads beside the arrays. `in_parts` says that the arrays are cut into
+/// chunks.
 pub(super) fn orbax_documents(
     plan: &Plan<'_>,
     in_parts: bool,
@@ -45,7 +46,7 @@ fn leaf_entry<'p>(plan: &'p Plan<'_>, at: usize, in_parts: bool) -> LeafEntry<'p
     }
 }
 
-/// What Orbax is told a leaf is: the nearest thing that it can restore.
+/// The type of a leaf in Orbax' documents: the nearest type that Orbax can restore.
 fn orbax_value_type(leaf: &Leaf, dtype: Dtype) -> ValueType {
     if leaf.kind.is_array() && !Plan::has_elements(leaf) {
         return ValueType::None;

@@ -26,10 +26,10 @@ use regrow_storage::Publication;
 use regrow_tree::array::{Array, Losses, Region, Shape, Shard, Shards, chunk_counts, chunk_starts};
 use regrow_tree::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 
-/// Writes the pieces of `tree` that fall to this process.
+/// Writes the pieces of `tree` that this process has to write.
 ///
 /// # Errors
-/// As a save.
+/// The errors of a save.
 pub(super) fn write_part(
     tree: &Tree<Leaf>,
     writer: WriterRank,
@@ -42,7 +42,7 @@ pub(super) fn write_part(
         Some(base) => Base::open_part(base, writer.rank)?,
         None => None,
     };
-    // What is asked of leaves was asked of the whole tree.
+    // The options for leaves were already applied to the whole tree.
     let own_options = SaveOptions {
         layout: Layout::Regrow(RegrowOptions { format: plan.data_format, ..RegrowOptions::default() }),
         cast: Vec::new(),
@@ -63,7 +63,7 @@ pub(super) fn write_part(
     let mut data_files = write_files(&placed, staged)?;
     let coded = (writer.rank, data_files.len());
     data_files.extend(write_coded(&plan, &placed.plan, &mut pieces, coded, staged, options)?);
-    // A replacement for a dead process may stand for the first process.
+    // A replacement for a dead process may replace the first process.
     let is_first = writer.rank == 0 || writer.rank >= writer.count;
     let chunks = is_first.then(|| plan.chunk_shapes());
     let manifest = NewManifest {
@@ -110,7 +110,7 @@ fn pieces_of(plan: &Plan<'_>, writer: WriterRank) -> Result<(Tree<Leaf>, Pieces)
                 })
             }
         };
-        // A path is looked for in the whole tree.
+        // The caller knows the leaf by its path in the whole tree.
         added.map_err(|error| error.at_leaf(&plan.path(at)))?;
     }
     build.close()?;
@@ -129,8 +129,8 @@ fn chunks_of(array: &Array, shards: Option<&Shards>, chunk: &Shape) -> Result<Ve
     cut.shards().map_or_else(|| Ok(Vec::new()), Shards::chunks)
 }
 
-/// The name of a chunk as a tensor: that of the leaf if it is all of it, else with the region that
-/// it fills, which may reach beyond the array: `params.w[0:4,8:16]`.
+/// The tensor name of a chunk: the name of the leaf if the chunk is the whole array; otherwise the
+/// name with the chunk's region, which may reach beyond the array: `params.w[0:4,8:16]`.
 pub(super) fn piece_name(name: &str, number: u64, shape: &Shape, chunk_shape: &Shape) -> String {
     if chunk_counts(shape, chunk_shape).iter().product::<u64>() <= 1 {
         return name.to_owned();

@@ -1,7 +1,7 @@
 //! The positions of all pieces of all arrays, and the database's entries for them.
 //!
-//! It needs twelve bytes for each piece: there may be ten million pieces of a thousand processes.
-//! Keys are made when the writer of the database asks for them.
+//! Costs twelve bytes for each piece, since a save of a thousand processes may have ten million
+//! pieces. Keys are made when the writer of the database asks for them.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,22 +21,22 @@ use regrow_tree::array::{Dtype, Shape, chunk_counts};
 use regrow_tree::tree::Leaf;
 use regrow_zarr::zarr::{ArrayMeta, V3_DOCUMENT};
 
-/// Leaves whose pieces are placed at a time: the places of many processes' pieces of them lie in
-/// the cache.
+/// The number of leaves whose pieces are placed together: their positions then stay in the CPU
+/// cache.
 const LEAVES_AT_A_TIME: usize = 64;
 
-/// Of so many entries one says which leaf it is of.
+/// The distance between entries whose leaf is stored, for look-ups.
 const ENTRIES_PER_HINT: usize = 64;
 
-/// Where the pieces are.
+/// The position of every piece.
 pub(super) struct PiecePlaces {
-    /// Which data file each piece lies in.
+    /// The data file of each piece.
     coverage: Coverage,
-    /// Of each piece, where it begins there.
+    /// The offset of each piece in its data file.
     offsets: Vec<u64>,
-    /// Of each compressed piece, the bytes that it takes there; empty if no leaf is compressed.
+    /// The length of each piece in its data file; empty if no leaf is compressed.
     lens: Vec<u64>,
-    /// The data files, by their numbers as sources.
+    /// The names of the data files, by their numbers as sources.
     names: Vec<FileName>,
 }
 
@@ -64,11 +64,10 @@ impl PiecePlaces {
         })
     }
 
-    /// Adds what some processes have written, each with its rank.
+    /// Adds the pieces of some processes, each with its rank.
     ///
     /// # Errors
-    /// `InvalidArgument` for a piece that another process has written too, or that the tree has
-    /// not.
+    /// `InvalidArgument` for a piece that another process has written too, or that the tree lacks.
     pub fn add(&mut self, parts: &[(u32, PartColumns)]) -> Result<()> {
         let mut cursors = Vec::with_capacity(parts.len());
         for (rank, columns) in parts {
@@ -114,12 +113,12 @@ impl PiecePlaces {
         self.coverage.check_whole()
     }
 
-    /// How many pieces there are.
+    /// The number of pieces.
     pub fn piece_count(&self) -> usize {
         self.coverage.piece_count()
     }
 
-    /// How many data files they lie in.
+    /// The number of data files with pieces.
     pub fn file_count(&self) -> usize {
         self.names.len()
     }
@@ -139,29 +138,29 @@ impl PiecePlaces {
     }
 }
 
-/// What one process has written, as far as it was not added yet.
+/// The pieces of one process that are not yet added.
 struct Cursor<'c> {
     rank: u32,
-    /// Its data files.
+    /// The data files of the process, by their numbers as sources.
     sources: Range<u32>,
     columns: &'c PartColumns,
     at: usize,
-    /// Which of the compressed pieces is the next.
+    /// The number of the next compressed piece.
     coded_at: usize,
 }
 
-/// A piece, and where it lies.
+/// A piece and its position.
 struct Piece {
     leaf: u32,
     chunk: u64,
     file: i32,
     offset: u64,
-    /// Its length, if it is compressed.
+    /// The length of the piece in the file, if the piece is compressed.
     coded_len: u64,
 }
 
 impl Cursor<'_> {
-    /// The next piece, if it is of a leaf before `end`.
+    /// The next piece, if it belongs to a leaf before `end`.
     fn next_before(&mut self, end: usize) -> Option<Piece> {
         let (columns, at) = (self.columns, self.at);
         let leaf = *columns.pieces.leaves.get(at)?;
@@ -183,15 +182,15 @@ impl Cursor<'_> {
     }
 }
 
-/// The database's entries: of each array its chunks by reference, then its zarr document.
+/// The database's entries: for each array, references to its chunks, then its zarr document.
 pub(super) struct PieceEntries<'p> {
     plan: &'p Plan<'p>,
     places: &'p PiecePlaces,
-    /// The leaves that have entries, by name.
+    /// The leaves with entries, sorted by name.
     leaves: Vec<EntryLeaf>,
     documents: Vec<Document>,
     count: usize,
-    /// Of every [`ENTRIES_PER_HINT`]th entry its number in `leaves`.
+    /// For every [`ENTRIES_PER_HINT`]th entry, the number of its leaf in `leaves`.
     hints: Vec<u32>,
 }
 
@@ -199,15 +198,15 @@ pub(super) struct PieceEntries<'p> {
 struct EntryLeaf {
     leaf: u32,
     document: u32,
-    /// The number of its first entry.
+    /// The number of the leaf's first entry.
     first: usize,
 }
 
 struct Document {
     json: Bytes,
-    /// The keys of the chunks, in the order of bytes, with their numbers in C order.
+    /// The keys of the chunks, sorted by bytes, each with its number in C order.
     chunks: Vec<(String, u32)>,
-    /// Bytes of each; `None` if they are compressed, and differ.
+    /// The length of each chunk; `None` for compressed chunks, whose lengths differ.
     chunk_len_bytes: Option<u64>,
 }
 
@@ -241,12 +240,12 @@ impl<'p> PieceEntries<'p> {
         Ok(entries)
     }
 
-    /// Whether keys rise as names do.
+    /// Whether the keys have the same order as the names.
     pub fn are_in_order(&self) -> bool {
         names_rise(self.leaves.iter().map(|leaf| self.plan.name(leaf.leaf as usize)))
     }
 
-    /// A leaf, its document, and which of its entries number `at` is.
+    /// The leaf of entry number `at`, its document, and the entry's number within the leaf.
     fn entry(&self, at: usize) -> Option<(u32, &Document, usize)> {
         let mut number = *self.hints.get(at / ENTRIES_PER_HINT)? as usize;
         while self.leaves.get(number + 1).is_some_and(|next| next.first <= at) {

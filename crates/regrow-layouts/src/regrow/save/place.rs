@@ -9,9 +9,9 @@ use crate::WriterRank;
 use crate::safetensors::MODEL_FILE_NAME;
 use regrow_base::error::Result;
 
-/// All that is known before a byte is written.
+/// The complete layout of a save, before a byte is written.
 pub(super) struct Placed<'t> {
-    /// The leaves, each with its place.
+    /// The plan, with the position of each leaf.
     pub plan: Plan<'t>,
     /// The safetensors files.
     pub files: Vec<PlacedFile>,
@@ -19,28 +19,28 @@ pub(super) struct Placed<'t> {
 
 /// A safetensors file, ready to be written or linked.
 pub(super) struct PlacedFile {
-    /// What it is called.
+    /// The name of the file.
     pub name: String,
-    /// What stands before its data.
+    /// The header before the data.
     pub head: Vec<u8>,
-    /// Its leaves, in the order of their bytes.
+    /// The leaves in the file, in the order of their bytes.
     pub leaves: Vec<u32>,
     /// Length of the whole file.
     pub len_bytes: u64,
-    /// Where its bytes come from.
+    /// Whether the file is written or linked.
     pub origin: Origin,
 }
 
-/// Places what was reused and what is written.
+/// Gives every file its name and header, and every raw leaf its offset.
 ///
 /// # Errors
-/// `InvalidArgument` or `Limit` for a leaf or a header that safetensors cannot hold.
+/// `InvalidArgument` or `Limit` for a leaf or a header that safetensors cannot store.
 pub(super) fn place(reused: Reused<'_>, names: FileNames) -> Result<Placed<'_>> {
     let Reused { mut plan, files } = reused;
     let count = files.len();
     let mut placed = Vec::with_capacity(count);
     for (at, file) in files.into_iter().enumerate() {
-        // The first file has the structure, so that it regrows its tree alone.
+        // The first file has the structure, so that a copy of this file alone restores its tree.
         let structure = structure_in_header(plan.structure()?).filter(|_| at == 0);
         let head = header_bytes(&plan, &file.leaves, structure)?;
         let len_bytes = place_leaves(&mut plan, at, &file.leaves, head.len() as u64);
@@ -63,12 +63,12 @@ fn place_leaves(plan: &mut Plan<'_>, file: usize, leaves: &[u32], data_offset: u
     at
 }
 
-/// How the files are called.
+/// The scheme of the files' names.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum FileNames {
-    /// As those of a checkpoint that one process writes.
+    /// The names in a checkpoint that one process writes.
     OfAll,
-    /// As those that one of several processes writes.
+    /// The names of the files of one of several processes.
     OfProcess(WriterRank),
 }
 

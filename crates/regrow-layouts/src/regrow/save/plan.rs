@@ -22,43 +22,43 @@ use regrow_tree::tree::{KeyPath, Leaf, LeafData, LeafKind, Tree};
 /// Leaves below this size are not worth compressing.
 const COMPRESS_LEN_MIN_BYTES: u64 = 1024;
 
-/// What is planned for one leaf, beyond what the tree itself says. Small: there may be a million.
+/// The plan for one leaf, in addition to the leaf in the tree. The type is small, because a tree
+/// may have a million leaves.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeafPlan {
     /// The dtype that is stored (after a cast).
     pub dtype: Dtype,
-    /// Bytes of the leaf as it is stored; for text those of its UTF-8.
+    /// The stored length of the leaf; for text, the length of its UTF-8.
     pub len_bytes: u64,
     /// Raw in the safetensors file, as chunks in the database, or without data.
     pub place: LeafPlace,
 }
 
-/// What every leaf becomes.
+/// The plan of a save: the stored form of every leaf.
 #[derive(Debug)]
 pub(super) struct Plan<'t> {
-    /// What is saved.
+    /// The tree that is saved.
     pub tree: &'t Tree<Leaf>,
-    /// In flatten order.
+    /// The plan of each leaf, in flatten order.
     pub leaves: Vec<LeafPlan>,
     structure: OnceLock<String>,
-    /// What the data files say that they are.
+    /// The format that the metadata of the data files has.
     pub data_format: DataFormat,
     /// What casts may do to values.
     pub casting: Casting,
-    /// Of the leaves that are not stored whole, or in chunks of the shape of their shards, the
-    /// chunks.
+    /// The chunk shapes of leaves that are cut, unless the chunks are the shards.
     chunks: HashMap<u32, Shape>,
     names: Names,
     by_name: Vec<u32>,
 }
 
 impl<'t> Plan<'t> {
-    /// Plans the save of `tree`. Raw leaves have no offset yet: it hangs on the lengths of headers,
-    /// which later stages know.
+    /// Plans the save of `tree`. Raw leaves have no offset yet: it depends on the lengths of
+    /// headers, which later stages compute.
     ///
     /// # Errors
-    /// `Unsupported` with all leaves that cannot be stored; with `strict` also those that
-    /// Orbax could not read back as they are.
+    /// `Unsupported` with all leaves that cannot be stored; with `strict` also all leaves that
+    /// Orbax would not restore as they are.
     pub fn new(tree: &'t Tree<Leaf>, options: &SaveOptions) -> Result<Self> {
         if let Some(path) = tree.first_equal_keys() {
             return Err(Error::new(
@@ -73,7 +73,7 @@ impl<'t> Plan<'t> {
                 .help("save it as several checkpoints"));
         }
         let (names, by_name) = Names::new(tree);
-        // Patterns look at key paths, which are made for them alone.
+        // Key paths are built only if there are patterns to match.
         let casts = (!options.cast.is_empty()).then(|| {
             let to = |(path, leaf): (KeyPath, &Leaf)| {
                 leaf.as_array().and_then(|array| options.cast_for(&path, &leaf.kind, array.dtype()))
@@ -115,7 +115,7 @@ impl<'t> Plan<'t> {
         Ok(plan)
     }
 
-    /// Says how every array is cut.
+    /// Sets the chunk shape of every array.
     fn cut(&mut self, options: &RegrowOptions) -> Result<()> {
         let mut refusals = Refusals::default();
         for (at, (planned, leaf)) in self.leaves.iter().zip(self.tree.leaves()).enumerate() {
@@ -160,17 +160,17 @@ impl<'t> Plan<'t> {
         self.tree.path_of(leaf)
     }
 
-    /// The key path that Orbax is told, where that is not the leaf's own.
+    /// The key path in Orbax' documents, if it differs from the leaf's own.
     pub fn orbax_path(&self, leaf: usize) -> Option<&KeyPath> {
         self.names.told_path(leaf)
     }
 
-    /// The name under which Orbax, safetensors and the database know a leaf.
+    /// The stored name of a leaf, for Orbax, safetensors and the database.
     pub fn name(&self, leaf: usize) -> &str {
         self.names.get(leaf)
     }
 
-    /// The same, if it is not the joined key path.
+    /// The stored name of a leaf, if it differs from the joined key path.
     pub fn other_name(&self, leaf: usize) -> Option<&str> {
         self.names.other(leaf)
     }
@@ -180,12 +180,12 @@ impl<'t> Plan<'t> {
         &self.by_name
     }
 
-    /// A leaf with what is planned for it.
+    /// A leaf and its plan.
     pub fn leaf(&self, leaf: usize) -> Option<(&LeafPlan, &'t Leaf)> {
         self.leaves.get(leaf).zip(self.tree.leaves().get(leaf))
     }
 
-    /// The array of a leaf as it is stored, which is after a cast; `None` for a leaf without one.
+    /// The stored array of a leaf, after its cast; `None` for a leaf without an array.
     pub fn stored_array(&self, leaf: usize) -> Option<Result<Cow<'t, Array>>> {
         let at = leaf;
         let (planned, leaf) = self.leaf(at)?;
@@ -199,26 +199,27 @@ impl<'t> Plan<'t> {
         })
     }
 
-    /// The shape of the chunks that the array of a leaf is stored in, where it is written in parts
-    /// or compressed: as was asked for, else as its shards are cut, else all of it.
+    /// The chunk shape of a leaf that is written in parts or compressed. It comes from the options,
+    /// otherwise from the shards; otherwise the array is one chunk.
     pub fn chunk_shape<'s>(&'s self, leaf: usize, array: &'s Array) -> &'s Shape {
         let own = u32::try_from(leaf).ok().and_then(|leaf| self.chunks.get(&leaf));
         own.unwrap_or_else(|| Self::write_shape(array))
     }
 
-    /// Says into which chunks a leaf is cut, where that was decided by an earlier save.
+    /// Sets the chunk shape of a leaf as an earlier save has recorded it.
     pub fn set_chunk_shape(&mut self, leaf: usize, chunk: Option<&Shape>) {
         if let Some((at, chunk)) = u32::try_from(leaf).ok().zip(chunk) {
             self.chunks.insert(at, chunk.clone());
         }
     }
 
-    /// The shape of what is written at once of an array: its shards', else all of it.
+    /// The shape that a process writes at once of an array: the shape of its shards, otherwise the
+    /// whole array.
     pub fn write_shape(array: &Array) -> &Shape {
         array.shards().map_or(array.shape(), Shards::chunk_shape)
     }
 
-    /// How the arrays are cut.
+    /// The chunk shapes of all arrays, for `regrow.json`.
     pub fn chunk_shapes(&self) -> ChunkShapes {
         let mut chunks = ChunkShapes::default();
         let mut known: HashMap<&Shape, i64> = HashMap::new();
@@ -252,15 +253,15 @@ impl<'t> Plan<'t> {
         self.leaves.get(leaf).is_some_and(|leaf| leaf.place == LeafPlace::Chunks)
     }
 
-    /// Whether zarr gets an array for it: everything with elements.
+    /// Whether the leaf becomes a zarr array: true for every array with elements.
     pub fn has_elements(leaf: &Leaf) -> bool {
         leaf.kind.is_array() && !leaf.as_array().is_some_and(|array| array.shape().is_empty())
     }
 
-    /// The exact pytree, as text: it stands in two files. Made when it is first asked for.
+    /// The exact pytree, as JSON text. The text is built at the first call, and two files have it.
     ///
     /// # Errors
-    /// None in practice: what cannot be stored was refused.
+    /// None in practice: `new` refuses leaves that cannot be stored.
     pub fn structure(&self) -> Result<&str> {
         if let Some(structure) = self.structure.get() {
             return Ok(structure);
@@ -286,7 +287,7 @@ impl<'t> Plan<'t> {
         Structure::of_columns(tree, columns)?.to_json()
     }
 
-    /// Why Orbax would not read this leaf back as it is, if so.
+    /// The reason why Orbax would not restore this leaf as it is; `None` if it would.
     fn beyond_orbax(&self, at: usize, leaf: &Leaf) -> Option<String> {
         let dtype = self.leaves.get(at).map_or(Dtype::UInt8, |leaf| leaf.dtype);
         if self.orbax_path(at).is_some_and(|told| told.join(".") != self.path(at).join(".")) {

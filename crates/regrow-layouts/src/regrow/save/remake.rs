@@ -27,23 +27,23 @@ use regrow_store::reads::{CheckFor, Source};
 use regrow_tree::array::{Array, ArraySource, Region, Shape};
 use regrow_tree::tree::{Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
-/// The level that documents name of compressed pieces: a reader does not need it.
+/// The zstd level in the rebuilt documents of compressed pieces. A reader does not need it.
 const LEVEL_TOLD: i32 = 3;
 
 /// Rebuilt files.
 pub(in super::super) struct Remade {
-    /// Those that `regrow.json` records, with what is in them.
+    /// The files that `regrow.json` records, with their contents.
     pub files: Vec<(String, Vec<u8>)>,
-    /// `regrow.json`.
+    /// The contents of the new `regrow.json`.
     pub manifest: Vec<u8>,
 }
 
-/// Makes the small files of an opened checkpoint that are not among the `whole` ones, and a
-/// `regrow.json` that records them. Only the database of compressed leaves knows the places of
-/// their chunks: it is not rebuilt.
+/// Rebuilds the small files of an opened checkpoint that are not among the `whole` (undamaged)
+/// files, and a `regrow.json` with their records. The database of compressed leaves is not rebuilt:
+/// only that database has the positions of their chunks.
 ///
 /// # Errors
-/// `Corrupt` for the record of a process that is damaged, or a small leaf; as a save.
+/// `Corrupt` for a damaged record of a process or a damaged small leaf; errors of a save.
 pub(in super::super) fn remake(
     reader: &Arc<RegrowReader>,
     whole: &HashMap<String, SmallFile>,
@@ -74,7 +74,7 @@ pub(in super::super) fn remake(
     let mut uuid = reader.database_uuid().map(str::to_owned);
     let mut has_database = is_database_whole;
     if parts.is_empty() {
-        // Chunks of compressed leaves have no header, and are in no index.
+        // The index lists no chunks of compressed leaves, whose files have no header.
         if files.iter().filter(|file| file.data_offset > 0).count() > 1 {
             small.write_whole(INDEX_FILE_NAME, &safetensors_index(&plan, &files)?)?;
         }
@@ -104,7 +104,7 @@ pub(in super::super) fn remake(
         false => !whole.contains_key(name),
     };
     let made = small.files.into_iter().filter(|file| is_remade(&file.name));
-    // Of the place in memory the marker is its own.
+    // The publication in memory writes another marker, so make the marker here.
     let marker = || {
         let mut sum = Sum::new();
         sum.update(COMMIT_TEXT.as_bytes());
@@ -142,33 +142,33 @@ pub(in super::super) fn remake(
     Ok(Remade { files: made.iter().map(read).collect::<Result<_>>()?, manifest })
 }
 
-/// What was found of a checkpoint that has lost its `regrow.json`.
+/// The data found in a checkpoint that has lost its `regrow.json`.
 pub(in super::super) struct Found<'a> {
     /// The exact pytree, as JSON.
     pub structure: &'a str,
-    /// The same.
+    /// The pytree, parsed.
     pub tree: &'a Tree<LeafInfo>,
-    /// What Orbax reads, if it can.
+    /// The tree that Orbax' reader gives; `None` if it fails.
     pub view: Option<&'a Tree<LeafInfo>>,
     /// The user's own metadata.
     pub custom_metadata: Option<&'a serde_json::Value>,
-    /// Files with array data.
+    /// The files with array data.
     pub data_files: &'a [DataFile],
-    /// Every other file.
+    /// All other files.
     pub files: &'a [SmallFile],
-    /// The identity of the database.
+    /// The UUID of the database; `None` without a database.
     pub database_uuid: Option<&'a str>,
     /// The records of the processes.
     pub parts: &'a [PartRecord],
-    /// How its arrays are cut, if one of the processes has said so.
+    /// The chunk shapes of the arrays, if the record of a process has them.
     pub chunks: Option<ChunkShapes>,
-    /// The leaves that processes have compressed.
+    /// The leaves whose pieces are compressed.
     pub coded: &'a BTreeSet<u32>,
-    /// Where each leaf lies.
+    /// The position of each leaf's bytes.
     pub places: &'a [LeafPlace],
 }
 
-/// A `regrow.json` of what was found.
+/// Builds a `regrow.json` from this data.
 ///
 /// # Errors
 /// None in practice.
@@ -188,7 +188,7 @@ pub(in super::super) fn record_again(mut found: Found<'_>) -> Result<Vec<u8>> {
     manifest.to_json(found.places.iter().copied())
 }
 
-/// How the arrays are cut, as Orbax is told.
+/// The chunk shapes of the arrays, from Orbax' documents.
 fn chunks_told(found: &Found<'_>) -> ChunkShapes {
     let told = found.view.iter().flat_map(|view| view.leaves());
     let told: HashMap<&str, &LeafInfo> = told.map(|info| (&*info.name, info)).collect();
@@ -217,7 +217,7 @@ fn chunks_told(found: &Found<'_>) -> ChunkShapes {
     chunks
 }
 
-/// Where files are written that are only looked at.
+/// A publication in memory, for files that are not kept.
 fn scratch() -> Result<Box<dyn Publication>> {
     let at = private_memory().join("checkpoint");
     at.publish(PublishOptions {
@@ -232,7 +232,7 @@ fn scratch() -> Result<Box<dyn Publication>> {
     })
 }
 
-/// The tree as a save takes it, of arrays that are read when they are asked for.
+/// The tree of an opened checkpoint as input of a save. Its arrays are read on demand.
 fn tree_of(reader: &Arc<RegrowReader>, are_in_parts: bool) -> Result<Tree<Leaf>> {
     let leaf = |(leaf, info): (usize, &LeafInfo)| {
         let data = match info.kind {
@@ -257,7 +257,7 @@ fn array_of(reader: &Arc<RegrowReader>, leaf: usize, info: &LeafInfo, are_in_par
     }
 }
 
-/// The data of a leaf of the checkpoint itself.
+/// The array data of a leaf in the opened checkpoint, read on demand.
 #[derive(Debug)]
 struct LeafOfReader {
     reader: Arc<RegrowReader>,

@@ -35,19 +35,19 @@ use crate::options::{BUDGET_DEFAULT_BYTES, SaveOptions};
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_base::monitor::{Monitor, Stage};
 
-/// Unchanged leaves below and from this size are gathered apart: a counter that stood still for
-/// once is not to cost the large leaves their file when it goes on.
+/// Unchanged leaves below this size and all larger ones go into separate files. So a counter that
+/// changes again after one save does not cause the large leaves to be rewritten.
 const SMALL_LEAF_LEN_BYTES: u64 = 64 << 10;
 
-/// Less than this is not a file of its own.
+/// The shortest total length of leaves for which a separate file is made.
 const GATHERED_LEN_MIN_BYTES: u64 = 1 << 10;
 
-/// The most files that are linked: the leaves of the smallest others are gathered again.
+/// The most files that a save links. The leaves of the smallest other files are gathered again.
 pub(super) const LINKS_MAX: usize = 64;
 
 /// A plan whose raw leaves are divided over files.
 pub(super) struct Reused<'t> {
-    /// What every leaf becomes.
+    /// The stored form of every leaf.
     pub plan: Plan<'t>,
     /// The safetensors files; there is always one.
     pub files: Vec<ReusedFile>,
@@ -57,17 +57,17 @@ pub(super) struct Reused<'t> {
 pub(super) struct ReusedFile {
     /// Its leaves, in the order of their bytes.
     pub leaves: Vec<u32>,
-    /// Where its bytes come from.
+    /// Whether the file is written or linked.
     pub origin: Origin,
 }
 
-/// Where the bytes of a file come from.
+/// The source of a file's bytes.
 pub(super) enum Origin {
-    /// They are written.
+    /// The save writes the file.
     Written,
-    /// They are written, and hashed for the next save.
+    /// The save writes the file, and hashes its leaves for the next save.
     Gathered,
-    /// A file of the base has them.
+    /// The save links a file of the base.
     Linked(Link),
 }
 
@@ -78,28 +78,28 @@ pub(super) fn reuse_nothing(plan: Plan<'_>, header_len_max_bytes: usize) -> Reus
     Reused { plan, files }
 }
 
-/// How a base is used.
+/// The options for using a base.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HowReused {
-    /// What leaves [keep](regrow_tree::array::Array::kept_len_bytes) while they are compared is at most
-    /// this, or that of one of them.
+    /// The most memory that leaves [keep](regrow_tree::array::Array::kept_len_bytes) while they are
+    /// compared; one leaf may keep more.
     pub budget_bytes: u64,
-    /// Whether files are linked unread: their blocks are not checked.
+    /// Whether files are linked without reading them, so that their blocks are not checked.
     pub trusted: bool,
 }
 
 impl HowReused {
-    /// As the options ask for.
+    /// The settings from the options of a save.
     pub fn of(options: &SaveOptions) -> Self {
         let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
         Self { budget_bytes, trusted: options.trust_base }
     }
 }
 
-/// Reuses what it can of `base`.
+/// Reuses as many files of `base` as possible.
 ///
 /// # Errors
-/// `Cancelled`; what reading the tree's own leaves says.
+/// `Cancelled`; errors of reading the tree's own leaves.
 pub(super) fn reuse<'t>(
     plan: Plan<'t>,
     base: Base,
@@ -132,8 +132,8 @@ pub(super) fn reuse<'t>(
     Ok(Reused { plan, files })
 }
 
-/// Reads the files that may be linked by their digests alone, and checks them: the numbers of those
-/// that are damaged, with what is wrong. What is compared byte by byte is read anyway.
+/// Reads and checks the files that may be linked by their digests alone. Returns the numbers of
+/// damaged files, with their errors. Files that are compared byte by byte are read anyway.
 fn rotten(old_files: &[OldFile], monitor: &Monitor) -> Result<Vec<(usize, Error)>> {
     let mut rotten = Vec::new();
     for old in old_files.iter().filter(|old| old.is_whole && old.record.blake3.is_some() && !old.is_far()) {
@@ -145,8 +145,8 @@ fn rotten(old_files: &[OldFile], monitor: &Monitor) -> Result<Vec<(usize, Error)
     Ok(rotten)
 }
 
-/// The files of the save: what changed first, unless the first file of the base is linked; then
-/// other links; then what is gathered. `old_files` are those in which nothing changed.
+/// The files of the save, in this order: the changed leaves, unless the first file of the base is
+/// linked; other links; gathered leaves. `old_files` are the files without changes.
 fn arrange(
     plan: &Plan<'_>,
     old_files: Vec<OldFile>,
@@ -185,7 +185,7 @@ fn arrange(
         those(&|leaf| is_gathered(leaf) && is_small(leaf)),
     ];
 
-    // The first file has the structure: it is there even if it has nothing else.
+    // The first file has the structure, so it exists even without leaves.
     let needs_changed = first.is_empty();
     let linked = |old: OldFile| ReusedFile { leaves: old.order(), origin: Origin::Linked(old.into_link()) };
     let written = |leaves| ReusedFile { leaves, origin: Origin::Written };

@@ -8,17 +8,17 @@ use regrow_base::error::{Error, Result};
 use regrow_storage::Publication;
 use regrow_store::FileWriter;
 
-/// Documents up to this length are written at once, longer ones as they are made.
+/// Documents up to this length are written in one step, longer ones as a stream.
 const GATHERED_LEN_MAX_BYTES: usize = 1 << 20;
 
-/// Writes files that are read whole, and remembers their checksums.
+/// Writes files that are checked as a whole, and keeps their checksums.
 pub(super) struct SmallFiles<'a> {
     staged: &'a dyn Publication,
     pub files: Vec<SmallFile>,
     current: Option<Current>,
 }
 
-/// A file in the making: gathered while it is small, then streamed.
+/// A file that is being written: collected in memory while it is small, then streamed.
 struct Current {
     name: String,
     len_bytes: u64,
@@ -68,7 +68,7 @@ impl DocumentSink for SmallFiles<'_> {
     fn end(&mut self) -> Result<()> {
         let is_marker = self.current.as_ref().is_some_and(|file| file.name == COMMIT_MARKERS[0]);
         if let Some(line) = self.staged.marker_line().filter(|_| is_marker) {
-            // Here, for `regrow.json` has a checksum of the marker too.
+            // Write the marker here, because `regrow.json` has its checksum, too.
             self.write(line.as_bytes())?;
         }
         let Some(file) = self.current.take() else { return Ok(()) };

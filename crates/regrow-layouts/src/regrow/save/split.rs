@@ -4,14 +4,15 @@ use super::super::manifest::LeafPlace;
 use super::plan::{LeafPlan, Plan};
 use regrow_tree::tree::Leaf;
 
-/// Where a safetensors file ends and the next begins: safetensors refuses headers above 100 MB.
+/// The longest header of a safetensors file; then the next file begins. The library safetensors
+/// refuses headers above 100 MB.
 pub(super) const HEADER_LEN_MAX_BYTES: usize = 64 << 20;
 
-/// Alignments beyond a page are worth nothing.
+/// The largest useful alignment, which is a page.
 const ALIGNMENT_MAX_BYTES: u64 = 4096;
 
-/// By falling alignment of its size, so each leaf starts at a multiple of it; within one alignment
-/// by name.
+/// The order of raw leaves: by descending alignment of their sizes, then by name. So each leaf
+/// starts at a multiple of its alignment.
 pub(super) fn raw_order(plan: &Plan<'_>) -> Vec<u32> {
     let alignment_of = |leaf: u32| match plan.leaves.get(leaf as usize) {
         Some(LeafPlan { place: LeafPlace::Raw { .. }, len_bytes, .. }) => Some(alignment(*len_bytes)),
@@ -26,7 +27,7 @@ pub(super) fn raw_order(plan: &Plan<'_>) -> Vec<u32> {
     order
 }
 
-/// Cuts the raw leaves into files whose safetensors headers stay well below what safetensors
+/// Divides the raw leaves into files whose safetensors headers stay well below what safetensors
 /// accepts. There is always one file.
 pub(super) fn split_by_header(
     plan: &Plan<'_>,
@@ -52,7 +53,7 @@ pub(super) fn split_by_header(
     files
 }
 
-/// Largest power of two that divides the size, up to a page; nothing divides an empty leaf better.
+/// The largest power of two that divides the size, up to a page; a page for an empty leaf.
 fn alignment(len_bytes: u64) -> u64 {
     if len_bytes == 0 {
         ALIGNMENT_MAX_BYTES

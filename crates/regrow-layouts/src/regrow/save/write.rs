@@ -30,12 +30,12 @@ use regrow_store::FileWriter;
 /// Writes every file.
 ///
 /// # Errors
-/// Those of the publication; errors of reading the leaves.
+/// Errors of the publication; errors of reading the leaves.
 pub(super) fn write(placed: Placed<'_>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
     let Placed { plan, files } = placed;
     let plan = &plan;
-    // With many leaves the index and the documents cost as much as the data: they are made while it
-    // is written.
+    // With many leaves the index and the documents take as long as the data, so another thread
+    // makes them during the write.
     let (mut data_files, index, mut small) = std::thread::scope(|scope| {
         let index = Task::begin(scope, "regrow-index", || Index::new(plan, &files, options));
         let documents = Task::begin(scope, "regrow-documents", || {
@@ -73,7 +73,7 @@ pub(super) fn write(placed: Placed<'_>, staged: &dyn Publication, options: &Save
     staged.write(manifest::FILE_NAME, &json)
 }
 
-/// Writes the data files alone; their records.
+/// Writes only the data files, and returns their records.
 ///
 /// # Errors
 /// As [`write`].
@@ -81,7 +81,7 @@ pub(super) fn write_files(placed: &Placed<'_>, staged: &dyn Publication) -> Resu
     placed.files.iter().map(|file| write_file(&placed.plan, file, staged)).collect()
 }
 
-/// Links the file if the base has it, else writes it.
+/// Links the file if the base has it; otherwise writes the file.
 fn write_file(plan: &Plan<'_>, file: &PlacedFile, staged: &dyn Publication) -> Result<DataFile> {
     match &file.origin {
         Origin::Written => return write_safetensors(plan, file, staged, None),
@@ -112,7 +112,7 @@ fn write_file(plan: &Plan<'_>, file: &PlacedFile, staged: &dyn Publication) -> R
     })
 }
 
-/// Writes the file; a hasher is shown the bytes of its leaves on their way.
+/// Writes the file, and passes the bytes of its leaves to `hasher` on their way.
 fn write_safetensors(
     plan: &Plan<'_>,
     file: &PlacedFile,
