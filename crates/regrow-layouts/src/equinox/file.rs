@@ -15,7 +15,7 @@ use regrow_storage::location::{Location, ToLocation};
 use regrow_store::reads::{BlobRef, BlockTable, CheckFor, Checked, Checks, Checksum, Extent, Words};
 use regrow_store::{Access, advise};
 
-/// What is said of a block that fails.
+/// The words of the error for a block that fails its checksum.
 const WORDS: Words = Words {
     what: |record, block| format!("block {block} of record {record} fails its crc32c"),
     help: HELP,
@@ -24,44 +24,46 @@ const WORDS: Words = Words {
 
 const HELP: &str = "`regrow repair` heals it with parity or a copy (`--from`); else load the other leaves";
 
-/// Bytes that a thread reads at a time, where records are small.
+/// The length of a batch of small records that one thread reads.
 const BATCH_LEN_BYTES: u64 = 1 << 20;
 
-/// Below this, threads cost more than they save.
+/// Up to this length, one thread reads all: more threads cost more than they save.
 const ALONE_LEN_MAX_BYTES: u64 = 4 << 20;
 
-/// Bytes of a record that are read at a time where there are no checksums.
+/// The length of the pieces of a record that are read, in a file without checksums.
 const PIECE_LEN_BYTES: u64 = 4 << 20;
 
-/// A leaf file: headers in memory, data on disk; all of it in memory where there are no maps.
+/// A leaf file: the headers are in memory, the data stays on disk. Without memory maps, the whole
+/// file is in memory.
 #[derive(Debug)]
 pub struct LeafFile {
     image: Image,
     scan: Scan,
     trailer: Option<Trailer>,
-    /// For each record its blocks, from its header on; none if there are no checksums.
+    /// The blocks of each record, from its header on; empty if the file has no checksums.
     blocks: Vec<BlockTable>,
-    /// What is wrong with the trailer, where the records are whole all the same.
+    /// The error of a damaged trailer, if all records are whole.
     damage: Option<Error>,
     trailing_len_bytes: u64,
 }
 
 impl LeafFile {
-    /// Reads the headers of all records, and the trailer. A record that is broken is not an error
-    /// yet, nor is a file that begins with none: see [`broken`](Self::broken).
+    /// Reads the headers of all records, and the trailer. A broken record is not yet an error, nor
+    /// is a file that begins with no record: see [`broken`](Self::broken).
     ///
     /// # Errors
-    /// `Corrupt` if what stands in front of the leaves is not a line of JSON, or the trailer speaks
-    /// of other records.
+    /// `Corrupt` if the bytes before the leaves are not a line of JSON, or the trailer describes
+    /// other records.
     pub fn open(at: impl ToLocation) -> Result<Self> {
         let (file, damage) = Self::open_front(located(at)?)?;
         damage.map_or(Ok(file), Err)
     }
 
-    /// The same where what is behind the whole records may be anything: it is the error.
+    /// Opens a file that may have any bytes after its whole records. The returned error describes
+    /// these bytes.
     ///
     /// # Errors
-    /// `Corrupt` if what stands in front of the leaves is not a line of JSON.
+    /// `Corrupt` if the bytes before the leaves are not a line of JSON.
     pub(super) fn open_front(at: Location) -> Result<(Self, Option<Error>)> {
         let image = Image::of(at)?;
         let scan = Scan::of(&image.bytes).in_file(&image.at)?;
@@ -81,12 +83,13 @@ impl LeafFile {
                 self.trailer = Some(trailer);
                 Ok(())
             }
-            // The records are whole: what lies behind them is what was damaged.
+            // The records are whole, so only the trailer is damaged.
             Err(error) if is_begun(&rest) => {
                 self.damage = Some(error.shift(end as u64).in_file(&self.image.at));
                 Ok(())
             }
-            // The end of a trailer, but records that stop short of its beginning.
+            // The file ends like a trailer, but the records end before its start, so a record is
+            // damaged.
             Err(error) => Err(match self.scan.broken.take() {
                 Some(broken) => broken,
                 None => error.at_byte(end as u64).help("a record before it is damaged"),
@@ -101,7 +104,7 @@ impl LeafFile {
         }
     }
 
-    /// The blocks of each record, once the trailer fits the records.
+    /// The blocks of each record, after a check that the trailer fits the records.
     fn fit(&self, trailer: &Trailer) -> Result<Vec<BlockTable>> {
         let other = |what: &str| Error::corrupt(format!("the trailer has other {what} than the file"));
         let records = &self.scan.records;
@@ -146,12 +149,12 @@ impl LeafFile {
         }
     }
 
-    /// Where it was opened.
+    /// The location of the file.
     pub fn location(&self) -> &Location {
         &self.image.at
     }
 
-    /// The hyperparameters in front of the leaves.
+    /// The line of hyperparameters before the leaves; `None` without one.
     pub fn line(&self) -> Option<&Line> {
         self.scan.line.as_ref()
     }
@@ -161,23 +164,23 @@ impl LeafFile {
         &self.scan.records
     }
 
-    /// What is wrong with the record behind those; nothing if none begins there, unless none has
-    /// been before.
+    /// The error of the record after the whole ones; `None` if no record begins there. For a file
+    /// without any record this is always an error.
     pub fn broken(&self) -> Option<&Error> {
         self.scan.broken.as_ref()
     }
 
-    /// Where the last whole record ends.
+    /// The offset of the end of the last whole record.
     pub fn end_bytes(&self) -> u64 {
         self.scan.end_bytes
     }
 
-    /// Gives up the file for what is wrong with its last record.
+    /// Turns the file into the error of its broken record.
     pub(super) fn into_broken(self) -> Option<Error> {
         self.scan.broken.map(|error| error.in_file(self.image.at))
     }
 
-    /// The file, or what is wrong with its index.
+    /// The file, or the error of its damaged trailer.
     pub(super) fn into_undamaged(self) -> Result<Self> {
         match self.damage {
             Some(error) => Err(error),
@@ -185,17 +188,17 @@ impl LeafFile {
         }
     }
 
-    /// regrow's index behind the leaves.
+    /// regrow's index after the leaves; `None` without one.
     pub fn trailer(&self) -> Option<&Trailer> {
         self.trailer.as_ref()
     }
 
-    /// What is wrong with regrow's index, where the records before it are whole.
+    /// The error of regrow's damaged index, if all records are whole.
     pub fn trailer_damage(&self) -> Option<&Error> {
         self.damage.as_ref()
     }
 
-    /// Bytes behind the last record that are neither a record nor a trailer.
+    /// The number of bytes after the last record that are neither a record nor a trailer.
     pub fn trailing_len_bytes(&self) -> u64 {
         self.trailing_len_bytes
     }
@@ -205,7 +208,7 @@ impl LeafFile {
         self.image.bytes.is_empty()
     }
 
-    /// Returns an error if the line in front of the leaves is not what the trailer says.
+    /// Checks the line before the leaves against its checksum in the trailer.
     pub(super) fn check_line(&self) -> Result<()> {
         let Some((len, stored)) = self.trailer.as_ref().and_then(|trailer| trailer.line) else {
             return Ok(());
@@ -223,7 +226,7 @@ impl LeafFile {
     /// Reads the data of whole records as it lies in the file, checked, by a few threads. Each
     /// `out` is exactly as long as the record's data.
     ///
-    /// The destinations are taken for fresh memory, whose pages are yet to be made.
+    /// The destinations should be fresh memory, whose pages the system has not yet allocated.
     ///
     /// # Errors
     /// `Corrupt` with an offset if a block fails its checksum; `InvalidArgument` for another
@@ -244,7 +247,7 @@ impl LeafFile {
             total_len += record.data_len_bytes;
             let mut rest = out;
             let mut start = 0;
-            // Cut where large pages of the destination begin, so that each is made by one thread.
+            // Cut at the large pages of the destination, so that one thread faults in each page.
             while !rest.is_empty() {
                 let to_page = LARGE_PAGE_LEN_BYTES - rest.as_ptr().addr() % LARGE_PAGE_LEN_BYTES;
                 let (out, after) = rest.split_at_mut(to_page.min(rest.len()));
@@ -264,7 +267,7 @@ impl LeafFile {
         }
         batches.push(batch);
         let threads = if total_len <= ALONE_LEN_MAX_BYTES { 1 } else { pool::thread_count() };
-        // Nothing is held beside what the caller brought.
+        // Needs no memory in addition to the caller's.
         let copy = |batch: Vec<(usize, u64, &mut [u8])>| {
             for (at, mut start, out) in batch {
                 let record = self.record(at)?;
@@ -286,7 +289,7 @@ impl LeafFile {
         pool::for_each_parallel(threads, batches, 1, |_| 0, copy)
     }
 
-    /// The data of a record where the block that holds its byte `start` ends.
+    /// The offset in the record's data at which the block of byte `start` ends.
     fn block_end(&self, record: &Record, start: u64) -> u64 {
         let header_len = record.data_offset_bytes - record.offset_bytes;
         let end = match self.blocks.first() {
@@ -306,8 +309,8 @@ impl LeafFile {
         self.image.slice(record.data_offset_bytes + start, len_bytes)
     }
 
-    /// Checks the blocks that hold the data of a record from `start` to `end`, and the first, whose
-    /// header says what that data means; each once.
+    /// Checks the blocks with the data of a record from `start` to `end`, and the first block,
+    /// which has the header. Each block is checked once.
     pub(super) fn check(&self, at: usize, start: u64, end: u64) -> Result<()> {
         let Some(table) = self.blocks.get(at) else { return Ok(()) };
         let record = self.record(at)?;
@@ -317,8 +320,8 @@ impl LeafFile {
         checked.check(start, end, CheckFor::Views)
     }
 
-    /// The data of a record, which its header vouches for as well. A view of it is at hand if its
-    /// elements, whose words have `align_bytes`, lie where programs can use them.
+    /// The data of a record. A view of it is possible if the elements are aligned: their words have
+    /// `align_bytes`. The check covers the header, too.
     pub(super) fn extent(&self, at: usize, align_bytes: usize) -> Result<Extent<'_>> {
         let record = self.record(at)?;
         let first = self.image.bytes.as_ptr().addr().wrapping_add(record.data_offset_bytes as usize);
@@ -339,7 +342,7 @@ impl LeafFile {
         self.image.check_len()
     }
 
-    /// A leaf that lies in the trailer, checked.
+    /// The bytes of a leaf in the trailer, after a check.
     pub(super) fn blob(&self, (offset, len_bytes, stored): (u64, u64, u32)) -> Result<Bytes> {
         let start = self.scan.end_bytes + offset;
         let bytes = self.image.slice(start, len_bytes)?;

@@ -15,7 +15,7 @@ use regrow_store::{Blob, ReadPath, Store, StoreExt, Suits};
 pub(super) struct Image {
     pub at: Location,
     pub bytes: Bytes,
-    /// Where they are mapped from; `None` if they were read into memory.
+    /// The store from which the bytes are mapped; `None` if they were read into memory.
     mapped_from: Option<Arc<dyn Store>>,
 }
 
@@ -39,7 +39,7 @@ impl Image {
         Ok(Self { at, bytes, mapped_from: None })
     }
 
-    /// Whether they are a map of the file.
+    /// Whether the bytes are a map of the file.
     pub fn is_map(&self) -> bool {
         self.mapped_from.is_some()
     }
@@ -47,7 +47,7 @@ impl Image {
     /// A part of the file.
     ///
     /// # Errors
-    /// `Corrupt` if it lies beyond the end.
+    /// `Corrupt` if the part ends beyond the file.
     pub fn slice(&self, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
         let (start, end) = (offset_bytes as usize, offset_bytes.saturating_add(len_bytes) as usize);
         match end <= self.bytes.len() && start <= end {

@@ -7,56 +7,56 @@ use crate::npy::header::{Header, MAGIC, PREFIX_LEN_BYTES};
 use crate::orbax::json_text;
 use regrow_base::error::{Error, ErrorKind, Result};
 
-/// Longest line in front of the leaves that is read.
+/// The longest line before the leaves that a reader accepts.
 pub const LINE_LEN_MAX_BYTES: usize = 64 << 20;
 
-/// The first bytes of a zip archive, with files in it and without.
+/// The first bytes of a zip archive with files, and of an empty one.
 const ZIP_MAGICS: [&[u8]; 2] = [b"PK\x03\x04", b"PK\x05\x06"];
 
-/// The hyperparameters that stand in front of the leaves.
+/// The line of hyperparameters before the leaves.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// Its length, with the newline.
+    /// Length of the line, with the newline.
     pub len_bytes: u64,
-    /// What it says.
+    /// The parsed JSON.
     pub value: Value,
 }
 
 /// One npy record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// What it says of its data.
+    /// The npy header: dtype, order and shape.
     pub header: Header,
-    /// Where it begins in the file.
+    /// The offset of the record in the file.
     pub offset_bytes: u64,
-    /// Where its data begins in the file.
+    /// The offset of the record's data in the file.
     pub data_offset_bytes: u64,
     /// Length of its data.
     pub data_len_bytes: u64,
 }
 
 impl Record {
-    /// The byte after its last.
+    /// The offset of the byte after the record.
     pub fn end_bytes(&self) -> u64 {
         self.data_offset_bytes + self.data_len_bytes
     }
 }
 
-/// What a walk from header to header has found.
+/// The result of a walk from header to header.
 #[derive(Debug)]
 pub struct Scan {
-    /// The hyperparameters in front, if there are any.
+    /// The line of hyperparameters; `None` without one.
     pub line: Option<Line>,
     /// The records that are whole, in file order.
     pub records: Vec<Record>,
-    /// Where the last of them ends.
+    /// The offset of the end of the last whole record.
     pub end_bytes: u64,
-    /// What is wrong with the record that begins there; `None` where no record begins.
+    /// The error of the broken record that begins there; `None` where no record begins.
     pub broken: Option<Error>,
 }
 
 impl Scan {
-    /// Walks over `file`, a whole file: headers only, no data.
+    /// Walks over `file`, a whole file. Reads only headers, no data.
     ///
     /// # Errors
     /// `Corrupt` if there is something in front of the leaves that is not a line of JSON.
@@ -99,13 +99,14 @@ fn record_at(rest: &[u8], offset_bytes: u64) -> Result<Record> {
     Ok(Record { header, offset_bytes, data_offset_bytes, data_len_bytes })
 }
 
-/// Whether a record begins so, though it may end too early.
+/// Whether these bytes are the start of a record. They may end within its magic.
 pub fn begins_record(bytes: &[u8]) -> bool {
     let len = bytes.len().min(MAGIC.len());
     bytes.get(..len) == MAGIC.get(..len)
 }
 
-/// What to say of bytes behind the line, or at the start of a file, that begin no record.
+/// The error for bytes after the line, or at the start of a file, that are not the start of a
+/// record.
 pub fn no_record(bytes: &[u8]) -> Error {
     if ZIP_MAGICS.iter().any(|magic| bytes.starts_with(magic)) {
         return Error::unsupported("this is a zip archive, not a record")
@@ -120,12 +121,12 @@ pub fn no_record(bytes: &[u8]) -> Error {
         .help("regrow never reads pickles")
 }
 
-/// Whether JSON begins in front of the leaves.
+/// Whether a file begins with JSON.
 fn begins_line(file: &[u8]) -> bool {
     matches!(file.first(), Some(b'{' | b'['))
 }
 
-/// The line of JSON in front of the leaves.
+/// The line of JSON before the leaves; `None` without one.
 fn line_in_front(file: &[u8]) -> Result<Option<Line>> {
     if !begins_line(file) {
         return Ok(None);
@@ -154,7 +155,8 @@ pub fn is_line_and_record(start: &[u8]) -> bool {
             .is_some_and(|rest| rest.starts_with(&MAGIC))
 }
 
-/// Where the first record of a file ends, by its first bytes; `None` if that cannot be seen there.
+/// The offset of the end of a file's first record, from the file's first bytes; `None` if they are
+/// too few.
 pub fn first_record_end(start: &[u8]) -> Option<u64> {
     if start.len() < PREFIX_LEN_BYTES {
         return None;

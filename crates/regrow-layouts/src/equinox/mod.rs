@@ -53,14 +53,14 @@ pub use order::jax_order;
 pub use plan::leaf_info;
 pub use pytree::as_leaf;
 
-/// What the names of these files end in.
+/// The suffix of leaf files.
 pub const SUFFIX: &str = "eqx";
 const ENDING: &str = ".eqx";
 
-/// The one file of an item.
+/// The name of the leaf file in an item's folder.
 const ITEM_FILE: &str = "checkpoint.eqx";
 
-/// Bytes that are looked at to recognise a file of another name.
+/// The number of bytes read to recognise a file with another suffix.
 const LOOKED_AT_BYTES: u64 = 64 << 10;
 
 /// Equinox leaf files: npy records one after another.
@@ -156,9 +156,9 @@ fn own_options(options: &SaveOptions) -> EquinoxOptions {
     }
 }
 
-/// Whether a file of another name shows what no single npy file does: a line of JSON and then a
-/// record, or something of ours behind the first record. `read_at` gives at most so many bytes from
-/// an offset on.
+/// Whether a file with another suffix has contents that no npy file has: a line of JSON and then a
+/// record, or regrow's trailer or another record after the first record. `read_at` gives at most so
+/// many bytes from an offset on.
 pub(super) fn shows_records(read_at: impl Fn(u64, u64) -> Result<Vec<u8>>) -> Result<bool> {
     let start = read_at(0, LOOKED_AT_BYTES)?;
     if layout::is_line_and_record(&start) {

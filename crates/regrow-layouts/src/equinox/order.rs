@@ -5,10 +5,10 @@ use std::cmp::Reverse;
 
 use regrow_tree::tree::{NodeKind, Tree};
 
-/// For each leaf in JAX' order its position in the tree's own.
+/// For each leaf in JAX' order, its position in the tree's own order.
 ///
-/// Text is sorted by code points and numbers by value, as Python does it; JAX has no order for a
-/// dict that mixes the two, here numbers come last.
+/// Text is sorted by code points and numbers by value, as in Python. JAX has no order for a dict
+/// that mixes both; here numbers come last.
 pub fn jax_order<L>(tree: &Tree<L>) -> Vec<usize> {
     let nodes = tree.nodes();
     // Nodes and leaves at and below each node: children come after their parent, so go from the

@@ -16,7 +16,7 @@ use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Array, Dtype, Shape};
 use regrow_tree::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree};
 
-/// Plans the file of a pytree; nothing is written yet.
+/// Plans the file of a pytree. Writes nothing.
 ///
 /// # Errors
 /// `Unsupported` with every leaf that cannot be written; `InvalidArgument` for options that do not
@@ -71,12 +71,12 @@ pub(super) fn plan(tree: &Tree<Leaf>, equinox: &EquinoxOptions, save: &SaveOptio
     Ok(Contents { line, records, trailer })
 }
 
-/// What becomes of a leaf.
+/// The stored form of a leaf.
 enum Planned {
     Record(Box<RecordOut>),
-    /// Raw bytes, kept in the trailer: for Equinox they are not a leaf.
+    /// Raw bytes in the trailer, because Equinox has no leaf of this kind.
     Blob(Array),
-    /// Nothing: text is in the trailer's structure.
+    /// No bytes: text is in the trailer's structure.
     Left,
 }
 
@@ -125,18 +125,18 @@ fn descr(kind: &LeafKind, dtype: Dtype, options: &EquinoxOptions) -> Descr {
     if is_plain { Descr::as_numpy_writes(dtype) } else { Descr::named(dtype) }
 }
 
-/// Whether Equinox finds the dtype that NumPy has no name for.
+/// Whether Equinox restores a dtype for which NumPy has no name.
 fn is_known(kind: &LeafKind, dtype: Dtype) -> bool {
     dtype == Dtype::BFloat16 && *kind != LeafKind::NumpyArray
 }
 
-/// Without the axis of an element's bytes.
+/// The shape without its last axis, which is the bytes of an element.
 fn outer(shape: &Shape) -> Shape {
     let dims = shape.dims().split_last().map(|(_, dims)| dims.to_vec()).unwrap_or_default();
     Shape::new(dims).unwrap_or_default()
 }
 
-/// The pytree as the trailer keeps it.
+/// The pytree as the trailer stores it.
 fn structure(tree: &Tree<Leaf>) -> Result<Structure> {
     let infos = tree.iter().map(|(path, leaf)| {
         let (dtype, shape) = match leaf.as_array() {
@@ -159,7 +159,7 @@ fn text_shape(leaf: &Leaf) -> Result<Shape> {
     }
 }
 
-/// What a trailer tells of a leaf.
+/// The description of a leaf in a trailer.
 pub fn leaf_info(kind: LeafKind, dtype: Dtype, shape: Shape, path: &KeyPath) -> LeafInfo {
     LeafInfo {
         kind,
@@ -184,8 +184,7 @@ impl WithSharding for LeafInfo {
     }
 }
 
-/// What of a pytree a file cannot give back: with a trailer, only leaves that are not leaves to
-/// Equinox.
+/// The losses of a pytree. With a trailer, these are only leaves that are not leaves to Equinox.
 pub(super) fn losses(tree: &Tree<LeafInfo>, options: &EquinoxOptions) -> Vec<Loss> {
     let mut losses = Vec::new();
     let mut lose = |kind, path: KeyPath, what: &str| losses.push(Loss { kind, path, what: what.to_owned() });
@@ -226,7 +225,7 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, options: &EquinoxOptions) -> Vec<Los
         }
     }
     if options.trailer {
-        // The trailer says what each leaf was.
+        // With a trailer, only readers other than regrow have these losses.
         losses = losses.into_iter().map(Loss::elsewhere).collect();
     }
     losses

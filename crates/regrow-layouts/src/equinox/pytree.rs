@@ -13,18 +13,18 @@ use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Dtype, Shape};
 use regrow_tree::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
-/// Where the data of a leaf lies.
+/// The position of a leaf's data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
-    /// In a record, as these elements.
+    /// In the record with this number, as these elements.
     Record(usize, Elements),
     /// In the trailer: offset from its first byte, length, crc32c.
     Blob(u64, u64, u32),
-    /// Text, and what has no data.
+    /// The leaf is text or has no data.
     Nowhere,
 }
 
-/// A pytree whose leaves have been found.
+/// A pytree with the position of every leaf's data.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub tree: Tree<LeafInfo>,
@@ -33,7 +33,8 @@ pub(super) struct Placed {
     pub places: Vec<Place>,
 }
 
-/// The pytree of a file; if `arrays_only`, the list of its records also where a trailer tells more.
+/// The pytree of a file. With `arrays_only`, the list of its records, even if a trailer has the
+/// pytree.
 ///
 /// # Errors
 /// `Corrupt` if the trailer does not fit the records.
@@ -44,7 +45,7 @@ pub(super) fn of(file: &LeafFile, arrays_only: bool) -> Result<Placed> {
     }
 }
 
-/// What a record is without a word from the trailer: kind, dtype, shape.
+/// The leaf that a record is if there is no trailer: kind, dtype, shape.
 ///
 /// # Errors
 /// `Limit` for a shape with too many axes.

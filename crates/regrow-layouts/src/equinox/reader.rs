@@ -68,7 +68,7 @@ impl EquinoxReader {
             .ok_or_else(|| Error::invalid(format!("leaf {leaf} does not exist")))
     }
 
-    /// The data of a whole leaf as it lies in the file, checked only where the caller does not.
+    /// The stored data of a whole leaf. Checks it only if the caller does not.
     fn stored(&self, info: &LeafInfo, place: &Place) -> Result<Bytes> {
         self.file.check_len()?;
         match *place {
@@ -79,7 +79,7 @@ impl EquinoxReader {
     }
 }
 
-/// The file, if what is there beside its records is in order.
+/// The file, or an error if it is empty or the bytes beside its records are damaged.
 fn whole(file: LeafFile) -> Result<LeafFile> {
     if file.is_empty() {
         return Err(Error::corrupt("the file is empty")
@@ -115,8 +115,8 @@ impl Reader for EquinoxReader {
         let (info, place) = self.leaf(leaf)?;
         Ok(match place {
             Place::Record(at, elements) if elements.is_raw() => {
-                // Records begin anywhere: what lies askew is copied instead, since few programs
-                // take it.
+                // Records begin at any offset. Unaligned data is copied instead, since few programs
+                // accept it.
                 Source::Raw(self.file.extent(*at, info.dtype.word_bytes())?)
             }
             Place::Record(..) | Place::Blob(..) => Source::Coded(Coded::in_chunks(info.chunk_len_bytes())),
@@ -132,7 +132,7 @@ impl Reader for EquinoxReader {
         let Place::Record(at, elements) = place else {
             return Array::new(info.dtype, info.shape.clone(), bytes)?.copy_region_c_order(region, out);
         };
-        // In another order than C the region may lie anywhere.
+        // In Fortran order the region may be anywhere in the data.
         let (first, len) = match region.contiguous_bytes(&info.shape, info.dtype) {
             Some(span) if elements.is_c_order() => span,
             _ => (0, info.len_bytes()),

@@ -32,36 +32,36 @@ use regrow_base::error::{Error, Result};
 
 pub use crate::npy::header::TRAILER_MAGIC;
 
-/// Last bytes. For ever.
+/// The last bytes of every file with a trailer. They never change.
 pub const TRAILER_END: [u8; 8] = *b"\nworger\xff";
 
-/// Length, checksum, last bytes.
+/// The length of the footer: length of the JSON, its checksum, and the last bytes.
 const FOOTER_LEN_BYTES: usize = size_of::<u64>() + size_of::<u32>() + TRAILER_END.len();
 
-/// The only version there is.
+/// The version that this build writes, the only one so far.
 const VERSION: u32 = 1;
 
-/// Bytes of a record under one checksum: most records are one block.
+/// Length of a block of a record, which has one checksum. Most records are one block.
 pub const BLOCK_LEN_BYTES: u64 = 4 << 20;
 
-/// What the JSON says.
+/// The contents of the JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Trailer {
     version: u32,
     /// The exact pytree.
     pub structure: Structure,
-    /// For each leaf its record.
+    /// For each leaf, the number of its record.
     pub records: Vec<Option<usize>>,
-    /// Where each record begins, from the first one on.
+    /// The offset of each record, counted from the first record.
     pub offsets: Vec<u64>,
-    /// Bytes of a record under one checksum.
+    /// Length of a block of a record.
     pub block_len_bytes: u64,
-    /// Of each block of each record.
+    /// The checksum of each block of each record.
     pub crc32c: Vec<u32>,
     /// For leaves without a record: offset from the trailer's first byte, length, crc32c.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub blobs: BTreeMap<usize, (u64, u64, u32)>,
-    /// Length and crc32c of what stands in front of the leaves.
+    /// Length and crc32c of the line before the leaves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<(u64, u32)>,
     /// The user's own metadata.
@@ -69,11 +69,11 @@ pub struct Trailer {
     pub metadata: Option<Value>,
 }
 
-/// What to do about a damaged trailer: Equinox itself does not look at it.
+/// The help text for a damaged trailer, which Equinox itself ignores.
 const COPY_AGAIN: &str = "copy the file again; Equinox, which needs no trailer, still reads the leaves";
 
 impl Trailer {
-    /// An index of nothing yet.
+    /// An index without checksums yet.
     pub fn new(structure: Structure, records: Vec<Option<usize>>, metadata: Option<Value>) -> Self {
         Self {
             version: VERSION,
@@ -88,7 +88,7 @@ impl Trailer {
         }
     }
 
-    /// Parses what stands behind the last record, to the end of the file; `None` if that is not a
+    /// Parses the bytes after the last record, up to the end of the file; `None` if they are not a
     /// trailer.
     ///
     /// # Errors
@@ -140,10 +140,10 @@ impl Trailer {
         serde_json::from_slice(json).map(Some).map_err(bad)
     }
 
-    /// What stands behind the blobs.
+    /// The bytes of the trailer after the blobs.
     ///
     /// # Errors
-    /// None in practice: there is nothing in it that JSON cannot say.
+    /// None in practice: JSON can store all its members.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut out = serde_json::to_vec(self)
             .map_err(|error| Error::invalid(format!("the trailer is not JSON: {error}")))?;
@@ -155,13 +155,13 @@ impl Trailer {
     }
 }
 
-/// Whether a trailer begins so, though it may end at once.
+/// Whether these bytes are the start of a trailer. They may end within its magic.
 pub(super) fn is_begun(bytes: &[u8]) -> bool {
     let len = bytes.len().min(TRAILER_MAGIC.len());
     len > 0 && bytes.get(..len) == TRAILER_MAGIC.get(..len)
 }
 
-/// Blocks of a record of this length.
+/// The number of blocks of a record with this length.
 pub fn block_count(record_len_bytes: u64, block_len_bytes: u64) -> u64 {
     record_len_bytes.div_ceil(block_len_bytes.max(1)).max(1)
 }

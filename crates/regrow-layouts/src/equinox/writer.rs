@@ -1,6 +1,6 @@
-//! Leaves to a file: line, records, trailer.
+//! Writes leaves to a file: line, records, trailer.
 //!
-//! In addition to its bytes, a record costs one checksum, computed while the data is in the cache.
+//! Each record also costs one checksum, which is computed while its data is in the CPU cache.
 
 use serde_json::Value;
 
@@ -14,36 +14,36 @@ use regrow_storage::Publication;
 use regrow_store::FileWriter;
 use regrow_tree::array::Array;
 
-/// Bytes that are summed and written at a time: small enough to stay in cache from one to the next.
+/// The length of the pieces that are checksummed and written: small enough to stay in the CPU cache
+/// in between.
 const PIECE_LEN_BYTES: usize = 256 << 10;
 
 /// A record to be written.
 #[derive(Debug)]
 pub struct RecordOut {
-    /// What it says of its data.
+    /// The npy header of the record.
     pub header: Header,
-    /// The elements in the order in which they are to lie in the file, as a C-order array:
-    /// transposed where the header says Fortran order.
+    /// The elements in file order, as a C-order array: transposed if the header says Fortran order.
     pub array: Array,
 }
 
-/// Everything that makes a file.
+/// The contents of a file to write.
 #[derive(Debug)]
 pub struct Contents {
     /// The line of hyperparameters in front of the leaves, with its newline; empty for none.
     pub line: Vec<u8>,
     /// The records in file order.
     pub records: Vec<RecordOut>,
-    /// regrow's index, with the leaves that have no record and lie in it: for each its position in
-    /// the pytree.
+    /// regrow's index, and the leaves that are stored in the trailer, each with its position in the
+    /// pytree.
     pub trailer: Option<(Trailer, Vec<(usize, Array)>)>,
 }
 
 impl Contents {
-    /// What of the file is looked at to recognise it.
+    /// The part of the file from which layouts recognise it.
     ///
     /// # Errors
-    /// `InvalidArgument` for a record that no memory could hold.
+    /// `InvalidArgument` for a record whose length does not fit in 63 bits.
     pub(super) fn preview(&self) -> Result<Preview> {
         let mut preview = Preview::default();
         preview.bytes(&self.line);
@@ -58,7 +58,7 @@ impl Contents {
     }
 }
 
-/// The line in front of the leaves, as Python's `json.dumps` writes it.
+/// The line before the leaves, as Python's `json.dumps` writes it.
 ///
 /// # Errors
 /// `InvalidArgument` for a value that a reader would not take for such a line.
@@ -74,10 +74,10 @@ pub fn line_of(value: &Value) -> Result<Vec<u8>> {
 }
 
 /// Writes the one file of a checkpoint; the caller commits. Takes the trailer out of `contents`,
-/// and leaves the records, which may own what their owner wants to drop itself.
+/// but leaves the records there, so that the caller can drop the arrays itself.
 ///
 /// # Errors
-/// `StorageFull` and its like; errors of reading a deferred array.
+/// `StorageFull` and other errors of the storage; errors of reading a deferred array.
 pub fn write(staged: &dyn Publication, contents: &mut Contents) -> Result<()> {
     let trailer = contents.trailer.take();
     let Contents { line, records, .. } = contents;
@@ -129,7 +129,7 @@ fn write_record(out: &mut FileWriter, record: &RecordOut, sums: Option<&mut Vec<
     Ok(())
 }
 
-/// Writes the bytes of a leaf without a record; their checksum.
+/// Writes the bytes of a leaf without a record, and returns their checksum.
 fn write_blob(out: &mut FileWriter, blob: &Array) -> Result<u32> {
     let mut sum = Crc32c::new();
     blob.for_each_piece(PIECE_LEN_BYTES, |piece| {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Array, ArraySource, Region};
 
-/// Bytes that are converted at a time.
+/// The length of the pieces that are converted.
 const PIECE_LEN_BYTES: usize = 256 << 10;
 
-/// The bytes of `array` (`uint8`) with every word turned around.
+/// The bytes of `array` (`uint8`) with the byte order of every word reversed.
 ///
 /// # Errors
-/// `Limit` if no memory could count its bytes.
+/// `Limit` if the length in bytes overflows.
 pub(super) fn swap_words(array: &Array, word_bytes: usize) -> Result<Array> {
     let source = Swap { array: array.clone(), word_bytes: word_bytes.max(1) };
     Array::deferred(array.dtype(), array.shape().clone(), Arc::new(source))
@@ -38,8 +38,8 @@ impl ArraySource for Swap {
     }
 }
 
-/// Fills `out`, which begins and ends anywhere, from whole units: `fill` gets the number of the
-/// first one and room for some.
+/// Fills `out`, which may begin and end within a unit. `fill` gets the number of the first unit and
+/// room for whole units.
 fn in_units(
     unit_bytes: usize,
     offset_bytes: u64,

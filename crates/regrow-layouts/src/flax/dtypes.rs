@@ -20,19 +20,19 @@ const NAMED: [(&str, u64); 4] = [("complex32", 4), ("bcomplex32", 4), ("int1", 1
 const TIMES: [(&str, &str); 2] = [("datetime64", "<M8"), ("timedelta64", "<m8")];
 const TIME_LEN_BYTES: u64 = 8;
 
-/// Name, NumPy's code, bits of the code's unit.
+/// Dtypes with a length: name, NumPy's code, and bits of the code's unit.
 const UNREADABLE: [(&str, &str, u64); 3] = [("str", "<U", 32), ("bytes", "|S", 8), ("void", "|V", 8)];
 
-/// What the elements of an array are.
+/// The type of an array's elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Elements {
-    /// Numbers of the engine.
+    /// A dtype that the engine has.
     Known(Dtype),
-    /// NumPy's alone: as npy headers spell the dtype, and bytes an element.
+    /// A dtype that only NumPy has: its spelling in npy headers, and the bytes of an element.
     Other(String, u64),
 }
 
-/// What a name in a file stands for.
+/// The type of elements that a dtype name in a file means; `None` for an unknown name.
 pub(crate) fn from_name(name: &str) -> Option<Elements> {
     if let Ok(dtype) = name.parse() {
         return Some(Elements::Known(dtype));
@@ -61,8 +61,8 @@ pub(crate) fn from_name(name: &str) -> Option<Elements> {
     None
 }
 
-/// The name of a dtype that is NumPy's alone, and whether its bytes are big-endian; `None` for one
-/// that Flax could not read back.
+/// The name of a dtype that only NumPy has, and whether its bytes are big-endian; `None` for a
+/// dtype that Flax could not read back.
 pub(crate) fn to_name(descr: &str) -> Option<(String, bool)> {
     if let Some((name, _)) = NAMED.iter().find(|row| row.0 == descr) {
         return Some(((*name).to_owned(), false));
@@ -82,12 +82,12 @@ pub(crate) fn to_name(descr: &str) -> Option<(String, bool)> {
     })
 }
 
-/// Bytes of a number whose order matters, of the dtypes that [`to_name`] knows.
+/// The length of the words whose byte order matters, for the dtypes that [`to_name`] knows.
 pub(crate) fn word_bytes(size_bytes: usize) -> usize {
     if size_bytes == 32 { 16 } else { size_bytes }
 }
 
-/// Nothing, or a unit of time such as `[ns]` or `[25s]`.
+/// Whether a text is empty or a unit of time such as `[ns]` or `[25s]`.
 fn is_unit(text: &str) -> bool {
     if text.is_empty() {
         return true;

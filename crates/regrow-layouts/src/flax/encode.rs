@@ -16,10 +16,10 @@ use crate::Preview;
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_tree::array::Array;
 
-/// Array data up to this long is copied among the small bytes at once.
+/// Array data up to this length is copied into the small bytes.
 const INLINE_LEN_MAX_BYTES: u64 = 512;
 
-/// Bytes that are enough to tell what a file is.
+/// The number of first bytes that show the kind of a file.
 const START_LEN_BYTES: usize = 16;
 
 /// An object being encoded.
@@ -30,14 +30,14 @@ pub struct Encoder {
     bulk_len_bytes: u64,
 }
 
-/// Data of an array that belongs into an encoded object.
+/// Array data that the writer inserts into the encoded object.
 #[derive(Debug)]
 pub struct Bulk {
-    /// How many of the small bytes stand before it.
+    /// The number of small bytes before the data.
     at: usize,
     /// The array.
     pub array: Array,
-    /// Which of its C-order bytes.
+    /// The range of the array's C-order bytes.
     pub range: Range<u64>,
 }
 
@@ -50,36 +50,36 @@ pub enum Part<'a> {
     Bulk(&'a Bulk),
 }
 
-/// What an extension says of an array: the field's words for `[shape, dtype name, data]`.
+/// The head of an array in an extension, which stores `[shape, dtype name, data]`.
 #[derive(Debug, Clone, Copy)]
 pub struct ArrayHead<'a> {
-    /// [`EXT_NDARRAY`] or that of a scalar.
+    /// The extension code: [`EXT_NDARRAY`] or the code of a NumPy scalar.
     pub code: i8,
     /// The shape.
     pub dims: &'a [u64],
     /// NumPy's name of the dtype.
     pub dtype_name: &'a str,
-    /// Bytes an element.
+    /// The bytes of an element.
     pub size_bytes: u64,
 }
 
 impl Encoder {
-    /// Nothing yet.
+    /// An empty encoder.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// `None`.
+    /// Appends `None`.
     pub fn nil(&mut self) {
         self.bytes.push(0xc0);
     }
 
-    /// A bool.
+    /// Appends a bool.
     pub fn bool(&mut self, value: bool) {
         self.bytes.push(0xc2 + u8::from(value));
     }
 
-    /// An integer.
+    /// Appends an integer.
     pub fn int(&mut self, value: i64) {
         match value {
             0.. => self.uint(value.unsigned_abs()),
@@ -91,7 +91,7 @@ impl Encoder {
         }
     }
 
-    /// An integer that is not negative.
+    /// Appends an integer that is not negative.
     pub fn uint(&mut self, value: u64) {
         match value {
             ..0x80 => self.bytes.push(value as u8),
@@ -102,12 +102,12 @@ impl Encoder {
         }
     }
 
-    /// A float, in 64 bits.
+    /// Appends a float of 64 bits.
     pub fn float(&mut self, value: f64) {
         self.marked(0xcb, &value.to_be_bytes());
     }
 
-    /// A complex number.
+    /// Appends a complex number.
     pub fn complex(&mut self, re: f64, im: f64) {
         let mut payload = Self::new();
         payload.bytes.push(0x92);
@@ -117,7 +117,7 @@ impl Encoder {
         self.bytes.append(&mut payload.bytes);
     }
 
-    /// Text.
+    /// Appends a text.
     ///
     /// # Errors
     /// `Unsupported` for 4 GiB and more.
@@ -132,7 +132,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Bytes: those of an array.
+    /// Appends the data of an array as a byte string.
     ///
     /// # Errors
     /// `Unsupported` for 4 GiB and more; for a deferred array, errors of reading.
@@ -141,7 +141,7 @@ impl Encoder {
         self.data(array, 0..array.len_bytes())
     }
 
-    /// How many pairs of key and value follow.
+    /// Appends the head of a map: the number of pairs that follow.
     ///
     /// # Errors
     /// `Unsupported` for 2^32 and more.
@@ -154,7 +154,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// How many items follow.
+    /// Appends the head of an array: the number of items that follow.
     ///
     /// # Errors
     /// `Unsupported` for 2^32 and more.
@@ -167,7 +167,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// An extension with its payload.
+    /// Appends an extension with its payload.
     ///
     /// # Errors
     /// `Unsupported` for 4 GiB and more.
@@ -177,7 +177,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// An array or a NumPy scalar; in chunks if its data is longer than `max_chunk_bytes`.
+    /// Appends an array or a NumPy scalar; in chunks if its data is longer than `max_chunk_bytes`.
     ///
     /// # Errors
     /// `Unsupported` for a part of 4 GiB and more; for a deferred array, errors of reading.
@@ -279,7 +279,7 @@ impl Encoder {
         self.bytes.extend_from_slice(value);
     }
 
-    /// Bytes of the whole object.
+    /// Length of the whole object.
     pub fn len_bytes(&self) -> u64 {
         self.bulk_len_bytes.saturating_add(self.bytes.len() as u64)
     }
@@ -297,7 +297,7 @@ impl Encoder {
         .flatten()
     }
 
-    /// What of it is looked at to recognise a file.
+    /// The part of the object from which layouts recognise a file.
     pub(super) fn preview(&self) -> Preview {
         let start = self.bytes.get(..START_LEN_BYTES).unwrap_or(&self.bytes);
         let mut preview = Preview::default();

@@ -18,35 +18,35 @@ use regrow_base::threads::pool;
 use regrow_storage::location::Location;
 use regrow_store::{Blob, ByteRange, ReadPath, Store, StoreExt, Suits, resolve_range};
 
-/// The ending of names that say what they are.
+/// The suffix that shows that a file is one of Flax'.
 pub(super) const ENDING: &str = ".msgpack";
 
-/// Steps looked at before something that still makes sense counts as msgpack: the checkpoints of
-/// Flax' users have fewer, and most of them are told apart by their first few.
+/// The most tokens that are read to recognise msgpack. Checkpoints of Flax' users have fewer, and
+/// the first few tokens show most other files to be something else.
 const TOKENS_MAX: usize = 1 << 20;
 
-/// Bytes that are looked at where there are no maps: all of a checkpoint is not fetched to see what
-/// it is.
+/// The number of bytes read to recognise a file without memory maps, so that not the whole file is
+/// fetched.
 const LOOKED_AT_BYTES: u64 = 64 << 10;
 
-/// As much is looked at of a record: a key path, and what follows.
+/// The number of bytes read of a record: a key path and the start of its value.
 const RECORD_LOOKED_AT_BYTES: u64 = 4 << 10;
 
-/// Whether the file `at` a location is one of Flax': by its name, or because it is one msgpack
-/// object from its first byte to its last.
+/// Whether the file `at` a location is one of Flax': by its name, or because the whole file is one
+/// msgpack object, or records.
 pub(super) fn is_flax_file(at: &Location) -> bool {
     is_named_so(at.name()) || holds_one_object(at) || holds_records(at)
 }
 
-/// Whether a file is named like one of these.
+/// Whether a file has the name of one of Flax' files.
 pub(super) fn is_named_so(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     let is_step = split(&name).is_some_and(|(prefix, _)| prefix == PREFIX);
     name.ends_with(ENDING) || is_step
 }
 
-/// Whether the file `at` a location is exactly one map, array or extension. Reads its structure,
-/// not its data; where there are no maps, as much of that as lies at its beginning.
+/// Whether the file `at` a location is exactly one map, array or extension. Reads the structure of
+/// the object, not its data. Without memory maps, reads only its first bytes.
 pub(crate) fn holds_one_object(at: &Location) -> bool {
     let first = at.read_beginning(1).ok().flatten();
     let begins = first.and_then(|first| first.first().copied()).is_some_and(begins_tree);
@@ -64,30 +64,30 @@ fn shows_structure(at: &Location) -> Result<bool> {
     Ok(begins_one_object(&start, blob.len_bytes(), TOKENS_MAX))
 }
 
-/// Whether a file begins with a record of EasyLM's.
+/// Whether a file begins with a record as EasyLM writes it.
 fn holds_records(at: &Location) -> bool {
     let start = at.read_beginning(RECORD_LOOKED_AT_BYTES).ok().flatten();
     start.is_some_and(|start| begins_record(&start))
 }
 
-/// The same of a file that has not been written yet. Of the layouts that begin as an object does,
-/// msgpack is one from its first byte to its last, and npy records never are.
+/// Whether a file that is not yet written will be one object. Of the layouts whose files may begin
+/// like an object, msgpack is one object up to the end, and npy records never are.
 pub(super) fn shows_one_object(preview: &Preview) -> bool {
     let start = preview.read_at(0, MAGIC.len() as u64);
     start.first().is_some_and(|&first| begins_tree(first)) && start != MAGIC
 }
 
-/// All of a file.
+/// The bytes of a whole file.
 #[derive(Debug)]
 pub(super) struct Whole {
     pub bytes: Bytes,
-    /// Where it is mapped from: the store of its folder, and its key there. `None` if it was read
-    /// into memory.
+    /// The source of the map: the store of the file's folder, and the file's key there. `None` if
+    /// the file was read into memory.
     mapped_from: Option<(Arc<dyn Store>, Vec<u8>)>,
 }
 
 impl Whole {
-    /// The file `at` a location: mapped if it can be.
+    /// The file `at` a location, mapped if possible.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -120,7 +120,7 @@ impl Whole {
 }
 
 impl Whole {
-    /// Where in the file its part `piece` begins; `None` if it is not a part of it.
+    /// The offset of `piece` in the file; `None` if it is not a slice of the file.
     pub fn offset_of(&self, piece: &Bytes) -> Option<u64> {
         let start = piece.as_ptr().addr().checked_sub(self.bytes.as_ptr().addr())?;
         let end = start.checked_add(piece.len())?;

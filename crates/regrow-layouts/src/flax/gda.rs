@@ -15,7 +15,7 @@ use regrow_storage::location::Location;
 use regrow_store::{Store, StoreExt};
 use regrow_zarr::zarr::{ArrayMeta, Missing, V2_DOCUMENT, ZarrArray};
 
-/// What a text begins with that stands for an array.
+/// The prefix of a text that replaces an array.
 pub(super) const PLACEHOLDER: &str = "//GDAPlaceholder:";
 
 /// The document of a zarr array.
@@ -28,17 +28,18 @@ pub(super) struct ArraysFolder {
     name: String,
 }
 
-/// What a text stands for.
+/// The array that a text refers to.
 #[derive(Debug)]
 pub(super) enum Resolved {
-    /// For this array.
+    /// The array exists.
     Array(ZarrArray),
-    /// For an array that is not there: which one.
+    /// The array with this name is missing.
     Missing(String),
 }
 
 impl ArraysFolder {
-    /// Of the file `at` a location; whether it is there shows when it is needed.
+    /// The folder for the file `at` a location. The folder may be missing, which shows at the first
+    /// read.
     pub fn of(at: &Location) -> Self {
         let mut name = at.name().to_os_string();
         name.push(ARRAYS_SUFFIX);
@@ -46,7 +47,7 @@ impl ArraysFolder {
         Self { store: folder.store(), name: name.to_string_lossy().into_owned() }
     }
 
-    /// What `text` stands for, if not for itself.
+    /// The array that `text` refers to; `None` for an ordinary text.
     ///
     /// # Errors
     /// `Corrupt` or `Unsupported` for an array whose document cannot be read; errors of the
@@ -58,8 +59,7 @@ impl ArraysFolder {
         let len = match self.store.len_bytes(&key) {
             Ok(Some(len)) => len,
             Ok(None) => return Ok(Some(missing())),
-            // A name that leads out of the folder names no array in it, and neither does a
-            // forbidden one.
+            // A name that is forbidden, or that leads out of the folder, is not an array in it.
             Err(error)
                 if matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::PermissionDenied) =>
             {

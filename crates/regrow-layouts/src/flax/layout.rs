@@ -25,7 +25,7 @@ pub const EXT_NUMPY_SCALAR: i8 = 3;
 /// Extension code of msgpack's own timestamp. Codes below it are reserved.
 pub const EXT_TIMESTAMP: i8 = -1;
 
-/// The key that makes a map an array in chunks, with any value.
+/// The key that marks a map as an array in chunks. Its value does not matter.
 pub const CHUNKED_KEY: &str = "__msgpack_chunked_array__";
 /// The key of the whole array's shape in such a map.
 pub const SHAPE_KEY: &str = "shape";
@@ -34,16 +34,16 @@ pub const CHUNKS_KEY: &str = "chunks";
 
 pub use crate::options::CHUNK_LEN_MAX_BYTES;
 
-/// An array as an extension stores it; how long its data is has not been compared with its shape.
+/// An array as an extension stores it. The length of its data is not yet compared with its shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredArray<'a> {
     /// The shape.
     pub dims: Vec<u64>,
     /// NumPy's name of the dtype.
     pub dtype_name: &'a str,
-    /// Where the name lies.
+    /// The offset of the name.
     pub dtype_name_at: u64,
-    /// Where the data lies.
+    /// The range of the data.
     pub data: Range<usize>,
 }
 
@@ -103,7 +103,7 @@ pub fn parse_complex(bytes: &[u8], payload: Range<usize>) -> Result<(f64, f64)> 
     Ok((re, im))
 }
 
-/// Seconds and nanoseconds of a timestamp; `None` for a payload that is none.
+/// Seconds and nanoseconds of a timestamp; `None` for a payload that is not a timestamp.
 pub fn parse_timestamp(payload: &[u8]) -> Option<(i64, u32)> {
     let (seconds, nanoseconds) = if let Ok(seconds) = payload.try_into().map(u32::from_be_bytes) {
         (i64::from(seconds), 0)
@@ -118,13 +118,13 @@ pub fn parse_timestamp(payload: &[u8]) -> Option<(i64, u32)> {
 
 const NANOSECONDS: u32 = 1_000_000_000;
 
-/// The error for a payload that [`parse_timestamp`] does not take.
+/// The error for a payload that [`parse_timestamp`] does not accept.
 pub fn bad_timestamp() -> Error {
     Error::corrupt("a timestamp is not 4, 8 or 12 bytes with less than 1000000000 nanoseconds")
 }
 
-/// The error for an extension whose code msgpack keeps for itself: its decoder refuses them, and so
-/// Flax does.
+/// The error for an extension whose code msgpack reserves. msgpack's decoder refuses these codes,
+/// and so does Flax.
 pub fn reserved_code(code: i8) -> Error {
     Error::corrupt(format!("the extension code {code} is reserved by msgpack"))
         .expected("0 to 127, or -1 for a timestamp", code)

@@ -6,7 +6,7 @@ use crate::options::FlaxOptions;
 use crate::{Loss, LossKind};
 use regrow_tree::tree::{Key, KeyPath, LeafInfo, LeafKind, Node, NodeKind, Tree};
 
-/// Everything of `tree` that a load would give back as something else.
+/// All losses of `tree`.
 pub(super) fn losses(tree: &Tree<LeafInfo>, flax: &FlaxOptions) -> Vec<Loss> {
     let mut losses = Vec::new();
     let mut leaves = tree.leaves().iter();
@@ -45,12 +45,12 @@ fn of_leaf(info: &LeafInfo) -> Option<(LossKind, String)> {
     }
 }
 
-/// Whether a number is of a dtype that Python's numbers have.
+/// Whether a dtype has the range of Python's numbers.
 fn is_wide(dtype: &str) -> bool {
     matches!(dtype, "bool" | "int64" | "uint64" | "float64" | "complex128")
 }
 
-/// A text that Flax takes for the place of an array.
+/// The loss of a text that Flax would take for a reference to an array.
 pub(super) fn of_text(text: &str) -> Option<(LossKind, String)> {
     let lost =
         || (LossKind::Value, format!("a text that begins with {PLACEHOLDER:?} comes back as an array"));

@@ -58,10 +58,10 @@ pub mod writer;
 pub use crate::options::FlaxOptions;
 pub(super) use files::holds_one_object;
 
-/// The files of a model that transformers has cut.
+/// The names of the files of a model that transformers has split.
 const INDEXED: Names = Names { index: "flax_model.msgpack.index.json", suffix: files::ENDING, nests: true };
 
-/// The one file of an item.
+/// The name of the file in an item's folder.
 const ITEM_FILE: &str = "checkpoint.msgpack";
 
 /// Flax msgpack: one msgpack object, arrays as extension 1.

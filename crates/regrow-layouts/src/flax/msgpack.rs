@@ -17,10 +17,10 @@ use std::ops::Range;
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_base::text::counted;
 
-/// Most containers inside each other: where Flax' own decoder stops.
+/// The most nested containers, the limit of Flax' own decoder.
 pub const DEPTH_MAX: usize = 1024;
 
-/// One step of an object: a scalar, a range of bytes, or how many items follow.
+/// One token of an object: a scalar, a range of bytes, or the number of items that follow.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Token {
     /// `None`.
@@ -37,11 +37,11 @@ pub enum Token {
     Str(Range<usize>),
     /// Bytes.
     Bin(Range<usize>),
-    /// That many items follow.
+    /// An array: this many items follow.
     Array(usize),
-    /// That many pairs of key and value follow.
+    /// A map: this many pairs of key and value follow.
     Map(usize),
-    /// An extension: its code and where its payload lies.
+    /// An extension: its code and the range of its payload.
     Ext(i8, Range<usize>),
 }
 
@@ -55,28 +55,28 @@ pub struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    /// From the start of `bytes` to their end.
+    /// Reads `bytes` from start to end.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0, len: bytes.len() }
     }
 
-    /// From the start of `range` to its end: the payload of an extension.
+    /// Reads a range of `bytes`, such as the payload of an extension.
     pub fn within(bytes: &'a [u8], range: Range<usize>) -> Self {
         let bytes = bytes.get(..range.end).unwrap_or(bytes);
         Self { bytes, at: range.start, len: bytes.len() }
     }
 
-    /// Where the next token begins.
+    /// The offset of the next token.
     pub fn offset_bytes(&self) -> u64 {
         self.at as u64
     }
 
-    /// The bytes of a range that a token gave.
+    /// The bytes of a token's range.
     pub fn slice(&self, range: &Range<usize>) -> &'a [u8] {
         self.bytes.get(range.clone()).unwrap_or_default()
     }
 
-    /// The text of a range that a token gave.
+    /// The text of a token's range.
     ///
     /// # Errors
     /// `Corrupt`, at the first byte that is not UTF-8.
@@ -193,7 +193,8 @@ impl<'a> Scanner<'a> {
         self.check_count(count, 2, "entries").map(Token::Map)
     }
 
-    /// Each of `count` takes at least `each_bytes` of what is left.
+    /// Returns `count`, or an error if the remaining bytes are too few: each item takes at least
+    /// `each_bytes`.
     fn check_count(&self, count: usize, each_bytes: usize, what: &str) -> Result<usize> {
         let fits = self.left() / each_bytes;
         if count > fits {
@@ -208,10 +209,10 @@ impl<'a> Scanner<'a> {
         self.len.saturating_sub(self.at)
     }
 
-    /// Returns an error unless everything has been read.
+    /// Returns an error if bytes remain.
     ///
     /// # Errors
-    /// `Corrupt`, at the first byte that is left over after `what`.
+    /// `Corrupt`, at the first byte after `what`.
     pub fn finish(&self, what: &str) -> Result<()> {
         match self.left() {
             0 => Ok(()),
@@ -235,26 +236,26 @@ pub(crate) fn begins_map(first: u8) -> bool {
     matches!(first, 0x80..=0x8f | 0xde | 0xdf)
 }
 
-/// Whether an object that begins with this byte is a map, an array or an extension: what a file of
-/// Flax' holds, and no text begins with.
+/// Whether an object that begins with this byte is a map, an array or an extension. Flax' files
+/// begin like this, and no text does.
 pub(crate) fn begins_tree(first: u8) -> bool {
     begins_map(first) || matches!(first, 0x90..=0x9f | 0xc7..=0xc9 | 0xd4..=0xd8 | 0xdc | 0xdd)
 }
 
-/// Longest token without its text, buffer or payload.
+/// The longest token, without its text, buffer or payload.
 const TOKEN_LEN_MAX_BYTES: usize = 9;
 
-/// Whether `bytes` are exactly one object, by their structure alone. Stops after `tokens_max`
-/// tokens and takes what has made sense for so long as one.
+/// Whether `bytes` are exactly one object, by their structure alone. Also true if the first
+/// `tokens_max` tokens are valid: the rest is not read.
 pub(crate) fn is_one_object(bytes: &[u8], tokens_max: usize) -> bool {
     begins_one_object(bytes, bytes.len() as u64, tokens_max)
 }
 
-/// As above, for `len_bytes` bytes that begin with `start`. Stops at the end of `start`.
+/// The same for `len_bytes` bytes, of which only the first, `start`, are given.
 pub(crate) fn begins_one_object(start: &[u8], len_bytes: u64, tokens_max: usize) -> bool {
     let len_bytes = usize::try_from(len_bytes).unwrap_or(usize::MAX);
     let mut scanner = Scanner { bytes: start, at: 0, len: len_bytes };
-    // Values still to come in each open container.
+    // The number of values to come in each open container.
     let mut open: Vec<usize> = Vec::new();
     for _ in 0..tokens_max {
         if len_bytes > start.len() && scanner.at.saturating_add(TOKEN_LEN_MAX_BYTES) > start.len() {
@@ -273,7 +274,7 @@ pub(crate) fn begins_one_object(start: &[u8], len_bytes: u64, tokens_max: usize)
             }
             continue;
         }
-        // The value is complete, and with it every container that it ends.
+        // The value is complete, and so are all containers whose last value it is.
         while let Some(left) = open.last_mut() {
             *left -= 1;
             if *left > 0 {

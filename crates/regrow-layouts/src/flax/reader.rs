@@ -29,16 +29,16 @@ pub(super) struct FlaxReader {
     file: Whole,
 }
 
-/// Where the data of a leaf comes from.
+/// The source of a leaf's data.
 #[derive(Debug)]
 enum Source {
     /// Views of the file.
     Pieces(Vec<Bytes>),
-    /// Of an array of several processes.
+    /// The array of several processes.
     Zarr(ZarrArray),
     Text(Arc<str>),
     Absent,
-    /// Of a file that is salvaged.
+    /// The reason why the leaf is lost, in a salvaged file.
     Lost(Error),
 }
 
@@ -158,7 +158,7 @@ impl FlaxReader {
         })
     }
 
-    /// The bytes of a leaf in the file, unless it has shrunk.
+    /// The bytes of a leaf in the file, or an error if the file has shrunk.
     fn mapped<'s>(&self, pieces: &'s [Bytes]) -> Result<&'s [Bytes]> {
         self.file.check_len().map(|()| pieces)
     }

@@ -19,22 +19,22 @@ use regrow_base::text::brief;
 
 pub(super) const DRIVER: &str = "driver";
 pub(super) const KVSTORE: &str = "kvstore";
-/// What a driver that changes other arrays has instead of a place.
+/// The member that a driver on top of another array has instead of a location.
 pub(super) const BASE: &str = "base";
 
 const DRIVERS: [&str; 2] = ["zarr", "zarr3"];
-/// Places that mean the folder of the file.
+/// Drivers of locations that mean the folder of the file.
 const PLACES: [&str; 3] = ["file", "gfile", "gcs"];
-/// Members that say nothing of the numbers.
+/// Members of a spec that do not change the values.
 const MEMBERS: [&str; 7] =
     [DRIVER, KVSTORE, "dtype", "metadata", "path", "recheck_cached_data", "recheck_cached_metadata"];
 
-/// The array that a spec names.
+/// The array that a spec describes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ArraySpec {
-    /// Its path below the folder of the file.
+    /// The array's path below the folder of the file.
     pub name: String,
-    /// Where it was written, as a person would say it.
+    /// The location in the spec, as text for errors.
     pub place: String,
     pub dtype: Option<String>,
     pub dims: Option<Vec<u64>>,
@@ -44,7 +44,7 @@ impl ArraySpec {
     /// Reads a spec.
     ///
     /// # Errors
-    /// `Unsupported` for all that T5X does not write; `Corrupt` if a member is missing.
+    /// `Unsupported` for specs that T5X does not write;
     pub fn parse(spec: &Value) -> Result<Self> {
         let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
         let driver = text(spec.get(DRIVER)).unwrap_or_default();
@@ -91,7 +91,7 @@ impl ArraySpec {
         Ok(Self { name: name.to_owned(), place, dtype: text(spec.get("dtype")), dims: dims.transpose()? })
     }
 
-    /// The error for an array that is not beside the file.
+    /// The error for an array that is missing beside the file.
     pub fn is_missing(&self, why: &Error) -> Error {
         let what =
             format!("the array of a leaf is missing: a TensorStore spec puts it at {}", brief(&self.place));

@@ -21,49 +21,49 @@ use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_storage::Entry;
 use regrow_storage::location::Location;
 
-/// What follows the prefix of a file that is being written.
+/// The suffix, after the prefix, of a file that is being written.
 const UNFINISHED: &str = "tmp";
 
-/// What follows the name of a step in the name of the folder with its arrays of several processes.
+/// The suffix of the folder with a step's arrays of several processes.
 pub const ARRAYS_SUFFIX: &str = "_gda";
 
-/// A file of Orbax' oldest checkpoints, which has no number.
+/// The file of Orbax' oldest checkpoints, whose name has no number.
 const AGGREGATE_OF_ORBAX: &str = "checkpoint";
 
-/// Prefixes looked at in one folder: more than a few are files of something else.
+/// The most prefixes that are examined in one folder. A folder with more has other files.
 const PREFIXES_MAX: usize = 16;
 
-/// The steps in a folder: of one prefix, or of the one that was asked for.
+/// The steps in a folder with one prefix: the only prefix, or the one that the caller asked for.
 #[derive(Debug)]
 pub(super) struct Steps {
-    /// Sorted; never empty.
+    /// The steps, sorted by number; never empty.
     pub files: Vec<StepFile>,
-    /// What a reader should be told of the rest of the folder.
+    /// Notes for the user about other files in the folder.
     pub notes: Vec<String>,
-    /// All prefixes.
+    /// All prefixes in the folder.
     pub prefixes: Vec<String>,
 }
 
-/// One of them.
+/// One step: a file.
 #[derive(Debug, Clone)]
 pub(super) struct StepFile {
     pub step: f64,
-    /// As it stands in the name.
+    /// The number as the name has it.
     pub text: String,
     pub at: Location,
-    /// Whether it is a file at all.
+    /// Whether the entry is a file, not a folder.
     is_file: bool,
 }
 
 impl StepFile {
-    /// The step, if it is a whole number.
+    /// The step as an integer; `None` for a step with a fraction.
     pub fn whole(&self) -> Option<u64> {
         let whole = self.step as u64;
         (whole as f64 == self.step).then_some(whole)
     }
 }
 
-/// Whether a folder holds such files: one of a prefix has to be a msgpack object.
+/// Whether a folder has steps of Flax. At least one file of a prefix must be a msgpack object.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -75,7 +75,8 @@ impl Steps {
     /// The steps in `folder`; `options.item` names a prefix, if there are several.
     ///
     /// # Errors
-    /// `NotFound` for a prefix that is not there, or if none was named and several are.
+    /// `NotFound` for an unknown prefix, or if the folder has several prefixes and the caller gave
+    /// none.
     pub fn find(folder: &Location, options: &OpenOptions) -> Result<Self> {
         let mut by_prefix = found(folder)?;
         let prefixes: Vec<String> = by_prefix.keys().cloned().collect();
@@ -111,10 +112,10 @@ impl Steps {
         Ok(Self { files, notes, prefixes })
     }
 
-    /// The step asked for, or the latest.
+    /// The step with this number; the latest step if `None`.
     ///
     /// # Errors
-    /// `NotFound`, with the steps that are there.
+    /// `NotFound`, with the list of existing steps.
     pub fn pick(&self, step: Option<u64>, folder: &Location) -> Result<&StepFile> {
         let found = match step {
             Some(wanted) => self.files.iter().find(|file| file.whole() == Some(wanted)),
@@ -141,7 +142,7 @@ pub fn named(folder: &Location, options: &OpenOptions) -> Result<Vec<(Option<u64
     Ok(files.into_iter().map(|file| (file.whole(), file.at.name_text())).collect())
 }
 
-/// The steps by prefix.
+/// The steps in a folder, grouped by prefix.
 fn found(folder: &Location) -> Result<BTreeMap<String, Vec<StepFile>>> {
     let mut by_prefix: BTreeMap<String, Vec<StepFile>> = BTreeMap::new();
     let names = names(folder)?;
@@ -171,13 +172,13 @@ fn found(folder: &Location) -> Result<BTreeMap<String, Vec<StepFile>>> {
 #[derive(Debug)]
 struct Name {
     text: String,
-    /// Links to folders are none.
+    /// Whether the entry is a folder. Links to folders do not count.
     is_folder: bool,
-    /// Whether it leads to a file.
+    /// Whether the entry is a file or a link to a file.
     is_file: bool,
 }
 
-/// Names of files and folders; names that are not text are not steps.
+/// The names of files and folders. Skips names that are not UTF-8, which cannot be steps.
 fn names(folder: &Location) -> Result<Vec<Name>> {
     let name = |entry: Entry| {
         let (is_folder, is_file) = (entry.is_folder() && !entry.is_link, entry.is_file());

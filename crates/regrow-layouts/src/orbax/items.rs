@@ -260,7 +260,7 @@ fn without_marker(listed: &[Listed]) -> Vec<Listed> {
     listed.iter().filter(|entry| entry.name != COMMIT_SUCCESS_FILE).cloned().collect()
 }
 
-/// Whether a folder that a user's own handler has written is nevertheless a pytree.
+/// Whether a folder that a user's own handler has written is a pytree all the same.
 ///
 /// # Errors
 /// Errors of the storage.

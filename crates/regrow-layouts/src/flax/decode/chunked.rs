@@ -10,7 +10,7 @@ use regrow_base::error::{Error, Result};
 use regrow_tree::tree::LeafKind;
 
 impl Decoder<'_> {
-    /// Whether the map that begins here is an array in chunks: its first key says so.
+    /// Whether the map that begins here is an array in chunks, by its first key.
     pub(super) fn is_chunked(&self, count: usize) -> bool {
         if count == 0 || self.open_lists > 0 {
             return false;
@@ -22,7 +22,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Reads the rest of such a map, which began at `start`.
+    /// Reads the rest of an array in chunks, whose map began at `start`.
     pub(super) fn chunked(&mut self, count: usize, start: u64) -> Result<Decoded> {
         let broken = |what: &str| Error::corrupt(format!("an array in chunks {what}")).at_byte(start);
         if count != 3 {
@@ -91,7 +91,7 @@ impl Decoder<'_> {
         self.pieces(LeafKind::NumpyArray, elements_of(name, at)?, dims, pieces, first_at)
     }
 
-    /// Reads a map `{"0": …, "1": …}`, in this order.
+    /// Reads a map `{"0": …, "1": …}` with its keys in this order.
     fn numbered<T>(&mut self, take: impl Fn(&Scanner<'_>, Token) -> Option<T>) -> Result<Vec<T>> {
         let at = self.scanner.offset_bytes();
         let bad = |at: u64| {

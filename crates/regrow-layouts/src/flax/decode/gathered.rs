@@ -1,4 +1,4 @@
-//! TensorStore specs among the leaves: each dict that is one becomes one leaf.
+//! Finds dicts that are TensorStore specs, and turns each into one leaf.
 
 use std::collections::HashSet;
 
@@ -10,13 +10,13 @@ use regrow_base::error::{Error, Result};
 use regrow_tree::array::Dtype;
 use regrow_tree::tree::{LeafKind, Node, NodeKind, Tree, TreeBuilder};
 
-/// Containers inside each other in a spec: TensorStore's have fewer.
+/// The most nested containers in a spec. TensorStore's specs have fewer.
 const NESTED_MAX: usize = 16;
 
 /// The tree with each spec as one leaf.
 ///
 /// # Errors
-/// `Unsupported` for a spec that is nested too deeply; what the builder says.
+/// `Unsupported` for a spec that is nested too deeply; errors of the tree builder.
 pub(super) fn with_specs(tree: Tree<Decoded>) -> Result<Tree<Decoded>> {
     let is_spec = spec_nodes(&tree);
     if is_spec.is_empty() {
@@ -49,10 +49,11 @@ pub(super) fn with_specs(tree: Tree<Decoded>) -> Result<Tree<Decoded>> {
     build.finish()
 }
 
-/// The dicts with a driver and a place.
+/// The positions of the dicts that have a driver and a location.
 fn spec_nodes(tree: &Tree<Decoded>) -> HashSet<usize> {
     let mut found = HashSet::new();
-    // Of each open container: its position, children to come, whether it has a driver and a place.
+    // For each open container: its position, children to come, whether it has a driver and a
+    // location.
     let mut open: Vec<(usize, usize, bool, bool)> = Vec::new();
     let mut leaves = tree.leaves().iter();
     for (at, node) in tree.nodes().iter().enumerate() {
@@ -76,7 +77,7 @@ fn spec_nodes(tree: &Tree<Decoded>) -> HashSet<usize> {
     found
 }
 
-/// What has not been taken of a tree.
+/// The nodes and leaves of a tree that are still to be moved.
 struct Rest<'a> {
     nodes: &'a [Node],
     at: usize,
@@ -89,7 +90,7 @@ impl Rest<'_> {
         self.leaves.next().ok_or_else(|| Error::corrupt("a tree has fewer leaves than leaf nodes"))
     }
 
-    /// The node as JSON. `name` becomes that of the container whose driver this is.
+    /// The next node as JSON. If the node is a driver, `name` becomes the name of its container.
     fn value(&mut self, depth: usize, name: &mut String) -> Result<Value> {
         let Some(node) = self.nodes.get(self.at) else { return Ok(Value::Null) };
         if depth > NESTED_MAX {
@@ -121,7 +122,7 @@ impl Rest<'_> {
     }
 }
 
-/// A leaf as JSON: text or a number; anything else is not a part of a spec that is understood.
+/// A leaf as JSON, if it is text or a number. Other leaves have no meaning in a spec.
 fn plain(leaf: &Decoded) -> Value {
     match &leaf.data {
         Data::Text(text) => text.to_string().into(),

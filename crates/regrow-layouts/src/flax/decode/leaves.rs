@@ -1,4 +1,4 @@
-//! Leaves: the values of tokens that are not containers.
+//! Turns tokens that are not containers into leaves.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Dtype, Shape};
 use regrow_tree::tree::{LeafInfo, LeafKind, Scalar};
 
-/// How the bytes of all leaves are coded.
+/// The coding of all leaves, in descriptions.
 const CODING: &str = "msgpack";
 
 impl Decoded {
-    /// A spec in the place of an array; no more is known of that array.
+    /// A spec instead of an array, whose dtype and shape are not yet known.
     pub(in super::super) fn spec(name: &str, spec: Value) -> Self {
         let kind = LeafKind::Unknown("TensorStore spec".into());
         Self { info: LeafInfo::without_data(kind, name, CODING), data: Data::Spec(spec) }
@@ -54,7 +54,7 @@ impl Decoder<'_> {
                 let at = payload.start as u64;
                 let leaf = self.array(LeafKind::NumpyScalar, payload)?;
                 let is_scalar = match leaf.info.kind {
-                    // Its one axis is that of the element's bytes.
+                    // The only axis is the bytes of the element.
                     LeafKind::NumpyOtherScalar(_) => leaf.info.shape.rank() == 1,
                     _ => leaf.info.shape.rank() == 0,
                 };
@@ -150,7 +150,7 @@ impl Decoder<'_> {
     }
 }
 
-/// The elements of a dtype's name that stands at `at`.
+/// The elements of a dtype with this name. `at` is the offset of the name, for errors.
 pub(super) fn elements_of(name: &str, at: u64) -> Result<Elements> {
     from_name(name).ok_or_else(|| {
         Error::corrupt(format!("an array has the unknown dtype {name:?}"))

@@ -35,24 +35,24 @@ use gathered::with_specs;
 /// A leaf of a decoded object.
 #[derive(Debug)]
 pub struct Decoded {
-    /// What is known of it.
+    /// The name, kind, dtype and shape of the leaf.
     pub info: LeafInfo,
-    /// Its data.
+    /// The position of the data.
     pub data: Data,
 }
 
-/// Where the data of a leaf is.
+/// The position of a leaf's data.
 #[derive(Debug)]
 pub enum Data {
     /// In C order, in one piece of the file or in several.
     Pieces(Vec<Bytes>),
     /// Text.
     Text(Arc<str>),
-    /// In an array that lies elsewhere: a TensorStore spec.
+    /// In another file, described by a TensorStore spec.
     Spec(Value),
-    /// Nowhere: an extension that is not Flax'.
+    /// No data: an extension that is not Flax'.
     Absent,
-    /// Lost, for that reason: of an object that is salvaged.
+    /// Lost, with the reason, when an object is salvaged.
     Lost(Error),
 }
 
@@ -68,16 +68,16 @@ pub fn decode(bytes: &Bytes) -> Result<Tree<Decoded>> {
     }
 }
 
-/// Reads as much of one object as there is before the first thing that is wrong with it. The leaf
-/// where that is is lost; of what would have come behind it nothing is known.
+/// Reads one object up to the first error. The leaf with the error is lost, and all leaves after it
+/// are missing.
 ///
 /// # Errors
-/// As [`decode`], if it is wrong from its first byte on.
+/// As [`decode`], if the first token is already wrong.
 pub(crate) fn decode_front(bytes: &Bytes) -> Result<Tree<Decoded>> {
     let mut decoder = Decoder::new(bytes);
     if let Err(error) = decoder.object() {
         if decoder.open.is_empty() {
-            // All of it was read, and something is behind it; or nothing was.
+            // Either the whole object was read and other bytes follow, or nothing was read.
             return if decoder.is_complete {
                 with_specs(decoder.build.finish()?)
             } else {
@@ -99,7 +99,7 @@ pub(crate) fn decode_front(bytes: &Bytes) -> Result<Tree<Decoded>> {
 /// A container that is being read.
 struct Open {
     left: usize,
-    /// Keys so far, of a map; `None` for an array.
+    /// The keys so far, for a map; `None` for an array.
     keys: Option<HashSet<Key>>,
     next_index: usize,
 }
@@ -107,10 +107,10 @@ struct Open {
 struct Decoder<'a> {
     bytes: &'a Bytes,
     scanner: Scanner<'a>,
-    /// Of the value that is being read; stays at the place of an error.
+    /// The key path of the current value. After an error, the path of the error.
     path: KeyPath,
     open: Vec<Open>,
-    /// Arrays among `open`: below one there are no chunks.
+    /// The number of arrays among `open`. Arrays in chunks are not recognised below an array.
     open_lists: usize,
     build: TreeBuilder<Decoded>,
     /// The key of the value that is being read.

@@ -43,8 +43,8 @@ impl Base {
         Retries::until_unreplaced(|| {
             let before = at.identity();
             let opened = Self::check(at).and_then(|()| RegrowReader::open_named(at, name));
-            // Meanwhile another save may have removed this checkpoint file by file, and put a new
-            // one in its place.
+            // Another save may have removed this checkpoint file by file since it was opened, and
+            // put a new one in its place.
             if at.identity() != before {
                 return Err(
                     Error::new(ErrorKind::Replaced, "the base was replaced while it was opened").in_file(at)
