@@ -1,10 +1,10 @@
-//! In the place of `archive` in a build without the feature: a `.tar` or `.zip` is a file like any
-//! other, and no path leads through it.
+//! Replaces `archive` in a build without the feature. A `.tar` or `.zip` is an ordinary file, and
+//! no path leads through it.
 
 use crate::error::Result;
 use crate::location::Location;
 
-/// There is none.
+/// Never constructed: this build has no archives.
 #[derive(Debug)]
 pub enum ArchiveStorage {}
 

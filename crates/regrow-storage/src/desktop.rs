@@ -5,18 +5,18 @@
 
 use crate::Entry;
 
-/// Of macOS and of Windows.
+/// Files of macOS (the first) and Windows.
 const NAMES: [&str; 3] = [".DS_Store", "Thumbs.db", "desktop.ini"];
 
-/// How macOS names what it knows of a file beside the file, on disks of other systems.
+/// On disks of other systems, macOS writes metadata of a file into a second file with this prefix.
 const COMPANION_PREFIX: &str = "._";
 
-/// Whether a file of this name is one of them.
+/// Whether a file of this name belongs to a desktop program.
 pub fn is_desktop_file(name: &str) -> bool {
     NAMES.iter().any(|known| name.eq_ignore_ascii_case(known)) || name.starts_with(COMPANION_PREFIX)
 }
 
-/// Whether this is one of them: a folder is not.
+/// Whether an entry is a file of a desktop program. A folder with such a name is not.
 pub fn is_desktop_entry(entry: &Entry) -> bool {
     entry.is_file() && entry.name.to_str().is_some_and(is_desktop_file)
 }

@@ -21,24 +21,24 @@ use crate::system;
 /// Bytes that an upload holds at once.
 const PIECE_LEN_BYTES: usize = 1 << 20;
 
-/// Files that become part of a checkpoint at most this deep below their folder.
+/// How deep below their folder files may lie to become part of a checkpoint.
 const DEPTH_MAX: usize = 32;
 
-/// A folder that was lent. Dropped, it leaves nothing outside of the checkpoint.
+/// A lent folder. If it is dropped, no files stay outside of the checkpoint.
 #[derive(Debug)]
 pub struct Lent {
     /// Its name in the checkpoint; empty for the checkpoint itself.
     below: String,
     path: PathBuf,
-    /// Whether it is none of the checkpoint's.
+    /// Whether the folder is a temporary folder outside of the checkpoint.
     is_temporary: bool,
-    /// Which process may remove it: not a fork's child.
+    /// The process that may remove the folder. A forked child must not.
     pid: u32,
 }
 
 impl Lent {
-    /// Makes the folder `below` of a checkpoint, or a temporary folder that stands for it. An empty
-    /// name means the checkpoint itself.
+    /// Makes the folder `below` in a checkpoint, or a temporary folder whose files are uploaded
+    /// later. An empty name means the checkpoint itself.
     ///
     /// # Errors
     /// Errors of the system.
@@ -55,7 +55,7 @@ impl Lent {
         Ok(Self { below: below.to_owned(), path, is_temporary, pid: std::process::id() })
     }
 
-    /// Where the files are written.
+    /// The folder into which the other code writes its files.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -65,26 +65,26 @@ impl Lent {
         &self.below
     }
 
-    /// Whether this was written right into it.
+    /// Whether the folder directly contains an entry of this name.
     pub fn has(&self, name: &str) -> bool {
         self.path.join(name).exists()
     }
 
-    /// Takes over the written files, except top-level files that `left_out` names: syncs them on a
-    /// disk, uploads them elsewhere. Files written afterwards may be lost.
+    /// Adds the written files to the checkpoint: syncs them on a disk, uploads them elsewhere.
+    /// Top-level files in `left_out` are skipped. Files written afterwards may be lost.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no file or folder; what the system or the storage says;
-    /// `Cancelled`.
+    /// `InvalidArgument` for anything except files and folders; errors of the system or the
+    /// storage; `Cancelled`.
     pub fn take(&self, publication: &dyn Publication, left_out: &[&str]) -> Result<()> {
         self.take_folder(publication, &self.path, &self.below, 0, left_out)
     }
 
-    /// Gives what every process has [taken](Self::take) its place in a checkpoint that is itself
-    /// what was written. The names that now lie right in it.
+    /// Moves the [taken](Self::take) files of all processes up one level, if these files are the
+    /// whole checkpoint. Returns the names that are now at the top of the checkpoint.
     ///
     /// # Errors
-    /// `InvalidArgument` for a name that checkpoints have for themselves; errors of the system.
+    /// `InvalidArgument` for a name that checkpoints reserve; errors of the system.
     pub fn settle(&self, publication: &dyn Publication, left_out: &[&str]) -> Result<Vec<String>> {
         let cannot_list = |error| Error::io("cannot list", &self.path, error);
         let mut names = Vec::new();
@@ -170,10 +170,10 @@ impl Drop for Lent {
     }
 }
 
-/// Adds a local file to a checkpoint, under this name.
+/// Adds a local file to a checkpoint, under the name `name`.
 ///
 /// # Errors
-/// What the system or the storage says.
+/// Errors of the system or the storage.
 fn upload(to: &dyn Publication, path: &Path, name: &str) -> Result<()> {
     let cannot_read = |error: io::Error| Error::io("cannot read", path, error);
     let mut file = File::open(path).map_err(cannot_read)?;
@@ -189,11 +189,11 @@ fn upload(to: &dyn Publication, path: &Path, name: &str) -> Result<()> {
     out.finish().map(drop)
 }
 
-/// Copies a local file, or a folder of them but for what is right in it and `left_out`, into a
-/// checkpoint.
+/// Copies a local file or folder into a checkpoint. Entries of a folder's top level that are in
+/// `left_out` are skipped.
 ///
 /// # Errors
-/// As [`Lent::take`]; `NotFound` if nothing is at the path.
+/// The same as for [`Lent::take`]; `NotFound` if nothing is at the path.
 pub fn copy_in(to: &dyn Publication, from: &Location, name: &str, left_out: &[&str]) -> Result<()> {
     let path = from.local_path()?;
     let kind = fs::metadata(path).map_err(|error| Error::io("cannot read", path, error))?;

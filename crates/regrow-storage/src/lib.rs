@@ -1,5 +1,5 @@
-//! Internals of regrow, without promises: places for checkpoints. A local disk, memory, a bucket,
-//! an archive, a web server.
+//! Internals of regrow, without promises: storages for checkpoints, which are the local disk,
+//! memory, buckets, archives and web servers.
 //!
 //! A [`Storage`] looks at a path, lists a folder, and opens a folder as a [`Store`] of keys. In all
 //! storages a path consists of names with slashes between them. Its [`Capabilities`] say what else
@@ -84,28 +84,28 @@ pub fn schemes() -> impl Iterator<Item = &'static str> {
     KINDS.iter().flat_map(|kind| kind.schemes).copied()
 }
 
-/// A kind of storage: the schemes of its URLs, and how a location in it is made.
+/// A kind of storage: the schemes of its URLs, and a function that makes a location of a URL.
 #[derive(Debug)]
 pub(crate) struct StorageKind {
-    /// In lower case; the first is the usual one.
+    /// The schemes in lower case. The first is the usual one.
     pub schemes: &'static [&'static str],
-    /// Makes a location of a URL: the scheme, what follows its `://`, and options.
+    /// Makes a location from a URL and options.
     pub locate: fn(&Url<'_>, &StorageOptions) -> Result<Location>,
 }
 
-/// A URL, taken apart.
+/// The parts of a URL.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Url<'a> {
-    /// All of it.
+    /// The whole URL.
     pub text: &'a str,
-    /// In lower case.
+    /// The scheme, in lower case.
     pub scheme: &'a str,
     /// What follows the `://`.
     pub rest: &'a str,
 }
 
 impl Url<'_> {
-    /// The location that it names.
+    /// The location for this URL.
     ///
     /// # Errors
     /// `Unsupported` if this build knows no storage for the scheme; errors of the storage.
@@ -136,44 +136,44 @@ const CLOUD_SCHEMES: [&str; 12] =
 /// What is at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// A value: a regular file, an object.
+    /// A file or object.
     File {
-        /// Its length.
+        /// Its length in bytes.
         len_bytes: u64,
     },
     /// A folder, or keys below the path.
     Folder,
-    /// Something else, in words: `a pipe`, `a device`.
+    /// Something else, such as a pipe. The text describes it: `a pipe`, `a device`.
     Other(&'static str),
 }
 
 impl Found {
-    /// Whether it is a value.
+    /// Whether a file or object is at the path.
     pub fn is_file(self) -> bool {
         matches!(self, Self::File { .. })
     }
 
-    /// Whether it is a folder.
+    /// Whether a folder is at the path.
     pub fn is_folder(self) -> bool {
         self == Self::Folder
     }
 }
 
-/// One name in a folder.
+/// One entry of a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The name.
     pub name: OsString,
-    /// What the name leads to, through links; `Other` for a link that leads nowhere.
+    /// The kind of the entry. Links are followed; a link to a missing target is `Other`.
     pub found: EntryKind,
-    /// Whether it is a link, to any target.
+    /// Whether the entry is a link, also one to a missing target.
     pub is_link: bool,
 }
 
-/// What a name in a folder leads to.
+/// The kind of an entry of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
-    /// A value: a regular file, an object.
+    /// A file or object.
     File,
     /// A folder, or keys below the name.
     Folder,
@@ -182,59 +182,59 @@ pub enum EntryKind {
 }
 
 impl Entry {
-    /// Whether the name leads to a value.
+    /// Whether the entry is a file or object, or a link to one.
     pub fn is_file(&self) -> bool {
         self.found == EntryKind::File
     }
 
-    /// Whether the name leads to a folder.
+    /// Whether the entry is a folder, or a link to one.
     pub fn is_folder(&self) -> bool {
         self.found == EntryKind::Folder
     }
 
-    /// Whether the name is a folder itself, and no link to one.
+    /// Whether the entry is a folder, and not a link to one.
     pub fn is_real_folder(&self) -> bool {
         self.is_folder() && !self.is_link
     }
 }
 
-/// From where a checkpoint is read.
+/// The location from which a checkpoint is read, and its identity.
 #[derive(Debug, Clone)]
 pub struct Reading {
     /// Where its files are.
     pub location: Location,
-    /// The identity when the files were found, to be compared with [`Storage::identity`] of the
-    /// path that was opened.
+    /// The identity at the time when the files were found. A caller compares it with
+    /// [`Storage::identity`] of the opened path.
     pub identity: Option<Identity>,
 }
 
 impl Reading {
-    /// Whether every file is read in the version that the first look found.
+    /// Whether all files are read in the version that was found first.
     pub fn is_pinned(&self) -> bool {
         self.identity.is_some()
     }
 }
 
-/// How much is at a path.
+/// The files and bytes at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stock {
-    /// Files.
+    /// The number of files.
     pub file_count: usize,
-    /// Their bytes.
+    /// The total length of the files in bytes.
     pub bytes: u64,
-    /// When any of it was changed last.
+    /// The time of the last change, if known.
     pub modified: Option<SystemTime>,
 }
 
-/// A place for checkpoints, as readers need it. [`Location`] has the comfort.
+/// A storage of checkpoints, as readers need it. [`Location`] has more methods for callers.
 ///
 /// All methods are required: a storage that wraps another one and forgets to pass something on
 /// does not compile.
 pub trait Storage: Debug + Send + Sync {
-    /// What a person would call the path: a path, a URL.
+    /// The path or URL as messages show it.
     fn describe(&self, path: &Path) -> PathBuf;
 
-    /// What is at the path, through links; `None` if nothing is.
+    /// The kind of the entry at the path, with links followed; `None` if nothing is there.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -243,16 +243,15 @@ pub trait Storage: Debug + Send + Sync {
     /// The names in a folder, in no order.
     ///
     /// # Errors
-    /// Errors of the storage; an error if there is no folder, or the storage
-    /// [has no listings](Capabilities::has_listings).
+    /// Errors of the storage; an error if the folder does not exist, or if the storage [has no
+    /// listings](Capabilities::has_listings).
     fn entries(&self, folder: &Path) -> Result<Vec<Entry>>;
 
-    /// The keys below a folder, found by its path whenever one is opened; the folder need not
-    /// exist.
+    /// The keys below a folder. The folder need not exist: its path is looked up at each access.
     fn store(&self, folder: &Path) -> Arc<dyn Store>;
 
-    /// The keys below the folder that the path leads to now: they stay those of that folder when
-    /// another one takes the path.
+    /// The keys below the folder that is at the path now. They stay the keys of this folder if
+    /// another folder takes the path.
     ///
     /// # Errors
     /// Errors of the storage; an error if there is no folder.
@@ -261,55 +260,55 @@ pub trait Storage: Debug + Send + Sync {
     /// A document; `None` if no value is at the path.
     ///
     /// # Errors
-    /// `Limit` if it is too long; `Corrupt`, as soon as that is seen, if a long one can be no such
-    /// document; errors of the storage. Each names the file.
+    /// `Limit` if the document is too long; `Corrupt` if a long file cannot be such a document, as
+    /// soon as a piece shows this; errors of the storage. Each error has the name of the file.
     fn read_document(&self, path: &Path, document: Document<'_>) -> Result<Option<Vec<u8>>>;
 
-    /// The first bytes of the value at the path, at most so many; `None` if there is no value.
+    /// The first bytes of the value at the path, at most `len_max_bytes`; `None` if no value is
+    /// there.
     ///
     /// # Errors
     /// Errors of the storage.
     fn read_beginning(&self, path: &Path, len_max_bytes: u64) -> Result<Option<Vec<u8>>>;
 
-    /// What the path leads to now; `None` if that is nothing.
+    /// Identifies the content at the path now; `None` if nothing is there.
     fn identity(&self, path: &Path) -> Option<Identity>;
 
-    /// How to read the checkpoint at the path: from another location, as one look found it; `None`
-    /// to read it in place.
+    /// The location from which to read the checkpoint at the path, with the files of one moment;
+    /// `None` to read the path itself.
     ///
     /// # Errors
-    /// `Uncommitted` if it is being written; errors of the storage.
+    /// `Uncommitted` if a save is writing the checkpoint; errors of the storage.
     fn for_reading(&self, path: &Path) -> Result<Option<Reading>>;
 
-    /// What the storage can do beside this.
+    /// The other abilities of the storage.
     fn capabilities(&self) -> Capabilities<'_>;
 }
 
-/// What a storage can do beside reading, and what holds of all its paths.
+/// The abilities of a storage beside reading, and facts about all its paths.
 #[derive(Debug, Clone, Copy)]
 pub struct Capabilities<'s> {
     /// Whether its paths are those of the local file system.
     pub is_local: bool,
-    /// Whether [`Storage::entries`] works. Otherwise only known names are found.
+    /// Whether [`Storage::entries`] works. If not, only files with known names can be found.
     pub has_listings: bool,
-    /// Whether a checkpoint is complete when its marker is there, as on a storage that cannot
-    /// rename.
+    /// Whether a marker makes a checkpoint complete. Storages without rename work this way.
     pub commits_by_marker: bool,
-    /// The archive that the storage is.
+    /// The archive, if the storage is one.
     pub archive: Option<&'s archive::ArchiveStorage>,
-    /// The storage as a writer needs it, or why nothing is written to it.
+    /// The methods of the storage for writers, or the reason why it is read only.
     pub writes: std::result::Result<Writes<'s>, ReadOnly>,
-    /// The storage as a cache on a local disk needs it; `None` where a cache would be of no use.
+    /// The storage as a cache on a local disk needs it; `None` if a cache would not help.
     #[cfg(feature = "cloud")]
     pub cacheable: Option<&'s dyn Cacheable>,
 }
 
-/// A storage that is written to.
+/// The methods of a storage that can be written to.
 #[derive(Debug, Clone, Copy)]
 pub struct Writes<'s> {
-    /// Its new checkpoints.
+    /// Begins new checkpoints.
     pub publish: &'s dyn Publish,
-    /// The checkpoints that it has.
+    /// Manages existing checkpoints.
     pub upkeep: &'s dyn Upkeep,
 }
 
@@ -321,18 +320,18 @@ impl<'s> Writes<'s> {
 
 /// New checkpoints in a storage. Each target is a location in this storage.
 pub trait Publish: Debug + Send + Sync {
-    /// Errs where [`publish`](Self::publish) would not take the target. Makes nothing.
+    /// Returns an error if [`publish`](Self::publish) would refuse the target. Changes nothing.
     ///
     /// # Errors
-    /// As there.
+    /// The same as for `publish`.
     fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()>;
 
     /// Begins a checkpoint.
     ///
     /// # Errors
-    /// `AlreadyExists` if something is there and is not to be replaced; `InvalidArgument` if it may
-    /// not be replaced, or the name is none for a checkpoint; `PermissionDenied`, and what else the
-    /// storage says. Nothing that was there has changed.
+    /// `AlreadyExists` if something is at the target and `overwrite` is not set; `InvalidArgument`
+    /// if it may not be replaced, or if a checkpoint cannot have this name; `PermissionDenied`;
+    /// errors of the storage. After an error, the target is unchanged.
     fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>>;
 
     /// Joins the checkpoint that another process has begun, by its [ticket](BegunFolder::ticket).
@@ -340,8 +339,8 @@ pub trait Publish: Debug + Send + Sync {
     /// them durable. Only the process that began it commits or removes it.
     ///
     /// # Errors
-    /// `NotFound` if this process does not see what the other one has begun; `InvalidArgument` for
-    /// a checkpoint that is no folder.
+    /// `NotFound` if this process does not see the files of the other process; `InvalidArgument`
+    /// for a checkpoint that is not a folder.
     fn join(
         &self,
         target: &Location,
@@ -349,19 +348,19 @@ pub trait Publish: Debug + Send + Sync {
         options: PublishOptions<'_>,
     ) -> Result<Box<dyn Publication>>;
 
-    /// Begins to bring the files of a checkpoint to the target, or goes on with what an earlier
-    /// transfer has left there.
+    /// Begins to copy the files of a checkpoint to the target, or continues an interrupted copy.
     ///
     /// # Errors
-    /// As [`publish`](Self::publish); `AlreadyExists` also if another transfer to the target is
-    /// under way.
+    /// The same as for [`publish`](Self::publish); `AlreadyExists` also if another transfer to the
+    /// target is running.
     fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>>;
 }
 
-/// The checkpoints that a storage has: who writes them, their end and their removal.
+/// Manages the checkpoints that a storage has: finds their writers, finishes them, removes them.
 pub trait Upkeep: Debug + Send + Sync {
-    /// The save that wrote the folder at the path. It changes when something else takes the path,
-    /// and stays when a file in the folder is repaired. `None` if there is no folder.
+    /// Identifies the save that wrote the folder at the path. The identity changes when another
+    /// checkpoint takes the path, but not when a repair changes a file. `None` if the folder does
+    /// not exist.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -387,8 +386,8 @@ pub trait Upkeep: Debug + Send + Sync {
     /// `Uncommitted`; errors of the storage.
     fn check_finished(&self, at: &Location) -> Result<()>;
 
-    /// Names a checkpoint whose writer died just before it did so; true if there was one. Removes
-    /// nothing.
+    /// Finishes a commit whose writer died just before it gave the checkpoint its name. Returns
+    /// whether there was such a checkpoint. Removes nothing.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -397,20 +396,21 @@ pub trait Upkeep: Debug + Send + Sync {
     /// Removes the files of saves and copies to `at` that did not finish.
     ///
     /// # Errors
-    /// `NotFound` if there is none; `AlreadyExists` if a writer may still be at it, unless `force`;
-    /// errors of the storage.
+    /// `NotFound` if there are no such files; `AlreadyExists` if their writer may still live and
+    /// `force` is not set; errors of the storage.
     fn remove_unfinished(&self, at: &Location, force: bool) -> Result<Removed>;
 
-    /// Removes a checkpoint. After an error the rest is no checkpoint, or the complete one.
+    /// Removes a checkpoint. After an error, the checkpoint is either complete or no longer a
+    /// checkpoint.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is something else with it; errors of the storage.
+    /// `InvalidArgument` if foreign files are in the checkpoint; errors of the storage.
     fn remove(&self, at: &Location, what: &Removal) -> Result<Removed>;
 }
 
 /// A storage that can be read through a cache on a local disk.
 #[cfg(feature = "cloud")]
 pub trait Cacheable: Debug {
-    /// The same storage, read through the cache; `None` where that would be of no use.
+    /// The same storage, read through the cache; `None` if a cache would not help.
     fn cached(&self, cache: &cache::Cache) -> Option<Arc<dyn Storage>>;
 }

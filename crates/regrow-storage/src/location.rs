@@ -29,25 +29,26 @@ use crate::store::Store;
 use crate::threads::for_each_parallel;
 use crate::{Capabilities, Document, Entry, EntryKind, Found, Identity, ReadOnly, Reading, Storage, Url};
 
-/// Schemes that are taken for one with a single slash, too.
+/// Known schemes. A path such as `gs:/bucket/x`, with a single slash, is recognized as such a URL,
+/// too.
 const SCHEMES: [&str; 26] = [
     "abfs", "abfss", "adl", "az", "azure", "dbfs", "file", "ftp", "gcs", "gs", "hdfs", "hf", "http", "https",
     "memory", "oci", "oss", "r2", "s3", "s3a", "s3n", "sftp", "ssh", "wasb", "wasbs", "webdav",
 ];
 
-/// Names that are looked for at once.
+/// Number of names that are looked for at the same time.
 const LOOKS_AT_ONCE_MAX: usize = 16;
 
-/// A place where a checkpoint is or will be. Cheap to clone.
+/// The location at which a checkpoint is or will be. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Location {
     storage: Arc<dyn Storage>,
     path: PathBuf,
-    /// Whether a checkpoint here counts as complete without its marker. Nothing is written then.
+    /// Whether a missing marker is ignored. Such a location is never written to.
     ignores_marker: bool,
 }
 
-/// What can be made a [`Location`] of: a path, a URL, a location.
+/// Types that can be converted to a [`Location`]: paths, URLs, locations.
 pub trait ToLocation {
     /// The location.
     ///
@@ -75,7 +76,7 @@ impl ToLocation for &Location {
 }
 
 impl Location {
-    /// What a path or a URL names.
+    /// The location for a path or URL.
     ///
     /// # Errors
     /// `Unsupported` for a URL without a storage in this build.
@@ -83,10 +84,11 @@ impl Location {
         Self::with_options(path, &StorageOptions::default())
     }
 
-    /// The same with options for its storage.
+    /// As [`parse`](Self::parse), with options for the storage.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse); `InvalidArgument` for options that the storage does not know.
+    /// The same as for [`parse`](Self::parse); `InvalidArgument` for options that the storage does
+    /// not know.
     pub fn with_options(path: &Path, options: &StorageOptions) -> Result<Self> {
         let Some((scheme, rest)) = scheme_of(path) else {
             return match options.is_empty() {
@@ -106,9 +108,8 @@ impl Location {
     /// The same location, read through a cache on a local disk: bytes that were read before are not
     /// fetched again. Local disks and memory are read directly, and writes go only to the storage.
     ///
-    /// What there is, and in which version, is always asked of the storage.
-    /// `verify` of such a location checks the bytes that the cache gives: give it the location
-    /// without.
+    /// The existence and version of a file are always requested from the storage. `verify` checks
+    /// the bytes from the cache. To verify the storage itself, use the location without a cache.
     #[cfg(feature = "cloud")]
     #[must_use]
     pub fn cached(&self, cache: &Cache) -> Self {
@@ -125,20 +126,20 @@ impl Location {
         Self { path: path.into(), storage: Arc::clone(&self.storage), ..*self }
     }
 
-    /// The same path in another storage, which wraps this one.
+    /// The same path in another storage, which wraps the storage of this location.
     #[must_use]
     pub fn through(&self, storage: Arc<dyn Storage>) -> Self {
         Self { storage, path: self.path.clone(), ..*self }
     }
 
-    /// The same location, where a checkpoint is read as if its marker existed. So a repair finds
-    /// other losses before it restores a lost marker.
+    /// The same location, but readers treat a checkpoint as complete even without its marker. So a
+    /// repair finds other damage before it restores a lost marker.
     #[must_use]
     pub fn without_marker(&self) -> Self {
         Self { ignores_marker: true, ..self.clone() }
     }
 
-    /// What its storage can do.
+    /// The abilities of the storage, for this location.
     pub(crate) fn capabilities(&self) -> Capabilities<'_> {
         let capabilities = self.storage.capabilities();
         match self.ignores_marker {
@@ -161,7 +162,7 @@ impl Location {
         &self.path
     }
 
-    /// What a person would call it: a path, a URL.
+    /// The path or URL as messages show it.
     pub fn describe(&self) -> PathBuf {
         self.storage.describe(&self.path)
     }
@@ -171,12 +172,13 @@ impl Location {
         self.path.file_name().unwrap_or_default()
     }
 
-    /// The last name of the path as text; what is no UTF-8 is replaced.
+    /// The last name of the path as text. Bytes that are not UTF-8 are replaced.
     pub fn name_text(&self) -> String {
         self.name().to_string_lossy().into_owned()
     }
 
-    /// What follows the last dot of the name, in lower case; `None` if it has none, or is no UTF-8.
+    /// The text after the last dot of the name, in lower case; `None` if the name has no dot, or is
+    /// not UTF-8.
     pub fn suffix(&self) -> Option<String> {
         suffix_of(self.name())
     }
@@ -187,30 +189,31 @@ impl Location {
         self.at(self.path.join(name))
     }
 
-    /// The path that leads here from `folder`; all of it if it leads elsewhere.
+    /// The path of this location relative to `folder`, or the whole path if it is not below
+    /// `folder`.
     pub fn below(&self, folder: &Self) -> &Path {
         self.path.strip_prefix(&folder.path).unwrap_or(&self.path)
     }
 
-    /// The folder that holds this one; of a bare name, the working folder.
+    /// The folder that contains this location. For a bare name, the working folder.
     #[must_use]
     pub fn parent(&self) -> Self {
         self.at(self.path.parent().unwrap_or(Path::new("")))
     }
 
-    /// The folders that hold this one, the nearest first.
+    /// The folders that contain this location, the nearest first.
     pub fn folders_above(&self) -> impl Iterator<Item = Self> + '_ {
         let above = |path: &PathBuf| path.parent().map(Path::to_owned);
         std::iter::successors(above(&self.absolute().path), above).map(|folder| self.at(folder))
     }
 
-    /// Another name in the same folder.
+    /// The location of another name in the same folder.
     #[must_use]
     pub fn with_name(&self, name: impl AsRef<OsStr>) -> Self {
         self.at(self.path.with_file_name(name))
     }
 
-    /// The name with `suffix` put behind it.
+    /// The location whose name is this name with `suffix` appended.
     #[must_use]
     pub fn with_suffix(&self, suffix: impl AsRef<OsStr>) -> Self {
         let mut path = OsString::from(&self.path);
@@ -218,19 +221,19 @@ impl Location {
         self.at(path)
     }
 
-    /// Whether both are the same path of the same storage, as far as the names tell.
+    /// Whether both are the same path of the same storage. Links are not followed.
     pub fn is_same(&self, other: &Self) -> bool {
         self.path == other.path && self.describe() == other.describe()
     }
 
-    /// Whether both lead to the same thing, which is there.
+    /// Whether both lead to the same existing file or folder, with links followed.
     pub fn leads_to(&self, other: &Self) -> bool {
         let (mine, theirs) = (self.canonical(), other.canonical());
         mine.is_some() && mine == theirs
     }
 
-    /// The one name of the object here, which no other object of any storage has; `None` if
-    /// nothing exists here.
+    /// A name for the object here that no other object of any storage has; `None` if nothing exists
+    /// here.
     fn canonical(&self) -> Option<PathBuf> {
         if let Some(path) = self.on_disk() {
             return path.canonicalize().ok();
@@ -240,7 +243,7 @@ impl Location {
         Some(if self.path.as_os_str().is_empty() { file } else { file.join(&self.path) })
     }
 
-    /// What is there, through links; `None` if nothing is.
+    /// The kind of the entry here, with links followed; `None` if nothing is here.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -248,24 +251,24 @@ impl Location {
         self.storage.look(&self.path)
     }
 
-    /// Whether a value is there: a regular file, an object.
+    /// Whether a file or object is here.
     pub fn is_file(&self) -> bool {
         self.seen().is_some_and(|found| found.is_file())
     }
 
-    /// Whether a folder is there.
+    /// Whether a folder is here.
     pub fn is_folder(&self) -> bool {
         matches!(self.seen(), Some(Found::Folder))
     }
 
-    /// Whether anything is there.
+    /// Whether anything is here.
     pub fn exists(&self) -> bool {
         self.seen().is_some()
     }
 
-    /// The kind of this location, if it can be read. On a disk one failed look is not enough: a
-    /// seal would be put in the wrong place, or not be seen. A lasting failure is reported when it
-    /// is opened.
+    /// The kind of the entry here, or `None` if it cannot be read. On a disk, a failed look is
+    /// repeated: a wrong answer would put a seal in the wrong place, or miss it. If the failure
+    /// lasts, opening the location reports it.
     fn seen(&self) -> Option<Found> {
         match self.look() {
             Err(_) if self.on_disk().is_some() => self.look().ok().flatten(),
@@ -283,12 +286,12 @@ impl Location {
         Ok(entries)
     }
 
-    /// Whether there are lists of what is in a folder.
+    /// Whether the storage can list folders.
     pub fn has_listings(&self) -> bool {
         self.capabilities().has_listings
     }
 
-    /// Which of these names are in the folder: for storages that have no lists.
+    /// The entries of the folder with one of these names, for storages that cannot list folders.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -311,13 +314,13 @@ impl Location {
         Ok(found)
     }
 
-    /// The keys below the folder, which is found by its path whenever one is opened.
+    /// The keys below the folder. The path of the folder is looked up at each access.
     pub fn store(&self) -> Arc<dyn Store> {
         self.storage.store(&self.path)
     }
 
-    /// The keys below the folder that is there now, and goes on being read when another one takes
-    /// the path.
+    /// The keys below the folder that is here now. They stay readable when another folder takes the
+    /// path.
     ///
     /// # Errors
     /// Errors of the storage; an error if there is no folder.
@@ -325,12 +328,12 @@ impl Location {
         self.storage.opened(&self.path)
     }
 
-    /// The whole of a document, called `what` in messages; `None` if no value is there.
+    /// A whole document; `None` if no value is here. Messages call it `what`.
     ///
     /// # Errors
-    /// `Limit` if it is longer than `len_max_bytes`; `Corrupt`, with the offset, for a long one
-    /// that can be no document of `language`, as soon as that is seen; errors of the storage. Each
-    /// names the file.
+    /// `Limit` if it is longer than `len_max_bytes`; `Corrupt`, with the offset, if a long file
+    /// cannot be a document of `language`, as soon as a piece shows this; errors of the storage.
+    /// Each error has the name of the file.
     pub fn read_document(
         &self,
         what: &str,
@@ -340,7 +343,7 @@ impl Location {
         self.storage.read_document(&self.path, Document { what, language, len_max_bytes })
     }
 
-    /// The first bytes of the value, at most so many; `None` if there is no value.
+    /// The first bytes of the value, at most `len_max_bytes`; `None` if no value is here.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -348,36 +351,35 @@ impl Location {
         self.storage.read_beginning(&self.path, len_max_bytes)
     }
 
-    /// What is there now, to be compared later; `None` if nothing is.
+    /// Identifies the content here, for a later comparison; `None` if nothing is here.
     pub fn identity(&self) -> Option<Identity> {
         self.storage.identity(&self.path)
     }
 
-    /// How the checkpoint here is read: where its files are, and what was there when that was found
-    /// out.
+    /// The location from which to read the checkpoint here, and the identity that the location had
+    /// at that time.
     ///
     /// # Errors
-    /// `Uncommitted` if it is being written; errors of the storage.
+    /// `Uncommitted` if a save is writing the checkpoint; errors of the storage.
     pub fn for_reading(&self) -> Result<Reading> {
         let reading = if self.ignores_marker { None } else { self.storage.for_reading(&self.path)? };
         Ok(reading.unwrap_or_else(|| Reading { location: self.clone(), identity: None }))
     }
 
-    /// Whether a checkpoint is complete when its marker is there, as on a storage that cannot
-    /// rename.
+    /// Whether a marker makes a checkpoint complete. Storages without rename work this way.
     pub fn commits_by_marker(&self) -> bool {
         self.capabilities().commits_by_marker
     }
 
-    /// The only entry of the archive whose top this is: it stands for a folder that is not a
-    /// checkpoint itself.
+    /// The only entry of an archive, if this location is the top of the archive. Callers use it if
+    /// the top itself is not a checkpoint.
     pub fn only_entry(&self) -> Option<Self> {
         let archive = self.capabilities().archive.filter(|_| self.path.as_os_str().is_empty())?;
         Some(self.at(archive.only_name()?))
     }
 
-    /// Whether programs may write into the archive around a finished checkpoint, so that a map may
-    /// change.
+    /// Whether this location is in an archive file that programs may change, so that a map of the
+    /// file may change.
     pub fn is_in_written_file(&self) -> bool {
         let file = self.capabilities().archive.map(|archive| archive.file());
         file.is_some_and(|file| file.on_disk().is_some() || file.is_in_written_file())
@@ -403,14 +405,14 @@ impl From<Location> for PathBuf {
 }
 
 impl From<PathBuf> for Location {
-    /// A path of the local file system, taken as it is.
+    /// The location of a path of the local file system. The path is not parsed as a URL.
     fn from(path: PathBuf) -> Self {
         Self::local(path)
     }
 }
 
-/// A folder below the location that was opened, from which a checkpoint is read: the folder of a
-/// step. When it is replaced, the location above it stays what it was.
+/// The folder of a step, below the location that was opened. The identity shows whether the folder
+/// is replaced, which the identity of the opened location does not.
 #[derive(Debug, Clone)]
 pub struct StepFolder {
     location: Location,
@@ -418,27 +420,28 @@ pub struct StepFolder {
 }
 
 impl StepFolder {
-    /// What the location leads to now, before anything is read from it.
+    /// Records the identity of a location before anything is read from it.
     pub fn at(location: &Location) -> Self {
         Self { location: location.clone(), identity: location.identity() }
     }
 
-    /// Where it is.
+    /// The location of the folder.
     pub fn location(&self) -> &Location {
         &self.location
     }
 
-    /// Whether the location leads to something else by now.
+    /// Whether another folder has taken the path since then.
     pub fn is_replaced(&self) -> bool {
         self.location.identity() != self.identity
     }
 
-    /// An error of reading the folder; `Replaced` if that may be why.
+    /// The error for a failed read of the folder: `Replaced` if the folder was replaced, else
+    /// `error`.
     pub fn blame(&self, error: Error) -> Error {
         if self.is_replaced() { self.was_replaced() } else { error }
     }
 
-    /// That another folder has taken the place of this one.
+    /// The error for a folder that was replaced or removed during a read.
     pub fn was_replaced(&self) -> Error {
         Error::new(ErrorKind::Replaced, "the step was replaced or removed while it was being read")
             .in_file(&self.location)
@@ -446,8 +449,8 @@ impl StepFolder {
     }
 }
 
-/// A path with the home folder in the place of a `~` that begins it. `~name` stays: it may well be
-/// a name.
+/// Replaces a leading `~` by the home folder. `~name` stays as it is, because it may be a file
+/// name.
 ///
 /// # Errors
 /// `InvalidArgument` if the system knows no home folder.
@@ -461,26 +464,27 @@ fn expand_home(path: &Path) -> Result<Cow<'_, Path>> {
     }
 }
 
-/// What follows the last dot of a name, in lower case; `None` if it has none, or is no UTF-8.
+/// The text after the last dot of a name, in lower case; `None` if the name has no dot, or is not
+/// UTF-8.
 pub fn suffix_of(name: &OsStr) -> Option<String> {
     Some(Path::new(name).extension()?.to_str()?.to_ascii_lowercase())
 }
 
-/// The path that a path or a `file://` URL names, for what only the local file system can do.
+/// The local path for a path or `file://` URL. For functions that work only on the local file
+/// system.
 ///
 /// # Errors
-/// `Unsupported` for any other URL, also of a storage that this build knows.
+/// `Unsupported` for any other URL, even if this build has a storage for it.
 pub fn local(path: &Path) -> Result<PathBuf> {
     Location::parse(path)?.local_path().map(Path::to_owned)
 }
 
-/// Whether a path is a URL (`s3://bucket/x`, also one that lost a slash), and no path of the local
-/// file system.
+/// Whether a path is a URL instead of a local path: `s3://bucket/x`, also if it has lost a slash.
 pub fn is_url(path: &Path) -> bool {
     scheme_of(path).is_some()
 }
 
-/// The scheme of an address, in lower case, and what follows it; `None` for a path.
+/// The scheme of a URL, in lower case, and the rest; `None` for a local path.
 fn scheme_of(path: &Path) -> Option<(String, String)> {
     let text = path.to_string_lossy();
     let (scheme, rest) = text.split_once(':')?;

@@ -1,13 +1,14 @@
-//! What the layouts say of names. The storage asks before it replaces or removes a folder, and
-//! where it has to guess which files a checkpoint has.
+//! Which file names belong to checkpoints, as the layouts define them. The storage uses them before
+//! it replaces or removes a folder, and to find the files of a checkpoint without a listing.
 //!
 //! ```text
 //! step_100/_METADATA      a marker: this folder is a checkpoint
 //! step_100/d/3f2a         one of the checkpoint's own files
 //! step_100/notes.txt      a foreign file: the folder is neither replaced nor removed
 //! ```
-//! The layouts are above the storage. They tell it their names once in a process, with
-//! [`tell_names`]. Until then no folder with files in it is replaced or removed.
+//! The layouts are above the storage in the order of the crates. So the program registers the names
+//! of the layouts once in a process, with [`tell_names`]. Before that, no folder with files in it
+//! is replaced or removed.
 
 use std::fmt::Debug;
 use std::sync::OnceLock;
@@ -18,10 +19,10 @@ use crate::publication::{COMMITTED_MARKER, UNCOMMITTED_MARK};
 use crate::side_files;
 use crate::store::local::folders::LOCK_SUFFIX;
 
-/// Names that a network file system gives to files that were removed while they were open.
+/// Network file systems rename a removed file that is still open; the new name begins with this.
 const REMOVED_PREFIX: &str = ".nfs";
 
-/// How many foreign files an error names.
+/// The largest number of foreign files that an error lists.
 const SHOWN_MAX: usize = 5;
 
 /// The names of all layouts.
@@ -29,24 +30,25 @@ pub trait Names: Debug + Send + Sync {
     /// A folder with a file of one of these names is a checkpoint, and `overwrite` may replace it.
     fn markers(&self) -> &[&'static str];
 
-    /// What another program writes into the folder of a checkpoint as soon as it makes the folder.
+    /// Files that another program writes into a new checkpoint folder before anything else.
     fn first_files(&self) -> &[&'static str];
 
     /// A checkpoint on a web server has a file of one of these names. Most checkpoints have the
     /// first.
     fn beginnings(&self) -> &[&'static str];
 
-    /// Whether these names are all files of one checkpoint that has no marker.
+    /// Whether all these names are files of one checkpoint without a marker.
     fn are_of_one(&self, files: &[&str]) -> bool;
 
-    /// The suffixes of the files of a checkpoint that is two files: `run.data`, `run.manifest`.
+    /// The suffixes of a checkpoint that consists of two files, such as `run.data` and
+    /// `run.manifest`.
     fn pair_suffixes(&self) -> &[&'static str];
 
-    /// Tells the names in the folder of a checkpoint that are part of the checkpoint.
+    /// Returns a function that tells whether a name in the folder is part of the checkpoint.
     fn own_in<'f>(&self, folder: &'f Location) -> IsOwn<'f>;
 }
 
-/// Tells whether a name is a checkpoint's own.
+/// Returns whether a name is part of the checkpoint.
 pub type IsOwn<'f> = Box<dyn FnMut(&Name<'_>) -> Result<bool> + 'f>;
 
 /// A name in the folder of a checkpoint.
@@ -54,13 +56,13 @@ pub type IsOwn<'f> = Box<dyn FnMut(&Name<'_>) -> Result<bool> + 'f>;
 pub struct Name<'n> {
     /// The name.
     pub text: &'n str,
-    /// Whether it is a folder itself, and no link to one.
+    /// Whether the name is a folder, and not a link to one.
     pub is_folder: bool,
 }
 
 static NAMES: OnceLock<&'static dyn Names> = OnceLock::new();
 
-/// Tells the storage the names of the layouts. The first call in a process counts.
+/// Registers the names of the layouts. Only the first call in a process has an effect.
 #[inline]
 pub fn tell_names(names: &'static dyn Names) {
     NAMES.get_or_init(|| names);
@@ -73,14 +75,14 @@ pub(crate) fn names() -> &'static dyn Names {
     NAMES.get().copied().unwrap_or(&Unknown)
 }
 
-/// The name of a checkpoint of single files, from the name of one of its files: two files of one
-/// checkpoint have one stem.
+/// The stem of a file of a checkpoint of two files: the name without its suffix. Both files have
+/// the same stem.
 pub fn stem_of(name: &str) -> &str {
     let stem = names().pair_suffixes().iter().find_map(|suffix| name.strip_suffix(suffix));
     stem.filter(|stem| !stem.is_empty()).unwrap_or(name)
 }
 
-/// Names in the folder of a checkpoint that are no part of the checkpoint, a few of them.
+/// Up to five names in the folder of a checkpoint that are not part of the checkpoint.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -94,7 +96,7 @@ pub fn foreign_files_in(folder: &Location) -> Result<Vec<String>> {
     }
 }
 
-/// All of them.
+/// All names in the folder of a checkpoint that are not part of the checkpoint.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -124,12 +126,13 @@ fn is_temporary(name: &str) -> bool {
     name.starts_with(REMOVED_PREFIX) || name.contains(UNCOMMITTED_MARK)
 }
 
-/// Whether saves of any layout put a file of this name into the folder of a checkpoint.
+/// Whether a name is one that the storage itself adds to the folder of a checkpoint, for any
+/// layout.
 fn is_of_the_storage(name: &str) -> bool {
     name == COMMITTED_MARKER || name.ends_with(LOCK_SUFFIX) || side_files::is_in_folder(name)
 }
 
-/// Without layouts every file is foreign.
+/// The names of no layout: every file is foreign.
 #[derive(Debug)]
 struct Unknown;
 

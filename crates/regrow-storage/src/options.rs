@@ -30,29 +30,29 @@ use std::fmt;
 pub struct StorageOptions(BTreeMap<String, String>);
 
 impl StorageOptions {
-    /// None: everything comes from the environment.
+    /// No options: all settings come from the environment.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds or replaces one. Names are looked at when a store is opened.
+    /// Adds or replaces an option. The name is checked when a storage is opened.
     pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
         self.0.insert(name.into(), value.into());
     }
 
-    /// The same with one more.
+    /// The same options with one more.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.set(name, value);
         self
     }
 
-    /// Whether there are none.
+    /// Whether there are no options.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The value of a name.
+    /// The value of an option.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }

@@ -19,14 +19,15 @@ use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::{Blob, FileWriter};
 
-/// What the names of unfinished checkpoints contain, by Orbax' rule; regrow's own follow it.
+/// The names of unfinished checkpoints contain this text. Orbax made the rule, and regrow follows
+/// it.
 pub const UNCOMMITTED_MARK: &str = ".orbax-checkpoint-tmp";
 
-/// In a bucket a checkpoint is complete when this object is in its folder. Orbax' own name and
-/// meaning.
+/// A checkpoint in a bucket is complete if this object is in its folder. Orbax uses the same name
+/// for the same purpose.
 pub const COMMITTED_MARKER: &str = "commit_success.txt";
 
-/// What a checkpoint is made of.
+/// The kind of a checkpoint: a folder or files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// A folder of files.
@@ -36,37 +37,37 @@ pub enum Target {
     /// Several files beside each other, named after the target: [`NewSiblings::sibling_writer`]
     /// writes them.
     Siblings {
-        /// What is put behind the target, for each file. The last file is what makes the
+        /// The suffix of each file, which is appended to the target. The last file makes the
         /// checkpoint.
         suffixes: Vec<String>,
     },
 }
 
-/// How a checkpoint is published.
+/// The options of a save.
 #[derive(Debug, Clone, Copy)]
 pub struct PublishOptions<'a> {
-    /// What it is made of.
+    /// The kind of the checkpoint.
     pub kind: &'a Target,
-    /// Whether what is at the target may be replaced.
+    /// Whether an existing checkpoint may be replaced.
     pub overwrite: bool,
-    /// Whether what a user has put beside a checkpoint that is replaced is to stay there: on a
-    /// disk. It is the caller's to bring it over.
+    /// Whether an overwrite keeps a user's files that lie in the folder of the old checkpoint (on a
+    /// disk). The caller must move them to the new checkpoint.
     pub keeps_others: bool,
-    /// What else is asked of a file before it is replaced; folders have checks of their own.
+    /// A further check of a file that is to be replaced. Folders have checks of their own.
     pub may_replace: Option<fn(&Location) -> Result<()>>,
-    /// What is done right before a single file has its name, where it has that as soon as it is
-    /// whole.
+    /// A function that is called just before a single file gets its name, on storages in which the
+    /// file has its name as soon as it is complete.
     pub make_way: Option<fn(&Location) -> Result<()>>,
-    /// Whether a link to a file is itself replaced, and not the file that it leads to.
+    /// Whether a link to a file is replaced itself, instead of the file.
     pub replaces_links: bool,
     /// Whether `commit` waits until the checkpoint would survive a power cut.
     pub durable: bool,
-    /// Counts what is written, and stops when it says so.
+    /// Counts the written bytes, and can cancel the save.
     pub monitor: &'a Monitor,
 }
 
 impl<'a> PublishOptions<'a> {
-    /// Those of one file that takes the place of another one, or none, and is durable.
+    /// The options of one durable file that replaces an existing file, if there is one.
     pub fn of_one_file(monitor: &'a Monitor) -> Self {
         Self {
             kind: &Target::File,
@@ -86,7 +87,7 @@ impl<'a> PublishOptions<'a> {
 /// Its [`files`](Self::files) are of one of three kinds, which are types: only a folder takes files
 /// by name.
 pub trait Publication: Debug + Send + Sync {
-    /// Where it will be.
+    /// The location that the checkpoint will have.
     fn target(&self) -> &Location;
 
     /// The monitor that counts the bytes and may cancel.
@@ -145,12 +146,12 @@ pub trait NewFolder: Debug {
     /// As [`write`](Self::write).
     fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter>;
 
-    /// Makes `name` a file with the bytes of the value at `source`, which is `opened`, without
-    /// moving them through this process: a hard link, a copy within the bucket. Both stay whole
-    /// when the other one is deleted.
+    /// Makes `name` a file with the bytes of the value at `source`, opened as `opened`. The storage
+    /// makes a hard link or a copy within the bucket, so the bytes do not pass through this
+    /// process. Deleting one of the two does not damage the other.
     ///
-    /// False, with nothing left, where the storage cannot do it, or `source` leads to something
-    /// else by now.
+    /// Returns `false`, and leaves nothing, if the storage cannot do this, or if `source` leads to
+    /// another file by now.
     ///
     /// # Errors
     /// `InvalidArgument` if the name leads out of the folder; `Cancelled`.
@@ -202,8 +203,8 @@ pub trait BegunFolder: Debug {
     /// checkpoint.
     fn ticket(&self) -> Result<String>;
 
-    /// Removes the files directly in the folder `below` (empty: the checkpoint's own) whose names
-    /// `is_left` picks, of any writer: files of a dead process.
+    /// Removes files of dead processes: the files directly in the folder `below` (empty: the
+    /// checkpoint's own) for whose names `is_left` returns true.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -216,8 +217,8 @@ pub trait BegunFolder: Debug {
     /// Errors of the storage.
     fn withdraw(&self, name: &str) -> Result<()>;
 
-    /// Gives the folder `below` (empty: the checkpoint's own) this mode, at the latest with the
-    /// commit; nothing where folders have none.
+    /// Sets the mode of the folder `below` (empty: the checkpoint's own), at the latest in the
+    /// commit. Does nothing if folders of the storage have no mode.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -412,12 +413,12 @@ impl dyn Publication + '_ {
     }
 }
 
-/// The error of a rewrite whose file was replaced in between.
+/// The error of a rewrite if another process replaced the file in the meantime.
 pub fn replaced_in_between(file: impl Into<PathBuf>) -> Error {
     Error::new(ErrorKind::Replaced, "the file was replaced or removed while regrow rewrote it").in_file(file)
 }
 
-/// The error of a writer that is not for checkpoints of this kind.
+/// The error for a method that does not apply to this kind of checkpoint.
 pub fn no_such_file(what: &str) -> Error {
     Error::invalid(format!("this checkpoint has no {what}"))
 }

@@ -1,32 +1,32 @@
-//! Removals: the allowed targets.
+//! What a removal of a checkpoint removes, and how long it respects a running save.
 
 use std::time::{Duration, SystemTime};
 
 use crate::location::Location;
 
-/// What makes up a checkpoint that is to be removed.
+/// The parts of a checkpoint that is to be removed.
 #[derive(Debug, Clone)]
 pub enum Removal {
-    /// The folder, and all that is in it.
+    /// The folder, with all its content.
     Folder,
-    /// Files, in the order in which they go: the one that makes the checkpoint first. What lies
-    /// beside them goes before them, and may be gone by then.
+    /// Files, in the order of their removal. The file that makes the checkpoint is first. Side
+    /// files are removed before them; missing side files are not an error.
     Files {
-        /// Those that are the checkpoint.
+        /// The files of the checkpoint.
         files: Vec<Location>,
-        /// Its seal, its signature, its parity.
+        /// Its side files: seal, signature and parity.
         beside: Vec<Location>,
     },
 }
 
-/// What was removed.
+/// The result of a removal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// Files.
+    /// The number of removed files.
     pub file_count: usize,
-    /// Their bytes.
+    /// Total length of the removed files in bytes.
     pub bytes: u64,
-    /// Whether the dead writer's files were a complete checkpoint, which has its name now.
+    /// Whether the dead writer's files were a complete checkpoint. It now has its name.
     pub is_finished: bool,
 }
 
@@ -43,10 +43,10 @@ impl Removed {
     }
 }
 
-/// How long a save is respected if its writer may live.
+/// How long regrow respects a save whose writer may live.
 pub(crate) const RESPECTED_FOR: Duration = Duration::from_secs(60 * 60);
 
-/// Whether a change is so recent that its writer may still be at work.
+/// Whether the last change is so recent that the writer may still live.
 pub(crate) fn is_recent(modified: Option<SystemTime>) -> bool {
     // A time in the future, from another machine's clock, counts as recent.
     modified.is_none_or(|modified| modified.elapsed().map_or(true, |age| age < RESPECTED_FOR))

@@ -17,22 +17,22 @@ const TIME_MAX: Duration = Duration::from_secs(10);
 /// multiply.
 #[derive(Debug, Clone, Copy, Default)]
 struct Vain {
-    /// The first of them.
+    /// The time of the first failed retry.
     since: Option<Instant>,
     done: u32,
 }
 
 thread_local! {
-    /// Of the outermost one of this thread, while there is one.
+    /// The count of the outermost call on this thread, while it runs.
     static OUTERMOST: Cell<Option<Vain>> = const { Cell::new(None) };
 }
 
-/// Counts retries: over when both limits are passed, so that neither a slow read nor a busy writer
-/// ends it early. What is retried within another one of this thread counts as that one's.
+/// Counts retries. They end when both limits are exceeded, so neither a slow read nor a busy writer
+/// ends them early. Nested calls on a thread share the count of the outermost call.
 #[derive(Debug)]
 pub struct Retries {
     is_outermost: bool,
-    /// The account when it began.
+    /// The count when this value was made.
     before: Vain,
     /// Keeps the value on its thread: the count belongs to the thread.
     _here: PhantomData<*const ()>,
@@ -50,7 +50,7 @@ impl Retries {
     /// Reads until the checkpoint was not replaced during the read.
     ///
     /// # Errors
-    /// Errors of `read`; `Replaced` if a writer wins.
+    /// Errors of `read`; `Replaced` if the limits are exceeded.
     pub fn until_unreplaced<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
         let mut retries = Self::begin();
         loop {
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use crate::error::Error;
 
-    /// As if the first one had been long ago.
+    /// Moves the first failed retry into the past.
     fn age() {
         let long_ago = Instant::now().checked_sub(TIME_MAX).expect("a clock that is older than that");
         OUTERMOST.set(OUTERMOST.get().map(|vain| Vain { since: Some(long_ago), ..vain }));
@@ -124,7 +124,7 @@ mod tests {
         });
         assert_eq!(read.unwrap_err().kind(), ErrorKind::Replaced);
         assert_eq!(reads, ATTEMPTS_MIN);
-        // What has been read in the end costs those around it nothing.
+        // A nested call that succeeds in the end adds nothing to the count of the outer call.
         let mut outer = Retries::begin();
         for _ in 0..3 {
             let mut left = ATTEMPTS_MIN - 1;
@@ -137,7 +137,7 @@ mod tests {
         }
         assert!((1..ATTEMPTS_MIN).all(|_| outer.another()));
         drop(outer);
-        // The next call starts again.
+        // The next call starts at zero.
         let mut next = Retries::begin();
         assert!((0..ATTEMPTS_MIN).all(|_| next.another()));
     }

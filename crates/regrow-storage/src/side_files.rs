@@ -11,32 +11,33 @@
 /// The names of one kind of side file.
 #[derive(Debug, Clone, Copy)]
 pub struct SideNames {
-    /// In the folder of a checkpoint.
+    /// The name in the folder of a checkpoint.
     pub in_folder: &'static str,
-    /// Beside a checkpoint of single files its name is between these two. What begins with the name
-    /// of the checkpoint, others would take for one: Flax lists `checkpoint_*`.
+    /// Beside a checkpoint of single files: the texts before and after the checkpoint's name. The
+    /// side file's name must not begin with the checkpoint's name: Flax lists `checkpoint_*` and
+    /// would take it for a checkpoint.
     pub beside: (&'static str, &'static str),
 }
 
-/// Seals.
+/// The names of seals.
 pub const SEAL: SideNames = SideNames { in_folder: "regrow.seal.json", beside: ("regrow.seal.", ".json") };
 
-/// Signatures.
+/// The names of signatures.
 pub const SIGNATURE: SideNames =
     SideNames { in_folder: "regrow.signature.json", beside: ("regrow.signature.", ".json") };
 
-/// The documents of parity.
+/// The names of documents of parity.
 pub const PARITY: SideNames =
     SideNames { in_folder: "regrow.parity.json", beside: ("regrow.parity.", ".json") };
 
-/// The blocks of parity.
+/// The names of blocks of parity.
 pub const PARITY_BLOCKS: SideNames =
     SideNames { in_folder: "regrow.parity.blocks", beside: ("regrow.parity.", ".blocks") };
 
-/// Every kind.
+/// The names of all kinds of side files.
 pub const KINDS: [SideNames; 4] = [SEAL, SIGNATURE, PARITY, PARITY_BLOCKS];
 
-/// What the name of a damaged document begins with that a repair has put aside.
+/// A repair renames a damaged document to a name with this prefix.
 pub const DAMAGED_PREFIX: &str = "regrow.damaged.";
 
 /// Whether a file of this name is a seal, a signature or parity, or was put aside by a repair.

@@ -22,27 +22,28 @@ use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::{Blob, FileWriter};
 
-/// What is transferred, and how.
+/// The files of a copy, and its options.
 #[derive(Debug, Clone, Copy)]
 pub struct TransferOptions<'a> {
-    /// What the checkpoint is made of.
+    /// The kind of the checkpoint.
     pub kind: &'a Target,
-    /// Its files: all of a folder, the one, or those beside each other in their order.
+    /// The files to copy: all files of a folder, the single file, or the files of one stem in their
+    /// order.
     pub files: &'a [TransferFile],
-    /// What makes a folder a checkpoint, where markers do.
+    /// The marker to write, on storages that use markers.
     pub marker: &'a Marker,
-    /// Whether what is at the target may be replaced.
+    /// Whether an existing checkpoint may be replaced.
     pub overwrite: bool,
-    /// What else is asked of a file before it is replaced.
+    /// A further check of a file that is to be replaced.
     pub may_replace: Option<fn(&Location) -> Result<()>>,
     /// Whether `commit` waits until the checkpoint would survive a power cut.
     pub durable: bool,
-    /// Counts what is written, and stops when it says so.
+    /// Counts the written bytes, and can cancel the copy.
     pub monitor: &'a Monitor,
 }
 
 impl<'a> TransferOptions<'a> {
-    /// Those of the tests: of these files, to where nothing is.
+    /// The options of tests: these files, a target that does not exist.
     #[cfg(test)]
     pub(crate) fn of_files(kind: &'a Target, files: &'a [TransferFile], monitor: &'a Monitor) -> Self {
         static MARKER: Marker = Marker::Other;
@@ -64,59 +65,60 @@ impl<'a> TransferOptions<'a> {
     }
 }
 
-/// What says that a folder is a checkpoint, where markers do.
+/// The marker that makes a folder a checkpoint, on storages that use markers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Marker {
-    /// The layout's own, with this text; empty for the usual one.
+    /// The marker of the layout, with this text; empty for the default text.
     Own(Vec<u8>),
     /// A marker that only regrow knows, for layouts without one.
     Other,
-    /// None that stays: the folder holds steps, and is no checkpoint that could be replaced as a
-    /// whole.
+    /// No marker that stays: the folder contains steps, and is not one checkpoint that an overwrite
+    /// could replace as a whole.
     OfSteps,
 }
 
 /// One file of the source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferFile {
-    /// Its path below the folder; of other kinds, any name that no other file has.
+    /// The path below the folder. For other kinds, a name that no other file of the copy has.
     pub name: String,
-    /// Its length.
+    /// The length in bytes.
     pub len_bytes: u64,
-    /// What tells this version of it from every other file and version.
+    /// Distinguishes this version of the file from all other files and versions.
     pub version: String,
 }
 
-/// What an earlier transfer has left of a file.
+/// The usable bytes of a file from an earlier transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Left {
-    /// Nothing that could be used.
+    /// No usable bytes.
     Nothing,
-    /// Its beginning, up to some of these lengths: each with the digest of all bytes before it.
+    /// The beginning of the file, up to one of these lengths. Each has the digest of all bytes
+    /// before it.
     Beginning(Vec<(u64, Hash)>),
-    /// All of it.
+    /// The whole file.
     Whole {
-        /// What it had when it was written.
+        /// The digest when the file was written.
         digest: Hash,
-        /// Whether it was read back then, and cannot have changed since.
+        /// Whether the file was read back after the write, and cannot have changed since.
         is_proven: bool,
     },
 }
 
-/// A transfer that has begun. Dropped uncommitted, it leaves what it has for another one to go on
-/// with.
+/// A transfer that has begun. If it is dropped uncommitted, its files stay for a later transfer,
+/// which continues it.
 pub trait Transfer: Debug + Send + Sync {
-    /// What is there of file number `at` already.
+    /// The usable bytes of file number `at` from an earlier transfer.
     fn left(&self, at: usize) -> Left;
 
-    /// A writer of a file from `offset_bytes` on; what is there beyond goes.
+    /// A writer of a file from `offset_bytes` on. Bytes after this offset are removed.
     ///
     /// # Errors
-    /// Errors of the storage; `InvalidArgument` if only whole files can be written, and the offset
-    /// is not 0.
+    /// Errors of the storage; `InvalidArgument` if the offset is not 0 and the storage can only
+    /// write whole files.
     fn writer(&self, at: usize, offset_bytes: u64) -> Result<FileWriter>;
 
-    /// Notes that a file is written up to an offset, and the digest of that part.
+    /// Records that a file is written up to an offset, with the digest of this part.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -124,29 +126,29 @@ pub trait Transfer: Debug + Send + Sync {
         Ok(())
     }
 
-    /// The file as it is at its new place, to be read back.
+    /// The written file, for reading it back.
     ///
     /// # Errors
-    /// `Corrupt` if it is not there.
+    /// `Corrupt` if the file does not exist.
     fn written(&self, at: usize) -> Result<Arc<dyn Blob>>;
 
-    /// Notes that a file is whole, and whether it was read back.
+    /// Records that a file is complete, and whether it was read back.
     ///
     /// # Errors
-    /// Errors of the storage; `AlreadyExists` if another writer has taken the place of this one.
+    /// Errors of the storage; `AlreadyExists` if another writer has taken over this transfer.
     fn finished(&self, at: usize, digest: Hash, is_verified: bool) -> Result<()>;
 
-    /// Takes away a file that turned out to be another than was written.
+    /// Removes a file whose bytes turned out to be wrong.
     ///
     /// # Errors
     /// Errors of the storage.
     fn discard(&self, at: usize) -> Result<()>;
 
-    /// Makes it a checkpoint, like [`Publication::commit`](super::Publication::commit), but written
-    /// files stay if this fails before the name is given. Returns the identity of the files if it
-    /// is known and they are not a folder.
+    /// Commits the checkpoint, like [`Publication::commit`](super::Publication::commit). If this
+    /// fails before the checkpoint gets its name, the written files stay. Returns the identity of
+    /// the files if it is known and they are not a folder.
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     fn commit(self: Box<Self>) -> Result<Option<Identity>>;
 }

@@ -1,15 +1,14 @@
-//! A folder inside an unfinished checkpoint, as a publication of its own for the writer of a
-//! layout.
+//! A folder inside an unfinished checkpoint, which a layout can use as its own publication.
 //!
 //! ```text
-//! step_100/                    the publication: started, committed or dropped by its owner state/
-//! Within { below: "state" } weights/model.safetensors  Within { below: "weights", file:
-//! "model.safetensors" }: the one file of a layout
+//! step_100/                      the publication: started, committed or dropped by its owner
+//!   state/                       Within { below: "state" }
+//!   weights/model.safetensors    Within { below: "weights", file: "model.safetensors" }: one file
 //! ```
 //!
-//! With an empty name it is the checkpoint's own folder, which then has no other files. The
-//! folder's name is added before each name, and the files go to the publication. The marker of the
-//! folder is an ordinary file: it counts when the whole checkpoint is committed.
+//! An empty name means the checkpoint's own folder, which then has no other files. `Within` puts
+//! the folder's name before each file name and passes the file to the publication. The marker of
+//! the folder is an ordinary file. It takes effect when the whole checkpoint is committed.
 
 use std::path::{Path, PathBuf};
 
@@ -23,11 +22,11 @@ use crate::store::{Blob, FileWriter};
 #[derive(Debug)]
 pub struct Within<'p> {
     whole: &'p dyn Publication,
-    /// The folder's name, perhaps of several parts; empty for the whole.
+    /// The path of the folder in the checkpoint; empty for the checkpoint's own folder.
     below: String,
-    /// The name of the one file, of a layout that is one.
+    /// The file name, for a layout that is a single file.
     file: Option<&'static str>,
-    /// What the layout writes and the folder is not to have.
+    /// Files of the layout that the folder must not get.
     left_out: &'static [&'static str],
     target: Location,
     local_folder: Option<PathBuf>,

@@ -12,10 +12,10 @@ impl Location {
         self.capabilities().writes.map_err(|why| why.error(self))
     }
 
-    /// As [`Publish::check_publish`](crate::Publish::check_publish).
+    /// The same as [`Publish::check_publish`](crate::Publish::check_publish).
     ///
     /// # Errors
-    /// As there; `Unsupported` for a storage that is read only.
+    /// The same as there; `Unsupported` for a storage that is read only.
     pub fn check_publish(&self, options: PublishOptions<'_>) -> Result<()> {
         self.writes()?.publish.check_publish(self, options)
     }
@@ -23,7 +23,7 @@ impl Location {
     /// Begins a checkpoint here, as [`Publish::publish`](crate::Publish::publish).
     ///
     /// # Errors
-    /// As there; `Unsupported` for a storage that is read only.
+    /// The same as there; `Unsupported` for a storage that is read only.
     pub fn publish(&self, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
         self.writes()?.publish.publish(self, options)
     }
@@ -32,7 +32,7 @@ impl Location {
     /// [`Publish::join`](crate::Publish::join).
     ///
     /// # Errors
-    /// As there; `Unsupported` for a storage that is read only.
+    /// The same as there; `Unsupported` for a storage that is read only.
     pub fn join_publication(
         &self,
         ticket: &str,
@@ -44,7 +44,7 @@ impl Location {
     /// Begins a copy to here, as [`Publish::transfer`](crate::Publish::transfer).
     ///
     /// # Errors
-    /// As there; `Unsupported` for a storage that is read only.
+    /// The same as there; `Unsupported` for a storage that is read only.
     pub fn transfer(&self, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
         self.writes()?.publish.transfer(self, options)
     }
@@ -52,7 +52,7 @@ impl Location {
     /// Removes the checkpoint here, as [`Upkeep::remove`](crate::Upkeep::remove).
     ///
     /// # Errors
-    /// As there; `Unsupported` for a storage that is read only.
+    /// The same as there; `Unsupported` for a storage that is read only.
     pub fn remove(&self, what: &Removal) -> Result<Removed> {
         self.writes()?.upkeep.remove(self, what)
     }
@@ -61,7 +61,7 @@ impl Location {
     /// [`Upkeep::remove_unfinished`](crate::Upkeep::remove_unfinished).
     ///
     /// # Errors
-    /// As there; `Unsupported` for a storage that is read only.
+    /// The same as there; `Unsupported` for a storage that is read only.
     pub fn remove_unfinished(&self, force: bool) -> Result<Removed> {
         self.writes()?.upkeep.remove_unfinished(self, force)
     }
@@ -70,29 +70,29 @@ impl Location {
     /// false for a storage that is read only.
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     pub fn finish_unfinished(&self) -> Result<bool> {
         self.capabilities().writes.map_or(Ok(false), |writes| writes.upkeep.finish_unfinished(self))
     }
 
-    /// As [`Upkeep::check_unwritten`](crate::Upkeep::check_unwritten).
+    /// The same as [`Upkeep::check_unwritten`](crate::Upkeep::check_unwritten).
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     pub fn check_unwritten(&self) -> Result<()> {
         self.capabilities().writes.map_or(Ok(()), |writes| writes.upkeep.check_unwritten(self))
     }
 
-    /// As [`Upkeep::check_finished`](crate::Upkeep::check_finished).
+    /// The same as [`Upkeep::check_finished`](crate::Upkeep::check_finished).
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     pub fn check_finished(&self) -> Result<()> {
         self.capabilities().writes.map_or(Ok(()), |writes| writes.upkeep.check_finished(self))
     }
 
-    /// The save that wrote the folder here: the same until another folder takes the path, also if a
-    /// repair rebuilds files in it.
+    /// Identifies the save that wrote the folder here. It stays the same until another folder takes
+    /// the path, even if a repair rewrites files in the folder.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -103,7 +103,7 @@ impl Location {
         }
     }
 
-    /// Files and bytes here, and the time of the last change; `None` if unknown.
+    /// The number and length of the files here, and the time of the last change; `None` if unknown.
     ///
     /// # Errors
     /// Errors of the storage.

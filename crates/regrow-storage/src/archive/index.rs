@@ -10,52 +10,53 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::system::name_of_bytes;
 use crate::{Entry, EntryKind};
 
-/// Most members that are read of one archive.
+/// An archive with more members than this is refused.
 const MEMBERS_MAX: usize = 10_000_000;
 
 /// Longest name. Zip has 16 bits for it.
 const NAME_LEN_MAX_BYTES: usize = u16::MAX as usize;
 
-/// Longest sum of all names.
+/// Longest total length of all names.
 const NAMES_LEN_MAX_BYTES: usize = 1 << 30;
 
-/// What is in an archive, by name.
+/// The members of an archive, by name.
 ///
-/// - Names are parts between slashes; none of them is empty, `.` or `..`, and there is no slash in
-///   front.
-/// - No name is below one that is a value.
+/// - A name consists of parts with slashes between them. No part is empty, `.` or `..`, and no name
+/// begins with a slash.
+/// - No name lies below the name of a value: a value is not a folder.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     members: BTreeMap<Box<[u8]>, Member>,
     names_len_bytes: usize,
 }
 
-/// What goes by a name.
+/// What a name in an archive refers to.
 #[derive(Debug, Clone)]
 pub(super) enum Member {
-    /// Bytes.
+    /// A file: its bytes.
     Value(Value),
-    /// A folder that the archive names itself. Most are there only because something is below them.
+    /// A folder that has its own member. Most folders have none: they exist only because members
+    /// lie below them.
     Folder,
-    /// Something without bytes, in words: `a symbolic link`.
+    /// Something without bytes, such as a link. The text describes it: `a symbolic link`.
     Other(&'static str),
 }
 
-/// Bytes in an archive.
+/// The bytes of a member.
 #[derive(Debug, Clone)]
 pub(super) struct Value {
     pub len_bytes: u64,
     pub place: Place,
 }
 
-/// Where bytes lie in the archive's own value.
+/// Where the bytes of a member lie in the archive.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
-    /// From here on, as they are.
+    /// The bytes begin at this offset, uncompressed.
     At(u64),
-    /// Behind a header that is read when they are wanted.
+    /// The bytes lie behind a header, which is read when the bytes are first needed.
     Behind(Arc<BehindHeader>),
-    /// They do not lie there as they are; why, in words: `compressed`.
+    /// The bytes cannot be read in place. The text says why: `compressed`.
     Refused(&'static str),
 }
 
@@ -63,14 +64,14 @@ pub(super) enum Place {
 #[derive(Debug)]
 pub(super) struct BehindHeader {
     pub header: zip::Header,
-    /// Where the next member begins, or the directory.
+    /// Where the next member or the directory begins.
     pub end_bytes: u64,
     /// Where the data begins, once it is known.
     pub offset_bytes: OnceLock<u64>,
 }
 
 impl Index {
-    /// Takes in a member under its [clean](clean) name. Gives back what had the name before.
+    /// Adds a member under its [clean](clean) name. Returns the member that had this name before.
     ///
     /// # Errors
     /// `Limit` if there are too many; `Corrupt` for bytes without a name.
@@ -98,7 +99,7 @@ impl Index {
         }
     }
 
-    /// Errs if something is below a name that is no folder.
+    /// Returns an error if a member lies below a name that is not a folder.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -113,7 +114,7 @@ impl Index {
         Ok(())
     }
 
-    /// What goes by a name; a folder if anything is below it.
+    /// The member of this name; a folder if any member lies below the name.
     pub(super) fn member(&self, name: &[u8]) -> Option<Member> {
         match self.members.get(name) {
             Some(member) => Some(member.clone()),
@@ -122,7 +123,7 @@ impl Index {
         }
     }
 
-    /// The bytes that go by a name.
+    /// The bytes of the member of this name.
     pub(super) fn value(&self, name: &[u8]) -> Option<&Value> {
         match self.members.get(name) {
             Some(Member::Value(value)) => Some(value),
@@ -137,7 +138,8 @@ impl Index {
         below.filter(|(_, member)| matches!(member, Member::Value(_))).map(|(name, _)| &**name)
     }
 
-    /// The names directly below a folder; none if the folder is empty or the name is not a folder.
+    /// The names directly below a folder. The result is empty if the folder is empty or the name is
+    /// not a folder.
     pub(super) fn entries(&self, folder: &[u8]) -> Vec<Entry> {
         let prefix = folder_prefix(folder);
         let mut entries = Vec::new();
@@ -183,7 +185,7 @@ impl Index {
     }
 }
 
-/// What the names below a folder begin with.
+/// The prefix of all names below a folder.
 pub(super) fn folder_prefix(folder: &[u8]) -> Vec<u8> {
     match folder.is_empty() {
         true => Vec::new(),
@@ -194,8 +196,7 @@ pub(super) fn folder_prefix(folder: &[u8]) -> Vec<u8> {
 /// Normalizes a name: `./a//b/` and `/a/b` become `a/b`. The top becomes the empty name.
 ///
 /// # Errors
-/// `Corrupt` for a name that leads out of the archive, or that no path can be; `Limit` if it is too
-/// long.
+/// `Corrupt` if the name leads out of the archive or cannot be a path; `Limit` if it is too long.
 pub(super) fn clean(name: &[u8]) -> Result<Vec<u8>> {
     let shown = || String::from_utf8_lossy(name.get(..name.len().min(200)).unwrap_or_default());
     if name.len() > NAME_LEN_MAX_BYTES {

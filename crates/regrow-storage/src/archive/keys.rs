@@ -17,11 +17,11 @@ use crate::store::{
 use crate::system::name_of_bytes;
 use crate::{Document, Storage};
 
-/// Documents up to here are read at once. Of longer ones, each piece has to look like a part of a
-/// document.
+/// Documents up to this length are read at once. Longer ones are read in pieces, and each piece
+/// must look like a part of such a document.
 const AT_ONCE_LEN_MAX_BYTES: u64 = 4 << 20;
 
-/// Bytes of a piece.
+/// Length of each piece of a long document.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
 
 /// The keys below a folder in an archive. Read only.
@@ -32,7 +32,7 @@ pub(super) struct ArchiveStore {
 }
 
 impl ArchiveStore {
-    /// The folder need not be there.
+    /// Makes the store; the folder need not exist.
     pub(super) fn new(storage: ArchiveStorage, folder: &Path) -> Self {
         Self { storage, folder: folder.to_owned() }
     }
@@ -41,7 +41,7 @@ impl ArchiveStore {
         Ok([&folder_prefix(&self.storage.key_of(&self.folder)?), key].concat())
     }
 
-    /// The value of a key; `None` if there is none.
+    /// The value of a key; `None` if the archive lacks the key.
     fn find(&self, key: &[u8]) -> Result<Option<MemberBlob>> {
         let opened = self.storage.opened()?;
         let Some(value) = opened.index.value(&self.name_of(key)?) else { return Ok(None) };
@@ -52,7 +52,7 @@ impl ArchiveStore {
         self.find(key)?.ok_or_else(|| missing(self.describe(key)))
     }
 
-    /// The first bytes of a value, at most so many.
+    /// The first bytes of a value, at most `len_max_bytes`; `None` if the archive lacks the key.
     pub(super) fn beginning(&self, key: &[u8], len_max_bytes: u64) -> Result<Option<Vec<u8>>> {
         let Some(blob) = self.find(key)? else { return Ok(None) };
         let mut bytes = work_space(blob.len_bytes.min(len_max_bytes))?;
@@ -60,7 +60,8 @@ impl ArchiveStore {
         Ok(Some(bytes))
     }
 
-    /// A document, read whole; a long one piece by piece, as long as it looks like one.
+    /// Reads a whole document. A long one is read in pieces, until a piece does not look like a
+    /// part of it.
     pub(super) fn document(&self, key: &[u8], document: Document<'_>) -> Result<Option<Vec<u8>>> {
         let Some(blob) = self.find(key)? else { return Ok(None) };
         document.check_len(blob.len_bytes).in_file(&blob.name)?;
@@ -174,7 +175,7 @@ impl StoreMaps for ArchiveStore {
 }
 
 impl StoreVersions for ArchiveStore {
-    /// That of the archive, and where the member lies in it.
+    /// The version of the archive, together with the position of the member in it.
     fn version(&self, key: &[u8]) -> Result<Option<Version>> {
         let Some(blob) = self.find(key)? else { return Ok(None) };
         let file = &self.storage.file;
@@ -187,7 +188,8 @@ impl StoreVersions for ArchiveStore {
 }
 
 impl Opened {
-    /// Errs if the archive has another length by now: a map of a shorter file would fault.
+    /// Returns an error if the length of the archive has changed: a map of a shorter file would
+    /// fault.
     fn check_len(&self) -> Result<()> {
         match self.blob.has_its_length() {
             true => Ok(()),
@@ -198,7 +200,7 @@ impl Opened {
     }
 }
 
-/// One member: a range of the archive.
+/// One member of an archive: a range of the archive's bytes.
 #[derive(Debug)]
 struct MemberBlob {
     archive: Arc<Opened>,
@@ -217,7 +219,7 @@ impl MemberBlob {
         Ok(Self { archive: Arc::clone(archive), offset_bytes, len_bytes: value.len_bytes, name })
     }
 
-    /// Where a part of the member lies in the archive.
+    /// The offset in the archive of a part of the member.
     fn place(&self, offset_bytes: u64, len_bytes: usize) -> Result<u64> {
         let span = ByteRange::Span { offset_bytes, len_bytes: len_bytes as u64 };
         resolve_range(span, self.len_bytes).in_file(&self.name)?;

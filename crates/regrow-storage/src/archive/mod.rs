@@ -49,7 +49,7 @@ mod zip;
 use index::{Index, Member, clean};
 use keys::ArchiveStore;
 
-/// As much of a file is looked at to know an archive.
+/// Length of the beginning of a file that is read to recognize an archive.
 const BEGINNING_LEN_BYTES: u64 = tar::BLOCK_LEN_BYTES;
 
 const READ_ONLY: ReadOnly = ReadOnly {
@@ -57,10 +57,10 @@ const READ_ONLY: ReadOnly = ReadOnly {
     help: Some("save to a folder, then pack it with `tar -cf` or `zip -0 -r`"),
 };
 
-/// Names that programs put beside what is packed.
+/// Names of files that packing programs add to an archive.
 const BESIDE: [&str; 2] = ["__MACOSX", ".DS_Store"];
 
-/// How compressed files begin, and what compressed them.
+/// The first bytes of compressed files, and the program that compressed them.
 const COMPRESSED: [(&[u8], &str); 4] =
     [(b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"), (b"\xfd7zXZ\0", "xz")];
 
@@ -68,8 +68,8 @@ const COMPRESSED: [(&[u8], &str); 4] =
 /// for all other paths. The storage is asked only if a name in the path ends in `.tar` or `.zip`.
 ///
 /// # Errors
-/// `Corrupt` if the path leads through a file that is no archive; `Unsupported` if it is
-/// compressed; errors of the storage.
+/// `Corrupt` if the path leads through a file that is not an archive; `Unsupported` if the archive
+/// is compressed; errors of the storage.
 pub fn find(at: &Location) -> Result<Option<Location>> {
     let mut found = None;
     while let Some(next) = find_first(found.as_ref().unwrap_or(at))? {
@@ -78,7 +78,7 @@ pub fn find(at: &Location) -> Result<Option<Location>> {
     Ok(found)
 }
 
-/// Errs if nothing can be saved at the location, because that is inside an archive.
+/// Returns an error if the location is inside an archive: nothing can be saved there.
 ///
 /// # Errors
 /// `Unsupported`.
@@ -89,7 +89,7 @@ pub fn refuse_inside(target: &Location) -> Result<()> {
     }
 }
 
-/// The same for the first archive in the path.
+/// As `find`, but only for the first archive in the path.
 fn find_first(at: &Location) -> Result<Option<Location>> {
     let is_named_so =
         |part: &Component<'_>| matches!(part, Component::Normal(name) if Kind::of(name).is_some());
@@ -140,7 +140,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// What the name of a file says.
+    /// The kind of archive that a file name suggests, by its suffix.
     fn of(name: &OsStr) -> Option<Self> {
         let name = name.as_encoded_bytes();
         let (stem, suffix) = name.split_at(name.len().checked_sub(".tar".len())?);
@@ -166,27 +166,29 @@ impl Kind {
     }
 }
 
-/// An archive as a storage; paths are names in it.
+/// An archive as a storage. Its paths are the names of members.
 #[derive(Debug, Clone)]
 pub struct ArchiveStorage {
     /// The archive itself, in the storage that it lies in.
     file: Location,
     kind: Kind,
-    /// The archive that a checkpoint was opened from; `None` to look again each time.
+    /// The archive that a checkpoint was opened from; `None` to open the archive again for each
+    /// access.
     opened: Option<Arc<Opened>>,
 }
 
-/// An archive that is open, and what is in it.
+/// An open archive and its index.
 #[derive(Debug)]
 struct Opened {
     blob: Arc<dyn Blob>,
     index: Index,
-    /// What a person would call the archive.
+    /// The name of the archive in messages.
     name: PathBuf,
 }
 
 impl Opened {
-    /// Opens the archive and reads its index; also returns which version of the archive was read.
+    /// Opens the archive and reads its index. Also returns the identity of the archive that was
+    /// read.
     fn open(file: &Location, kind: Kind) -> Result<(Self, Option<Identity>)> {
         let reading = file.for_reading()?;
         let identity = reading.identity.or_else(|| file.identity());
@@ -229,7 +231,7 @@ impl ArchiveStorage {
         Some(self.opened().ok()?.only_name()?.name)
     }
 
-    /// The name that a path is.
+    /// The name in the archive for a path.
     fn key_of(&self, path: &Path) -> Result<Vec<u8>> {
         clean(&key_of_path(path)).map_err(|error| {
             Error::invalid(format!("this is not a path in an archive: {}", error.what()))
@@ -284,7 +286,7 @@ impl Storage for ArchiveStorage {
         ArchiveStore::new(self.clone(), Path::new("")).beginning(&self.key_of(path)?, len_max_bytes)
     }
 
-    /// The identity of the archive: the content changes only with it.
+    /// The identity of the archive: the content of a member changes only if the archive changes.
     fn identity(&self, _path: &Path) -> Option<Identity> {
         self.file.identity()
     }
@@ -325,7 +327,7 @@ fn no_such_folder(name: PathBuf) -> Error {
     Error::new(ErrorKind::NotFound, "the archive has no such folder").in_file(name)
 }
 
-/// The error for bytes that do not lie in the archive as they are.
+/// The error for bytes that cannot be read in place.
 fn refused(what: &str, name: PathBuf) -> Error {
     let help = match what {
         "compressed" => "pack it again without compression (`zip -0`, `zipfile.ZIP_STORED`), or unpack it",

@@ -26,16 +26,16 @@ use super::window::Window;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Blob;
 
-/// Everything is a multiple of it.
+/// Headers and data begin at multiples of this length.
 pub(super) const BLOCK_LEN_BYTES: u64 = 512;
 
 /// Longest pax header, long name or long link.
 const EXTRA_LEN_MAX_BYTES: u64 = 1 << 20;
 
-/// As much of what follows the end mark is looked at.
+/// How many bytes after the end mark are checked to be zero.
 const AFTER_END_LEN_MAX_BYTES: u64 = 1 << 20;
 
-/// Where the fields of a header are.
+/// The fields of a header: offset and length.
 const NAME: (usize, usize) = (0, 100);
 const SIZE: (usize, usize) = (124, 12);
 const CHECKSUM: (usize, usize) = (148, 8);
@@ -44,19 +44,20 @@ const LINK: (usize, usize) = (157, 100);
 const MAGIC: (usize, usize) = (257, 5);
 const VERSION: usize = 262;
 const PREFIX: (usize, usize) = (345, 155);
-/// GNU's sparse files: whether a block of their map follows, in the header and in each such block.
+/// GNU's sparse files: the bytes that say whether another block of the map follows. One is in the
+/// header, the other in each such block.
 const IS_EXTENDED: usize = 482;
 const IS_EXTENDED_FURTHER: usize = 504;
 
 const USTAR: &[u8] = b"ustar";
 
-/// Whether an archive begins with these 512 bytes: a header, if it was damaged.
+/// Whether these 512 bytes can begin a tar archive: they are a header, possibly a damaged one.
 pub(super) fn begins(bytes: &[u8]) -> bool {
     let Some(block) = bytes.get(..BLOCK_LEN_BYTES as usize) else { return false };
     field(block, MAGIC) == USTAR || !is_zero(block) && has_checksum(block).is_ok()
 }
 
-/// Reads all headers.
+/// Reads all headers and returns the index of the archive.
 ///
 /// # Errors
 /// `Corrupt`, `Unsupported`, `Limit`, with the offset; errors of the storage.
@@ -84,10 +85,10 @@ pub(super) fn read_index(blob: &dyn Blob) -> Result<Index> {
     Ok(index)
 }
 
-/// What was said of the next member, ahead of its header.
+/// What special members say about the next member.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Extra {
-    /// By pax, then by GNU: the first that is there counts, before the header.
+    /// The name from pax, then from GNU. The first that is present replaces the name in the header.
     path: Option<Vec<u8>>,
     long_name: Option<Vec<u8>>,
     link_path: Option<Vec<u8>>,
@@ -96,7 +97,7 @@ struct Extra {
     is_sparse: bool,
 }
 
-/// Takes in what begins at `at` with the header `block`; gives where the next header is.
+/// Adds the member at `at` with the header `block` to the index. Returns where the next header is.
 fn read_member(
     input: &mut Window<'_>,
     at: u64,
@@ -178,8 +179,7 @@ fn read_member(
 }
 
 impl Extra {
-    /// Takes in pax records: `len key=value
-    /// `, where `len` counts itself.
+    /// Reads pax records, `len key=value` and a newline each. `len` counts the whole record.
     fn take_in(&mut self, bytes: &[u8]) -> Result<()> {
         for_each_record(bytes, &mut |key, value| {
             match key {
@@ -198,7 +198,7 @@ impl Extra {
     }
 }
 
-/// Errs if a global pax header says what only one member can say of itself.
+/// Returns an error if a global pax header has a field that only one member can have.
 fn refuse_global(bytes: &[u8]) -> Result<()> {
     for_each_record(bytes, &mut |key, _| match key == b"path"
         || key == b"linkpath"
@@ -213,7 +213,7 @@ fn refuse_global(bytes: &[u8]) -> Result<()> {
     })
 }
 
-/// Takes the name and the value of a record.
+/// A function that receives the name and the value of each record.
 type TakeRecord<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
 
 fn for_each_record(mut bytes: &[u8], each: &mut TakeRecord<'_>) -> Result<()> {
@@ -235,16 +235,15 @@ fn bad_pax() -> Error {
     Error::corrupt("a pax header of a tar archive is not a list of `length key=value`")
 }
 
-/// The name that a header has itself.
+/// The name in the header of a member.
 fn name_of(block: &[u8]) -> Vec<u8> {
-    // GNU tar uses the bytes of the prefix for other fields, and marks its headers with another
-    // version.
+    // GNU tar uses the bytes of the prefix for other fields. Its headers have another version.
     let has_prefix = field(block, MAGIC) == USTAR && block.get(VERSION) == Some(&0);
     let (name, prefix) = (field(block, NAME), field(block, PREFIX));
     if has_prefix && !prefix.is_empty() { [prefix, b"/", name].concat() } else { name.to_vec() }
 }
 
-/// Where the next header is, behind data of that length.
+/// The position of the next header, after `len_bytes` of data at `data_at`.
 fn after(data_at: u64, len_bytes: u64, archive_len_bytes: u64) -> Result<u64> {
     let end = data_at.checked_add(len_bytes).and_then(|end| end.checked_next_multiple_of(BLOCK_LEN_BYTES));
     end.filter(|&end| end <= archive_len_bytes)
@@ -282,8 +281,8 @@ fn is_zero(block: &[u8]) -> bool {
     block.iter().all(|&byte| byte == 0)
 }
 
-/// Errs unless the header passes its checksum: the sum of its bytes, where those of the checksum
-/// are spaces.
+/// Returns an error unless the header has the right checksum. The checksum is the sum of all bytes
+/// of the header, with spaces in the place of the checksum field.
 fn has_checksum(block: &[u8]) -> Result<()> {
     let stored = number(block, CHECKSUM)?;
     let (mut sum, mut signed) = (0_u64, 0_i64);
@@ -301,7 +300,7 @@ fn has_checksum(block: &[u8]) -> Result<()> {
         .help("it is damaged, or not a tar archive: copy it again"))
 }
 
-/// A field up to its first zero.
+/// The bytes of a field up to its first zero byte.
 fn field(block: &[u8], (start, len): (usize, usize)) -> &[u8] {
     until_zero(block.get(start..start + len).unwrap_or_default())
 }
@@ -311,8 +310,8 @@ fn until_zero(bytes: &[u8]) -> &[u8] {
     bytes.get(..end).unwrap_or_default()
 }
 
-/// A number in octal digits. GNU tar writes a number too large for them in big endian, behind a set
-/// bit.
+/// A number in octal digits. If a number is too large for octal digits, GNU tar sets the first bit
+/// and writes the number in big endian.
 fn number(block: &[u8], (start, len): (usize, usize)) -> Result<u64> {
     let bytes = block.get(start..start + len).unwrap_or_default();
     let number = match bytes.split_first() {

@@ -4,13 +4,13 @@ use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
 use crate::store::{Blob, ReadPath};
 
-/// First length of the window.
+/// Length of the first window.
 const LEN_MIN_BYTES: u64 = 16 << 10;
 
-/// Longest window, where one small member follows another.
+/// Length of the longest window, which many small members in a row lead to.
 const LEN_MAX_BYTES: u64 = 1 << 20;
 
-/// A part of a value in memory, which moves along with its reader.
+/// A part of a value in memory, which moves forward with the reader.
 #[derive(Debug)]
 pub(super) struct Window<'a> {
     blob: &'a dyn Blob,
@@ -28,10 +28,11 @@ impl<'a> Window<'a> {
         self.blob.len_bytes()
     }
 
-    /// So many bytes from an offset on. The caller has set a bound to their number.
+    /// Returns `len_bytes` bytes from an offset on. The caller has checked that the length is
+    /// reasonable.
     ///
     /// # Errors
-    /// `Corrupt` if the value ends before; errors of the storage.
+    /// `Corrupt` if the value is too short; errors of the storage.
     pub(super) fn read(&mut self, offset_bytes: u64, len_bytes: u64) -> Result<&[u8]> {
         let end = offset_bytes.checked_add(len_bytes).filter(|&end| end <= self.len_bytes());
         let Some(end) = end else {

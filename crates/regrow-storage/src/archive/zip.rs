@@ -13,15 +13,15 @@ use crate::bytes::zip::{Method, read_headers};
 use crate::error::{Error, Result};
 use crate::store::{Blob, ReadPath};
 
-/// How an archive begins: with a member, or with its end if there is none.
+/// The first bytes of a zip archive: of its first member, or of its end record if it is empty.
 const BEGINNINGS: [&[u8]; 2] = [b"PK\x03\x04", b"PK\x05\x06"];
 
-/// Whether an archive begins with these bytes.
+/// Whether a zip archive can begin with these bytes.
 pub(super) fn begins(bytes: &[u8]) -> bool {
     BEGINNINGS.iter().any(|beginning| bytes.starts_with(beginning))
 }
 
-/// Reads the directory.
+/// Reads the directory and returns the index of the archive.
 ///
 /// # Errors
 /// `Corrupt`, `Unsupported`, `Limit`, with the offset; errors of the storage.
@@ -60,10 +60,10 @@ pub(super) fn read_index(blob: &dyn Blob) -> Result<Index> {
 }
 
 impl BehindHeader {
-    /// Where the data begins; read once.
+    /// The offset of the member's data. The header before the data is read once.
     ///
     /// # Errors
-    /// `Corrupt` if the header is not the one that the directory means; errors of the storage.
+    /// `Corrupt` if the header does not match the directory; errors of the storage.
     pub(super) fn find(&self, blob: &dyn Blob) -> Result<u64> {
         if let Some(&found) = self.offset_bytes.get() {
             return Ok(found);

@@ -27,7 +27,7 @@ const MAGIC: &[u8; 16] = b"regrow cache 1\n\0";
 /// The time of use is updated only after this long, because each update writes to the disk.
 const USE_AGE_MIN: Duration = Duration::from_secs(60);
 
-/// The digest of everything that tells a block from other blocks.
+/// The digest of everything that distinguishes a block from other blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity([u8; 32]);
 
@@ -67,20 +67,19 @@ impl Identity {
 pub(super) enum Outcome {
     Read,
     Missing,
-    /// The file was there and is removed.
+    /// The file of the block was damaged; it is now removed.
     Damaged,
 }
 
-/// Fills `out` with the bytes of a block of `len_bytes` from `skip` on. All of the block is
-/// checked.
+/// Fills `out` with bytes of a block of `len_bytes`, from `skip` on. Checks the whole block.
 pub(super) fn read(path: &Path, identity: &Identity, len_bytes: u64, skip: usize, out: &mut [u8]) -> Outcome {
     let Ok(file) = reading_no_link().open(path) else {
         return Outcome::Missing;
     };
     let checked = read_checked(&file, identity, len_bytes, skip, out);
     if !matches!(checked, Ok(true)) {
-        // Another process may have just replaced the block by a good one. Then this process fetches
-        // it once more.
+        // If another process has just replaced this block by a good one, this removes the good one,
+        // and the block is fetched once more.
         let _ = fs::remove_file(path);
         return Outcome::Damaged;
     }
@@ -124,8 +123,8 @@ fn read_checked(
     }
 }
 
-/// Writes a block under a temporary name, then renames it. The block is not synced: its checksum
-/// reveals one that a power cut tore.
+/// Writes a block under a temporary name, then renames it. The block is not synced: if a power cut
+/// tears it, its checksum no longer matches.
 pub(super) fn write(path: &Path, identity: &Identity, bytes: &[u8]) -> io::Result<()> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     if let Some(folder) = path.parent()

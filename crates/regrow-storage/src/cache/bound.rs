@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// A removal frees this part of the bound, so that it does not run for every block that is kept.
+/// A removal frees this part of the bound, so that the next blocks need no removal.
 const FREE_PARTS: u64 = 10;
 
-/// The blocks are counted again after this part of the bound was kept.
+/// The folder is measured again after this process has stored this part of the bound.
 const COUNT_PARTS: u64 = 32;
 
-/// A temporary file older than this was left by a killed process.
+/// A temporary file older than this belongs to a killed process.
 const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
@@ -25,13 +25,13 @@ pub(super) struct Bound {
     state: Mutex<State>,
 }
 
-/// What this process knows of the folder.
+/// What this process knows about the folder.
 #[derive(Debug, Default)]
 struct State {
-    /// `None` until it was counted.
+    /// The measured size; `None` before the first measurement.
     len_bytes: Option<u64>,
     kept_since_bytes: u64,
-    /// Bytes that have room and that threads are writing now.
+    /// Bytes that threads are allowed to write and are writing now.
     in_flight_bytes: u64,
 }
 
@@ -40,8 +40,8 @@ impl Bound {
         Self { folder: folder.to_owned(), len_max_bytes, state: Mutex::default() }
     }
 
-    /// Whether this many bytes may be kept; removes other blocks if it must. If true, the caller
-    /// calls [`ended`](Self::ended).
+    /// Whether this many bytes may be stored. Removes old blocks if necessary. After `true` the
+    /// caller must call [`ended`](Self::ended).
     pub(super) fn has_room_for(&self, len_bytes: u64) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = state.kept_since_bytes >= self.len_max_bytes / COUNT_PARTS;
@@ -67,7 +67,7 @@ impl Bound {
         fits(held)
     }
 
-    /// Counts the bytes that got room, if they were kept.
+    /// Ends a write that `has_room_for` allowed. Counts its bytes if they were stored.
     pub(super) fn ended(&self, len_bytes: u64, is_kept: bool) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.in_flight_bytes = state.in_flight_bytes.saturating_sub(len_bytes);
@@ -77,8 +77,8 @@ impl Bound {
         }
     }
 
-    /// Removes the blocks that were unused longest, and returns the bytes that stay. One process
-    /// does so at a time, and others keep no blocks then.
+    /// Removes the least recently used blocks and returns the bytes that stay. Only one process
+    /// removes at a time. Meanwhile the others store nothing.
     fn remove_oldest(&self, held: u64, len_bytes: u64) -> u64 {
         let Ok(lock) = self.lock() else { return held };
         let mut blocks = blocks(&self.folder);
@@ -111,7 +111,7 @@ struct Block {
     used: SystemTime,
 }
 
-/// The blocks of a cache. Temporary files that were left behind are removed.
+/// The blocks of a cache. Removes temporary files of killed processes.
 fn blocks(folder: &Path) -> Vec<Block> {
     let mut found = Vec::new();
     let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
@@ -129,7 +129,7 @@ fn blocks(folder: &Path) -> Vec<Block> {
     found
 }
 
-/// Whether it is the name of a block; others in the folder are left alone.
+/// Whether a file name is that of a block. Other files in the folder are not touched.
 fn is_block_name(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -33,13 +33,13 @@ mod bound;
 use block::Identity;
 use bound::Bound;
 
-/// Objects are cached in blocks of this length; their last block is shorter.
+/// Length of the cached blocks of an object. The last block may be shorter.
 pub(crate) const BLOCK_LEN_BYTES: u64 = 256 << 10;
 
-/// Bytes that a cache holds at most where the caller says nothing.
+/// Default bound of a cache, in bytes.
 pub const CACHE_LEN_MAX_DEFAULT_BYTES: u64 = 10 << 30;
 
-/// What backup programs look for: <https://bford.info/cachedir/>.
+/// The tag that backup programs look for: <https://bford.info/cachedir/>.
 const CACHE_TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n# Blocks of checkpoints in buckets, kept by regrow. It may be removed at any time.\n";
 
 /// A folder of a local disk that keeps what was read from buckets and web servers. Cheap to clone.
@@ -63,7 +63,7 @@ pub struct Cache {
     counts: Arc<Counts>,
 }
 
-/// What has been done since the cache was made, by this process.
+/// What this process has done with the cache since the cache was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheReport {
     /// Bytes of blocks that were read from the folder.
@@ -81,32 +81,32 @@ struct Counts {
     damaged: AtomicU64,
 }
 
-/// The version and object that a block is a part of.
+/// The version of an object, of which a block is a part.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source<'a> {
-    /// The storage, told from all others, without secrets.
+    /// Identifies the storage among all others; without secrets.
     pub storage: &'a str,
     pub key: &'a str,
-    /// A strong entity tag.
+    /// The entity tag, which must be a strong one.
     pub tag: &'a str,
     pub len_bytes: u64,
 }
 
 impl Source<'_> {
-    /// Length of the block at this position; 0 behind the end.
+    /// Length of the block at this position; 0 after the end of the object.
     fn block_len_bytes(&self, position: u64) -> u64 {
         self.len_bytes.saturating_sub(position.saturating_mul(BLOCK_LEN_BYTES)).min(BLOCK_LEN_BYTES)
     }
 }
 
 impl Cache {
-    /// The cache in a folder, which is made if it is not there. It holds at most
+    /// Opens the cache in a folder, and makes the folder if it does not exist. The default bound is
     /// [`CACHE_LEN_MAX_DEFAULT_BYTES`].
     ///
     /// # Errors
-    /// `InvalidArgument` if any user of the machine may write into the folder, `PermissionDenied`
-    /// if it is another user's: blocks are taken for what the bucket has. What the file system
-    /// says.
+    /// `InvalidArgument` if every user of the machine may write into the folder. `PermissionDenied`
+    /// if the folder belongs to another user, who could put wrong bytes into it. Errors of the file
+    /// system.
     pub fn at(folder: impl AsRef<Path>) -> Result<Self> {
         let folder = std::path::absolute(folder.as_ref())
             .map_err(|error| Error::io("cannot make the cache", folder.as_ref(), error))?;
@@ -145,9 +145,8 @@ impl Cache {
         Ok(Self { folder, bound: Arc::new(bound), counts: Arc::default() })
     }
 
-    /// The same with another bound. When it is reached, the blocks that were not used for the
-    /// longest time are removed. While several processes write at once, each may exceed it by a
-    /// thirty-second part.
+    /// The same cache with another bound. If the bound is reached, the least recently used blocks
+    /// are removed. Several processes that write at once may each exceed the bound by 1/32.
     #[must_use]
     pub fn with_len_max_bytes(self, len_max_bytes: u64) -> Self {
         Self { bound: Arc::new(Bound::new(&self.folder, len_max_bytes)), ..self }
@@ -158,7 +157,7 @@ impl Cache {
         &self.folder
     }
 
-    /// What has been done since the cache was made, by this process.
+    /// The counts of this process since the cache was opened.
     pub fn report(&self) -> CacheReport {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         CacheReport {
@@ -168,8 +167,8 @@ impl Cache {
         }
     }
 
-    /// Fills `out` with the bytes of a block from `skip` on. `false` if the block is not here, or
-    /// no longer whole.
+    /// Fills `out` with bytes of a block, from `skip` on. Returns `false` if the cache lacks the
+    /// block or the block is damaged.
     pub(crate) fn read(&self, source: &Source<'_>, position: u64, skip: usize, out: &mut [u8]) -> bool {
         let identity = Identity::of(source, position);
         match block::read(
@@ -191,7 +190,7 @@ impl Cache {
         }
     }
 
-    /// Keeps a block. If the disk refuses it, nothing is kept: the caller has the bytes already.
+    /// Stores a block. Errors of the disk are ignored, because the caller already has the bytes.
     pub(crate) fn keep(&self, source: &Source<'_>, position: u64, bytes: &[u8]) {
         let len_bytes = source.block_len_bytes(position);
         self.counts.miss_bytes.fetch_add(len_bytes, Ordering::Relaxed);

@@ -8,21 +8,21 @@ use reqwest::Url;
 
 use crate::error::{Error, Result};
 
-/// A URL, taken apart.
+/// The parts of a URL.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Address {
-    /// For example `https://host:8000`.
+    /// Scheme, host and port, for example `https://host:8000`.
     pub root: String,
-    /// Behind the slash, decoded.
+    /// The part after the slash, decoded.
     pub path: String,
-    /// What is put behind every path.
+    /// The query, which is added to every path.
     pub query: Option<String>,
     pub user: Option<(String, String)>,
 }
 
 impl Address {
     /// # Errors
-    /// `InvalidArgument` if it is none.
+    /// `InvalidArgument` if the text is not a URL.
     pub fn parse(text: &str) -> Result<Self> {
         let refused = |what: &str| Error::invalid(format!("this is not a URL of a web server: {what}"));
         // The text before an `@` may be a secret, even if it holds a `?` or a `#`. So may the text
@@ -54,12 +54,12 @@ impl Address {
         parse().map_err(|error: Error| error.in_file(shown))
     }
 
-    /// What a person would call a path on this server.
+    /// A path on this server as messages show it.
     pub fn shown(&self, path: &str) -> String {
         format!("{}/{}", self.root, encode(path))
     }
 
-    /// What is asked for.
+    /// The URL of a request for a path.
     pub fn request(&self, path: &str) -> String {
         match &self.query {
             Some(query) => format!("{}?{query}", self.shown(path)),
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Address {
     }
 }
 
-/// The path as a URL has it. Everything is encoded that means something to some server.
+/// Encodes a path for a URL, including every character that has a meaning for some server.
 fn encode(path: &str) -> String {
     let mut encoded = String::with_capacity(path.len());
     for byte in path.bytes() {

@@ -60,16 +60,16 @@ fn locate(url: &Url<'_>, options: &StorageOptions) -> Result<Location> {
     Ok(Location::new(Arc::new(storage), path))
 }
 
-/// A web server as a storage.
+/// A web server as a storage of checkpoints.
 #[derive(Debug, Clone)]
 struct HttpStorage {
     server: Arc<dyn Objects>,
-    /// The path of a checkpoint that was opened, and what was seen of its files since.
+    /// The folder that was opened, with the versions of its files seen so far.
     seen: Option<(PathBuf, ObjectStore)>,
 }
 
 impl HttpStorage {
-    /// The files below a folder, in the versions that were seen.
+    /// The files below a folder. Files that were seen before keep the version that was seen.
     fn files(&self, folder: &Path) -> ObjectStore {
         match &self.seen {
             Some((_, store)) => store.in_folder(folder),
@@ -86,18 +86,18 @@ impl HttpStorage {
         }
     }
 
-    /// Whether a checkpoint may be a folder of that name, below one that was opened.
+    /// Whether a folder of this name may be a checkpoint below the opened one.
     fn may_be_folder(&self, path: &Path) -> bool {
         let Some((root, _)) = &self.seen else { return true };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         path == root || !name.starts_with('_') && !name.contains('.')
     }
 
-    /// The first files of a folder by the names of the layouts: the usual one, or else all others
+    /// The files with which a checkpoint can begin: the most common one, or otherwise all others
     /// that exist.
     ///
     /// # Errors
-    /// Errors of the server, if none is there.
+    /// Errors of the server, if none of the files exists.
     fn beginnings<T: Send>(
         &self,
         folder: &Path,
@@ -175,8 +175,8 @@ impl Storage for HttpStorage {
         read_beginning(&self.files(folder), &name, len_max_bytes)
     }
 
-    /// For a file its tag, for a folder the tags of the files that it begins with; requested each
-    /// time.
+    /// The tag of a file. For a folder, the tags of the files with which a checkpoint can begin.
+    /// Each call sends new requests.
     fn identity(&self, path: &Path) -> Option<Identity> {
         let key = |path: &Path| key_of(&self.server, path);
         let tag = |path: &Path| Ok(self.server.head(&key(path)?)?.map(|object| object.tag.to_string()));

@@ -31,20 +31,20 @@ use crate::object::cloud::runtime::{self, pause};
 use crate::object::{Extent, Facts, Keys, Object, ObjectWrites, Objects, Tag};
 use crate::store::Suits;
 
-/// Longest file that is read whole where the server knows no ranges.
+/// Longest file that is read whole if the server does not support ranges.
 const WHOLE_LEN_MAX_BYTES: u64 = 8 << 20;
 
-/// Bytes of such files that are kept, for the next part that is asked for.
+/// Bytes of whole files that are kept in memory for later reads.
 const KEPT_LEN_MAX_BYTES: usize = 64 << 20;
 
-/// A line that carries less than this is taken for broken.
+/// A connection with a lower rate than this is considered broken.
 const BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
-/// Requests at once that keep a network busy, and most that one server is asked to bear.
+/// Concurrent requests: enough to fill a network, and the most that one server should get.
 const REQUESTS_MIN: usize = 8;
 const REQUESTS_MAX: usize = 16;
 
-/// One web server, with how to reach it.
+/// A web server and the settings to reach it.
 #[derive(Debug)]
 pub(super) struct Server {
     address: Address,
@@ -87,13 +87,13 @@ impl Server {
         request.send().await.map_err(|error| self.broken(key, &error))
     }
 
-    /// The time limit of one try that moves `len_bytes`.
+    /// The time limit of one attempt that moves `len_bytes`.
     fn limit(&self, len_bytes: u64) -> Duration {
         let own = self.settings.connect_timeout + self.settings.read_timeout;
         own + Duration::from_secs(len_bytes / BYTES_PER_SECOND_MIN)
     }
 
-    /// Waits before the next try.
+    /// Waits before the next attempt, or returns the failure if no attempt remains.
     async fn again(&self, tried: &mut u32, failure: Failure) -> Result<()> {
         if !failure.may_pass || *tried >= self.settings.max_retries {
             return Err(failure.error);
@@ -176,7 +176,7 @@ impl Server {
         }
     }
 
-    /// Reads the bytes after those that are filled.
+    /// Makes one request for the bytes that `out` still lacks.
     async fn read_once(
         &self,
         client: &Client,
@@ -249,7 +249,7 @@ impl Server {
         }
     }
 
-    /// Takes in the whole file, of a server that knows no ranges.
+    /// Receives the whole file from a server that does not support ranges.
     async fn take_whole(&self, object: &Object, mut answer: Response) -> Result<Bytes, Failure> {
         let key = &object.key;
         if object.len_bytes > WHOLE_LEN_MAX_BYTES {
@@ -339,7 +339,7 @@ impl Server {
     }
 }
 
-/// The range of an answer.
+/// A `Content-Range` header.
 #[derive(Debug, PartialEq, Eq)]
 struct ContentRange {
     start: u64,
@@ -347,7 +347,7 @@ struct ContentRange {
     whole_len_bytes: Option<u64>,
 }
 
-/// `bytes 0-99/1000`, or `/*` if the length is unknown.
+/// Parses `bytes 0-99/1000`, or `bytes 0-99/*` if the length is unknown.
 fn range_of(headers: &HeaderMap) -> Option<ContentRange> {
     let text = headers.get(CONTENT_RANGE)?.to_str().ok()?.trim().strip_prefix("bytes")?.trim_start();
     let (range, whole) = text.split_once('/')?;
@@ -381,7 +381,7 @@ fn object_of(key: &str, len_bytes: u64, headers: &HeaderMap) -> Object {
     Object { key: key.to_owned(), len_bytes, tag, modified: SystemTime::UNIX_EPOCH }
 }
 
-/// Whether an answer is of this version, as far as both say.
+/// Whether an answer is for this version of the object, as far as its headers show.
 fn is_version(object: &Object, headers: &HeaderMap) -> bool {
     let found = object_of(&object.key, object.len_bytes, headers).tag;
     let has_date = headers.contains_key(LAST_MODIFIED);
@@ -476,7 +476,7 @@ pub(super) fn no_listings(folder: &Path) -> Error {
         .help("give the checkpoint itself (a step, a file, an archive), not the folder above it")
 }
 
-/// For those that need a shared server.
+/// Makes a server that several owners can share.
 pub(super) fn shared(address: Address, settings: Settings) -> Arc<dyn Objects> {
     Arc::new(Server::new(address, settings))
 }

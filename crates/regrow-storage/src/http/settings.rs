@@ -7,10 +7,10 @@ use reqwest::{Certificate, Client, Proxy};
 use crate::StorageOptions;
 use crate::error::{Error, ErrorKind, Result};
 
-/// A file of certificates is some 200 KB.
+/// Longest file of certificates. A usual one has about 200 KB.
 const CA_BUNDLE_LEN_MAX_BYTES: u64 = 16 << 20;
 
-/// Longest time for anything, so that sums of times are times.
+/// Longest time-out that is accepted, so that sums of times do not overflow.
 const TIMEOUT_MAX_SECONDS: f64 = 86_400.0;
 
 /// The largest number of retries.
@@ -19,7 +19,7 @@ const RETRIES_MAX: u32 = 100;
 /// How to reach a web server.
 #[derive(Clone, PartialEq)]
 pub(super) struct Settings {
-    /// Sent with every request.
+    /// A bearer token, sent with every request.
     pub token: Option<String>,
     pub connect_timeout: Duration,
     pub read_timeout: Duration,
@@ -30,7 +30,7 @@ pub(super) struct Settings {
 
 impl Settings {
     /// # Errors
-    /// `InvalidArgument` for an option that a web server has no use for.
+    /// `InvalidArgument` for an option that does not apply to web servers.
     pub fn of(options: &StorageOptions) -> Result<Self> {
         let mut settings = Self {
             token: None,
@@ -70,13 +70,13 @@ impl Settings {
         Ok(settings)
     }
 
-    /// What is the same for two servers that can share their connections.
+    /// A name that is equal for servers that can share connections.
     pub fn name(&self) -> String {
         let Self { token: _, connect_timeout, read_timeout, max_retries: _, ca_bundle, proxy } = self;
         format!("{connect_timeout:?} {read_timeout:?} {ca_bundle:?} {proxy:?}")
     }
 
-    /// Makes what sends requests. The caller keeps it: with it go its connections.
+    /// Makes an HTTP client. Its connections close when the caller drops it.
     pub fn client(&self) -> Result<Client> {
         let mut client = Client::builder()
             .user_agent(concat!("regrow/", env!("CARGO_PKG_VERSION")))

@@ -21,7 +21,7 @@ use crate::{
     Writes,
 };
 
-/// Paths, and `file:///path`.
+/// The kind of storage for plain paths and `file:///path`.
 pub(crate) const KIND: StorageKind = StorageKind { schemes: &["file"], locate };
 
 fn locate(url: &Url<'_>, _options: &StorageOptions) -> Result<Location> {
@@ -33,13 +33,13 @@ fn locate(url: &Url<'_>, _options: &StorageOptions) -> Result<Location> {
     }
 }
 
-/// The local file system; paths are as the system takes them.
+/// The local file system as a storage. Its paths are paths of the system.
 #[derive(Debug, Clone, Copy)]
 pub struct LocalDisk;
 
-/// What only a local file system can do, and what it does faster.
+/// Methods that only the local file system has, or that are faster there.
 impl Location {
-    /// A path of the local file system, taken as it is.
+    /// The location of a path of the local file system. The path is not parsed as a URL.
     pub fn local(path: impl Into<PathBuf>) -> Self {
         Self::new(Arc::new(LocalDisk), path)
     }
@@ -47,7 +47,7 @@ impl Location {
     /// The path, if the storage is the local file system.
     ///
     /// # Errors
-    /// `Unsupported` if it is another.
+    /// `Unsupported` if it is another storage.
     pub fn local_path(&self) -> Result<&Path> {
         self.on_disk().ok_or_else(|| {
             Error::unsupported("this needs a path on a local disk")
@@ -56,12 +56,12 @@ impl Location {
         })
     }
 
-    /// The same; `None` if it is another.
+    /// The path, if the storage is the local file system; `None` for another storage.
     pub(crate) fn on_disk(&self) -> Option<&Path> {
         self.capabilities().is_local.then_some(self.path())
     }
 
-    /// The location by its path from the top of the storage.
+    /// The same location with an absolute path.
     #[must_use]
     pub fn absolute(&self) -> Self {
         match self.on_disk().map(std::path::absolute) {
@@ -70,7 +70,7 @@ impl Location {
         }
     }
 
-    /// Whether the name is taken, if only by a link that leads nowhere.
+    /// Whether something exists under this name, even a link to a missing file.
     pub fn is_taken(&self) -> bool {
         match self.on_disk() {
             Some(path) => fs::symlink_metadata(path).is_ok(),
@@ -78,12 +78,12 @@ impl Location {
         }
     }
 
-    /// Whether the name is a link, to any target.
+    /// Whether a link is at the path, also one to a missing file.
     pub fn is_link(&self) -> bool {
         self.on_disk().is_some_and(Path::is_symlink)
     }
 
-    /// The first of these names under which a value lies in the folder.
+    /// The first of these names that is a file in the folder.
     pub fn first_file(&self, names: &[&'static str]) -> Option<&'static str> {
         let Some(folder) = self.on_disk() else {
             let is_file = |name: &&&str| matches!(self.join(name).look(), Ok(Some(Found::File { .. })));
@@ -98,16 +98,16 @@ impl Location {
         })
     }
 
-    /// Removes a folder if nothing is in it; where there are no folders there is nothing to do.
+    /// Removes the folder if it is empty. Does nothing on storages without folders.
     pub fn remove_if_empty(&self) {
         let _ = self.on_disk().map(fs::remove_dir);
     }
 
-    /// Renames a folder; the parent of the new name is made if it is missing. False, with nothing
-    /// changed, where the storage cannot rename. The new name is on the disk on return.
+    /// Renames a folder, and makes the parent of the new name if necessary. Returns `false`, with
+    /// nothing changed, if the storage cannot rename. The new name is synced.
     ///
     /// # Errors
-    /// `AlreadyExists` if something has that name; errors of the storage.
+    /// `AlreadyExists` if something already has the new name; errors of the storage.
     pub fn move_folder(&self, to: &Self) -> Result<bool> {
         match self.on_disk() {
             Some(path) => move_folder(path, to.local_path()?).map(|()| true),
@@ -115,11 +115,11 @@ impl Location {
         }
     }
 
-    /// Takes the lock of this path until the value is dropped or the process ends; `None` where the
-    /// storage has no locks. The folder of the path is made if it is missing.
+    /// Locks this path until the returned value is dropped or the process ends; `None` if the
+    /// storage has no locks. Makes the folder of the path if it is missing.
     ///
     /// # Errors
-    /// `AlreadyExists` if another one has it, in this process or another; errors of the storage.
+    /// `AlreadyExists` if this or another process already has the lock; errors of the storage.
     pub fn hold(&self) -> Result<Option<Hold>> {
         self.on_disk().map_or(Ok(None), hold)
     }
@@ -178,7 +178,7 @@ impl Storage for LocalDisk {
             let (found, id) = (fs::metadata(path)?, id_at(path)?);
             Ok(Identity::Inode(id.device, id.number, found.created().ok()))
         };
-        // A look that fails once does not mean that the file is another one.
+        // One failed look does not mean that the file was replaced, so look twice.
         look().or_else(|_| look()).ok()
     }
 
@@ -227,7 +227,7 @@ impl Upkeep for LocalDisk {
         Ok(self.identity(path))
     }
 
-    // A checkpoint has its name only when it is complete.
+    // A local checkpoint gets its name only when it is complete, so there is nothing to check.
     fn check_unwritten(&self, _at: &Location) -> Result<()> {
         Ok(())
     }
@@ -268,7 +268,7 @@ impl Upkeep for LocalDisk {
     }
 }
 
-/// The folder of a bare name is the working folder, whose path is not empty for the system.
+/// The path that the system takes for a folder: an empty path means the working folder.
 fn as_system_takes_it(folder: &Path) -> &Path {
     if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }

@@ -14,18 +14,19 @@ use crate::monitor::Monitor;
 use crate::store::local::folders::{make_folders, relative_path};
 use crate::store::{Blob, DirectWriter, FileWriter, WriteOptions};
 
-/// The temporary folder, and what is to be synced in it.
+/// The temporary folder, and the list of its files that still need a sync.
 #[derive(Clone, Copy)]
 pub(super) struct FolderFiles<'a> {
     pub(super) folder: &'a Path,
     pub(super) durable: bool,
     pub(super) monitor: &'a Monitor,
-    /// Files that are not synced yet.
+    /// Files that no writer has synced yet.
     pub(super) unsynced: &'a Mutex<Vec<PathBuf>>,
 }
 
 impl FolderFiles<'_> {
-    /// The path of `name` below the folder, whose folders are made. The caller writes and syncs it.
+    /// The path of `name` below the folder. Makes the folders on the way. The caller writes and
+    /// syncs the file.
     ///
     /// # Errors
     /// `InvalidArgument` if the name leads out of the folder.
@@ -51,7 +52,7 @@ impl FolderFiles<'_> {
         self.monitor.advance(bytes.len() as u64)
     }
 
-    /// A writer of a large file.
+    /// Makes a writer of a large file.
     pub(super) fn writer(
         self,
         name: &str,
@@ -69,10 +70,10 @@ impl FolderFiles<'_> {
         Ok(FileWriter::new(writer.watched(self.monitor)))
     }
 
-    /// Makes `name` a hard link to the regular file at `source`, which is `opened`, and returns its
-    /// length. Returns `None`, with nothing left, if the system cannot do that (another file
-    /// system, no hard links, too many of them, a file of another user), or if `source` is another
-    /// file by now. The content, owner and mode of the file stay.
+    /// Makes `name` a hard link to the regular file at `source`, opened as `opened`, and returns
+    /// its length. Returns `None`, and leaves nothing, if the system cannot link the file (another
+    /// file system, another owner, too many links) or if `source` is another file by now. The
+    /// file's content, owner and mode stay.
     ///
     /// # Errors
     /// `InvalidArgument` if the name leads out of the folder; `Cancelled`.
@@ -101,7 +102,7 @@ impl FolderFiles<'_> {
         Ok(Some(linked.len()))
     }
 
-    /// Makes an empty file; false if there is one.
+    /// Makes an empty file. Returns `false` if the file already exists.
     pub(super) fn claim(self, name: &str) -> Result<bool> {
         let path = self.path(name)?;
         match File::create_new(&path) {
@@ -111,7 +112,7 @@ impl FolderFiles<'_> {
         }
     }
 
-    /// Removes the files right in a folder whose names `is_left` picks.
+    /// Removes the files directly in a folder for whose names `is_left` returns true.
     pub(super) fn sweep(self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
         let folder = match below.is_empty() {
             true => self.folder.to_owned(),
@@ -128,13 +129,13 @@ impl FolderFiles<'_> {
         Ok(())
     }
 
-    /// The bytes of a small file that some process has written here.
+    /// The bytes of a small file that this or another process has written to the folder.
     pub(super) fn read(self, name: &str) -> Result<Vec<u8>> {
         let path = self.folder.join(relative_path(name.as_bytes())?);
         fs::read(&path).map_err(|error| Error::io("cannot read the files of another process", &path, error))
     }
 
-    /// Removes a small file that some process has written here.
+    /// Removes a small file that this or another process has written to the folder.
     pub(super) fn withdraw(self, name: &str) -> Result<()> {
         let path = self.folder.join(relative_path(name.as_bytes())?);
         fs::remove_file(&path).map_err(|error| Error::io("cannot remove", &path, error))?;
@@ -142,7 +143,7 @@ impl FolderFiles<'_> {
         Ok(())
     }
 
-    /// Gives a folder in it this mode.
+    /// Sets the mode of a folder inside the temporary folder.
     pub(super) fn set_mode(self, below: &str, mode: u32) -> Result<()> {
         let path = self.folder.join(relative_path(below.as_bytes())?);
         super::set_mode(&path, mode)

@@ -1,4 +1,4 @@
-//! A long-lived lock: that of the writer of a folder of steps.
+//! A long-lived lock, which the writer of a folder of steps holds.
 //!
 //! Staged folders are locked by `flock`, which a forked child holds as long as its parent does. A
 //! training loop forks workers that may outlive it. So this is a record lock (`fcntl`), which
@@ -14,22 +14,22 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::make_folders;
 use crate::system::{RecordLock, lock_record};
 
-/// What this process holds.
+/// The paths that this process has locked.
 static HELD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// A lock, until it is dropped.
+/// A lock, released when it is dropped.
 #[derive(Debug)]
 pub struct Hold {
     path: PathBuf,
     _file: File,
-    /// A fork's child holds nothing.
+    /// The process that took the lock. A forked child does not have it.
     pid: u32,
 }
 
-/// Takes the lock of a file, which is made if need be; `None` where the file system has no locks.
+/// Locks a file, and makes the file if necessary; `None` if the file system has no locks.
 ///
 /// # Errors
-/// `AlreadyExists` if another one has it; errors of the file system.
+/// `AlreadyExists` if this or another process already has the lock; errors of the file system.
 pub(crate) fn hold(path: &Path) -> Result<Option<Hold>> {
     let cannot = |error| Error::io("cannot lock", path, error);
     let folder = path.parent().ok_or_else(|| Error::invalid("the lock needs another name").in_file(path))?;
@@ -75,7 +75,7 @@ mod tests {
         let held = hold(&path).unwrap();
         assert!(held.is_some(), "this file system has locks");
         assert_eq!(hold(&path).unwrap_err().kind(), ErrorKind::AlreadyExists);
-        // By another name of the same folder.
+        // The same lock through another name of the folder.
         std::os::unix::fs::symlink("a", root.path().join("c")).unwrap();
         assert_eq!(hold(&root.path().join("c/b/lock")).unwrap_err().kind(), ErrorKind::AlreadyExists);
         let other = hold(&root.path().join("a/b/other")).unwrap();

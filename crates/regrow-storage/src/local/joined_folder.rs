@@ -25,7 +25,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct JoinedFolder {
     folder: PathBuf,
-    /// Of that folder, which it keeps under its final name.
+    /// The identity of the folder. A rename does not change it.
     identity: Option<Identity>,
     absolute: PathBuf,
     target: Location,
@@ -36,11 +36,12 @@ pub(super) struct JoinedFolder {
 }
 
 impl JoinedFolder {
-    /// Joins the folder of that name beside the target.
+    /// Joins the temporary folder with the name in `ticket`, beside the target.
     ///
     /// # Errors
-    /// `NotFound` if there is no such folder here: the processes do not share a file system, or the
-    /// other one has given up; `InvalidArgument` for a ticket that names something else.
+    /// `NotFound` if this process does not see the folder: the processes share no file system, or
+    /// the other process has given up. `InvalidArgument` if the ticket is not the name of a
+    /// temporary folder of this target.
     pub(super) fn join(target: &Location, ticket: &str, options: PublishOptions<'_>) -> Result<Self> {
         let path = target.local_path()?;
         let absolute = resolve(path, options.overwrite)?;
@@ -194,7 +195,7 @@ mod tests {
             assert_eq!(one.unsynced.lock().unwrap().len(), usize::from(durable));
             one.finish_share().unwrap();
             assert!(one.unsynced.lock().unwrap().is_empty());
-            // Each has a monitor of its own, which ends its own share.
+            // Each process has its own monitor, which cancels only its own share.
             monitor.cancel();
             assert!(one.monitor().is_cancelled());
             assert_eq!(one.finish_share().unwrap_err().kind(), ErrorKind::Cancelled);
@@ -215,7 +216,7 @@ mod tests {
         begun.write("_METADATA", b"{}").unwrap();
         begun.commit().unwrap();
         assert!(one.is_published().unwrap());
-        // Another one that takes the name is not it.
+        // Another checkpoint that takes the name does not count as this one.
         let other = StagedFolder::create(&path, true).unwrap();
         other.write("_METADATA", b"{}").unwrap();
         other.commit().unwrap();

@@ -36,10 +36,10 @@ use crate::system::{id_of, id_of_name, make_folder, name_of_bytes, open_folder_n
 const TEMPORARY: &str = ".orbax-checkpoint-tmp-";
 const REPLACED: &str = "replaced-";
 
-/// What follows for a copy: the next one finds it by its name.
+/// The end of the temporary name of a copy. It is fixed, so that the next copy finds the folder.
 const COPY: &str = "copy";
 
-/// What every file system takes for a name.
+/// Longest file name that all file systems accept.
 const NAME_LEN_MAX_BYTES: usize = 255;
 
 /// The hash in a shortened name, in hex digits.
@@ -48,19 +48,19 @@ const HASH_LEN: usize = 16;
 /// The longest name that is not shortened: `u32::MAX` has ten digits, and 16 random ones follow.
 const KEPT_LEN_MAX_BYTES: usize = NAME_LEN_MAX_BYTES - TEMPORARY.len() - REPLACED.len() - 10 - "-".len() - 16;
 
-/// How often another writer may remove a new folder as a temporary one before it is locked.
+/// Attempts to make a folder. Another writer may remove a new folder before it is locked.
 const TRIES: usize = 16;
 
-/// About the longest time that a reader holds a lock.
+/// Readers hold a lock for at most about this long.
 const READER_PACE: Duration = Duration::from_millis(1);
 
-/// How often a lock may be found with readers: many readers may take it one after the other.
+/// Attempts to take a lock that readers hold. Many readers may take it one after the other.
 const READER_TRIES: usize = 100;
 
-/// What is known of them.
+/// The list of the files that a copy has finished.
 pub(super) const JOURNAL: &str = "journal";
 
-/// Whether the temporary folder of a copy holds nothing to go on with.
+/// Whether the temporary folder of a copy has no journal, so that no copy can continue it.
 pub(super) fn is_over(folder: &Path) -> bool {
     fs::symlink_metadata(folder.join(JOURNAL)).is_err()
 }
@@ -70,7 +70,7 @@ fn keep_removing(parent: &Path) -> Error {
         .in_file(parent)
 }
 
-/// A folder that is ours, and the lock that says so.
+/// A temporary folder of this process, and its lock.
 #[derive(Debug)]
 pub(super) struct OwnFolder {
     pub(super) path: PathBuf,
@@ -91,7 +91,7 @@ impl OwnFolder {
                 Ok(Lock::Ours(lock) | Lock::Unlockable(lock)) => {
                     return Ok(Self { path, has_beginning: false, _lock: lock });
                 }
-                // Another writer that sweeps locked it first.
+                // Another writer that removes temporary folders locked this one first.
                 Ok(Lock::Theirs) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
@@ -103,11 +103,11 @@ impl OwnFolder {
         Err(keep_removing(parent))
     }
 
-    /// Takes the temporary folder of copies to `name`, with what an earlier copy has left in it, or
-    /// makes it.
+    /// Locks the temporary folder of copies to `name`, and makes it if it is missing. Files of an
+    /// earlier copy stay.
     ///
     /// # Errors
-    /// `AlreadyExists` while another copy has it.
+    /// `AlreadyExists` if another copy has the folder.
     pub(super) fn of_copy(parent: &Path, name: &OsStr, private: bool) -> Result<Self> {
         let path = copy_path(parent, name);
         let mode = if private { 0o700 } else { 0o777 };
@@ -147,7 +147,8 @@ pub(super) fn copy_path(parent: &Path, name: &OsStr) -> PathBuf {
     parent.join(temporary)
 }
 
-/// A removal moves the checkpoint here first. The next save to `name` deletes the rest of it.
+/// The path to which a removal moves the checkpoint first. The next save to `name` deletes the
+/// files that stay there.
 pub(super) fn aside_path(parent: &Path, name: &OsStr) -> Result<PathBuf> {
     Ok(parent.join(temporary_name(name, "")?))
 }
@@ -165,19 +166,19 @@ pub(super) fn leftovers_of(parent: &Path, name: &OsStr) -> Vec<PathBuf> {
     folders.map(|entry| entry.path()).collect()
 }
 
-/// Whether the folder `entry` is one of regrow's for `name`.
+/// Whether the folder `entry` is a temporary folder of regrow for `name`.
 pub(super) fn is_own(entry: &OsStr, name: &OsStr) -> bool {
     kind_of(entry, name).is_some()
 }
 
-/// Where the old target waits while the new one takes its name.
+/// The path of the old checkpoint while the new one gets its name.
 pub(super) fn replaced_path(parent: &Path, name: &OsStr) -> Result<PathBuf> {
     Ok(parent.join(temporary_name(name, REPLACED)?))
 }
 
-/// Removes temporary files of killed writers of `name` from `parent`, and puts back a target that
-/// was killed between two renames. Files that cannot be removed stay, which is harmless. Returns
-/// whether a checkpoint got its name back.
+/// Removes temporary files of killed writers of `name` from `parent`. Restores a checkpoint whose
+/// overwrite was killed between its two renames. Files that cannot be removed stay; they do no
+/// harm. Returns whether a checkpoint got its name back.
 pub(super) fn sweep(parent: &Path, name: &OsStr) -> bool {
     settle(parent, name, false)
 }
@@ -238,7 +239,7 @@ fn settle(parent: &Path, name: &OsStr, only_finish: bool) -> bool {
     has_named
 }
 
-/// The lock on a folder without a writer.
+/// Locks a folder whose writer is dead; `None` if the writer may live.
 fn lock_leftover(path: &Path, kind: Kind) -> Option<File> {
     for _ in 0..READER_TRIES {
         match lock(path) {
@@ -262,16 +263,16 @@ pub(super) fn remove(folder: &Path) {
     let _ = once().or_else(|_| once());
 }
 
-/// A commit of files beside each other that has begun and not ended.
+/// A commit of several files that has begun and not ended.
 pub enum Begun {
-    /// Its writer lives: the next look will find another state.
+    /// The writer lives and continues the commit.
     Living,
-    /// Its writer died after it had written all new files. Files without their names yet are in
-    /// this temporary folder.
+    /// The writer died after it had written all new files. Files that have not got their names yet
+    /// are in this temporary folder.
     Dead(PathBuf),
 }
 
-/// Whether files beside each other, named after `stem`, are between two states.
+/// Whether a commit of several files with the stem `stem` has begun and not ended.
 pub fn begun(stem: &Path) -> Option<Begun> {
     let name = stem.file_name()?;
     let parent = stem.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -323,10 +324,10 @@ fn end_of_links(path: &Path) -> PathBuf {
     end
 }
 
-/// Linux follows no more in one path.
+/// Longest chain of links; Linux follows no more.
 const LINKS_MAX: usize = 40;
 
-/// Whether a living writer has moved the folder at `path` aside.
+/// Whether an overwrite by a live writer has moved the folder at `path` aside.
 fn is_being_replaced(path: &Path) -> bool {
     let Some(name) = path.file_name() else { return false };
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -349,7 +350,7 @@ fn temporary_name(name: &OsStr, kind: &str) -> Result<OsString> {
     Ok(temporary)
 }
 
-/// What stands for a name that is too long for its temporary names; `None` for all others.
+/// The shortened form of a name that is too long for temporary names; `None` for all other names.
 fn shortened(name: &OsStr) -> Option<OsString> {
     let bytes = name.as_encoded_bytes();
     let mut end = KEPT_LEN_MAX_BYTES - "~".len() - HASH_LEN;
@@ -367,8 +368,8 @@ fn shortened(name: &OsStr) -> Option<OsString> {
     Some(short)
 }
 
-/// Whether `entry` is one of our temporary names for `name`: Orbax' own end otherwise and are not
-/// ours to remove.
+/// The kind of our temporary name `entry` for `name`. `None` for names of Orbax, which end
+/// differently and which regrow must not remove.
 fn kind_of(entry: &OsStr, name: &OsStr) -> Option<Kind> {
     let short = shortened(name);
     let name = short.as_deref().unwrap_or(name);
@@ -389,7 +390,7 @@ fn kind_of(entry: &OsStr, name: &OsStr) -> Option<Kind> {
     ours.then_some(kind)
 }
 
-/// The name that `entry` is a temporary name for, unless that name is shortened in it.
+/// The name for which `entry` is a temporary name; `None` if that name is shortened in it.
 fn name_in(entry: &OsStr) -> Option<OsString> {
     let bytes = entry.as_encoded_bytes();
     let end = bytes.windows(TEMPORARY.len()).position(|part| part == TEMPORARY.as_bytes())?;
@@ -399,17 +400,17 @@ fn name_in(entry: &OsStr) -> Option<OsString> {
     (!is_shortened && kind_of(entry, &name).is_some()).then_some(name)
 }
 
-/// Who holds the lock of a folder.
+/// The result of an attempt to lock a folder.
 pub(super) enum Lock {
-    /// Ours now, until the file is dropped.
+    /// This process has the lock until the file is dropped.
     Ours(File),
-    /// A living writer's.
+    /// Another process has the lock.
     Theirs,
     /// The file system has no locks.
     Unlockable(File),
 }
 
-/// Locks a folder that is still there when the lock is held.
+/// Locks a folder, and checks that the locked folder still has its path.
 pub(super) fn lock(path: &Path) -> io::Result<Lock> {
     lock_by(path, File::try_lock)
 }
@@ -419,8 +420,8 @@ fn lock_shared(path: &Path) -> io::Result<Lock> {
     lock_by(path, File::try_lock_shared)
 }
 
-/// Whether a live writer has the lock of a temporary folder, or may have it: the file system has no
-/// locks.
+/// Whether a live writer may have the lock of a temporary folder. True also if the file system has
+/// no locks.
 pub fn is_locked(folder: &Path) -> bool {
     matches!(lock_shared(folder), Ok(Lock::Theirs | Lock::Unlockable(_)))
 }
@@ -528,7 +529,7 @@ mod tests {
         drop(copy);
         sweep(root.path(), name);
         assert!(path.join("journal").is_file());
-        // It was committed, and only the folder was left.
+        // The copy was committed, but its folder was not removed.
         fs::remove_file(path.join("journal")).unwrap();
         let again = OwnFolder::of_copy(root.path(), name, true).unwrap();
         assert_eq!(crate::system::mode_of(&fs::metadata(&path).unwrap()) & 0o777, 0o700);
@@ -580,12 +581,12 @@ mod tests {
             fs::write(aside.join("file"), content).unwrap();
             sweep(root.path(), name);
         }
-        // The second found the name taken, so it was what an overwrite had left to remove.
+        // The name was taken, so the second folder counted as one to remove after an overwrite.
         assert_eq!(fs::read(root.path().join("target/file")).unwrap(), b"first");
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
     }
 
-    /// Cut within no character, wherever the characters begin.
+    /// A shortened name never ends in the middle of a character.
     #[test]
     fn long_names_are_shortened_between_characters() {
         for character in ["x", "ü", "€", "🦀"] {
@@ -597,7 +598,7 @@ mod tests {
                 let (kept, hash) = text.rsplit_once('~').unwrap();
                 assert_eq!(hash.len(), HASH_LEN);
                 assert!(name.to_str().unwrap().starts_with(kept));
-                // As much of it as there is room for.
+                // The shortened name keeps as many characters as fit.
                 let room = KEPT_LEN_MAX_BYTES - "~".len() - HASH_LEN;
                 assert!(kept.len() <= room && kept.len() + character.len() > room, "{}", kept.len());
             }
@@ -622,7 +623,7 @@ mod tests {
         put(&aside, "old");
         assert!(finish(root.path(), name), "it has its name again");
         assert_eq!(fs::read(root.path().join("target/file")).unwrap(), b"old");
-        // The overwrite went through: what it has left is for the next save to remove.
+        // The overwrite was committed, so only the next save removes the old checkpoint.
         put(&aside, "older");
         assert!(!finish(root.path(), name));
         assert_eq!(fs::read(aside.join("file")).unwrap(), b"older");

@@ -81,7 +81,8 @@ pub use staged_siblings::StagedSiblings;
 pub(crate) use target::{are_of_one, refuse_foreign_files};
 pub(crate) use transfer::LocalTransfer;
 
-/// Puts the names in a folder on the disk, where its file system can: some have no such call.
+/// Syncs a folder, so that the names in it survive a power cut. Does nothing on file systems
+/// without such a call.
 ///
 /// # Errors
 /// Errors of the file system.
@@ -89,7 +90,8 @@ pub fn sync_folder(folder: &Path) -> Result<()> {
     folders::sync_folder(folder).map_err(|error| Error::io("cannot sync the folder", folder, error))
 }
 
-/// Gives a file or folder a mode, unless it has it: some file systems refuse every change.
+/// Sets the mode of a file or folder. Does nothing if it already has this mode, because some file
+/// systems refuse every change.
 ///
 /// # Errors
 /// Errors of the file system.
@@ -97,7 +99,7 @@ pub fn set_mode(path: &Path, mode: u32) -> Result<()> {
     system::set_mode(path, mode).map_err(|error| Error::io("cannot change the mode of", path, error))
 }
 
-/// Files from this length on are synced by their writer; shorter ones by `commit`, together.
+/// Longest file that `commit` syncs together with others. The writer of a longer file syncs it.
 const SYNC_LATER_LEN_MAX_BYTES: u64 = 64 << 10;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The commit itself: it syncs the files, gives them their names, and syncs the folder above.
+//! The commit: it syncs the files, gives them their final names, and syncs the folder above.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use crate::system::{set_mode, set_mode_or_less, sync_at, sync_file_system};
 /// each, although it also flushes other data.
 const SYNC_EACH_MAX: usize = 64;
 
-/// How often the target may change under an overwrite before it gives up.
+/// Attempts of an overwrite whose target changes in between.
 const TRIES: usize = 64;
 
 /// Makes a checkpoint of any kind durable, and gives it its name.
@@ -25,7 +25,7 @@ pub(super) fn commit(staged: Box<dyn Staged>) -> Result<()> {
     commit_after(staged, |_| Ok(()))
 }
 
-/// The same; `last_step` is taken when all is synced and before the name is given.
+/// As `commit`, but calls `last_step` after the syncs and before the checkpoint gets its name.
 pub(super) fn commit_after(
     staged: Box<dyn Staged>,
     last_step: impl FnOnce(&Staging) -> Result<()>,
@@ -57,8 +57,8 @@ fn name_it(mut staged: Box<dyn Staged>) -> Result<()> {
 }
 
 /// Gives `source`, a file or a folder, the name of the target. If the name is taken, `check`
-/// returns an error unless it may be replaced, and `replace` replaces it. Returns the path to
-/// remove afterwards.
+/// decides whether it may be replaced, and `replace` replaces it. Returns the path of the old
+/// checkpoint, which the caller removes.
 pub(super) fn take_name(
     staging: &Staging,
     source: &Path,
@@ -103,7 +103,7 @@ pub(super) fn take_name(
 }
 
 /// Gives `source`, a file or a folder, the name of the target, which is a folder. Returns the path
-/// to remove afterwards.
+/// of the old folder, which the caller removes.
 pub(super) fn replace_folder(staging: &Staging, source: &Path) -> io::Result<Option<PathBuf>> {
     let Staging { own, absolute, .. } = staging;
     if exchange(source, absolute)? {
@@ -120,7 +120,7 @@ pub(super) fn replace_folder(staging: &Staging, source: &Path) -> io::Result<Opt
 }
 
 impl Staging {
-    /// Gives what was written the mode that was asked for, if one was.
+    /// Sets the requested mode, if there is one.
     fn set_own_mode(&self, source: &Path) -> io::Result<()> {
         match self.mode.get() {
             Some(&mode) => set_mode(source, mode),
@@ -128,7 +128,7 @@ impl Staging {
         }
     }
 
-    /// Syncs the folders, so that the names that the commit has given survive a power cut.
+    /// Syncs the folders whose names the commit has changed, so that the names survive a power cut.
     fn sync_names(&self) -> Result<()> {
         let parent = self.absolute.parent().unwrap_or(&self.absolute);
         sync_folder(parent).and_then(|()| sync_made(&self.made_parents)).map_err(|error| {
@@ -141,7 +141,7 @@ impl Staging {
         })
     }
 
-    /// Syncs what was written: the files that no writer has synced, and all folders.
+    /// Syncs the files that no writer has synced, and all folders of the temporary folder.
     pub(super) fn sync_tree(&self) -> Result<()> {
         sync_written(&self.own.path, &self.unsynced)
     }

@@ -16,7 +16,7 @@ use crate::system;
 
 const TEMPORARY: &str = ".regrow-tmp-";
 
-/// A file without its name yet. Dropped before it has one, it leaves no trace.
+/// A file that has no final name yet. If it is dropped before it gets one, it is removed.
 #[derive(Debug)]
 pub struct NewFile {
     folder: PathBuf,
@@ -37,13 +37,12 @@ impl NewFile {
         Ok(Self { folder: folder.to_owned(), temporary, file, is_named: false })
     }
 
-    /// The file, to be written.
+    /// The open file, for the caller to write.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Syncs the file and gives it its final name; with `replace`, in the place of an existing
-    /// file.
+    /// Syncs the file and gives it its final name. With `replace`, it replaces an existing file.
     ///
     /// # Errors
     /// `AlreadyExists` if the name is taken and `replace` is false.
@@ -53,7 +52,7 @@ impl NewFile {
         sync_folder(&folder).map_err(|error| Error::io("cannot sync the folder", &folder, error))
     }
 
-    /// Syncs the file, which is then ready for its name.
+    /// Syncs the file. After that it can get its name.
     ///
     /// # Errors
     /// Errors of the disk.
@@ -62,11 +61,10 @@ impl NewFile {
         Ok(self)
     }
 
-    /// Gives the file its name; the caller syncs the folder, once for all files that it makes
-    /// there.
+    /// Gives the file its name. The caller syncs the folder, once for all its new files.
     ///
     /// # Errors
-    /// As [`give_name`](Self::give_name).
+    /// The same as for [`give_name`](Self::give_name).
     pub fn give_name_unsynced(mut self, name: &str, replace: bool) -> Result<()> {
         let path = self.folder.join(name);
         let named = match replace {
@@ -92,8 +90,8 @@ impl Drop for NewFile {
     }
 }
 
-/// Whether a name is one of ours that was never exchanged for a real one: of a file made here, or
-/// of a value that a store of one folder was putting there.
+/// Whether a name is a temporary name of regrow: of a file made here, or of a value that a store of
+/// one folder was writing.
 fn is_new_file(name: &str) -> bool {
     let is_put = |name: &str| {
         let random = name.strip_prefix('.')?.strip_suffix(LOCK_SUFFIX)?;
@@ -102,7 +100,7 @@ fn is_new_file(name: &str) -> bool {
     name.starts_with(TEMPORARY) || is_put(name) == Some(true)
 }
 
-/// Removes what killed makers of files left in `folder`; the caller holds the lock that they held.
+/// Removes files of killed processes in `folder`. The caller holds the lock of the folder.
 pub fn sweep_new_files(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {

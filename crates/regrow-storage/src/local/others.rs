@@ -1,7 +1,7 @@
 //! Files of a user in a checkpoint's folder that an overwrite keeps: the new folder gets links to
 //! them.
 //!
-//! Until the commit the files are in the old folder, too, so a kill loses none.
+//! Until the commit the files are also in the old folder, so a kill loses no file.
 
 use std::fs;
 use std::io;
@@ -15,14 +15,14 @@ use crate::names::all_foreign_files_in;
 use crate::store::local::folders::sync_folder;
 use crate::system;
 
-/// How deep the folders of a user may be.
+/// Greatest depth of the user's folders.
 const DEPTH_MAX: usize = 32;
 
 /// Links the user's files in the folder `target` into the folder `staged`, which replaces it.
 ///
 /// # Errors
-/// `AlreadyExists` for a name that the new checkpoint has itself; `InvalidArgument` for what is no
-/// file and no folder; errors of the system.
+/// `AlreadyExists` if the new checkpoint has a file of the same name; `InvalidArgument` for
+/// anything except files and folders; errors of the system.
 pub fn keep_others(target: &Path, staged: &Path, durable: bool) -> Result<()> {
     let names = match holds_checkpoint(target) {
         true => all_foreign_files_in(&Location::local(target)),
@@ -85,7 +85,7 @@ fn keep(from: &Path, to: &Path, durable: bool, depth: usize) -> Result<()> {
     }
 }
 
-/// A link costs nothing; file systems without them get a copy.
+/// Links a file, which costs no space. On file systems without hard links, copies it.
 fn link_or_copy(from: &Path, to: &Path, durable: bool) -> io::Result<()> {
     if fs::hard_link(from, to).is_ok() {
         return Ok(());

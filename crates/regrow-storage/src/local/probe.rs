@@ -25,30 +25,30 @@ pub enum Ability {
     DirectWrites,
     /// Reads past the page cache.
     DirectReads,
-    /// Disk space taken before it is written to.
+    /// Reserving disk space before a write.
     Reserve,
-    /// Renames to an unused name in one step.
+    /// Renaming to an unused name in one step.
     RenameNew,
-    /// Two folders that change names in one step.
+    /// Exchanging the names of two folders in one step.
     Exchange,
-    /// A second name for a file.
+    /// A second name for the same file.
     HardLinks,
-    /// Locks of folders, which tell a running writer from a killed one.
+    /// Locks of folders. They distinguish a running writer from a killed one.
     FolderLocks,
-    /// Locks of files, which allow a folder of steps only one writer.
+    /// Locks of files. With them a folder of steps has only one writer.
     FileLocks,
-    /// Files that are on the disk when a sync has returned.
+    /// Syncing the data of a file to the disk.
     Sync,
-    /// The same of folders.
+    /// Syncing a folder, so that the names in it are on the disk.
     FolderSync,
-    /// Files as memory.
+    /// Mapping a file into memory.
     Maps,
-    /// Modes of files that can be changed.
+    /// Changing the mode of a file.
     Modes,
 }
 
 impl Ability {
-    /// In words.
+    /// The name of the ability in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::DirectWrites => "direct writes",
@@ -66,7 +66,7 @@ impl Ability {
         }
     }
 
-    /// What it means if it is missing.
+    /// The consequence if the file system lacks the ability.
     pub fn without(self) -> &'static str {
         match self {
             Self::DirectWrites => {
@@ -98,7 +98,7 @@ impl Ability {
 /// Each ability, and whether the file system of `folder` has it.
 ///
 /// # Errors
-/// Errors of the file system if nothing can be made in the folder, or if the disk is full or
+/// Errors of the file system if a file cannot be made in the folder, or if the disk is full or
 /// broken.
 pub fn probe(folder: &Path) -> Result<Vec<(Ability, bool)>> {
     let name = OsStr::new("regrow-doctor");
@@ -143,12 +143,12 @@ fn try_all(folder: &Path) -> io::Result<Vec<(Ability, bool)>> {
     tried.into_iter().map(|(ability, tried)| Ok((ability, is_there(tried)?))).collect()
 }
 
-/// An error where the system says that it cannot.
+/// Turns `false` into an error: the system has reported that it cannot do this.
 fn done(can: bool) -> io::Result<()> {
     if can { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
 }
 
-/// Some file systems refuse every change, and some ignore it.
+/// Whether modes can be changed. Some file systems refuse every change, and some ignore it.
 fn has_modes(file: &Path) -> io::Result<()> {
     const MODE: u32 = 0o640;
     fs::write(file, b"")?;
@@ -163,7 +163,8 @@ fn has_folder_locks(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Errs if what failed says nothing of abilities.
+/// Whether the ability exists. A full disk or quota is returned as an error, because it says
+/// nothing about the ability.
 fn is_there(tried: io::Result<()>) -> io::Result<bool> {
     use io::ErrorKind::{QuotaExceeded, StorageFull};
     match tried {

@@ -10,8 +10,8 @@ use crate::{Publication, PublishOptions, Target, no_such_file};
 /// Begins a checkpoint at a path of the local file system.
 ///
 /// # Errors
-/// As [`StagedFolder::create`], [`StagedFile::create`], [`StagedSiblings::create`]; what
-/// `may_replace` says of a file that is there.
+/// The same as for [`StagedFolder::create`], [`StagedFile::create`], [`StagedSiblings::create`];
+/// errors of `may_replace` for an existing file.
 pub(crate) fn begin(target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
     let path = target.local_path()?;
     let terms = Terms {
@@ -26,10 +26,10 @@ pub(crate) fn begin(target: &Location, options: PublishOptions<'_>) -> Result<Bo
     })
 }
 
-/// Errs where [`begin`] would not take the target. Makes nothing.
+/// Returns an error if [`begin`] would refuse the target. Changes nothing.
 ///
 /// # Errors
-/// As there.
+/// The same as for `begin`.
 pub(crate) fn may_begin(target: &Location, options: PublishOptions<'_>) -> Result<()> {
     let (path, overwrite) = (target.local_path()?, options.overwrite);
     match options.kind {
@@ -42,7 +42,7 @@ pub(crate) fn may_begin(target: &Location, options: PublishOptions<'_>) -> Resul
 /// Joins the folder that another process has begun.
 ///
 /// # Errors
-/// As [`JoinedFolder::join`]; `InvalidArgument` for a checkpoint that is no folder.
+/// The same as for [`JoinedFolder::join`]; `InvalidArgument` for a checkpoint that is not a folder.
 pub(crate) fn join(
     target: &Location,
     ticket: &str,

@@ -13,11 +13,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::sync_folder;
 use crate::{RESPECTED_FOR, Removed, UNCOMMITTED_MARK, is_recent};
 
-/// How often a temporary name may turn out to be taken.
+/// Attempts to find an unused temporary name.
 const TRIES: usize = 16;
 
-/// Removes a folder that is a checkpoint and nothing else: renamed first, so that it is never half
-/// there.
+/// Removes a folder that holds only a checkpoint. The folder is renamed first, so that readers
+/// never see a part of it.
 pub(crate) fn remove_checkpoint(folder: &Path) -> Result<Removed> {
     let absolute = std::path::absolute(folder).map_err(|_| no_name(folder))?;
     check_folder(&absolute, true, false).map_err(|error| match error.kind() {
@@ -32,12 +32,12 @@ pub(crate) fn remove_checkpoint(folder: &Path) -> Result<Removed> {
     Ok(removed)
 }
 
-/// Removes a folder of any content: renamed first, so that it is never half there. The caller knows
-/// that the folder may go.
+/// Removes a folder with any content. The folder is renamed first, so that readers never see a part
+/// of it. The caller has checked that the folder may be removed.
 ///
 /// # Errors
-/// Errors of the file system. After an error the folder has its name and all of its content, or
-/// only a temporary name.
+/// Errors of the file system. After an error the folder either has its name and all of its content,
+/// or it has only a temporary name.
 pub fn remove_folder(folder: &Path) -> Result<()> {
     let absolute = std::path::absolute(folder).map_err(|_| no_name(folder))?;
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
@@ -55,9 +55,9 @@ pub fn remove_folder(folder: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Io, "all temporary names are taken").in_file(folder))
 }
 
-/// Removes files in their order, and the side files before them. A link is removed, not its target.
-/// Files beside each other are removed under the lock of their folder, so no commit of such files
-/// runs at the same time.
+/// Removes the side files, and then files in their order. A link is removed, not its target. Files
+/// that share a stem are removed under the lock of their folder, so no commit of such files runs at
+/// the same time.
 pub(crate) fn remove_files(at: &Path, files: &[PathBuf], beside: &[PathBuf]) -> Result<Removed> {
     let absolute = std::path::absolute(at).map_err(|_| no_name(at))?;
     let parent = absolute.parent().ok_or_else(|| no_name(at))?;
@@ -77,7 +77,8 @@ pub(crate) fn remove_files(at: &Path, files: &[PathBuf], beside: &[PathBuf]) -> 
     Ok(removed)
 }
 
-/// Removes what saves and copies to a target have left, or the one thing of a temporary name.
+/// Removes temporary files of saves and copies to a target. If the path itself is a temporary name,
+/// removes only that folder.
 pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
     let absolute = std::path::absolute(at).map_err(|_| no_name(at))?;
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
@@ -116,15 +117,15 @@ pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
     Ok(removed)
 }
 
-/// Puts back a checkpoint whose writer died between two renames, or ends a commit that had begun;
-/// true if there was one.
+/// Restores a checkpoint whose writer died between two renames, or finishes a commit that had
+/// begun. Returns whether there was such a checkpoint.
 pub(crate) fn finish_unfinished(at: &Path) -> Result<bool> {
     let absolute = std::path::absolute(at).map_err(|_| no_name(at))?;
     let names = absolute.parent().zip(absolute.file_name());
     Ok(names.is_some_and(|(parent, name)| finish(parent, name)))
 }
 
-/// Whether a temporary folder is one of regrow's, whose writers hold its lock as long as they live.
+/// Whether a temporary folder belongs to regrow, whose writers lock it while they live.
 fn is_own(folder: &Path) -> bool {
     let Some(name) = folder.file_name().and_then(|name| name.to_str()) else { return false };
     name.split_once(UNCOMMITTED_MARK)
@@ -154,7 +155,7 @@ fn remove_all(folder: &Path) -> Result<()> {
     }
 }
 
-/// Files and bytes below a folder, and when anything in it was changed last.
+/// The number and length of all files below a folder, and the time of the last change.
 pub(crate) fn stock(folder: &Path) -> Result<(Removed, Option<SystemTime>)> {
     let cannot_look = |error| Error::io("cannot look into", folder, error);
     let mut removed = Removed::default();
@@ -193,7 +194,7 @@ mod tests {
             fs::write(path(name), b"abc").unwrap();
         }
         let lock = siblings::lock(root.path()).unwrap();
-        // One file needs none.
+        // The removal of a single file needs no lock.
         remove_files(&path("one"), &[path("one")], &[]).unwrap();
         std::thread::scope(|scope| {
             let pair = scope.spawn(|| {
@@ -214,7 +215,7 @@ mod tests {
         let path = |name: &str| root.path().join(name);
         fs::create_dir(path("folder")).unwrap();
         fs::write(path("one"), b"abc").unwrap();
-        // What lies beside it goes first: what keeps that from going keeps the file.
+        // Side files are removed first. If a side file cannot be removed, the file stays, too.
         remove_files(&path("one"), &[path("one")], &[path("folder")]).unwrap_err();
         assert!(path("one").exists());
         remove_files(&path("one"), &[path("one")], &[path("seal")]).unwrap();

@@ -50,8 +50,8 @@ fn rename_new_without_flags(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// [`rename_new`] for a caller whose lock keeps other writers from the name. A kill leaves exactly
-/// one of the two names.
+/// As [`rename_new`], for a caller whose lock keeps other writers away from the name. After a kill
+/// exactly one of the two names exists.
 pub(super) fn rename_new_under_lock(from: &Path, to: &Path) -> io::Result<()> {
     if system::rename_no_replace(from, to)? { Ok(()) } else { rename_if_free(from, to) }
 }
@@ -61,11 +61,11 @@ fn is_occupied(error: &io::Error) -> bool {
     matches!(error.kind(), AlreadyExists | DirectoryNotEmpty | NotADirectory)
 }
 
-/// Gives `target` the name `aside` and `new` the name `target`; undoes the first if the second
-/// fails.
+/// Renames `target` to `aside`, and then `new` to `target`. If the second rename fails, the first
+/// is undone.
 ///
-/// A reader may find no `target` in between. If the process dies there, the next save to it puts it
-/// back.
+/// In between, a reader may find no `target`. If the process dies there, the next save to this
+/// target restores the old checkpoint.
 pub(super) fn replace_in_two_steps(new: &Path, target: &Path, aside: &Path) -> io::Result<()> {
     fs::rename(target, aside)?;
     rename_new(new, target).inspect_err(|_| {
@@ -73,11 +73,11 @@ pub(super) fn replace_in_two_steps(new: &Path, target: &Path, aside: &Path) -> i
     })
 }
 
-/// Gives `new` the mode of `old`, which it is about to replace, and its owner where that is
-/// allowed: what was private stays so. Where modes cannot be changed, `new` may be more private.
+/// Gives `new` the mode of `old`, which it will replace, and the owner if the system allows it. So
+/// a private checkpoint stays private. If modes cannot be changed, `new` may be more private.
 ///
 /// # Errors
-/// Errors of the file system; `NotFound` if there is no `old`.
+/// Errors of the file system; `NotFound` if `old` does not exist.
 pub(super) fn keep_owner_and_mode(old: &Path, new: &Path) -> io::Result<()> {
     let (was, is) = (fs::metadata(old)?, fs::metadata(new)?);
     if !system::have_same_owner(&was, &is) {

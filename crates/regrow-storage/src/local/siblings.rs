@@ -28,17 +28,17 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::sync_folder;
 use crate::system::{give_to_owner_of, mode_of, open_folder, set_mode_or_less};
 
-/// The folder, below the temporary one, for replaced files. If it exists, the commit has begun. No
-/// leaf of a folder checkpoint gets this name.
+/// The folder for replaced files, below the temporary folder. If it exists, the commit has begun.
+/// No leaf of a folder checkpoint can get this name.
 const REPLACED: &str = ".regrow-replaced";
 
 /// How long a commit waits for other commits into the same folder; each takes a few syncs.
 const LOCK_WAIT: Duration = Duration::from_secs(60);
 
-/// The time between two tries of the lock.
+/// The pause between two attempts to take the lock.
 const LOCK_PACE: Duration = Duration::from_millis(2);
 
-/// Where the file number `at` is written, below the temporary folder.
+/// The path of file number `at` below the temporary folder, before the commit.
 pub(super) fn staged_path(folder: &Path, at: usize, target: &Path) -> PathBuf {
     staged_folder(folder, at).join(target.file_name().unwrap_or_default())
 }
@@ -47,10 +47,10 @@ fn staged_folder(folder: &Path, at: usize) -> PathBuf {
     folder.join(format!(".regrow-{at}"))
 }
 
-/// The targets of a checkpoint named `stem`: the stem's own name with each suffix behind it.
+/// The paths of the files of a checkpoint: `stem` with each suffix appended.
 ///
 /// # Errors
-/// `InvalidArgument` for a suffix that would lead elsewhere, or twice the same.
+/// `InvalidArgument` for a suffix that leads to another folder, or if two suffixes are equal.
 pub(super) fn targets(stem: &Path, suffixes: &[String]) -> Result<Vec<PathBuf>> {
     let mut out: Vec<PathBuf> = Vec::with_capacity(suffixes.len());
     for suffix in suffixes {
@@ -71,13 +71,13 @@ pub(super) fn targets(stem: &Path, suffixes: &[String]) -> Result<Vec<PathBuf>> 
     }
 }
 
-/// Moves files, and knows how to move them back.
+/// Moves files, and records the moves so that they can be undone.
 struct Moves<'a> {
     /// The folder of the targets, synced after each move.
     parent: &'a Path,
     done: Vec<(PathBuf, PathBuf)>,
     durable: bool,
-    /// How many more moves are made before the process dies; only tests have it end.
+    /// The number of moves before a simulated kill. Only tests limit it.
     left: usize,
 }
 
@@ -92,16 +92,16 @@ impl Moves<'_> {
         if self.durable { sync_folder(self.parent) } else { Ok(()) }
     }
 
-    /// Takes everything back, the last move first.
+    /// Undoes all moves, the last one first.
     fn undo(&self) -> io::Result<()> {
         self.done.iter().rev().try_for_each(|(from, to)| {
-            // An error may last for a moment only, so try twice.
+            // An error may be temporary, so try twice.
             rename_new_under_lock(to, from).or_else(|_| rename_new_under_lock(to, from))
         })
     }
 }
 
-/// What a test makes a commit end with, as if the process had died there.
+/// A test ends a commit with this error, as if the process had died.
 #[derive(Debug)]
 struct Died;
 
@@ -113,15 +113,15 @@ impl std::fmt::Display for Died {
 
 impl std::error::Error for Died {}
 
-/// How a commit failed.
+/// The error of a commit, and whether its temporary folder must stay.
 pub(super) struct Failed {
     pub error: Error,
-    /// Whether the temporary folder must stay, because it holds what could not be put back.
+    /// Whether the temporary folder must stay, because it holds files that could not be moved back.
     pub keep: bool,
 }
 
-/// Gives the staged files their names. `check` says whether what is there may be replaced; it is
-/// asked under the lock.
+/// Gives the staged files their names. `check` is called under the lock and decides whether the
+/// existing files may be replaced.
 pub(super) fn take_names(
     staged: &Path,
     targets: &[PathBuf],
@@ -192,8 +192,8 @@ pub(super) fn take_names_until(
     })
 }
 
-/// Opens the temporary folder to users who may read all files in it: if the writer dies between two
-/// steps, they read the files there.
+/// Lets other users read the temporary folder, if they may read all files in it. If the writer dies
+/// between two steps, these users read the files there.
 fn open_to_readers(staged: &Path, targets: &[PathBuf]) -> io::Result<()> {
     let (mut readable, mut owner) = (0o777, None);
     for (at, target) in targets.iter().enumerate() {
@@ -208,8 +208,9 @@ fn open_to_readers(staged: &Path, targets: &[PathBuf]) -> io::Result<()> {
     set_mode_or_less(staged, 0o700 | class(0o040, 0o050) | class(0o004, 0o005))
 }
 
-/// Takes the steps that a dead writer of these files had left; none, and false, if it had not begun
-/// or a checkpoint is there. `staged` is its temporary folder, which is the caller's now.
+/// Finishes the commit of a dead writer. Returns `false`, with nothing changed, if the commit had
+/// not begun or a checkpoint is already there. `staged` is the dead writer's temporary folder,
+/// which the caller has locked.
 ///
 /// # Errors
 /// Errors of the file system; the folder must then stay as it is.
@@ -239,7 +240,7 @@ pub(super) fn finish(staged: &Path, parent: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Whether a commit of what is in the temporary folder `staged` has moved anything yet.
+/// Whether the commit of the temporary folder `staged` has moved any file.
 pub(super) fn has_begun(staged: &Path) -> bool {
     let is_moved =
         |folder: PathBuf| matches!(fs::read_dir(folder).map(|mut all| all.next().is_none()), Ok(true));
@@ -250,17 +251,16 @@ pub(super) fn has_begun(staged: &Path) -> bool {
     }
 }
 
-/// Whether the last of the files, which makes the checkpoint, waits for its name in the temporary
-/// folder of a commit that has begun; it does not if the commit went through and only the temporary
-/// folder was left.
+/// Whether a commit has begun and its last file, which makes the checkpoint, is still in the
+/// temporary folder. False if the commit succeeded and only the removal of the folder is missing.
 pub(super) fn is_waiting(staged: &Path) -> bool {
     let names_of = |at| fs::read_dir(staged_folder(staged, at));
     let Some(last) = (0_usize..).take_while(|&at| names_of(at).is_ok()).last() else { return false };
     has_begun(staged) && names_of(last).is_ok_and(|mut names| names.next().is_some())
 }
 
-/// Where a file of a checkpoint is if its writer died between two steps: at its own name, or among
-/// the staged files.
+/// The path of a file of a checkpoint whose writer died between two steps: its own path, or a path
+/// among the staged files.
 pub fn where_is(target: &Path, staged: &Path) -> PathBuf {
     (0_usize..)
         .take_while(|&at| staged_folder(staged, at).is_dir())
@@ -269,8 +269,8 @@ pub fn where_is(target: &Path, staged: &Path) -> PathBuf {
         .unwrap_or_else(|| target.to_owned())
 }
 
-/// Marks a temporary folder as one whose commit has not begun, if nothing was moved aside:
-/// otherwise, once half removed, it would look as if data had been given its name.
+/// Marks a temporary folder as one whose commit has not begun, unless replaced files are in it.
+/// Without this, a half-removed folder would look like a begun commit.
 pub(super) fn forget(staged: &Path) -> io::Result<()> {
     match fs::remove_dir(staged.join(REPLACED)) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
@@ -293,14 +293,15 @@ fn waiting(staged: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(waiting)
 }
 
-/// Whether a process commits into the folder of `target` now, as far as its lock can tell.
+/// Whether a process is committing into the folder of `target` now. False if the folder cannot be
+/// locked.
 pub fn is_under_way(target: &Path) -> bool {
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     open_folder(parent).is_ok_and(|folder| matches!(folder.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
-/// Locks the folder `parent` against other processes that commit or remove such files: two at once
-/// would mix their files.
+/// Locks the folder `parent` against other commits and removals of several files, because two of
+/// them at once would mix their files.
 pub(super) fn lock(parent: &Path) -> Result<File> {
     let cannot = |error| Error::io("cannot lock", parent, error);
     let folder = open_folder(parent).map_err(cannot)?;

@@ -21,14 +21,14 @@ use crate::monitor::Monitor;
 use crate::store::FileWriter;
 use crate::{Identity, NewFile, NewFiles, Publication, PublishOptions, replaced_in_between};
 
-/// Errs unless the file at a path, which is there, may be replaced.
+/// A check that returns an error unless the existing file at a path may be replaced.
 pub(super) type MayReplace = fn(&Location) -> Result<()>;
 
-/// One file under its temporary name. Dropped uncommitted, it leaves no trace.
+/// A checkpoint of one file, under its temporary name. If it is dropped uncommitted, it is removed.
 #[derive(Debug)]
 pub struct StagedFile {
     staging: Staging,
-    /// What else is asked of a file before it is replaced.
+    /// A further check of the file that is to be replaced.
     may_replace: Option<MayReplace>,
     /// What this takes the place of, if of nothing else: a file, or none.
     in_place_of: OnceLock<Option<Identity>>,
@@ -38,11 +38,11 @@ pub struct StagedFile {
 
 impl StagedFile {
     /// Makes a temporary folder beside `target`, as
-    /// [`StagedFolder::create`](super::StagedFolder::create) does.
-    /// [`single_file`](Self::single_file) in it is to be written, and becomes the target.
+    /// [`StagedFolder::create`](super::StagedFolder::create) does. The caller writes the file at
+    /// [`single_file`](Self::single_file), and the commit moves it to the target.
     ///
     /// # Errors
-    /// As there; `InvalidArgument` if the target is a folder and `overwrite` is set.
+    /// The same as there; `InvalidArgument` if the target is a folder and `overwrite` is set.
     pub fn create(target: &Path, overwrite: bool) -> Result<Self> {
         let monitor = Monitor::new();
         let terms = Terms::of_save(overwrite, true, &monitor);
@@ -53,14 +53,16 @@ impl StagedFile {
     /// It replaces a link itself, not the file that the link leads to.
     ///
     /// # Errors
-    /// As [`create`](Self::create); `InvalidArgument` for a folder that is no checkpoint.
+    /// The same as for [`create`](Self::create); `InvalidArgument` for a folder that is not a
+    /// checkpoint.
     pub fn create_over_any(target: &Path, overwrite: bool) -> Result<Self> {
         let monitor = Monitor::new();
         let terms = Terms { replaces_links: true, ..Terms::of_save(overwrite, true, &monitor) };
         Self::begin_over(Location::parse(target)?.local_path()?, &terms, None, true)
     }
 
-    /// Has each file that is to be replaced checked by `may_replace`, now and again by the commit.
+    /// As `create`, with `may_replace` as a further check of the existing file, now and again in
+    /// the commit.
     pub(super) fn begin(target: &Path, terms: &Terms<'_>, may_replace: Option<MayReplace>) -> Result<Self> {
         Self::begin_over(target, terms, may_replace, false)
     }
@@ -84,7 +86,7 @@ impl StagedFile {
         Ok(staged)
     }
 
-    /// Errs where [`begin`](Self::begin) would not take the target. Makes nothing.
+    /// Returns an error if [`begin`](Self::begin) would refuse the target. Changes nothing.
     pub(super) fn may_begin(target: &Location, options: &PublishOptions<'_>) -> Result<()> {
         let (path, overwrite) = (target.local_path()?, options.overwrite);
         check_file(&place(path, overwrite && !options.replaces_links)?, overwrite)?;
@@ -94,34 +96,35 @@ impl StagedFile {
         }
     }
 
-    /// Whether `commit` waits until the checkpoint would survive a power cut; it does unless told
-    /// otherwise. Without, a killed process still costs nothing.
+    /// Sets whether `commit` syncs, so that the checkpoint survives a power cut. The default is
+    /// true. Without a sync, a killed process still loses nothing.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.staging.durable = durable;
         self
     }
 
-    /// Where to write it.
+    /// The path at which the caller writes the file.
     pub fn single_file(&self) -> PathBuf {
         self.staging.data.join(self.staging.absolute.file_name().unwrap_or_default())
     }
 
-    /// Has `commit` sync the file: another program writes it, and does not.
+    /// Makes `commit` sync the file. Needed if another program writes it without a sync.
     pub fn sync_later(&self) {
         self.staging.sync_later(self.single_file());
     }
 
-    /// Syncs the folder of the file, which its writer has synced, and gives it its name, as
-    /// [`StagedFolder::commit`](super::StagedFolder::commit) does.
+    /// Syncs the folder of the file, and gives the file its name, as
+    /// [`StagedFolder::commit`](super::StagedFolder::commit) does. The writer has already synced
+    /// the file.
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     pub fn commit(self) -> Result<()> {
         naming::commit(Box::new(self))
     }
 
-    /// Errs if a file is there that may not be replaced.
+    /// Returns an error if a file exists at the target and may not be replaced.
     fn check_found(&self) -> Result<()> {
         let target = &self.staging.absolute;
         match self.may_replace {
@@ -132,8 +135,8 @@ impl StagedFile {
         }
     }
 
-    /// Gives the file its name, if the name still belongs to the expected file. Another file that
-    /// has taken the name keeps it.
+    /// Gives the file its name only if the expected file is still there. Any other file keeps the
+    /// name.
     fn take_place_of(&self, before: Option<Identity>) -> Result<()> {
         let (source, target) = (self.single_file(), &self.staging.absolute);
         let identity = |path: &Path| Location::local(path).identity();
@@ -163,15 +166,15 @@ impl StagedFile {
     }
 }
 
-/// The target as an absolute path, if its name is one to save under; with `follow` what it leads
-/// to.
+/// The absolute path of the target, if a checkpoint can have this name. With `follow`, a link is
+/// replaced by its target.
 fn place(target: &Path, follow: bool) -> Result<PathBuf> {
     let absolute = resolve(target, follow)?;
     check_name(target)?;
     Ok(absolute)
 }
 
-/// Errs unless the file may take the target.
+/// Returns an error unless a file may be saved to the target.
 fn check(target: &Path, overwrite: bool, replaces_folders: bool) -> Result<()> {
     let check = if replaces_folders { check_file_or_checkpoint } else { check_file };
     check(target, overwrite)
@@ -280,7 +283,7 @@ mod tests {
                 continue;
             }
             fs::write(&path, b"precious").unwrap();
-            // Whether it is asked when it begins or when it is named.
+            // The check happens at the start or at the commit.
             let refused = staged.and_then(|staged| {
                 fs::write(staged.single_file(), b"new").unwrap();
                 staged.commit()

@@ -21,7 +21,8 @@ use crate::store::local::folders::relative_path;
 use crate::store::{Blob, FileWriter};
 use crate::{BegunFolder, NewFiles, NewFolder, Publication, Role};
 
-/// A folder under its temporary name. Dropped uncommitted, it leaves no trace.
+/// A checkpoint that is a folder, under its temporary name. If it is dropped uncommitted, it is
+/// removed.
 #[derive(Debug)]
 pub struct StagedFolder {
     pub(super) staging: Staging,
@@ -29,16 +30,16 @@ pub struct StagedFolder {
 }
 
 impl StagedFolder {
-    /// Makes the temporary folder beside `target`, and the folders above it that are missing;
-    /// removes what killed writers of the same target have left. `overwrite` replaces a folder only
-    /// once the [names](crate::names) of the layouts are known.
+    /// Makes the temporary folder beside `target`, and missing folders above it. Removes temporary
+    /// files of killed writers of the same target. `overwrite` replaces a folder only after the
+    /// [names](crate::names) of the layouts are known.
     ///
     /// # Errors
-    /// `AlreadyExists` if the target exists and `overwrite` is not set; `InvalidArgument` if it is
-    /// set and the target is a file, or a folder that holds something but no checkpoint, or
-    /// something beside one, or if the target's name is that of an unfinished save;
-    /// `PermissionDenied` if the folder above cannot be written to; `Unsupported` for an
-    /// [address](crate::location) instead of a path. Nothing that was there has changed.
+    /// `AlreadyExists` if the target exists and `overwrite` is not set. `InvalidArgument` if it is
+    /// set and the target is a file, or a folder with other content than a checkpoint; also if the
+    /// target's name is that of an unfinished save. `PermissionDenied` if the folder above cannot
+    /// be written to. `Unsupported` for an [address](crate::location) instead of a path. After an
+    /// error nothing that existed has changed.
     pub fn create(target: &Path, overwrite: bool) -> Result<Self> {
         let monitor = Monitor::new();
         let terms = Terms::of_save(overwrite, true, &monitor);
@@ -56,20 +57,20 @@ impl StagedFolder {
         Ok(Self { staging: Staging::begin(place, terms)?, linked_bytes: AtomicU64::new(0) })
     }
 
-    /// Errs where [`create`](Self::create) would not take the target. Makes nothing.
+    /// Returns an error if [`create`](Self::create) would refuse the target. Changes nothing.
     pub(super) fn may_begin(target: &Path, overwrite: bool, keeps_others: bool) -> Result<()> {
         check_folder(&place(target, overwrite)?, overwrite, keeps_others)
     }
 
-    /// Whether `commit` waits until the checkpoint would survive a power cut; it does unless told
-    /// otherwise. Without, a killed process still costs nothing.
+    /// Sets whether `commit` syncs, so that the checkpoint survives a power cut. The default is
+    /// true. Without a sync, a killed process still loses nothing.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.staging.durable = durable;
         self
     }
 
-    /// The folders above the target that had to be made, outermost first.
+    /// The folders above the target that this save has made, outermost first.
     pub fn made_parents(&self) -> &[PathBuf] {
         &self.staging.made_parents
     }
@@ -90,16 +91,16 @@ impl StagedFolder {
     ///
     /// # Errors
     /// `AlreadyExists` if another writer was faster and `overwrite` is not set; `InvalidArgument`
-    /// if the target has become something that may not be replaced. The target is then as it was,
-    /// and the staged checkpoint is removed; so it is if its monitor was cancelled before the name
-    /// was given (`Cancelled`). Only after `NotDurable` the target is the new checkpoint: the
-    /// folder above could not be synced when it had the name.
+    /// if the target has become something that may not be replaced; `Cancelled` if the monitor was
+    /// cancelled before the rename. After these errors the target is unchanged and the staged
+    /// checkpoint is removed. Only after `NotDurable` is the new checkpoint at the target: the sync
+    /// of the folder above failed after the rename.
     pub fn commit(self) -> Result<()> {
         naming::commit(Box::new(self))
     }
 }
 
-/// The target as an absolute path, if its name is one to save under.
+/// The absolute path of the target, if a checkpoint can have this name.
 fn place(target: &Path, overwrite: bool) -> Result<PathBuf> {
     let absolute = resolve(target, overwrite)?;
     check_name(target)?;

@@ -2,7 +2,7 @@
 //!
 //! Each file is written into its own numbered folder inside the temporary folder. The last file
 //! makes the checkpoint: it gets its name last, and an overwrite removes it first. `siblings`
-//! describes the order of the names, and how a reader finds the files in between.
+//! describes the order of the renames, and how a reader finds the files during a commit.
 
 use std::path::{Path, PathBuf};
 
@@ -17,21 +17,23 @@ use crate::store::FileWriter;
 use crate::store::local::folders::make_folders;
 use crate::{NewFiles, NewSiblings, Publication, no_such_file};
 
-/// Files beside each other under their temporary names. Dropped uncommitted, they leave no trace.
+/// A checkpoint of several files, under temporary names. If it is dropped uncommitted, they are
+/// removed.
 #[derive(Debug)]
 pub struct StagedSiblings {
     pub(super) staging: Staging,
-    /// The names that the files will have; the last makes the checkpoint.
+    /// The final paths of the files. The last file makes the checkpoint.
     pub(super) targets: Vec<PathBuf>,
 }
 
 impl StagedSiblings {
     /// Makes a temporary folder beside `target`, as
-    /// [`StagedFolder::create`](super::StagedFolder::create) does. The files will be named `target`
-    /// with each of `suffixes` behind it.
+    /// [`StagedFolder::create`](super::StagedFolder::create) does. The final name of each file is
+    /// `target` with one of `suffixes` appended.
     ///
     /// # Errors
-    /// As there, of each of the files; `InvalidArgument` also for a suffix with a `/` in it.
+    /// The same as there, for each of the files; `InvalidArgument` also for a suffix with a `/` in
+    /// it.
     pub fn create(target: &Path, suffixes: &[String], overwrite: bool) -> Result<Self> {
         let monitor = Monitor::new();
         let terms = Terms::of_save(overwrite, true, &monitor);
@@ -51,14 +53,14 @@ impl StagedSiblings {
         Ok(Self { staging, targets })
     }
 
-    /// Errs where [`create`](Self::create) would not take the target. Makes nothing.
+    /// Returns an error if [`create`](Self::create) would refuse the target. Changes nothing.
     pub(super) fn may_begin(target: &Path, suffixes: &[String], overwrite: bool) -> Result<()> {
         let (_, targets) = place(target, suffixes)?;
         targets.iter().try_for_each(|target| check_file(target, overwrite))
     }
 
-    /// Whether `commit` waits until the checkpoint would survive a power cut; it does unless told
-    /// otherwise. Without, a killed process still costs nothing.
+    /// Sets whether `commit` syncs, so that the checkpoint survives a power cut. The default is
+    /// true. Without a sync, a killed process still loses nothing.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.staging.durable = durable;
@@ -69,13 +71,13 @@ impl StagedSiblings {
     /// [`StagedFolder::commit`](super::StagedFolder::commit).
     ///
     /// # Errors
-    /// As there. `NotDurable` also if a step failed and could not be undone: the new checkpoint is
-    /// whole then, and part of it waits for its name.
+    /// The same as there. `NotDurable` also if a step failed and could not be undone: the new
+    /// checkpoint is complete then, but some of its files do not have their names yet.
     pub fn commit(self) -> Result<()> {
         naming::commit(Box::new(self))
     }
 
-    /// For tests: ends as if the process had died after so many steps of the commit.
+    /// For tests: ends after `moves` steps of the commit, as if the process had died.
     #[doc(hidden)]
     pub fn die_after(&mut self, moves: usize) -> Result<()> {
         self.staging.sync_tree()?;
@@ -85,15 +87,15 @@ impl StagedSiblings {
         taken.map_err(|failed| failed.error)
     }
 
-    /// The temporary folder holds files that could not be moved back, so it must stay.
+    /// Keeps the temporary folder if it holds files that could not be moved back.
     fn left_with(&mut self, failed: Failed) -> Error {
         self.staging.committed |= failed.keep;
         failed.error
     }
 }
 
-/// The stem as an absolute path, and the names of the files. The stem itself may be anything: it is
-/// not touched.
+/// The absolute path of the stem, and the paths of the files. Anything may exist at the stem
+/// itself: the save does not touch it.
 fn place(target: &Path, suffixes: &[String]) -> Result<(PathBuf, Vec<PathBuf>)> {
     let absolute = resolve(target, false)?;
     let targets = siblings::targets(&absolute, suffixes)?;

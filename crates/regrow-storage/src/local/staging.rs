@@ -16,49 +16,51 @@ use crate::store::local::folders::make_folders;
 use crate::store::{DirectWriter, FileWriter, WriteOptions};
 use crate::system::mode_of;
 
-/// A checkpoint of one kind under its temporary name: what a commit and a copy need to know of it.
+/// A checkpoint of any kind under its temporary name, as commits and copies see it.
 pub(super) trait Staged: Debug + Send + Sync {
-    /// What all kinds share.
+    /// The state that all kinds have in common.
     fn staging(&self) -> &Staging;
 
     fn staging_mut(&mut self) -> &mut Staging;
 
-    /// Where file number `at` of the checkpoint is written, which has this name in it.
+    /// The path at which file number `at` of the checkpoint is written. `name` is its name in the
+    /// checkpoint.
     ///
     /// # Errors
-    /// `InvalidArgument` if there are not that many, or the name leads out of the folder.
+    /// `InvalidArgument` if there is no file of this number, or if the name leads out of the
+    /// folder.
     fn path_of(&self, at: usize, name: &str) -> Result<PathBuf>;
 
-    /// Gives what was written its name; what is to be removed afterwards, if anything.
+    /// Gives the files their final names. Returns the path that the caller then removes, if any.
     ///
     /// # Errors
-    /// Those of a commit.
+    /// The same as for a commit.
     fn take_name(&mut self) -> Result<Option<PathBuf>>;
 }
 
-/// Makes the temporary folder for a name in a folder. The flag sets mode 0700.
+/// A function that makes the temporary folder for a name in a folder. The flag sets mode 0700.
 type MakeFolder = fn(&Path, &OsStr, bool) -> Result<OwnFolder>;
 
-/// How a checkpoint is written.
+/// The options of a save or copy.
 #[derive(Clone, Copy)]
 pub(super) struct Terms<'a> {
-    /// Whether what is at the target may be replaced.
+    /// Whether an existing checkpoint may be replaced.
     pub(super) overwrite: bool,
-    /// Whether what a user has put there stays.
+    /// Whether files of a user in the old checkpoint's folder are kept.
     pub(super) keeps_others: bool,
-    /// Whether a link to a file is itself replaced.
+    /// Whether a link to a file is replaced itself, instead of the file.
     pub(super) replaces_links: bool,
     /// Whether the commit syncs.
     pub(super) durable: bool,
     pub(super) monitor: &'a Monitor,
     pub(super) own_folder: MakeFolder,
-    /// The folder in the temporary one that gets the name of the target; without one, it is the
-    /// temporary folder.
+    /// The folder inside the temporary folder that gets the target's name; `None` if the temporary
+    /// folder itself gets it.
     pub(super) below: Option<&'static str>,
 }
 
 impl<'a> Terms<'a> {
-    /// Those of a save: its temporary folder is new.
+    /// The terms of a save, which makes a new temporary folder.
     pub(super) fn of_save(overwrite: bool, durable: bool, monitor: &'a Monitor) -> Self {
         let own_folder = OwnFolder::make;
         Self {
@@ -72,7 +74,8 @@ impl<'a> Terms<'a> {
         }
     }
 
-    /// Those of a copy, which goes on in the folder of an earlier one and has its files `below`.
+    /// The terms of a copy, which continues in the folder of an earlier copy. Its files are in the
+    /// folder `below`.
     pub(super) fn of_copy(overwrite: bool, durable: bool, monitor: &'a Monitor, below: &'static str) -> Self {
         Self {
             own_folder: OwnFolder::of_copy,
@@ -82,49 +85,49 @@ impl<'a> Terms<'a> {
     }
 }
 
-/// Where a checkpoint is to be.
+/// The target of a save, in its different forms.
 pub(super) struct Place<'a> {
-    /// As the caller gave it.
+    /// The path as the caller gave it.
     pub(super) given: &'a Path,
-    /// The path that the temporary folder is beside, and named after.
+    /// The absolute path. The temporary folder lies beside it and is named after it.
     pub(super) absolute: PathBuf,
-    /// The names that the checkpoint will have.
+    /// The final paths of the checkpoint's files or folder.
     pub(super) targets: &'a [PathBuf],
-    /// Errs unless one of them may be taken.
+    /// Returns an error unless a path in `targets` may be taken.
     pub(super) check: &'a dyn Fn(&Path) -> Result<()>,
 }
 
-/// The temporary folder of a checkpoint, with all that is known of its target. Dropped uncommitted,
-/// it leaves no trace.
+/// The temporary folder of a checkpoint, with the facts about its target. If it is dropped
+/// uncommitted, the folder is removed.
 #[derive(Debug)]
 pub(super) struct Staging {
     pub(super) own: OwnFolder,
-    /// Where the files are written: the temporary folder, or one in it.
+    /// The folder for the files: the temporary folder, or a folder in it.
     pub(super) data: PathBuf,
-    /// As the caller gave it, and as an absolute path.
+    /// The target as the caller gave it. The next field is its absolute path.
     pub(super) target: Location,
     pub(super) absolute: PathBuf,
     pub(super) overwrite: bool,
     pub(super) keeps_others: bool,
-    /// The mode of what was to be replaced when this began.
+    /// The mode of the old checkpoint at the start of the save.
     pub(super) found_mode: Option<u32>,
-    /// The mode that the checkpoint is to have, if that was said.
+    /// The requested mode of the new checkpoint, if any.
     pub(super) mode: OnceLock<u32>,
     pub(super) durable: bool,
     pub(super) made_parents: Vec<PathBuf>,
-    /// Files that are not synced yet.
+    /// Files that no writer has synced yet.
     pub(super) unsynced: Mutex<Vec<PathBuf>>,
-    /// Which process may remove the folder: not a fork's child.
+    /// The process that may remove the folder. A forked child must not.
     pid: u32,
     pub(super) committed: bool,
-    /// Whether what was written stays when this is dropped uncommitted.
+    /// Whether the files stay if this value is dropped uncommitted.
     pub(super) stays: AtomicBool,
     pub(super) monitor: Monitor,
 }
 
 impl Staging {
-    /// Makes the temporary folder beside the target, and the folders above it that are missing;
-    /// removes what killed writers of the same target have left.
+    /// Makes the temporary folder beside the target, and missing folders above it. Removes
+    /// temporary files of killed writers of the same target.
     pub(super) fn begin(place: Place<'_>, terms: &Terms<'_>) -> Result<Self> {
         let Place { given, absolute, targets, check } = place;
         let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
@@ -159,8 +162,8 @@ impl Staging {
         })
     }
 
-    /// A [`DirectWriter`] of the file at `path`, as durable as the whole; the other arguments are
-    /// those of [`DirectWriter::create`].
+    /// Makes a [`DirectWriter`] of the file at `path`, as durable as the checkpoint. The other
+    /// arguments are those of [`DirectWriter::create`].
     pub(super) fn writer(
         &self,
         path: &Path,
@@ -171,14 +174,14 @@ impl Staging {
         Ok(FileWriter::new(DirectWriter::create_with(path, &options)?.watched(&self.monitor)))
     }
 
-    /// Has a file synced by the commit.
+    /// Adds a file to the list that the commit syncs.
     pub(super) fn sync_later(&self, path: PathBuf) {
         if self.durable {
             self.unsynced.lock().unwrap_or_else(PoisonError::into_inner).push(path);
         }
     }
 
-    /// Bytes of all files.
+    /// Total length of all files in bytes.
     pub(super) fn stored_bytes(&self) -> Result<u64> {
         let mut total = 0;
         let mut folders = vec![self.own.path.clone()];
@@ -207,7 +210,7 @@ impl Drop for Staging {
     }
 }
 
-/// Removes folders that were made in vain, unless they are in use.
+/// Removes folders that a failed save made, unless they are in use.
 fn remove_made(made: &[PathBuf]) {
     for folder in made.iter().rev() {
         let _ = fs::remove_dir(folder);

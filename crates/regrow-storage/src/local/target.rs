@@ -12,7 +12,7 @@ use crate::side_files::is_name_of_side_file;
 use crate::store::local::folders::LOCK_SUFFIX;
 use crate::{UNCOMMITTED_MARK, is_desktop_file};
 
-/// The target as an absolute path; with `follow` what it points to, if it is a link.
+/// The absolute path of the target. With `follow`, a link is replaced by the path it leads to.
 pub(super) fn resolve(target: &Path, follow: bool) -> Result<PathBuf> {
     let absolute = std::path::absolute(target).map_err(|_| no_name(target))?;
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
@@ -44,15 +44,16 @@ pub(super) fn check_name(target: &Path) -> Result<()> {
         .help("choose another name: no reader would open this one"))
 }
 
-/// Whether a folder is as Orbax hands it to a handler: empty, or with the time of its making.
+/// Whether a folder is in the state in which Orbax gives it to a handler: empty, or with only the
+/// first files that Orbax writes.
 fn was_just_made(folder: &Path) -> bool {
     let is_first = |name: OsString| names().first_files().iter().any(|first| name == *first);
     let is_new = |entry: io::Result<fs::DirEntry>| entry.is_ok_and(|entry| is_first(entry.file_name()));
     fs::read_dir(folder).is_ok_and(|mut entries| entries.all(is_new))
 }
 
-/// Returns an error unless a folder may take the target; with `keeps_others`, for any content of
-/// the folder there.
+/// Returns an error unless a folder may be saved to the target. With `keeps_others`, the folder
+/// there may have any content.
 pub(super) fn check_folder(target: &Path, overwrite: bool, keeps_others: bool) -> Result<()> {
     match find_replaced(target, overwrite)? {
         None => Ok(()),
@@ -64,7 +65,7 @@ pub(super) fn check_folder(target: &Path, overwrite: bool, keeps_others: bool) -
     }
 }
 
-/// Errs unless a single file may take the target.
+/// Returns an error unless a single file may be saved to the target.
 pub(super) fn check_file(target: &Path, overwrite: bool) -> Result<()> {
     match find_replaced(target, overwrite)? {
         Some(found) if !found.is_file() && !found.is_symlink() => Err(no_file(target)),
@@ -72,13 +73,14 @@ pub(super) fn check_file(target: &Path, overwrite: bool) -> Result<()> {
     }
 }
 
-/// Errs unless a single file may take the target, which may be a checkpoint of any kind.
+/// As `check_file`, but the existing target may also be a checkpoint of another kind.
 pub(super) fn check_file_or_checkpoint(target: &Path, overwrite: bool) -> Result<()> {
     let is_folder = fs::symlink_metadata(target).is_ok_and(|found| found.is_dir());
     if is_folder { check_folder(target, overwrite, false) } else { check_file(target, overwrite) }
 }
 
-/// What is at the target, which may be replaced if at all only with `overwrite`.
+/// The metadata of the existing target. Returns an error if the target exists and `overwrite` is
+/// not set.
 fn find_replaced(target: &Path, overwrite: bool) -> Result<Option<fs::Metadata>> {
     match fs::symlink_metadata(target) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -96,7 +98,7 @@ fn no_file(target: &Path) -> Error {
         .help("choose another path, or remove it yourself")
 }
 
-/// Whether a folder is known for a checkpoint.
+/// Whether a folder is recognized as a checkpoint.
 pub(super) fn holds_checkpoint(folder: &Path) -> bool {
     is_marked(folder) || holds_files_of_one(folder)
 }
@@ -130,7 +132,7 @@ fn is_of_a_desktop(entry: &io::Result<fs::DirEntry>) -> bool {
     entry.as_ref().is_ok_and(|entry| is_file(entry) && is_desktop_file(&name(entry)))
 }
 
-/// Errs if there is something beside the checkpoint that a user may have put there.
+/// Returns an error if the folder has files beside the checkpoint that may belong to a user.
 fn check_nothing_beside(folder: &Path) -> Result<()> {
     let foreign = match foreign_files_in(&Location::local(folder)) {
         Ok(foreign) => foreign,
@@ -141,7 +143,7 @@ fn check_nothing_beside(folder: &Path) -> Result<()> {
     refuse_foreign_files(&foreign, folder)
 }
 
-/// Errs with the names of what a user may have put beside a checkpoint.
+/// Returns an error that lists a user's files beside a checkpoint, if there are any.
 pub(crate) fn refuse_foreign_files(foreign: &[String], folder: impl Into<PathBuf>) -> Result<()> {
     if foreign.is_empty() {
         return Ok(());
@@ -174,8 +176,8 @@ fn holds_files_of_one(folder: &Path) -> bool {
     are_of_one(&names.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Whether these are files of one checkpoint that has no marker, and otherwise only side files of
-/// regrow. A repair rewrites one of them in the same folder.
+/// Whether all these files belong to one checkpoint without a marker, apart from side files. A
+/// repair rewrites one of the files in the same folder.
 pub(crate) fn are_of_one(files: &[&str]) -> bool {
     let is_beside = |name: &str| is_name_of_side_file(name) || is_none_of_it(name);
     let files = files.iter().filter(|name| name.contains('/') || !is_beside(name));
@@ -250,7 +252,7 @@ mod tests {
         let resolve = |name: &str, overwrite| super::resolve(&folder.join(name), overwrite).unwrap();
         assert_eq!(resolve("link", false), folder.join("link"));
         assert_eq!(resolve("link", true), folder.join("real"));
-        // A link further up is the user's way to say where.
+        // A link further up in the path is not resolved: the user chose this path.
         assert_eq!(resolve("link/x", true), folder.join("link/x"));
         assert_eq!(resolve("link/new", true), folder.join("link/new"));
     }

@@ -33,11 +33,11 @@ use crate::store::{
 use crate::system;
 use crate::{Identity, Left, Target, Transfer, TransferFile, TransferOptions};
 
-/// The files of a folder, or the one file, below the temporary folder. No reader takes it for a
-/// checkpoint by its name.
+/// The folder for the files, below the temporary folder. Readers do not treat a folder with this
+/// name as a checkpoint.
 pub(super) const FILES: &str = ".orbax-checkpoint-tmp-files";
 
-/// Of a longer journal nothing is read.
+/// A longer journal is ignored.
 const JOURNAL_LEN_MAX_BYTES: u64 = 256 << 20;
 
 /// One line of the journal.
@@ -45,7 +45,7 @@ const JOURNAL_LEN_MAX_BYTES: u64 = 256 << 20;
 pub(super) struct Line {
     name: String,
     version: String,
-    /// Of the file, or of its beginning.
+    /// Length of the file, or of the part of it that is written.
     len_bytes: u64,
     digest: String,
 }
@@ -56,7 +56,7 @@ impl Line {
     }
 }
 
-/// A copy on its way.
+/// A copy to a local disk that has not ended.
 #[derive(Debug)]
 pub(crate) struct LocalTransfer {
     staged: Box<dyn Staged>,
@@ -68,7 +68,7 @@ pub(crate) struct LocalTransfer {
 }
 
 impl LocalTransfer {
-    /// Begins, or goes on.
+    /// Begins a copy, or continues an earlier one.
     pub(crate) fn begin(target: &Location, options: TransferOptions<'_>) -> Result<Self> {
         let staged = stage(target.local_path()?, &options)?;
         let staging = staged.staging();
@@ -128,7 +128,7 @@ impl LocalTransfer {
     }
 }
 
-/// Begins in the temporary folder of copies, and keeps what an earlier copy has left there.
+/// Opens the temporary folder of copies to this path, and keeps the files of an earlier copy.
 fn stage(path: &Path, options: &TransferOptions<'_>) -> Result<Box<dyn Staged>> {
     let terms = Terms::of_copy(options.overwrite, options.durable, options.monitor, FILES);
     Ok(match options.kind {
@@ -138,7 +138,7 @@ fn stage(path: &Path, options: &TransferOptions<'_>) -> Result<Box<dyn Staged>> 
     })
 }
 
-/// The lines by the name of their file; those that cannot be read are left out.
+/// The lines of the journal for each file. Lines that cannot be parsed are skipped.
 pub(super) fn read_journal(folder: &Path) -> BTreeMap<String, Vec<Line>> {
     let Ok(file) = File::open(folder.join(JOURNAL)) else { return BTreeMap::new() };
     read_lines(file, JOURNAL_LEN_MAX_BYTES)
@@ -184,7 +184,7 @@ fn prune(folder: &Path, paths: &[PathBuf], left: &[Left]) -> Result<()> {
     prune_folder(folder, &kept).map(drop).map_err(|error| Error::io("cannot clear", folder, error))
 }
 
-/// Whether anything is left in it.
+/// Removes unusable files below a folder. Returns whether any file is left.
 fn prune_folder(folder: &Path, kept: &HashSet<&Path>) -> io::Result<bool> {
     let mut is_used = false;
     for entry in fs::read_dir(folder)? {
@@ -268,7 +268,7 @@ impl Transfer for LocalTransfer {
     }
 }
 
-/// The rest of a file whose beginning is there.
+/// A writer of the rest of a file whose beginning is already there.
 #[derive(Debug)]
 struct Rest {
     path: PathBuf,
@@ -360,7 +360,7 @@ mod tests {
             assert_eq!(lines.len(), count, "{len_max_bytes}");
             assert!(lines.values().flatten().all(|read| read.hash() == line.hash()));
         }
-        // Nothing is read beyond it, however much there is.
+        // The journal is read only up to its limit, even if the input never ends.
         assert!(read_lines(io::repeat(b'x'), 1000).is_empty());
     }
 
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(rest.offset_bytes(), 9);
         rest.write(b", middle").unwrap();
         assert_eq!(rest.offset_bytes(), 17);
-        // In pieces. The last piece is shorter.
+        // The data arrives in pieces, and the last piece is shorter.
         let long: Vec<u8> = (0..40_001_u32).map(|at| at as u8).collect();
         rest.write_with(long.len() as u64, &mut |at, piece| {
             piece.copy_from_slice(&long[at as usize..at as usize + piece.len()]);
@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(left(lines(&[9], "2")), Left::Nothing, "it is of another version");
         let whole = Left::Whole { digest: digest(9), is_proven: false };
         assert_eq!(left(lines(&[4, 9], "1")), whole);
-        // Its beginning alone is known, or it is not as long as it was.
+        // Only the beginning of the file is known, or its length has changed.
         assert_eq!(left(lines(&[4], "1")), Left::Beginning(vec![(4, digest(4))]));
         fs::write(&path, [7; 6]).unwrap();
         assert_eq!(left(lines(&[4, 6, 8, 9], "1")), Left::Beginning(vec![(4, digest(4)), (6, digest(6))]));
@@ -447,8 +447,7 @@ mod tests {
         write(&first, 0);
         assert_eq!(first.staging().unsynced.lock().unwrap().len(), 1, "the commit syncs what is short");
         drop(first);
-        // What is whole stays, also if the next one writes nothing at all; unknown files are
-        // removed.
+        // Complete files stay even if the next copy writes nothing. Unknown files are removed.
         let own = begin().staging().own.path.clone();
         fs::create_dir_all(own.join("empty/deep")).unwrap();
         fs::create_dir(own.join("junk")).unwrap();
@@ -506,14 +505,14 @@ mod tests {
             }
             let unsynced = || transfer.staging().unsynced.lock().unwrap().len();
             assert_eq!(unsynced(), usize::from(durable), "{durable}");
-            // A folder that has the name of a file is no reason to go on.
+            // A folder with the name of a file is not an error.
             transfer.discard(0).unwrap();
             transfer.discard(0).unwrap();
             fs::create_dir(transfer.file(0).unwrap().1).unwrap();
             assert!(transfer.discard(0).is_err());
             fs::remove_dir(transfer.file(0).unwrap().1).unwrap();
             drop(transfer);
-            // What an earlier copy has written it may not have synced.
+            // The earlier copy may not have synced its files.
             let again = LocalTransfer::begin(&target, TransferOptions { durable, ..durably }).unwrap();
             assert_eq!(again.left(1), Left::Whole { digest, is_proven: false });
             again.finished(1, digest, true).unwrap();

@@ -16,24 +16,24 @@ use crate::cache::{BLOCK_LEN_BYTES, Cache, Source};
 use crate::error::Result;
 use crate::threads::for_each_parallel;
 
-/// Reads up to this length are fetched with all of their first and last block, by one request.
+/// Longest read whose first and last blocks are fetched in one request.
 const ONE_REQUEST_LEN_MAX_BYTES: usize = 4 * BLOCK_LEN_BYTES as usize;
 
-/// Requests at once for one read: the blocks at its ends, and what lies between them.
+/// Concurrent requests of one read: the first block, the last block, and the bytes between.
 const REQUESTS: usize = 3;
 
 #[derive(Debug)]
 pub(crate) struct CachedObjects {
     objects: Arc<dyn Objects>,
     cache: Cache,
-    /// The storage, told from all others.
+    /// Identifies the storage among all others.
     name: String,
 }
 
-/// A part of what is wanted: blocks side by side, and where the wanted bytes of them go.
+/// Adjacent blocks that the cache lacks, and the buffer for their wanted bytes.
 struct Run<'a> {
     blocks: Range<u64>,
-    /// Where the wanted bytes begin in the object.
+    /// The offset of the first wanted byte in the object.
     start: u64,
     out: &'a mut [u8],
 }
@@ -45,13 +45,14 @@ pub(crate) fn cached(objects: &Arc<dyn Objects>, cache: &Cache) -> Option<Arc<dy
 }
 
 impl CachedObjects {
-    /// What blocks of this version are named by; `None` if its tag may stand for several contents.
+    /// The identity of blocks of this version; `None` if its tag is weak, because different
+    /// contents may share a weak tag.
     fn source<'a>(&'a self, object: &'a Object) -> Option<Source<'a>> {
         let tag = object.tag.e_tag().filter(|tag| !tag.starts_with("W/"))?;
         Some(Source { storage: &self.name, key: &object.key, tag, len_bytes: object.len_bytes })
     }
 
-    /// Fetches a run, and keeps its blocks.
+    /// Fetches a run, and stores its blocks in the cache.
     fn fetch(&self, object: &Object, source: &Source<'_>, run: Run<'_>) -> Result<()> {
         let whole =
             run.blocks.start * BLOCK_LEN_BYTES..(run.blocks.end * BLOCK_LEN_BYTES).min(object.len_bytes);
@@ -77,8 +78,8 @@ impl CachedObjects {
     }
 }
 
-/// Cuts what is wanted into blocks. Each has its position, where its wanted bytes begin in it, and
-/// where they go.
+/// Splits a read into blocks. Each has its position, the offset of the first wanted byte in the
+/// block, and the buffer for the bytes.
 fn blocks(offset_bytes: u64, mut out: &mut [u8]) -> Vec<(u64, usize, &mut [u8])> {
     let mut blocks = Vec::new();
     let mut at = offset_bytes;
@@ -98,7 +99,7 @@ impl Objects for CachedObjects {
     }
 
     fn facts(&self) -> Facts {
-        // What the cache has needs no request ahead.
+        // Blocks in the cache need no request ahead.
         Facts { ahead_len_max_bytes: 0, ..self.objects.facts() }
     }
 
@@ -116,7 +117,7 @@ impl Objects for CachedObjects {
             return self.objects.read(object, offset_bytes, out);
         };
         let is_short = out.len() <= ONE_REQUEST_LEN_MAX_BYTES;
-        // Which of the wanted bytes are missing, as ranges of `out`.
+        // The wanted bytes that the cache lacks, as ranges of `out`.
         let mut missing: Vec<Range<usize>> = Vec::new();
         let mut at = 0;
         for (position, skip, part) in blocks(offset_bytes, out) {
@@ -173,12 +174,12 @@ impl Objects for CachedObjects {
     }
 }
 
-/// Whether what begins there begins a block.
+/// Whether a range of the read begins at the beginning of a block.
 fn is_aligned(offset_bytes: u64, range: &Range<usize>) -> bool {
     (offset_bytes + range.start as u64).is_multiple_of(BLOCK_LEN_BYTES)
 }
 
-/// Whether a block, or the object, ends there.
+/// Whether `end` is the end of a block or of the object.
 fn is_end_of_block(object: &Object, end: u64) -> bool {
     end == object.len_bytes || end.is_multiple_of(BLOCK_LEN_BYTES)
 }

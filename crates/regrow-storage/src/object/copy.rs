@@ -6,11 +6,11 @@ use super::{Object, Objects, Tag};
 use crate::bytes::limits::work_space;
 use crate::error::Result;
 
-/// Makes `to` a copy of this version of an object: by the bucket itself, or, if that is too long
-/// for its copies, in parts that pass through this process, a few at a time.
+/// Makes `to` a copy of this version of an object. The bucket itself makes the copy if it can. If
+/// the object is too long for that, this process reads and writes it, a few parts at a time.
 ///
 /// # Errors
-/// `Replaced` if the object has another version by now; errors of the bucket.
+/// `Replaced` if the key has another version by now; errors of the bucket.
 pub(super) fn copy_within(objects: &Arc<dyn Objects>, from: &Object, to: &str) -> Result<Tag> {
     if from.len_bytes <= objects.facts().copy_len_max_bytes {
         return objects.copy(from, to);
@@ -27,12 +27,12 @@ pub(super) fn copy_within(objects: &Arc<dyn Objects>, from: &Object, to: &str) -
     upload.finish()
 }
 
-/// The same where nothing is at `to` yet; `None` if something is. As for
-/// [`Upload::finish_in_place_of`](super::Upload::finish_in_place_of), one request lies between the
-/// look and the end of what is longer than a part.
+/// As `copy_within`, but only if nothing is at `to`; `None` if an object exists there. If the copy
+/// has more than one part, another writer can still write `to` between the check and the end, as in
+/// [`Upload::finish_in_place_of`](super::Upload::finish_in_place_of).
 ///
 /// # Errors
-/// As for [`copy_within`].
+/// The same as for [`copy_within`].
 pub(super) fn copy_new_within(objects: &Arc<dyn Objects>, from: &Object, to: &str) -> Result<Option<Tag>> {
     let mut upload = objects.upload(to, from.len_bytes)?;
     if from.len_bytes > upload.part_len_bytes() as u64 {

@@ -17,37 +17,39 @@ use crate::store::{
 };
 use crate::threads::for_each_parallel;
 
-/// Longer reads are cut into requests of this length, many at once.
+/// Longer reads are split into concurrent requests of this length.
 const REQUEST_LEN_BYTES: usize = 8 << 20;
 
-/// What is read to look at a file is no longer than this.
+/// Longest read that only looks at a file to recognize it.
 const LOOK_LEN_MAX_BYTES: usize = 4 << 10;
 
-/// The keys below a folder of a bucket. An object stays the version that was seen first.
+/// The keys below a folder of a bucket. Each object is read in the version that was found first.
 #[derive(Debug, Clone)]
 pub(crate) struct ObjectStore {
     objects: Arc<dyn Objects>,
     prefix: Result<String, Arc<str>>,
     listing: Option<Arc<Listing>>,
-    /// What was found of keys that no list has shown.
+    /// Objects that were requested one by one because no list has them; `None` for a missing
+    /// object.
     known: Arc<Mutex<HashMap<String, Option<Object>>>>,
 }
 
 impl ObjectStore {
-    /// A folder without a known list.
+    /// The store of a folder that was not listed.
     pub(crate) fn unlisted(objects: Arc<dyn Objects>, folder: &Path) -> Self {
         let prefix = folder_key(&objects, folder).map_err(|error| Arc::from(error.what()));
         Self { objects, prefix, listing: None, known: Arc::default() }
     }
 
-    /// Another folder with the same knowledge. Web servers need it: they have no lists.
+    /// The store of another folder that shares the objects found so far. Web servers need it,
+    /// because they have no lists.
     #[cfg(feature = "cloud")]
     pub(crate) fn in_folder(&self, folder: &Path) -> Self {
         let prefix = folder_key(&self.objects, folder).map_err(|error| Arc::from(error.what()));
         Self { prefix, listing: None, ..self.clone() }
     }
 
-    /// A folder with one known list.
+    /// The store of a folder that was listed.
     pub(super) fn listed(objects: Arc<dyn Objects>, listing: Listing) -> Self {
         let prefix = Ok(listing.prefix().to_owned());
         Self { objects, prefix, listing: Some(Arc::new(listing)), known: Arc::default() }
@@ -60,7 +62,7 @@ impl ObjectStore {
         Ok(format!("{prefix}{name}"))
     }
 
-    /// The version of an object that this store reads.
+    /// The object for a key, in the version that this store reads.
     fn find(&self, key: &[u8]) -> Result<Option<Object>> {
         if let Some(listing) = &self.listing {
             let found = std::str::from_utf8(key).ok().and_then(|name| listing.object(name));
@@ -227,7 +229,7 @@ impl StoreVersions for ObjectStore {
     }
 }
 
-/// Reads a part of an object with as many requests at once as pay.
+/// Reads a part of an object with several concurrent requests if the part is long.
 fn read_at_once(objects: &dyn Objects, object: &Object, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
     if out.len() <= REQUEST_LEN_BYTES {
         return if out.is_empty() { Ok(()) } else { objects.read(object, offset_bytes, out) };
@@ -243,7 +245,7 @@ fn read_at_once(objects: &dyn Objects, object: &Object, offset_bytes: u64, out: 
     )
 }
 
-/// The first bytes of a key, at most so many.
+/// The first bytes of the value of a key, at most `len_max_bytes`.
 pub(crate) fn read_beginning(store: &dyn Store, name: &str, len_max_bytes: u64) -> Result<Option<Vec<u8>>> {
     let Some(len_bytes) = store.len_bytes(name.as_bytes())? else { return Ok(None) };
     let span = ByteRange::Span { offset_bytes: 0, len_bytes: len_bytes.min(len_max_bytes) };

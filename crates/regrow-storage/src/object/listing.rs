@@ -24,25 +24,25 @@ use crate::{Capabilities, Document, Entry, EntryKind, Found, Identity, Reading, 
 /// The objects below a prefix.
 #[derive(Debug, Clone)]
 pub(super) struct Listing {
-    /// Empty, or ends in `/`.
+    /// The prefix: empty, or with a `/` at the end.
     prefix: String,
-    /// By what follows the prefix.
+    /// The objects by the rest of their keys, after the prefix.
     objects: BTreeMap<String, Object>,
-    /// Whether these are all there are.
+    /// Whether the list has all objects below the prefix.
     is_whole: bool,
-    /// Names that begin so are all there are.
+    /// If set, the list has all objects whose names begin with this text.
     begins: Option<String>,
-    /// What has been read of their beginnings.
+    /// The beginnings of the objects that were read so far.
     beginnings: Arc<Beginnings>,
 }
 
 impl Listing {
-    /// One look at what begins with `prefix`.
+    /// Requests one page of the objects below `prefix`.
     pub(super) fn of(objects: &Arc<dyn Objects>, prefix: String) -> Result<Self> {
         Self::listed(objects, prefix, true)
     }
 
-    /// With `is_page` what one page shows, else all.
+    /// Requests one page if `is_page` is set, otherwise all objects.
     fn listed(objects: &Arc<dyn Objects>, prefix: String, is_page: bool) -> Result<Self> {
         let extent = if is_page { Extent::Page } else { Extent::All };
         let Keys { objects: listed, is_whole, .. } = objects.keys(&prefix, extent)?;
@@ -78,8 +78,8 @@ impl Listing {
         Ok(listing)
     }
 
-    /// What has a name in the folder `prefix` that begins with `name`: a single object, or files
-    /// beside each other.
+    /// Lists the objects in the folder `prefix` whose names begin with `name`: a single file, or
+    /// several files of one stem.
     fn of_names(objects: &Arc<dyn Objects>, prefix: String, name: &str) -> Result<Self> {
         let key = format!("{prefix}{name}");
         let (mut listed, is_whole) = objects.list_page(&key)?;
@@ -100,7 +100,7 @@ impl Listing {
         self.objects.is_empty()
     }
 
-    /// What has been read of the objects' beginnings.
+    /// The beginnings of the objects that were read so far.
     pub(super) fn beginnings(&self) -> Arc<Beginnings> {
         Arc::clone(&self.beginnings)
     }
@@ -109,12 +109,12 @@ impl Listing {
         self.is_whole
     }
 
-    /// The objects, by what follows the prefix.
+    /// The objects, by the rest of their keys after the prefix.
     pub(super) fn objects(&self) -> impl Iterator<Item = (&str, &Object)> {
         self.objects.iter().map(|(name, object)| (name.as_str(), object))
     }
 
-    /// The object of that name below the prefix; `None` if the list has not shown it.
+    /// The object of this name below the prefix; `None` if the list lacks it.
     pub(super) fn object(&self, name: &str) -> Option<&Object> {
         self.objects.get(name)
     }
@@ -147,7 +147,7 @@ impl Listing {
         (!objects.is_empty()).then(|| Identity::of_objects(objects))
     }
 
-    /// The same of the folder of that name below the prefix.
+    /// The listing of a folder below the prefix.
     pub(super) fn below(&self, objects: &Arc<dyn Objects>, folder: &str) -> Result<Self> {
         if folder.is_empty() {
             return Ok(self.clone());
@@ -169,7 +169,7 @@ impl Listing {
         })
     }
 
-    /// The names right below the folder of that name, which is empty for all of the listing.
+    /// The entries directly in a folder below the prefix. An empty name means the prefix itself.
     pub(super) fn entries(&self, objects: &Arc<dyn Objects>, folder: &str) -> Result<Vec<Entry>> {
         let start = if folder.is_empty() { String::new() } else { format!("{folder}/") };
         let prefix = format!("{}{start}", self.prefix);
@@ -202,24 +202,24 @@ impl Listing {
     }
 }
 
-/// The first bytes of a few objects: opening looks at them several times, and each look would be a
-/// request.
+/// The first bytes of some objects. Opening a checkpoint reads them several times, and each read
+/// would be a request.
 #[derive(Debug, Default)]
 pub(super) struct Beginnings {
     kept: Mutex<VecDeque<(String, Bytes)>>,
-    /// One object, whole, requested along with the list. The first reader takes it.
+    /// A whole object that was requested together with the list. The first reader takes it.
     ahead: Mutex<Option<(String, Bytes)>>,
 }
 
 impl Beginnings {
-    /// Looks that reach no further are served from here.
+    /// Reads up to this offset are answered from the kept beginnings.
     const LEN_MAX_BYTES: u64 = 64 << 10;
 
-    /// Most objects whose beginning is kept.
+    /// Largest number of objects whose beginning is kept.
     const KEPT_MAX: usize = 64;
 
-    /// Bytes of an object, if they lie at its beginning; `None` if they are to be read by
-    /// themselves.
+    /// The bytes of an object if they lie in its kept beginning; `None` if the caller must request
+    /// them.
     pub(super) fn read(
         &self,
         objects: &dyn Objects,
@@ -255,8 +255,8 @@ impl Beginnings {
     }
 }
 
-/// The list of what may be the folder of a checkpoint, and along with it what most checkpoints are
-/// opened by: over a network that is one wait instead of two.
+/// Lists a folder that may be a checkpoint. At the same time it requests the file with which most
+/// checkpoints begin, which saves one round trip.
 fn list_and_look_ahead(objects: &Arc<dyn Objects>, prefix: String) -> Result<Listing> {
     let first = names().beginnings().first().filter(|_| !prefix.is_empty() && objects.suits().is_far());
     let Some(first) = first else { return Listing::of_checkpoint(objects, prefix) };
@@ -279,10 +279,11 @@ fn list_and_look_ahead(objects: &Arc<dyn Objects>, prefix: String) -> Result<Lis
     Ok(listing)
 }
 
-/// How the checkpoint at a path is read: from one list, and from where it has moved to.
+/// Finds the checkpoint at a path, at its own key or at the key that its pointer gives, and lists
+/// it.
 ///
 /// # Errors
-/// `Uncommitted` if it is being written; errors of the bucket.
+/// `Uncommitted` if a save is writing the checkpoint; errors of the bucket.
 pub(super) fn for_reading(objects: &Arc<dyn Objects>, path: &Path) -> Result<Reading> {
     read_as_listed(objects, path, true)
 }
@@ -326,7 +327,7 @@ fn listed(objects: &Arc<dyn Objects>, listing: Listing, root: String, path: &Pat
     Location::new(Arc::new(ListedStorage { storage, root, listing }), path)
 }
 
-/// Errs if the listing shows a checkpoint that was begun and not committed.
+/// Returns an error if the listing shows a checkpoint that a save began and did not commit.
 fn refuse_uncommitted(objects: &Arc<dyn Objects>, listing: &Listing) -> Result<()> {
     if listing.object(CLAIM).is_none() || listing.is_marked() {
         return Ok(());
@@ -340,14 +341,14 @@ fn refuse_uncommitted(objects: &Arc<dyn Objects>, listing: &Listing) -> Result<(
 #[derive(Debug)]
 struct ListedStorage {
     storage: ObjectStorage,
-    /// What stands for the prefix of the listing in paths: another one, of a checkpoint that has
-    /// moved.
+    /// The path under which the listing is shown. It differs from the prefix of the listing if the
+    /// checkpoint is still in the folder of an overwrite.
     root: String,
     listing: Listing,
 }
 
 impl ListedStorage {
-    /// What follows the root; `None` for a path outside it.
+    /// The name below the root for a path; `None` if the path is outside the root.
     fn below(&self, path: &Path) -> Result<Option<String>> {
         let key = key_of(&self.storage.objects, path)?;
         if format!("{key}/") == self.root || key.is_empty() && self.root.is_empty() {

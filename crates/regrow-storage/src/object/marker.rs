@@ -19,8 +19,8 @@ pub(super) const CLAIM: &str = "regrow-writing.json";
 /// The marker of a complete checkpoint.
 pub(super) const MARKER: &str = COMMITTED_MARKER;
 
-/// The same, of a layout that has no such file of its own: Orbax would take the folder for one of
-/// its checkpoints.
+/// The marker of a layout that has no marker of its own. With the usual marker, Orbax would treat
+/// the folder as one of its checkpoints.
 pub(super) const OTHER_MARKER: &str = "regrow-committed.txt";
 
 /// The pointer to a checkpoint in another folder.
@@ -29,24 +29,25 @@ pub(super) const MOVED: &str = "regrow-moved.json";
 /// A checkpoint of Orbax or regrow in a bucket is committed when one of these is in its folder.
 pub const COMMIT_MARKERS: [&str; 2] = [MARKER, MOVED];
 
-/// The claim of a process that moves an overwrite to its own name, in the folder that it moves
-/// from. Also the lock of a target, while a process replaces or removes the checkpoint there.
+/// A lock in the folder of an overwrite: a process copies the checkpoint from there to the target.
+/// In the folder of a target: a process replaces or removes the checkpoint there.
 pub(super) const SETTLING: &str = "regrow-settling.json";
 
-/// Every save writes at least one of these objects, with its own nonce if regrow wrote it.
+/// Every save writes at least one of these objects. If regrow wrote the object, it has the nonce of
+/// the save.
 pub(super) const OF_EVERY_SAVE: [&str; 4] = [CLAIM, MARKER, OTHER_MARKER, MOVED];
 
-/// Objects that say that a whole checkpoint is here, or where it is.
+/// Whether an object of this name shows that a complete checkpoint is here or in another folder.
 pub(super) fn is_commit(name: &str) -> bool {
     matches!(name, MARKER | OTHER_MARKER | MOVED)
 }
 
-/// Objects that are no part of the checkpoint itself.
+/// Whether an object of this name is not part of the checkpoint itself.
 pub fn is_bookkeeping(name: &str) -> bool {
     matches!(name, CLAIM | MOVED | OTHER_MARKER | SETTLING)
 }
 
-/// A random name for one save, by which its own objects are known again.
+/// A random name for one save. The save recognizes its own objects by it.
 pub(super) fn nonce() -> Result<String> {
     let mut random = [0_u8; 8];
     getrandom::fill(&mut random).map_err(|error| {
@@ -55,36 +56,36 @@ pub(super) fn nonce() -> Result<String> {
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A claim is respected for this long after its last renewal, if the writer cannot be asked.
+/// How long a claim is respected after its last renewal, if it is unknown whether the writer lives.
 pub(super) const CLAIM_TIME_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// The same for a process that removes the files of a dead writer, which takes moments.
+/// As `CLAIM_TIME_MAX`, for a process that removes files of a dead writer, which is fast.
 const SWEEP_TIME_MAX: Duration = Duration::from_secs(10 * 60);
 
-/// Who writes a checkpoint.
+/// The claim of a process that writes a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Claim {
     pub nonce: String,
     pub host: String,
     pub pid: u32,
-    /// Seconds since 1970, by the writer's clock.
+    /// The start of the save in seconds since 1970, by the writer's clock.
     pub since: u64,
-    /// When the writer last said that it lives, by its clock; 0 if it never has.
+    /// The time of the last renewal, by the writer's clock; 0 if the claim was never renewed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub renewed: u64,
-    /// No process works on it: its writer has said so.
+    /// Whether the writer has given up the claim, so that no process writes here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_released: bool,
-    /// The owner of this claim writes nothing, and removes the files of a dead writer. That takes
-    /// moments, and others wait for it.
+    /// Whether the owner of this claim only removes files of a dead writer. This is fast, so other
+    /// processes wait for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_sweeping: bool,
-    /// For files of one stem: the suffixes of the names that the writer makes or replaces, in their
-    /// order. The last one makes the checkpoint: without it the others are temporary. Empty if the
-    /// files may belong to other programs.
+    /// For several files of one stem: the suffixes of the names that the writer makes or replaces,
+    /// in order. The last file makes the checkpoint: without it the others are temporary. Empty if
+    /// the files may belong to other programs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suffixes: Vec<String>,
-    /// What a copy has brought here, by name.
+    /// The objects that a copy has finished, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub copied: BTreeMap<String, Copied>,
 }
@@ -92,19 +93,19 @@ pub(super) struct Claim {
 /// One object that a copy has finished.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Copied {
-    /// Of the file in the source.
+    /// The version of the file in the source.
     pub version: String,
     pub len_bytes: u64,
     /// BLAKE3, in hex digits.
     pub digest: String,
-    /// Whether it was read back.
+    /// Whether the object was read back after it was written.
     pub is_verified: bool,
-    /// Of the object here.
+    /// The tag of the object at the target.
     pub tag: String,
 }
 
 impl Claim {
-    /// Of this process, now.
+    /// A new claim of this process, which starts now.
     pub(super) fn new(nonce: &str) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Self {
@@ -124,13 +125,13 @@ impl Claim {
         serde_json::to_vec(self).unwrap_or_default().into()
     }
 
-    /// `None` for bytes that are no claim.
+    /// Parses a claim; `None` if the bytes are not a claim.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok()
     }
 
-    /// Whether the writer is known to be gone: it has said so, or was a process of this machine
-    /// that is no more, or a save of this process that has ended.
+    /// Whether the writer is known to be dead: it gave up the claim, or it was a process of this
+    /// machine that has ended, or a save of this process that has ended.
     fn is_of_the_dead(&self) -> bool {
         let is_alive = || {
             if self.pid == std::process::id() {
@@ -162,7 +163,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// A save of this process that has not ended; it ends when this is dropped.
+/// A save of this process that is running. It ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Running(String);
 
@@ -184,8 +185,8 @@ impl Drop for Running {
     }
 }
 
-/// The machine's name, with the identity of its boot, which only Linux has: process numbers start
-/// again with each boot.
+/// The machine's name and the identity of its boot, because process numbers start again with each
+/// boot. Only Linux has the identity.
 fn host() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     format!("{} {}", host_name(), boot.trim())
@@ -197,7 +198,7 @@ fn is_here(host_of_writer: &str) -> bool {
     host_of_writer == host() && !host_of_writer.ends_with(' ')
 }
 
-/// The text of a marker.
+/// The content of a marker: the text of the layout, and the line with the nonce.
 pub(super) fn marker_bytes(text: &[u8], url: &str, nonce: &str) -> Bytes {
     let mut marker = text.to_vec();
     if marker.is_empty() {
@@ -211,12 +212,12 @@ pub(super) fn marker_bytes(text: &[u8], url: &str, nonce: &str) -> Bytes {
     marker.into()
 }
 
-/// What every marker ends in: by this a writer knows its own again.
+/// The last line of every marker. A writer recognizes its own marker by the nonce in it.
 pub(super) fn marker_line(nonce: &str) -> String {
     format!("\nregrow {nonce}\n")
 }
 
-/// Where a checkpoint has moved to.
+/// The pointer to the folder in which a checkpoint is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Moved {
     pub nonce: String,
@@ -230,10 +231,10 @@ impl Moved {
     }
 }
 
-/// The folder that a pointer names.
+/// The folder in a pointer.
 ///
 /// # Errors
-/// `Corrupt` if it is none; `Replaced` if it is gone by now.
+/// `Corrupt` if the object is not a valid pointer; `Replaced` if it no longer exists.
 pub(super) fn moved_to(objects: &Arc<dyn Objects>, pointer: &Object) -> Result<String> {
     let url = objects.url(&pointer.key);
     let Some((bytes, _)) = objects.get(&pointer.key)? else {
@@ -258,8 +259,8 @@ pub(super) fn moved_to(objects: &Arc<dyn Objects>, pointer: &Object) -> Result<S
         .expected(staged_folder(target, &moved.nonce), moved.folder))
 }
 
-/// Replaces the claim of a dead writer: if several processes try, one succeeds. False if another
-/// process has it.
+/// Replaces the claim of a dead writer. If several processes try, one succeeds. Returns `false` if
+/// another process has the claim.
 ///
 /// # Errors
 /// Errors of the bucket.
@@ -278,7 +279,7 @@ pub(super) fn take_over(objects: &Arc<dyn Objects>, dead: &Object, claim: &Claim
     Ok(matches!(done, Conditional::Done(_)))
 }
 
-/// Removes the files of a dead writer, until this is dropped.
+/// The right to remove the files of a dead writer, until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Sweeping {
     objects: Arc<dyn Objects>,
@@ -299,8 +300,8 @@ impl Drop for Sweeping {
     }
 }
 
-/// Takes the claim of a dead writer, to remove its files: no other process takes it over until that
-/// is done. `None` if another process has it.
+/// Takes over the claim of a dead writer in order to remove its files. No other process takes it
+/// over until the removal ends. `None` if another process has it.
 ///
 /// # Errors
 /// Errors of the bucket.
@@ -316,8 +317,8 @@ pub(super) fn take_left(objects: &Arc<dyn Objects>, dead: &Object) -> Result<Opt
     Ok(Some(Sweeping { objects: Arc::clone(objects), key: dead.key.clone(), claim, _running: running }))
 }
 
-/// A claim after its owner has finished a short operation, or has taken too long for it: moving a
-/// checkpoint to its place, or removing the files of a dead writer.
+/// Reads a claim. If its owner performs a short operation (moves a checkpoint to its target, or
+/// removes files of a dead writer), waits until the operation ends, but only for a limited time.
 ///
 /// # Errors
 /// Errors of the bucket.
@@ -334,7 +335,7 @@ pub(super) fn claim_at(objects: &Arc<dyn Objects>, key: &str) -> Result<Option<(
     }
 }
 
-/// Looks again and again, each time a little later.
+/// Pauses between repeated looks. Each pause is longer than the last.
 #[derive(Debug)]
 pub(super) struct Wait {
     until: Instant,
@@ -346,7 +347,7 @@ impl Wait {
         Self { until: Instant::now() + time_max, next: Duration::from_millis(20) }
     }
 
-    /// Waits; false once the time is over.
+    /// Waits for one pause; `false` if the time limit is over.
     pub(super) fn again(&mut self) -> bool {
         if Instant::now() >= self.until {
             return false;
@@ -357,16 +358,16 @@ impl Wait {
     }
 }
 
-/// Copies that replace something are written beside it under this name, so that the next one finds
-/// them.
+/// The end of the temporary name of a copy that replaces a checkpoint. It is fixed, so that the
+/// next copy finds the files.
 pub(super) const COPY: &str = "copy";
 
-/// The claim of files beside each other, which is beside them, too.
+/// The key of the claim of several files of one stem. It lies beside the files.
 pub(super) fn claim_of_siblings(target: &str) -> String {
     staged_folder(target, COPY)
 }
 
-/// Where a checkpoint that replaces another is written.
+/// The folder in which an overwrite writes the new checkpoint.
 pub(super) fn staged_folder(target: &str, nonce: &str) -> String {
     format!("{target}{}-{nonce}", crate::UNCOMMITTED_MARK)
 }

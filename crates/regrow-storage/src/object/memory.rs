@@ -10,10 +10,10 @@ use super::{Conditional, Extent, Facts, Keys, Object, ObjectWrites, Objects, Tag
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Suits;
 
-/// Parts of an upload; any length would do.
+/// Length of the parts of an upload. Memory works with any length.
 const PART_LEN_BYTES: usize = 8 << 20;
 
-/// A bucket of objects in memory. Cheap to clone; clones are the same bucket.
+/// A bucket of objects in memory. Cheap to clone; clones share the bucket.
 #[derive(Debug, Clone)]
 pub(crate) struct MemoryObjects {
     name: Arc<str>,
@@ -29,7 +29,7 @@ struct State {
 }
 
 impl MemoryObjects {
-    /// An empty bucket of that name.
+    /// An empty bucket with this name.
     pub(crate) fn new(name: &str) -> Self {
         Self {
             name: Arc::from(name),
@@ -39,13 +39,13 @@ impl MemoryObjects {
         }
     }
 
-    /// A bucket whose writers say so often that they live.
+    /// A bucket whose writers renew their claims at this interval.
     #[cfg(test)]
     pub(super) fn with_claims_renewed_every(name: &str, claim_renewed_every: Duration) -> Self {
         Self { claim_renewed_every, ..Self::new(name) }
     }
 
-    /// A bucket that copies no longer objects.
+    /// A bucket that cannot copy longer objects than this.
     #[cfg(test)]
     pub(super) fn with_copies_up_to(name: &str, copy_len_max_bytes: u64) -> Self {
         Self { copy_len_max_bytes, ..Self::new(name) }

@@ -99,7 +99,7 @@ fn locate_in_memory(url: &Url<'_>, _options: &StorageOptions) -> Result<Location
     Ok(Location::new(Arc::new(storage), path.trim_end_matches('/')))
 }
 
-/// A place in memory that no other code knows, and that is freed with its last reference.
+/// A location in memory that no other code can find. Its memory is freed with the last reference.
 pub fn private_memory() -> Location {
     let objects: Arc<dyn Objects> = Arc::new(MemoryObjects::new("private"));
     Location::new(Arc::new(ObjectStorage::new(objects)), "")
@@ -110,12 +110,12 @@ pub fn private_memory() -> Location {
 pub(crate) struct Object {
     pub key: String,
     pub len_bytes: u64,
-    /// What tells this version from others: the entity tag, or the generation.
+    /// Distinguishes this version from others: the entity tag, or the generation.
     pub tag: Tag,
     pub modified: SystemTime,
 }
 
-/// Which content an object has, or had: another content has another tag.
+/// Identifies the content of an object: different contents have different tags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tag {
     /// The entity tag in quotes, as in HTTP.
@@ -137,7 +137,7 @@ impl Tag {
         self.e_tag.as_deref()
     }
 
-    /// Whether both are of the same content, as far as both say.
+    /// Whether both tags mean the same content, as far as their known fields show.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (&self.e_tag, &other.e_tag, &self.version, &other.version) {
             (Some(ours), Some(theirs), ..) => ours == theirs,
@@ -146,12 +146,12 @@ impl Tag {
         }
     }
 
-    /// Whether it says anything.
+    /// Whether the tag has any field.
     fn is_known(&self) -> bool {
         self.e_tag.is_some() || self.version.is_some()
     }
 
-    /// What a listing and a look at the object alone agree on.
+    /// The field that a listing and a request for the object both return.
     fn text(&self) -> &str {
         self.e_tag.as_deref().or(self.version.as_deref()).unwrap_or("none")
     }
@@ -163,80 +163,81 @@ impl std::fmt::Display for Tag {
     }
 }
 
-/// How long to wait at most for a process that replaces or removes a checkpoint: most of them copy
+/// Longest wait for a process that replaces or removes a checkpoint. Most of them copy objects
 /// within the bucket, which takes seconds.
 const HOLD_WAITED_FOR: Duration = Duration::from_secs(20);
 
-/// The result of creating or replacing an object under a condition.
+/// The result of a conditional write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Conditional {
-    /// It has the bytes that were given.
+    /// The object has the given bytes and this tag.
     Done(Tag),
-    /// Another writer was faster; what it wrote.
+    /// Another writer was faster. The bytes and the tag of its object.
     Lost(Bytes, Tag),
 }
 
-/// What holds of all objects of a bucket.
+/// Facts about all objects of a bucket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Facts {
     /// How objects are read fastest.
     pub suits: Suits,
-    /// Objects up to this length are worth a request before they are known to be needed.
+    /// Objects up to this length are requested before regrow knows that it needs them.
     pub ahead_len_max_bytes: u64,
-    /// Longest object that [`ObjectWrites::copy`] takes.
+    /// Longest object that [`ObjectWrites::copy`] can copy.
     pub copy_len_max_bytes: u64,
-    /// How often a writer says that it lives.
+    /// The interval at which a writer renews its claim.
     pub claim_renewed_every: Duration,
 }
 
-/// Which keys a listing has.
+/// The keys that a listing contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// All.
+    /// All keys with the prefix.
     All,
-    /// Those that one request gives.
+    /// The keys that fit into one request.
     Page,
-    /// Those right below the prefix, and the names of the folders there.
+    /// The keys directly below the prefix, and the names of the folders there.
     Level,
 }
 
-/// A listing.
+/// The result of a listing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Keys {
-    /// Sorted by key.
+    /// The objects, sorted by key.
     pub objects: Vec<Object>,
-    /// Names of folders, for [`Extent::Level`].
+    /// The names of folders, for [`Extent::Level`].
     pub folders: Vec<String>,
-    /// Whether there are no more.
+    /// Whether the listing has all keys.
     pub is_whole: bool,
 }
 
-/// Requests to one bucket. Each returns when it has been answered; any number of threads may ask at
+/// Requests to one bucket. Each call returns after the answer. Any number of threads may call at
 /// once.
 pub(crate) trait Objects: Debug + Send + Sync {
-    /// What a person would call the key: its URL.
+    /// The URL of the key, for messages.
     fn url(&self, key: &str) -> String;
 
-    /// What holds of all objects.
+    /// Facts about all objects of the bucket.
     fn facts(&self) -> Facts;
 
-    /// The object at `key`; `None` if there is none.
+    /// The object at `key`; `None` if it does not exist.
     fn head(&self, key: &str) -> Result<Option<Object>>;
 
-    /// All bytes of the object at `key`; `None` if there is none, or it is longer.
+    /// All bytes of the object at `key`; `None` if it does not exist or is longer than
+    /// `len_max_bytes`.
     fn get_up_to(&self, key: &str, len_max_bytes: u64) -> Result<Option<(Bytes, Object)>>;
 
     /// Fills `out` with bytes of this version of an object.
     ///
     /// # Errors
-    /// `Replaced` if the key has another version by now, or none.
+    /// `Replaced` if the key has another version by now, or no object.
     fn read(&self, object: &Object, offset_bytes: u64, out: &mut [u8]) -> Result<()>;
 
-    /// Hands bytes of this version of an object to `each` as they come; false if they do not, and
-    /// then none were.
+    /// Passes bytes of this version of an object to `each` as they arrive. Returns `false`, without
+    /// a call of `each`, if the storage cannot stream.
     ///
     /// # Errors
-    /// As for [`read`](Self::read); errors of `each`.
+    /// The same as for [`read`](Self::read); errors of `each`.
     fn stream(
         &self,
         _object: &Object,
@@ -247,13 +248,13 @@ pub(crate) trait Objects: Debug + Send + Sync {
         Ok(false)
     }
 
-    /// The bytes of an object that is in memory already, without a copy.
+    /// All bytes of an object that is already in memory, without a copy; `None` for other storages.
     fn whole(&self, _object: &Object) -> Result<Option<Bytes>> {
         Ok(None)
     }
 
-    /// The objects whose keys begin with this text, which need not end where a name does. For
-    /// [`Extent::Level`] it is empty or ends in `/`.
+    /// The objects whose keys begin with this text, which may end inside a name. For
+    /// [`Extent::Level`] the text is empty or ends in `/`.
     fn keys(&self, begins: &str, extent: Extent) -> Result<Keys>;
 
     /// The requests that change objects.
@@ -262,8 +263,8 @@ pub(crate) trait Objects: Debug + Send + Sync {
     /// `Unsupported` for a storage that is read only.
     fn writes(&self, key: &str) -> Result<&dyn ObjectWrites>;
 
-    /// What tells this storage from all others, by which a cache on disk knows its objects. No
-    /// secret is in it. `None` where nothing is to be kept.
+    /// A name without secrets that distinguishes this storage from all others. A cache on disk
+    /// stores blocks under it. `None` if nothing of this storage is to be cached.
     #[cfg(feature = "cloud")]
     fn cache_name(&self) -> Option<String>;
 }
@@ -273,41 +274,41 @@ pub(crate) trait ObjectWrites {
     /// Writes an object, and replaces an existing one.
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag>;
 
-    /// Writes an object that is not there yet. The bytes have a nonce, by which a doubtful answer
-    /// is settled.
+    /// Writes an object if the key has none yet. The bytes must contain a nonce, so that after an
+    /// unclear answer a look at the object shows which writer made it.
     fn create(&self, key: &str, bytes: Bytes) -> Result<Conditional>;
 
-    /// Writes an object in the place of this version of it. `Lost` means that this version is gone.
-    /// The bytes have a nonce, as those of [`create`](Self::create).
+    /// Replaces this version of an object. `Lost` means that the version no longer exists. The
+    /// bytes must contain a nonce, as for [`create`](Self::create).
     fn replace(&self, old: &Object, bytes: Bytes) -> Result<Conditional>;
 
-    /// Removes objects; none of them need be there.
+    /// Removes objects. Missing objects are not an error.
     fn delete(&self, keys: &[String]) -> Result<()>;
 
     /// Makes `to` a copy of this version of an object, within the bucket.
     ///
     /// # Errors
-    /// `Replaced` as for [`Objects::read`], and then what is at `to` is no such copy; `Unsupported`
-    /// where the bucket cannot.
+    /// `Replaced` as for [`Objects::read`]: the object at `to` is then not a valid copy.
+    /// `Unsupported` if the bucket cannot copy.
     fn copy(&self, from: &Object, to: &str) -> Result<Tag>;
 
-    /// Starts a large object of about `expected_len_bytes`, 0 if unknown.
+    /// Starts to upload a large object of about `expected_len_bytes` bytes, 0 if unknown.
     fn upload(&self, key: &str, expected_len_bytes: u64) -> Result<Box<dyn Upload>>;
 }
 
-/// Comfort for callers.
+/// Methods on top of the required ones.
 impl dyn Objects + '_ {
     pub(crate) fn suits(&self) -> Suits {
         self.facts().suits
     }
 
-    /// All bytes of the object at `key`; `None` if there is none.
+    /// All bytes of the object at `key`; `None` if it does not exist.
     pub(crate) fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>> {
         self.get_up_to(key, u64::MAX)
     }
 
-    /// The same, requested before it is known to be needed: `None` if the bytes are many, or did
-    /// not arrive.
+    /// As `get`, for an object that may not be needed: `None` if it is long, or if the request
+    /// fails.
     fn get_ahead(&self, key: &str) -> Option<(Bytes, Object)> {
         let len_max_bytes = Some(self.facts().ahead_len_max_bytes).filter(|&len_max| len_max > 0)?;
         self.get_up_to(key, len_max_bytes).ok().flatten()
@@ -318,7 +319,7 @@ impl dyn Objects + '_ {
         Ok(self.keys(begins, Extent::All)?.objects)
     }
 
-    /// Those that one request gives, and whether these are all.
+    /// The objects of one page, and whether these are all.
     fn list_page(&self, begins: &str) -> Result<(Vec<Object>, bool)> {
         let Keys { objects, is_whole, .. } = self.keys(begins, Extent::Page)?;
         Ok((objects, is_whole))
@@ -349,24 +350,24 @@ impl dyn Objects + '_ {
     }
 }
 
-/// A large object on its way, part by part. Dropped unfinished, it leaves nothing.
+/// The upload of a large object, part by part. If it is dropped unfinished, no part stays.
 pub(crate) trait Upload: Debug + Send {
-    /// Length of every part but the last.
+    /// Length of every part except the last.
     fn part_len_bytes(&self) -> usize;
 
-    /// Takes the next part, and waits only while too many are on their way.
+    /// Adds the next part. Waits only if too many parts are in flight.
     fn part(&mut self, bytes: Bytes) -> Result<()>;
 
-    /// Waits for all parts; then the object is there, whole.
+    /// Waits for all parts and completes the object.
     fn finish(self: Box<Self>) -> Result<Tag>;
 
-    /// The same in the place of this version of the object, or where nothing is yet; `None` if
-    /// something else is there, which stays. Of several who try, one gets it, unless the object is
-    /// longer than a part: then one request lies between the look and the end.
+    /// As `finish`, but replaces only the version `before`, or no object. `None` if another object
+    /// is there, which stays. Of several writers one succeeds. Exception: if the object has several
+    /// parts, another writer can still write between the check and the end.
     fn finish_in_place_of(self: Box<Self>, before: Option<&Tag>) -> Result<Option<Tag>>;
 }
 
-/// A bucket as a storage; paths are keys.
+/// A bucket as a storage. Its paths are keys.
 #[derive(Debug, Clone)]
 pub(crate) struct ObjectStorage {
     objects: Arc<dyn Objects>,
@@ -377,16 +378,16 @@ impl ObjectStorage {
         Self { objects }
     }
 
-    /// What one look at a folder shows of it; more is asked for when it is needed.
+    /// One page of the objects in a folder. The rest is requested when it is needed.
     fn listing(&self, folder: &Path) -> Result<Listing> {
         Listing::of(&self.objects, folder_key(&self.objects, folder)?)
     }
 }
 
-/// The key that a path is.
+/// The key for a path.
 ///
 /// # Errors
-/// `InvalidArgument` if it is none.
+/// `InvalidArgument` if the path cannot be a key.
 pub(super) fn key_of(objects: &Arc<dyn Objects>, path: &Path) -> Result<String> {
     let refused = || {
         Error::invalid("a key in a bucket is text without empty, `.` or `..` parts")
@@ -397,7 +398,7 @@ pub(super) fn key_of(objects: &Arc<dyn Objects>, path: &Path) -> Result<String> 
     if text.is_empty() || text.split('/').all(is_part) { Ok(text.to_owned()) } else { Err(refused()) }
 }
 
-/// What the keys below a folder begin with.
+/// The prefix of all keys below a folder.
 pub(super) fn folder_key(objects: &Arc<dyn Objects>, path: &Path) -> Result<String> {
     let mut key = key_of(objects, path)?;
     if !key.is_empty() {
@@ -499,7 +500,7 @@ impl Publish for ObjectStorage {
 }
 
 impl Upkeep for ObjectStorage {
-    /// By the claim, the markers and the pointer: every save writes them.
+    /// Identified by the claim, the markers and the pointer, because every save writes one of them.
     fn holder(&self, path: &Path) -> Result<Option<Identity>> {
         let folder = folder_key(&self.objects, path)?;
         let found = |name: &&str| -> Result<Option<(String, SystemTime)>> {
@@ -552,7 +553,7 @@ impl Cacheable for ObjectStorage {
     }
 }
 
-/// The folder of a path, and the name in it.
+/// Splits a path into its folder and its last name.
 pub(super) fn split(path: &Path) -> (&Path, String) {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     (path.parent().unwrap_or(Path::new("")), name)

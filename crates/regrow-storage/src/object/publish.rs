@@ -28,7 +28,7 @@ use crate::{
     PublishOptions, Role, Target, no_such_file,
 };
 
-/// Small files are gathered up to so many bytes, and then written at once.
+/// Small files are collected up to this length, and then written together.
 const GATHERED_LEN_MAX_BYTES: usize = 16 << 20;
 
 /// Begins a checkpoint.
@@ -95,10 +95,10 @@ pub(super) fn begin(
     }
 }
 
-/// Removes what a writer has left in a folder that is gone; what is there then.
-///
+/// Removes the files of a dead writer in a folder. Returns the objects that are in the folder
+/// afterwards.
 /// # Errors
-/// `AlreadyExists` if another process has started there; errors of the bucket.
+/// `AlreadyExists` if another save has started there; errors of the bucket.
 fn without_left(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -120,7 +120,8 @@ fn without_left(
     Err(has_begun(target))
 }
 
-/// Joins the checkpoint that another process has begun: its ticket is the nonce and the folder.
+/// Joins the checkpoint that another process has begun. The ticket contains the nonce and the
+/// folder.
 pub(super) fn join(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -157,15 +158,15 @@ pub(super) fn join(
     Ok(Box::new(joined))
 }
 
-/// What is written so far.
+/// The objects that are written so far.
 #[derive(Debug, Default)]
 struct State {
-    /// Every object of this save, by its key: its length and version.
+    /// Length and version of every object of this save, by key.
     written: BTreeMap<String, (u64, Tag)>,
-    /// Small files that wait to be written at once.
+    /// Small files that will be written together.
     gathered: Vec<(String, Bytes)>,
     gathered_bytes: usize,
-    /// What the layout writes into the marker, which comes last; `None` if it has none.
+    /// The layout's text for the marker, which is written last; `None` if the layout has no marker.
     marker: Option<Vec<u8>>,
     names: BTreeSet<String>,
 }
@@ -176,26 +177,26 @@ struct NewObjects {
     objects: Arc<dyn Objects>,
     target: Location,
     key: String,
-    /// Where the files of a folder are written; empty for other kinds.
+    /// The folder for the files; empty if the checkpoint is not a folder.
     folder: String,
     kind: Target,
     overwrite: bool,
     durable: bool,
     monitor: Monitor,
     nonce: String,
-    /// What this replaces.
+    /// The listing of the checkpoint that this save replaces.
     old: Option<Listing>,
     make_way: Option<fn(&Location) -> Result<()>>,
     state: Arc<Mutex<State>>,
-    /// Held while gathered files are written.
+    /// Locked while a thread writes the collected files.
     flushing: Mutex<()>,
     reused_bytes: AtomicU64,
-    /// Which process may remove the objects: not a fork's child.
+    /// The process that may remove the objects. A forked child must not.
     pid: u32,
     is_over: bool,
-    /// Whether another process has begun it, and commits.
+    /// Whether another process has begun the checkpoint, and commits it.
     is_joined: bool,
-    /// Says that this save goes on, until its claim is removed.
+    /// Renews the claim of this save until the claim is removed.
     renewal: Option<Renewal>,
     _running: Option<Running>,
 }
@@ -213,7 +214,7 @@ impl NewObjects {
         self.state().written.insert(key, (len_bytes, tag));
     }
 
-    /// The key of a file of the folder, whose name is taken from now on.
+    /// The key for a file of the folder. Reserves the name, so that no other file gets it.
     fn take_name(&self, name: &str) -> Result<String> {
         let is_part = |part: &str| !matches!(part, "" | "." | "..");
         let file = || self.objects.url(&format!("{}/{name}", self.folder));
@@ -241,9 +242,9 @@ impl NewObjects {
         ObjectSink::begin(&*self.objects, &key, expected_len_bytes, checksums_from, &self.monitor, on_finish)
     }
 
-    /// Writes the small files that were gathered, many at once.
+    /// Writes the collected small files with many concurrent requests.
     ///
-    /// They are there when this returns, also those that another thread is writing.
+    /// All files exist when this returns, including those that another thread was writing.
     fn flush(&self) -> Result<()> {
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         let gathered = {
@@ -266,7 +267,7 @@ impl NewObjects {
         )
     }
 
-    /// Where the claim is.
+    /// The key of the claim.
     fn claim_key(&self) -> String {
         match self.kind {
             Target::Folder => format!("{}/{CLAIM}", self.folder),
@@ -274,7 +275,7 @@ impl NewObjects {
         }
     }
 
-    /// Takes the place of files beside each other.
+    /// Takes the claim of several files of one stem.
     fn claim_siblings(&mut self, options: PublishOptions<'_>, before: &Before) -> Result<()> {
         let Target::Siblings { suffixes } = options.kind else { return Ok(()) };
         let vouched = if matches!(before, Before::Others) { &[][..] } else { suffixes };
@@ -292,8 +293,8 @@ impl NewObjects {
         Ok(())
     }
 
-    /// Returns an error if another save has ended between the look at the place and the claim.
-    /// Later saves find the claim.
+    /// Returns an error if another save has ended between the look at the target and this claim.
+    /// Later saves find this claim.
     fn check_beside(&self, suffixes: &[String], overwrite: bool, before: &Before) -> Result<()> {
         let there = beside_without_last(&self.objects, &self.target, suffixes, overwrite)?;
         match before {
@@ -319,8 +320,8 @@ impl NewObjects {
         Err(self.exists())
     }
 
-    /// Errs if another save has written over an object of this one: both took the same dead
-    /// writer's place.
+    /// Returns an error if another save has overwritten an object of this one. This happens if both
+    /// took over the claim of the same dead writer.
     fn check_written(&self) -> Result<()> {
         let listed = self.objects.list(&format!("{}/", self.folder))?;
         let state = self.state();
@@ -331,7 +332,7 @@ impl NewObjects {
         if listed.iter().any(is_anothers) { Err(self.exists()) } else { Ok(()) }
     }
 
-    /// The marker, created unless another process has done so.
+    /// Creates the marker, unless another process has already created one.
     fn mark(&self, folder: &str) -> Result<()> {
         let text = self.state().marker.clone();
         let name = if text.is_some() { MARKER } else { OTHER_MARKER };
@@ -388,8 +389,8 @@ impl NewObjects {
         }
     }
 
-    /// Removes all that is in the folder, also what was written and not answered. The claim goes
-    /// last: until then it says what the others are.
+    /// Removes all objects in the folder, including those whose write had no answer. The claim is
+    /// removed last, because it shows that the others are unfinished.
     fn remove_folder(&mut self) -> Result<()> {
         self.renewal = None;
         self.check_claim()?;
@@ -404,7 +405,8 @@ impl NewObjects {
         self.objects.delete(&claim)
     }
 
-    /// Errs if another writer has taken the place of this one, which it took for dead.
+    /// Returns an error if another writer has taken over the claim because it considered this save
+    /// dead.
     fn check_claim(&self) -> Result<()> {
         let claim = self.claim_key();
         let found = self.objects.get(&claim)?.and_then(|(bytes, _)| Claim::parse(&bytes));

@@ -52,8 +52,8 @@ fn remove_files(objects: &Arc<dyn Objects>, files: &[Location]) -> Result<Remove
     Ok(removed)
 }
 
-/// Removes files beside each other, and what lies beside them. Without the first of the files the
-/// others are what the removal has left.
+/// Removes several files of one stem, and their side files. The file that makes the checkpoint is
+/// removed first. Without it, the others count as files of an unfinished removal.
 fn remove_siblings(
     objects: &Arc<dyn Objects>,
     at: &Location,
@@ -125,7 +125,8 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
     Ok(removed)
 }
 
-/// Removes objects, claims last; how many of them were no bookkeeping.
+/// Removes objects, claims last. Returns the number and length of the removed objects, without
+/// bookkeeping objects.
 fn delete_all(objects: &Arc<dyn Objects>, all: Vec<Object>) -> Result<Removed> {
     let mut removed = Removed::default();
     let (claims, others): (Vec<Object>, Vec<Object>) =
@@ -158,7 +159,8 @@ pub(super) fn check_finished(objects: &Arc<dyn Objects>, at: &Location) -> Resul
     }
 }
 
-/// Brings a checkpoint to its place whose writer had died before it did.
+/// Moves a checkpoint to its target if its writer died before it did so. Returns whether there was
+/// one.
 pub(super) fn finish_unfinished(objects: &Arc<dyn Objects>, at: &Location) -> Result<bool> {
     let key = key_of(objects, at.path())?;
     if key.is_empty() {
@@ -169,7 +171,7 @@ pub(super) fn finish_unfinished(objects: &Arc<dyn Objects>, at: &Location) -> Re
     settle_moved(objects, &key, below).map(|_| is_moved)
 }
 
-/// Removes the files of saves and copies to a place that did not finish.
+/// Removes the files of unfinished saves and copies to a target.
 pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force: bool) -> Result<Removed> {
     let key = key_of(objects, at.path())?;
     if key.is_empty() {
@@ -227,7 +229,7 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
     removed.ok_or_else(|| Error::new(ErrorKind::NotFound, "there is no unfinished save").in_file(at))
 }
 
-/// Whether a listing shows a save, a copy or a removal that has begun and not ended.
+/// Whether a listing shows a save, copy or removal that has begun and not ended.
 fn is_begun(listing: &Listing) -> bool {
     let is_held_alone = listing.objects().all(|(name, _)| name == SETTLING);
     (listing.object(CLAIM).is_some() || is_held_alone)
@@ -247,7 +249,7 @@ fn take_claim_of(
     }
 }
 
-/// Errs if the writer of a folder may still be at it; its claim, if there is one.
+/// Returns an error if the writer of a folder may still live. Otherwise returns its claim, if any.
 fn check_dead(
     objects: &Arc<dyn Objects>,
     at: &Location,
@@ -287,14 +289,14 @@ mod tests {
     use crate::monitor::Monitor;
     use crate::{PublishOptions, Target};
 
-    /// The work of a writer after the answer to a look at its claim.
+    /// Work of the writer right after another process has read its claim.
     type Interlude = fn(&MemoryObjects);
 
-    /// A bucket with another process at work.
+    /// A bucket in which another process works at the same time.
     struct Overtaken {
         objects: MemoryObjects,
         interlude: Mutex<Option<Interlude>>,
-        /// Whether objects can be replaced under a condition, which some servers lack.
+        /// Whether objects can be replaced under a condition. Some servers cannot do this.
         knows_conditions: bool,
     }
 
@@ -364,7 +366,7 @@ mod tests {
 
     const STAGED: &str = "x.orbax-checkpoint-tmp-of-it";
 
-    /// A folder that a writer of this process has started, and that has ended by now.
+    /// A folder in which a writer of this process has started a save and ended.
     fn begun(folder: &str, interlude: Option<Interlude>) -> (Arc<dyn Objects>, Location) {
         let objects = MemoryObjects::new("b");
         objects.put(&format!("{folder}/{CLAIM}"), Claim::new("of-it").to_bytes()).unwrap();
@@ -429,12 +431,12 @@ mod tests {
         assert!(now().is_sweeping && !now().is_gone());
         drop(running);
         assert!(now().is_gone(), "who has taken it has ended");
-        // Under a condition the second of two is told so.
+        // With conditional writes, the second of two processes gets an error.
         let objects: Arc<dyn Objects> = Arc::new(bucket);
         let found = dead(&objects);
         let running = take_left(&objects, &found).unwrap().unwrap();
         assert!(take_left(&objects, &found).unwrap().is_none());
-        // What it could not remove is there for the next one.
+        // Objects that it could not remove stay for the next removal.
         drop(running);
         let left = Claim::parse(&objects.get("x").unwrap().unwrap().0).unwrap();
         assert!(left.is_released && !left.is_sweeping);
@@ -465,8 +467,8 @@ mod tests {
         let suffixes = |all: &[&str]| all.iter().map(|suffix| (*suffix).to_owned()).collect::<Vec<_>>();
         let (pair, data) = (suffixes(&[".data", ".manifest"]), suffixes(&[".data"]));
         let other = suffixes(&[".data", ".json"]);
-        // What the claim says that is left, what is there, and whether the data is what its writer
-        // has left.
+        // For each case: the suffixes in the claim, the files that exist, and whether the data
+        // counts as a file of the dead writer.
         let cases = [
             (&pair, vec![".data"], true),
             (&pair, vec![".data", ".manifest"], false),
@@ -492,7 +494,7 @@ mod tests {
             remove_unfinished(&objects, &at, false).unwrap();
             assert_eq!(has_data(&objects), !is_left, "{number}");
             assert!(objects.head(&claim_of_siblings("x")).unwrap().is_none(), "{number}");
-            // A save that is to replace nothing takes the place of nothing else.
+            // A save without `overwrite` replaces only files of a dead writer.
             let (objects, at) = begin();
             let (kind, monitor) = (Target::Siblings { suffixes: pair.clone() }, Monitor::new());
             let terms =
@@ -506,7 +508,7 @@ mod tests {
         }
     }
 
-    /// The folder around a place, whose writer has died; the place has its own marker or not.
+    /// A folder around the target has a dead writer's claim. The target has its own marker or not.
     #[test]
     fn what_is_part_of_something_unfinished_is_told_by_its_own_marker() {
         for (is_marked, nested) in [(false, "x/1"), (true, "x/1"), (false, "x/1/item"), (true, "x/1/item")] {
@@ -522,7 +524,8 @@ mod tests {
             let at = Location::new(storage.clone(), nested);
             let expected = around.clone().filter(|_| !is_marked);
             assert_eq!(check_finished(&objects, &at).err().map(said), expected, "{nested} {is_marked}");
-            // A new step of it is refused in all cases; a new file of a complete checkpoint is not.
+            // A new step in the folder is refused in all cases. A new file of a complete checkpoint
+            // is not.
             let (kind, monitor) = (Target::Folder, Monitor::new());
             let terms = PublishOptions { kind: &kind, ..PublishOptions::of_one_file(&monitor) };
             let step = Location::new(storage.clone(), "x/2");
@@ -533,8 +536,7 @@ mod tests {
         }
     }
 
-    /// Who removes what a dead save has left of files beside each other ends while a new save waits
-    /// for that.
+    /// The removal of a dead save's files ends while a new save waits for it.
     #[test]
     fn a_save_that_has_waited_for_a_removal_looks_again() {
         let pair = [".data".to_owned(), ".manifest".to_owned()];
@@ -558,7 +560,7 @@ mod tests {
                 let begun = at.publish(terms);
                 removes.join().unwrap();
                 assert_eq!(begun.is_ok(), is_removed, "{overwrite}: {begun:?}");
-                // What comes next knows all of it for its own.
+                // The next save treats all of these files as files of a dead writer.
                 let now =
                     objects.get(&claim_of_siblings("x")).unwrap().and_then(|(now, _)| Claim::parse(&now));
                 assert_eq!(now.map(|now| now.suffixes), is_removed.then(|| pair.to_vec()), "{overwrite}");

@@ -14,17 +14,17 @@ use super::Objects;
 use super::marker::{CLAIM_TIME_MAX, Claim};
 use crate::error::Result;
 
-/// Renews a claim until it is dropped; after that nothing is written any more.
+/// A thread that renews a claim until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Renewal {
     is_over: Arc<(Mutex<bool>, Condvar)>,
-    /// A fork's child has no such thread, and would wait for it for ever.
+    /// The process that has the thread. A forked child must not wait for it.
     pid: u32,
 }
 
 impl Renewal {
-    /// For the claim at `key`, which was just written. Without a thread, where the system gives
-    /// none, the claim is as good as it was.
+    /// Renews the claim at `key`, which was just written. If the system cannot start a thread, the
+    /// claim is not renewed and expires after the usual time.
     pub(super) fn begin(objects: &Arc<dyn Objects>, key: &str, claim: &Claim) -> Self {
         let is_over: Arc<(Mutex<bool>, Condvar)> = Arc::default();
         let (objects, key, claim) = (Arc::clone(objects), key.to_owned(), claim.clone());
@@ -66,7 +66,8 @@ fn renew(objects: &dyn Objects, key: &str, claim: &Claim, told: &(Mutex<bool>, C
     }
 }
 
-/// Writes the claim with the time of now; false if it is there no more, or another one's.
+/// Writes the claim with the current time; `false` if the claim was removed or belongs to another
+/// writer.
 fn write(objects: &dyn Objects, key: &str, claim: &Claim) -> Result<bool> {
     let found = objects.get(key)?.and_then(|(bytes, _)| Claim::parse(&bytes));
     if found.is_none_or(|found| found.nonce != claim.nonce) {
@@ -76,7 +77,7 @@ fn write(objects: &dyn Objects, key: &str, claim: &Claim) -> Result<bool> {
     objects.put(key, now.to_bytes()).map(|_| true)
 }
 
-/// How often a claim is renewed where nothing else is said.
+/// Default interval of the renewals.
 pub(super) const EVERY: Duration = Duration::from_secs(CLAIM_TIME_MAX.as_secs() / 6);
 
 #[cfg(test)]
@@ -120,7 +121,7 @@ mod tests {
         let renewed = read(&objects).unwrap();
         assert_eq!((renewed.since, renewed.nonce.as_str()), (1, "mine"));
         drop(renewal);
-        // Writes after the end come from other processes.
+        // A write after the end can only come from another process.
         objects.delete(&["claim".to_owned()]).unwrap();
         std::thread::sleep(10 * SOON);
         assert_eq!(read(&objects), None);
@@ -151,7 +152,7 @@ mod tests {
             let claim = all.iter().find(|object| object.key.ends_with(CLAIM)).expect("there is a claim");
             objects.get(&claim.key).unwrap().and_then(|(bytes, _)| Claim::parse(&bytes)).unwrap().renewed
         };
-        // The second one replaces the first, the third is given up.
+        // The second save replaces the first, and the third is dropped.
         for (turn, commits) in [(0, true), (1, true), (2, false)] {
             let options = PublishOptions {
                 kind: &kind,

@@ -28,10 +28,10 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Takes the place; waits a while for another process that has it.
+    /// Takes the lock of a target. Waits for a limited time if another process has it.
     ///
     /// # Errors
-    /// `AlreadyExists` if that one keeps it.
+    /// `AlreadyExists` if the other process keeps the lock.
     pub(super) fn take(objects: &Arc<dyn Objects>, key: &str) -> Result<Self> {
         Self::at(objects, format!("{key}/{SETTLING}"))
     }
@@ -74,7 +74,7 @@ impl Drop for Hold {
     }
 }
 
-/// Whether a hold was taken: no live process has it.
+/// Tries to take a lock. Returns `false` if a live process has it.
 fn try_take(objects: &Arc<dyn Objects>, place: &str, claim: &Claim) -> Result<bool> {
     match objects.get(place)? {
         None => Ok(matches!(objects.create(place, claim.to_bytes())?, Conditional::Done(_))),
@@ -85,7 +85,7 @@ fn try_take(objects: &Arc<dyn Objects>, place: &str, claim: &Claim) -> Result<bo
     }
 }
 
-/// Finishes an overwrite whose writer died: its checkpoint is where the pointer says.
+/// Finishes an overwrite whose writer died. The pointer gives the folder of the new checkpoint.
 pub(super) fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) -> Result<Listing> {
     let Some(pointer) = old.object(MOVED) else { return Ok(old) };
     match moved_to(objects, pointer) {
@@ -97,11 +97,11 @@ pub(super) fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) 
     Listing::of_checkpoint(objects, format!("{key}/"))
 }
 
-/// Moves the checkpoint at `folder` to `key`, within the bucket. Whenever the move stops, the
-/// pointer or the marker at `key` leads to the complete checkpoint. One process moves at a time.
+/// Moves the checkpoint at `folder` to `key`, within the bucket. Wherever the move stops, the
+/// pointer or the marker at `key` leads to a complete checkpoint. Only one process moves at a time.
 ///
 /// # Errors
-/// `AlreadyExists` while another one is at it; errors of the bucket.
+/// `AlreadyExists` while another process moves it; errors of the bucket.
 pub(super) fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) -> Result<()> {
     let _hold = Hold::at(objects, format!("{folder}/{SETTLING}"))?;
     match points_to(objects, key)? {
@@ -111,7 +111,7 @@ pub(super) fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_pr
     }
 }
 
-/// The folder to which the pointer at `key` leads, if there is one.
+/// The folder in the pointer at `key`; `None` if there is no pointer.
 pub(super) fn points_to(objects: &Arc<dyn Objects>, key: &str) -> Result<Option<String>> {
     let Some(pointer) = objects.head(&format!("{key}/{MOVED}"))? else { return Ok(None) };
     match moved_to(objects, &pointer) {
@@ -159,7 +159,7 @@ fn bring(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) 
     objects.delete(&[marker.key.clone(), format!("{folder}/{CLAIM}")])
 }
 
-/// What is done about a copy that was interrupted, and that the same copy could go on with.
+/// Whether a sweep removes an interrupted copy that could still continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Copies {
     Go,

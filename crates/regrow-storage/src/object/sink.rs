@@ -19,16 +19,16 @@ use crate::replaced_in_between;
 use crate::store::BlockChecksums;
 use crate::store::{FileSink, WrittenFile};
 
-/// Pieces that are filled by the caller are at most this long.
+/// Longest piece of a buffer that the caller fills.
 const PIECE_LEN_BYTES: usize = 256 << 10;
 
-/// What is done when the object is there: its length and its tag are noted.
+/// A function that is called with the length and the tag of the finished object.
 pub(super) type OnFinish = Box<dyn FnOnce(u64, Tag) + Send>;
 
-/// What is done right before it is there.
+/// A function that is called just before the object appears.
 pub(super) type BeforeEnd = Box<dyn FnOnce() -> Result<()> + Send>;
 
-/// One new object.
+/// A new object that is being written.
 pub(super) struct ObjectSink {
     name: PathBuf,
     upload: Box<dyn Upload>,
@@ -36,9 +36,9 @@ pub(super) struct ObjectSink {
     part_len_bytes: usize,
     spare: Spare,
     checksums: BlockChecksums,
-    /// Bytes of the parts that have gone.
+    /// Length of the parts that were sent.
     sent_bytes: u64,
-    /// Bytes that the monitor has been told of.
+    /// Bytes that were reported to the monitor.
     counted_bytes: u64,
     monitor: Monitor,
     on_finish: OnFinish,
@@ -47,25 +47,25 @@ pub(super) struct ObjectSink {
     replaces: Option<Replaces>,
 }
 
-/// What an object takes the place of; the target is for people.
+/// The object that the upload may replace. The location is used in error messages.
 enum Replaces {
     Nothing(Location),
     This(Location, Option<Tag>),
 }
 
 impl ObjectSink {
-    /// Has it fail with `AlreadyExists` if something is at the target at its end.
+    /// Lets the end of the upload fail with `AlreadyExists` if an object exists at the target.
     pub(super) fn only_new(self, target: &Location) -> Self {
         Self { replaces: Some(Replaces::Nothing(target.clone())), ..self }
     }
 
-    /// Has it fail with `Replaced` unless this version of the target is there at its end; without
-    /// one, if something is.
+    /// Lets the end of the upload fail with `Replaced` unless the target has the version `before`.
+    /// If `before` is `None`, unless the target does not exist.
     pub(super) fn in_place_of(self, target: &Location, before: Option<Tag>) -> Self {
         Self { replaces: Some(Replaces::This(target.clone(), before)), ..self }
     }
 
-    /// Has something be done right before the object is there.
+    /// Sets a function that is called just before the object appears.
     pub(super) fn before_end(self, before_end: BeforeEnd) -> Self {
         Self { before_end: Some(before_end), ..self }
     }
@@ -191,24 +191,25 @@ impl FileSink for ObjectSink {
     }
 }
 
-/// Memory of parts that have gone up.
+/// Memory of uploaded parts, for later parts.
 #[derive(Debug, Clone, Default)]
 struct Spare(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl Spare {
-    /// Empty memory for so many bytes.
+    /// An empty buffer for `len_bytes` bytes.
     fn take(&self, len_bytes: usize) -> Vec<u8> {
         let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
         spare.unwrap_or_else(|| Vec::with_capacity(len_bytes))
     }
 
-    /// The part as bytes, whose memory comes back when the last of them is let go.
+    /// Turns the part into shared bytes. Their memory returns here when the last reference is
+    /// dropped.
     fn lend(&self, part: Vec<u8>) -> Bytes {
         Bytes::from_owner(Lent { part, to: self.clone() })
     }
 }
 
-/// A part on its way.
+/// A part that is being uploaded.
 struct Lent {
     part: Vec<u8>,
     to: Spare,

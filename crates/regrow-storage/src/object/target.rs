@@ -15,24 +15,24 @@ use crate::location::Location;
 use crate::names::{foreign_files_in, names};
 use crate::{PublishOptions, Target, UNCOMMITTED_MARK};
 
-/// How often a target is looked at if it changes in between.
+/// Number of looks at a target that keeps changing.
 pub(super) const LOOKS_MAX: usize = 16;
 
-/// What is at a target before a save.
+/// The state of a target before a save.
 #[derive(Debug)]
 pub(super) enum Before {
-    /// Nothing.
+    /// The target does not exist.
     Nothing,
-    /// What a writer has left that is gone: its claim, and all of its objects.
+    /// Files of a dead writer: its claim, and all of its objects.
     Leftovers(Object, Vec<Object>),
-    /// A checkpoint, or a file, that may be replaced.
+    /// An existing checkpoint or file that may be replaced.
     Old(Listing),
-    /// Some of several files of one stem, without the last one. They may belong to another program,
-    /// and are replaced.
+    /// Some of several files of one stem, without the last one. They may belong to another program.
+    /// The save replaces them.
     Others,
 }
 
-/// The key of a target whose name is one for a checkpoint.
+/// Checks that the target has a valid name for a checkpoint, and returns its key.
 pub(super) fn check_name(objects: &Arc<dyn Objects>, target: &Location) -> Result<String> {
     let key = key_of(objects, target.path())?;
     if key.is_empty() {
@@ -54,7 +54,7 @@ pub(super) fn exists_already(target: &Location) -> Error {
         .help("choose another path, or pass `overwrite` to replace it")
 }
 
-/// Errs unless the target may be taken; what is there.
+/// Returns the state of the target, or an error if the target may not be used.
 pub(super) fn check(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -73,7 +73,7 @@ pub(super) fn check(
     Err(has_begun(target))
 }
 
-/// The same; `None` if it has changed while this looked.
+/// As `check`, but looks once; `None` if the target has changed during the look.
 fn look(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -120,8 +120,8 @@ fn look(
     }
 }
 
-/// The same of files beside each other. The last one is written last: without it the others are no
-/// checkpoint of this kind.
+/// As `look`, for several files of one stem. The last file makes the checkpoint: without it the
+/// others are not a checkpoint of this kind.
 fn look_beside(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -145,11 +145,11 @@ fn look_beside(
     if overwrite { Ok(Some(Before::Others)) } else { Err(exists_already(&target.with_suffix(first))) }
 }
 
-/// Those of several files beside each other that are there, without the last one, which makes the
-/// checkpoint: the ends of their names.
+/// The suffixes of the files of one stem that exist, if the last file, which makes the checkpoint,
+/// does not exist.
 ///
 /// # Errors
-/// That the last one is there; errors of the bucket.
+/// An error if the last file exists; errors of the bucket.
 pub(super) fn beside_without_last(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -170,8 +170,8 @@ pub(super) fn beside_without_last(
     }
 }
 
-/// What the writer of a claim has left of files beside each other: the ends of their names. Nothing
-/// once the last one is there, with which they are a checkpoint.
+/// The suffixes of the files of one stem that the owner of a claim has left. Empty if the last file
+/// exists, because the files are then a checkpoint.
 pub(super) fn left_beside(
     objects: &Arc<dyn Objects>,
     key: &str,
@@ -198,11 +198,11 @@ pub(super) fn pair_stays(file: &Location) -> Error {
         .help("save under another name, then remove the old files")
 }
 
-/// Takes the place of files beside each other: they come and go one by one, and those of two saves
-/// together are no checkpoint. What a dead writer has left is the taker's.
+/// Takes the claim of several files of one stem. The files are written one by one, and a mixture of
+/// two saves is not a checkpoint. Files of a dead writer belong to the new owner.
 ///
 /// # Errors
-/// `AlreadyExists` if another process has it.
+/// `AlreadyExists` if another process has the claim.
 pub(super) fn claim_siblings(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -215,11 +215,11 @@ pub(super) fn claim_siblings(
     }
 }
 
-/// Writes a claim if there is none, or in the place of a dead writer's: of several processes that
-/// try, one succeeds. False if another process has the claim.
+/// Writes a claim if there is none, or replaces the claim of a dead writer. If several processes
+/// try, one succeeds. Returns `false` if another process has the claim.
 ///
 /// # Errors
-/// `AlreadyExists` if whose it is may still live; errors of the bucket.
+/// `AlreadyExists` if the owner of the claim may still live; errors of the bucket.
 pub(super) fn take_claim(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -239,14 +239,14 @@ pub(super) fn take_claim(
     Ok(false)
 }
 
-/// How many folders above a checkpoint may be one that it is a part of: an item is in a step, and
-/// that in a run.
+/// Number of folders above a checkpoint that may also be a checkpoint: an item is in a step, and
+/// the step is in a run.
 const FOLDERS_AROUND: usize = 2;
 
 /// The error text for a place inside an unfinished checkpoint.
 pub(super) const NOT_ENDED_AROUND: &str = "a save, copy or removal of a folder above has not ended";
 
-/// The error of what is part of something unfinished, in the folder `begun`.
+/// The error for a location inside the folder `begun`, in which an operation has not ended.
 pub(super) fn not_ended(what: &str, begun: &Location) -> Error {
     Error::new(ErrorKind::Uncommitted, what).in_file(begun).help(
         "wait until it ends; if it was killed, save or copy again, or remove its files with `regrow rm \
@@ -254,8 +254,8 @@ pub(super) fn not_ended(what: &str, begun: &Location) -> Error {
     )
 }
 
-/// The unfinished checkpoint's folder around a place, with its claim; no claim if it cannot be
-/// read.
+/// The folder of an unfinished checkpoint around a location, with its claim; no claim if it cannot
+/// be parsed.
 ///
 /// # Errors
 /// Errors of the bucket.
@@ -289,8 +289,7 @@ pub(super) fn claim_around(
     Ok(None)
 }
 
-/// Returns an error if a process is writing the checkpoint at a place, moving it there, or removing
-/// it.
+/// Returns an error if a process is writing, moving or removing the checkpoint at a location.
 ///
 /// # Errors
 /// `AlreadyExists`; errors of the bucket.
@@ -316,20 +315,20 @@ pub(super) fn check_unwritten(objects: &Arc<dyn Objects>, at: &Location) -> Resu
     Ok(())
 }
 
-/// The result of a look for an unfinished save.
+/// The result of a search for files of an unfinished save.
 enum Left {
-    /// None.
+    /// There are no such files.
     Nothing,
-    /// It is no more what the list has shown.
+    /// The state has changed since the listing.
     Gone,
-    /// Its claim, and all of its objects; its writer is gone.
+    /// The claim of a dead writer, and all of its objects.
     These(Object, Vec<Object>),
 }
 
-/// The objects of a save that never ended, if that is what is there.
+/// The objects of an unfinished save, if the target has some.
 ///
 /// # Errors
-/// `AlreadyExists` if the writer may still be at it.
+/// `AlreadyExists` if the writer may still live.
 fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> Result<Left> {
     if below.is_marked() || below.object(MOVED).is_some() {
         return Ok(Left::Nothing);
@@ -349,12 +348,13 @@ fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> 
     }
 }
 
-/// The files of a dead writer in a folder, as a list has shown before; `None` if they are a
-/// checkpoint by now. The writer may have committed between that list and its end. It writes
-/// nothing more, so a second list is final. No unfinished files are removed without this look.
+/// The files of a dead writer in a folder that was listed before; `None` if they are a checkpoint
+/// by now. The writer may have committed between that list and its death. A dead writer writes
+/// nothing more, so the second list here is final. Every removal of unfinished files calls this
+/// first.
 ///
 /// # Errors
-/// `AlreadyExists` if another process has taken the place in between.
+/// `AlreadyExists` if another process has taken over the claim in between.
 pub(super) fn left_for_good(
     objects: &Arc<dyn Objects>,
     at: &Location,
@@ -383,7 +383,7 @@ pub(super) fn left_for_good(
     }
 }
 
-/// Errs if the writer of a claim may still be at it.
+/// Returns an error if the owner of a claim may still live.
 pub(super) fn check_gone(target: &Location, claim: Option<&Claim>) -> Result<()> {
     let gone = match claim {
         Some(claim) if claim.is_gone() => Ok(()),
@@ -407,7 +407,7 @@ pub(super) fn check_gone(target: &Location, claim: Option<&Claim>) -> Result<()>
     }
 }
 
-/// Errs if a folder holds something that is no part of a checkpoint.
+/// Returns an error if a folder has files that are not part of a checkpoint.
 pub(super) fn check_replaceable(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -429,8 +429,7 @@ pub(super) fn check_replaceable(
         .help("an overwrite would remove them: choose another path, or remove the folder yourself"))
 }
 
-/// Objects disappeared since the look: another save has moved them to their names, or replaced
-/// them.
+/// The error if objects disappeared since the look: another save has moved or replaced them.
 fn changed_in_between(error: Error, target: &Location) -> Error {
     if error.kind() != ErrorKind::NotFound {
         return error;
@@ -440,7 +439,7 @@ fn changed_in_between(error: Error, target: &Location) -> Error {
         .help("save again")
 }
 
-/// The names of all objects of a folder: a listing may show the first of them only.
+/// The names of all objects of a folder. Lists again if the listing has only one page.
 fn names_below(objects: &Arc<dyn Objects>, below: &Listing) -> Result<Vec<String>> {
     if below.is_whole() {
         return Ok(below.objects().map(|(name, _)| name.to_owned()).collect());

@@ -40,52 +40,52 @@ use crate::{Identity, Left, Marker, Target, Transfer, TransferFile, TransferOpti
 /// The name of a single file before the commit.
 const STAGED_FILE: &str = "file";
 
-/// How often it is written while one long object is on its way.
+/// Interval of the writes of the claim during the upload of one long object.
 const LIVE_EVERY: Duration = Duration::from_secs(60);
 
 /// The longest object that every bucket copies in one request.
 const COPIED_LEN_MAX_BYTES: u64 = 5_000_000_000;
 
-/// How often the claim is written.
+/// Interval of the writes of the claim between objects.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
 
-/// A copy on its way.
+/// A copy that has not ended.
 #[derive(Debug)]
 pub(super) struct ObjectTransfer {
     objects: Arc<dyn Objects>,
     target: Location,
     key: String,
     kind: Target,
-    /// Where the files of a folder are written, and a single one before the commit.
+    /// The folder for the files. A single file lies there until the commit.
     folder: String,
     marker: Marker,
     overwrite: bool,
-    /// What this replaces: what its keys begin with.
+    /// The prefix of the checkpoint that this copy replaces.
     old_prefix: Option<String>,
     files: Vec<TransferFile>,
     keys: Vec<String>,
     left: Vec<Left>,
     monitor: Monitor,
-    /// `None` for one file that is written to its place.
+    /// The key of the claim; `None` for a single file that is written directly to the target.
     claim_key: Option<String>,
     state: Mutex<State>,
-    /// The process that may release it: not a fork's child.
+    /// The process that may release the claim. A forked child must not.
     pid: u32,
-    /// For as long as this is there, the claim is respected.
+    /// While this value exists, other threads of this process respect the claim.
     _running: Running,
 }
 
 #[derive(Debug)]
 struct State {
     claim: Claim,
-    /// Tags of the objects that were written and are not in the claim.
+    /// Tags of written objects that are not in the claim yet.
     tags: BTreeMap<usize, String>,
     written: Instant,
     is_over: bool,
 }
 
 impl ObjectTransfer {
-    /// Begins, or goes on.
+    /// Begins a copy, or continues an earlier one.
     pub(super) fn begin(
         objects: &Arc<dyn Objects>,
         target: &Location,
@@ -200,11 +200,11 @@ impl ObjectTransfer {
         }
     }
 
-    /// The files beside each other that the writer of an earlier claim has left, or a copy has
-    /// brought.
+    /// The files of one stem that already exist: written by the owner of an earlier claim, or by an
+    /// earlier copy.
     ///
     /// # Errors
-    /// `AlreadyExists` if another one is there.
+    /// `AlreadyExists` if there is another file; errors of the bucket.
     fn siblings_there(&self, earlier: Option<&Claim>, overwrite: bool) -> Result<Vec<Object>> {
         let left = left_beside(&self.objects, &self.key, earlier)?;
         let left: Vec<String> = left.iter().map(|suffix| format!("{}{suffix}", self.key)).collect();
@@ -272,8 +272,8 @@ impl ObjectTransfer {
         Err(self.was_taken())
     }
 
-    /// Releases the place, and removes nothing. Without a claim the files of an earlier copy would
-    /// be unknown.
+    /// Gives up the claim, and removes no files. If an earlier copy has left files, the claim stays
+    /// in the bucket, because it lists them.
     fn give_back(&self, claim_key: &str, has_earlier: bool) {
         self.state().is_over = true;
         let _ = match has_earlier {
@@ -290,7 +290,8 @@ impl ObjectTransfer {
         Ok(found.is_some_and(|found| found.nonce == self.state().claim.nonce))
     }
 
-    /// Errs if another writer has taken the place of this one, which it took for dead.
+    /// Returns an error if another writer has taken over the claim because it considered this copy
+    /// dead.
     fn check_claim(&self) -> Result<()> {
         match &self.claim_key {
             Some(claim_key) if !self.has_claim(claim_key)? => {
@@ -306,7 +307,7 @@ impl ObjectTransfer {
             .in_file(&self.target)
     }
 
-    /// Keeps what the claim of an earlier copy vouches for, and removes all else.
+    /// Keeps the objects that the claim of an earlier copy lists, and removes all others.
     fn take_over(
         &mut self,
         claim_key: &str,
@@ -344,7 +345,7 @@ impl ObjectTransfer {
         self.write_claim()
     }
 
-    /// Writes the claim as it is now.
+    /// Writes the current state of the claim.
     fn write_claim(&self) -> Result<()> {
         let Some(claim_key) = &self.claim_key else { return Ok(()) };
         self.check_claim()?;
@@ -358,7 +359,7 @@ impl ObjectTransfer {
         self.objects.put(claim_key, claim.to_bytes()).map(drop)
     }
 
-    /// Errs unless every object is the one that was noted.
+    /// Returns an error unless every object has the recorded tag.
     fn check_objects(&self) -> Result<()> {
         if matches!(self.kind, Target::Siblings { .. }) {
             return Ok(());
@@ -378,7 +379,7 @@ impl ObjectTransfer {
         Ok(())
     }
 
-    /// The marker that makes the folder a checkpoint.
+    /// Writes the marker that makes the folder a checkpoint.
     fn mark(&self) -> Result<()> {
         let name = if matches!(self.marker, Marker::Own(_)) { MARKER } else { OTHER_MARKER };
         let key = format!("{}/{name}", self.folder);
@@ -419,7 +420,7 @@ impl ObjectTransfer {
         Ok(())
     }
 
-    /// Gives the one file its name.
+    /// Copies the single file to the target.
     fn commit_file(&self, claim_key: &str) -> Result<Identity> {
         let key = self.key(0)?;
         let staged = self.objects.head(key)?.ok_or_else(|| missing(self.objects.url(key).into()))?;
@@ -461,7 +462,7 @@ impl Transfer for ObjectTransfer {
         Ok(FileWriter::new(if is_place && !self.overwrite { sink.only_new(&self.target) } else { sink }))
     }
 
-    /// Renews the claim only: an upload that breaks off leaves no part to continue from.
+    /// Only renews the claim: no copy can continue an interrupted upload.
     fn reached(&self, _at: usize, _offset_bytes: u64, _digest: Hash) -> Result<()> {
         let is_due = self.state().written.elapsed() >= LIVE_EVERY;
         if is_due { self.write_claim() } else { Ok(()) }

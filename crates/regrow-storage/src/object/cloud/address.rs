@@ -15,7 +15,8 @@ pub(crate) const SCHEMES: [&str; 10] =
     ["s3", "s3a", "s3n", "r2", "gs", "gcs", "az", "azure", "abfs", "abfss"];
 
 impl Bucket {
-    /// The bucket and the key of an address. What `options` leave open comes from the environment.
+    /// The bucket and the key of an address. Settings that `options` lack come from the
+    /// environment.
     ///
     /// | address | key |
     /// |---|---|
@@ -28,8 +29,8 @@ impl Bucket {
     /// Slashes at the end of the key are left out.
     ///
     /// # Errors
-    /// `InvalidArgument` for an address or an option that makes no sense; what the files of
-    /// credentials cause.
+    /// `InvalidArgument` for an invalid address or option; errors from reading the files of
+    /// credentials.
     pub(crate) fn of_url(url: &str, options: &StorageOptions) -> Result<(Self, String)> {
         Self::of_url_in(url, options, &Surroundings::of_process())
     }
@@ -88,7 +89,7 @@ impl Bucket {
     }
 }
 
-/// The bucket in memory that goes by a name in this process.
+/// The bucket in memory with this name, one for the whole process.
 fn shared_memory(name: &str) -> Arc<Client> {
     static SHARED: Mutex<BTreeMap<String, Arc<Client>>> = Mutex::new(BTreeMap::new());
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -16,26 +16,26 @@ use super::settings::{Service, Settings};
 use super::transport::{Connector, Traffic, innermost};
 use crate::error::{Error, ErrorKind, Result};
 
-/// A file of certificates is some 200 KB.
+/// Longest file of certificates. A usual one has about 200 KB.
 const CA_BUNDLE_LEN_BYTES_MAX: u64 = 16 << 20;
 
-/// What speaks to the store.
+/// A client of one bucket.
 pub(super) struct Client {
     pub(super) store: Arc<dyn ObjectStore>,
-    /// The same, where it can list page by page.
+    /// The same store, if it can list page by page.
     pub(super) pages: Option<Arc<dyn PaginatedListStore>>,
-    /// What tests count.
+    /// Counts of requests, for tests.
     #[cfg_attr(not(test), expect(dead_code, reason = "the transport counts, tests read"))]
     pub(super) traffic: Arc<Traffic>,
 }
 
 impl Client {
-    /// One in memory.
+    /// A client of a bucket in memory.
     pub(super) fn in_memory() -> Self {
         Self { store: Arc::new(InMemory::new()), pages: None, traffic: Arc::default() }
     }
 
-    /// Sends no request yet, but reads the files with credentials.
+    /// Makes a client. Reads the files of credentials, but sends no request.
     pub(super) fn new(settings: &Settings) -> Result<Self> {
         let traffic = Arc::new(Traffic::default());
         let metadata_authority = ["aws_metadata_endpoint", "azure_msi_endpoint"].iter().find_map(|key| {
@@ -147,7 +147,7 @@ fn certificates(file: &Path) -> Result<Vec<Certificate>> {
     })
 }
 
-/// The builder did not take the settings.
+/// The error for settings that `object_store` refuses.
 fn refused(settings: &Settings, error: &object_store::Error) -> Error {
     let text = super::error::scrub(&settings.secrets, &innermost(error));
     let help = match settings.service {

@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use super::surroundings::Surroundings;
 use crate::error::{Error, ErrorKind, Result};
 
-/// A file of settings is a few KB; more than this is some other file.
+/// Longest file of settings. A usual one has a few KB.
 const FILE_LEN_BYTES_MAX: u64 = 1 << 20;
 
-/// What the files say about one profile.
+/// The settings of one profile in the files.
 #[derive(Default)]
 pub(super) struct AwsProfile {
     pub(super) access_key_id: Option<String>,
@@ -28,9 +28,9 @@ pub(super) struct AwsProfile {
     pub(super) endpoint_url: Option<String>,
 }
 
-/// The profile `by_hand`, or the one of `AWS_PROFILE`, or `default`. It is an error if a profile
-/// that was asked for is not there, or if keys are `needed` and it gets them in a way that this
-/// build lacks.
+/// The profile `by_hand`, or the one of `AWS_PROFILE`, or `default`. Returns an error if the
+/// requested profile does not exist. Also if keys are `needed` and the profile gets them in a way
+/// that this build does not support.
 pub(super) fn of_aws_files(by_hand: Option<&str>, around: &Surroundings, needed: bool) -> Result<AwsProfile> {
     let asked = by_hand.or_else(|| around.var("AWS_PROFILE")).or_else(|| around.var("AWS_DEFAULT_PROFILE"));
     let profile = asked.unwrap_or("default");
@@ -97,7 +97,7 @@ pub(super) fn of_aws_files(by_hand: Option<&str>, around: &Surroundings, needed:
 
 type Sections = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The sections of a file; none if it is not there.
+/// The sections of a file. Empty if the file does not exist.
 fn sections(file: Option<&Path>) -> Result<Sections> {
     let Some(file) = file else { return Ok(Sections::new()) };
     let len = match std::fs::metadata(file) {
@@ -113,8 +113,8 @@ fn sections(file: Option<&Path>) -> Result<Sections> {
     Ok(parse(&String::from_utf8_lossy(&text)))
 }
 
-/// `[name]`, `key = value`, comments with # or ;. Lines that begin with a space belong to a nested
-/// setting: skipped.
+/// Parses `[name]`, `key = value`, and comments with # or ;. Skips lines that begin with a space,
+/// because they belong to a nested setting.
 fn parse(text: &str) -> Sections {
     let mut sections = Sections::new();
     let mut current = None;

@@ -10,7 +10,7 @@ use super::settings::{Service, Settings};
 use super::transport::{Noted, innermost};
 use crate::error::{Error, ErrorKind};
 
-/// What was being done, for the first words of an error and for its help.
+/// The operation that failed, for the first words of an error and for its help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     Look,
@@ -54,23 +54,23 @@ impl Action {
     }
 }
 
-/// A failure: what to tell, and whether the same may succeed later or may have succeeded unseen.
+/// A failed operation: the error, and whether a retry may succeed.
 pub(super) struct Failure {
     pub(super) error: Error,
     pub(super) may_pass: bool,
-    /// Whether it is worth asking again with a request whose answer has a body.
+    /// Whether the answer had no body, so that a request whose answer has one may tell the reason.
     pub(super) is_mute: bool,
     /// Whether the store does not know the multipart upload (any more).
     pub(super) is_upload_gone: bool,
 }
 
 impl Failure {
-    /// One that is certain.
+    /// A failure that a retry cannot change.
     pub(super) fn certain(error: Error) -> Self {
         Self { error, may_pass: false, is_mute: false, is_upload_gone: false }
     }
 
-    /// One that may pass.
+    /// A failure that a retry may overcome.
     pub(super) fn passing(error: Error) -> Self {
         Self { error, may_pass: true, is_mute: false, is_upload_gone: false }
     }
@@ -93,7 +93,7 @@ pub(super) fn scrub(secrets: &[String], text: &str) -> String {
     text
 }
 
-/// An operation took longer than it may.
+/// The failure of an operation that exceeded its time limit.
 pub(super) fn too_slow(action: Action, seconds: u64, url: String) -> Failure {
     Failure::passing(
         Error::new(
@@ -105,7 +105,7 @@ pub(super) fn too_slow(action: Action, seconds: u64, url: String) -> Failure {
     )
 }
 
-/// Explains a failure of `object_store`.
+/// Turns an error of `object_store` into a failure with an explanation.
 pub(super) fn explain(
     action: Action,
     settings: &Settings,
@@ -401,7 +401,8 @@ fn is_anon(settings: &Settings) -> bool {
     settings.config.keys().any(|key| key.ends_with("_skip_signature"))
 }
 
-/// ` (503 SlowDown: Please reduce your request rate.)`
+/// The code and message of an answer in brackets: ` (503 SlowDown: Please reduce your request
+/// rate.)`
 fn in_brackets(noted: &Noted) -> String {
     let status = noted.status.map(|status| status.to_string()).unwrap_or_default();
     let code = noted.answer.code.as_str();
@@ -437,8 +438,8 @@ pub(super) fn is_precondition(error: &object_store::Error) -> bool {
     false
 }
 
-/// The failure of the transport below an error: of a body that was being read, as those before it
-/// are in the notes.
+/// The transport's failure inside an error of `object_store`. It comes from reading a body; the
+/// notes have the failures before the body.
 fn http_error(error: &object_store::Error) -> Option<&HttpError> {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = next {

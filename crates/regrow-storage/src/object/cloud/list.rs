@@ -13,18 +13,18 @@ use crate::error::Result;
 /// Keys that one page of a listing holds at most, on every store.
 const PAGE_KEYS: usize = 1000;
 
-/// What is below a prefix.
+/// The objects below a prefix.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Listing {
     /// Sorted by the bytes of their keys.
     pub(crate) objects: Vec<ObjectInfo>,
-    /// Whether the limit was reached and there are more.
+    /// Whether the limit was reached and there are more objects.
     pub(crate) is_cut: bool,
 }
 
 impl Bucket {
-    /// The objects below the folder `prefix` (all, if it is empty), sorted by key, however deep;
-    /// with a `limit`, the first ones.
+    /// The objects at any depth below the folder `prefix` (all, if it is empty), sorted by key.
+    /// With a `limit`, only the first ones.
     pub(crate) fn list(&self, prefix: &str, limit: Option<usize>) -> Result<Listing> {
         let folder = folder_of(self, prefix)?;
         let limit = limit.unwrap_or(usize::MAX);
@@ -66,8 +66,8 @@ impl Bucket {
         Ok(Listing { objects, is_cut })
     }
 
-    /// The objects whose keys begin with this text, which need not end where a name does; with
-    /// `page`, those of the first page, and whether these are all.
+    /// The objects whose keys begin with this text, which may end inside a name. With `is_page`,
+    /// only the objects of the first page. Also returns whether these are all.
     pub(crate) fn list_beginning(&self, begins: &str, is_page: bool) -> Result<(Vec<ObjectInfo>, bool)> {
         let mut objects: Vec<ObjectInfo> = Vec::new();
         let mut page_token = None;
@@ -94,8 +94,8 @@ impl Bucket {
         }
     }
 
-    /// The objects directly in the folder `prefix`, and the folders in it, as whole keys without a
-    /// slash at the end; both sorted.
+    /// The objects directly in the folder `prefix`, and the folders in it. Both are sorted. The
+    /// folders are whole keys without a slash at the end.
     pub(crate) fn list_level(&self, prefix: &str) -> Result<(Vec<ObjectInfo>, Vec<String>)> {
         let folder = folder_of(self, prefix)?;
         let path = StorePath::parse(&folder).map_err(|error| invalid_key(self, prefix, &error))?;
@@ -116,7 +116,7 @@ impl Bucket {
     }
 }
 
-/// `a/b/` for `a/b` and `a/b/`; empty for the whole bucket.
+/// The prefix of a folder: `a/b/` for `a/b` and `a/b/`; empty for the whole bucket.
 fn folder_of(bucket: &Bucket, prefix: &str) -> Result<String> {
     let name = prefix.strip_suffix('/').unwrap_or(prefix);
     if name.is_empty() {
@@ -126,7 +126,8 @@ fn folder_of(bucket: &Bucket, prefix: &str) -> Result<String> {
     Ok(format!("{name}/"))
 }
 
-/// Leaves out empty objects that stand for folders: `a/b/` arrives as `a/b`, beside what is in it.
+/// Removes empty objects that represent folders: `a/b/` is listed as `a/b`, beside the objects in
+/// it.
 fn without_markers(objects: &mut Vec<ObjectInfo>) {
     let is_marker = |at: usize, info: &ObjectInfo| {
         info.len_bytes == 0 && {

@@ -72,18 +72,18 @@ pub(crate) use settle::{Created, Replaced};
 pub(crate) use upload::Upload;
 pub(crate) use write::{Put, PutMode};
 
-/// One bucket (or container) of an object store, with how to reach it. Cheap to clone; `Debug`
-/// shows no secret.
+/// One bucket (or container) of an object store, with the settings to reach it. Cheap to clone.
+/// `Debug` shows no secret.
 #[derive(Clone)]
 pub(crate) struct Bucket(Arc<Inner>);
 
 struct Inner {
-    /// For example `s3://bucket`.
+    /// The URL of the bucket, for example `s3://bucket`.
     root: String,
     settings: Settings,
-    /// The settings with the region, where the store had to be asked for it.
+    /// The settings with the region, if regrow had to ask the store for it.
     located: OnceLock<(Settings, Arc<str>)>,
-    /// The client of a bucket in memory, which is no matter of a process.
+    /// The client of a bucket in memory. Unlike other clients it does not depend on the process.
     memory: Option<Arc<Client>>,
 }
 
@@ -109,17 +109,17 @@ impl Bucket {
         Self::of_settings(format!("memory://{name}"), settings, Some(Arc::new(Client::in_memory())))
     }
 
-    /// Which cloud it is in.
+    /// The cloud that the bucket is in.
     pub(crate) fn service(&self) -> Service {
         self.0.settings.service
     }
 
-    /// The address of a key, for errors and reports; of the bucket itself for an empty key.
+    /// The URL of a key, for errors and reports. For an empty key, the URL of the bucket.
     pub(crate) fn url_of(&self, key: &str) -> String {
         format!("{}/{key}", self.0.root)
     }
 
-    /// The bucket, told from those of the same name elsewhere; `None` for one in memory.
+    /// Identifies the bucket among buckets of the same name elsewhere; `None` for one in memory.
     pub(crate) fn place_name(&self) -> Option<String> {
         let settings = &self.0.settings;
         let account = settings.config.get("azure_storage_account_name").map_or("", String::as_str);
@@ -128,22 +128,22 @@ impl Bucket {
         (settings.service != Service::Memory).then(name)
     }
 
-    /// Requests that this process has sent to the bucket, with those that were tried again.
+    /// Number of requests that this process has sent to the bucket, including retries.
     #[cfg(test)]
     pub(crate) fn requests(&self) -> u64 {
         self.client().map_or(0, |client| client.traffic.requests.load(Ordering::Relaxed))
     }
 
-    /// Starts to write an object of any size: [`Upload`].
+    /// Starts an [`Upload`] of an object of any size.
     ///
-    /// `key` must be one that is written once: after a broken connection, an object of the right
-    /// length there is taken for the one that was written. Without `expected_len_bytes` an object
-    /// has at most 160 GB.
+    /// `key` must be written only once: after a broken connection, an existing object of the right
+    /// length counts as the written one. Without `expected_len_bytes`, an object has at most 160
+    /// GB.
     pub(crate) fn upload(&self, key: &str, expected_len_bytes: Option<u64>) -> Result<Upload> {
         Upload::new(self, key, expected_len_bytes)
     }
 
-    /// Runs an operation with its time limit, and explains its failure.
+    /// Runs an operation with its time limit, and explains a failure.
     fn run<T, F, Fut>(&self, action: Action, key: &str, len_bytes: u64, operation: F) -> Result<T, Failure>
     where
         T: Send,
@@ -155,7 +155,7 @@ impl Bucket {
         runtime::state().and_then(|state| state.block_on(future)).map_err(Failure::certain)?
     }
 
-    /// The same as a future.
+    /// The future that `run` waits for.
     async fn limited<T>(
         &self,
         action: Action,

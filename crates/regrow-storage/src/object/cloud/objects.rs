@@ -18,17 +18,18 @@ use crate::{StorageKind, StorageOptions, Url};
 /// `s3://bucket/path`, `gs://bucket/path`, `az://container/path` and their other names.
 pub(crate) const KIND: StorageKind = StorageKind { schemes: &SCHEMES, locate };
 
-/// Requests at once that keep a network busy, and most that are worth their buffers.
+/// Concurrent requests: enough to fill a network, and the most that are worth their buffers.
 const REQUESTS_MIN: usize = 16;
 const REQUESTS_MAX: usize = 32;
 
-/// What is asked for ahead is worth its transfer up to here: the record of some 30,000 leaves.
+/// Objects up to this length are fetched before they are known to be needed. A record of about
+/// 30,000 leaves is that long.
 const AHEAD_LEN_MAX_BYTES: u64 = 4 << 20;
 
-/// What one page of a listing holds.
+/// The number of keys in one page of a listing.
 const PAGE_LEN: usize = 1000;
 
-/// S3 copies no longer object by one request.
+/// S3 does not copy longer objects in one request.
 const S3_COPY_LEN_MAX_BYTES: u64 = 5 << 30;
 
 fn locate(url: &Url<'_>, options: &StorageOptions) -> Result<Location> {
@@ -152,7 +153,7 @@ impl ObjectWrites for Bucket {
     }
 }
 
-/// An object that was there when it was listed.
+/// The error for a listed object that is missing now: it was replaced.
 fn missing_is_replaced(bucket: &Bucket, object: &Object, error: Error) -> Error {
     match error.kind() {
         ErrorKind::NotFound => {
@@ -164,8 +165,8 @@ fn missing_is_replaced(bucket: &Bucket, object: &Object, error: Error) -> Error 
     }
 }
 
-/// Not every server tells the tags in its lists: where it does not, each object is looked at. One
-/// that is gone by then is left out.
+/// Adds tags to listed objects with one request each, if the server omits tags in its lists.
+/// Objects that no longer exist are left out.
 fn with_tags(bucket: &Bucket, objects: Vec<Object>) -> Result<Vec<Object>> {
     if objects.iter().all(|object| object.tag.is_known()) {
         return Ok(objects);

@@ -13,10 +13,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::EachChunk;
 
 impl Bucket {
-    /// What the store knows of an object; `None` if it is not there.
+    /// The metadata of an object; `None` if the object does not exist.
     ///
     /// # Errors
-    /// Those of the store; every method has them.
+    /// Errors of the store. All methods here have them.
     pub(crate) fn head(&self, key: &str) -> Result<Option<ObjectInfo>> {
         let failure = match self.try_head(key) {
             Ok(found) => return Ok(found),
@@ -45,10 +45,10 @@ impl Bucket {
         Ok(found.map(ObjectInfo::of))
     }
 
-    /// A whole object of modest size; `None` if it is not there.
+    /// A whole object of modest size; `None` if it does not exist.
     ///
     /// # Errors
-    /// `Replaced` if it is not the one that `if_match` says.
+    /// `Replaced` if the object does not have the tag `if_match`.
     pub(crate) fn get(&self, key: &str, if_match: Option<&Tag>) -> Result<Option<(Bytes, ObjectInfo)>> {
         Ok(self.try_get(key, if_match)?)
     }
@@ -84,10 +84,10 @@ impl Bucket {
         Ok(Some((bytes, info)))
     }
 
-    /// A whole object that is no longer than this; `None` if it is not there, or longer.
+    /// A whole object of at most `len_max_bytes`; `None` if it does not exist or is longer.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(super) fn get_short(&self, key: &str, len_max_bytes: u64) -> Result<Option<(Bytes, ObjectInfo)>> {
         let path = path_of(self, key)?;
         let found = self.run(Action::Read, key, len_max_bytes, |client| async move {
@@ -106,10 +106,10 @@ impl Bucket {
         Ok(whole.map(|(bytes, meta)| (bytes, ObjectInfo::of(meta))))
     }
 
-    /// Fills `out` from byte `offset` on, straight from the body.
+    /// Fills `out` from byte `offset` of the object on, directly from the body.
     ///
     /// # Errors
-    /// As for [`receive_range`](Self::receive_range).
+    /// The same as for [`receive_range`](Self::receive_range).
     pub(crate) fn read_range(
         &self,
         key: &str,
@@ -126,13 +126,12 @@ impl Bucket {
         })
     }
 
-    /// Hands `wanted` bytes from byte `offset` on to `each`, front to back and each of them once,
-    /// as the body brings them. A body that breaks off is continued where it ended, of the same
-    /// object.
+    /// Passes `wanted` bytes from byte `offset` on to `each`, in order, as they arrive. If the
+    /// connection breaks, another request continues at the next byte of the same version.
     ///
     /// # Errors
-    /// `NotFound`; `Corrupt` if the object is too short; `Replaced` if it is not, or no longer, the
-    /// one of `if_match`; errors of `each`.
+    /// `NotFound`; `Corrupt` if the object is too short; `Replaced` if its tag is not `if_match`,
+    /// or changes; errors of `each`.
     pub(crate) fn receive_range(
         &self,
         key: &str,
@@ -199,13 +198,13 @@ impl Bucket {
     }
 }
 
-/// A range that is being read, perhaps in several answers.
+/// A range that is being read, perhaps by several requests.
 struct Reading<'a> {
-    /// The byte that comes next, and the one after the last.
+    /// The next byte; the field below is the end of the range.
     at: u64,
     end: u64,
     each: EachChunk<'a>,
-    /// All answers must be of this object.
+    /// The tag that all answers must have.
     tag: Option<Tag>,
 }
 
@@ -214,11 +213,11 @@ enum Received {
     BrokeOff,
     Replaced,
     TooShort(u64),
-    /// The receiver of the bytes refuses them.
+    /// `each` returned this error.
     Refused(Error),
 }
 
-/// Reads on from where `reading` is.
+/// Sends one request for the rest of `reading`, and receives its bytes.
 async fn receive(
     store: &dyn ObjectStore,
     path: &StorePath,
@@ -258,7 +257,8 @@ async fn receive(
     Ok(if reading.at == reading.end { Received::All } else { Received::BrokeOff })
 }
 
-/// A missing object is `None`. A missing bucket becomes an error all the same: it is in the notes.
+/// Turns a missing object into `None`. A missing bucket stays an error, because the notes record
+/// it.
 fn unless_missing<T>(result: object_store::Result<T>) -> object_store::Result<Option<T>> {
     match result {
         Ok(found) => Ok(Some(found)),

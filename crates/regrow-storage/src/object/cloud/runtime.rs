@@ -1,10 +1,10 @@
 //! The only async runtime. It is made at the first request, never at import, and made again in a
 //! forked child.
 //!
-//! A child of `fork` has no threads of its parent, so the parent's runtime would wait for ever
-//! there. So the state has the process that made it. A child does not touch the parent's runtime
-//! and sockets, and makes its own. This decision uses no lock, because the parent may have held the
-//! lock during the fork.
+//! A child of `fork` has no threads of its parent, so waiting for the parent's runtime would never
+//! end. The state records the process that made it. A child does not touch the parent's runtime and
+//! sockets, and makes its own. The check uses no lock, because another thread of the parent may
+//! have held the lock during the fork.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -19,28 +19,29 @@ use tokio::sync::Semaphore;
 use super::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Threads that drive sockets and timers. What is done with the bytes runs on the callers' threads.
+/// Threads that drive sockets and timers. The callers' threads process the bytes.
 const WORKERS: usize = 2;
-/// Parts of all uploads of this process that may be on their way at once, in KiB.
+/// Total size of upload parts in flight in this process, in KiB.
 pub(super) const UPLOAD_BUDGET_KIB: u32 = 512 << 10;
 
-/// How long S3 is asked where a bucket is.
+/// Longest time to ask S3 for the region of a bucket.
 const REGION_LIMIT: Duration = Duration::from_secs(5);
 
-/// What one process has: a runtime, its clients, and the budget that uploads share.
+/// The state of one process: a runtime, its clients, and the budget that all uploads share.
 pub(crate) struct State {
     process: u32,
     runtime: Runtime,
     clients: Mutex<HashMap<Arc<str>, Arc<Client>>>,
-    /// Of web servers.
+    /// Clients of web servers, by name.
     web_clients: Mutex<HashMap<String, reqwest::Client>>,
-    /// Regions of AWS buckets that the options do not give.
+    /// Regions of AWS buckets, if the options do not give them.
     regions: Mutex<HashMap<String, Option<String>>>,
-    /// In KiB.
+    /// The budget of all uploads, in KiB.
     pub(super) budget: Arc<Semaphore>,
 }
 
-/// Leaked on purpose: threads of other runtimes may still look at it.
+/// The state of the process that made it last. An old state is never freed: threads of other
+/// runtimes may still read it.
 static STATE: AtomicPtr<State> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The state of this process.
@@ -78,8 +79,8 @@ pub(crate) fn state() -> Result<&'static State> {
         // SAFETY: leaked above.
         Ok(_) => Ok(unsafe { &*made }),
         Err(theirs) => {
-            // Another thread was faster. Its state is of this process, since threads do not outlive
-            // a fork. SAFETY: `made` was never shown to anyone.
+            // Another thread was faster. Its state belongs to this process, because threads do not
+            // survive a fork. SAFETY: no other code has seen `made`.
             let ours = unsafe { Box::from_raw(made) };
             ours.runtime.shutdown_background();
             // SAFETY: stored by the thread that was faster, and leaked.
@@ -89,10 +90,10 @@ pub(crate) fn state() -> Result<&'static State> {
 }
 
 impl State {
-    /// Waits for `future` on this thread; sockets and timers are driven by the runtime's.
+    /// Waits for `future` on this thread. The runtime's threads drive sockets and timers.
     ///
-    /// A thread inside a runtime of another library must not block on this one: then the future
-    /// runs on its own thread.
+    /// A thread inside a runtime of another library must not block on this runtime. In this case
+    /// the future runs on a thread of its own.
     pub(crate) fn block_on<F>(&self, future: F) -> Result<F::Output>
     where
         F: Future + Send,
@@ -113,7 +114,8 @@ impl State {
         })
     }
 
-    /// The region that S3 says a bucket is in; `None` if it does not say so soon. Asked once.
+    /// The region of a bucket, from S3; `None` if S3 does not answer soon. Each bucket is requested
+    /// once.
     pub(super) fn region(&self, bucket: &str) -> Result<Option<String>> {
         let known =
             |state: &Self| state.regions.lock().unwrap_or_else(PoisonError::into_inner).get(bucket).cloned();
@@ -129,12 +131,12 @@ impl State {
         Ok(region)
     }
 
-    /// Where tasks are spawned.
+    /// The handle for spawning tasks.
     pub(super) fn handle(&self) -> &Handle {
         self.runtime.handle()
     }
 
-    /// The client of that name, made once.
+    /// The bucket client with this name, made once.
     pub(super) fn client(
         &self,
         name: &Arc<str>,
@@ -150,7 +152,7 @@ impl State {
         Ok(client)
     }
 
-    /// What speaks to web servers with the settings of that name, made once.
+    /// The HTTP client for web servers with this name, made once.
     pub(crate) fn web_client(
         &self,
         name: &str,

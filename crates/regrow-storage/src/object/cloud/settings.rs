@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Which cloud, or which of its dialects.
+/// The kind of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Service {
-    /// S3 and what speaks like it.
+    /// S3 and compatible stores.
     S3,
     /// Google Cloud Storage.
     Gcs,
@@ -18,7 +18,7 @@ pub(crate) enum Service {
 }
 
 impl Service {
-    /// What people call it.
+    /// The name of the service in messages.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::S3 => "S3",
@@ -29,16 +29,16 @@ impl Service {
     }
 }
 
-/// Limits and sizes.
+/// Time limits and sizes of requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Tuning {
     pub(super) connect_timeout: Duration,
     pub(super) read_timeout: Duration,
     pub(super) retry_timeout: Duration,
     pub(super) max_retries: usize,
-    /// Smallest part of an upload.
+    /// Smallest part of an upload, if the options give one.
     pub(super) part_len_bytes: Option<u64>,
-    /// Parts of one upload in flight at once, if the options give a number.
+    /// The number of concurrent parts of one upload, if the options give one.
     pub(super) parts_in_flight: Option<usize>,
 }
 
@@ -55,38 +55,38 @@ impl Default for Tuning {
     }
 }
 
-/// A line that carries less than this is taken for broken.
+/// A connection with a lower rate than this is considered broken.
 const BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
 impl Tuning {
-    /// Longest time for one try of a request with a body of that length.
+    /// Longest time for one attempt of a request with a body of this length.
     pub(super) fn request_limit(&self, body_len_bytes: u64) -> Duration {
         self.connect_timeout + self.read_timeout + Duration::from_secs(body_len_bytes / BYTES_PER_SECOND_MIN)
     }
 
-    /// Longest time for an operation that moves so many bytes, with all its tries.
+    /// Longest time for an operation that moves `len_bytes`, with all its retries.
     pub(super) fn operation_limit(&self, len_bytes: u64) -> Duration {
         self.retry_timeout + self.request_limit(len_bytes)
     }
 }
 
-/// Everything that a client of one bucket is made from.
+/// All settings of a client of one bucket.
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) service: Service,
     pub(super) bucket: String,
-    /// `object_store`'s keys and their values.
+    /// Options of `object_store` and their values.
     pub(super) config: BTreeMap<String, String>,
     pub(super) tuning: Tuning,
     pub(super) ca_bundle: Option<PathBuf>,
     /// Whether the endpoint is plain http.
     pub(super) is_http: bool,
-    /// What must never be printed.
+    /// Values that must never be printed.
     pub(super) secrets: Vec<String>,
 }
 
 impl Settings {
-    /// A name that two settings share exactly if they lead to the same client.
+    /// A name that is equal for two settings exactly if they can share a client.
     pub(super) fn identity(&self) -> String {
         format!(
             "{:?} {:?} {:?} {:?} {:?}",
@@ -94,7 +94,7 @@ impl Settings {
         )
     }
 
-    /// The endpoint, where it is not the cloud's own.
+    /// The endpoint; `None` if it is the cloud's own.
     pub(super) fn endpoint(&self) -> Option<&str> {
         ["aws_endpoint_url_s3", "aws_endpoint", "google_base_url", "azure_storage_endpoint"]
             .iter()

@@ -1,9 +1,9 @@
 //! Conditional writes whose outcome is certain.
 //!
-//! A store may report that an object exists although the same create made it: the answer to its
-//! first try was lost, and the second try found the first. If a create and a delete come at the
-//! same time, S3 may also answer 409, and write nothing. After a time-out the result is unknown. So
-//! the content decides, and it must be unique: callers put a random number into it.
+//! A create may be retried after its answer was lost. The second try then reports that the object
+//! exists, although the first try made it. S3 may answer 409 to simultaneous creates and deletes,
+//! and write nothing. After a time-out the result is unknown. So regrow compares the content, which
+//! must be unique: callers put a random number into it.
 //!
 //! | put says | object holds | outcome |
 //! |---|---|---|
@@ -18,35 +18,35 @@ use super::error::Failure;
 use super::{Bucket, Put, PutMode, Tag, runtime};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Tries of a write whose outcome was not clear. Each holds the tries of the layer below.
+/// Tries of a write whose result is unknown. Each try includes the retries of the layer below.
 const TRIES: u32 = 4;
 
 /// The result of [`Bucket::create_settled`].
 #[derive(Debug, Clone)]
 pub(crate) enum Created {
-    /// The object is there and holds our bytes.
+    /// The object has our bytes.
     Ours(Tag),
-    /// Another writer's object exists.
+    /// Another writer's object exists. Its bytes and tag.
     Theirs(Bytes, Tag),
 }
 
 /// The result of [`Bucket::replace_settled`].
 #[derive(Debug, Clone)]
 pub(crate) enum Replaced {
-    /// The object holds our bytes.
+    /// The object has our bytes.
     Ours(Tag),
-    /// Another writer has replaced it.
+    /// Another writer has replaced the object. Its bytes and tag.
     Theirs(Bytes, Tag),
-    /// It was removed.
+    /// The object was removed.
     Gone,
 }
 
 impl Bucket {
-    /// Writes an object where none is, for certain. `bytes` must hold something that only this
-    /// writer writes.
+    /// Creates an object if none exists, and finds out the result for certain. `bytes` must contain
+    /// something unique to this writer.
     ///
     /// # Errors
-    /// Those of the store. If the outcome stayed unknown, the error says so.
+    /// Errors of the store. If the result stays unknown, the error says so.
     pub(crate) fn create_settled(&self, key: &str, bytes: &Bytes) -> Result<Created> {
         match self.settled(key, bytes, None)? {
             Replaced::Ours(tag) => Ok(Created::Ours(tag)),
@@ -57,11 +57,11 @@ impl Bucket {
         }
     }
 
-    /// Writes an object in the place of the one with the tag `old`, for certain. `bytes` must hold
-    /// something that only this writer writes.
+    /// Replaces the object with the tag `old`, and finds out the result for certain. `bytes` must
+    /// contain something unique to this writer.
     ///
     /// # Errors
-    /// As for [`create_settled`](Self::create_settled).
+    /// The same as for [`create_settled`](Self::create_settled).
     pub(crate) fn replace_settled(&self, key: &str, old: &Tag, bytes: &Bytes) -> Result<Replaced> {
         self.settled(key, bytes, Some(old))
     }
@@ -77,8 +77,8 @@ impl Bucket {
             };
             let may_pass = refused.as_ref().is_none_or(|failure| failure.may_pass);
             let looked = match self.try_get(key, None) {
-                // A certain failure (no right to write, for example) may follow a first try that
-                // did write.
+                // The first try may have written the object although a retry failed for certain (no
+                // right to write, for example).
                 Err(_) if !may_pass => {
                     return Err(refused.map_or_else(|| self.unsettled(key, None), Error::from));
                 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// What surrounds the process: its environment and its home folder. Tests make their own.
+/// The environment and the home folder, as the options read them. Tests make their own.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Surroundings {
     pub(super) vars: BTreeMap<String, String>,
@@ -11,7 +11,7 @@ pub(super) struct Surroundings {
 }
 
 impl Surroundings {
-    /// Those of this process.
+    /// The environment and home folder of this process.
     pub(super) fn of_process() -> Self {
         let vars = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

@@ -26,57 +26,58 @@ use object_store::client::{
 
 use super::settings::Tuning;
 
-/// Bodies from here on are sent by the client that has no limit on the time without an answer.
+/// Bodies of at least this length use the client without a limit on the time without an answer.
 const BULK_LEN_BYTES: usize = 64 << 10;
-/// A metadata service is next door, or not there.
+/// Time limit of a metadata service: inside a cloud it answers at once, elsewhere it does not
+/// exist.
 const METADATA_LIMIT: Duration = Duration::from_secs(2);
 /// Tries of a request to a metadata service.
 const METADATA_TRIES: u32 = 2;
-/// Tries to reach a host that was never reached: a wrong name in an endpoint is told soon.
+/// Tries to reach a host that has never answered, so that a wrong endpoint is reported soon.
 const FIRST_CONTACT_TRIES: u32 = 3;
-/// Bytes of an error's body that are looked at.
+/// Bytes of the body of an error answer that are parsed.
 const ERROR_BODY_BYTES_MAX: usize = 64 << 10;
 
 tokio::task_local! {
-    /// The notes of the operation that this task is about.
+    /// The notes of the operation that runs in this task.
     static NOTES: Arc<Notes>;
 }
 
-/// What went wrong in one operation, as far as the transport saw it.
+/// The failures of one operation, as the transport sees them.
 #[derive(Default)]
 pub(super) struct Notes(Mutex<Noted>);
 
 /// The content of [`Notes`].
 #[derive(Debug, Clone, Default)]
 pub(super) struct Noted {
-    /// Status of the last answer.
+    /// Status code of the last answer.
     pub(super) status: Option<u16>,
-    /// What the last answer that was an error said.
+    /// Content of the last answer that was an error.
     pub(super) answer: Answer,
-    /// The last failure without an answer; gone when a later request was answered.
+    /// The last failure without an answer. A later answer clears it.
     pub(super) transport: Option<(HttpErrorKind, String)>,
-    /// Whether `transport` was about a metadata service, which is asked for credentials.
+    /// Whether `transport` is a failure of a metadata service, which gives credentials.
     pub(super) metadata: bool,
-    /// The region that the store says the bucket is in.
+    /// The region of the bucket according to the store.
     pub(super) region: Option<String>,
     /// Length of the object, from the last answer with a range.
     pub(super) object_len_bytes: Option<u64>,
     /// Requests sent.
     pub(super) requests: u32,
-    /// Requests that failed in a way that may pass.
+    /// Number of failed requests that a retry may fix.
     passing: u32,
-    /// Failures to connect.
+    /// Number of failed connections.
     unreached: u32,
 }
 
-/// What a store says about a failure.
+/// The content of a store's error answer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Answer {
-    /// For example `NoSuchBucket`.
+    /// The error code, for example `NoSuchBucket`.
     pub(super) code: String,
-    /// The first line of the text for people.
+    /// The first line of the message.
     pub(super) message: String,
-    /// Clock of the store and of the request, where the store compared them.
+    /// The clock of the store and the clock of the request, if the store has compared them.
     pub(super) clocks: Option<(String, String)>,
 }
 
@@ -95,7 +96,8 @@ impl Notes {
 }
 
 impl Noted {
-    /// Whether the same request may succeed later, or may have succeeded unseen.
+    /// Whether the same request may succeed later, or may have succeeded although its answer got
+    /// lost.
     pub(super) fn may_pass(&self) -> bool {
         if self.transport.is_some() {
             return !self.metadata;
@@ -108,21 +110,21 @@ impl Noted {
     }
 }
 
-/// Counts of one client.
+/// Counts of the requests of one client.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
-    /// Requests sent, retries and requests for credentials included.
+    /// Number of requests sent, including retries and requests for credentials.
     pub(super) requests: AtomicU64,
     /// Whether the store has ever answered.
     reached: AtomicBool,
 }
 
-/// Makes guarded clients.
+/// Makes HTTP clients with time limits and notes.
 #[derive(Debug, Clone)]
 pub(super) struct Connector {
     pub(super) tuning: Tuning,
     pub(super) traffic: Arc<Traffic>,
-    /// Host and port of a metadata service that was set by hand.
+    /// Host and port of a metadata service, if the environment sets one.
     pub(super) metadata_authority: Option<String>,
 }
 
@@ -137,8 +139,8 @@ impl HttpConnector for Connector {
     }
 }
 
-/// A client that gives up in time and takes notes. What it wraps is made when it is needed: that
-/// reads certificates.
+/// An HTTP client with time limits and notes. The inner clients are made when they are needed,
+/// because making one reads certificates.
 struct Guarded {
     connector: Connector,
     options: ClientOptions,
@@ -301,7 +303,7 @@ impl object_store::client::HttpService for Guarded {
 }
 
 impl Answer {
-    /// Reads XML of S3, GCS and Azure, and JSON of token services.
+    /// Parses an error answer: XML of S3, GCS and Azure, or JSON of token services.
     fn parse(text: &str) -> Self {
         let mut answer = Self::default();
         if let Ok(json) = serde_json::from_str::<serde_json::Value>(text) {
@@ -330,13 +332,13 @@ impl Answer {
     }
 }
 
-/// The text between `<name>` and `</name>`, at the first place.
+/// The text of the first `<name>` element.
 fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(&format!("<{name}>"))?;
     Some(rest.split_once(&format!("</{name}>"))?.0.trim())
 }
 
-/// The deepest text of an error: that of the operating system, the resolver or the TLS library.
+/// The innermost text of an error: from the operating system, the resolver or the TLS library.
 pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     let mut deepest = error;
     while let Some(source) = deepest.source() {
@@ -345,8 +347,7 @@ pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     deepest.to_string()
 }
 
-/// Whether the store said, to the request of this operation that it just answered, that there is no
-/// such bucket.
+/// Whether the last answer in this operation said that the bucket does not exist.
 pub(super) fn is_bucket_missing() -> bool {
     NOTES
         .try_with(|notes| {

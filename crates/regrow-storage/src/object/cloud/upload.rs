@@ -23,23 +23,22 @@ use super::error::{Action, Failure};
 use super::{Bucket, Created, Put, PutMode, Replaced, Tag, path_of, runtime};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Smallest part: with six on their way, enough to hide the time an answer takes.
+/// Smallest part. Six parts of this size in flight hide the time until an answer.
 const PART_LEN_BYTES_MIN: u64 = 8 << 20;
-/// Bytes of parts in flight at once, by default: with the part that is being filled they stay below
+/// Default for the bytes in flight. Together with the part that is being filled, they stay below
 /// the budget of a save, which is 64 MiB.
 const IN_FLIGHT_LEN_BYTES: usize = 48 << 20;
 const IN_FLIGHT_MAX: usize = 6;
-/// So many even of long ones.
+/// Smallest number of parts in flight, even for long parts.
 const IN_FLIGHT_MIN: usize = 2;
-/// Part of an object whose length is not known.
+/// Length of the parts of an object whose length is not known.
 const PART_LEN_BYTES_UNKNOWN: u64 = 16 << 20;
 /// Largest number of parts on S3 and GCS.
 const PARTS_MAX: u64 = 10_000;
-/// How long a dropped upload waits until the store has forgotten its parts.
+/// Time limit for the abort of a dropped upload.
 const ABORT_LIMIT: Duration = Duration::from_secs(20);
 
-/// An object on its way into a bucket. It is there when [`finish`](Self::finish) says so, and not
-/// before.
+/// An object that is being uploaded. It exists only after [`finish`](Self::finish) has returned.
 pub(crate) struct Upload {
     bucket: Bucket,
     key: String,
@@ -47,21 +46,21 @@ pub(crate) struct Upload {
     part_len_bytes: usize,
     /// Whether more than one part is expected.
     is_long: bool,
-    /// Parts on their way at once.
+    /// Number of parts in flight at once.
     in_flight: usize,
-    /// What is not sent yet.
+    /// Bytes that are not sent yet.
     pieces: Vec<Bytes>,
     pieces_len_bytes: usize,
-    /// Bytes that were given as slices, the end of what is not sent yet.
+    /// Copied bytes, which follow `pieces` and are not sent yet.
     tail: Vec<u8>,
     written_len_bytes: u64,
     parts: u64,
     multipart: Option<Box<dyn MultipartUpload>>,
-    /// What was there when the first part was sent.
+    /// The version of the object when the first part was sent; `None` if there was none.
     before: Option<Tag>,
-    /// Each ends with nothing or with what went wrong.
+    /// The uploads in flight. Each returns its failure, if any.
     sending: JoinSet<Result<(), Failure>>,
-    /// Parts were lost: only an abort remains.
+    /// Whether parts were lost, so that the upload can only be aborted.
     is_broken: bool,
     is_finished: bool,
 }
@@ -91,15 +90,15 @@ impl Upload {
         })
     }
 
-    /// The length that all parts but the last have. Buffers of this length are sent as they are.
+    /// The length of all parts but the last. A buffer of this length is sent without a copy.
     pub(crate) fn part_len_bytes(&self) -> usize {
         self.part_len_bytes
     }
 
-    /// Adds bytes without copying them. Waits while enough parts are on their way.
+    /// Adds bytes without copying them. Waits while the allowed number of parts is in flight.
     ///
     /// # Errors
-    /// What any part before met; the upload is over then.
+    /// The error of any earlier part. The upload is then over.
     pub(crate) fn part(&mut self, bytes: Bytes) -> Result<()> {
         self.take_tail();
         self.push(bytes)
@@ -108,7 +107,7 @@ impl Upload {
     /// Adds a copy of `bytes`.
     ///
     /// # Errors
-    /// As for [`part`](Self::part).
+    /// The same as for [`part`](Self::part).
     #[cfg(test)]
     pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
@@ -160,7 +159,7 @@ impl Upload {
         if is_full && (self.is_long || self.multipart.is_some()) { self.send() } else { Ok(()) }
     }
 
-    /// Sends off what is collected as the next part.
+    /// Sends the collected bytes as the next part.
     fn send(&mut self) -> Result<()> {
         let sent = self.try_send();
         self.is_broken |= sent.is_err();
@@ -202,8 +201,8 @@ impl Upload {
         Ok(())
     }
 
-    /// A share of what all uploads of the process may have on their way. Parts that have one are
-    /// being sent, so it comes.
+    /// A share of the budget that all uploads of the process have. Waits for it: each part in
+    /// flight returns its share when it is sent.
     fn permit(&self, len_bytes: u64) -> Result<Option<OwnedSemaphorePermit>> {
         let state = runtime::state()?;
         let share = u32::try_from(len_bytes >> 10).unwrap_or(u32::MAX).min(runtime::UPLOAD_BUDGET_KIB);
@@ -221,10 +220,10 @@ impl Upload {
         }
     }
 
-    /// Sends the rest, and makes the object. It is in the store, whole, when this returns.
+    /// Sends the rest and completes the object, which exists when this returns.
     ///
     /// # Errors
-    /// What any part met. The parts are removed from the store then.
+    /// The error of any part. The store then deletes the parts.
     pub(crate) fn finish(mut self) -> Result<Tag> {
         self.take_tail();
         self.push(Bytes::new())?;
@@ -239,12 +238,12 @@ impl Upload {
         Ok(tag)
     }
 
-    /// The same in the place of this version of the object, or where nothing is yet; `None` if
-    /// something else is there. The store takes no condition for what has several parts: there one
-    /// request lies between the look and the end.
+    /// As `finish`, but replaces only the version `before`, or no object; `None` if another object
+    /// is there. Stores have no such condition for several parts. Then another writer could write
+    /// between the check and the end.
     ///
     /// # Errors
-    /// As for [`finish`](Self::finish).
+    /// The same as for [`finish`](Self::finish).
     pub(crate) fn finish_in_place_of(mut self, before: Option<&Tag>) -> Result<Option<Tag>> {
         self.take_tail();
         self.push(Bytes::new())?;
@@ -293,7 +292,7 @@ impl Upload {
         }
     }
 
-    /// Whether this version is there, or nothing.
+    /// Whether the object still has the version `before`, or still does not exist.
     fn is_still(&self, before: Option<&Tag>) -> Result<bool> {
         let now = self.bucket.head(&self.key)?;
         Ok(match (now, before) {
@@ -314,7 +313,7 @@ impl Upload {
         }
     }
 
-    /// Sends what is left, and waits for all parts.
+    /// Sends the rest, and waits for all parts.
     fn send_rest(&mut self) -> Result<()> {
         if self.pieces_len_bytes > 0 {
             self.send()?;
@@ -372,7 +371,7 @@ async fn tokio_timeout(future: impl Future<Output = ()>) {
     let _ = tokio::time::timeout(ABORT_LIMIT, future).await;
 }
 
-/// The part length for an object: large enough that 10 000 do, in whole MiB.
+/// The part length for an object: whole MiB, and so long that 10 000 parts are enough.
 fn part_len_bytes(expected_len_bytes: Option<u64>, by_hand: Option<u64>) -> usize {
     let least = by_hand.unwrap_or(match expected_len_bytes {
         Some(_) => PART_LEN_BYTES_MIN,
@@ -384,7 +383,7 @@ fn part_len_bytes(expected_len_bytes: Option<u64>, by_hand: Option<u64>) -> usiz
     usize::try_from(least.max(needed)).unwrap_or(usize::MAX)
 }
 
-/// How many parts of that length are on their way at once.
+/// How many parts of this length are in flight at once.
 fn in_flight(part_len_bytes: usize) -> usize {
     (IN_FLIGHT_LEN_BYTES / part_len_bytes.max(1)).clamp(IN_FLIGHT_MIN, IN_FLIGHT_MAX)
 }

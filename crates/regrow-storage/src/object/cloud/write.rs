@@ -1,4 +1,5 @@
-//! Writing whole objects of modest size on a condition, removing, and copying within the store.
+//! Writes whole objects of modest size under a condition, removes objects, and copies them within
+//! the store.
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -10,38 +11,38 @@ use super::settings::Service;
 use super::{Bucket, Tag, path_of, runtime};
 use crate::error::Result;
 
-/// Tries of a deletion: that of many keys is no request that the layer below tries again.
+/// Tries of a deletion. The layer below does not retry deletions of many keys.
 const DELETE_TRIES: u32 = 3;
 
-/// On what condition an object is written.
+/// The condition under which an object is written.
 #[derive(Debug, Clone)]
 pub(crate) enum PutMode {
-    /// None: what was there is replaced.
+    /// No condition: an existing object is replaced.
     Overwrite,
-    /// Nothing may be there.
+    /// The object must not exist.
     CreateNew,
-    /// What is there must be this.
+    /// The object must have this tag.
     Replace(Tag),
 }
 
 /// The result of a put.
 #[derive(Debug, Clone)]
 pub(crate) enum Put {
-    /// Written.
+    /// The object was written and has this tag.
     Done(Tag),
-    /// Refused: something is there, says the store. That may be a lie: [`Bucket::create_settled`]
-    /// looks.
+    /// Refused: the store says that the object exists. The put itself may have made it, which
+    /// [`Bucket::create_settled`] finds out.
     Exists,
-    /// Refused: something else is there, or nothing.
+    /// Refused: the object has another tag, or does not exist.
     Conflict,
 }
 
 impl Bucket {
     /// Writes a whole object of modest size, on a condition.
     ///
-    /// An error may mean that it was written even so, and [`Put::Exists`] that this very call wrote
-    /// it: [`create_settled`](Self::create_settled) and [`replace_settled`](Self::replace_settled)
-    /// find out.
+    /// After an error the object may be written nevertheless. [`Put::Exists`] may mean that this
+    /// call wrote it. [`create_settled`](Self::create_settled) and
+    /// [`replace_settled`](Self::replace_settled) find this out.
     pub(crate) fn put(&self, key: &str, bytes: Bytes, mode: PutMode) -> Result<Put> {
         Ok(self.try_put(key, bytes.into(), mode)?)
     }
@@ -74,7 +75,7 @@ impl Bucket {
         })
     }
 
-    /// Removes objects; those that are not there are no error.
+    /// Removes objects. A missing object is not an error.
     pub(crate) fn delete(&self, keys: &[String]) -> Result<()> {
         let mut left: Vec<StorePath> = keys.iter().map(|key| path_of(self, key)).collect::<Result<_>>()?;
         let first = keys.first().map_or("", String::as_str);
@@ -118,7 +119,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// Copies an object within the store, up to 5 GiB on S3. What was at `to` is replaced.
+    /// Copies an object within the store, up to 5 GiB on S3. Replaces an object at `to`.
     pub(crate) fn copy(&self, from: &str, to: &str) -> Result<()> {
         let (from_path, to_path) = (path_of(self, from)?, path_of(self, to)?);
         // The store itself copies the bytes, which takes long for a large object.

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::object::cloud::settings::Service;
 use crate::object::cloud::surroundings::Surroundings;
 
-/// Adds to `config` what was not given by hand.
+/// Adds to `config` the settings that the caller did not give.
 pub(super) fn add(
     given: &mut Given,
     account: Option<&str>,
@@ -54,7 +54,8 @@ pub(super) fn add(
     Ok(())
 }
 
-/// `AccountName=..;AccountKey=..;EndpointSuffix=..` under `object_store`'s names.
+/// Parses `AccountName=..;AccountKey=..;EndpointSuffix=..` into options under `object_store`'s
+/// names.
 fn connection_string(text: &str) -> Result<Vec<(&'static str, String)>> {
     let mut parts: BTreeMap<String, &str> = BTreeMap::new();
     for part in text.split(';').filter(|part| !part.trim().is_empty()) {

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::object::cloud::settings::Service;
 use crate::object::cloud::surroundings::Surroundings;
 
-/// Adds to `config` what was not given by hand.
+/// Adds to `config` the settings that the caller did not give.
 pub(super) fn add(
     given: &mut Given,
     around: &Surroundings,
@@ -59,7 +59,7 @@ pub(super) fn add(
     if let Some(endpoint) = given.endpoint.take() {
         config.insert("google_base_url".to_owned(), endpoint.trim_end_matches('/').to_owned());
     }
-    // A service account may name an endpoint; emulators are configured this way.
+    // A service account may have an endpoint in its file; emulators are configured this way.
     let account = given.config.get(KEYS[1]).or(config.get(KEYS[1])).cloned().or_else(|| {
         let path = given.config.get(KEYS[0]).or(config.get(KEYS[0]))?;
         std::fs::read_to_string(path).ok()
@@ -75,7 +75,7 @@ pub(super) fn add(
     if is_anon.or_else(|| parse_flag(from_env?.as_str())).unwrap_or(false) {
         KEYS.iter().for_each(|key| drop(config.remove(*key)));
         config.insert("google_skip_signature".to_owned(), "true".to_owned());
-        // Without credentials, writes ask for a token even so; an empty one prevents that.
+        // Writes ask for a token even without credentials. An empty token prevents that.
         config.insert("google_bearer_token".to_owned(), String::new());
     }
     Ok(())

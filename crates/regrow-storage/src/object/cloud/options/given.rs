@@ -11,9 +11,9 @@ use crate::StorageOptions;
 use crate::error::{Error, Result};
 use crate::object::cloud::settings::{Service, Tuning};
 
-/// What was given by hand, sorted.
+/// The options of the caller, sorted.
 pub(super) struct Given {
-    /// Under `object_store`'s names.
+    /// Options under `object_store`'s names.
     pub(super) config: BTreeMap<String, String>,
     pub(super) tuning: Tuning,
     pub(super) ca_bundle: Option<PathBuf>,
@@ -25,11 +25,10 @@ pub(super) struct Given {
 }
 
 impl Given {
-    /// Sorts the options.
+    /// Sorts the options of the caller.
     ///
     /// # Errors
-    /// `InvalidArgument` for a name that is not known, a value that makes no sense, or two names of
-    /// one thing.
+    /// `InvalidArgument` for an unknown name, an invalid value, or two names of the same option.
     pub(super) fn read(service: Service, options: &StorageOptions) -> Result<Self> {
         let mut given = Self {
             config: BTreeMap::new(),
@@ -114,7 +113,8 @@ impl Given {
     }
 }
 
-/// Leaves out the value: it may be a secret in the wrong place.
+/// The error for an invalid value. It omits the value, which may be a secret that was given under
+/// the wrong name.
 fn bad_value(name: &str, wanted: &str) -> Error {
     Error::invalid(format!("the value of the storage option {} is not valid", quoted(name)))
         .expected(wanted, "something else")

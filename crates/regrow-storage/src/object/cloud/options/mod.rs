@@ -37,7 +37,7 @@ mod s3;
 mod secrets;
 mod unknown;
 
-/// The settings of `bucket`, from `options` first, then from the surroundings.
+/// The settings of `bucket`. `options` come first, then the environment and the files.
 pub(super) fn resolve(
     service: Service,
     bucket: &str,
@@ -85,7 +85,7 @@ pub(super) fn resolve(
     Ok(settings)
 }
 
-/// A switch as environments spell it.
+/// Parses a switch in the spellings that environment variables use.
 fn parse_flag(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "1" | "true" | "yes" | "on" => Some(true),
@@ -94,7 +94,7 @@ fn parse_flag(text: &str) -> Option<bool> {
     }
 }
 
-/// A name as an error shows it.
+/// Quotes a name for an error, and shortens it.
 fn quoted(text: &str) -> String {
     format!("{:?}", text.chars().take(80).collect::<String>())
 }

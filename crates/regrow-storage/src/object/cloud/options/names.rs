@@ -6,7 +6,7 @@ use object_store::gcp::GoogleConfigKey;
 
 use crate::object::cloud::settings::Service;
 
-/// One spelling for the names that mean the same.
+/// Maps all names of an option to the same name.
 pub(super) fn canonical(name: &str) -> String {
     let name = name.to_ascii_lowercase();
     let name = name.strip_prefix("client_kwargs.").or(name.strip_prefix("config_kwargs.")).unwrap_or(&name);
@@ -42,7 +42,7 @@ pub(super) fn canonical(name: &str) -> String {
     .to_owned()
 }
 
-/// `object_store`'s own spelling of a key, if it has it.
+/// The spelling of a name in `object_store`; `None` if `object_store` lacks the option.
 pub(super) fn store_key(service: Service, name: &str) -> Option<String> {
     // The transport applies time limits, because it knows the size of a request.
     if name.ends_with("timeout") && name != "pool_idle_timeout"

@@ -10,7 +10,7 @@ use crate::object::cloud::credentials;
 use crate::object::cloud::settings::Service;
 use crate::object::cloud::surroundings::Surroundings;
 
-/// Adds to `config` what was not given by hand.
+/// Adds to `config` the settings that the caller did not give.
 pub(super) fn add(
     given: &mut Given,
     around: &Surroundings,

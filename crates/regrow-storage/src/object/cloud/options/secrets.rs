@@ -16,14 +16,15 @@ pub(super) fn is_secret(key: &str) -> bool {
     PARTS.iter().any(|part| key.contains(part)) && !key.ends_with("_file") && !key.ends_with("_url")
 }
 
-/// Whether a URL carries a user or a password, as that of a proxy may.
+/// Whether a URL has a user or a password. The URL of a proxy may have them.
 pub(super) fn has_userinfo(value: &str) -> bool {
     value
         .split_once("://")
         .is_some_and(|(_, rest)| rest.split(['/', '?']).next().is_some_and(|host| host.contains('@')))
 }
 
-/// The parts of a value that must not be printed: the whole, and the fields of JSON and of a query.
+/// The parts of a value that must not be printed: the whole value, and the fields of JSON and of a
+/// query.
 pub(super) fn secrets_of(value: &str) -> Vec<String> {
     let mut secrets = vec![value.to_owned()];
     if let Ok(serde_json::Value::Object(fields)) = serde_json::from_str(value) {

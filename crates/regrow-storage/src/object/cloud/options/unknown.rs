@@ -4,7 +4,7 @@ use super::quoted;
 use crate::error::{Error, ErrorKind};
 use crate::object::cloud::settings::Service;
 
-/// Refuses a name, and says which it may be meant to be.
+/// The error for an unknown name. It suggests similar names.
 pub(super) fn unknown(service: Service, name: &str) -> Error {
     const ALL: [&str; 16] = [
         "anon",
@@ -95,7 +95,7 @@ pub(super) fn unknown(service: Service, name: &str) -> Error {
     error.help(format!("similar: {}", near.iter().map(|(_, known)| *known).collect::<Vec<_>>().join(", ")))
 }
 
-/// How many characters must be changed, added or removed.
+/// The edit distance: how many characters must be changed, added or removed.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
