@@ -19,75 +19,71 @@ use std::sync::Arc;
 use crate::key::{Key, KeyPath};
 use crate::text::{brief, printable, printable_lines};
 
-/// What a function of this crate returns.
+/// The result of functions of regrow.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What kind of thing went wrong; stable, and what a program may branch on.
+/// The kind of a failure. Kinds are stable, so a program may depend on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The path, leaf, step or item asked for is not there.
+    /// The requested path, leaf, step or item does not exist.
     NotFound,
-    /// The path is there, but no known layout is in it.
+    /// The path exists, but has no known layout.
     NotACheckpoint,
     /// A checkpoint that was never committed: a save in progress, or one that was killed.
     Uncommitted,
-    /// Stored bytes disagree with their own record, or break the rules of their layout.
+    /// Stored bytes do not match their checksum or record, or break the rules of their layout.
     Corrupt,
-    /// The checkpoint has no signature by a key that the caller trusts, or one that does not
-    /// verify.
+    /// The checkpoint has no signature by a trusted key, or its signature is not valid.
     Untrusted,
-    /// Well formed, but of a version, codec or dtype that this build cannot read or write.
+    /// Valid data of a version, codec or dtype that this build cannot read or write.
     Unsupported,
     /// The template and the checkpoint differ; the message lists the first 100 differences.
     Mismatch,
-    /// The target is there already and `overwrite` was not asked for.
+    /// The target already exists and `overwrite` is not set.
     AlreadyExists,
-    /// Two leaves would get the same stored name, or a key cannot be said in the layout asked for.
+    /// Two leaves would get the same stored name, or the layout cannot represent a key.
     NameCollision,
-    /// The caller's argument makes no sense: a bad glob, a slice outside the shape, an unknown
+    /// An argument of the caller is not valid: a bad glob, a slice outside the shape, an unknown
     /// option.
     InvalidArgument,
-    /// A size passes a limit that regrow sets so that no input can make it allocate without bound.
+    /// A size exceeds a limit of regrow. The limits keep any input from using unbounded memory.
     Limit,
-    /// Reading or writing was refused: a read-only file system, missing permission.
+    /// The system refused a read or write: a read-only file system, missing permission.
     PermissionDenied,
     /// The file system is full, or a quota or a limit on the size of files is reached.
     StorageFull,
-    /// The new checkpoint has taken the path, whole, but the disk did not confirm it: a power cut
-    /// may cost it. This is the only error of a save after which the path does not hold what it
-    /// held before.
+    /// The complete new checkpoint has the path, but the disk did not confirm the sync: a power cut
+    /// may destroy it. After every other error of a save, the path has its old content.
     NotDurable,
-    /// Another checkpoint took the path while this one was being read.
+    /// Another checkpoint took the path during the read.
     Replaced,
-    /// The caller asked to stop, through a [`Monitor`](crate::Monitor).
+    /// The caller cancelled the call through a [`Monitor`](crate::Monitor).
     Cancelled,
-    /// A leaf was changed while it was being saved in the background; found only where that is
-    /// looked for.
+    /// A leaf was changed while it was being saved in the background. Only some saves check this.
     SourceChanged,
-    /// Other processes of the job have not come in time, or have ended.
+    /// Other processes of the job did not arrive in time, or have ended.
     TimedOut,
     /// Any other failure of the operating system.
     Io,
-    /// regrow itself is at fault: a panic, caught.
+    /// A bug of regrow: a caught panic.
     Internal,
 }
 
 impl ErrorKind {
-    /// Whether an error of this kind means that stored data is lost, damaged or unusable for this
-    /// build, and not that the call was wrong or is not permitted now. A salvage continues without
-    /// that data.
+    /// Whether this kind means that stored data is lost, damaged or unusable for this build. If
+    /// not, the call was wrong or is not permitted now. A salvage continues without such data.
     pub fn is_damage(self) -> bool {
         self.is_of_content() || matches!(self, Self::NotFound | Self::Io)
     }
 
-    /// Whether an error of this kind means that the bytes have changed, or are unknown to this
-    /// build, and not that they cannot be read.
+    /// Whether this kind means that the bytes have changed, or that this build does not know their
+    /// form. If not, they could not be read.
     pub fn is_of_content(self) -> bool {
         matches!(self, Self::Corrupt | Self::Limit | Self::Unsupported)
     }
 
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 20] = [
         Self::NotFound,
         Self::NotACheckpoint,
@@ -111,7 +107,7 @@ impl ErrorKind {
         Self::Internal,
     ];
 
-    /// The kind of this [`name`](Self::name).
+    /// The kind with this [`name`](Self::name).
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
@@ -143,18 +139,18 @@ impl ErrorKind {
     }
 }
 
-/// Where it went wrong, as far as it is known.
+/// The place of an error, as far as it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The file, or the key in a kvstore, whose bytes were at fault.
+    /// The file, or the key in a kvstore, with the faulty bytes.
     pub file: Option<PathBuf>,
     /// The leaf that was being read or written.
     pub leaf: Option<KeyPath>,
-    /// Bytes from the start of `file`.
+    /// The offset in `file`, in bytes.
     pub offset_bytes: Option<u64>,
 }
 
-/// What went wrong, and where. One word wide.
+/// An error: its kind, text, place and help. Its size is one pointer.
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -179,26 +175,27 @@ impl Error {
         }))
     }
 
-    /// Stored bytes break the rules of their layout.
+    /// The error for stored bytes that break the rules of their layout.
     pub fn corrupt(what: impl Into<String>) -> Self {
         Self::new(ErrorKind::Corrupt, what)
     }
 
-    /// Well formed, but beyond this build; `what` names the version, codec or dtype.
+    /// The error for valid data that this build does not support. `what` includes the version,
+    /// codec or dtype.
     pub fn unsupported(what: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unsupported, what)
     }
 
-    /// The caller's argument makes no sense.
+    /// The error for an argument that is not valid.
     pub fn invalid(what: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidArgument, what)
     }
 
-    /// A failure of the operating system while doing `what` (a verb phrase, such as "cannot read")
-    /// to `file`.
+    /// The error for a failure of the operating system. `what` is a verb phrase, such as "cannot
+    /// read", and `file` is its object.
     ///
-    /// The kind follows the operating system's: a full disk is `StorageFull`, a refusal
-    /// `PermissionDenied`.
+    /// The kind follows from the system's error: a full disk is `StorageFull`, a missing permission
+    /// is `PermissionDenied`.
     pub fn io(what: &str, file: impl Into<PathBuf>, source: std::io::Error) -> Self {
         use std::io::ErrorKind as Os;
         let (kind, help) = match source.kind() {
@@ -230,32 +227,32 @@ impl Error {
         }
     }
 
-    /// What kind of thing went wrong.
+    /// The kind of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Where it went wrong.
+    /// The place of the failure.
     pub fn place(&self) -> &Place {
         &self.0.place
     }
 
-    /// The first line alone: what went wrong, without place and help.
+    /// The text of the first line, without place and help.
     pub fn what(&self) -> &str {
         &self.0.what
     }
 
-    /// What was expected and what was found, where the error is a comparison.
+    /// The expected and the found value, if the error comes from a comparison.
     pub fn expected_found(&self) -> Option<(&str, &str)> {
         self.0.expected_found.as_ref().map(|(expected, found)| (expected.as_str(), found.as_str()))
     }
 
-    /// What the reader of the message can do about it.
+    /// What the user can do about the error.
     pub fn help_text(&self) -> Option<&str> {
         self.0.help.as_deref()
     }
 
-    /// Adds the file, unless a deeper layer has named one already.
+    /// Adds the file, unless the error already has a file.
     #[must_use]
     pub fn in_file(mut self, file: impl Into<PathBuf>) -> Self {
         if self.0.place.file.is_none() {
@@ -264,7 +261,7 @@ impl Error {
         self
     }
 
-    /// Adds the leaf, unless a deeper layer has named one already.
+    /// Adds the leaf, unless the error already has a leaf.
     #[must_use]
     pub fn at_leaf(mut self, leaf: &KeyPath) -> Self {
         if self.0.place.leaf.is_none() {
@@ -273,8 +270,8 @@ impl Error {
         self
     }
 
-    /// The same for an error in a tree that is part of another tree: the leaf, if the error has
-    /// one, is below `key`.
+    /// Adds a key in front of the leaf's path, for an error in a tree that is a part of another
+    /// tree. Changes nothing if the error has no leaf.
     #[must_use]
     pub fn below(mut self, key: &Key) -> Self {
         if let Some(leaf) = &mut self.0.place.leaf {
@@ -286,7 +283,7 @@ impl Error {
         self
     }
 
-    /// Adds the offset, unless a deeper layer has given one already.
+    /// Adds the offset, unless the error already has an offset.
     #[must_use]
     pub fn at_byte(mut self, offset_bytes: u64) -> Self {
         if self.0.place.offset_bytes.is_none() {
@@ -295,7 +292,8 @@ impl Error {
         self
     }
 
-    /// Moves the offset by the position of the part within its file, once that is known.
+    /// Adds `base_bytes` to the offset: converts an offset in a part of a file to an offset in the
+    /// file.
     #[must_use]
     pub fn shift(mut self, base_bytes: u64) -> Self {
         if let Some(offset) = &mut self.0.place.offset_bytes {
@@ -304,21 +302,21 @@ impl Error {
         self
     }
 
-    /// Adds both sides of a comparison.
+    /// Adds the expected and the found value.
     #[must_use]
     pub fn expected(mut self, expected: impl fmt::Display, found: impl fmt::Display) -> Self {
         self.0.expected_found = Some((expected.to_string(), found.to_string()));
         self
     }
 
-    /// Adds the way out.
+    /// Adds the help text.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.0.help = Some(help.into());
         self
     }
 
-    /// Adds the error that this one comes from.
+    /// Adds the cause of this error.
     #[must_use]
     pub fn caused_by(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         self.0.source = Some(Arc::new(source));
@@ -327,7 +325,7 @@ impl Error {
 }
 
 impl Error {
-    /// A second error that says the same, with the same source.
+    /// A copy of the error, with the same source.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         let Inner { kind, what, place, expected_found, help, source } = &*self.0;
@@ -336,21 +334,21 @@ impl Error {
         Self(Box::new(Inner { kind: *kind, what, place, expected_found, help, source }))
     }
 
-    /// The same error without its leaf: for a caller that knows the leaf by another path.
+    /// The same error without its leaf, for a caller that knows the leaf by another path.
     #[must_use]
     pub fn of_no_leaf(mut self) -> Self {
         self.0.place.leaf = None;
         self
     }
 
-    /// The same, of another kind.
+    /// The same error with another kind.
     #[must_use]
     pub fn of_kind(mut self, kind: ErrorKind) -> Self {
         self.0.kind = kind;
         self
     }
 
-    /// The same, of another file.
+    /// The same error with another file.
     #[must_use]
     pub fn of_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.0.place.file = Some(file.into());
@@ -407,13 +405,13 @@ impl std::error::Error for Error {
     }
 }
 
-/// Adds a place to the error of a `Result`, for use with `?`.
+/// Adds a place to the error in a `Result`, for use with `?`.
 pub trait ResultExt<T> {
-    /// [`Error::in_file`] on the error.
+    /// Applies [`Error::in_file`] to the error.
     fn in_file(self, file: impl Into<PathBuf>) -> Result<T>;
-    /// [`Error::at_leaf`] on the error.
+    /// Applies [`Error::at_leaf`] to the error.
     fn at_leaf(self, leaf: &KeyPath) -> Result<T>;
-    /// [`Error::shift`] on the error.
+    /// Applies [`Error::shift`] to the error.
     fn shift(self, base_bytes: u64) -> Result<T>;
 }
 

@@ -9,31 +9,31 @@ use crate::text::printable;
 /// different.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
-    /// The text key of a dict.
+    /// A text key of a dict.
     Dict(Arc<str>),
-    /// The integer key of a dict.
+    /// An integer key of a dict.
     DictInt(i64),
-    /// The position in a list or tuple, or in a custom node registered without keys.
+    /// An index in a list or tuple, or in a custom node that was registered without keys.
     Index(usize),
-    /// The attribute of a named tuple, a dataclass or a custom node.
+    /// An attribute of a named tuple, a dataclass or a custom node.
     Attr(Arc<str>),
 }
 
 impl Key {
-    /// The text key of a dict.
+    /// A text key of a dict.
     #[inline]
     pub fn dict(key: impl Into<Arc<str>>) -> Self {
         Self::Dict(key.into())
     }
 
-    /// The name of an attribute.
+    /// An attribute.
     #[inline]
     pub fn attr(name: impl Into<Arc<str>>) -> Self {
         Self::Attr(name.into())
     }
 
-    /// The bare text, without what kind of key it is: `kernel`, `0`. Ambiguous; for names, not for
-    /// identity.
+    /// The text of the key without its kind: `kernel`, `0`. Different keys may have the same text,
+    /// so use it only to make names.
     pub fn text(&self) -> std::borrow::Cow<'_, str> {
         match self {
             Self::Dict(text) | Self::Attr(text) => std::borrow::Cow::Borrowed(text),
@@ -49,11 +49,12 @@ impl fmt::Display for Key {
     }
 }
 
-/// Where a leaf sits: the keys from the root down; empty for a pytree that is a single leaf.
+/// The path of a leaf: the keys from the root to the leaf. Empty for a pytree that is a single
+/// leaf.
 ///
-/// Printed with `/` between the keys (`params/dense/0`), the root as `.`. The printed form is a
-/// view for people: a key that holds a `/` prints like two, and what is not [`printable`] is an
-/// escape. Equality goes by the keys.
+/// It is printed with `/` between the keys (`params/dense/0`), and as `.` for the root. The printed
+/// form is for people: a key with a `/` looks like two keys, and characters that are not
+/// [`printable`] are escaped. Equality compares the keys.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct KeyPath(Vec<Key>);
 
@@ -88,19 +89,19 @@ impl KeyPath {
         self.0.is_empty()
     }
 
-    /// Goes one step down.
+    /// Appends a key.
     #[inline]
     pub fn push(&mut self, key: Key) {
         self.0.push(key);
     }
 
-    /// Goes one step up.
+    /// Removes the last key and returns it; `None` at the root.
     #[inline]
     pub fn pop(&mut self) -> Option<Key> {
         self.0.pop()
     }
 
-    /// The path of a child.
+    /// The path of a child: this path with one more key.
     #[must_use]
     pub fn child(&self, key: Key) -> Self {
         let mut keys = Vec::with_capacity(self.0.len() + 1);
@@ -109,8 +110,8 @@ impl KeyPath {
         Self(keys)
     }
 
-    /// The bare texts of the keys with `separator` between them: `.` gives Orbax's and safetensors'
-    /// names.
+    /// The texts of the keys with `separator` between them. With `.` these are the names of Orbax
+    /// and safetensors.
     pub fn join(&self, separator: &str) -> String {
         let mut out = String::new();
         for (i, key) in self.0.iter().enumerate() {

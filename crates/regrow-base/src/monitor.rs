@@ -31,41 +31,40 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, ErrorKind, Result};
 use crate::system::refuses_direct;
 
-/// A hook is called once in this time, and at the end.
+/// The hook is called at most once in this time, and at the end.
 const TELL_EVERY: Duration = Duration::from_millis(50);
 
-/// What a piece of work spends its time on.
+/// A stage of a piece of work. Its times are measured separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Stage {
-    /// Planning, names, indexes and small files: all that the stages below do not claim.
+    /// Planning, indexes, small files, and everything else that belongs to no other stage.
     Prepare,
-    /// Before a save with a base: looking which leaves are the same
-    /// there.
+    /// Only in a save with a base: finding leaves that are the same in the base.
     Compare,
-    /// Getting data from disk or from a map, checking and decoding it; in a conversion a part of
-    /// the copy, and of the comparison.
+    /// Reading data from a disk or map, checking it and decoding it. In a conversion this is a part
+    /// of the copy and of the comparison.
     Read,
-    /// Filling the writer's buffers: copies and checksums, and what the layout does to data on its
-    /// way there, such as casts and compression.
+    /// Filling the writer's buffers: copies, checksums, and transformations of the layout such as
+    /// casts and compression.
     Copy,
-    /// Waiting for a free buffer: the disk is slower than the copy.
+    /// Waiting for a free buffer, because the disk is slower than the copy.
     WaitForDisk,
-    /// Writing full buffers on a thread, while the other stages run.
+    /// Writing full buffers on another thread, at the same time as other stages.
     Write,
-    /// Waiting until the disk has it for good.
+    /// Waiting for syncs.
     Sync,
-    /// Giving the checkpoint its name, and removing the one that it replaces.
+    /// Giving the checkpoint its name, and removing the old checkpoint.
     Commit,
-    /// Before a save in the background: waiting for an earlier one. The caller is blocked.
+    /// Before a save in the background: waiting for an earlier save. The caller is blocked.
     WaitForSave,
-    /// Before a save in the background: taking the snapshot. The caller is blocked.
+    /// Before a save in the background: copying the data. The caller is blocked.
     Snapshot,
 }
 
 impl Stage {
-    /// All of them, in the order of a save, and then those of the caller of a save in the
-    /// background.
+    /// All stages in the order of a save. The last two are those in which the caller of a save in
+    /// the background waits.
     pub const ALL: [Self; 10] = [
         Self::Prepare,
         Self::Compare,
@@ -102,55 +101,54 @@ impl fmt::Display for Stage {
     }
 }
 
-/// How far a piece of work is.
+/// The progress of a piece of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// What it is at.
+    /// The current stage.
     pub stage: Stage,
-    /// Bytes of array data done; never more than `total_bytes`.
+    /// Bytes of array data that are done; at most `total_bytes`.
     pub done_bytes: u64,
-    /// Bytes of array data in all; 0 until that is known. With a base
-    /// what is compared counts as well: once, and again where a digest turns out to be that of
-    /// other bytes.
+    /// Total bytes of array data; 0 until it is known. In a save with a base, compared bytes count
+    /// as well. They count again if their digest matches but the bytes differ.
     pub total_bytes: u64,
 }
 
-/// What one stage took.
+/// The time and the bytes of one stage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StageReport {
-    /// Which stage.
+    /// The stage.
     pub stage: Stage,
-    /// Seconds, added up where several threads were at it.
+    /// The time in seconds. If several threads worked on the stage, the sum of their times.
     pub seconds: f64,
-    /// Bytes that went through it; 0 for a stage that is not about bytes.
+    /// Bytes that passed through the stage; 0 for a stage without data.
     pub bytes: u64,
 }
 
 impl StageReport {
-    /// 10^9 bytes a second; 0 for a stage that is not about bytes.
+    /// The speed in 10^9 bytes a second; 0 for a stage without data.
     pub fn gb_per_s(&self) -> f64 {
         gb_per_s(self.bytes, self.seconds)
     }
 }
 
-/// 10^9 bytes a second; 0 if no time passed.
+/// The speed in 10^9 bytes a second; 0 if no time passed.
 pub fn gb_per_s(bytes: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { bytes as f64 / seconds / 1e9 } else { 0.0 }
 }
 
-/// How the bytes of large files get to the disk.
+/// The path of the bytes of large files to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum IoPath {
-    /// The page cache, since no file is large.
+    /// The page cache, because there is no large file.
     #[default]
     Small,
-    /// Past the page cache.
+    /// Direct I/O, past the page cache.
     Direct,
-    /// Through the page cache, each buffer's write-back begun at once, because direct I/O was
-    /// refused with this error of the system.
+    /// The page cache, with immediate write-back of each buffer. The system refused direct I/O with
+    /// this error.
     Buffered {
-        /// The system's number of the error.
+        /// The error number of the system.
         os_error: i32,
     },
 }
@@ -172,25 +170,23 @@ impl fmt::Display for IoPath {
     }
 }
 
-/// Watches a piece of work, and stops it. Clones watch the same.
+/// Observes a piece of work, and can cancel it. Clones share their state.
 ///
-/// - Counts start again with each piece of work, unless another is still in progress: then the two
-///   add up.
-/// - Once [cancelled](Self::cancel) it stays so: work that is given a cancelled monitor ends at
-///   once.
+/// The counts restart with each piece of work. If another one is still running, both are added.
+/// A [cancelled](Self::cancel) monitor stays cancelled: later work with it ends at once.
 #[derive(Clone, Debug, Default)]
 pub struct Monitor(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     is_cancelled: AtomicBool,
-    /// Pieces of work under way.
+    /// The number of running pieces of work.
     running: AtomicUsize,
     done_bytes: AtomicU64,
     total_bytes: AtomicU64,
     stage: AtomicU8,
-    /// Whether anything was written by direct I/O, and what it said where it was refused; 0 where
-    /// it was not.
+    /// Whether direct I/O was used. The next field is the error with which it was refused; 0 if it
+    /// was not.
     has_direct: AtomicBool,
     refusal: AtomicI32,
     spent: [Spent; Stage::ALL.len()],
@@ -207,23 +203,23 @@ struct Spent {
 struct Hook {
     call: Box<dyn Fn(Progress) -> Result<()> + Send + Sync>,
     began: Instant,
-    /// Nanoseconds after `began` at which it is to be called again.
+    /// The time of the next call of the hook, in nanoseconds after `began`.
     next_nanos: AtomicU64,
-    /// What it said last, if that was no. Locked while it is called: it is never called twice at
-    /// once.
+    /// The error that the hook returned, if any. The lock is held during a call of the hook, so
+    /// that only one call runs at a time.
     refusal: Mutex<Option<Error>>,
 }
 
 impl Monitor {
-    /// One that is only looked at.
+    /// A monitor without a hook.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One that calls `hook` while the work goes on, at most 20 times a second and never twice at
-    /// once, from whichever thread is at work; and once more when all bytes are done, for a save
-    /// before the checkpoint gets its name. An error of the hook ends the work with that error;
-    /// nothing is left behind.
+    /// A monitor that calls `hook` during the work, at most 20 times a second, from any working
+    /// thread. Only one call runs at a time. There is one more call when all bytes are done; in a
+    /// save this is before the commit. If the hook returns an error, the work ends with this error
+    /// and leaves nothing behind.
     pub fn with_hook(hook: impl Fn(Progress) -> Result<()> + Send + Sync + 'static) -> Self {
         Self(Arc::new(Inner {
             hook: Some(Hook {
@@ -236,18 +232,18 @@ impl Monitor {
         }))
     }
 
-    /// Asks the work to stop. It does so at its next buffer, with [`ErrorKind::Cancelled`], and
-    /// leaves nothing behind; a save that has all its bytes on disk already may still be completed.
+    /// Asks the work to stop. It stops at its next buffer, with [`ErrorKind::Cancelled`], and
+    /// leaves nothing behind. A save whose bytes are all on disk may still complete.
     pub fn cancel(&self) {
         self.0.is_cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was asked to stop, by [`cancel`](Self::cancel) or by its hook.
+    /// Whether [`cancel`](Self::cancel) was called, or the hook returned an error.
     pub fn is_cancelled(&self) -> bool {
         self.0.is_cancelled.load(Ordering::Relaxed)
     }
 
-    /// How far the work is.
+    /// The current progress.
     pub fn progress(&self) -> Progress {
         let total_bytes = self.0.total_bytes.load(Ordering::Relaxed);
         let stage = Stage::ALL.get(usize::from(self.0.stage.load(Ordering::Relaxed)));
@@ -258,8 +254,8 @@ impl Monitor {
         }
     }
 
-    /// What each stage has taken so far, in the order of [`Stage::ALL`]; stages that took no time
-    /// are left out.
+    /// The times and bytes of all stages so far, in the order of [`Stage::ALL`]. Stages without
+    /// time are left out.
     pub fn stages(&self) -> Vec<StageReport> {
         let report = |(&stage, spent): (&Stage, &Spent)| StageReport {
             stage,
@@ -270,7 +266,7 @@ impl Monitor {
         all.filter(|report| report.seconds > 0.0 || report.bytes > 0).collect()
     }
 
-    /// How large files got to the disk; where several ways were taken, the slowest of them.
+    /// The path of large files to the disk. If there were several paths, the slowest of them.
     pub fn io_path(&self) -> IoPath {
         match (self.0.refusal.load(Ordering::Relaxed), self.0.has_direct.load(Ordering::Relaxed)) {
             (0, false) => IoPath::Small,
@@ -279,17 +275,17 @@ impl Monitor {
         }
     }
 
-    /// What was found beside the work.
+    /// The notes that the work has added to its report.
     pub fn notes(&self) -> Vec<String> {
         self.0.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Says what was found beside the work, for its report.
+    /// Adds a note for the report.
     pub fn note(&self, what: String) {
         self.0.notes.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
-    /// Begins a piece of work: counts are set back, unless another one is under way.
+    /// Begins a piece of work. Resets the counts, unless another one is running.
     pub fn begin(&self) -> Result<Running> {
         if self.0.running.fetch_add(1, Ordering::Relaxed) == 0 {
             self.0.done_bytes.store(0, Ordering::Relaxed);
@@ -308,22 +304,22 @@ impl Monitor {
         Ok(running)
     }
 
-    /// Says what it is at, for [`progress`](Self::progress).
+    /// Sets the current stage, for [`progress`](Self::progress).
     pub fn enter(&self, stage: Stage) {
         self.0.stage.store(stage as u8, Ordering::Relaxed);
     }
 
-    /// `Cancelled` if the work is to stop.
+    /// Returns `Cancelled` if the monitor was cancelled.
     pub fn check(&self) -> Result<()> {
         if self.is_cancelled() { Err(Error::new(ErrorKind::Cancelled, "stopped on request")) } else { Ok(()) }
     }
 
-    /// There are `bytes` more to do.
+    /// Adds `bytes` to the total.
     pub fn expect(&self, bytes: u64) {
         self.0.total_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// `bytes` more are done; `Cancelled` if the work is to stop.
+    /// Adds `bytes` to the bytes that are done. Returns `Cancelled` if the monitor was cancelled.
     pub fn advance(&self, bytes: u64) -> Result<()> {
         self.0.done_bytes.fetch_add(bytes, Ordering::Relaxed);
         if let Some(hook) = self.0.hook.as_ref().filter(|hook| hook.is_due()) {
@@ -336,13 +332,13 @@ impl Monitor {
         self.check()
     }
 
-    /// [`advance`](Self::advance) for work that is one stage.
+    /// The same as [`advance`](Self::advance), for work that is one stage.
     pub fn done(&self, stage: Stage, bytes: u64) -> Result<()> {
         self.add(stage, Duration::ZERO, bytes);
         self.advance(bytes)
     }
 
-    /// All bytes are done: the hook is told in any case.
+    /// Reports that all bytes are done. Always calls the hook.
     pub fn finish(&self) -> Result<()> {
         self.0.done_bytes.fetch_max(self.0.total_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         if let Some(hook) = &self.0.hook {
@@ -361,7 +357,7 @@ impl Monitor {
         }
     }
 
-    /// The result of the work: where it was the hook that ended it, the hook's own error.
+    /// Replaces the error by the hook's error if the hook has cancelled the work.
     pub fn conclude<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| {
             let hook = self.0.hook.as_ref().filter(|_| error.kind() == ErrorKind::Cancelled);
@@ -371,17 +367,17 @@ impl Monitor {
         })
     }
 
-    /// Large files go past the page cache.
+    /// Records that large files were written with direct I/O.
     pub fn went_direct(&self) {
         self.0.has_direct.store(true, Ordering::Relaxed);
     }
 
-    /// Direct I/O was refused with this error.
+    /// Records that direct I/O was refused with this error.
     pub fn refused_direct(&self, os_error: i32) {
         self.0.refusal.store(os_error, Ordering::Relaxed);
     }
 
-    /// Does `work` on the stage's account.
+    /// Does `work`, and adds its time and `bytes` to the stage.
     pub fn timed<R>(&self, stage: Stage, bytes: u64, work: impl FnOnce() -> R) -> R {
         let began = Instant::now();
         let result = work();
@@ -389,7 +385,7 @@ impl Monitor {
         result
     }
 
-    /// Puts time and bytes on the stage's account.
+    /// Adds time and bytes to the stage.
     pub fn add(&self, stage: Stage, time: Duration, bytes: u64) {
         if let Some(spent) = self.0.spent.get(stage as usize) {
             let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -399,7 +395,7 @@ impl Monitor {
     }
 }
 
-/// A piece of work that is under way.
+/// A running piece of work. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct Running(Monitor);
 
@@ -410,7 +406,7 @@ impl Drop for Running {
 }
 
 impl Hook {
-    /// Whether it is time to call it; true for one thread only.
+    /// Whether the hook should be called now. True for only one thread.
     fn is_due(&self) -> bool {
         let now = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let next = self.next_nanos.load(Ordering::Relaxed);

@@ -14,11 +14,10 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// Whether a character can be shown as it is: it is none of Unicode's categories Cc, Cf, Cn, Co,
-/// Cs, Zl and Zp, nor a letter without a shape.
+/// Whether a character can be printed as it is: it is not in Unicode's categories Cc, Cf, Cn, Co,
+/// Cs, Zl and Zp, and is not a letter without a shape.
 ///
-/// Spaces of any width and marks that join what precedes them are shown: names in many scripts need
-/// them.
+/// Spaces of any width and combining marks are printed, because names in many scripts need them.
 pub fn is_printable(c: char) -> bool {
     let is_line_end = matches!(c, '\u{2028}' | '\u{2029}');
     let is_space = c.is_whitespace() && !c.is_control() && !is_line_end;
@@ -27,8 +26,8 @@ pub fn is_printable(c: char) -> bool {
     is_space || is_printable_in_python(c) && !is_filler
 }
 
-/// Python's `str.isprintable`: none of Unicode's categories Cc, Cf, Cn, Co, Cs, Zl, Zp and Zs, but
-/// for the space.
+/// Python's `str.isprintable`: the character is a space, or is not in Unicode's categories Cc, Cf,
+/// Cn, Co, Cs, Zl, Zp and Zs.
 pub fn is_printable_in_python(c: char) -> bool {
     if c.is_ascii() {
         return matches!(c, ' '..='~');
@@ -44,12 +43,13 @@ pub fn is_printable_in_python(c: char) -> bool {
     text.escape_debug().nth(1) == Some(c)
 }
 
-/// The text with all that is not [printable](is_printable) as an escape: `\n`, `\u{202e}`.
+/// The text with all characters that are not [printable](is_printable) as escapes: `\n`,
+/// `\u{202e}`.
 pub fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, is_printable)
 }
 
-/// As [`printable`], of a text that may have several lines: line feeds stay.
+/// The same as [`printable`], for a text of several lines: line feeds stay.
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| c == '\n' || is_printable(c))
 }
@@ -66,11 +66,11 @@ fn escaped(text: &str, is_shown: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Longest text of [`brief`].
+/// Longest text that [`brief`] returns unchanged, in characters.
 const BRIEF_LEN_MAX_CHARS: usize = 400;
 
-/// The text, or of a very long one its beginning and how long it is: a key may have any length, a
-/// message may not.
+/// The text, or the beginning and the length of a very long text. Keys can have any length, but
+/// messages must be short.
 pub fn brief(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(BRIEF_LEN_MAX_CHARS) {
         Some((at, _)) => {
@@ -87,7 +87,7 @@ pub fn counted(count: impl TryInto<u64> + fmt::Display, one: &str, many: &str) -
     if matches!(count.try_into(), Ok(1)) { format!("1 {one}") } else { text }
 }
 
-/// Bytes in a unit for people: `512 B`, `1.5 MiB`.
+/// A length with a unit for people: `512 B`, `1.5 MiB`.
 pub fn format_bytes(len_bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = len_bytes as f64;
@@ -103,10 +103,10 @@ pub fn format_bytes(len_bytes: u64) -> String {
     if name == "B" { format!("{len_bytes} B") } else { format!("{value:.1} {name}") }
 }
 
-/// Bytes from which on a report shows a speed.
+/// A report shows a speed only for at least this many bytes.
 const SPEED_MIN_BYTES: u64 = 1 << 20;
 
-/// A time as people read it: `1.250 s`, `4.2 ms`.
+/// A time for people: `1.250 s`, `4.2 ms`.
 pub fn format_seconds(seconds: f64) -> String {
     match seconds {
         _ if seconds >= 0.1 => format!("{seconds:.3} s"),
@@ -115,7 +115,7 @@ pub fn format_seconds(seconds: f64) -> String {
     }
 }
 
-/// A speed as people read it: `2.15 GB/s`; `None` for few bytes, whose speed means nothing.
+/// A speed for people: `2.15 GB/s`; `None` for few bytes, because their speed means nothing.
 pub fn format_speed(bytes: u64, gb_per_s: f64) -> Option<String> {
     (bytes >= SPEED_MIN_BYTES && gb_per_s > 0.0).then(|| format!("{gb_per_s:.2} GB/s"))
 }

@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 
-/// The language of a caller that shows errors to people.
+/// The caller's language, in which errors are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Caller {
@@ -16,11 +16,11 @@ pub enum Caller {
     Shell,
 }
 
-/// A phrase of the engine's texts, and the same in Python and in the shell.
+/// Phrases in the texts of the engine, and their forms in Python and in the shell.
 ///
-/// A longer phrase stands before one that it begins with or contains.
+/// A longer phrase must come before a phrase that it contains.
 pub const WORDS: &[[&str; 3]] = &[
-    // Every call.
+    // Options of many calls.
     ["`overwrite`", "`overwrite=True`", "`--overwrite`"],
     ["`lossy`", "`lossy=True`", "`--lossy`"],
     ["`cast`", "`cast=\"...\"`", "`--cast`"],
@@ -105,7 +105,7 @@ pub const WORDS: &[[&str; 3]] = &[
     ["`regrow rm --unfinished`", "`regrow.remove(path, unfinished=True)`", "`regrow rm --unfinished`"],
 ];
 
-/// `text` in the words of `caller`.
+/// Replaces the phrases in `text` by those of `caller`.
 pub fn in_words_of(caller: Caller, text: &str) -> String {
     WORDS.iter().fold(text.to_owned(), |text, [engine, python, shell]| {
         let theirs = match caller {
@@ -118,7 +118,7 @@ pub fn in_words_of(caller: Caller, text: &str) -> String {
 }
 
 impl Error {
-    /// The same error with the options in the words of `caller`.
+    /// The same error, with options in the words of `caller`.
     #[must_use]
     pub fn in_words_of(&self, caller: Caller) -> Self {
         let said = self.duplicate().reworded(in_words_of(caller, self.what()));
@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    /// Options that are called the same everywhere, and words in backticks that are no options.
+    /// Options with the same name everywhere, and words in backticks that are not options.
     const SAME: &[&str] = &[
         "_",
         "_extensions",
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// The code of the engine in one line a file, without comments, tests and this file.
+    /// The code of the engine, one line for each file, without comments, tests and this file.
     fn texts() -> String {
         let mut texts = String::new();
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -236,7 +236,7 @@ mod tests {
                         line.split_once(" // ").map_or(line, |(code, _)| code).trim_end_matches('\\'),
                     );
                 }
-                // A backtick that stands alone does not turn the next file inside out.
+                // An unpaired backtick gets a partner, so that it does not affect the next file.
                 if texts.matches('`').count() % 2 == 1 {
                     texts.push('`');
                 }

@@ -413,7 +413,7 @@ impl dyn Publication + '_ {
     }
 }
 
-/// The error of a rewrite if another process replaced the file in the meantime.
+/// The error of a rewrite if another process replaced the file during the rewrite.
 pub fn replaced_in_between(file: impl Into<PathBuf>) -> Error {
     Error::new(ErrorKind::Replaced, "the file was replaced or removed while regrow rewrote it").in_file(file)
 }

@@ -1,4 +1,4 @@
-//! One opened value, to be read by offset: a file, an object, memory.
+//! An opened file, object or buffer, which is read by offset.
 //!
 //! | kind | reads | map | suits |
 //! |---|---|---|---|
@@ -19,30 +19,30 @@ use crate::error::{Error, Result};
 /// How bytes are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadPath {
-    /// Through the page cache, and nothing but what is asked for.
+    /// Through the page cache, without readahead.
     Cached,
-    /// Through the page cache, front to back: what follows is read ahead.
+    /// Through the page cache, with readahead of the following bytes.
     Streamed,
-    /// Past the page cache, where the file system can.
+    /// Past the page cache, if the file system supports it.
     Direct,
 }
 
-/// What takes bytes as they come. An error ends that.
+/// A function that receives bytes as they arrive. An error from it ends the read.
 pub type EachChunk<'a> = &'a mut (dyn FnMut(&[u8]) -> Result<()> + Send);
 
-/// An opened value. It stays the opened value, also if its name leads to another one later.
+/// An opened value. It stays the same value, even if another value takes its name later.
 pub trait Blob: Debug + Send + Sync {
-    /// Its length when it was opened.
+    /// The length at the time of the open.
     fn len_bytes(&self) -> u64;
 
-    /// What a person would call it, for errors.
+    /// The path or URL of the value, for errors.
     fn describe(&self) -> PathBuf;
 
     /// Fills `out` with the bytes from `offset_bytes` on.
     ///
     /// # Errors
-    /// `Corrupt` if the value ends before; `Replaced` if it is another by now; what the storage
-    /// says.
+    /// `Corrupt` if the value is too short; `Replaced` if the value was replaced; errors of the
+    /// storage.
     fn read(&self, offset_bytes: u64, out: &mut [u8], way: ReadPath) -> Result<()>;
 
     /// Reads `len` bytes, at most [`FETCH_LEN_MAX_BYTES`], into memory of `scratch`.
@@ -61,9 +61,9 @@ pub trait Blob: Debug + Send + Sync {
         Ok(room)
     }
 
-    /// Hands `len_bytes` from `offset_bytes` on to `each` as they come, front to back: one request,
-    /// and no memory for them. False where bytes do not come by themselves, and then `each` has got
-    /// none: read them.
+    /// Passes `len_bytes` from `offset_bytes` on to `each`, in order, as they arrive. It sends one
+    /// request and needs no buffer. Returns `false`, without a call of `each`, if the storage
+    /// cannot stream. The caller must then read the bytes.
     ///
     /// # Errors
     /// As for [`read`](Self::read); errors of `each`.
@@ -71,7 +71,8 @@ pub trait Blob: Debug + Send + Sync {
         Ok(false)
     }
 
-    /// All of it as a read-only map, the same each time; `None` where there are no maps.
+    /// The whole value as a read-only map, the same map each time; `None` if the storage has no
+    /// maps.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -79,8 +80,8 @@ pub trait Blob: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// All of it as memory of this process: what is written to it does not reach the value. Another
-    /// map each time; `None` where there are no maps.
+    /// The whole value as writable memory of this process: writes do not change the value. Each
+    /// call makes another map; `None` if the storage has no maps.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -88,64 +89,65 @@ pub trait Blob: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Whether memory has the bytes already, so that reading them is a copy.
+    /// Whether the bytes are already in memory, so that a read only copies them.
     fn is_cached(&self, _offset_bytes: u64, _len_bytes: u64) -> bool {
         true
     }
 
-    /// Whether the value is still as long as when it was opened. A map of a shorter file would
+    /// Whether the value still has its length. If a file became shorter, access to its map would
     /// fault.
     fn has_its_length(&self) -> bool {
         true
     }
 
-    /// The identity of the value, to be compared with another; `None` if unknown.
+    /// The identity of the value, for comparisons; `None` if unknown.
     fn identity(&self) -> Option<Identity> {
         None
     }
 
-    /// Its key and version, of an object in a bucket.
+    /// The key and version of an object in a bucket; `None` for other values.
     fn object(&self) -> Option<(String, Identity)> {
         None
     }
 
-    /// How it is read fastest.
+    /// The number of concurrent requests that reads this value fastest.
     fn suits(&self) -> Suits;
 }
 
-/// How a value is read fastest.
+/// How many concurrent requests read a value fastest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Suits {
-    /// Fewest requests at once that keep it busy.
+    /// The smallest number of concurrent requests that keeps the storage busy.
     pub requests_min: usize,
-    /// Most requests at once that it has a use for.
+    /// The largest number of concurrent requests that is useful.
     pub requests_max: usize,
 }
 
 impl Suits {
-    /// From so many on, each request waits for a network more than for its bytes.
+    /// A storage with at least this value of `requests_min` is behind a network, where latency
+    /// dominates.
     const REQUESTS_OF_NETWORK_MIN: usize = 8;
 
-    /// Whether requests wait for a network: then few long ones, many at once, are better than short
-    /// ones in a row.
+    /// Whether each request waits for a network. Then a few long requests at the same time are
+    /// better than many short ones in sequence.
     #[inline]
     pub fn is_far(&self) -> bool {
         self.requests_min >= Self::REQUESTS_OF_NETWORK_MIN
     }
 }
 
-/// Longest [`fetch`](Blob::fetch): with what lies before it in its first device block it fills a
-/// buffer.
+/// Longest [`fetch`](Blob::fetch). Together with the bytes before it in its first device block, it
+/// fills a buffer.
 pub const FETCH_LEN_MAX_BYTES: u64 = (BUFFER_LEN_BYTES - ALIGN_BYTES) as u64;
 
-/// From here on a read past the cache is worth a request of its own; less is read through it, at
-/// once.
+/// Reads of at least this length may use direct I/O. Shorter reads use the page cache.
 pub const LONG_LEN_MIN_BYTES: u64 = 256 << 10;
 
-/// Bytes that are copied out of the page cache and used while the processor's own cache has them.
+/// Length of a copy from the page cache. The bytes are used while they are still in the processor's
+/// cache.
 pub const CACHED_LEN_BYTES: u64 = 256 << 10;
 
-/// A value that is in memory.
+/// A value in memory.
 #[derive(Debug, Clone)]
 pub struct MemoryBlob {
     bytes: Bytes,
@@ -153,7 +155,7 @@ pub struct MemoryBlob {
 }
 
 impl MemoryBlob {
-    /// These bytes, under a name for errors.
+    /// A value with these bytes. `name` appears in errors.
     #[inline]
     pub fn new(bytes: Bytes, name: PathBuf) -> Self {
         Self { bytes, name }

@@ -11,30 +11,30 @@
 
 use crate::bytes::checksum::BlockSums;
 
-/// Bytes each checksum covers.
+/// Number of bytes under each checksum.
 pub const BLOCK_LEN_BYTES: usize = 32 << 10;
 
-/// CRC-32C of every block from a given byte on.
+/// The CRC-32C of every block, starting at a given byte.
 pub struct BlockChecksums {
     skip_bytes: u64,
     sums: BlockSums,
 }
 
 impl BlockChecksums {
-    /// Blocks are counted from byte `from` on.
+    /// Starts the first block at byte `from`.
     #[inline]
     pub fn from_byte(from: u64) -> Self {
         Self { skip_bytes: from, sums: BlockSums::new(BLOCK_LEN_BYTES) }
     }
 
-    /// Takes in the next bytes of the file.
+    /// Adds the next bytes of the file.
     pub fn update(&mut self, bytes: &[u8]) {
         let skip = usize::try_from(self.skip_bytes).unwrap_or(usize::MAX).min(bytes.len());
         self.skip_bytes -= skip as u64;
         self.sums.update(bytes.get(skip..).unwrap_or_default());
     }
 
-    /// The checksums, that of the shorter last block included.
+    /// The checksums of all blocks, including the shorter last one.
     #[inline]
     pub fn finish(&mut self) -> Vec<u32> {
         self.sums.finish()

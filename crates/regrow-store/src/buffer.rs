@@ -1,4 +1,4 @@
-//! The ring's buffers: page-aligned memory that is touched once and then used again and again.
+//! The buffers of the ring: page-aligned memory that is allocated once and reused.
 //!
 //! Direct I/O needs memory and offsets aligned to a device block (512 B or 4 KiB). Anonymous maps
 //! start on a page. Touching fresh memory costs more than filling it (0.3-2 GB/s in a guest against
@@ -24,27 +24,28 @@ use crate::system::want_large_pages;
 /// measurement.
 pub(super) const BUFFER_LEN_BYTES: usize = 4 << 20;
 
-/// Buffers of one writer: one being filled, one being written, one between. The whole of its extra
-/// memory.
+/// Number of buffers of one writer: one being filled, one being written, one between. A writer has
+/// no other large memory.
 pub(super) const RING_LEN: usize = 3;
 
-/// Buffers that are kept for the next user.
+/// Number of buffers that the free list keeps.
 pub(super) const FREE_LEN_MAX: usize = 2 * RING_LEN;
 
-/// Offsets and lengths of direct writes are multiples of this; no device in use wants more.
+/// Offsets and lengths of direct writes are multiples of this. No current device needs a larger
+/// multiple.
 pub(super) const ALIGN_BYTES: usize = 4096;
 
-/// A file below this length is gathered in a plain buffer and written by one ordinary write.
+/// A file shorter than this is collected in an ordinary buffer and written by one ordinary write.
 pub(super) const SMALL_LEN_BYTES: usize = 64 << 10;
 
 static FREE: Mutex<Vec<MmapMut>> = Mutex::new(Vec::new());
 
-/// Memory that a writer fills.
+/// The memory that a writer fills.
 #[derive(Debug)]
 pub(super) enum Buffer {
     /// [`SMALL_LEN_BYTES`] of ordinary memory.
     Small(Box<[u8]>),
-    /// [`BUFFER_LEN_BYTES`] that begin on a page.
+    /// [`BUFFER_LEN_BYTES`] of memory that begins on a page.
     Aligned(MmapMut),
 }
 
@@ -55,7 +56,7 @@ impl Buffer {
         Ok(Self::Small(bytes.into_boxed_slice()))
     }
 
-    /// A warm buffer off the free list, or a new one with every page touched.
+    /// A used buffer from the free list, or a new one whose pages are all touched.
     pub(super) fn aligned() -> io::Result<Self> {
         if let Some(map) = with_free(Vec::pop).flatten() {
             return Ok(Self::Aligned(map));
@@ -68,7 +69,7 @@ impl Buffer {
         Ok(Self::Aligned(map))
     }
 
-    /// Puts the buffer on the free list, unless that is full.
+    /// Puts the buffer on the free list, unless the list is full.
     pub(super) fn give_back(self) {
         let Self::Aligned(map) = self else { return };
         with_free(|free| {

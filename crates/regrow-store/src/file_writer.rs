@@ -9,10 +9,10 @@ use crate::error::Result;
 /// How to write a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Length that is reserved on disk before anything is written. May turn out wrong; 0 reserves
-    /// nothing.
+    /// Length that is reserved on disk before the first write; 0 reserves nothing. The file may get
+    /// another length.
     pub expected_len_bytes: u64,
-    /// The byte from which block checksums are counted.
+    /// The first byte under a checksum: block 0 begins here.
     pub checksums_from: u64,
     /// Whether `finish` waits until the file would survive a power cut.
     pub durable: bool,
@@ -24,69 +24,68 @@ impl Default for WriteOptions {
     }
 }
 
-/// What was written to a file.
+/// The length and checksums of a finished file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrittenFile {
-    /// Its length.
+    /// The length of the file in bytes.
     pub len_bytes: u64,
-    /// CRC-32C of each block of [`FileWriter::BLOCK_LEN_BYTES`], counted from the `checksums_from`
-    /// byte on; the last may cover fewer bytes.
+    /// The CRC-32C of each block of [`FileWriter::BLOCK_LEN_BYTES`]. The first block begins at
+    /// `checksums_from`, and the last may be shorter.
     pub block_crc32c: Vec<u32>,
 }
 
-/// What takes the bytes of one new file.
+/// Receives the bytes of one new file.
 pub trait FileSink: Debug + Send {
     /// Appends bytes.
     ///
     /// # Errors
-    /// What the storage said to this call's bytes or to earlier ones.
+    /// Errors of the storage, for these bytes or earlier ones.
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
 
-    /// Appends `len_bytes` that `fill` produces piece by piece, from front to back: it gets the
-    /// offset of each piece, counted from the first byte of this call, and the slice to fill (all
-    /// of it; what it holds before is left over from elsewhere). Pieces begin at multiples of 16
-    /// bytes and are at most 256 KiB long.
+    /// Appends `len_bytes` that `fill` produces piece by piece, in order. `fill` gets the offset of
+    /// each piece, counted from the first byte of this call, and a slice that it must fill
+    /// completely. The old content of the slice is arbitrary. Pieces begin at multiples of 16 bytes
+    /// and have at most 256 KiB.
     ///
     /// # Errors
-    /// Errors of `fill`; what the storage said to these bytes or to earlier ones.
+    /// Errors of `fill`; errors of the storage, for these bytes or earlier ones.
     fn write_with(
         &mut self,
         len_bytes: u64,
         fill: &mut dyn FnMut(u64, &mut [u8]) -> Result<()>,
     ) -> Result<()>;
 
-    /// Bytes taken so far.
+    /// Number of bytes appended so far.
     fn offset_bytes(&self) -> u64;
 
-    /// Counts bytes of data as done that take no room in the file, since they are compressed.
+    /// Reports bytes as done that need no space in the file, because they are compressed.
     ///
     /// # Errors
-    /// `Cancelled` if the work is to stop.
+    /// `Cancelled` if the monitor was cancelled.
     fn saved(&self, len_bytes: u64) -> Result<()>;
 
-    /// What a person would call the file, for errors.
+    /// The path or URL of the file, for errors.
     fn describe(&self) -> PathBuf;
 
-    /// Writes what is left, and waits until the file is as durable as was asked for.
+    /// Writes the remaining bytes, and syncs the file if it must be durable.
     ///
     /// # Errors
-    /// What the storage said.
+    /// Errors of the storage.
     fn finish(self: Box<Self>) -> Result<WrittenFile>;
 
-    /// Bytes with their offsets, which [`finish`](Self::finish) writes over those that stand there;
-    /// the checksums are those of the bytes that were written before. `None` where a file only
-    /// grows.
+    /// A list for bytes and their offsets. [`finish`](Self::finish) writes these bytes over the old
+    /// ones; the checksums stay those of the old bytes. `None` if the storage can only append.
     fn patches(&mut self) -> Option<&mut Vec<(u64, Vec<u8>)>>;
 }
 
-/// One new file, written front to back. An error of the storage may show one or more calls after
-/// the bytes it concerns; after an error every call fails. If it is dropped unfinished, the
-/// publication of the checkpoint removes the file.
+/// One new file, written in order. An error of the storage may be reported by a later call than the
+/// one with the failed bytes. After an error every call fails. If the writer is dropped unfinished,
+/// the publication of the checkpoint removes the file.
 #[derive(Debug)]
 pub struct FileWriter(Box<dyn FileSink>);
 
 impl FileWriter {
-    /// Bytes each checksum covers.
+    /// Number of bytes under each checksum.
     pub const BLOCK_LEN_BYTES: u64 = BLOCK_LEN_BYTES as u64;
 
     /// A writer into `sink`.
@@ -95,19 +94,19 @@ impl FileWriter {
         Self(Box::new(sink))
     }
 
-    /// As [`FileSink::write`].
+    /// The same as [`FileSink::write`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.0.write(bytes)
     }
 
-    /// As [`FileSink::write_with`].
+    /// The same as [`FileSink::write_with`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     pub fn write_with(
         &mut self,
         len_bytes: u64,
@@ -116,37 +115,37 @@ impl FileWriter {
         self.0.write_with(len_bytes, fill)
     }
 
-    /// Bytes taken so far.
+    /// Number of bytes appended so far.
     #[inline]
     pub fn offset_bytes(&self) -> u64 {
         self.0.offset_bytes()
     }
 
-    /// As [`FileSink::saved`].
+    /// The same as [`FileSink::saved`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     #[inline]
     pub fn saved(&self, len_bytes: u64) -> Result<()> {
         self.0.saved(len_bytes)
     }
 
-    /// What a person would call the file, for errors.
+    /// The path or URL of the file, for errors.
     #[inline]
     pub fn describe(&self) -> PathBuf {
         self.0.describe()
     }
 
-    /// As [`FileSink::patches`].
+    /// The same as [`FileSink::patches`].
     #[inline]
     pub fn patches(&mut self) -> Option<&mut Vec<(u64, Vec<u8>)>> {
         self.0.patches()
     }
 
-    /// As [`FileSink::finish`].
+    /// The same as [`FileSink::finish`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     #[inline]
     pub fn finish(self) -> Result<WrittenFile> {
         self.0.finish()

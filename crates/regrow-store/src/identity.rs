@@ -6,11 +6,11 @@ use std::time::SystemTime;
 use crate::bytes::glance::Language;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Which file, folder or object a path leads to: another identity means that something else has
-/// taken the path.
+/// Identifies the file, folder or objects at a path. If the identity has changed, something else
+/// has taken the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
-    /// Device, inode and time of birth; an inode alone is soon given to another file.
+    /// Device, inode and time of creation. An inode alone is soon reused for another file.
     Inode(u64, u64, Option<SystemTime>),
     /// A digest of the names, lengths and tags of the objects.
     Objects(u64),
@@ -25,19 +25,19 @@ impl Identity {
     }
 }
 
-/// A document to be read whole: its name in messages, its language, and how long it may be.
+/// A document that is read as a whole: its name in messages, its language, and its longest length.
 #[derive(Debug, Clone, Copy)]
 pub struct Document<'a> {
     /// Its name in messages: `the manifest`.
     pub what: &'a str,
-    /// A long one must look like a part of such a document, piece by piece.
+    /// The language of the document. Each piece of a long document must look like this language.
     pub language: Language,
-    /// Longest that is read.
+    /// A longer document is refused.
     pub len_max_bytes: u64,
 }
 
 impl Document<'_> {
-    /// Errs if the document is too long to be read.
+    /// Returns an error if the document is too long.
     ///
     /// # Errors
     /// `Limit`.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{ByteRange, Located, MemoryStore, Store, StoreCapabilities};
 use crate::error::Result;
 
-/// A store in memory that has what every store must have, and no more: no maps, as a bucket.
+/// A store in memory with only the required methods: no maps, like a bucket.
 #[derive(Debug)]
 pub struct Least(pub MemoryStore);
 

@@ -1,5 +1,5 @@
-//! Internals of regrow, without promises: kvstores, keys to byte values. A file system, memory, a
-//! prefix of another store, an OCDBT database.
+//! Internals of regrow, without promises: key-value stores, which map keys to bytes. A store is a
+//! folder of files, memory, or an OCDBT database.
 //!
 //! Stores know nothing of trees or arrays. Keys are bytes: any bytes in OCDBT, safe relative paths
 //! in a file system. Values are shared slices of a map or a buffer.
@@ -45,28 +45,29 @@ pub use memory::MemoryStore;
 pub use private_map::PrivateMap;
 pub use scratch::Scratch;
 
-/// Which bytes of a value are wanted.
+/// A range of the bytes of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ByteRange {
-    /// All of them.
+    /// All bytes.
     Full,
-    /// `len_bytes` from `offset_bytes` on; an error of kind `Corrupt` if the value is shorter.
+    /// `len_bytes` bytes from `offset_bytes` on. An error of kind `Corrupt` if the value is
+    /// shorter.
     Span {
-        /// First byte.
+        /// The offset of the first byte.
         offset_bytes: u64,
         /// Number of bytes.
         len_bytes: u64,
     },
-    /// The last bytes; an error of kind `Corrupt` if the value is shorter.
+    /// This many last bytes. An error of kind `Corrupt` if the value is shorter.
     Suffix(u64),
 }
 
-/// Where the value of a key lies, so that a reader can plan, coalesce and map.
+/// The position of the value of a key, so that a reader can plan, combine and map reads.
 #[derive(Debug, Clone)]
 pub enum Located {
-    /// Here: it lay inside an index that has been read (and checked) already.
+    /// The bytes themselves, from an index that is already read and checked.
     Inline(Bytes),
-    /// In a byte range of a value of a store further down.
+    /// A byte range of a value in another store, which holds the bytes.
     At(Span),
 }
 
@@ -83,11 +84,11 @@ impl Located {
 /// A byte range of the value at `key` in `store`.
 #[derive(Debug, Clone)]
 pub struct Span {
-    /// The store that holds the bytes themselves.
+    /// The store that holds the bytes.
     pub store: Arc<dyn Store>,
-    /// Its key.
+    /// The key of the value in that store.
     pub key: Arc<[u8]>,
-    /// First byte.
+    /// The offset of the first byte.
     pub offset_bytes: u64,
     /// Number of bytes.
     pub len_bytes: u64,
@@ -97,16 +98,16 @@ impl Span {
     /// Reads the bytes.
     ///
     /// # Errors
-    /// `Corrupt` if the file is gone or too short.
+    /// `Corrupt` if the file is missing or too short.
     #[inline]
     pub fn read(&self) -> Result<Bytes> {
         self.store.get(&self.key, self.range())?.ok_or_else(|| self.is_missing())
     }
 
-    /// Hands the bytes to `each`, front to back, in pieces.
+    /// Passes the bytes to `each` in pieces, in order.
     ///
     /// # Errors
-    /// As for [`read`](Self::read), perhaps after some pieces; errors of `each`.
+    /// The same as for [`read`](Self::read), also after some calls of `each`; errors of `each`.
     pub fn stream(&self, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         if self.store.stream(&self.key, self.range(), each)? { Ok(()) } else { Err(self.is_missing()) }
     }
@@ -126,23 +127,23 @@ impl Span {
 /// One version of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version {
-    /// Its length.
+    /// The length of the value in bytes.
     pub len_bytes: u64,
-    /// A text that differs from that of every other version and value.
+    /// A text that no other version and no other value has.
     pub text: String,
 }
 
-/// Keys to values, as readers need them. [`StoreExt`] has the comfort.
+/// A map from keys to values, as readers need it. [`StoreExt`] has more methods for callers.
 pub trait Store: Debug + Send + Sync {
-    /// The bytes of `range` at `key`, or `None` when the store has no such key.
+    /// The bytes of `range` at `key`; `None` if the store lacks the key.
     fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>>;
 
-    /// Hands out the bytes of `range` at `key` front to back, in pieces that are gone when `each`
-    /// returns; `false` if the store has no such key. A local store reads what the page cache lacks
-    /// past it, and keeps none of it.
+    /// Passes the bytes of `range` at `key` to `each` in pieces, in order. Each piece is valid only
+    /// during the call. Returns `false` if the store lacks the key. If the page cache lacks bytes,
+    /// a local store reads them past the page cache and does not fill it.
     ///
     /// # Errors
-    /// As [`get`](Self::get), perhaps after some pieces; errors of `each`.
+    /// The same as for [`get`](Self::get), also after some calls of `each`; errors of `each`.
     fn stream(
         &self,
         key: &[u8],
@@ -155,16 +156,16 @@ pub trait Store: Debug + Send + Sync {
         }
     }
 
-    /// All keys that begin with `prefix`, sorted as bytes.
+    /// All keys that begin with `prefix`, sorted by their bytes.
     fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>>;
 
-    /// Length of the value in bytes, or `None` when there is no such key.
+    /// The length of the value in bytes; `None` if the store lacks the key.
     fn len_bytes(&self, key: &[u8]) -> Result<Option<u64>>;
 
-    /// Where the value lies; `None` when there is no such key.
+    /// The position of the value; `None` if the store lacks the key.
     fn locate(&self, key: &[u8]) -> Result<Option<Located>>;
 
-    /// The value, opened for reads by offset; `None` when there is no such key.
+    /// Opens the value for reads by offset; `None` if the store lacks the key.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -173,11 +174,11 @@ pub trait Store: Debug + Send + Sync {
         Ok(value.map(|bytes| Arc::new(MemoryBlob::new(bytes, self.describe(key))) as Arc<dyn Blob>))
     }
 
-    /// Reads exactly as many bytes as `out` has into it: where [`get`](Self::get) makes memory of
-    /// its own.
+    /// Fills `out` with the bytes from `offset_bytes` on, without the allocation that
+    /// [`get`](Self::get) makes.
     ///
     /// # Errors
-    /// As `get`; `Corrupt` also if there is no such key.
+    /// The same as for `get`; `Corrupt` also if the store lacks the key.
     fn read_into(&self, key: &[u8], offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         let span = ByteRange::Span { offset_bytes, len_bytes: out.len() as u64 };
         let bytes = self.get(key, span)?.ok_or_else(|| missing(self.describe(key)))?;
@@ -185,49 +186,49 @@ pub trait Store: Debug + Send + Sync {
         Ok(())
     }
 
-    /// The whole of a document; `None` when there is no such key.
+    /// A whole document; `None` if the store lacks the key.
     ///
     /// # Errors
-    /// As `Storage::read_document`.
+    /// The same as for `Storage::read_document`.
     fn read_document(&self, key: &str, document: Document<'_>) -> Result<Option<Vec<u8>>> {
         let Some(len_bytes) = self.len_bytes(key.as_bytes())? else { return Ok(None) };
         document.check_len(len_bytes).map_err(|error| error.in_file(self.describe(key.as_bytes())))?;
         Ok(self.get(key.as_bytes(), ByteRange::Full)?.map(Into::into))
     }
 
-    /// What a person would call the value: a path, for errors.
+    /// The path or URL of the value, for errors.
     fn describe(&self, key: &[u8]) -> PathBuf;
 
-    /// What the store can do beside this. A store that wraps another one passes each of them on or
+    /// The other abilities of the store. A store that wraps another one passes each ability on or
     /// replaces it.
     fn capabilities(&self) -> StoreCapabilities<'_>;
 }
 
-/// What a store can do beside reading.
+/// The abilities of a store beside reading.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreCapabilities<'s> {
-    /// The store as a writer needs it, or why nothing is written to it.
+    /// The methods for writers, or the reason why the store is read only.
     pub writes: std::result::Result<&'s dyn StoreWrites, ReadOnly>,
-    /// What of its values is in memory; `None` for a store without maps.
+    /// The methods for maps; `None` for a store without maps.
     pub maps: Option<&'s dyn StoreMaps>,
-    /// What tells versions of its values apart, where that is known.
+    /// The method for versions; `None` if the versions of values are unknown.
     pub versions: Option<&'s dyn StoreVersions>,
 }
 
-/// Why nothing is written to a store or a storage.
+/// The reason why a store or a storage is read only.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadOnly {
-    /// In words: `archives are read only`.
+    /// The reason as text: `archives are read only`.
     pub what: &'static str,
-    /// What to do instead.
+    /// What the user can do instead.
     pub help: Option<&'static str>,
 }
 
 impl ReadOnly {
-    /// Of what is read for an open checkpoint.
+    /// The reason for the files of an open checkpoint.
     pub const OPEN: Self = Self { what: "an open checkpoint is read only", help: None };
 
-    /// The error of a write to this file.
+    /// The error for a write to `file`.
     pub fn error(self, file: impl Into<PathBuf>) -> crate::error::Error {
         let error = crate::error::Error::unsupported(self.what).in_file(file);
         match self.help {
@@ -237,44 +238,45 @@ impl ReadOnly {
     }
 }
 
-/// Changes of a store.
+/// The methods that change a store.
 pub trait StoreWrites: Debug {
-    /// Replaces the value at `key`; a reader sees the old value or the new, never a part.
+    /// Replaces the value at `key`. A reader sees the old or the new value, never a part of one.
     fn put(&self, key: &[u8], value: Bytes) -> Result<()>;
 
-    /// Puts a value where there is none: false, and nothing has changed, if there is one. Of
-    /// several callers at once, in any process on any machine, one gets true; a reader sees all of
-    /// a value or none of it. It need not survive a power cut.
+    /// Writes a value if the key has none. Returns `false`, with nothing changed, if it has one. Of
+    /// several simultaneous callers on any machines, one gets `true`. A reader sees the whole value
+    /// or none. The value need not survive a power cut.
     ///
-    /// A bucket may have done what its answer, which was lost, would have said. It is then asked
-    /// what it holds: so callers that put the same bytes may all get true.
+    /// A bucket may have written the value although its answer got lost. The store then compares
+    /// the value in the bucket with the given bytes. So several callers with the same bytes may all
+    /// get `true`.
     ///
     /// # Errors
     /// Errors of the storage.
     fn put_if_absent(&self, key: &[u8], value: Bytes) -> Result<bool>;
 
-    /// Removes `key`; no error if it is not there. It may be there again after a power cut.
+    /// Removes `key`. A missing key is not an error. After a power cut the key may exist again.
     fn delete(&self, key: &[u8]) -> Result<()>;
 
-    /// Removes keys, one after the other; no error if some are not there. Once this has returned
-    /// they are gone after a power cut, too.
+    /// Removes keys one after the other. Missing keys are not an error. After this returns, the
+    /// keys stay removed even after a power cut.
     ///
     /// # Errors
-    /// Errors of the storage; some may be gone then.
+    /// Errors of the storage. After an error some keys may be removed.
     fn delete_durably(&self, keys: &[&[u8]]) -> Result<()> {
         keys.iter().try_for_each(|key| self.delete(key))
     }
 }
 
-/// What of the values of a store is in memory.
+/// The maps of the values of a store.
 pub trait StoreMaps: Debug {
-    /// The whole value as a read-only map, where the store can; else `None`. The same map each
-    /// time.
+    /// The whole value as a read-only map, the same map each time; `None` if the value cannot be
+    /// mapped.
     fn map(&self, key: &[u8]) -> Result<Option<Bytes>>;
 
-    /// The whole value, which is not empty, as memory of this process: what is written to it does
-    /// not reach the file. Another map each time; `None` if there is no such value, and where there
-    /// are no maps.
+    /// The whole value, which is not empty, as writable memory of this process. Writes do not
+    /// change the file. Each call makes another map. `None` if the value does not exist or cannot
+    /// be mapped.
     ///
     /// # Errors
     /// Errors of the system.
@@ -282,57 +284,57 @@ pub trait StoreMaps: Debug {
         Ok(None)
     }
 
-    /// Whether memory has so many bytes of the value already; true if unknown.
+    /// Whether these bytes of the value are already in memory; true if unknown.
     fn is_cached(&self, key: &[u8], offset_bytes: u64, len_bytes: u64) -> bool;
 }
 
-/// What tells versions of values apart.
+/// The versions of the values of a store.
 pub trait StoreVersions: Debug {
-    /// What tells this version of the value from every other, for good: another process can compare
-    /// it later. `None` when there is no such key.
+    /// Identifies this version of the value for all time, so that another process can compare it
+    /// later. `None` if the store lacks the key.
     ///
     /// # Errors
     /// Errors of the storage.
     fn version(&self, key: &[u8]) -> Result<Option<Version>>;
 }
 
-/// Comfort for callers.
+/// Methods on top of the required ones.
 pub trait StoreExt: Store {
-    /// The whole value.
+    /// The whole value; `None` if the store lacks the key.
     fn get_whole(&self, key: &[u8]) -> Result<Option<Bytes>> {
         self.get(key, ByteRange::Full)
     }
 
-    /// The whole value of a text key.
+    /// The whole value of a text key; `None` if the store lacks the key.
     fn get_text_key(&self, key: &str) -> Result<Option<Bytes>> {
         self.get(key.as_bytes(), ByteRange::Full)
     }
 
-    /// As [`StoreMaps::map`]; `None` for a store without maps.
+    /// The same as [`StoreMaps::map`]; `None` for a store without maps.
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     fn map(&self, key: &[u8]) -> Result<Option<Bytes>> {
         self.capabilities().maps.map_or(Ok(None), |maps| maps.map(key))
     }
 
-    /// As [`StoreMaps::map_private`]; `None` for a store without maps.
+    /// The same as [`StoreMaps::map_private`]; `None` for a store without maps.
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     fn map_private(&self, key: &[u8]) -> Result<Option<PrivateMap>> {
         self.capabilities().maps.map_or(Ok(None), |maps| maps.map_private(key))
     }
 
-    /// As [`StoreMaps::is_cached`]; true for a store without maps.
+    /// The same as [`StoreMaps::is_cached`]; true for a store without maps.
     fn is_cached(&self, key: &[u8], offset_bytes: u64, len_bytes: u64) -> bool {
         self.capabilities().maps.is_none_or(|maps| maps.is_cached(key, offset_bytes, len_bytes))
     }
 
-    /// As [`StoreVersions::version`].
+    /// The same as [`StoreVersions::version`].
     ///
     /// # Errors
-    /// As there; `Unsupported` if versions are unknown.
+    /// The same as there; `Unsupported` if versions are unknown.
     fn version(&self, key: &[u8]) -> Result<Option<Version>> {
         match self.capabilities().versions {
             Some(versions) => versions.version(key),
@@ -341,34 +343,34 @@ pub trait StoreExt: Store {
         }
     }
 
-    /// As [`StoreWrites::put`].
+    /// The same as [`StoreWrites::put`].
     ///
     /// # Errors
-    /// As there; `Unsupported` if the store is read only.
+    /// The same as there; `Unsupported` if the store is read only.
     fn put(&self, key: &[u8], value: Bytes) -> Result<()> {
         self.capabilities().writes.map_err(|why| why.error(self.describe(key)))?.put(key, value)
     }
 
-    /// As [`StoreWrites::put_if_absent`].
+    /// The same as [`StoreWrites::put_if_absent`].
     ///
     /// # Errors
-    /// As there; `Unsupported` if the store is read only.
+    /// The same as there; `Unsupported` if the store is read only.
     fn put_if_absent(&self, key: &[u8], value: Bytes) -> Result<bool> {
         self.capabilities().writes.map_err(|why| why.error(self.describe(key)))?.put_if_absent(key, value)
     }
 
-    /// As [`StoreWrites::delete`].
+    /// The same as [`StoreWrites::delete`].
     ///
     /// # Errors
-    /// As there; `Unsupported` if the store is read only.
+    /// The same as there; `Unsupported` if the store is read only.
     fn delete(&self, key: &[u8]) -> Result<()> {
         self.capabilities().writes.map_err(|why| why.error(self.describe(key)))?.delete(key)
     }
 
-    /// As [`StoreWrites::delete_durably`].
+    /// The same as [`StoreWrites::delete_durably`].
     ///
     /// # Errors
-    /// As there; `Unsupported` if the store is read only.
+    /// The same as there; `Unsupported` if the store is read only.
     fn delete_durably(&self, keys: &[&[u8]]) -> Result<()> {
         let key = keys.first().copied().unwrap_or_default();
         self.capabilities().writes.map_err(|why| why.error(self.describe(key)))?.delete_durably(keys)
@@ -376,15 +378,15 @@ pub trait StoreExt: Store {
 }
 impl<T: Store + ?Sized> StoreExt for T {}
 
-/// The error for a value that something refers to, and that is not there.
+/// The error for a missing value to which another file refers.
 pub fn missing(file: PathBuf) -> crate::error::Error {
     crate::error::Error::corrupt("a file is missing").in_file(file).help("copy the whole checkpoint again")
 }
 
-/// The part of `len_bytes` bytes that `range` means, as `start..end`.
+/// Converts `range` to offsets `start..end` in a value of `len_bytes` bytes.
 ///
 /// # Errors
-/// `Corrupt` if the value is too short for it.
+/// `Corrupt` if the value is shorter than the range.
 pub fn resolve_range(range: ByteRange, len_bytes: u64) -> Result<std::ops::Range<u64>> {
     let too_short = |wanted: &dyn std::fmt::Display| {
         crate::error::Error::corrupt("a stored value is too short")
@@ -430,7 +432,7 @@ mod tests {
         opened.read(4, &mut out, ReadPath::Cached).unwrap();
         assert_eq!((opened.len_bytes(), &out), (6, b"ef"));
         assert!(store.open(b"other").unwrap().is_none());
-        // An unknown version is an error, and not guessed.
+        // A store without versions returns an error instead of a guess.
         assert_eq!(store.version(b"key").unwrap_err().kind(), ErrorKind::Unsupported);
         assert!(store.get(b"new", ByteRange::Full).unwrap().is_none());
     }

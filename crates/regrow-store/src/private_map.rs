@@ -1,30 +1,29 @@
-//! Maps of whole files as memory of this process.
+//! Maps of whole files as private, writable memory of this process.
 
 use std::fs::File;
 
 use memmap2::{MmapOptions, MmapRaw};
 
-/// The whole of a file as writable memory: what is written to it stays in this process, and the
-/// file as it is.
+/// A whole file as writable memory. Writes change only this memory, not the file.
 #[derive(Debug)]
 pub struct PrivateMap(MmapRaw);
 
 impl PrivateMap {
     /// Maps the whole of `file`, which is not empty; `None` if the system cannot map it.
     pub(super) fn of(file: &File) -> Option<Self> {
-        // SAFETY: the map is private and copied on write, and no reference to its bytes exists:
-        // they are passed on as a pointer alone. As with every map, a process that truncates the
-        // file takes pages away; regrow replaces files and never truncates one.
+        // SAFETY: the map is private and copied on write. No reference to its bytes exists: callers
+        // get only a pointer. A process that truncates the file would take pages from the map, as
+        // with every map; regrow replaces files and never truncates them.
         unsafe { MmapOptions::new().map_copy(file) }.ok().map(|map| Self(map.into()))
     }
 
-    /// The first byte.
+    /// A pointer to the first byte.
     #[inline]
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.0.as_mut_ptr()
     }
 
-    /// Length in bytes.
+    /// The length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "a map cannot be empty")]
     #[inline]
     pub fn len(&self) -> usize {
@@ -44,8 +43,8 @@ mod tests {
         std::fs::write(&path, b"abc").unwrap();
         let map = PrivateMap::of(&File::open(&path).unwrap()).unwrap();
         assert_eq!((map.len(), map.as_mut_ptr().is_null()), (3, false));
-        // The system says ENODEV of a folder, as of files of some file systems, and EACCES of a
-        // file that may not be read.
+        // The system returns ENODEV for a folder and for files of some file systems, and EACCES for
+        // a file without permission to read.
         assert!(PrivateMap::of(&File::open(folder.path()).unwrap()).is_none());
         assert!(PrivateMap::of(&File::options().write(true).open(&path).unwrap()).is_none());
     }

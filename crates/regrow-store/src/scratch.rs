@@ -1,27 +1,27 @@
-//! Memory for reads without the page cache, kept for the next read.
+//! Memory for direct reads, which is kept for later reads.
 
 use std::io;
 
 use super::buffer::{Buffer, FREE_LEN_MAX};
 use crate::bytes::pages::zeroed;
 
-/// Reads of up to so many bytes are not worth a buffer of the ring.
+/// Reads up to this length use ordinary memory instead of a buffer of the ring.
 const HEAP_LEN_MAX_BYTES: usize = 128 << 10;
 
-/// Memory for reads of any length up to [`FETCH_LEN_MAX_BYTES`](super::FETCH_LEN_MAX_BYTES), which
-/// goes back to the ring when it is dropped.
+/// Memory for reads of any length up to [`FETCH_LEN_MAX_BYTES`](super::FETCH_LEN_MAX_BYTES). When
+/// it is dropped, it returns to the ring.
 #[derive(Debug, Default)]
 pub struct Scratch(Option<Buffer>);
 
 impl Scratch {
-    /// So many are kept warm for the next use.
+    /// Number of buffers that the free list keeps.
     pub const KEPT_MAX: usize = FREE_LEN_MAX;
 
     pub(super) fn bytes(&self) -> &[u8] {
         self.0.as_ref().map(Buffer::bytes).unwrap_or_default()
     }
 
-    /// `len` bytes, of a buffer for direct I/O only if they are many.
+    /// `len` bytes of memory. Only long reads get a buffer for direct I/O.
     pub fn room(&mut self, len: usize) -> io::Result<&mut [u8]> {
         if self.0.is_none() || self.bytes().len() < len {
             if len > HEAP_LEN_MAX_BYTES {

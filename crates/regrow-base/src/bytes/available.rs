@@ -2,8 +2,8 @@
 
 use std::fs;
 
-/// Whether a load may take so much memory: half of what there is, at most. What is mapped can be
-/// taken back by the system, memory cannot.
+/// Whether a load may allocate `len_bytes`: at most half of the available memory. The system can
+/// take back pages of a map, but not allocated memory.
 #[inline]
 pub fn is_available(len_bytes: u64) -> bool {
     fits(len_bytes, available_bytes())
@@ -13,21 +13,22 @@ fn fits(len_bytes: u64, available_bytes: Option<u64>) -> bool {
     available_bytes.is_none_or(|available| len_bytes <= available / 2)
 }
 
-/// Bytes that can be taken without pushing others out, by what the system and the process' group
-/// say; `None` where they say nothing.
+/// Memory that this process can allocate without swapping, according to the system and the
+/// process's cgroup; `None` if neither tells.
 pub fn available_bytes() -> Option<u64> {
     let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_system(&text));
     let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| of_group(&text));
     [system, group].into_iter().flatten().min()
 }
 
-/// `MemAvailable:   12345 kB`
+/// Parses the line `MemAvailable:   12345 kB`.
 fn of_system(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What the limits of the group and of those above it leave, cgroup v2: `0::/user.slice/job`.
+/// The memory left under the limits of the cgroup and the cgroups above it (cgroup v2:
+/// `0::/user.slice/job`).
 fn of_group(cgroup: &str) -> Option<u64> {
     let path = cgroup.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let number = |folder: &str, file: &str| {

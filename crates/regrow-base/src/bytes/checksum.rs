@@ -22,13 +22,13 @@ impl Default for Crc32c {
 }
 
 impl Crc32c {
-    /// Over nothing yet.
+    /// The checksum of no bytes.
     #[inline]
     pub fn new() -> Self {
         Self(crc_fast::Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
 
-    /// Takes in the next part.
+    /// Adds the next part.
     #[inline]
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
@@ -42,7 +42,7 @@ impl Crc32c {
     }
 }
 
-/// A CRC-32, as zip and gzip have it, over parts that arrive one after another.
+/// A CRC-32, as zip and gzip use it, over parts that arrive one after another.
 pub struct Crc32(crc_fast::Digest);
 
 impl Default for Crc32 {
@@ -52,20 +52,20 @@ impl Default for Crc32 {
 }
 
 impl Crc32 {
-    /// Over nothing yet.
+    /// The checksum of no bytes.
     #[inline]
     pub fn new() -> Self {
         Self(crc_fast::Digest::new(CrcAlgorithm::Crc32IsoHdlc))
     }
 
-    /// Of these bytes.
+    /// The CRC-32 of `bytes`.
     pub fn of(bytes: &[u8]) -> u32 {
         let mut crc = Self::new();
         crc.update(bytes);
         crc.value()
     }
 
-    /// Takes in the next part.
+    /// Adds the next part.
     #[inline]
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
@@ -85,7 +85,8 @@ impl std::fmt::Debug for Crc32 {
     }
 }
 
-/// CRC-32Cs of the blocks of bytes that arrive in pieces of any length: one for each started block.
+/// Computes a CRC-32C for each block of a fixed length, from bytes that arrive in pieces of any
+/// length.
 pub struct BlockSums {
     block_len_bytes: usize,
     done: Vec<u32>,
@@ -94,13 +95,13 @@ pub struct BlockSums {
 }
 
 impl BlockSums {
-    /// Over nothing yet, in blocks of that length.
+    /// Starts with no bytes. Each block has `block_len_bytes`.
     #[inline]
     pub fn new(block_len_bytes: usize) -> Self {
         Self { block_len_bytes, done: Vec::new(), current: Crc32c::new(), filled_bytes: 0 }
     }
 
-    /// Takes in the next bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -118,7 +119,7 @@ impl BlockSums {
         }
     }
 
-    /// The checksums, with that of the shorter last block; starts again.
+    /// The checksums of all blocks, including a shorter last one. Starts again afterwards.
     pub fn finish(&mut self) -> Vec<u32> {
         if self.filled_bytes > 0 {
             self.close();

@@ -4,7 +4,7 @@
 use crate::error::{Error, Result};
 use crate::text::counted;
 
-/// Reads a slice in file order. Each method names what it could not read, and where.
+/// Reads a slice in file order. The error of each method tells what could not be read, and where.
 ///
 /// ```
 /// use regrow_base::bytes::Cursor;
@@ -45,7 +45,7 @@ impl<'a> Cursor<'a> {
         self.remaining_bytes() == 0
     }
 
-    /// What has not been read yet, without reading it.
+    /// The remaining bytes. Does not move the cursor.
     #[inline]
     pub fn rest(&self) -> &'a [u8] {
         self.bytes.get(self.offset..).unwrap_or_default()
@@ -101,7 +101,7 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
 
-    /// An unsigned LEB128 number of up to 64 bits; needlessly long forms are refused.
+    /// An unsigned LEB128 number of up to 64 bits. A longer form than necessary is an error.
     pub fn varint(&mut self, what: &str) -> Result<u64> {
         let start = self.offset;
         let mut value = 0_u64;
@@ -122,8 +122,7 @@ impl<'a> Cursor<'a> {
         Err(self.corrupt(format!("{what} is not a varint of at most 64 bits in its shortest form")))
     }
 
-    /// A varint that may not pass `max`: 2^32-1 or 2^16-1 where the format says so, or a limit of
-    /// ours.
+    /// A varint of at most `max`: a limit of the format (2^32-1 or 2^16-1) or of regrow.
     pub fn varint_at_most(&mut self, max: u64, what: &str) -> Result<u64> {
         let start = self.offset;
         let value = self.varint(what)?;
@@ -136,8 +135,8 @@ impl<'a> Cursor<'a> {
         Ok(value)
     }
 
-    /// A varint that counts things. Each thing takes at least `each_bytes` of the remaining input,
-    /// so no count can ask for more memory than the size of the input justifies.
+    /// A varint that counts items. Each item needs at least `each_bytes` of the remaining input. So
+    /// a wrong count cannot make regrow allocate much more memory than the input has.
     pub fn count(&mut self, each_bytes: usize, what: &str) -> Result<usize> {
         let start = self.offset;
         let count = self.varint(what)?;
@@ -159,7 +158,7 @@ impl<'a> Cursor<'a> {
         Error::corrupt(what).at_byte(self.offset as u64)
     }
 
-    /// Errs unless everything has been read.
+    /// Returns an error unless all bytes have been read.
     pub fn finish(&self, what: &str) -> Result<()> {
         if self.is_empty() {
             return Ok(());

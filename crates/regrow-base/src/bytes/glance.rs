@@ -18,14 +18,14 @@
 use crate::bytes::limits::TREE_DEPTH_MAX;
 use crate::error::{Error, Result};
 
-/// Most spaces, or characters of one number or word, in a row. Real files have less than a tenth of
-/// that.
+/// Longest sequence of spaces, or of characters of one number or word. Real files have less than a
+/// tenth of that.
 const RUN_MAX_BYTES: u64 = 4 << 20;
 
-/// What a document is written in.
+/// The language of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Language {
-    /// JSON, with the numbers that Python adds to it.
+    /// JSON, including the numbers that Python adds to it.
     Json,
     /// A Python literal.
     Python,
@@ -33,7 +33,7 @@ pub enum Language {
     Text,
 }
 
-/// What a byte outside texts is.
+/// The kind of a byte outside of texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     Space,
@@ -44,7 +44,7 @@ enum Class {
     Quote,
 }
 
-/// What came before, spaces left out.
+/// The kind of the last token, apart from spaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Before {
     Nothing,
@@ -54,12 +54,12 @@ enum Before {
     Value,
 }
 
-/// Looks at the pieces of one document, in order.
+/// Checks the pieces of one document, in order.
 #[derive(Debug)]
 pub struct Glance {
     language: Language,
     at: u64,
-    /// The quote that ends the text this is in, if it is in one.
+    /// The closing quote of the current text; `None` outside of texts.
     quote: Option<u8>,
     is_escaped: bool,
     is_comment: bool,
@@ -69,7 +69,7 @@ pub struct Glance {
 }
 
 impl Glance {
-    /// At the beginning of a document.
+    /// Starts at the beginning of a document.
     pub fn new(language: Language) -> Self {
         Self {
             language,
@@ -83,10 +83,10 @@ impl Glance {
         }
     }
 
-    /// The next bytes.
+    /// Checks the next piece.
     ///
     /// # Errors
-    /// `Corrupt`, with the offset, if no document of the language begins like this.
+    /// `Corrupt`, with the offset, if no document of the language can begin like this.
     pub fn look(&mut self, piece: &[u8]) -> Result<()> {
         if self.language == Language::Text {
             let nul = piece.iter().position(|&byte| byte == 0);
@@ -111,7 +111,7 @@ impl Glance {
         )
     }
 
-    /// Takes a byte; says what is wrong with it.
+    /// Checks one byte. Returns the reason if a document cannot have this byte here.
     fn step(&mut self, byte: u8) -> Option<&'static str> {
         if self.is_comment {
             self.is_comment = byte != b'\n';
@@ -157,7 +157,7 @@ impl Glance {
         self.follow(class, byte)
     }
 
-    /// What follows what, spaces left out.
+    /// Checks whether this kind of byte can follow the last token.
     fn follow(&mut self, class: Class, byte: u8) -> Option<&'static str> {
         let is_json = self.language == Language::Json;
         let after_value = matches!(self.before, Before::Value | Before::Word);

@@ -1,29 +1,29 @@
-//! Checksums as hex digits, for serde.
+//! Checksums as hex digits, for use with serde.
 
-/// One number of 32 bits.
+/// One 32-bit number, as eight hex digits.
 pub mod number {
     use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
 
-    /// Writes the digits.
+    /// Writes the number as hex digits.
     #[inline]
     pub fn serialize<S: Serializer>(value: &u32, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&format!("{value:08x}"))
     }
 
-    /// Reads the digits.
+    /// Reads the number from hex digits.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
         let text = <std::borrow::Cow<'_, str>>::deserialize(from)?;
         u32::from_str_radix(&text, 16).map_err(D::Error::custom)
     }
 }
 
-/// Many of them, eight digits each.
+/// Many 32-bit numbers in one text, eight hex digits each.
 pub mod list {
     use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
 
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-    /// What a byte is worth as a hex digit; 255 for those that are none.
+    /// The value of each byte as a hex digit; 255 for bytes that are not hex digits.
     const VALUES: [u8; 256] = {
         let mut values = [255; 256];
         let mut digit = 0;
@@ -35,7 +35,7 @@ pub mod list {
         values
     };
 
-    /// Writes the digits.
+    /// Writes all numbers as one text of hex digits.
     pub fn serialize<S: Serializer>(values: &[u32], to: S) -> Result<S::Ok, S::Error> {
         let mut text = String::with_capacity(values.len() * 8);
         for value in values {
@@ -45,9 +45,8 @@ pub mod list {
         to.serialize_str(&text)
     }
 
-    /// A checkpoint has a checksum for each 32 KiB: a table takes a fraction of what parsing each
-    /// as a number does.
-    /// Reads the digits.
+    /// Reads all numbers from one text of hex digits. A checkpoint has a checksum for each 32 KiB,
+    /// and a table of digits is much faster than parsing each number.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u32>, D::Error> {
         let text = <std::borrow::Cow<'_, str>>::deserialize(from)?;
         let (parts, rest) = text.as_bytes().as_chunks::<8>();
@@ -67,19 +66,19 @@ pub mod list {
     }
 }
 
-/// Digests of 32 bytes, 64 digits each.
+/// Many digests of 32 bytes in one text, 64 hex digits each.
 pub mod digests {
     use blake3::Hash;
     use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
 
-    /// Writes the digits.
+    /// Writes all digests as one text of hex digits.
     pub fn serialize<S: Serializer>(values: &[Hash], to: S) -> Result<S::Ok, S::Error> {
         let mut text = String::with_capacity(values.len() * 64);
         values.iter().for_each(|value| text.push_str(&value.to_hex()));
         to.serialize_str(&text)
     }
 
-    /// Reads the digits.
+    /// Reads all digests from one text of hex digits.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Hash>, D::Error> {
         let text = <std::borrow::Cow<'_, str>>::deserialize(from)?;
         let (parts, rest) = text.as_bytes().as_chunks::<64>();
@@ -91,7 +90,8 @@ pub mod digests {
     }
 }
 
-/// The bytes of lower-case hex digits; `None` if there are more, fewer or others.
+/// The `N` bytes for a text of lower-case hex digits; `None` if the text has another length or
+/// other characters.
 pub fn fixed<const N: usize>(text: &str) -> Option<[u8; N]> {
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
     if pairs.len() != N || !rest.is_empty() {

@@ -23,30 +23,31 @@ pub const ZARR_DOCUMENT_LEN_MAX_BYTES: usize = 1 << 20;
 /// Longest decoded OCDBT manifest or node, for any `max_decoded_node_bytes`.
 pub const OCDBT_NODE_LEN_MAX_BYTES: u64 = 1 << 30;
 
-/// Longest array that a comparison and statistics read whole, however little of it is stored.
+/// Longest array that a comparison or statistics read whole, whatever the length of its stored
+/// bytes.
 pub const CLAIM_LEN_MAX_BYTES: u64 = 16 << 30;
 
-/// How many times longer than what is stored of it a longer array may be.
+/// A longer array may be at most this many times as long as its stored bytes.
 pub const CLAIM_FACTOR_MAX: u64 = 1024;
 
-/// Most OCDBT nodes one traversal visits: shared subtrees can fan out without costing their author
-/// a byte.
+/// Most OCDBT nodes that one traversal visits. A small hostile file can contain the same subtree
+/// many times.
 pub const OCDBT_NODES_MAX: u64 = 10_000_000;
 
-/// Longest safetensors header; safetensors itself refuses more.
+/// Longest safetensors header. safetensors has the same limit.
 pub const SAFETENSORS_HEADER_LEN_MAX_BYTES: u64 = 100_000_000;
 
-/// Highest rank of an array; NumPy stops at 64.
+/// Largest number of axes of an array; NumPy has the same limit.
 pub const RANK_MAX: usize = 64;
 
-/// Most containers inside each other.
+/// Greatest depth of nested containers.
 pub const TREE_DEPTH_MAX: usize = 100_000;
 
-/// Longest decoded chunk: one leaf as one chunk is legal, so this only excludes nonsense.
+/// Longest decoded chunk. A large leaf may be one chunk, so this only excludes absurd sizes.
 pub const CHUNK_LEN_MAX_BYTES: u64 = 1 << 46;
 
-/// Zeroed memory of a size that a file asked for; an error instead of an abort if there is not that
-/// much.
+/// Zeroed memory of a size that a file specifies. Returns an error, instead of aborting, if the
+/// system lacks the memory.
 pub fn allocate(len_bytes: u64) -> Result<Vec<u8>> {
     zeroed(len_bytes).ok_or_else(|| {
         Error::new(ErrorKind::Limit, format!("a leaf of {len_bytes} bytes does not fit in memory"))
@@ -54,7 +55,7 @@ pub fn allocate(len_bytes: u64) -> Result<Vec<u8>> {
     })
 }
 
-/// The same for working memory: a piece of a leaf during a load or save.
+/// As `allocate`, for working memory during a load or save.
 pub fn work_space(len_bytes: u64) -> Result<Vec<u8>> {
     zeroed(len_bytes).ok_or_else(|| {
         Error::new(ErrorKind::Limit, format!("there is not enough memory for a buffer of {len_bytes} bytes"))

@@ -24,31 +24,31 @@ use std::time::Duration;
 
 use crate::system::{make_large_page, make_pages, page_size};
 
-/// A large page. At most so many bytes are made at a time; in between, the thread checks whether
-/// they are still wanted.
+/// Length of a large page. At most this much memory is prepared at a time. In between, the thread
+/// checks whether the pages are still needed.
 pub const LARGE_PAGE_LEN_BYTES: usize = 2 << 20;
 
-/// Small pages are made in runs of this length, which are filled while the processor's cache has
-/// them.
+/// Small pages are prepared in groups of this length, and filled while they are in the processor's
+/// cache.
 const RUN_LEN_BYTES: usize = 512 << 10;
 
-/// The pages of less are not worth a call.
+/// For less memory than this, the pages are not prepared ahead.
 const FRESH_LEN_MIN_BYTES: usize = 128 << 10;
 
-/// A large page that takes longer had to be looked for: that takes about 7 ms, one that is there
-/// 0.4, and 0.7 as small ones. In time of the thread's own, in which others on the same processor
-/// do not count.
+/// If a large page takes longer than this, the system had to search for it. Such a page takes about
+/// 7 ms, a free one 0.4 ms, and small pages of this length 0.7 ms. The time is the processor time
+/// of this thread, so other programs do not count.
 const LARGE_PAGE_TIME_MAX: Duration = Duration::from_millis(2);
 
-/// After a large page that was slow to come, so many bytes are made of small ones.
+/// After a slow large page, this much memory gets small pages.
 const SMALL_LEN_BYTES: usize = 128 << 20;
 
-/// Bytes still to be made of small pages, before a large one is asked for again: it is the system
-/// that has none.
+/// Bytes that still get small pages before the next large one. All threads share the number,
+/// because the whole system lacks large pages.
 static SMALL_LEFT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Zeroed memory whose pages come when they are touched; `None` if there is not that much, where
-/// `vec!` would abort.
+/// Zeroed memory whose pages the system makes at the first access. `None` if the system lacks the
+/// memory; `vec!` would abort.
 pub fn zeroed(len_bytes: u64) -> Option<Vec<u8>> {
     let len = usize::try_from(len_bytes).ok()?;
     let layout = Layout::array::<u8>(len).ok()?;
@@ -65,19 +65,19 @@ pub fn zeroed(len_bytes: u64) -> Option<Vec<u8>> {
     Some(unsafe { Vec::from_raw_parts(memory, len, len) })
 }
 
-/// Pages of fresh memory: where each run of them begins, and how many bytes it has.
+/// Pages of new memory: the address and length of each range.
 #[derive(Debug)]
 pub struct Pages(Vec<(usize, usize)>);
 
 impl Pages {
-    /// The untouched pages of memory, by addresses and lengths.
+    /// The pages of untouched memory, given by address and length.
     #[inline]
     pub fn at(spans: Vec<(usize, usize)>) -> Self {
         Self(spans)
     }
 
-    /// The same of memory that others gave, in which pages may have been made. Spans between which
-    /// no page lies are one: so that large pages reach from one into the next.
+    /// The pages of memory that other code has allocated; some of them may exist already. Ranges
+    /// without a page between them are combined, so that large pages can cover both.
     pub fn of_all<'m>(memories: impl IntoIterator<Item = &'m [u8]>) -> Self {
         let spans = memories.into_iter().filter(|memory| !memory.is_empty());
         let mut spans: Vec<(usize, usize)> =
@@ -96,8 +96,8 @@ impl Pages {
         Self(joined)
     }
 
-    /// Does `work`, and has a thread of its own make the pages at the same time: front to back, as
-    /// they are filled. Those that it has not come to are made when they are touched, as ever.
+    /// Calls `work`. At the same time another thread makes the pages, in the order in which `work`
+    /// fills them. The system makes the remaining pages at the first access, as usual.
     pub fn made_during<R>(&self, work: impl FnOnce() -> R) -> R {
         if self.0.iter().all(|(_, len)| *len < LARGE_PAGE_LEN_BYTES) {
             return work();
@@ -126,7 +126,7 @@ impl Pages {
     }
 }
 
-/// Memory whose pages may have to be made, and how far they have been.
+/// Memory whose pages may not exist yet, and the length up to which they were made.
 #[derive(Debug)]
 pub struct FreshPages {
     start: usize,
@@ -135,8 +135,8 @@ pub struct FreshPages {
 }
 
 impl FreshPages {
-    /// The pages of `memory`, which the caller is about to fill from front to back. Few are left to
-    /// be made as they are touched.
+    /// The pages of `memory`, which the caller will fill in order. If the memory is short, its
+    /// pages are made at the first access.
     pub fn of(memory: &[u8]) -> Self {
         let len_bytes = memory.len();
         let made_bytes = if len_bytes < FRESH_LEN_MIN_BYTES { len_bytes } else { 0 };
@@ -153,7 +153,7 @@ impl FreshPages {
         }
     }
 
-    /// Makes the next large page, or a run of small ones. False if the system cannot.
+    /// Makes the next large page or group of small pages. Returns `false` if the system cannot.
     fn make_more(&mut self) -> bool {
         let at = self.start + self.made_bytes;
         let left = self.len_bytes - self.made_bytes;
@@ -183,12 +183,12 @@ mod tests {
 
     use super::*;
 
-    // Only Linux makes pages ahead.
+    // Only Linux can make pages ahead.
     #[cfg(all(target_os = "linux", not(feature = "portable")))]
     #[test]
     fn pages_are_made_until_no_longer_wanted() {
-        // Of all maps that have a part of the range: large pages are asked for piece by piece,
-        // which cuts it up, and what lies side by side is one map to the system.
+        // Add up all maps with a part of the range. Requests for large pages split the range into
+        // several maps, and the system combines adjacent maps.
         let resident = |at: usize, len: usize| {
             let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
             let range_of = |line: &str| {
@@ -222,7 +222,8 @@ mod tests {
         let map = MmapOptions::new().len(8 * page).map_anon().unwrap();
         let base = map.as_ptr().addr();
         let cut = |from: usize, to: usize| &map[from..to];
-        // Side by side; in pages that are neighbours; a page between; nothing.
+        // The cases: adjacent ranges, ranges in neighbouring pages, ranges with a page between
+        // them, empty ranges.
         let memories = [cut(5 * page, 6 * page), cut(page, 2 * page - 9), cut(2 * page + 16, 3 * page + 1)];
         let all = Pages::of_all([memories.as_slice(), &[cut(0, 10), cut(10, 20), cut(7, 7)]].concat());
         assert_eq!(all.0, [(base, 3 * page + 1), (base + 5 * page, page)]);

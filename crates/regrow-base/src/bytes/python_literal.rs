@@ -20,13 +20,13 @@ mod text;
 
 pub use text::repr_str;
 
-/// Most brackets inside each other: Python's tokenizer stops there.
+/// Largest number of nested brackets. Python's tokenizer has the same limit.
 pub const DEPTH_MAX: usize = 200;
 
-/// Most digits of an integer: Python's own limit for decimal ones.
+/// Largest number of digits of an integer. Python has this limit for decimal integers.
 pub const DIGITS_MAX: usize = 4300;
 
-/// A value that a Python literal can say.
+/// A value that can be written as a Python literal.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Literal {
     /// `None`.
@@ -37,7 +37,7 @@ pub enum Literal {
     Bool(bool),
     /// An integer of up to 128 bits.
     Int(i128),
-    /// Any other integer, as its decimal digits behind an optional `-`.
+    /// A larger integer, as decimal digits with an optional `-` in front.
     BigInt(String),
     /// A float.
     Float(f64),
@@ -51,27 +51,27 @@ pub enum Literal {
     Tuple(Vec<Literal>),
     /// A list.
     List(Vec<Literal>),
-    /// A dict, entry by entry as they stand: a key that stands twice is there twice.
+    /// A dict, as a list of its entries in order. A repeated key appears twice.
     Dict(Vec<(Literal, Literal)>),
-    /// A set, item by item as they stand.
+    /// A set, as a list of its items in order.
     Set(Vec<Literal>),
 }
 
-/// What is read beyond `ast.literal_eval`.
+/// Forms that are accepted in addition to those of `ast.literal_eval`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LiteralOptions {
-    /// `2L`: how Python 2 printed its long integers.
+    /// The form `2L`, in which Python 2 printed long integers.
     pub python2_longs: bool,
-    /// `np.int64(2)`: how NumPy 2 prints its integers. What stands inside is one integer that the
-    /// type can hold.
+    /// The form `np.int64(2)`, in which NumPy 2 prints its integers. The argument must be an
+    /// integer in the range of the type.
     pub numpy_ints: bool,
 }
 
 /// Parses a whole text as one literal.
 ///
 /// # Errors
-/// `Corrupt` at the byte where the text stops being a literal; `Unsupported` for a text that Python
-/// could read and a `Literal` cannot hold; `Limit` for too many digits or brackets.
+/// `Corrupt` at the first byte that cannot belong to a literal; `Unsupported` for a text that
+/// Python can read and `Literal` cannot represent; `Limit` for too many digits or brackets.
 pub fn parse(text: &str, options: LiteralOptions) -> Result<Literal> {
     let mut parser = Parser { text, at: 0, depth: 0, options };
     if let Some(at) = text.find('\0') {
@@ -90,7 +90,7 @@ pub fn parse(text: &str, options: LiteralOptions) -> Result<Literal> {
 }
 
 impl Literal {
-    /// What kind of value it is, in Python's words, for errors.
+    /// The name of the value's type in Python, for errors.
     pub fn type_name(&self) -> &'static str {
         match self {
             Self::None => "None",
@@ -108,7 +108,7 @@ impl Literal {
         }
     }
 
-    /// Whether Python would take it as a key or in a set.
+    /// Whether Python accepts the value as a key or in a set.
     fn is_hashable(&self) -> bool {
         match self {
             Self::List(_) | Self::Dict(_) | Self::Set(_) => false,
@@ -118,8 +118,8 @@ impl Literal {
     }
 }
 
-/// What an expression was, as far as signs and sums ask: `-(1)` is a number, `-(-1)` and `-True`
-/// are not.
+/// The kind of an expression, which decides about signs and sums: Python accepts `-(1)`, but
+/// neither `-(-1)` nor `-True`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     /// A number without a sign.
@@ -133,7 +133,7 @@ enum Class {
 struct Parser<'a> {
     text: &'a str,
     at: usize,
-    /// Brackets that are open.
+    /// The number of open brackets.
     depth: usize,
     options: LiteralOptions,
 }
@@ -196,7 +196,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `()`, a tuple, or one expression in parentheses, which is that expression.
+    /// An empty tuple, a tuple, or a single expression in parentheses.
     fn parenthesis(&mut self) -> Result<(Literal, Class)> {
         self.open()?;
         if self.peek() == Some(b')') {
@@ -257,7 +257,7 @@ impl Parser<'_> {
         Ok(key)
     }
 
-    /// The items up to `close`, which is taken too.
+    /// The items up to the bracket `close`, which is also read.
     fn items(&mut self, close: u8) -> Result<Vec<Literal>> {
         if self.peek() == Some(close) {
             self.close(close)?;
@@ -268,7 +268,8 @@ impl Parser<'_> {
         self.items_after(first, Some(close))
     }
 
-    /// The items behind the first one; to the end of the text if nothing closes them.
+    /// The items after the first one, up to `close`, or to the end of the text if `close` is
+    /// `None`.
     fn items_after(&mut self, first: Literal, close: Option<u8>) -> Result<Vec<Literal>> {
         let mut items = vec![first];
         loop {
@@ -294,7 +295,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Whether another item follows; if not, `close` is taken. A comma may stand before it.
+    /// Whether another item follows. If not, reads `close`, with an optional comma before it.
     fn comma(&mut self, close: u8) -> Result<bool> {
         if self.peek() == Some(b',') {
             self.at += 1;
@@ -327,7 +328,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `None`, `True`, `False`, `set()`; `np.int64(2)` where that is asked for.
+    /// `None`, `True`, `False` or `set()`. With the option, also `np.int64(2)`.
     fn name(&mut self) -> Result<(Literal, Class)> {
         let start = self.at;
         let len = self.rest().iter().take_while(|&&byte| is_name_byte(byte) || byte == b'.').count();
@@ -378,8 +379,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Skips what may stand between two tokens: white space, a backslash before the end of a line,
-    /// and between brackets also ends of lines and comments.
+    /// Skips white space between two tokens, and a backslash before the end of a line. Between
+    /// brackets also skips line ends and comments.
     fn skip(&mut self) {
         loop {
             match self.peek() {
@@ -394,8 +395,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Skips empty lines and comments before the literal, which then must begin its line: Python
-    /// takes white space before it for an indent, unless it is the first line.
+    /// Skips empty lines and comments before the literal. White space before the literal is an
+    /// indent for Python, and an error, except on the first line.
     fn skip_lines_before(&mut self) -> Result<()> {
         let mut line = 0;
         loop {
@@ -417,7 +418,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Errs unless only empty lines and comments are left.
+    /// Returns an error if anything except empty lines and comments is left.
     fn finish(&mut self) -> Result<()> {
         loop {
             while matches!(self.peek(), Some(b' ' | b'\t' | b'\x0c')) {
@@ -465,7 +466,7 @@ impl Parser<'_> {
     }
 }
 
-/// Whether a byte may stand in a name; all that is not ASCII is taken for a letter.
+/// Whether a byte can be part of a name. All bytes that are not ASCII count as letters.
 fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80
 }

@@ -13,26 +13,26 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result};
 
-/// A kind of such documents, and how its errors speak.
+/// A kind of side documents, and the texts of its errors.
 pub struct SideDocument {
-    /// What it is called: "the seal".
+    /// The name in messages: "the seal".
     pub what: &'static str,
-    /// What its `format` says.
+    /// The value of the member `format`.
     pub format: &'static str,
-    /// The version that is written, and the last that is read.
+    /// The version that this build writes. It reads this version and earlier ones.
     pub version: u32,
-    /// What to do about a later one.
+    /// The help text for a later version.
     pub help_if_newer: &'static str,
-    /// The error for one that cannot be used, with what to do.
+    /// Makes the error for an invalid document, with a help text.
     pub error: fn(String) -> Error,
 }
 
 impl SideDocument {
-    /// Parses one. A later version may say differently what this one cannot read, so that its
-    /// number comes first.
+    /// Parses a document. The version is checked first, because this build may not be able to parse
+    /// a later version.
     ///
     /// # Errors
-    /// `Unsupported` for a later version; else that of the kind.
+    /// `Unsupported` for a later version; otherwise `error` of this kind.
     pub fn parse<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T> {
         #[derive(Deserialize)]
         struct Kind {
@@ -55,17 +55,17 @@ impl SideDocument {
         serde_json::from_slice(bytes).map_err(unreadable)
     }
 
-    /// The error for one that contradicts itself.
+    /// The error for a document that contradicts itself.
     #[inline]
     pub fn contradiction(&self, what: &str) -> Error {
         (self.error)(format!("{} contradicts itself: {what}", self.what))
     }
 
-    /// Errs unless there is a length for each file, and each file is named once, by a path below
-    /// its folder.
+    /// Returns an error unless each file has a length, and is listed once, with a path below its
+    /// folder.
     ///
     /// # Errors
-    /// That of the kind.
+    /// `error` of this kind.
     pub fn check_files(&self, names: &[String], len_bytes: &[u64]) -> Result<()> {
         if names.len() != len_bytes.len() {
             return Err(self
@@ -88,7 +88,7 @@ impl SideDocument {
     }
 }
 
-/// Program and version that write a document now.
+/// The program and version that a new document gets as its writer.
 #[inline]
 pub fn writer() -> String {
     concat!("regrow ", env!("CARGO_PKG_VERSION")).to_owned()

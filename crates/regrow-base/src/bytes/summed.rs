@@ -10,11 +10,10 @@ const CLOSING: &str = "\",";
 const CRC_HEX_LEN: usize = 8;
 const BODY_OFFSET: usize = OPENING.len() + CRC_HEX_LEN + CLOSING.len();
 
-/// The bytes of such an object: the checksum, then the members of `value`, which is a struct with
-/// some.
+/// Serializes `value`, a struct with at least one member, with the checksum as the first member.
 ///
 /// # Errors
-/// Those of `serde_json`: none in practice.
+/// Errors of `serde_json`, which do not occur in practice.
 pub fn to_bytes(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     let json = serde_json::to_vec(value)?;
     let body = json.get(1..).unwrap_or_default();
@@ -23,15 +22,15 @@ pub fn to_bytes(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Bytes that do not begin with their checksum.
+/// The error for bytes that do not begin with their checksum.
 pub struct Unlike {
-    /// With what they should begin.
+    /// The expected beginning.
     pub expected: String,
-    /// With what they do begin.
+    /// The actual beginning.
     pub found: String,
 }
 
-/// Errs unless the bytes begin with their checksum, written as [`to_bytes`] writes it.
+/// Returns an error unless the bytes begin with their checksum, as [`to_bytes`] writes it.
 pub fn check(bytes: &[u8]) -> Result<(), Unlike> {
     let sum = crc32c(bytes.get(BODY_OFFSET..).unwrap_or_default());
     let expected = format!("{OPENING}{sum:08x}{CLOSING}");

@@ -1,7 +1,7 @@
-//! Unsigned LEB128, least bytes first: how OCDBT writes its numbers. Reading is on
-//! [`Cursor`](super::Cursor).
+//! Unsigned LEB128 numbers, lowest bits first, as OCDBT writes them. [`Cursor`](super::Cursor)
+//! reads them.
 
-/// Longest varint of 64 bits.
+/// Longest varint of a 64-bit number.
 pub const VARINT_LEN_MAX_BYTES: usize = 10;
 
 /// Appends `value` in the fewest bytes possible.

@@ -9,7 +9,7 @@ use ::zstd::zstd_safe::{self, CCtx, CParameter};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What zstd says where it gets no memory: the binding has names for its errors, and no codes.
+/// The text of zstd's error if it gets no memory. The binding has no code for this error.
 const NO_MEMORY: &str = "Allocation error : not enough memory";
 
 /// The levels that zstd knows.
@@ -19,20 +19,20 @@ thread_local! {
     static COMPRESSOR: RefCell<Option<(Zstd, CCtx<'static>)>> = const { RefCell::new(None) };
 }
 
-/// How to compress.
+/// The settings of the compression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Zstd {
-    /// From -131072 to 22.
+    /// The level, from -131072 to 22.
     pub level: i32,
     /// Whether each frame ends with a checksum of its content.
     pub checksum: bool,
 }
 
 impl Zstd {
-    /// Checks the level.
+    /// Checks the level, and makes the settings.
     ///
     /// # Errors
-    /// `InvalidArgument` beyond zstd's own levels.
+    /// `InvalidArgument` for a level that zstd does not have.
     pub fn new(level: i32) -> Result<Self> {
         if !LEVELS.contains(&level) {
             return Err(Error::invalid(format!("zstd has no level {level}"))
@@ -41,11 +41,10 @@ impl Zstd {
         Ok(Self { level, checksum: false })
     }
 
-    /// One frame that states its content size.
-    ///
-    /// Encodes in one call, which cannot be cancelled. Given the same bytes in steps, zstd 1.5.7
-    /// divides its blocks elsewhere, since it decides by the next 128 KiB. The output differs then,
-    /// at every level.
+    /// Compresses `bytes` to one frame, which contains the content size.
+    /// The whole input is encoded in one call, which cannot be cancelled. With the input in steps,
+    /// zstd 1.5.7 chooses other blocks, because it looks at the next 128 KiB. The output would then
+    /// differ at every level.
     pub fn encode(self, bytes: &[u8]) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         let len_max = zstd_safe::compress_bound(bytes.len());
@@ -76,15 +75,15 @@ fn does_not_compress(code: zstd_safe::ErrorCode) -> Error {
     Error::invalid(format!("zstd does not compress: {}", zstd_safe::get_error_name(code)))
 }
 
-/// There is no memory for a context.
+/// The error if there is no memory for a context.
 ///
-/// zstd takes its own memory when it is first used, by the level and the length.
+/// A context allocates more memory at its first use, depending on the level and the length.
 pub fn no_context() -> Error {
     Error::new(ErrorKind::Limit, "there is no memory for zstd to work in")
         .help("free some memory, or save at a lower level or without compression")
 }
 
-/// Whether zstd got no memory.
+/// Whether this is the error that zstd gets no memory.
 #[inline]
 pub fn is_no_memory(code: zstd_safe::ErrorCode) -> bool {
     zstd_safe::get_error_name(code) == NO_MEMORY

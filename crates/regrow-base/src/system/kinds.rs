@@ -1,68 +1,68 @@
 //! The types that the functions of every system use.
 
-/// The identity of a file or folder, under any name: no two that exist at the same time have the
-/// same.
+/// Identifies a file or folder under any of its names. Two that exist at the same time have different
+/// identities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileId {
-    /// The device that holds it.
+    /// The device with the file system.
     pub device: u64,
-    /// Its number there.
+    /// The number of the file on the device.
     pub number: u64,
 }
 
-/// What the system says of a file. Times are seconds and nanoseconds since 1970.
+/// The state of a file according to the system. Times are seconds and nanoseconds since 1970.
 #[derive(Debug, Clone, Copy)]
 pub struct FileState {
     /// Whether it is a regular file.
     pub is_file: bool,
-    /// Its length.
+    /// The length in bytes.
     pub len_bytes: u64,
-    /// What tells it from every other file.
+    /// The identity of the file.
     pub id: FileId,
-    /// When its content changed last, in seconds and nanoseconds.
+    /// The time of the last change of the content, in seconds and nanoseconds.
     pub modified: (i64, i64),
-    /// Of its name, owner or mode too, and no program can set it; where the system has no such
-    /// time, that of its making.
+    /// The time of the last change of content, name, owner or mode. Programs cannot set it. On
+    /// systems without this time, the time of creation.
     pub changed: (i64, i64),
 }
 
-/// Whether reads go through the page cache.
+/// Whether reads and writes go through the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Caching {
-    /// Reads and writes go through the page cache.
+    /// They go through the page cache.
     Through,
-    /// Reads and writes go past the page cache.
+    /// They go past the page cache.
     Past,
 }
 
-/// How something will be read. Advice only.
+/// How a file or map will be read. Only advice for the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
-    /// Here and there: what was not asked for is not to be read.
+    /// At scattered offsets: the system should not read ahead.
     Random,
-    /// From front to back, all of it.
+    /// All of it, in order.
     Sequential,
-    /// Soon, all of it: the system may begin now.
+    /// All of it, soon: the system may begin to read now.
     Soon,
 }
 
-/// What came of asking for a record lock.
+/// The result of a request for a record lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordLock {
     /// This process holds the lock.
     Ours,
     /// Another process holds the lock.
     Theirs,
-    /// The file system has none.
+    /// The file system has no locks.
     Missing,
 }
 
-/// Room on a file system.
+/// The space on a file system.
 #[derive(Debug, Clone, Copy)]
 pub struct Room {
-    /// For this user's files.
+    /// Free space for this user's files.
     pub free_bytes: u64,
     pub total_bytes: u64,
-    /// How many more files fit; `None` where there is no limit.
+    /// Number of further files that are possible; `None` if there is no limit.
     pub free_files: Option<u64>,
 }

@@ -18,10 +18,11 @@ use rustix::mm::{Advice, madvise};
 use super::kinds::{Caching, FileId, FileState, Pattern};
 use super::unix::{free_bytes, is_lacking, no_room, page_size};
 
-/// Without NONBLOCK, opening a named pipe that a program left in the folder would wait for ever.
+/// With NONBLOCK, opening a named pipe in the folder returns at once instead of waiting for a
+/// writer.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// Opens any kind of file for reading. Never waits.
+/// Opens a file of any kind for reading. Does not wait, even for a pipe.
 pub fn open_file(path: &Path, caching: Caching) -> io::Result<File> {
     Ok(retry_on_intr(|| open(path, READ | flag_of(caching), Mode::empty()))?.into())
 }
@@ -33,12 +34,12 @@ fn flag_of(caching: Caching) -> OFlags {
     }
 }
 
-/// A folder that stays the opened one, also if its path leads to another one later.
+/// An opened folder. It stays the same folder, even if another folder takes its path.
 #[derive(Debug)]
 pub struct OpenFolder(OwnedFd);
 
 impl OpenFolder {
-    /// The folder that `path` leads to now.
+    /// Opens the folder that is at `path` now.
     pub fn open(path: &Path) -> io::Result<Self> {
         // `O_PATH` needs only the right to pass through the folder, not the right to list its
         // names.
@@ -46,13 +47,13 @@ impl OpenFolder {
         Ok(Self(retry_on_intr(|| open(path, flags, Mode::empty()))?))
     }
 
-    /// [`open_file`] of what is below it.
+    /// The same as [`open_file`], for a path relative to this folder.
     pub fn open_file(&self, relative: &Path, caching: Caching) -> io::Result<File> {
         let opened = retry_on_intr(|| openat(&self.0, relative, READ | flag_of(caching), Mode::empty()))?;
         Ok(opened.into())
     }
 
-    /// What the system says of a file below it.
+    /// The state of a file at a path relative to this folder.
     pub fn look(&self, relative: &Path) -> io::Result<FileState> {
         let found = statat(&self.0, relative, AtFlags::empty())?;
         Ok(FileState {
@@ -65,7 +66,7 @@ impl OpenFolder {
     }
 }
 
-/// Says how a file will be read.
+/// Tells the system how the program will read a file.
 pub fn advise_file(file: &File, pattern: Pattern) {
     let advice = match pattern {
         Pattern::Random => rustix::fs::Advice::Random,
@@ -75,22 +76,22 @@ pub fn advise_file(file: &File, pattern: Pattern) {
     let _ = fadvise(file, 0, None, advice);
 }
 
-/// What of a file is in the page cache: asked without reading, and so without bringing any of it
-/// there.
+/// Tells which pages of a file are in the page cache. The check does not read the file, so it
+/// brings no page into the cache.
 ///
-/// A look at a page by a read that must not wait (`RWF_NOWAIT`) starts to read that page: the next
-/// look finds it there, and takes the file for cached.
+/// A read that must not wait (`RWF_NOWAIT`) would start to read its page. A later check would find
+/// the page and treat the file as cached.
 #[derive(Debug)]
 pub struct PageCache(Option<MmapRaw>);
 
 impl PageCache {
-    /// Maps all of `file`; the map is never read.
+    /// Maps the whole of `file`. The map is never read.
     pub fn of(file: &File) -> Self {
         Self(MmapOptions::new().map_raw_read_only(file).ok())
     }
 
-    /// Whether a part of `file` is there, by a look at the first page of it, the last and three
-    /// between. True where the kernel does not say: then it is best read as if it were.
+    /// Whether a range of `file` is in the page cache. Checks four of its pages. True if the kernel
+    /// does not tell, because a read as if it were cached is then best.
     pub fn has(&self, file: &File, offset: u64, len: u64) -> bool {
         let looks = [0, len / 3, len / 3 * 2, len.saturating_sub(1)].map(|at| offset.saturating_add(at));
         if looks.iter().any(|&at| self.has_page(at) == Some(false)) {
@@ -104,9 +105,9 @@ impl PageCache {
         !matches!(looked, Err(Errno::AGAIN))
     }
 
-    /// Whether the page of that byte is there; `None` if the kernel does not say, and of what lies
-    /// outside. To those who neither own the file nor may write to it, the kernel says yes of every
-    /// page.
+    /// Whether the page with this byte is in the page cache; `None` outside the file, or if the
+    /// kernel does not tell. For users who neither own the file nor may write to it, the kernel
+    /// always answers yes.
     pub fn has_page(&self, offset: u64) -> Option<bool> {
         let map = self.0.as_ref()?;
         let offset = usize::try_from(offset).ok().filter(|&offset| offset < map.len())?;
@@ -119,19 +120,19 @@ impl PageCache {
     }
 }
 
-/// Makes the next writes to a file go past the page cache, or through it again.
+/// Makes the next writes to a file direct, or buffered again.
 pub fn set_direct(file: &File, direct: bool) -> io::Result<()> {
     let mut flags = fcntl_getfl(file)?;
     flags.set(OFlags::DIRECT, direct);
     Ok(fcntl_setfl(file, flags)?)
 }
 
-/// Whether a file system has refused direct I/O with this error, though it had taken the flag.
+/// Whether this error means that a file system refuses direct I/O although it accepted the flag.
 pub fn refuses_direct(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
 
-/// Makes the disk begin to write a part of a file that is in the page cache.
+/// Starts to write a range of a file from the page cache to the disk.
 pub fn start_write_back(file: &File, offset: u64, len: usize) {
     if let Some(len) = NonZeroU64::new(len as u64) {
         // Like sync_file_range, this call starts the write-back now. It drops no page that is not
@@ -140,10 +141,11 @@ pub fn start_write_back(file: &File, offset: u64, len: usize) {
     }
 }
 
-/// Takes room on the disk for a file; file systems that cannot are left to fail later.
+/// Reserves disk space for a file. If the file system cannot do this, a full disk is reported by a
+/// later write.
 ///
-/// Free space is asked for first: ext4 would otherwise take all there is before it says that it is
-/// not enough, and for that moment the disk would be full for every process.
+/// The free space is checked first. Otherwise ext4 would take all free space before it fails, and
+/// for a moment the disk would be full for every process.
 pub fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
     if free_bytes(file).is_some_and(|free_bytes| free_bytes < len_bytes) {
         return Err(no_room());
@@ -154,8 +156,8 @@ pub fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Gives a file its length and takes the room for it; `false`, with nothing done, where the file
-/// system cannot.
+/// Sets the length of a file and reserves the space. Returns `false`, with nothing done, if the
+/// file system cannot.
 pub fn allocate(file: &File, len_bytes: u64) -> io::Result<bool> {
     unless_lacking(fallocate(file, FallocateFlags::empty(), 0, len_bytes))
 }
@@ -168,7 +170,7 @@ pub fn rename_no_replace(from: &Path, to: &Path) -> io::Result<bool> {
     rename_by(from, to, RenameFlags::NOREPLACE)
 }
 
-/// Exchanges two names in one step; `false` where the file system cannot.
+/// Exchanges two names in one step; `false` if the file system cannot.
 ///
 /// # Errors
 /// `NotFound` if a name does not exist.
@@ -180,13 +182,12 @@ fn rename_by(from: &Path, to: &Path, flags: RenameFlags) -> io::Result<bool> {
     unless_lacking(renameat_with(CWD, from, CWD, to, flags))
 }
 
-/// Syncs all that the file system of a folder has not on disk yet; `false` where that is not to be
-/// had.
+/// Syncs the whole file system of a folder; `false` if the system cannot.
 pub fn sync_file_system(folder: &Path) -> io::Result<bool> {
     unless_lacking(rustix::fs::syncfs(File::open(folder)?))
 }
 
-/// `false` where the file system does not have the call.
+/// Turns the error of a missing call into `false`.
 fn unless_lacking(done: rustix::io::Result<()>) -> io::Result<bool> {
     match done.map_err(io::Error::from) {
         Ok(()) => Ok(true),
@@ -195,14 +196,14 @@ fn unless_lacking(done: rustix::io::Result<()>) -> io::Result<bool> {
     }
 }
 
-/// Asks for large pages for untouched memory. Advice only.
+/// Asks for large pages for untouched memory. Only advice for the system.
 pub fn want_large_pages(memory: &MmapMut) {
     let _ = memory.advise(memmap2::Advice::HugePage);
 }
 
-/// Makes the pages of fresh memory from the address `start` on, at once instead of one by one as
-/// they are touched. Contents do not change. False if the kernel (before 5.14) cannot, or has no
-/// memory for them.
+/// Makes the pages of new memory from the address `start` on in one call, instead of one by one at
+/// the first access. Does not change the content. Returns `false` if the kernel (before 5.14)
+/// cannot do this, or lacks the memory.
 pub fn make_pages(start: usize, len_bytes: usize) -> bool {
     let before = start % page_size();
     let pages = std::ptr::without_provenance_mut(start - before);
@@ -211,8 +212,8 @@ pub fn make_pages(start: usize, len_bytes: usize) -> bool {
     unsafe { madvise(pages, before + len_bytes, Advice::LinuxPopulateWrite) }.is_ok()
 }
 
-/// [`make_pages`] of one large page, which `start` is the address of: the processor time that it
-/// took this thread.
+/// The same as [`make_pages`], for one large page with the address `start`. Returns the processor
+/// time of the call.
 pub fn make_large_page(start: usize, len_bytes: usize) -> Option<Duration> {
     let page = std::ptr::without_provenance_mut(start);
     // SAFETY: the address goes only to the kernel, and the advice changes no byte of a page.
@@ -221,7 +222,7 @@ pub fn make_large_page(start: usize, len_bytes: usize) -> Option<Duration> {
     make_pages(start, len_bytes).then(|| own_time().saturating_sub(began))
 }
 
-/// Processor time that this thread has taken; none where the system does not tell.
+/// Processor time of this thread; zero if the system does not tell.
 fn own_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes one `timespec`, and `time` is one.

@@ -4,8 +4,7 @@
 //! |---|---|---|
 //! | `linux` | Linux' own calls: direct I/O, `fallocate`, `renameat2`, `syncfs`, `openat`, `mincore`, pages made at once | Linux |
 //! | `portable` | the same functions without those calls | every other system; Linux too, with the feature `portable` |
-//! | `unix` | common to systems of this family: modes, owners, record locks, `pread`, `madvise` |
-//! Linux, macOS, BSD |
+//! | `unix` | common to these systems: modes, owners, record locks, `pread`, `madvise` | Linux, macOS, BSD |
 //! | `windows` | the same functions for Windows | Windows |
 //! | `kinds` | the types that all of them speak of | everywhere |
 //!

@@ -1,7 +1,8 @@
 //! The functions of [`linux`](super) without Linux' own calls: for other systems, and for tests on
 //! Linux.
 //!
-//! Each describes the replacement of the call. `docs/limits.md` lists the effects for users.
+//! The comment of each function describes its replacement. `docs/limits.md` lists the effects for
+//! users.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +17,8 @@ use super::unix as family;
 #[cfg(windows)]
 use super::windows as family;
 
-/// Opens any kind of file for reading. Never waits. Reads past the page cache are not available.
+/// Opens a file of any kind for reading. Does not wait. Reads past the page cache are not
+/// available.
 pub fn open_file(path: &Path, caching: Caching) -> io::Result<File> {
     match caching {
         Caching::Through => family::reading().open(path),
@@ -24,20 +26,20 @@ pub fn open_file(path: &Path, caching: Caching) -> io::Result<File> {
     }
 }
 
-/// A folder that is known again: what is opened below its path is given out only if the path still
-/// leads to it.
+/// A folder and its identity. Files below its path are used only if the path still leads to the
+/// same folder.
 ///
-/// The folder is held open as long as this lives, so that no other folder gets its number.
+/// The folder stays open while this value lives, so that no other folder gets its number.
 #[derive(Debug)]
 pub struct OpenFolder {
     path: PathBuf,
     id: FileId,
-    /// `None` where it may be passed through and not be read.
+    /// The open folder; `None` without permission to read it.
     _held: Option<File>,
 }
 
 impl OpenFolder {
-    /// The folder that `path` leads to now.
+    /// Opens the folder that is at `path` now.
     pub fn open(path: &Path) -> io::Result<Self> {
         let held = family::open_folder(path).ok();
         let id = match &held {
@@ -48,20 +50,22 @@ impl OpenFolder {
         Ok(Self { path: path.to_owned(), id, _held: held })
     }
 
-    /// [`open_file`] of what is below it; `NotFound` if another folder has its path.
+    /// The same as [`open_file`], for a path relative to this folder; `NotFound` if another folder
+    /// has its path.
     pub fn open_file(&self, relative: &Path, caching: Caching) -> io::Result<File> {
         let opened = open_file(&self.path.join(relative), caching)?;
         self.still(opened)
     }
 
-    /// What the system says of a file below it; `NotFound` if another folder has its path.
+    /// The state of a file at a path relative to this folder; `NotFound` if another folder has its
+    /// path.
     pub fn look(&self, relative: &Path) -> io::Result<FileState> {
         let found = family::look(&self.path.join(relative))?;
         self.still(found)
     }
 
-    /// Looked at after the file was: a folder that has lost its path does not get it back while a
-    /// checkpoint has it.
+    /// Returns `found` if the path still leads to this folder. This check follows the access to the
+    /// file: a folder that has lost its path does not get it back.
     fn still<T>(&self, found: T) -> io::Result<T> {
         match family::id_at(&self.path)? == self.id {
             true => Ok(found),
@@ -70,10 +74,10 @@ impl OpenFolder {
     }
 }
 
-/// Announces how a file will be read: ignored here.
+/// Would tell the system how the program will read a file. Does nothing here.
 pub fn advise_file(_file: &File, _pattern: Pattern) {}
 
-/// The parts of a file in the page cache: unknown here.
+/// The pages of a file in the page cache, which are unknown here.
 #[derive(Debug)]
 pub struct PageCache;
 
@@ -82,25 +86,26 @@ impl PageCache {
         Self
     }
 
-    /// False: what is not known to be in memory is read in pieces, and not handed out as a view of
-    /// the file.
+    /// Always false. So files are read in pieces, and not shown as views of a map.
     pub fn has(&self, _file: &File, _offset: u64, _len: u64) -> bool {
         false
     }
 }
 
-/// Has the next writes to a file go past the page cache, which they cannot, or through it, which
-/// they do.
+/// Makes the next writes to a file direct or buffered. Direct writes are an error here; buffered
+/// writes are the default.
 pub fn set_direct(_file: &File, direct: bool) -> io::Result<()> {
     if direct { Err(family::not_supported()) } else { Ok(()) }
 }
 
-/// Whether a file system has refused direct I/O with this error: there is none to refuse.
+/// Whether this error means that a file system refuses direct I/O. Always false: there is no direct
+/// I/O here.
 pub fn refuses_direct(_error: &io::Error) -> bool {
     false
 }
 
-/// Has the disk begin to write a part of a file: it does so when it likes, or at the sync.
+/// Would start to write a range of a file to the disk. Does nothing here: the system writes it
+/// later, or at the sync.
 pub fn start_write_back(_file: &File, _offset: u64, _len: usize) {}
 
 /// Returns an error if there is no space for a file. The space is not reserved: another process may
@@ -112,7 +117,8 @@ pub fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Gives a file its length and takes the room for it: it does not.
+/// Would set the length of a file and reserve the space. Here it only checks the free space and
+/// returns `false`.
 pub fn allocate(file: &File, len_bytes: u64) -> io::Result<bool> {
     reserve(file, len_bytes).map(|()| false)
 }
@@ -125,7 +131,7 @@ pub fn rename_no_replace(from: &Path, to: &Path) -> io::Result<bool> {
     flagged::rename_no_replace(from, to)
 }
 
-/// Exchanges two names in one step; `false` where that is not to be had.
+/// Exchanges two names in one step; `false` if the system cannot.
 ///
 /// # Errors
 /// `NotFound` if a name does not exist.
@@ -133,7 +139,7 @@ pub fn exchange(one: &Path, other: &Path) -> io::Result<bool> {
     flagged::exchange(one, other)
 }
 
-/// macOS has both, by `renameatx_np`.
+/// macOS has both functions, by `renameatx_np`.
 #[cfg(target_os = "macos")]
 mod flagged {
     use std::io;
@@ -159,7 +165,7 @@ mod flagged {
     }
 }
 
-/// Others have neither.
+/// Other systems have neither function.
 #[cfg(not(target_os = "macos"))]
 mod flagged {
     use std::io;
@@ -174,20 +180,21 @@ mod flagged {
     }
 }
 
-/// Syncs all that the file system of a folder has not on disk yet: not to be had.
+/// Would sync the whole file system of a folder. Not available here: always `false`.
 pub fn sync_file_system(_folder: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Asks for large pages: the system decides.
+/// Would ask for large pages. Does nothing here.
 pub fn want_large_pages(_memory: &MmapMut) {}
 
-/// Makes the pages of fresh memory at once: they are made as they are touched.
+/// Would make the pages of new memory in one call. Always false here: the system makes pages at the
+/// first access.
 pub fn make_pages(_start: usize, _len_bytes: usize) -> bool {
     false
 }
 
-/// The same of one large page.
+/// Would make one large page. Always `None` here.
 pub fn make_large_page(_start: usize, _len_bytes: usize) -> Option<Duration> {
     None
 }

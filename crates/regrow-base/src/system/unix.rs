@@ -16,12 +16,13 @@ use rustix::process::{Pid, test_kill_process};
 
 use super::kinds::{FileId, FileState, Pattern, RecordLock, Room};
 
-/// Opens any kind of file for reading. Never waits: not for the other end of a pipe either.
+/// Options that open a file of any kind for reading. Opening does not wait, even for the other end
+/// of a pipe.
 pub fn reading() -> OpenOptions {
     reading_with(OFlags::empty())
 }
 
-/// The same, but does not follow a link in the last place.
+/// As `reading`, but a link in the last part of the path is an error.
 pub fn reading_no_link() -> OpenOptions {
     reading_with(OFlags::NOFOLLOW)
 }
@@ -32,18 +33,18 @@ fn reading_with(flags: OFlags) -> OpenOptions {
     options
 }
 
-/// Opens a folder, to lock it, to sync it or to know it again.
+/// Opens a folder, to lock it, to sync it or to identify it.
 pub fn open_folder(path: &Path) -> io::Result<File> {
     File::options().read(true).custom_flags(OFlags::DIRECTORY.bits().cast_signed()).open(path)
 }
 
-/// The same, but not through a link.
+/// As `open_folder`, but a link is an error.
 pub fn open_folder_no_link(path: &Path) -> io::Result<File> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
     File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)
 }
 
-/// Makes a new file that only this user may read and write.
+/// Options that make a new file which only this user may read and write.
 #[cfg(feature = "cloud")]
 pub fn private_file() -> OpenOptions {
     let mut options = File::options();
@@ -51,8 +52,8 @@ pub fn private_file() -> OpenOptions {
     options
 }
 
-/// Puts the bytes of a file on the disk. `std` asks macOS for `F_FULLFSYNC`, without which the disk
-/// may still have them in its own memory.
+/// Syncs a file to the disk. On macOS, `std` calls `F_FULLFSYNC`. Without it the bytes may still be
+/// in the disk's own memory.
 pub fn sync(file: &File) -> io::Result<()> {
     match file.sync_all() {
         // Network file systems of macOS may lack this call, but have `fsync`.
@@ -64,12 +65,12 @@ pub fn sync(file: &File) -> io::Result<()> {
     }
 }
 
-/// The same for the file at a path.
+/// Syncs the file at a path.
 pub fn sync_at(path: &Path) -> io::Result<()> {
     sync(&File::open(path)?)
 }
 
-/// Puts the names in a folder on the disk; `false` where the file system cannot.
+/// Syncs the names in a folder; `false` if the file system cannot.
 pub fn sync_folder(path: &Path) -> io::Result<bool> {
     match sync(&File::open(path)?) {
         Ok(()) => Ok(true),
@@ -79,9 +80,9 @@ pub fn sync_folder(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether a file system says by this error that it does not have a call, for good. What FUSE,
-/// CIFS, exFAT, Lustre and others answer; `EPERM` and `EACCES`, which some of them answer too, have
-/// other meanings as well.
+/// Whether this error means that the file system lacks a call. FUSE, CIFS, exFAT, Lustre and others
+/// return these errors. Some of them return `EPERM` or `EACCES`, but those also have other
+/// meanings.
 pub(super) fn is_lacking(error: &io::Error) -> bool {
     [Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOTTY].into_iter().any(|lacking| is(error, lacking))
 }
@@ -90,22 +91,23 @@ fn is(error: &io::Error, number: Errno) -> bool {
     error.raw_os_error() == Some(number.raw_os_error())
 }
 
-/// Reads into what a vector has reserved, and makes it longer by so much; 0 at the end of the file.
+/// Reads into the reserved space of a vector and extends the vector by the bytes read. Returns
+/// their number; 0 at the end of the file.
 pub fn append_at(file: &File, bytes: &mut Vec<u8>, offset: u64) -> io::Result<usize> {
     Ok(rustix::io::pread(file, spare_capacity(bytes), offset)?)
 }
 
-/// Which file it is.
+/// The identity of an open file.
 pub fn id_of(file: &File) -> io::Result<FileId> {
     file.metadata().map(|found| id_in(&found))
 }
 
-/// Which file or folder a path leads to.
+/// The identity of the file or folder at a path. Links are followed.
 pub fn id_at(path: &Path) -> io::Result<FileId> {
     fs::metadata(path).map(|found| id_in(&found))
 }
 
-/// Which file, folder or link has a name.
+/// The identity of the file, folder or link at a path. Links are not followed.
 pub fn id_of_name(path: &Path) -> io::Result<FileId> {
     fs::symlink_metadata(path).map(|found| id_in(&found))
 }
@@ -114,12 +116,12 @@ fn id_in(found: &Metadata) -> FileId {
     FileId { device: found.dev(), number: found.ino() }
 }
 
-/// What the system says of what a path leads to.
+/// The state of the file at a path. Links are followed.
 pub fn look(path: &Path) -> io::Result<FileState> {
     fs::metadata(path).map(|found| state_in(&found))
 }
 
-/// The same of an open file.
+/// The state of an open file.
 pub fn look_at(file: &File) -> io::Result<FileState> {
     file.metadata().map(|found| state_in(&found))
 }
@@ -134,7 +136,7 @@ fn state_in(found: &Metadata) -> FileState {
     }
 }
 
-/// What something is that is no file, no folder and no link.
+/// The kind of an entry that is not a file, folder or link, for messages.
 pub fn name_of_special(kind: FileType) -> &'static str {
     if kind.is_fifo() {
         "a pipe"
@@ -145,15 +147,15 @@ pub fn name_of_special(kind: FileType) -> &'static str {
     }
 }
 
-/// The bits of owner, group and others, and those before them.
+/// The mode: the permissions of owner, group and others, and the special bits.
 pub fn mode_of(found: &Metadata) -> u32 {
     found.mode()
 }
 
-/// Gives a file or folder those bits.
+/// Sets the mode of a file or folder.
 ///
 /// # Errors
-/// Errors of the system, unless it has them already: CIFS and exFAT refuse any change.
+/// Errors of the system, unless the mode is already right: CIFS and exFAT refuse every change.
 pub fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(mode)).or_else(|error| match fs::metadata(path) {
         Ok(found) if found.mode() & 0o7777 == mode & 0o7777 => Ok(()),
@@ -161,10 +163,10 @@ pub fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     })
 }
 
-/// The same; where modes cannot be changed, fewer bits will do.
+/// As `set_mode`, but if modes cannot be changed, fewer permissions than requested are enough.
 ///
 /// # Errors
-/// Errors of the system, if there are others than those.
+/// Errors of the system, if the file has other permissions than requested.
 pub fn set_mode_or_less(path: &Path, mode: u32) -> io::Result<()> {
     set_mode(path, mode).or_else(|error| match fs::metadata(path) {
         Ok(found) if found.mode() & 0o777 & !mode == 0 => Ok(()),
@@ -172,41 +174,41 @@ pub fn set_mode_or_less(path: &Path, mode: u32) -> io::Result<()> {
     })
 }
 
-/// Makes a folder with those bits, as far as the process lets it have them.
+/// Makes a folder with this mode, reduced by the process's umask.
 pub fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
     DirBuilder::new().mode(mode).create(path)
 }
 
-/// Makes a folder, and those above it that are missing, which only this user may look into.
+/// Makes a folder and its missing parents with mode 0700.
 #[cfg(feature = "cloud")]
 pub fn make_private_folders(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// The owner's number.
+/// The user number of the owner.
 #[cfg(feature = "cloud")]
 pub fn owner_of(found: &Metadata) -> u32 {
     found.uid()
 }
 
-/// The user that this process is.
+/// The user number of this process.
 #[cfg(feature = "cloud")]
 pub fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Whether two have the same owner and group.
+/// Whether two files have the same owner and group.
 pub fn have_same_owner(one: &Metadata, other: &Metadata) -> bool {
     (one.uid(), one.gid()) == (other.uid(), other.gid())
 }
 
-/// Gives a file or folder to the owner and group of another. Only the super-user may give things
-/// away.
+/// Gives a file or folder the owner and group of another. Only the super-user can give files to
+/// other users.
 pub fn give_to_owner_of(other: &Metadata, path: &Path) -> io::Result<()> {
     std::os::unix::fs::chown(path, Some(other.uid()), Some(other.gid()))
 }
 
-/// Takes a lock of a file that belongs to this process, and to no child of it.
+/// Locks a file with a record lock. It belongs to this process, and not to its children.
 pub fn lock_record(file: &File) -> io::Result<RecordLock> {
     match fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(RecordLock::Ours),
@@ -216,7 +218,7 @@ pub fn lock_record(file: &File) -> io::Result<RecordLock> {
     }
 }
 
-/// Whether a file system says by this error that it has no locks.
+/// Whether this error means that the file system has no locks.
 pub fn has_no_locks(error: &io::Error) -> bool {
     is_lacking(error) || is(error, Errno::NOLCK)
 }
@@ -227,17 +229,17 @@ pub fn has_ended(pid: u32) -> bool {
     pid.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
 }
 
-/// The name of this machine.
+/// The host name of this machine.
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Bytes of a page of memory.
+/// The length of a page of memory in bytes.
 pub fn page_size() -> usize {
     rustix::param::page_size()
 }
 
-/// Says how a part of a map will be read. Changes no contents.
+/// Tells the system how the program will read a part of a map. Does not change the content.
 pub fn advise_map(bytes: &[u8], pattern: Pattern) {
     let before = bytes.as_ptr().addr() % page_size();
     let start = bytes.as_ptr().wrapping_sub(before).cast_mut().cast();
@@ -251,7 +253,7 @@ pub fn advise_map(bytes: &[u8], pattern: Pattern) {
     let _ = unsafe { madvise(start, before + bytes.len(), advice) };
 }
 
-/// Room on the file system of a folder.
+/// The space on the file system of a folder.
 pub fn room(folder: &Path) -> io::Result<Room> {
     let found = statvfs(folder)?;
     Ok(Room {
@@ -262,18 +264,19 @@ pub fn room(folder: &Path) -> io::Result<Room> {
     })
 }
 
-/// Room for this user's files on the file system of an open one; `None` if that does not say.
+/// Free space for this user's files on the file system of an open file; `None` if the file system
+/// does not tell.
 pub fn free_bytes(file: &File) -> Option<u64> {
     let disk = fstatvfs(file).ok().filter(|disk| disk.f_blocks > 0)?;
     Some(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// A key as a relative path; `None` if the system has no such names.
+/// A key as a relative path; `None` if the system does not have such names.
 pub fn path_of_key(key: &[u8]) -> Option<&Path> {
     Some(Path::new(OsStr::from_bytes(key)))
 }
 
-/// Bytes as a name, for what cannot be told from them.
+/// Converts bytes to a file name.
 pub fn name_of_bytes(bytes: &[u8]) -> OsString {
     OsStr::from_bytes(bytes).to_owned()
 }
@@ -283,17 +286,17 @@ pub fn key_of_path(path: &Path) -> std::borrow::Cow<'_, [u8]> {
     path.as_os_str().as_bytes().into()
 }
 
-/// What the system says when nothing has a name.
+/// The system's error for a missing file.
 pub fn not_found() -> io::Error {
     Errno::NOENT.into()
 }
 
-/// What the system says when a disk is full.
+/// The system's error for a full disk.
 pub fn no_room() -> io::Error {
     Errno::NOSPC.into()
 }
 
-/// What the system says when it cannot do something at all.
+/// The system's error for an operation that it does not support.
 #[cfg(any(not(target_os = "linux"), feature = "portable"))]
 pub fn not_supported() -> io::Error {
     Errno::OPNOTSUPP.into()

@@ -19,13 +19,13 @@ use windows_sys::Win32::Storage::FileSystem::{
 
 use super::kinds::{FileId, FileState, Pattern, RecordLock, Room};
 
-/// Between 1601, when times of files begin, and 1970, in seconds.
+/// Seconds from 1601, when Windows' file times begin, to 1970.
 const EPOCH_SECONDS: i64 = 11_644_473_600;
 
-/// A time of a file counts these.
+/// The number of ticks of a file time in one second.
 const TICKS_PER_SECOND: u64 = 10_000_000;
 
-/// Reads and writes at an offset, which do not move the position of the next ones.
+/// Reads and writes at an offset that do not move the file position.
 pub trait FileExt {
     fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize>;
     fn read_exact_at(&self, out: &mut [u8], offset: u64) -> io::Result<()>;
@@ -65,13 +65,13 @@ impl FileExt for File {
     }
 }
 
-/// Opens any kind of file for reading, folders too: without the flag the error of a folder would
-/// say that access is denied.
+/// Options that open a file of any kind for reading, folders too. Without the flag, the error for a
+/// folder would be that access is denied.
 pub fn reading() -> OpenOptions {
     reading_with(FILE_FLAG_BACKUP_SEMANTICS)
 }
 
-/// The same, but opens a link in the last place instead of following it.
+/// As `reading`, but opens a link in the last part of the path instead of following it.
 pub fn reading_no_link() -> OpenOptions {
     reading_with(FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT)
 }
@@ -82,12 +82,12 @@ fn reading_with(flags: u32) -> OpenOptions {
     options
 }
 
-/// Opens a folder, to lock it or to know it again.
+/// Opens a folder, to lock it or to identify it.
 pub fn open_folder(path: &Path) -> io::Result<File> {
     folder_only(reading().open(path)?)
 }
 
-/// The same, but not through a link.
+/// As `open_folder`, but a link is an error.
 pub fn open_folder_no_link(path: &Path) -> io::Result<File> {
     folder_only(reading_no_link().open(path)?)
 }
@@ -99,7 +99,7 @@ fn folder_only(opened: File) -> io::Result<File> {
     }
 }
 
-/// Makes a new file. The mode of its folder decides who may read it.
+/// Options that make a new file. The access list of its folder decides who may read it.
 #[cfg(feature = "cloud")]
 pub fn private_file() -> OpenOptions {
     let mut options = File::options();
@@ -107,22 +107,24 @@ pub fn private_file() -> OpenOptions {
     options
 }
 
-/// Puts the bytes of a file that is open for writing on the disk.
+/// Syncs a file that is open for writing.
 pub fn sync(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
-/// The same for the file at a path.
+/// Syncs the file at a path.
 pub fn sync_at(path: &Path) -> io::Result<()> {
     File::options().write(true).open(path)?.sync_all()
 }
 
-/// Windows syncs no folders. It journals names: after a power cut one is the old or the new one.
+/// Windows cannot sync folders. It journals names, so after a power cut a name is the old or the
+/// new one.
 pub fn sync_folder(path: &Path) -> io::Result<bool> {
     fs::metadata(path).map(|_| false)
 }
 
-/// Reads into what a vector has reserved, and makes it longer by so much; 0 at the end of the file.
+/// Reads into the reserved space of a vector and extends the vector by the bytes read. Returns
+/// their number; 0 at the end of the file.
 pub fn append_at(file: &File, bytes: &mut Vec<u8>, offset: u64) -> io::Result<usize> {
     let start = bytes.len();
     bytes.resize(bytes.capacity(), 0);
@@ -131,7 +133,7 @@ pub fn append_at(file: &File, bytes: &mut Vec<u8>, offset: u64) -> io::Result<us
     read
 }
 
-/// Which file it is.
+/// The identity of an open file.
 pub fn id_of(file: &File) -> io::Result<FileId> {
     let mut found = BY_HANDLE_FILE_INFORMATION::default();
     // SAFETY: the handle stays open while the file is borrowed, and the call writes one structure,
@@ -145,22 +147,22 @@ pub fn id_of(file: &File) -> io::Result<FileId> {
     })
 }
 
-/// Which file or folder a path leads to.
+/// The identity of the file or folder at a path. Links are followed.
 pub fn id_at(path: &Path) -> io::Result<FileId> {
     id_of(&reading().open(path)?)
 }
 
-/// Which file, folder or link has a name.
+/// The identity of the file, folder or link at a path. Links are not followed.
 pub fn id_of_name(path: &Path) -> io::Result<FileId> {
     id_of(&reading_no_link().open(path)?)
 }
 
-/// What the system says of what a path leads to.
+/// The state of the file at a path. Links are followed.
 pub fn look(path: &Path) -> io::Result<FileState> {
     look_at(&reading().open(path)?)
 }
 
-/// The same of an open file.
+/// The state of an open file.
 pub fn look_at(file: &File) -> io::Result<FileState> {
     let found = file.metadata()?;
     Ok(FileState {
@@ -177,7 +179,7 @@ fn since_1970(ticks: u64) -> (i64, i64) {
     (seconds, (ticks % TICKS_PER_SECOND).cast_signed() * 100)
 }
 
-/// What something is that is no file, no folder and no link.
+/// The kind of an entry that is not a file, folder or link, for messages.
 pub fn name_of_special(_kind: FileType) -> &'static str {
     "a device"
 }
@@ -187,55 +189,56 @@ pub fn mode_of(found: &Metadata) -> u32 {
     if found.permissions().readonly() { 0o555 } else { 0o755 }
 }
 
-/// There are no such bits: a new file or folder has what its folder hands down.
+/// Windows has no modes: a new file or folder gets the access list of its folder.
 pub fn set_mode(path: &Path, _mode: u32) -> io::Result<()> {
     fs::metadata(path).map(drop)
 }
 
-/// The same.
+/// Windows has no modes: does the same as `set_mode`.
 pub fn set_mode_or_less(path: &Path, mode: u32) -> io::Result<()> {
     set_mode(path, mode)
 }
 
-/// Whether a file system says by this error that it has no locks.
+/// Whether this error means that the file system has no locks.
 pub fn has_no_locks(error: &io::Error) -> bool {
     error.raw_os_error() == Some(ERROR_NOT_SUPPORTED.cast_signed())
 }
 
-/// Makes a folder.
+/// Makes a folder. The mode is ignored.
 pub fn make_folder(path: &Path, _mode: u32) -> io::Result<()> {
     fs::create_dir(path)
 }
 
-/// Makes a folder, and those above it that are missing.
+/// Makes a folder and its missing parents.
 #[cfg(feature = "cloud")]
 pub fn make_private_folders(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)
 }
 
-/// Owners have no numbers: all are this user.
+/// The user number of the owner. Windows has no such numbers, so this is always the number of this
+/// user.
 #[cfg(feature = "cloud")]
 pub fn owner_of(_found: &Metadata) -> u32 {
     own_user()
 }
 
-/// The user that this process is.
+/// The user number of this process; always 0.
 #[cfg(feature = "cloud")]
 pub fn own_user() -> u32 {
     0
 }
 
-/// Whether two have the same owner: true without a check.
+/// Whether two files have the same owner. Always true: not checked on Windows.
 pub fn have_same_owner(_one: &Metadata, _other: &Metadata) -> bool {
     true
 }
 
-/// Gives a file or folder to the owner of another: it stays with this user.
+/// Would give a file or folder to the owner of another. Does nothing on Windows.
 pub fn give_to_owner_of(_other: &Metadata, _path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes a lock of a file, which no child of this process has.
+/// Locks a file. Children of this process do not have the lock.
 pub fn lock_record(file: &File) -> io::Result<RecordLock> {
     match file.try_lock() {
         Ok(()) => Ok(RecordLock::Ours),
@@ -244,26 +247,25 @@ pub fn lock_record(file: &File) -> io::Result<RecordLock> {
     }
 }
 
-/// Whether a process of this machine is known to have ended: numbers are given again soon, so none
-/// is.
+/// Whether a process is known to have ended. Always false: Windows soon reuses process numbers.
 pub fn has_ended(_pid: u32) -> bool {
     false
 }
 
-/// The name of this machine.
+/// The host name of this machine.
 pub fn host_name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_default()
 }
 
-/// Bytes of a page of memory, on every machine of 64 bits that Windows runs on.
+/// The length of a page of memory in bytes, the same on all 64-bit machines with Windows.
 pub fn page_size() -> usize {
     4096
 }
 
-/// Announces how a part of a map will be read: ignored here.
+/// Would tell the system how the program will read a part of a map. Does nothing on Windows.
 pub fn advise_map(_bytes: &[u8], _pattern: Pattern) {}
 
-/// Room on the file system of a folder.
+/// The space on the file system of a folder.
 pub fn room(folder: &Path) -> io::Result<Room> {
     let name: Vec<u16> = folder.as_os_str().encode_wide().chain([0]).collect();
     let (mut free_bytes, mut total_bytes) = (0, 0);
@@ -278,18 +280,20 @@ pub fn room(folder: &Path) -> io::Result<Room> {
     }
 }
 
-/// Room on the file system of an open file: it is not asked.
+/// Free space on the file system of an open file. Always `None`: not requested on Windows.
 pub fn free_bytes(_file: &File) -> Option<u64> {
     None
 }
 
-/// A key as a relative path; `None` if the system has no such names, or another meaning for them.
+/// A key as a relative path; `None` if Windows does not have such names, or gives them another
+/// meaning.
 pub fn path_of_key(key: &[u8]) -> Option<&Path> {
     let key = std::str::from_utf8(key).ok()?;
     key.split('/').all(is_name).then(|| Path::new(key))
 }
 
-/// `CON`, `NUL.txt` and `COM1` are devices; dots and spaces at the end are dropped.
+/// Whether Windows takes the name as it is. `CON`, `NUL.txt` and `COM1` are devices, and dots and
+/// spaces at the end are dropped.
 fn is_name(part: &str) -> bool {
     let stem = part.split('.').next().unwrap_or_default().trim_end().to_ascii_uppercase();
     let is_device = matches!(stem.as_str(), "CON" | "PRN" | "AUX" | "NUL")
@@ -303,7 +307,7 @@ fn is_name(part: &str) -> bool {
         })
 }
 
-/// Bytes as a name; those that are no text become signs for that.
+/// Converts bytes to a file name. Invalid UTF-8 becomes replacement characters.
 pub fn name_of_bytes(bytes: &[u8]) -> OsString {
     String::from_utf8_lossy(bytes).into_owned().into()
 }
@@ -317,17 +321,17 @@ pub fn key_of_path(path: &Path) -> Cow<'_, [u8]> {
     }
 }
 
-/// What the system says when nothing has a name.
+/// The system's error for a missing file.
 pub fn not_found() -> io::Error {
     io::Error::from_raw_os_error(ERROR_FILE_NOT_FOUND.cast_signed())
 }
 
-/// What the system says when a disk is full.
+/// The system's error for a full disk.
 pub fn no_room() -> io::Error {
     io::Error::from_raw_os_error(ERROR_DISK_FULL.cast_signed())
 }
 
-/// What the system says when it cannot do something at all.
+/// The system's error for an operation that it does not support.
 pub fn not_supported() -> io::Error {
     io::Error::from_raw_os_error(ERROR_NOT_SUPPORTED.cast_signed())
 }

@@ -24,28 +24,28 @@ use crossbeam_channel::unbounded;
 
 use crate::error::Result;
 
-/// More threads than this do not make one disk faster.
+/// The largest default number of threads. More threads do not make a disk faster.
 const THREADS_MAX: usize = 8;
 
-/// Most threads of one call: of those that wait for a network there are more than the machine has
-/// processors.
+/// The largest number of threads of one call. Threads that wait for a network can be more than the
+/// processors of the machine.
 const WAITING_THREADS_MAX: usize = 32;
 
-/// Items in flight for each thread, however little they cost: bounds what waits for its turn.
+/// The largest number of items in flight for each thread, also for items of little cost.
 const ITEMS_PER_THREAD_MAX: usize = 64;
 
-/// Threads to use where the caller has no wish: those of the machine, 8 at most.
+/// The default number of threads: that of the machine's processors, at most 8.
 pub fn thread_count() -> usize {
     // Ask the system once: it reads files of the process' group for the answer.
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS_MAX))
 }
 
-/// Does `work` on all items, in any order, on `threads` threads; together the items in work cost at
-/// most `budget_bytes`.
+/// Does `work` on all items in any order, on `threads` threads. The items in progress cost at most
+/// `budget_bytes` together.
 ///
 /// # Errors
-/// The first error that happens. Items in work are finished, and each thread may begin one more.
+/// The first error. Items in progress are finished, and each thread may begin one more item.
 pub fn for_each_parallel<T: Send>(
     threads: usize,
     items: impl IntoIterator<Item = T>,
@@ -56,12 +56,12 @@ pub fn for_each_parallel<T: Send>(
     run(Order::Any, threads, items, budget_bytes, cost, work, |()| Ok(()))
 }
 
-/// Does `work` on the items on `threads` threads, and `consume`s the results on the calling thread
-/// in the order of the items; items in work and results that wait for their turn cost at most
+/// Does `work` on the items on `threads` threads. Calls `consume` with the results on the calling
+/// thread, in the order of the items. The items in progress and the waiting results cost at most
 /// `budget_bytes` together.
 ///
 /// # Errors
-/// The error of the first item, in order, that has one; the results before it have been consumed.
+/// The error of the first failed item, in order. The results before it have been consumed.
 pub fn map_ordered<T: Send, R: Send>(
     threads: usize,
     items: impl IntoIterator<Item = T>,
@@ -79,7 +79,7 @@ enum Order {
     Any,
 }
 
-/// What became of an item: a result, an error, or a panic to be passed on.
+/// The result of an item: a value, an error, or a panic that is passed on.
 type Outcome<R> = std::result::Result<Result<R>, Box<dyn Any + Send>>;
 
 fn run<T: Send, R: Send>(
@@ -168,7 +168,7 @@ fn run<T: Send, R: Send>(
     })
 }
 
-/// The items between admission and consumption, and what they cost.
+/// The items between admission and consumption, and their cost.
 #[derive(Default)]
 struct Admitted {
     cost_bytes: u64,
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn the_first_of_two_errors_in_order_is_told() {
         let work = |index: u64| -> Result<u64> {
-            // The later one is sure to happen first.
+            // The delay makes the later item fail first.
             if index == 3 {
                 thread::sleep(Duration::from_millis(20));
             }

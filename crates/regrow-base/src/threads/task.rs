@@ -6,18 +6,18 @@ use crossbeam_channel::bounded;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A piece of work that has begun, or is over already.
+/// A piece of work that runs, or is already done.
 #[derive(Debug)]
 pub enum Task<'scope, T> {
-    /// A thread of its own does it.
+    /// The work runs on its own thread.
     Thread(ScopedJoinHandle<'scope, Result<T>>),
-    /// The system had no thread to give, so the calling thread has done it.
+    /// The system could not start a thread, so the calling thread has done the work.
     Done(Result<T>),
 }
 
 impl<'scope, T: Send + 'scope> Task<'scope, T> {
-    /// Begins `work` on a thread of the name `name`. Where no thread can be started, `work` is done
-    /// before this returns.
+    /// Begins `work` on a thread named `name`. If no thread can be started, does `work` before this
+    /// returns.
     pub fn begin<'env>(
         scope: &'scope Scope<'scope, 'env>,
         name: &str,
@@ -43,7 +43,7 @@ impl<'scope, T: Send + 'scope> Task<'scope, T> {
     /// Waits for the end of the work.
     ///
     /// # Errors
-    /// Those of the work.
+    /// Errors of the work.
     ///
     /// # Panics
     /// If the work panicked.

@@ -1,8 +1,8 @@
 //! One large file, written front to back at the speed of the disk.
 //!
-//! The caller's bytes are copied into a ring of aligned buffers and checksummed while they are
-//! still in cache. At the same time a thread that lives as long as the writer puts full buffers on
-//! disk by direct I/O.
+//! The caller's bytes are copied into a ring of aligned buffers, and checksummed while they are
+//! still in the processor's cache. At the same time a thread of the writer writes full buffers to
+//! the disk by direct I/O.
 //!
 //! ```text
 //! caller:  copy + crc32c, 256 KiB at a time ─▶ | 4 MiB | ─┐      (11 GB/s)
@@ -37,20 +37,20 @@ use crate::monitor::Monitor;
 use crate::system::{FileExt, sync};
 use crate::{FileSink, WriteOptions, WrittenFile};
 
-/// Bytes copied and checksummed at a time: small enough to be in cache for the second of the two.
+/// Bytes that are copied and then checksummed: few enough to stay in the processor's cache.
 const PIECE_LEN_BYTES: usize = 256 << 10;
 
 const NO_MEMORY: &str = "cannot get memory to write";
 
-/// Pieces that `write_with` asks for begin at multiples of this, so that no element is cut in two.
+/// The pieces of `write_with` begin at multiples of this, so that no element is split.
 const ELEMENT_LEN_MAX_BYTES: usize = 16;
 
-/// Writes one file front to back: copies what it is given into a small ring of aligned buffers,
-/// checksums on the way, and lets a thread of its own write them with direct I/O.
+/// Writes one file in order. Copies the bytes into a small ring of aligned buffers and computes the
+/// checksums. A thread of the writer writes the buffers with direct I/O.
 ///
-/// Holds at most 12 MiB for a file of any length. An error of the disk may show one or more calls
-/// after the bytes it concerns; after an error every call fails. If it is dropped unfinished, the
-/// owner of the folder removes the file.
+/// Needs at most 12 MiB for a file of any length. An error of the disk may be reported by a later
+/// call than the one with the failed bytes. After an error every call fails. If the writer is
+/// dropped unfinished, the owner of the folder removes the file.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -71,20 +71,20 @@ pub struct DirectWriter {
     options: WriteOptions,
     checksums: BlockChecksums,
     current: Buffer,
-    /// Where in the file `current` begins.
+    /// The offset of `current` in the file.
     current_offset: u64,
     filled: usize,
-    /// How much of `current` is in `checksums` already.
+    /// The number of bytes of `current` that are already in `checksums`.
     summed: usize,
-    /// Ring buffers made so far, and those of them that lie idle.
+    /// The number of ring buffers made so far. The next field has the unused ones.
     made: usize,
     idle: Vec<Buffer>,
-    /// The open file, while this thread writes. The worker has it once writes overlap, if a
-    /// thread could be started.
+    /// The open file, while this thread writes. When a second buffer is full, a worker thread gets
+    /// the file, if the system can start a thread.
     disk: Option<Disk>,
     failed: bool,
     watch: Watch,
-    /// What `finish` of the sink writes over the rest.
+    /// Bytes that `finish` of the sink writes over earlier bytes.
     patches: Vec<(u64, Vec<u8>)>,
 }
 
@@ -93,7 +93,7 @@ enum Disk {
     Worker { full: Sender<Full>, free: Receiver<io::Result<Buffer>>, thread: JoinHandle<Option<Output>> },
 }
 
-/// A buffer on its way to the disk.
+/// A full buffer that is sent to the disk.
 struct Full {
     buffer: Buffer,
     len: usize,
@@ -101,24 +101,24 @@ struct Full {
 }
 
 impl DirectWriter {
-    /// Bytes each checksum covers.
+    /// Number of bytes under each checksum.
     pub const BLOCK_LEN_BYTES: u64 = BLOCK_LEN_BYTES as u64;
 
-    /// Creates the file (it must not exist), durable. `expected_len_bytes` is reserved on disk
-    /// first, so a full disk shows before anything is written. Block checksums begin at byte
-    /// `checksums_from`.
+    /// Creates a file, which must not exist yet; it will be durable. `expected_len_bytes` are
+    /// reserved on disk first, so a full disk is reported before the first write. Block checksums
+    /// begin at byte `checksums_from`.
     ///
     /// # Errors
-    /// `StorageFull`, `PermissionDenied`, `AlreadyExists`, `NotFound` if the folder is not there;
-    /// no file is left.
+    /// `StorageFull`, `PermissionDenied`, `AlreadyExists`; `NotFound` if the folder does not exist.
+    /// After an error no file stays.
     pub fn create(path: &Path, expected_len_bytes: u64, checksums_from: u64) -> Result<Self> {
         Self::create_with(path, &WriteOptions { expected_len_bytes, checksums_from, durable: true })
     }
 
-    /// [`create`](Self::create) with all options.
+    /// The same as [`create`](Self::create), with all options.
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     pub fn create_with(path: &Path, options: &WriteOptions) -> Result<Self> {
         let file = File::create_new(path).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
@@ -155,7 +155,8 @@ impl DirectWriter {
         })
     }
 
-    /// Counts its bytes and its time for `monitor`, and stops at the next buffer when that says so.
+    /// Reports bytes and times to `monitor`. The writer stops at the next buffer if the monitor is
+    /// cancelled.
     #[must_use]
     pub fn watched(mut self, monitor: &Monitor) -> Self {
         if let Some(Disk::Here(output)) = &mut self.disk {
@@ -165,20 +166,20 @@ impl DirectWriter {
         self
     }
 
-    /// Counts bytes of data as done that take no room in the file, since they are compressed.
+    /// Reports bytes as done that need no space in the file, because they are compressed.
     ///
     /// # Errors
-    /// `Cancelled` if the work is to stop.
+    /// `Cancelled` if the monitor was cancelled.
     pub fn saved(&self, len_bytes: u64) -> Result<()> {
         self.watch.monitor.advance(len_bytes)
     }
 
-    /// Bytes taken so far.
+    /// Number of bytes appended so far.
     pub fn offset_bytes(&self) -> u64 {
         self.current_offset + self.filled as u64
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -186,7 +187,7 @@ impl DirectWriter {
     /// Appends bytes.
     ///
     /// # Errors
-    /// What the disk said to this call's bytes or to earlier ones.
+    /// Errors of the disk, for these bytes or earlier ones.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -201,13 +202,13 @@ impl DirectWriter {
         Ok(())
     }
 
-    /// Appends `len_bytes` that `fill` produces piece by piece, from front to back: it gets the
-    /// offset of each piece, counted from the first byte of this call, and the slice to fill (all
-    /// of it; what it holds before is left over from elsewhere). Pieces begin at multiples of 16
-    /// bytes and are at most 256 KiB long.
+    /// Appends `len_bytes` that `fill` produces piece by piece, in order. `fill` gets the offset of
+    /// each piece, counted from the first byte of this call, and a slice that it must fill
+    /// completely. The old content of the slice is arbitrary. Pieces begin at multiples of 16 bytes
+    /// and have at most 256 KiB.
     ///
     /// # Errors
-    /// Errors of `fill`; what the disk said to these bytes or to earlier ones.
+    /// Errors of `fill`; errors of the disk, for these bytes or earlier ones.
     pub fn write_with(
         &mut self,
         len_bytes: u64,
@@ -239,10 +240,10 @@ impl DirectWriter {
         Ok(())
     }
 
-    /// Writes what is left, cuts the file to its length and, if durable, waits for the disk.
+    /// Writes the remaining bytes, cuts the file to its length and syncs it if it must be durable.
     ///
     /// # Errors
-    /// What the disk said. The file is left as it is.
+    /// Errors of the disk. The file stays.
     pub fn finish(mut self) -> Result<WrittenFile> {
         self.look_for_failure()?;
         self.sum_up_to(self.filled);
@@ -276,7 +277,7 @@ impl DirectWriter {
         if self.options.durable { self.watch.sync(|| sync(&output.file)) } else { Ok(()) }
     }
 
-    /// Where the next bytes go, up to the end of their piece; never empty.
+    /// The space for the next bytes, at most up to the end of their piece; never empty.
     fn room(&mut self) -> Result<&mut [u8]> {
         self.look_for_failure()?;
         if self.filled == self.current.bytes().len() {
@@ -302,7 +303,8 @@ impl DirectWriter {
         self.summed = end;
     }
 
-    /// Makes room: a small buffer grows into an aligned one, an aligned one goes to the disk.
+    /// Makes space: replaces a small buffer by an aligned one, or sends a full aligned buffer to
+    /// the disk.
     fn next_buffer(&mut self) -> Result<()> {
         self.watch.count(self.offset_bytes())?;
         if let Buffer::Small(small) = &self.current {
@@ -360,7 +362,8 @@ impl DirectWriter {
         Ok(())
     }
 
-    /// Hands the current buffer to the worker and takes another; without a worker, writes it.
+    /// Sends the current buffer to the worker and takes another. Without a worker, writes the
+    /// buffer.
     fn send(&mut self) -> Result<()> {
         if let Some(Disk::Here(output)) = &mut self.disk {
             let began = Instant::now();
@@ -394,14 +397,14 @@ impl DirectWriter {
         taken
     }
 
-    /// Begins the next buffer behind the one that has just gone.
+    /// Starts the next buffer, after the current one was written or sent.
     fn emptied(&mut self) {
         self.current_offset += self.filled as u64;
         self.filled = 0;
         self.summed = 0;
     }
 
-    /// Takes the next buffer that comes back; none but errors will come if the worker has gone.
+    /// Waits for a buffer from the worker. If the worker has ended, it can only return its error.
     fn wait_for_buffer(&mut self, is_running: bool) -> Result<()> {
         let Some(Disk::Worker { free, .. }) = &self.disk else { return Err(self.broken()) };
         loop {
@@ -420,7 +423,7 @@ impl DirectWriter {
         }
     }
 
-    /// Takes buffers that came back; an error of the disk may be among them.
+    /// Takes the buffers that the worker has returned, and reports its error, if any.
     fn look_for_failure(&mut self) -> Result<()> {
         if self.failed {
             return Err(self.broken());
@@ -435,7 +438,7 @@ impl DirectWriter {
         Ok(())
     }
 
-    /// Waits for the worker to write all that it was sent, and ends it.
+    /// Waits until the worker has written all buffers, and ends it.
     fn stop(&mut self) -> Result<Option<Output>> {
         let (full, free, thread) = match self.disk.take() {
             Some(Disk::Worker { full, free, thread }) => (full, free, thread),

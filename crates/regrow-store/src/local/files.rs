@@ -1,4 +1,5 @@
-//! Open files, kept for the next read: a hundred thousand ranged reads of one file open it once.
+//! Open files that are kept for later reads: a hundred thousand ranged reads of one file open it
+//! once.
 //!
 //! An open file stays the same file. If another process renames a new file over it, this store
 //! still reads the old bytes, until it writes the key itself or opens too many other files. Reads
@@ -24,10 +25,10 @@ use crate::{
     resolve_range,
 };
 
-/// Files that one store keeps open.
+/// Number of files that one store keeps open.
 pub(super) const OPEN_FILES_MAX: usize = 16;
 
-/// The open files of one store, the least recently used closed first.
+/// The open files of one store. The least recently used one is closed first.
 #[derive(Debug, Default)]
 pub(super) struct OpenFiles(Mutex<Slots>);
 
@@ -38,7 +39,7 @@ struct Slots {
 }
 
 impl OpenFiles {
-    /// The file at `place`, known as `key`; `None` if there is no regular file.
+    /// The file at `place`, which has the key `key`; `None` if no regular file is there.
     pub(super) fn open(&self, key: &[u8], place: FilePlace<'_>) -> Result<Option<Arc<OpenFile>>> {
         if let Some(file) = self.known(key) {
             return Ok(Some(file));
@@ -56,7 +57,7 @@ impl OpenFiles {
         Ok(Some(file))
     }
 
-    /// The file known as `key`, if it is open.
+    /// The open file of `key`; `None` if it is not open.
     pub(super) fn known(&self, key: &[u8]) -> Option<Arc<OpenFile>> {
         let mut slots = self.slots();
         slots.clock += 1;
@@ -66,7 +67,7 @@ impl OpenFiles {
         Some(Arc::clone(file))
     }
 
-    /// Closes the file known as `key`: there will be another, or none.
+    /// Closes the file of `key`, because the store replaces or removes it.
     pub(super) fn forget(&self, key: &[u8]) {
         self.slots().by_key.remove(key);
     }
@@ -82,12 +83,12 @@ impl OpenFiles {
 pub struct OpenFile {
     file: File,
     map: OnceLock<Bytes>,
-    /// The same file, open for long reads; `None` if there is another at its path by now.
+    /// The same file, opened for long reads; `None` if another file has its path by now.
     reader: OnceLock<Option<DirectReader>>,
 }
 
 impl OpenFile {
-    /// The regular file at `place`; `None` if there is none.
+    /// Opens the regular file at `place`; `None` if no regular file is there.
     ///
     /// # Errors
     /// Errors of the system while it opens the file.
@@ -105,7 +106,8 @@ impl OpenFile {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Reads exactly `range`; the length meets that of the file before it becomes an allocation.
+    /// Reads exactly `range`. The length is compared with the file's length before memory is
+    /// allocated.
     pub fn read(&self, range: ByteRange) -> Result<Bytes> {
         let len_bytes = self.len_bytes().map_err(io_error)?;
         let part = resolve_range(range, len_bytes)?;
@@ -137,7 +139,7 @@ impl OpenFile {
         Ok(bytes.into())
     }
 
-    /// Fills `out` from `offset_bytes` on.
+    /// Fills `out` with the bytes from `offset_bytes` on.
     pub(super) fn read_into(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         let mut filled = 0;
         while let Some(rest) = out.get_mut(filled..).filter(|rest| !rest.is_empty()) {
@@ -159,8 +161,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Hands out `range` front to back: from the page cache in pieces that the processor's cache
-    /// holds, what is only on disk in long direct reads.
+    /// Passes `range` to `each` in order. Bytes in the page cache are copied in small pieces that
+    /// fit into the processor's cache. Other bytes are read from the disk by long direct reads.
     pub(super) fn stream(
         &self,
         place: FilePlace<'_>,
@@ -189,7 +191,7 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Whether the page cache has that part, by a few looks.
+    /// Whether the page cache has the range. Checks only some of its pages.
     pub(super) fn is_cached(&self, place: FilePlace<'_>, offset_bytes: u64, len_bytes: u64) -> bool {
         let reader = self.reader(place);
         reader.is_none_or(|reader| reader.is_cached(offset_bytes, len_bytes))
@@ -201,7 +203,7 @@ impl OpenFile {
         self.reader.get_or_init(open).as_ref()
     }
 
-    /// The whole file as a map, the same each time; `None` where there are no maps.
+    /// The whole file as a map, the same map each time; `None` if the file cannot be mapped.
     pub(super) fn map(&self) -> io::Result<Option<Bytes>> {
         if let Some(map) = self.map.get() {
             return Ok(Some(map.clone()));
@@ -210,8 +212,8 @@ impl OpenFile {
         Ok(map.map(|map| self.map.get_or_init(|| map).clone()))
     }
 
-    /// The whole file, which is not empty, as a private map, another each time; `None` where there
-    /// are no maps.
+    /// The whole file, which is not empty, as a private map. Each call makes another map; `None` if
+    /// the file cannot be mapped.
     pub(super) fn map_private(&self) -> Option<PrivateMap> {
         PrivateMap::of(&self.file)
     }

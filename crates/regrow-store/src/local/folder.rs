@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::system::{self, Caching, FileState, OpenFolder};
 
-/// Where relative paths begin.
+/// The folder to which paths are relative.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -18,33 +18,33 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// What `path` leads to whenever a file is opened; it need not exist yet.
+    /// A folder that is found by its path at each access. It need not exist yet.
     pub fn at_path(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), opened: None }
     }
 
-    /// The folder that `path` leads to now.
+    /// Opens the folder that is at `path` now.
     ///
     /// # Errors
-    /// Errors of the system while it opens the file.
+    /// Errors of the system from opening the folder.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         let opened = OpenFolder::open(&path)?;
         Ok(Self { path, opened: Some(opened) })
     }
 
-    /// The path by which it was named.
+    /// The path of the folder, as the caller gave it.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file at `relative`, which need not be there.
+    /// The place of the file at `relative`. The file need not exist.
     pub fn file<'a>(&'a self, relative: &'a Path) -> FilePlace<'a> {
         FilePlace { folder: self, relative }
     }
 }
 
-/// Where a file is, or may be.
+/// The place of a file: a folder and a relative path.
 #[derive(Debug, Clone, Copy)]
 pub struct FilePlace<'a> {
     folder: &'a Folder,
@@ -52,12 +52,12 @@ pub struct FilePlace<'a> {
 }
 
 impl FilePlace<'_> {
-    /// What a person would call the file.
+    /// The path of the file, for messages.
     pub fn describe(self) -> PathBuf {
         self.folder.path.join(self.relative)
     }
 
-    /// Opens any kind of file for reading. Never waits.
+    /// Opens a file of any kind for reading. Does not wait, even for a pipe.
     pub fn open(self, caching: Caching) -> io::Result<File> {
         match &self.folder.opened {
             Some(folder) => folder.open_file(self.relative, caching),
@@ -65,7 +65,7 @@ impl FilePlace<'_> {
         }
     }
 
-    /// What the system says of what is there.
+    /// The kind and length of the file, according to the system.
     pub fn look(self) -> io::Result<FileState> {
         match &self.folder.opened {
             Some(folder) => folder.look(self.relative),
@@ -73,7 +73,7 @@ impl FilePlace<'_> {
         }
     }
 
-    /// Length of the regular file; `None` if something else is there.
+    /// The length of the regular file; `None` if it is not a regular file.
     pub fn len_bytes(self) -> io::Result<Option<u64>> {
         let Some(folder) = &self.folder.opened else {
             let found = fs::metadata(self.describe())?;
@@ -109,7 +109,8 @@ mod tests {
         fs::rename(&other, &path).unwrap();
         assert_eq!(read(&by_path).unwrap(), "newer");
         match read(&opened) {
-            // It knows that the path leads elsewhere, and has no other way to the file.
+            // The portable version finds that another folder has the path, and cannot open the old
+            // file.
             Err(error) if cfg!(feature = "portable") => assert_eq!(error.kind(), io::ErrorKind::NotFound),
             old => assert_eq!(old.unwrap(), "old"),
         }

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::system;
 
-/// Names that end so are TensorStore's locks and our own unfinished puts: never a value.
+/// Files with this suffix are never values: they are locks of TensorStore or unfinished puts of
+/// regrow.
 pub const LOCK_SUFFIX: &str = ".__lock";
 
-/// `key` as a path that stays below the folder it is joined to.
+/// Converts `key` to a relative path that stays below the folder.
 ///
 /// # Errors
 /// `InvalidArgument` if it is empty, has a NUL, begins with `/`, or has an empty, `.` or `..`
@@ -28,8 +29,8 @@ fn is_name(part: &[u8]) -> bool {
     !matches!(part, b"" | b"." | b"..")
 }
 
-/// Makes `folder` and those above it that are missing; gives those it made, outermost first. None
-/// of them stays if it fails.
+/// Makes `folder` and its missing parents. Returns the folders that were made, outermost first.
+/// After an error none of them stays.
 pub fn make_folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut missing = Vec::new();
     let mut above = Some(folder);
@@ -70,8 +71,8 @@ pub fn make_folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(missing)
 }
 
-/// Gives the file `from` the name `to`, if that name is free; false if it is not. `from` may stay
-/// as a second name.
+/// Gives the file `from` the name `to`, if the name is unused. Returns `false` if it is used.
+/// `from` may stay as a second name.
 pub fn link_if_absent(from: &Path, to: &Path) -> io::Result<bool> {
     match fs::hard_link(from, to) {
         Ok(()) => return Ok(true),
@@ -94,7 +95,8 @@ pub fn link_if_absent(from: &Path, to: &Path) -> io::Result<bool> {
     }
 }
 
-/// A look and a rename: only a lock keeps others from coming in between.
+/// Checks that the name is unused, and renames. The caller needs a lock: another process could use
+/// the name in between.
 pub fn rename_if_free(from: &Path, to: &Path) -> io::Result<()> {
     match fs::symlink_metadata(to) {
         Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
@@ -103,12 +105,12 @@ pub fn rename_if_free(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Puts the names in a folder on the disk, where the file system can.
+/// Syncs the names in a folder to the disk, if the file system can do this.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     system::sync_folder(folder).map(drop)
 }
 
-/// Makes the names of folders that were just made survive a power cut.
+/// Syncs the parents of new folders, so that the new names survive a power cut.
 pub fn sync_made(made: &[PathBuf]) -> io::Result<()> {
     made.iter().filter_map(|folder| folder.parent()).try_for_each(sync_folder)
 }

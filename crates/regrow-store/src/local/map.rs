@@ -1,9 +1,9 @@
 //! Read-only maps of whole files, and advice to the kernel about how they will be read.
 //!
-//! A map is made without advice: the kernel's own readahead (3.4 GB/s cold) is good for a reader of
-//! single leaves. `MADV_SEQUENTIAL` would read far more than needed. A reader of a whole map calls
-//! [`advise`] and gets 4.0 GB/s. `MADV_RANDOM` (0.07 GB/s) and populating files ahead (1.8 GB/s)
-//! are never used.
+//! A map is made without advice: the kernel's readahead (3.4 GB/s cold) suits a reader of single
+//! leaves. `MADV_SEQUENTIAL` would read far more than needed. A reader of a whole map calls
+//! [`advise`] and gets 4.0 GB/s. regrow never uses `MADV_RANDOM` (0.07 GB/s) and never populates
+//! maps ahead (1.8 GB/s).
 
 use std::fs::File;
 
@@ -12,20 +12,20 @@ use memmap2::{Mmap, MmapOptions};
 
 use crate::system::{Pattern, advise_map};
 
-/// How the bytes of a map are about to be read.
+/// How a program will read the bytes of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// From front to back, all of them.
+    /// It reads all of them in order.
     Sequential,
-    /// Soon, all of them: starts reading them in the background.
+    /// It reads all of them soon: the kernel starts to read them in the background.
     Soon,
 }
 
-/// Advice shorter than this costs more than it gives.
+/// For a shorter range, advice costs more time than it saves.
 const ADVICE_LEN_MIN_BYTES: usize = 128 << 10;
 
-/// Maps the whole of `file`; empty files give empty bytes. `None` if the system cannot map it: the
-/// file can be read, or the read reports why not.
+/// Maps the whole of `file`; an empty file gives empty bytes. `None` if the system cannot map it.
+/// The caller then reads the file, and the read reports an error, if any.
 pub(super) fn map_file(file: &File, len_bytes: u64) -> Option<Bytes> {
     if len_bytes == 0 {
         return Some(Bytes::new());
@@ -47,8 +47,8 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
-/// Tells the system how `bytes`, part of a map, are about to be read. Advice only: it changes no
-/// contents, and failure is of no consequence.
+/// Tells the system how a program will read `bytes`, a part of a map. This changes no bytes, and
+/// errors are ignored.
 pub fn advise(bytes: &[u8], access: Access) {
     if bytes.len() < ADVICE_LEN_MIN_BYTES {
         return;

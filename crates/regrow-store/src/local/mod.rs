@@ -79,22 +79,22 @@ struct Inner {
 }
 
 impl LocalStore {
-    /// The folder `root`; it need not exist yet.
+    /// A store of the folder `root`, which need not exist yet.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { inner: Arc::new(Inner { root: Folder::at_path(root), files: OpenFiles::default() }) }
     }
 
-    /// The folder that `root` leads to now: files are read from it even when another one has taken
-    /// its name. Writing and listing still go by the name.
+    /// A store of the folder that is at `root` now. It reads the files of this folder, even if
+    /// another folder takes the path. Writes and lists use the path.
     ///
     /// # Errors
-    /// Errors of the system while it opens the file.
+    /// Errors of the system from opening the folder.
     pub fn anchored(root: &Path) -> Result<Self> {
         let folder = Folder::open(root).map_err(|error| Error::io("cannot open", root, error))?;
         Ok(Self { inner: Arc::new(Inner { root: folder, files: OpenFiles::default() }) })
     }
 
-    /// The folder.
+    /// The path of the folder.
     pub fn root(&self) -> &Path {
         self.inner.root.path()
     }
@@ -103,7 +103,7 @@ impl LocalStore {
         Ok(self.root().join(relative_path(key)?))
     }
 
-    /// Where a key is read from, and the open file.
+    /// The place of a key's file, and the open file; `None` if the store lacks the key.
     fn opened<'a>(&'a self, key: &'a [u8]) -> Result<Option<(FilePlace<'a>, Arc<OpenFile>)>> {
         let place = self.inner.root.file(relative_path(key)?);
         Ok(self.inner.files.open(key, place)?.map(|file| (place, file)))
@@ -192,7 +192,8 @@ impl Store for LocalStore {
         }))
     }
 
-    /// The file is opened again: its reader has its own ways through and past the page cache.
+    /// Opens the file again, because a reader has descriptors of its own, with and without the page
+    /// cache.
     fn open(&self, key: &[u8]) -> Result<Option<Arc<dyn Blob>>> {
         let opened = DirectReader::open(self.inner.root.file(relative_path(key)?))?;
         Ok(opened.map(|reader| Arc::new(reader) as Arc<dyn Blob>))
@@ -289,8 +290,8 @@ impl crate::StoreWrites for LocalStore {
 }
 
 impl crate::StoreMaps for LocalStore {
-    /// The map is kept while the file is among the store's open ones, and in any case while a view
-    /// of it lives.
+    /// The map lives while the store keeps the file open, and at least as long as a view of the
+    /// map.
     fn map(&self, key: &[u8]) -> Result<Option<Bytes>> {
         let Some((_, file)) = self.opened(key)? else { return Ok(None) };
         file.map().map_err(|error| Error::io("cannot look at", self.describe(key), error))

@@ -10,12 +10,12 @@ use crate::buffer::{ALIGN_BYTES, Buffer, SMALL_LEN_BYTES};
 use crate::monitor::Monitor;
 use crate::system::{self, FileExt, refuses_direct, set_direct, start_write_back};
 
-/// The file, and how it takes its bytes.
+/// An open file that is being written, and whether it uses direct I/O.
 pub(super) struct Output {
     pub(super) file: File,
     pub(super) mode: Mode,
     monitor: Monitor,
-    /// How far writes have reached, padding included.
+    /// The offset after the last write, including padding.
     pub(super) len_bytes: u64,
 }
 
@@ -31,12 +31,12 @@ impl Output {
         Self { file, mode: Mode::Untried, monitor: Monitor::new(), len_bytes: 0 }
     }
 
-    /// Tells the monitor which way the bytes take.
+    /// Reports to the monitor whether the writes are direct.
     pub(super) fn watched(&mut self, monitor: Monitor) {
         self.monitor = monitor;
     }
 
-    /// Writes the first `len` bytes of `buffer`; direct writes are padded with zeros to whole
+    /// Writes the first `len` bytes of `buffer`. Direct writes are padded with zeros to whole
     /// device blocks.
     pub(super) fn write(&mut self, buffer: &mut Buffer, len: usize, offset: u64) -> io::Result<()> {
         if len == 0 {
@@ -85,8 +85,8 @@ fn os_error(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or_default()
 }
 
-/// Reserves disk space for a file that is not small; file systems that cannot are left to fail
-/// later.
+/// Reserves disk space for a file that is not small. If the file system cannot do this, a full disk
+/// is reported by a later write.
 pub(super) fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
     if len_bytes < SMALL_LEN_BYTES as u64 { Ok(()) } else { system::reserve(file, len_bytes) }
 }

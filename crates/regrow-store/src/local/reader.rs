@@ -32,16 +32,16 @@ use crate::error::{Error, Result};
 use crate::system::{Caching, FileExt, PageCache, Pattern, advise_file, id_of, look_at, refuses_direct};
 use crate::{Blob, PrivateMap, ReadPath, Scratch, Suits};
 
-/// A file that is open for reading by offset, by any number of threads at once.
+/// A file that any number of threads can read by offset.
 #[derive(Debug)]
 pub struct DirectReader {
     path: PathBuf,
     len_bytes: u64,
-    /// Through the page cache, without readahead.
+    /// The descriptor for reads through the page cache, without readahead.
     cached: File,
-    /// Through the page cache, with all of its readahead.
+    /// The descriptor for reads through the page cache, with full readahead.
     streamed: Option<File>,
-    /// Past the page cache, where the file system can.
+    /// The descriptor for reads past the page cache, if the file system supports it.
     direct: Option<File>,
     is_refused: AtomicBool,
     page_cache: PageCache,
@@ -49,7 +49,7 @@ pub struct DirectReader {
 }
 
 impl DirectReader {
-    /// Opens the regular file at `place`; `None` if there is none.
+    /// Opens the regular file at `place`; `None` if no regular file is there.
     pub fn open(place: FilePlace<'_>) -> Result<Option<Self>> {
         let path = place.describe();
         let cannot_open = |error| Error::io("cannot open", &path, error);
@@ -83,13 +83,13 @@ impl DirectReader {
         }))
     }
 
-    /// Whether `file` is the same file.
+    /// Whether `file` is the same file as this one.
     pub(super) fn is_of(&self, file: &File) -> bool {
         id_of(file).is_ok_and(|id| id_of(&self.cached).is_ok_and(|own| own == id))
     }
 
-    /// Reads the first `wanted` bytes of `room`, which is aligned as `start` is; false if direct
-    /// I/O is refused.
+    /// Reads the first `wanted` bytes of `room`, whose alignment fits to `start`. Returns `false`
+    /// if direct I/O is refused.
     fn read_direct(&self, start: u64, wanted: usize, room: &mut [u8]) -> io::Result<bool> {
         let Some(file) = self.direct.as_ref().filter(|_| !self.is_refused.load(Ordering::Relaxed)) else {
             return Ok(false);
@@ -122,8 +122,8 @@ impl DirectReader {
     }
 }
 
-/// Fills the first `wanted` bytes of `room` by `direct`, which is asked at whole blocks alone; by
-/// `cached` from where a read stopped within a block.
+/// Fills the first `wanted` bytes of `room`. `direct` reads only whole blocks. After a read that
+/// ends within a block, `cached` reads the rest.
 fn read_in_blocks(
     mut direct: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
     mut cached: impl FnMut(&mut [u8], u64) -> io::Result<()>,
@@ -155,7 +155,8 @@ impl Blob for DirectReader {
         self.path.clone()
     }
 
-    /// Through the page cache if the way is direct, for which any memory will not do.
+    /// Reads through the page cache, also for a direct `way`: direct I/O needs aligned memory, and
+    /// `out` may not be aligned.
     fn read(&self, offset: u64, out: &mut [u8], way: ReadPath) -> Result<()> {
         let streamed = self.streamed.as_ref().filter(|_| way == ReadPath::Streamed);
         streamed
@@ -164,7 +165,7 @@ impl Blob for DirectReader {
             .map_err(|error| self.explain(error, offset))
     }
 
-    /// Through the page cache where direct I/O is refused.
+    /// Reads past the page cache. If direct I/O is refused, reads through it.
     fn fetch<'s>(
         &self,
         offset: u64,
@@ -199,7 +200,7 @@ impl Blob for DirectReader {
         Ok(PrivateMap::of(&self.cached))
     }
 
-    /// By a few looks.
+    /// Checks only some pages of the range.
     fn is_cached(&self, offset: u64, len: u64) -> bool {
         self.page_cache.has(&self.cached, offset, len)
     }
@@ -213,7 +214,7 @@ impl Blob for DirectReader {
         Some(Identity::Inode(id.device, id.number, found.created().ok()))
     }
 
-    /// A disk has the next request while the last one's bytes are checked.
+    /// With three requests, the disk is busy while the bytes of a finished request are checked.
     fn suits(&self) -> Suits {
         Suits { requests_min: 3, requests_max: Scratch::KEPT_MAX }
     }
@@ -227,7 +228,7 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
 
-    /// The file at a path of the tests.
+    /// Opens the file at a path.
     fn open(path: &Path) -> Option<DirectReader> {
         let folder = Folder::at_path(path.parent().unwrap());
         DirectReader::open(folder.file(Path::new(path.file_name().unwrap()))).unwrap()
@@ -273,7 +274,7 @@ mod tests {
         }
     }
 
-    // Only Linux says what is there.
+    // Only Linux tells which pages are in the page cache.
     #[cfg(all(target_os = "linux", not(feature = "portable")))]
     #[test]
     fn a_look_at_the_page_cache_leaves_it_as_it_is() {
@@ -295,7 +296,7 @@ mod tests {
         assert!(reader.is_cached(0, 1 << 19));
         assert!(!reader.is_cached(0, 1 << 20));
         assert_eq!(reader.page_cache.has_page(1 << 20), None);
-        // A fetch that is not to go past the page cache fills it.
+        // A read through the page cache fills it.
         reader.fetch(1 << 19, 1 << 19, ReadPath::Cached, &mut Scratch::default()).unwrap();
         assert!(reader.is_cached(0, 1 << 20));
     }
@@ -308,7 +309,7 @@ mod tests {
         std::fs::write(&path, vec![7; 2 * ALIGN_BYTES]).unwrap();
         let mut reader = open(&path).unwrap();
         assert!(reader.direct.is_some(), "the working folder is on a disk");
-        // At an odd address, which most file systems refuse, and some read through the page cache.
+        // Most file systems refuse an odd address, and some then read through the page cache.
         let mut pages = vec![0; 3 * ALIGN_BYTES];
         let odd = pages.as_ptr().align_offset(ALIGN_BYTES) + 1;
         let is_read = reader.read_direct(0, 10, &mut pages[odd..odd + ALIGN_BYTES]).unwrap();
@@ -316,7 +317,7 @@ mod tests {
         assert!(!is_read || pages[odd..odd + 10] == [7; 10]);
         let mut scratch = Scratch::default();
         assert!(reader.fetch(0, 10, ReadPath::Direct, &mut scratch).unwrap() == [7; 10]);
-        // A file that is open for writing alone.
+        // A file that is open only for writing.
         reader.is_refused.store(false, Ordering::Relaxed);
         reader.direct = Some(File::options().write(true).open(&path).unwrap());
         assert_eq!(reader.fetch(0, 10, ReadPath::Direct, &mut scratch).unwrap_err().kind(), ErrorKind::Io);
@@ -381,7 +382,7 @@ mod tests {
         }
         assert!(open(&path.join("below")).is_none());
         assert!(open(path.parent().unwrap()).is_none());
-        // Links in a circle are not nothing.
+        // A circle of links is an error, and does not count as a missing file.
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(&path, &path).unwrap();
         let folder = Folder::at_path(path.parent().unwrap());

@@ -8,12 +8,12 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::system::{name_of_special, reading, reading_no_link};
 
-/// Opens the regular file at `path`, for reading or also for writing; `None` if nothing has the
-/// name.
+/// Opens the regular file at `path`, for reading or also for writing; `None` if nothing is at the
+/// path.
 ///
 /// # Errors
-/// `Corrupt` if something else than a regular file has the name, or a link that leads nowhere; what
-/// the file system says.
+/// `Corrupt` if something other than a regular file is at the path, or a link to a missing file;
+/// errors of the file system.
 pub fn open_regular(path: &Path, writable: bool) -> Result<Option<File>> {
     let opened = reading().write(writable).open(path);
     match opened.and_then(|file| Ok((file.metadata()?.file_type(), file))) {
@@ -30,11 +30,11 @@ pub fn open_regular(path: &Path, writable: bool) -> Result<Option<File>> {
     }
 }
 
-/// Opens a regular file for reading and writing, and makes it if nothing has the name. Follows no
-/// link.
+/// Opens a regular file for reading and writing, and makes it if nothing is at the path. Does not
+/// follow links.
 ///
 /// # Errors
-/// As [`open_regular`].
+/// The same as for [`open_regular`].
 pub fn open_or_make_regular(path: &Path) -> Result<File> {
     let nofollow = reading_no_link().write(true).create(true).truncate(false).open(path);
     match nofollow.and_then(|file| Ok((file.metadata()?.file_type(), file))) {
@@ -51,13 +51,13 @@ fn not_regular(path: &Path, kind: FileType) -> Error {
     Error::corrupt("the path of a file is not a file").in_file(path).expected("a regular file", name_of(kind))
 }
 
-/// Whether the error only says that there is no such file.
+/// Whether the error only means that the file does not exist.
 pub fn is_absent(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
     matches!(error.kind(), NotFound | NotADirectory | InvalidFilename)
 }
 
-/// What something is that is no regular file.
+/// The kind of a file that is not regular, for messages.
 pub fn name_of(kind: FileType) -> &'static str {
     if kind.is_dir() {
         "a folder"

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use crate::error::Result;
 use crate::monitor::{Monitor, Stage};
 
-/// What a writer has done so far, and its listener.
+/// The times and the byte count of a writer, and its monitor.
 #[derive(Debug, Clone)]
 pub(super) struct Watch {
     pub(super) monitor: Monitor,
     began: Instant,
-    /// The part of the time since then that was spent waiting.
+    /// The time in which the writer waited for the disk, since it began.
     waited: Duration,
     counted_bytes: u64,
 }
@@ -26,7 +26,8 @@ impl Default for Watch {
 }
 
 impl Watch {
-    /// The writer has taken `offset_bytes` in all; `Cancelled` if it is to stop.
+    /// Reports that the writer has taken `offset_bytes` in total. Returns `Cancelled` if the
+    /// monitor was cancelled.
     pub(super) fn count(&mut self, offset_bytes: u64) -> Result<()> {
         let bytes = offset_bytes.saturating_sub(self.counted_bytes);
         self.counted_bytes = offset_bytes;
@@ -34,19 +35,19 @@ impl Watch {
         self.monitor.advance(bytes)
     }
 
-    /// The caller's thread has waited for the disk since `since`.
+    /// Adds the time since `since`, in which the caller's thread waited for the disk.
     pub(super) fn waited(&mut self, since: Instant) {
         let time = since.elapsed();
         self.waited += time;
         self.monitor.add(Stage::WaitForDisk, time, 0);
     }
 
-    /// A buffer went to the disk; it took since `since`.
+    /// Reports the write of one buffer, which began at `since`.
     pub(super) fn wrote(&self, since: Instant, len: usize) {
         self.monitor.add(Stage::Write, since.elapsed(), len as u64);
     }
 
-    /// Everything has been put into buffers.
+    /// Reports that all bytes are in buffers.
     pub(super) fn filled(&self, len_bytes: u64) {
         let time = self.began.elapsed().saturating_sub(self.waited);
         self.monitor.add(Stage::Copy, time, len_bytes);

@@ -12,19 +12,20 @@ use crate::bytes::glance::{Glance, Language};
 use crate::error::{Error, ErrorKind, Result};
 use crate::system::Caching;
 
-/// Files up to here are read at once. Of longer ones, each piece has to look like a part of a
-/// document.
+/// Files up to this length are read at once. Longer ones are read in pieces, and each piece must
+/// look like a part of such a document.
 const AT_ONCE_LEN_MAX_BYTES: u64 = 4 << 20;
 
-/// Bytes of a piece.
+/// Length of each piece of a long document.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
 
-/// The bytes of a document; `None` if there is no regular file at `path`. `what` is its name in
-/// messages: `the manifest`.
+/// Reads a whole document; `None` if no regular file is at `path`. Messages call it `what`: `the
+/// manifest`.
 ///
 /// # Errors
-/// `Limit` beyond `len_max_bytes`; `Corrupt`, with the offset, for a long file that can be no
-/// document of `language`, as soon as that is seen; errors of the file system. Each names the file.
+/// `Limit` if it is longer than `len_max_bytes`; `Corrupt`, with the offset, if a long file cannot
+/// be a document of `language`, as soon as a piece shows this; errors of the file system. Each
+/// error has the name of the file.
 pub fn read_document(
     path: &Path,
     what: &str,
@@ -34,7 +35,8 @@ pub fn read_document(
     read_document_at(Folder::at_path("").file(path), what, language, len_max_bytes)
 }
 
-/// The first bytes of the regular file at `path`, at most so many; `None` if there is none.
+/// The first bytes of the regular file at `path`, at most `len_max_bytes`; `None` if no regular
+/// file is there.
 ///
 /// # Errors
 /// Errors of the file system.
@@ -45,10 +47,10 @@ pub fn read_beginning(path: &Path, len_max_bytes: u64) -> Result<Option<Vec<u8>>
     file.read(range).map(|bytes| Some(bytes.into())).map_err(|error| error.in_file(path))
 }
 
-/// [`read_document`] of a file below a folder.
+/// The same as [`read_document`], for a file below a folder.
 ///
 /// # Errors
-/// As there.
+/// The same as there.
 pub(super) fn read_document_at(
     place: FilePlace<'_>,
     what: &str,
@@ -68,10 +70,10 @@ pub(super) fn read_document_at(
     }
 }
 
-/// [`read_document`] of a regular file that is open; `path` is its name in messages.
+/// The same as [`read_document`], for an open regular file. Messages show `path` as its name.
 ///
 /// # Errors
-/// As there.
+/// The same as there.
 pub fn read_opened_document(
     mut file: &File,
     path: &Path,

@@ -13,25 +13,25 @@ use super::table::{Checked, Running};
 use crate::bytes::pages::FreshPages;
 use crate::error::Result;
 
-/// A piece of whole blocks that has arrived in part.
+/// A piece of whole blocks, of which some bytes have arrived.
 pub(super) struct Arrival<'p, 'f, 'a> {
     checked: Checked<'f>,
-    /// Those that have bytes at or after `at`.
+    /// The remaining parts: those with bytes at or after `at`.
     parts: std::slice::IterMut<'p, Part<'a>>,
     part: Option<(&'p mut Part<'a>, FreshPages)>,
-    /// The byte that comes next.
+    /// The offset of the next byte.
     at: u64,
     verified: bool,
-    /// The block that some bytes have come of.
+    /// The block that is being checked, if some of its bytes have arrived.
     running: Option<Running<'f>>,
-    /// Whether the bytes are only checked: then a bad block does not keep the good ones after it
-    /// from passing.
+    /// Whether the bytes are only checked, not copied. Then the blocks after a bad block are
+    /// checked, too.
     is_check: bool,
     failed: Result<()>,
 }
 
 impl<'p, 'f, 'a> Arrival<'p, 'f, 'a> {
-    /// Of whole blocks from byte `start` on, for these parts, in their order.
+    /// Starts to receive whole blocks from byte `start` on, for these parts, in order.
     pub fn of(checked: Checked<'f>, start: u64, parts: &'p mut [Part<'a>], verified: bool) -> Self {
         let is_check = parts.is_empty();
         let mut new = Self {
@@ -48,10 +48,11 @@ impl<'p, 'f, 'a> Arrival<'p, 'f, 'a> {
         new
     }
 
-    /// Takes the next bytes.
+    /// Checks and copies the next bytes.
     ///
     /// # Errors
-    /// `Corrupt` with file and offset of a block that fails, unless it is only to be checked.
+    /// `Corrupt` with the file and offset of a bad block. If the bytes are only checked, `finish`
+    /// returns this error.
     pub fn take(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let block = self.checked.table.block_at(self.at);
@@ -73,10 +74,10 @@ impl<'p, 'f, 'a> Arrival<'p, 'f, 'a> {
         Ok(())
     }
 
-    /// What became of blocks that were only to be checked, when all bytes have come.
+    /// The result of a check without copies, after all bytes have arrived.
     ///
     /// # Errors
-    /// `Corrupt`: the first that has failed.
+    /// `Corrupt` for the first bad block.
     pub fn finish(self) -> Result<()> {
         self.failed
     }
@@ -97,7 +98,7 @@ impl<'p, 'f, 'a> Arrival<'p, 'f, 'a> {
         Ok(())
     }
 
-    /// Copies bytes to the parts that want them.
+    /// Copies bytes to the parts that need them.
     fn copy(&mut self, bytes: &[u8]) {
         let (start, end) = (self.at, self.at + bytes.len() as u64);
         while let Some((part, pages)) = &mut self.part {

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::threads::pool;
 use crate::{Blob, PrivateMap, ReadPath, Span, Store, StoreExt, Suits};
 
-/// The value at a key, as long as it was when it was looked at.
+/// The value at a key, with the length that it had when it was found.
 #[derive(Debug, Clone)]
 pub struct KeyedBlob {
     store: Arc<dyn Store>,
@@ -20,12 +20,13 @@ pub struct KeyedBlob {
 }
 
 impl KeyedBlob {
-    /// The value at `key`, of that length; `changed` says that it has another one by now.
+    /// The value at `key`, of this length. `changed` makes the error for a value whose length has
+    /// changed.
     pub fn new(store: Arc<dyn Store>, key: &[u8], len_bytes: u64, changed: fn() -> Error) -> Self {
         Self { store, key: key.into(), len_bytes, changed: Some(changed) }
     }
 
-    /// The value that a span is a part of. Its length is not known.
+    /// The value that contains a span. Its full length is not known.
     pub fn of_span(span: Span) -> Self {
         let len_bytes = span.offset_bytes.saturating_add(span.len_bytes);
         Self { store: span.store, key: span.key, len_bytes, changed: None }
@@ -45,8 +46,7 @@ impl Blob for KeyedBlob {
         self.store.read_into(&self.key, offset_bytes, out)
     }
 
-    /// A map of a file that has shrunk since it was opened would fault beyond its end: that is an
-    /// error here.
+    /// Returns an error if the file has become shorter, because access after its end would fault.
     fn map(&self) -> Result<Option<Bytes>> {
         let Some(map) = self.store.map(&self.key)? else { return Ok(None) };
         match self.changed.filter(|_| !self.has_its_length() || (map.len() as u64) < self.len_bytes) {

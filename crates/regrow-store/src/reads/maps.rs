@@ -1,23 +1,23 @@
-//! Files with leaves as memory of this process.
+//! Maps of the files of a checkpoint as memory of this process.
 
 use crate::PrivateMap;
 
-/// The files of a checkpoint as memory of this process, and where its leaves lie there.
+/// The maps of a checkpoint's files, and the positions of its leaves in them.
 #[derive(Debug)]
 pub struct PrivateMaps {
-    /// A map of each file.
+    /// One map for each file.
     pub files: Vec<PrivateMap>,
-    /// For each leaf its place; `None` for those without elements that a map shows.
+    /// The position of each leaf; `None` for a leaf without elements that a map could show.
     pub places: Vec<Option<MappedPlace>>,
 }
 
-/// The bytes of a leaf, as they are stored.
+/// The position of the stored bytes of a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MappedPlace {
-    /// The number of its file.
+    /// The index of the file in `files`.
     pub file: usize,
-    /// Where it begins there.
+    /// The offset of the first byte in the file.
     pub offset_bytes: u64,
-    /// Its length.
+    /// The number of bytes.
     pub len_bytes: u64,
 }

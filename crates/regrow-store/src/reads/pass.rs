@@ -30,44 +30,44 @@ use crate::{
     Access, Blob, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, LONG_LEN_MIN_BYTES, ReadPath, Scratch, Suits, advise,
 };
 
-/// From here on what is wanted in the page cache is read with readahead; less has nothing read
-/// around it.
+/// Reads of at least this length through the page cache use readahead. Shorter reads do not read
+/// the bytes around them.
 const READAHEAD_LEN_MIN_BYTES: u64 = 1 << 20;
 
-/// Threads that read one file front to back through the page cache: more of them defeat its
-/// readahead.
+/// Number of threads that read one file in order through the page cache. With more threads the
+/// kernel's readahead fails.
 const STREAM_THREADS: usize = 2;
 
-/// From this many pieces on, threads pay, or from as many bytes as they have at most. (Bands of a
-/// load, each on a thread of its own already, have fewer.)
+/// From this many pieces on, or the same number of bytes, several threads are faster than one.
+/// (Bands of a load have fewer pieces, and each already has its own thread.)
 const PIECES_MIN: usize = 5;
 
-/// Small pieces are handed to a thread so many bytes at a time.
+/// Small pieces are combined into batches of this length for one thread.
 const BATCH_LEN_BYTES: u64 = 1 << 20;
 
-/// Why blocks are checked before their bytes are requested.
+/// The purpose of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckFor {
-    /// Views of the map will be handed out: their pages are wanted in memory.
+    /// For views of the map: the check should leave the pages in memory.
     Views,
-    /// The bytes are not needed: the page cache is left as it is.
+    /// For a verification: the bytes are not needed, so the check should not fill the page cache.
     Verify,
 }
 
-/// How parts are read.
+/// How bytes are read.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadOptions {
-    /// Whether the blocks are read whole and checked.
+    /// Whether whole blocks are read and checked.
     pub verified: bool,
-    /// Whether what is on disk is read past the page cache. Slices are not: they may be asked for
-    /// again.
+    /// Whether bytes on disk are read past the page cache. Reads of slices are not, because a
+    /// program may read the same bytes again.
     pub direct: bool,
 }
 
-/// Checks, with several threads, the blocks that the ranges touch: for views those that have not
-/// passed yet, to verify all of them. Each range of a blob comes with its part that is data, which
-/// the monitor counts. The ranges are in the order of their blobs, whose blocks are short. A block
-/// that fails or cannot be read stays unpassed, and [`Checked::check`] returns its error.
+/// Checks the blocks in the ranges with several threads: for views only blocks that have not passed
+/// yet, for a verification all blocks. Each range comes with the range of its data bytes, which the
+/// monitor counts. The ranges are sorted by offset in each blob, and blocks are short. A block that
+/// fails or cannot be read does not pass. Later, [`Checked::check`] returns its error.
 ///
 /// # Errors
 /// `Cancelled`.
@@ -104,7 +104,7 @@ pub fn check_ahead<'f>(
         let _ = match purpose {
             CheckFor::Views => piece.check_for_views(),
             CheckFor::Verify => {
-                // What cannot be read has not passed either.
+                // A block that cannot be read must not count as passed.
                 piece.checked.table.forget(piece.start, piece.end);
                 piece.read(ReadOptions { verified: true, direct: true }, None)
             }
@@ -114,12 +114,13 @@ pub fn check_ahead<'f>(
     told(monitor, uncounted)
 }
 
-/// Reads bytes of blobs into place: each part with the range whose checksums cover it. Those of one
-/// table are in the order of their blob and do not overlap. `named` adds the leaf to an error.
+/// Reads bytes of blobs into memory of the caller. Each part comes with the range whose checksums
+/// cover it. Parts of one table are sorted by offset and do not overlap. `named` adds the leaf to
+/// an error.
 ///
 /// # Errors
-/// `Corrupt` with file and offset of a block that fails; what the storage says; `Cancelled`. Parts
-/// are then partly written.
+/// `Corrupt` with the file and offset of a bad block; errors of the storage; `Cancelled`. After an
+/// error the parts are partly written.
 pub fn fill<'f, 'a>(
     wanted: impl IntoIterator<Item = Wanted<'f, 'a>>,
     how: ReadOptions,
@@ -131,8 +132,8 @@ pub fn fill<'f, 'a>(
     let suits = first.checked.blob.suits();
     each(thread_count(suits), suits.is_far(), pieces, |mut piece| {
         let done = piece.read(how, monitor);
-        // What was copied has passed; what lies in the file may be written over by the time that a
-        // view of it is wanted.
+        // The copied bytes have passed. But the bytes in the file may change before a program asks
+        // for a view of them.
         if !piece.checked.table.is_never_rewritten() {
             piece.checked.table.forget(piece.start, piece.end);
         }
@@ -144,17 +145,17 @@ pub fn fill<'f, 'a>(
 }
 
 impl Checked<'_> {
-    /// Whether the blocks are the same ones.
+    /// Whether both mean the same blocks.
     pub(super) fn is_same(self, other: Checked<'_>) -> bool {
         std::ptr::eq(self.table, other.table)
     }
 
-    /// Checks every block that a range touches and that has not passed yet: through the map for
-    /// views; by reads to verify, since a map faults where the disk cannot be read. Long blocks are
-    /// checked again to verify.
+    /// Checks every block in a range that has not passed yet. For views it checks the bytes in the
+    /// map. For a verification it reads them, because a map faults if the disk cannot be read, and
+    /// it checks long blocks again.
     ///
     /// # Errors
-    /// `Corrupt` with file and offset of the first block that fails; what the storage says.
+    /// `Corrupt` with the file and offset of the first bad block; errors of the storage.
     pub fn check(self, start: u64, end: u64, purpose: CheckFor) -> Result<()> {
         let Self { blob, table } = self;
         let is_done =
@@ -165,7 +166,7 @@ impl Checked<'_> {
         if purpose == CheckFor::Views && table.is_short() {
             check_ahead([(self, start..end, 0..0)], purpose, None)?;
         }
-        // What has not passed by now fails, or lies in long blocks.
+        // The remaining blocks are bad, or they are long blocks.
         for block in table.blocks(start, end).filter(|&block| !is_done(block)) {
             if table.is_short() {
                 let mut scratch = Scratch::default();
@@ -191,7 +192,7 @@ impl Checked<'_> {
         self.table.check(self.blob, block, &bytes)
     }
 
-    /// Checks a block within `bytes`, which begin at byte `start` of the blob.
+    /// Checks a block in `bytes`, whose first byte is byte `start` of the blob.
     fn check_within(self, block: Block, start: u64, bytes: &[u8]) -> Result<()> {
         let inside = block.start.checked_sub(start).zip(block.end.checked_sub(start));
         let bytes = inside.and_then(|(from, to)| bytes.get(from as usize..to as usize));
@@ -204,9 +205,9 @@ impl Piece<'_, '_> {
         let Checked { blob, table } = self.checked;
         let len_bytes = self.len_bytes();
         if !blob.is_cached(self.start, len_bytes) {
-            // Not through the map: its faults cost more than a copy of what is read, the first of
-            // them reads what lies around as well (8 MiB where readahead is set so), and where the
-            // disk cannot be read it kills.
+            // Read instead of using the map: faults cost more than a copy of the bytes. The first
+            // fault also reads surrounding bytes (8 MiB with a readahead of this length). And if
+            // the disk cannot be read, a fault kills the process.
             let way = if len_bytes < READAHEAD_LEN_MIN_BYTES { ReadPath::Cached } else { ReadPath::Streamed };
             return self.read_through_cache(true, way);
         }
@@ -216,14 +217,14 @@ impl Piece<'_, '_> {
         }
         let mut failed = Ok(());
         for block in table.blocks(self.start, self.end) {
-            // A bad block does not keep the good ones after it from passing.
+            // After a bad block, the good blocks must still pass.
             let bytes = map.get(block.start as usize..block.end as usize).unwrap_or_default();
             failed = failed.and(table.check(blob, block, bytes));
         }
         failed
     }
 
-    /// Reads the piece, and tells the monitor of the bytes that are asked for.
+    /// Reads the piece, and reports the requested bytes to the monitor.
     fn read(&mut self, how: ReadOptions, monitor: Option<&Monitor>) -> Result<()> {
         if !self.checked.table.is_short() {
             return self.read_long(how.verified, monitor);
@@ -244,7 +245,7 @@ impl Piece<'_, '_> {
         told(monitor, self.wanted_bytes)
     }
 
-    /// Takes the piece as it comes over a network; false where it does not come by itself.
+    /// Receives the piece over a network as it arrives; `false` if the storage cannot stream.
     fn receive(&mut self, verified: bool) -> Result<bool> {
         let (checked, start, len_bytes) = (self.checked, self.start, self.len_bytes());
         let mut arrival = Arrival::of(checked, start, &mut self.parts, verified);
@@ -252,13 +253,14 @@ impl Piece<'_, '_> {
         if has_come { arrival.finish().map(|()| true) } else { Ok(false) }
     }
 
-    /// Reads a few blocks at a time, so that they are checked and copied while the processor has
-    /// them: to where they go, where many whole blocks go to one place, else into a buffer.
+    /// Reads a few blocks at a time, and checks and copies them while they are in the processor's
+    /// cache. Many whole blocks for one destination are read directly into it; others go through a
+    /// buffer.
     fn read_through_cache(&mut self, verified: bool, way: ReadPath) -> Result<()> {
         let (checked, end) = (self.checked, self.end);
         let Checked { blob, table } = checked;
         let step = match blob.suits().is_far() {
-            // As many whole blocks as one request brings.
+            // The largest number of whole blocks in one request.
             true => FETCH_LEN_MAX_BYTES - FETCH_LEN_MAX_BYTES % table.block_len_bytes(),
             false => CACHED_LEN_BYTES.next_multiple_of(table.block_len_bytes()),
         };
@@ -277,7 +279,7 @@ impl Piece<'_, '_> {
                 at = to;
                 continue;
             }
-            // Up to where many whole blocks go to one place.
+            // Read up to the offset at which many whole blocks have the same destination.
             let later = parts.iter().find(|part| is_in_place_later(checked, part, at, end));
             let to = later.map_or(to, |part| to.min(whole_from(checked, part)));
             let bytes = blob.fetch(at, (to - at) as usize, way, &mut scratch)?;
@@ -291,7 +293,7 @@ impl Piece<'_, '_> {
         failed
     }
 
-    /// Reads one long block in steps, each to where it goes, and checks it on the way.
+    /// Reads one long block in steps, each directly into its destination, and checks it on the way.
     fn read_long(&mut self, verified: bool, monitor: Option<&Monitor>) -> Result<()> {
         let Checked { blob, table } = self.checked;
         let is_cached = blob.is_cached(self.start, self.len_bytes());
@@ -316,7 +318,7 @@ impl Piece<'_, '_> {
     }
 }
 
-/// Reads bytes only for the checksum of their block.
+/// Reads bytes that no part needs, only for the checksum of their block.
 fn pass_over(blob: &dyn Blob, range: Range<u64>, step: u64, running: &mut Option<Running<'_>>) -> Result<()> {
     let Some(running) = running else { return Ok(()) };
     let mut scratch = Scratch::default();
@@ -329,8 +331,8 @@ fn pass_over(blob: &dyn Blob, range: Range<u64>, step: u64, running: &mut Option
     Ok(())
 }
 
-/// Checks the blocks between two bytes of a blob, which have been read, and copies each to where it
-/// goes.
+/// Checks the blocks in a range of bytes that were read, and copies the bytes to their
+/// destinations.
 fn deliver(
     (checked, start, end): (Checked<'_>, u64, u64),
     parts: &mut [Part<'_>],
@@ -341,8 +343,8 @@ fn deliver(
     let mut next = 0;
     for block in checked.table.blocks(start, end) {
         if verified {
-            // Checked for its own sake, a bad block does not keep the good ones after it from
-            // passing.
+            // A check without destinations continues after a bad block, so that the good blocks
+            // pass.
             failed = failed.and(checked.check_within(block, start, bytes));
             if failed.is_err() && !parts.is_empty() {
                 return failed;
@@ -369,7 +371,8 @@ fn thread_count(suits: Suits) -> usize {
     pool::thread_count().clamp(suits.requests_min, suits.requests_max.max(suits.requests_min))
 }
 
-/// Does `work` on all pieces, small ones in batches, with so many threads if there is enough to do.
+/// Calls `work` for all pieces. Small pieces are combined into batches. Uses `threads` threads if
+/// there is enough work.
 fn each<'f, 'a>(
     threads: usize,
     is_far: bool,
@@ -381,7 +384,8 @@ fn each<'f, 'a>(
     if threads <= 1 || is_little && !is_far {
         return pieces.into_iter().try_for_each(work);
     }
-    // Over a network each piece is a wait, so that there are enough batches for all threads.
+    // Over a network each piece waits for an answer, so make at least enough batches for all
+    // threads.
     let batch_len_max_bytes = if is_far { len_bytes / (4 * threads as u64) } else { BATCH_LEN_BYTES };
     let batch_len_max_bytes = batch_len_max_bytes.min(BATCH_LEN_BYTES);
     let (mut batches, mut batch, mut batch_len_bytes) = (Vec::new(), Vec::new(), 0);
@@ -396,12 +400,12 @@ fn each<'f, 'a>(
     if !batch.is_empty() {
         batches.push(batch);
     }
-    // To start threads that find nothing to do takes longer than a short read.
+    // Starting threads that have no work would take longer than a short read.
     let threads = threads.min(batches.len());
     pool::for_each_parallel(threads, batches, u64::MAX, |_| 0, |batch| batch.into_iter().try_for_each(&work))
 }
 
-/// Tells the monitor, if there is one, of bytes that were read.
+/// Reports read bytes to the monitor, if there is one.
 fn told(monitor: Option<&Monitor>, bytes: u64) -> Result<()> {
     monitor.map_or(Ok(()), |monitor| monitor.done(Stage::Read, bytes))
 }

@@ -13,21 +13,21 @@ use crate::Blob;
 use crate::FETCH_LEN_MAX_BYTES;
 use crate::error::{Error, Result};
 
-/// Bytes of short blocks that one thread takes at a time, at most.
+/// Longest piece of short blocks, which one thread reads at a time.
 pub(super) const PIECE_LEN_BYTES: u64 = FETCH_LEN_MAX_BYTES;
 
-/// Whole blocks of fewer bytes are copied to where they go: that costs less than a read of their
-/// own.
+/// Fewer bytes of whole blocks than this are copied to their destination, because a separate read
+/// of them would cost more.
 const IN_PLACE_LEN_MIN_BYTES: u64 = 64 << 10;
 
-/// Where bytes of a blob go.
+/// The destination of some bytes of a blob.
 #[derive(Debug)]
 pub struct Part<'a> {
-    /// The first of them in the blob.
+    /// The offset of the first byte in the blob.
     pub offset_bytes: u64,
     /// Their destination.
     pub out: &'a mut [u8],
-    /// The leaf that they are of, for errors.
+    /// The index of the leaf that the bytes belong to, for errors.
     pub leaf: usize,
 }
 
@@ -37,16 +37,16 @@ impl Part<'_> {
     }
 }
 
-/// Whole blocks that lie together, and the parts that take their bytes.
+/// Adjacent whole blocks, and the parts that receive their bytes.
 #[derive(Debug)]
 pub(super) struct Piece<'f, 'a> {
     pub checked: Checked<'f>,
     pub start: u64,
     pub end: u64,
     pub parts: Vec<Part<'a>>,
-    /// How many of the bytes are asked for.
+    /// The number of requested bytes in the blocks.
     pub wanted_bytes: u64,
-    /// The first leaf whose bytes these are.
+    /// The first leaf with bytes in this piece.
     pub leaf: usize,
 }
 
@@ -64,24 +64,26 @@ impl<'f, 'a> Piece<'f, 'a> {
     }
 
     pub fn takes(&self, checked: Checked<'f>, block: Block) -> bool {
-        // The last block counts as a whole one: a piece has room for so many blocks, as in `cut`.
+        // The last block counts with the full block length, because `cut` counts it in this way,
+        // too.
         let end = block.start.saturating_add(checked.table.block_len_bytes());
         let is_next = self.checked.is_same(checked) && self.end == block.start;
         is_next && end - self.start <= piece_len_bytes(checked)
     }
 
-    /// The leaf whose bytes lie at an offset.
+    /// The leaf with the bytes at an offset.
     pub fn leaf_at(&self, offset_bytes: Option<u64>) -> usize {
         let at = offset_bytes.unwrap_or(self.start);
         self.parts.iter().find(|part| part.end() > at).map_or(self.leaf, |part| part.leaf)
     }
 }
 
-/// What is to be read: bytes of a blob, where they go, and the range whose checksums cover them.
+/// A requested read: a blob, the range whose checksums cover the bytes, and the bytes with their
+/// destination.
 pub(super) type Wanted<'f, 'a> = (Checked<'f>, Range<u64>, Part<'a>);
 
-/// Cuts what is wanted into pieces. What no part touches and no checksum asks for is in none of
-/// them.
+/// Divides requested reads into pieces. Bytes that neither a part nor a checksum needs are in no
+/// piece.
 ///
 /// # Errors
 /// `Corrupt` if a part lies outside the blocks.
@@ -98,7 +100,7 @@ pub(super) fn cut<'f, 'a>(wanted: impl IntoIterator<Item = Wanted<'f, 'a>>) -> R
         while !out.is_empty() {
             let block = table.block_at(offset_bytes);
             let Some(piece) = piece_for(&mut pieces, checked, block, leaf) else { break };
-            // As far as this piece may reach: to the last block that is whole within its length.
+            // The end of the last whole block that fits into this piece.
             let step = table.block_len_bytes();
             let room_end = piece.start.saturating_add((piece_len_bytes(checked) / step).saturating_mul(step));
             let take = (room_end - offset_bytes).min(out.len() as u64) as usize;
@@ -113,12 +115,12 @@ pub(super) fn cut<'f, 'a>(wanted: impl IntoIterator<Item = Wanted<'f, 'a>>) -> R
     Ok(pieces)
 }
 
-/// Room of a piece: for as many short blocks as a buffer holds, or for one long one.
+/// Longest piece: as many short blocks as a buffer holds, or one long block.
 fn piece_len_bytes(checked: Checked<'_>) -> u64 {
     if checked.table.is_short() { PIECE_LEN_BYTES } else { checked.table.block_len_bytes() }
 }
 
-/// Adds the blocks of a range to the reads, though only their checksums are needed.
+/// Adds the blocks of a range to the pieces, for their checksums only.
 fn touch<'f>(pieces: &mut Vec<Piece<'f, '_>>, checked: Checked<'f>, range: Range<u64>, leaf: usize) {
     for block in checked.table.blocks(range.start, range.end) {
         if let Some(piece) = piece_for(pieces, checked, block, leaf) {
@@ -127,7 +129,7 @@ fn touch<'f>(pieces: &mut Vec<Piece<'f, '_>>, checked: Checked<'f>, range: Range
     }
 }
 
-/// The last piece if it has the block or can take it, else a new one.
+/// The last piece, if it has the block or can be extended by it; otherwise a new piece.
 fn piece_for<'p, 'f, 'a>(
     pieces: &'p mut Vec<Piece<'f, 'a>>,
     checked: Checked<'f>,
@@ -141,21 +143,22 @@ fn piece_for<'p, 'f, 'a>(
     pieces.last_mut()
 }
 
-/// Where in the blob the first whole block of a part begins.
+/// The offset in the blob of the first whole block of a part.
 pub(super) fn whole_from(checked: Checked<'_>, part: &Part<'_>) -> u64 {
     let block = checked.table.block_at(part.offset_bytes);
     if block.start == part.offset_bytes { block.start } else { block.end }
 }
 
-/// Where the last whole block of a part ends, at most at `limit`, where a block ends as well.
+/// The end of the last whole block of a part. `limit` is the largest result, and is also the end of
+/// a block.
 fn whole_to(checked: Checked<'_>, part: &Part<'_>, limit: u64) -> Option<u64> {
     let end = part.end().min(limit);
     let block = checked.table.block_at(end.checked_sub(1)?);
     Some(if block.end == end { end } else { block.start })
 }
 
-/// The memory of a part for whole blocks from `at` to no further than `limit`, and where they end,
-/// if they are many.
+/// The memory of a part for whole blocks from `at` to at most `limit`, and the end of these blocks;
+/// `None` if they are few.
 pub(super) fn in_place<'p>(
     checked: Checked<'_>,
     part: &'p mut Part<'_>,
@@ -169,7 +172,7 @@ pub(super) fn in_place<'p>(
     memory.filter(|_| is_worth_it).zip(Some(to))
 }
 
-/// Whether many whole blocks of the part go to one place, later than at `at`.
+/// Whether the part has many whole blocks for one destination after `at`.
 pub(super) fn is_in_place_later(checked: Checked<'_>, part: &Part<'_>, at: u64, limit: u64) -> bool {
     let (from, to) = (whole_from(checked, part), whole_to(checked, part, limit).unwrap_or(0));
     from > at && to >= from + IN_PLACE_LEN_MIN_BYTES

@@ -10,24 +10,24 @@ use super::table::Checked;
 use crate::error::{Error, Result};
 use crate::{Blob, ByteRange, resolve_range};
 
-/// Where the data of a leaf is. Making one reads nothing of it.
+/// The position and encoding of the data of a leaf. Making this value reads no data.
 #[derive(Debug)]
 pub enum Source<'r> {
-    /// Its elements lie in a blob as they are wanted: in C order, little endian, in one piece.
+    /// The elements are in a blob in their final form: in C order, little endian, without gaps.
     Raw(Extent<'r>),
-    /// The same in memory.
+    /// The same, in memory.
     Memory(Bytes),
-    /// Only the layout knows how to decode it.
+    /// Only the layout can decode the elements.
     Coded(Coded<'r>),
-    /// It is a text.
+    /// The leaf is a text.
     Text(Text<'r>),
-    /// It has no data.
+    /// The leaf has no data.
     Nothing,
-    /// It has data that this build cannot read.
+    /// The leaf has data that this build cannot read.
     Unreadable(Unreadable<'r>),
 }
 
-/// A range of a blob, and what vouches for it.
+/// A range of a blob, and the checksums that cover it.
 #[derive(Debug)]
 pub struct Extent<'r> {
     /// The blob.
@@ -36,20 +36,20 @@ pub struct Extent<'r> {
     pub offset_bytes: u64,
     /// Number of bytes.
     pub len_bytes: u64,
-    /// The checksums that tell whether they are what was written; `None` if there are none.
+    /// The checksums of the bytes; `None` if there are none.
     pub checks: Option<Checks<'r>>,
-    /// Whether a map of the blob shows them where programs can use them.
+    /// Whether a program can use the bytes in a map of the blob as they are.
     pub is_viewable: bool,
-    /// Memory that the layout takes to read a band of them, as of a [`Coded`] leaf.
+    /// Memory that the layout needs to read a band of the bytes, as for a [`Coded`] leaf.
     pub working_len_bytes: Option<u64>,
 }
 
-/// A blob that a reader keeps, or one made for the occasion.
+/// A blob of the reader, or one made for this leaf.
 #[derive(Debug)]
 pub enum BlobRef<'r> {
-    /// The reader's.
+    /// A blob that the reader keeps open.
     Kept(&'r dyn Blob),
-    /// Made when it was asked for.
+    /// A blob that was made for this leaf.
     Made(Box<dyn Blob>),
 }
 
@@ -58,54 +58,54 @@ pub enum BlobRef<'r> {
 pub struct Checks<'r> {
     /// The table.
     pub table: &'r BlockTable,
-    /// From the block with this byte.
+    /// The offset of the first byte of the first block.
     pub start_bytes: u64,
-    /// To the block with the byte before this one.
+    /// The offset after the last byte of the last block.
     pub end_bytes: u64,
 }
 
 /// A leaf that the layout decodes.
 #[derive(Debug, Default)]
 pub struct Coded<'r> {
-    /// Memory that reading a band takes beside the result, at most; `None`: as much as the band.
+    /// Most memory for reading a band, in addition to the result; `None`: as much as the band.
     pub working_len_bytes: Option<u64>,
-    /// What has to be checked before a part of the leaf is read alone.
+    /// A checksum of the whole leaf, which must be checked before a part of the leaf is read.
     pub seal: Option<Box<dyn Seal + 'r>>,
-    /// Where its elements lie as numbers of this machine, if they do: with gaps, or their axes in
-    /// another order.
+    /// The position of the elements if they are stored as native numbers, but with gaps or with the
+    /// axes in another order.
     pub span: Option<Extent<'r>>,
 }
 
-/// A text, or where it is.
+/// A text, or the position of its bytes.
 #[derive(Debug)]
 pub enum Text<'r> {
-    /// It came with the metadata.
+    /// The text was in the metadata.
     Known(&'r Arc<str>),
-    /// Its UTF-8 lies there.
+    /// The range with the UTF-8 bytes of the text.
     Stored(Extent<'r>),
 }
 
 /// A leaf whose data cannot be read.
 #[derive(Debug)]
 pub struct Unreadable<'r> {
-    /// Why.
+    /// The reason.
     pub why: Error,
-    /// Checked first: the original bytes of damaged data are unknown.
+    /// A checksum to check before the error is reported: if the data is damaged, the damage is the
+    /// error.
     pub seal: Box<dyn Seal + 'r>,
-    /// Whether that is as it should be: what only its own program could make is in the file, and
-    /// nothing is wrong with it.
+    /// Whether the data is not damaged: only the program that wrote it can read it.
     pub is_sound: bool,
 }
 
 impl Unreadable<'_> {
-    /// Of a leaf that is lost: there is nothing to be checked first. Which leaf that is in the
-    /// whole, the reader of a part does not know.
+    /// A lost leaf, for which no checksum can be checked. The error does not include the leaf's
+    /// name, because the reader of a part does not know the name in the whole.
     pub fn lost(why: Error) -> Self {
         Self { why: why.of_no_leaf(), seal: Box::new(Unsealed), is_sound: false }
     }
 }
 
-/// No checksum.
+/// Data without a checksum.
 #[derive(Debug)]
 struct Unsealed;
 
@@ -115,12 +115,12 @@ impl Seal for Unsealed {
     }
 }
 
-/// One checksum over all of a leaf, which can be checked only with all of its stored bytes.
+/// One checksum over a whole leaf. Checking it needs all stored bytes of the leaf.
 pub trait Seal: std::fmt::Debug + Send + Sync {
-    /// Checks it, or knows that it has passed.
+    /// Checks the bytes, unless they have passed before.
     ///
     /// # Errors
-    /// `Corrupt`; what the storage says.
+    /// `Corrupt`; errors of the storage.
     fn check(&self) -> Result<()>;
 }
 
@@ -136,21 +136,21 @@ impl<'r> Deref for BlobRef<'r> {
 }
 
 impl Coded<'_> {
-    /// A leaf in chunks: one stored and one decoded are held. Of a leaf without chunks, a copy of
-    /// the band.
+    /// A leaf in chunks: reading it needs memory for one stored and one decoded chunk. Without
+    /// chunks, memory for a copy of the band.
     pub fn in_chunks(chunk_len_bytes: Option<u64>) -> Self {
         Self { working_len_bytes: chunk_len_bytes.map(|len| len.saturating_mul(2)), ..Self::default() }
     }
 }
 
 impl Extent<'_> {
-    /// The blob and its checksums, if it has any.
+    /// The blob with its checksums; `None` if there are no checksums.
     pub fn checked(&self) -> Option<Checked<'_>> {
         self.checks.map(|checks| Checked { blob: &*self.blob, table: checks.table })
     }
 
-    /// The bytes as a view of the blob's map, **not checked**; `None` if there is no map, or it
-    /// shows them askew.
+    /// The bytes as a view of the blob's map, **not checked**. `None` if there is no map, or if the
+    /// bytes in it are not aligned.
     ///
     /// # Errors
     /// `Corrupt` if the blob has changed.
@@ -165,7 +165,7 @@ impl Extent<'_> {
     /// The bytes as a part of the blob's map.
     ///
     /// # Errors
-    /// As [`view`](Self::view).
+    /// The same as for [`view`](Self::view).
     pub fn view_of(&self, map: &Bytes) -> Result<Bytes> {
         let range = ByteRange::Span { offset_bytes: self.offset_bytes, len_bytes: self.len_bytes };
         let part = resolve_range(range, map.len() as u64)
@@ -173,15 +173,15 @@ impl Extent<'_> {
         Ok(map.slice(part.start as usize..part.end as usize))
     }
 
-    /// Whether memory has the bytes already, so that a view of them is at hand.
+    /// Whether the bytes are already in memory, so that a view needs no read.
     pub fn is_cached(&self) -> bool {
         self.blob.is_cached(self.offset_bytes, self.len_bytes)
     }
 
-    /// Checks every block that vouches for the bytes and has not passed yet.
+    /// Checks every block under the bytes that has not passed yet.
     ///
     /// # Errors
-    /// `Corrupt` with file and offset of the first block that fails; what the storage says.
+    /// `Corrupt` with the file and offset of the first bad block; errors of the storage.
     pub fn check(&self, purpose: super::CheckFor) -> Result<()> {
         match (self.checked(), self.checks) {
             (Some(checked), Some(checks)) => checked.check(checks.start_bytes, checks.end_bytes, purpose),
@@ -189,10 +189,10 @@ impl Extent<'_> {
         }
     }
 
-    /// The bytes, checked, as a text.
+    /// Reads the bytes, checks them, and decodes them as a text.
     ///
     /// # Errors
-    /// `Corrupt` if they fail their checksum or are no UTF-8.
+    /// `Corrupt` if the bytes fail their checksum or are not UTF-8.
     pub fn read_text(&self) -> Result<Arc<str>> {
         self.check(super::CheckFor::Views)?;
         let mut bytes = crate::bytes::limits::allocate(self.len_bytes)?;

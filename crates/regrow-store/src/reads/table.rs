@@ -13,17 +13,18 @@ use crate::Blob;
 use crate::bytes::checksum::{Crc32, Crc32c, crc32c};
 use crate::error::{Error, Result};
 
-/// Blocks up to this length are read whole, many at once; longer ones one at a time, in steps.
+/// Blocks up to this length are read whole, many at once. Longer blocks are read one at a time, in
+/// steps.
 const SHORT_BLOCK_LEN_MAX_BYTES: u64 = 1 << 20;
 
 /// A block of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    /// From the first of the table.
+    /// The index of the block in the table.
     pub number: usize,
     /// First byte in the blob.
     pub start: u64,
-    /// The byte after the last.
+    /// The offset after the last byte.
     pub end: u64,
 }
 
@@ -32,27 +33,27 @@ pub struct Block {
 pub struct Checked<'f> {
     /// The blob.
     pub blob: &'f dyn Blob,
-    /// Its blocks.
+    /// The checksums of its blocks.
     pub table: &'f BlockTable,
 }
 
 impl Block {
-    /// Its length.
+    /// The length of the block in bytes.
     pub fn len_bytes(&self) -> usize {
         (self.end - self.start) as usize
     }
 }
 
-/// Which checksum.
+/// The kind of a checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checksum {
-    /// CRC-32C, as most layouts have it.
+    /// CRC-32C, which most layouts use.
     Crc32c,
-    /// CRC-32, as zip has it.
+    /// CRC-32, which zip uses.
     Crc32,
 }
 
-/// What each block of a table should be.
+/// The expected checksum or digest of each block.
 #[derive(Debug)]
 enum Expected {
     Crc32c(Vec<u32>),
@@ -95,18 +96,18 @@ impl Display for Sum {
     }
 }
 
-/// What a layout says of a block that fails.
+/// The texts of a layout for the error of a bad block.
 #[derive(Debug, Clone, Copy)]
 pub struct Words {
-    /// What has failed, by the label of the table and the number of the block.
+    /// Names the bad block, from the label of the table and the index of the block.
     pub what: fn(usize, usize) -> String,
-    /// What to do.
+    /// The help text.
     pub help: &'static str,
-    /// The same, if the block is all zeros.
+    /// The help text for a block that is all zeros.
     pub help_if_zeros: &'static str,
 }
 
-/// The checksums of the blocks between two bytes of a blob.
+/// The checksums of the blocks in a range of a blob.
 #[derive(Debug)]
 pub struct BlockTable {
     range: Range<u64>,
@@ -119,10 +120,10 @@ pub struct BlockTable {
 }
 
 impl BlockTable {
-    /// The blocks of that length from the first byte of `range` on, with a checksum each.
+    /// A table of blocks of this length in `range`, with one checksum each.
     ///
     /// # Errors
-    /// `Corrupt` if these are not as many as the blocks.
+    /// `Corrupt` if the number of checksums is not the number of blocks.
     pub fn new(
         range: Range<u64>,
         block_len_bytes: u64,
@@ -137,10 +138,10 @@ impl BlockTable {
         Self::of(range, block_len_bytes, expected, words)
     }
 
-    /// The same with a BLAKE3 of each block: those of a signature.
+    /// As `new`, with a BLAKE3 digest of each block. Signatures have such digests.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The same as for [`new`](Self::new).
     pub fn of_digests(
         range: Range<u64>,
         block_len_bytes: u64,
@@ -161,8 +162,8 @@ impl BlockTable {
         Ok(Self { range, block_len_bytes, expected, passed, words, label: 0, is_never_rewritten: false })
     }
 
-    /// Blocks without known checksums: the table only says how they are read together. All of them
-    /// pass.
+    /// Blocks without checksums. The table only defines which bytes are read together, and all
+    /// blocks pass.
     pub fn without_checksums(range: Range<u64>, block_len_bytes: u64) -> Self {
         let words = Words { what: |_, _| String::new(), help: "", help_if_zeros: "" };
         Self {
@@ -176,19 +177,18 @@ impl BlockTable {
         }
     }
 
-    /// For a blob that is never written: a block that has passed once, for any reader, does not
-    /// change.
+    /// For a blob that never changes: a block that has passed for one reader stays passed.
     #[must_use]
     pub fn never_rewritten(self) -> Self {
         Self { is_never_rewritten: true, ..self }
     }
 
-    /// Whether the blob is never written.
+    /// Whether the blob never changes.
     pub fn is_never_rewritten(&self) -> bool {
         self.is_never_rewritten
     }
 
-    /// With a number for what lies there, for errors.
+    /// Sets the label of the table, for errors.
     #[must_use]
     pub fn labelled(self, label: usize) -> Self {
         Self { label, ..self }
@@ -199,12 +199,12 @@ impl BlockTable {
         self.range.clone()
     }
 
-    /// Bytes of every block but the last, which may have fewer.
+    /// The length of every block except the last, which may be shorter.
     pub fn block_len_bytes(&self) -> u64 {
         self.block_len_bytes
     }
 
-    /// The block that holds a byte at or after the first.
+    /// The block with the byte at `offset_bytes`.
     pub fn block_at(&self, offset_bytes: u64) -> Block {
         let number = offset_bytes.saturating_sub(self.range.start) / self.block_len_bytes;
         let start = self.range.start + number * self.block_len_bytes;
@@ -212,19 +212,19 @@ impl BlockTable {
         Block { number: number as usize, start, end }
     }
 
-    /// The blocks from the one that holds `start` to the one that holds the byte before `end`.
+    /// The blocks from the one with byte `start` to the one with the byte before `end`.
     pub fn blocks(&self, start: u64, end: u64) -> impl Iterator<Item = Block> + '_ {
         let (start, end) = (start.max(self.range.start), end.min(self.range.end));
         let first = Some(self.block_at(start)).filter(|_| start < end);
         std::iter::successors(first, move |block| (block.end < end).then(|| self.block_at(block.end)))
     }
 
-    /// Whether the block has been found to be what was written.
+    /// Whether the block was checked and has passed.
     pub fn has_passed(&self, block: Block) -> bool {
         self.passed.get(block.number).is_some_and(|passed| passed.load(Ordering::Acquire))
     }
 
-    /// Takes the blocks for not yet checked.
+    /// Marks blocks as not checked.
     pub fn forget(&self, start: u64, end: u64) {
         for block in self.blocks(start, end) {
             if let Some(passed) = self.passed.get(block.number) {
@@ -238,10 +238,10 @@ impl BlockTable {
         self.block_len_bytes <= SHORT_BLOCK_LEN_MAX_BYTES
     }
 
-    /// Checks the bytes of a block, and remembers whether they passed.
+    /// Checks the bytes of a block, and records whether they passed.
     ///
     /// # Errors
-    /// `Corrupt` with file and offset.
+    /// `Corrupt` with the file and offset.
     pub fn check(&self, blob: &dyn Blob, block: Block, bytes: &[u8]) -> Result<()> {
         match self.sum_of(bytes) {
             Some(found) => self.conclude(blob, block, found, || bytes.iter().all(|&byte| byte == 0)),
@@ -249,7 +249,7 @@ impl BlockTable {
         }
     }
 
-    /// Whether these are the bytes that the block should have, wherever they come from.
+    /// Whether the bytes are the expected bytes of the block, from any source.
     pub fn is_good(&self, block: Block, bytes: &[u8]) -> bool {
         let is_whole = bytes.len() as u64 == block.end - block.start;
         is_whole && self.sum_of(bytes).is_none_or(|sum| self.expected.get(block.number) == Some(sum))
@@ -264,7 +264,7 @@ impl BlockTable {
         }
     }
 
-    /// Begins to check a block whose bytes come in steps.
+    /// Starts the check of a block whose bytes arrive in steps.
     pub fn begin(&self, block: Block) -> Running<'_> {
         let hasher = match self.expected {
             Expected::Crc32c(_) | Expected::Nothing => Hasher::Crc32c(Crc32c::new()),
@@ -298,7 +298,7 @@ impl BlockTable {
     }
 }
 
-/// A block, some of whose bytes have come in.
+/// A block of which some bytes have arrived.
 pub struct Running<'t> {
     table: &'t BlockTable,
     block: Block,
@@ -313,7 +313,7 @@ enum Hasher {
 }
 
 impl Running<'_> {
-    /// Takes in the next bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.is_zeros = self.is_zeros && bytes.iter().all(|&byte| byte == 0);
         match &mut self.hasher {
@@ -323,10 +323,10 @@ impl Running<'_> {
         }
     }
 
-    /// Says whether all of them are the block, and remembers it.
+    /// Compares the checksum after the last byte, and records the result.
     ///
     /// # Errors
-    /// As [`BlockTable::check`].
+    /// The same as for [`BlockTable::check`].
     pub fn finish(self, blob: &dyn Blob) -> Result<()> {
         let found = match self.hasher {
             Hasher::Crc32c(sum) => Sum::Crc(sum.value()),

@@ -1,10 +1,10 @@
-//! Numbers: tokens to values, sums and signs, and how Python prints a float.
+//! Numbers: from tokens to values, sums and signs, and Python's format of floats.
 
 use super::{DIGITS_MAX, Literal, Parser, is_name_byte};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Parser<'_> {
-    /// A number token; the cursor stands on a digit or a point.
+    /// Reads a number. The next character is a digit or a point.
     pub(super) fn number(&mut self) -> Result<Literal> {
         let start = self.at;
         let value = match self.rest() {
@@ -43,7 +43,7 @@ impl Parser<'_> {
         Ok(Literal::BigInt(to_decimal(digits, base)))
     }
 
-    /// A decimal integer, a float or an imaginary number.
+    /// Reads a decimal integer, a float or an imaginary number.
     fn decimal(&mut self) -> Result<Literal> {
         let start = self.at;
         let whole = self.decimal_digits(start)?;
@@ -102,7 +102,7 @@ impl Parser<'_> {
         self.digits(start, |byte| byte.is_ascii_digit())
     }
 
-    /// Digits with single underscores between them, which are dropped.
+    /// Reads digits with single underscores between them. Returns the digits without underscores.
     fn digits(&mut self, start: usize, is_digit: impl Fn(u8) -> bool) -> Result<String> {
         let mut digits = String::new();
         loop {
@@ -134,7 +134,8 @@ impl Parser<'_> {
     }
 }
 
-/// Long division by 10^9, digit group by digit group: at most [`DIGITS_MAX`] digits come here.
+/// Converts digits of any base to decimal, nine decimal digits at a time. There are at most
+/// [`DIGITS_MAX`] digits.
 fn to_decimal(digits: &str, base: u32) -> String {
     const GROUP: u64 = 1_000_000_000;
     // Each group holds nine decimal digits, the lowest group first.
@@ -156,7 +157,7 @@ fn to_decimal(digits: &str, base: u32) -> String {
     out
 }
 
-/// The number with the other sign.
+/// The number with the opposite sign.
 pub(super) fn negated(value: Literal) -> Literal {
     match value {
         Literal::Int(value) => match value.checked_neg() {
@@ -189,7 +190,7 @@ pub(super) fn real_plus_imaginary(left: &Literal, right: &Literal, minus: bool) 
     })
 }
 
-/// The range of `int64`, `uint8` and their like.
+/// The range of a NumPy integer type such as `int64` or `uint8`.
 pub(super) fn numpy_int_range(name: &str) -> Option<(i128, i128)> {
     let (bits, is_unsigned) = match name.strip_prefix('u') {
         Some(name) => (name, true),
@@ -208,7 +209,7 @@ pub(super) fn numpy_int_range(name: &str) -> Option<(i128, i128)> {
     })
 }
 
-/// Python's `repr` of a float: the shortest digits that read back as it.
+/// Python's `repr` of a float: the fewest digits that parse to the same value.
 pub(super) fn repr_float(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();
@@ -226,7 +227,8 @@ pub(super) fn repr_complex(re: f64, im: f64) -> String {
     format!("({}{sign}{}j)", short_float(re), short_float(im))
 }
 
-/// Without the `.0` of whole numbers; Python writes an exponent below 1e-4 and from 1e16 on.
+/// Formats a float without the `.0` of whole numbers. Python uses an exponent below 1e-4 and from
+/// 1e16 on.
 fn short_float(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();

@@ -1,4 +1,4 @@
-//! A literal as Python's `repr` writes it.
+//! Writes a literal like Python's `repr`.
 
 use std::fmt::Write as _;
 

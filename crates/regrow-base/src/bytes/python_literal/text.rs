@@ -1,4 +1,4 @@
-//! Text and bytes: tokens to values, and Python's `repr` of them.
+//! Text and bytes: from tokens to values, and Python's `repr` of them.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::{Literal, Parser};
 use crate::error::{Error, Result};
 use crate::text::is_printable_in_python;
 
-/// What the letters before a quote say.
+/// The meaning of the letters before a quote.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Prefix {
     len: usize,
@@ -16,7 +16,7 @@ pub(super) struct Prefix {
 }
 
 impl Parser<'_> {
-    /// The prefix of the string that begins here, if one does.
+    /// The prefix of a string that begins here; `None` if no string begins here.
     pub(super) fn string_start(&self) -> Option<Prefix> {
         let rest = self.rest();
         let len = rest.iter().take(3).position(|byte| matches!(byte, b'\'' | b'"'))?;
@@ -33,7 +33,7 @@ impl Parser<'_> {
         Some(Prefix { len, is_raw, is_bytes, is_formatted })
     }
 
-    /// One string or several adjacent ones, which are one value.
+    /// Reads one string or several adjacent ones, which Python joins to one value.
     pub(super) fn strings(&mut self) -> Result<Literal> {
         let mut text = String::new();
         let mut bytes = Vec::new();
@@ -134,7 +134,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The quote that opens here, and whether it is tripled; taken.
+    /// Reads the opening quote. Returns the quote, and whether it is a triple quote.
     fn quote(&mut self) -> (u8, bool) {
         let quote = self.peek().unwrap_or(b'\'');
         let is_triple = self.rest().starts_with(&[quote; 3]);
@@ -142,8 +142,8 @@ impl Parser<'_> {
         (quote, is_triple)
     }
 
-    /// The next character of a string, `None` at its closing quote, which is taken. Every end of
-    /// line is `\n`.
+    /// Reads the next character of a string; `None` after the closing quote. Every kind of line end
+    /// becomes `\n`.
     fn next_char(&mut self, (quote, is_triple): (u8, bool), start: usize) -> Result<Option<char>> {
         if is_triple && self.rest().starts_with(&[quote; 3]) {
             self.at += 3;
@@ -166,7 +166,7 @@ impl Parser<'_> {
         }
     }
 
-    /// What a backslash stands before, taken: `None` is the end of a line.
+    /// Reads the character after a backslash; `None` for the end of a line.
     fn char_after_backslash(&mut self, start: usize) -> Result<Option<char>> {
         match self.text.get(self.at..).and_then(|rest| rest.chars().next()) {
             None => Err(unterminated(start)),
@@ -181,7 +181,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The value of `\n`, `\\`, `\012` and their like; `None` for what is no escape.
+    /// The value of an escape such as `\n`, `\\` or `\012`; `None` if it is not an escape.
     fn simple_escape(&mut self, after_backslash: char) -> Option<u32> {
         Some(match after_backslash {
             '\\' | '\'' | '"' => u32::from(after_backslash),
@@ -236,9 +236,9 @@ fn unterminated(start: usize) -> Error {
 
 /// Python's `repr` of a str.
 ///
-/// Characters that are not printable in Python's sense (`str.isprintable`) are escaped; which those
-/// are is asked of the standard library, whose table goes by the same Unicode categories, though
-/// maybe by another version.
+/// Characters that Python cannot print (`str.isprintable`) are escaped. regrow asks Rust's standard
+/// library for them. Its table has the same Unicode categories, but perhaps of another Unicode
+/// version.
 pub fn repr_str(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut out = String::with_capacity(text.len() + 2);

@@ -1,4 +1,4 @@
-//! The members of an archive, from its end and its directory.
+//! Reads the members of an archive from its end record and its directory.
 
 use bytes::Bytes;
 
@@ -10,10 +10,10 @@ use crate::bytes::Cursor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::counted;
 
-/// Longest directory that is read: ten million members.
+/// Longest directory that is read; enough for ten million members.
 const DIRECTORY_LEN_MAX_BYTES: u64 = 1 << 30;
 
-/// Bytes of a directory that are read at once.
+/// Length of the pieces in which a directory is read.
 const DIRECTORY_PIECE_LEN_BYTES: u64 = 4 << 20;
 
 /// Longest header of a directory: name, extra field and comment have 16 bits for their lengths.
@@ -22,51 +22,51 @@ const HEADER_LEN_MAX_BYTES: usize = CENTRAL_LEN_BYTES + 3 * u16::MAX as usize;
 /// Longest comment at the end of an archive: its length has 16 bits.
 const COMMENT_LEN_MAX_BYTES: usize = u16::MAX as usize;
 
-/// The last version of the zip specification, times ten: Python reads no member that asks for a
-/// later one.
+/// The last version of the zip specification, times ten. Python refuses members that need a later
+/// one.
 const VERSION_MAX: u8 = 63;
 
-/// In place of a number that the zip64 extra holds.
+/// A field with this value has its number in the zip64 extra field.
 pub(super) const IN_ZIP64: u32 = u32::MAX;
 
 /// The members of an archive.
 #[derive(Debug)]
 pub struct Directory {
-    /// In the order of the directory, folders left out.
+    /// The members in the order of the directory, without folders.
     pub members: Vec<Member>,
-    /// What stands at the very end.
+    /// The comment at the end of the archive.
     pub comment: Vec<u8>,
-    /// Where the last of the members ends.
+    /// The end of the last member.
     pub members_end_bytes: u64,
-    /// Where the directory begins: members lie before it.
+    /// The beginning of the directory. All members lie before it.
     pub offset_bytes: u64,
 }
 
-/// One member. Its data lies before the directory, and overlaps no other's.
+/// One member. Its data lies before the directory, and does not overlap other members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// Its name in the archive.
     pub name: String,
-    /// How its bytes are stored.
+    /// The compression of its bytes.
     pub method: Method,
-    /// Checksum of its content.
+    /// The checksum of the uncompressed content.
     pub crc32: u32,
-    /// In the archive.
+    /// The length in the archive, compressed.
     pub stored_len_bytes: u64,
-    /// When it is unpacked.
+    /// The length after decompression.
     pub len_bytes: u64,
-    /// Of its local header.
+    /// The offset of the member's local header.
     pub header_offset_bytes: u64,
-    /// Of its data.
+    /// The offset of the member's data.
     pub offset_bytes: u64,
 }
 
-/// Reads the directory of an archive of `file_len_bytes`; `read` gives `len` bytes from an offset
-/// on.
+/// Reads the directory of an archive of `file_len_bytes` bytes. `read` returns `len` bytes from an
+/// offset on.
 ///
 /// # Errors
-/// `Corrupt`, `Unsupported` for what no `.npz` file has (encryption, other methods, several disks),
-/// `Limit`.
+/// `Corrupt`; `Unsupported` for features that no `.npz` file uses (encryption, other methods,
+/// several disks); `Limit`.
 pub fn read_directory(file_len_bytes: u64, read: &dyn Fn(u64, u64) -> Result<Bytes>) -> Result<Directory> {
     let listed = read_headers(file_len_bytes, read)?;
     let mut members = Vec::with_capacity(listed.headers.len());
@@ -80,11 +80,10 @@ pub fn read_directory(file_len_bytes: u64, read: &dyn Fn(u64, u64) -> Result<Byt
     Ok(Directory { members, comment: listed.comment, members_end_bytes, offset_bytes: listed.offset_bytes })
 }
 
-/// Reads the directory alone: where a member's data begins is for [`Header::find_data`] to find
-/// out.
+/// Reads only the directory. [`Header::find_data`] later finds the beginning of a member's data.
 ///
 /// # Errors
-/// As [`read_directory`].
+/// The same as for [`read_directory`].
 pub fn read_headers(file_len_bytes: u64, read: &dyn Fn(u64, u64) -> Result<Bytes>) -> Result<Headers> {
     let end = find_end(file_len_bytes, read)?;
     let fits = end.offset_bytes.checked_add(end.len_bytes).is_some_and(|after| after <= end.at);
@@ -130,43 +129,45 @@ pub fn read_headers(file_len_bytes: u64, read: &dyn Fn(u64, u64) -> Result<Bytes
     Ok(Headers { headers, comment: end.comment, offset_bytes: end.offset_bytes })
 }
 
-/// What the directory says of all members.
+/// The entries of the directory.
 #[derive(Debug)]
 pub struct Headers {
-    /// In the order of the directory, folders left out.
+    /// The headers in the order of the directory, without folders.
     pub headers: Vec<Header>,
-    /// What stands at the very end.
+    /// The comment at the end of the archive.
     pub comment: Vec<u8>,
-    /// Where the directory begins: members lie before it.
+    /// The beginning of the directory. All members lie before it.
     pub offset_bytes: u64,
 }
 
-/// A member as the directory has it, and how its name is written there. Where its data begins is
-/// not known.
+/// A member according to the directory, with the original bytes of its name. The beginning of its
+/// data is not known yet.
 #[derive(Debug, Clone)]
 pub struct Header {
-    /// The member it describes.
+    /// The member; its `offset_bytes` is not valid yet.
     pub member: Member,
     pub(super) raw_name: Vec<u8>,
     pub(super) flags: u16,
 }
 
 impl Header {
-    /// The name as it is written there: many programs write UTF-8 and do not say so.
+    /// The bytes of the name in the archive. Many programs write UTF-8 without setting the flag.
     pub fn raw_name(&self) -> &[u8] {
         &self.raw_name
     }
 
-    /// Bytes of the member that are sure: its own header may be longer than this.
+    /// The smallest length of the member in the archive. Its local header may be longer than
+    /// assumed here.
     pub fn len_min_bytes(&self) -> u64 {
         self.member.stored_len_bytes.saturating_add((LOCAL_LEN_BYTES + self.raw_name.len()) as u64)
     }
 
-    /// Finds where the data of the member begins, and checks that it ends before the directory (or
-    /// before `end_bytes`). Both headers must give the same name: no checksum covers either.
+    /// Finds the beginning of the member's data. Checks that the data ends before the directory (or
+    /// before `end_bytes`), and that both headers have the same name, because no checksum covers
+    /// the names.
     ///
     /// # Errors
-    /// `Corrupt`; errors count from the member's own header.
+    /// `Corrupt`. Offsets in errors count from the member's local header.
     pub fn find_data(self, end_bytes: u64, read: &dyn Fn(u64, u64) -> Result<Bytes>) -> Result<Member> {
         let Self { mut member, raw_name, flags } = self;
         let outside =
@@ -212,9 +213,9 @@ impl Header {
     }
 }
 
-/// What the end of an archive says.
+/// The content of an archive's end record.
 struct End {
-    /// Where it begins; with zip64, where the zip64 end does.
+    /// The offset of the record; with zip64, the offset of the zip64 end record.
     at: u64,
     count: u64,
     len_bytes: u64,
@@ -303,7 +304,7 @@ fn refuse_disks(is_whole: bool, at: u64) -> Result<()> {
     }
 }
 
-/// The next header of the directory; `None` for a folder.
+/// Reads the next header of the directory; `None` for a folder.
 fn central_header(input: &mut Cursor<'_>) -> Result<Option<Header>> {
     let at = input.offset_bytes();
     if input.array::<4>("a header of the directory")? != CENTRAL {
@@ -369,8 +370,8 @@ fn central_header(input: &mut Cursor<'_>) -> Result<Option<Header>> {
     Ok(Some(Header { member, raw_name: raw_name.to_vec(), flags }))
 }
 
-/// The method of this number, if it is one that is read here. The name of the first member of an
-/// archive that begins with `first`; `None` if it is none, or longer than that.
+/// The name of the first member of an archive that begins with the bytes `first`. `None` if `first`
+/// does not begin an archive, or ends within the name.
 pub fn first_member(first: &[u8]) -> Option<&[u8]> {
     let mut input = Cursor::new(first.strip_prefix(b"PK\x03\x04")?);
     input.take(22, "").ok()?;
@@ -387,7 +388,7 @@ pub(super) fn method_of(code: u16) -> Option<Method> {
     }
 }
 
-/// What the zip64 extra holds; nothing if there is none.
+/// The content of the zip64 extra field; empty if there is no such field.
 pub(super) fn zip64_extra(extra: &[u8]) -> Result<Cursor<'_>> {
     let mut input = Cursor::new(extra);
     // Some writers end extras with a few stray bytes; ignore bytes that are not a field.
@@ -401,12 +402,12 @@ pub(super) fn zip64_extra(extra: &[u8]) -> Result<Cursor<'_>> {
     Ok(Cursor::new(&[]))
 }
 
-/// Whether the member that begins with these bytes has this name.
+/// Whether a member of this name begins with these bytes.
 pub fn begins_member(bytes: &[u8], name: &str) -> bool {
     bytes.starts_with(&LOCAL) && bytes.get(LOCAL_LEN_BYTES..) == Some(name.as_bytes())
 }
 
-/// As many bytes [`begins_member`] looks at.
+/// Number of bytes that [`begins_member`] compares.
 pub fn beginning_len_bytes(name: &str) -> u64 {
     (LOCAL_LEN_BYTES + name.len()) as u64
 }
@@ -447,7 +448,7 @@ pub(super) fn name_of(raw: &[u8], flags: u16) -> Result<String> {
         .collect())
 }
 
-/// Characters 0x80 to 0xff of IBM's code page 437: what names are in that are not flagged as UTF-8.
+/// Characters 0x80 to 0xff of IBM's code page 437, the encoding of names without the UTF-8 flag.
 const CODE_PAGE_437_HIGH: &str = "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐└┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u{a0}";
 
 pub(super) fn u16le(input: &mut Cursor<'_>) -> Result<u16> {

@@ -1,5 +1,5 @@
-//! The members of an archive with a lost directory, found by their own headers, beginning with the
-//! first.
+//! Finds the members of an archive whose directory is lost, from the header of each member,
+//! beginning with the first.
 //!
 //! ```text
 //! | header: lengths | data |                                 what most programs write
@@ -15,29 +15,29 @@ use super::{DEFLATE_RATIO_MAX, FLAGS_UNREADABLE, LOCAL, LOCAL_LEN_BYTES, Method}
 use crate::bytes::Cursor;
 use crate::error::{Error, Result};
 
-/// Flag: lengths and checksum stand behind the data.
+/// Flag: the lengths and the checksum follow the data.
 const FLAG_LENGTHS_BEHIND: u16 = 1 << 3;
 
-/// What stands in front of them there.
+/// The mark before such lengths and checksum.
 const BEHIND: [u8; 4] = *b"PK\x07\x08";
 
-/// How every record of an archive begins.
+/// The first bytes of every record of an archive.
 const MARK: [u8; 2] = *b"PK";
 
-/// Longest of what stands behind the data: mark, checksum, two lengths of eight bytes.
+/// Longest record after the data: mark, checksum, and two lengths of eight bytes.
 const BEHIND_LEN_MAX_BYTES: u64 = 24;
 
-/// Bytes that are looked through at once for it.
+/// Length of the pieces in which this record is searched.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
 
-/// Gives `len` bytes from an offset on.
+/// A function that returns `len` bytes from an offset on.
 type Read<'r> = &'r dyn Fn(u64, u64) -> Result<Bytes>;
 
-/// Finds the members of an archive of `file_len_bytes` without its directory, as far as they follow
-/// each other. Those that are cut off are left out, and nothing can say which these were.
+/// Finds the members of an archive of `file_len_bytes` bytes without its directory. Incomplete
+/// members are left out. It is not known whether members are missing at the end.
 ///
 /// # Errors
-/// `Corrupt` if there is not even one; errors of `read`.
+/// `Corrupt` if no complete member is found; errors of `read`.
 pub fn find_members(file_len_bytes: u64, read: Read<'_>) -> Result<Directory> {
     let Headers { headers, comment, offset_bytes } = find_headers(file_len_bytes, read)?;
     let members: Vec<Member> = headers.into_iter().map(|header| header.member).collect();
@@ -45,10 +45,10 @@ pub fn find_members(file_len_bytes: u64, read: Read<'_>) -> Result<Directory> {
     Ok(Directory { members, comment, members_end_bytes: last, offset_bytes })
 }
 
-/// The same, as [`read_headers`](super::read_headers) gives them.
+/// As `find_members`, but returns headers, like [`read_headers`](super::read_headers).
 ///
 /// # Errors
-/// As [`find_members`].
+/// The same as for [`find_members`].
 pub fn find_headers(file_len_bytes: u64, read: Read<'_>) -> Result<Headers> {
     let mut headers = Vec::new();
     let mut at = 0;
@@ -69,8 +69,8 @@ pub fn find_headers(file_len_bytes: u64, read: Read<'_>) -> Result<Headers> {
     Ok(Headers { headers, comment: Vec::new(), offset_bytes: file_len_bytes })
 }
 
-/// The member whose own header begins at a byte, if one does there and all of it lies in the file,
-/// and where it ends.
+/// The member whose local header begins at `at`, and the end of the member. `None` if no complete
+/// member begins there.
 fn header_at(at: u64, file_len_bytes: u64, read: Read<'_>) -> Result<Option<(Header, u64)>> {
     let names_at = at.saturating_add(LOCAL_LEN_BYTES as u64);
     if names_at > file_len_bytes {
@@ -121,7 +121,7 @@ fn header_at(at: u64, file_len_bytes: u64, read: Read<'_>) -> Result<Option<(Hea
     Ok(Some((Header { member, raw_name: raw_name.to_vec(), flags }, end)))
 }
 
-/// What stands behind the data of a member.
+/// The record after the data of a member.
 struct Behind {
     crc32: u32,
     stored_len_bytes: u64,
@@ -129,8 +129,8 @@ struct Behind {
     end: u64,
 }
 
-/// Finds what stands behind the data that begin at a byte: it says of itself how far behind that
-/// is, and another record or the end of the file follows it.
+/// Finds the record after the data that begin at `data_at`. The record must contain the right
+/// length of the data. Another record or the end of the file must follow it.
 fn find_behind(data_at: u64, file_len_bytes: u64, read: Read<'_>) -> Result<Option<Behind>> {
     let mut at = data_at;
     while at < file_len_bytes {
@@ -151,8 +151,8 @@ fn find_behind(data_at: u64, file_len_bytes: u64, read: Read<'_>) -> Result<Opti
     Ok(None)
 }
 
-/// Checksum and lengths, of eight bytes or of four, if they are those of so many bytes of data; and
-/// how many bytes that took.
+/// Parses the checksum and the lengths, of eight or four bytes, and returns them with their own
+/// length. `None` if they do not match the length of the data.
 fn parse_behind(bytes: &[u8], data_len_bytes: u64, is_last: bool) -> Option<(Behind, usize)> {
     let parse = |is_wide: bool| {
         let mut input = Cursor::new(bytes);
@@ -180,8 +180,8 @@ mod tests {
         path.extension().is_some_and(|extension| extension == "pt")
     }
 
-    /// What NumPy and PyTorch have written, cut wherever that may be: the members before the cut
-    /// are those of the directory.
+    /// Archives of NumPy and PyTorch are truncated at every offset. The members found before the
+    /// cut are those in the directory.
     #[test]
     fn members_before_a_cut_are_found_without_the_directory() {
         let mut seen = 0;
@@ -199,7 +199,7 @@ mod tests {
                 let whole = |member: &&Member| member.offset_bytes + member.stored_len_bytes <= cut as u64;
                 let left: Vec<&Member> = directory.members.iter().filter(whole).collect();
                 let found = find_members(cut as u64, &read).map(|found| found.members).unwrap_or_default();
-                // Of the last one, what stands behind its data may be cut off.
+                // The record after the data of the last member may be cut off.
                 let is_nearly = found.len() + 1 == left.len() && has_lengths_behind(&path);
                 assert!(
                     found.len() == left.len() || is_nearly,

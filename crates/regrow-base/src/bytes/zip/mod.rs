@@ -30,7 +30,7 @@ pub use directory::{
 };
 pub use found::{find_headers, find_members};
 
-/// Marks of the four kinds of records.
+/// First bytes of the header before a member.
 pub const LOCAL: [u8; 4] = *b"PK\x03\x04";
 /// First bytes of an entry of the central directory.
 pub const CENTRAL: [u8; 4] = *b"PK\x01\x02";
@@ -38,18 +38,19 @@ pub const CENTRAL: [u8; 4] = *b"PK\x01\x02";
 pub const END: [u8; 4] = *b"PK\x05\x06";
 /// First bytes of the same record with lengths of 64 bits.
 pub const END64: [u8; 4] = *b"PK\x06\x06";
-/// First bytes of the record that tells where that is.
+/// First bytes of the record with the offset of the 64-bit end record.
 pub const END64_LOCATOR: [u8; 4] = *b"PK\x06\x07";
 
-/// Lengths of the records without names, extras and comments.
+/// Length of the header before a member, without name and extra field. The next one is that of an
+/// entry of the directory.
 pub const LOCAL_LEN_BYTES: usize = 30;
 const CENTRAL_LEN_BYTES: usize = 46;
 const END_LEN_BYTES: usize = 22;
-/// Length of the record with lengths of 64 bits.
+/// Length of the end record with 64-bit lengths, without extra data.
 pub const END64_LEN_BYTES: usize = 56;
 const END64_LOCATOR_LEN_BYTES: usize = 20;
 
-/// Extra field with the numbers that 32 bits do not hold.
+/// The extra field with numbers that do not fit into 32 bits.
 pub const EXTRA_ZIP64: u16 = 1;
 
 /// Flag: the name is UTF-8, and not IBM's code page 437.
@@ -58,13 +59,13 @@ pub const FLAG_UTF8: u16 = 1 << 11;
 /// Flags: encrypted, a patch, strongly encrypted, masked headers.
 const FLAGS_UNREADABLE: u16 = 1 | 1 << 5 | 1 << 6 | 1 << 13;
 
-/// Most that deflate makes of a byte.
+/// Largest number of bytes that deflate can make from one byte.
 const DEFLATE_RATIO_MAX: u64 = 1032;
 
-/// How a member's bytes are stored.
+/// The compression of a member's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// As they are.
+    /// Not compressed.
     Stored,
     /// Deflated.
     Deflated,

@@ -40,7 +40,7 @@ pub(crate) enum Put {
 impl Bucket {
     /// Writes a whole object of modest size, on a condition.
     ///
-    /// After an error the object may be written nevertheless. [`Put::Exists`] may mean that this
+    /// After an error the object may still have been written. [`Put::Exists`] may mean that this
     /// call wrote it. [`create_settled`](Self::create_settled) and
     /// [`replace_settled`](Self::replace_settled) find this out.
     pub(crate) fn put(&self, key: &str, bytes: Bytes, mode: PutMode) -> Result<Put> {
