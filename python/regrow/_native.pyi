@@ -10,9 +10,12 @@ from typing_extensions import Buffer
 from ._core._requests import (
     BackgroundRequest,
     ConvertRequest,
+    CopyRequest,
+    DiffRequest,
     ItemsRequest,
     LoadRequest,
     RegionsRequest,
+    ReportRequest,
     SaveRequest,
 )
 from ._load._opening import Opening
@@ -419,7 +422,7 @@ def held(structure: Structure, leaves: _LeavesIn) -> Checkpoint:
 def diff(
     a: Checkpoint,
     b: Checkpoint,
-    options: tuple[list[str], tuple[float | None, float | None, int | None], tuple[bool, bool, bool, bool], int | None],
+    request: DiffRequest,
     watch: _Watch,
 ) -> tuple[
     tuple[str, str],
@@ -464,17 +467,13 @@ class ReportPage:
 
 def report(
     subjects: Sequence[Checkpoint | _Place],
-    options: tuple[tuple[str | None, str], list[str], int | None, bool, tuple[int | None, str | None], int | None],
+    request: ReportRequest,
     watch: _Watch,
 ) -> ReportPage:
-    """Reads the first, and compares it with the others. Options: title and command; globs; bytes of
-    a sample; whether to make statistics; step and item; budget."""
+    """Reads the first, and compares it with the others."""
 
-def copy(
-    source: _Place, target: _Place, options: tuple[bool, bool, bool, int | None], watch: _Watch
-) -> tuple[str, int, int, int, float]:
-    """Copies; gives path, files, bytes, bytes that were there already, seconds. Options: whether to
-    overwrite, whether to sync, whether to read back, budget."""
+def copy(source: _Place, target: _Place, request: CopyRequest, watch: _Watch) -> tuple[str, int, int, int, float]:
+    """Copies; gives path, files, bytes, bytes that were there already, seconds."""
 
 def seal(path: _Place, step: int | None, remove: bool, watch: _Watch) -> tuple[str, int, int, bool]:
     """Path, files, bytes, whether anything has changed."""

@@ -9,8 +9,14 @@ use regrow::{CopyOptions, CopyReport};
 use crate::location::LocationIn;
 use crate::watch::{WatchIn, watched};
 
-/// Overwrite, durable, verify, budget.
-pub type CopyIn = (bool, bool, bool, Option<u64>);
+/// How a checkpoint is copied: `regrow/_core/_requests.py`.
+#[derive(FromPyObject)]
+pub struct CopyIn {
+    overwrite: bool,
+    durable: bool,
+    verify: bool,
+    budget_bytes: Option<u64>,
+}
 
 /// Path, files, bytes, bytes that were there already, seconds.
 type CopyOut = (OsString, usize, u64, u64, f64);
@@ -21,23 +27,23 @@ pub fn copy(
     py: Python<'_>,
     source: LocationIn,
     target: LocationIn,
-    options: CopyIn,
+    request: CopyIn,
     watch: WatchIn,
 ) -> PyResult<CopyOut> {
     // The size is unknown until the source is open, so watch as if the work were long.
     let report = watched(py, watch, u64::MAX, |monitor| {
-        let options = CopyOptions { monitor, ..copy_options(options) };
+        let options = CopyOptions { monitor, ..copy_options(&request) };
         regrow::copy(source.to_location()?, target.to_location()?, &options)
     })?;
     Ok(copy_report(report))
 }
 
-fn copy_options((overwrite, durable, verify, budget_bytes): CopyIn) -> CopyOptions {
+fn copy_options(request: &CopyIn) -> CopyOptions {
     CopyOptions {
-        overwrite,
-        not_durable: !durable,
-        unverified: !verify,
-        budget_bytes,
+        overwrite: request.overwrite,
+        not_durable: !request.durable,
+        unverified: !request.verify,
+        budget_bytes: request.budget_bytes,
         ..CopyOptions::default()
     }
 }

@@ -16,10 +16,19 @@ use crate::gather::let_go;
 use crate::leaves::{LeavesIn, to_leaves};
 use crate::watch::{WatchIn, watched};
 
-/// Globs; `atol`, `rtol`, `max_ulp`; whether to ignore dtypes, to check types, to look for equality
-/// alone, to list equal leaves; budget.
-type OptionsIn =
-    (Vec<String>, (Option<f64>, Option<f64>, Option<u64>), (bool, bool, bool, bool), Option<u64>);
+/// What is compared, and how: `regrow/_core/_requests.py`.
+#[derive(FromPyObject)]
+pub struct DiffIn {
+    only: Vec<String>,
+    atol: Option<f64>,
+    rtol: Option<f64>,
+    max_ulp: Option<u64>,
+    ignore_dtype: bool,
+    check_types: bool,
+    equality_only: bool,
+    list_equal: bool,
+    budget_bytes: Option<u64>,
+}
 
 /// Kind, dtype, shape.
 type FormOut<'py> = (&'static str, String, Bound<'py, PyTuple>);
@@ -66,10 +75,10 @@ pub fn diff<'py>(
     py: Python<'py>,
     a: &Checkpoint,
     b: &Checkpoint,
-    options: OptionsIn,
+    request: DiffIn,
     watch: WatchIn,
 ) -> PyResult<DiffOut<'py>> {
-    let mut options = diff_options(options).or_raise()?;
+    let mut options = diff_options(&request).or_raise()?;
     let (a, b) = (a.opened(), b.opened());
     let report = watched(py, watch, u64::MAX, |monitor| {
         options.monitor = monitor;
@@ -79,17 +88,16 @@ pub fn diff<'py>(
     report_out(py, &report?)
 }
 
-fn diff_options(options: OptionsIn) -> Result<DiffOptions> {
-    let (only, (atol, rtol, max_ulp), flags, budget_bytes) = options;
-    let (ignore_dtype, check_types, equality_only, list_equal) = flags;
+fn diff_options(request: &DiffIn) -> Result<DiffOptions> {
+    let DiffIn { atol, rtol, max_ulp, .. } = *request;
     Ok(DiffOptions {
-        only: only.iter().map(|glob| PathPattern::new(glob)).collect::<Result<_>>()?,
+        only: request.only.iter().map(|glob| PathPattern::new(glob)).collect::<Result<_>>()?,
         tolerance: Tolerance { atol, rtol, max_ulp },
-        ignore_dtype,
-        check_types,
-        equality_only,
-        list_equal,
-        budget_bytes,
+        ignore_dtype: request.ignore_dtype,
+        check_types: request.check_types,
+        equality_only: request.equality_only,
+        list_equal: request.list_equal,
+        budget_bytes: request.budget_bytes,
         ..DiffOptions::default()
     })
 }

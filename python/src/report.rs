@@ -26,9 +26,18 @@ pub enum SubjectIn {
     At(LocationIn),
 }
 
-/// Title and command; globs; bytes of a sample; whether to make statistics; step and item; budget.
-type OptionsIn =
-    ((Option<String>, String), Vec<String>, Option<u64>, bool, (Option<u64>, Option<String>), Option<u64>);
+/// What the page shows: `regrow/_core/_requests.py`.
+#[derive(FromPyObject)]
+pub struct ReportIn {
+    title: Option<String>,
+    command: String,
+    only: Vec<String>,
+    sample_bytes: Option<u64>,
+    statistics: bool,
+    step: Option<u64>,
+    item: Option<String>,
+    budget_bytes: Option<u64>,
+}
 
 /// The number of elements that were looked at, of NaNs, infinities and zeros, by leaf.
 type CountsOut = (Vec<u64>, Vec<u64>, Vec<u64>, Vec<u64>);
@@ -45,11 +54,11 @@ pub struct ReportPage(Report);
 pub fn report(
     py: Python<'_>,
     subjects: Vec<SubjectIn>,
-    options: OptionsIn,
+    request: ReportIn,
     watch: WatchIn,
 ) -> PyResult<ReportPage> {
     let subjects = subjects.iter().map(subject).collect::<Result<Vec<_>>>().or_raise()?;
-    let mut options = report_options(options).or_raise()?;
+    let mut options = report_options(request).or_raise()?;
     let Some((first, others)) = subjects.split_first() else {
         return Err(regrow::Error::invalid("there is nothing to report on")).or_raise();
     };
@@ -68,15 +77,15 @@ fn subject(given: &SubjectIn) -> Result<Subject> {
     }
 }
 
-fn report_options(options: OptionsIn) -> Result<ReportOptions> {
-    let ((title, command), only, sample_bytes, has_statistics, (step, item), budget_bytes) = options;
+fn report_options(request: ReportIn) -> Result<ReportOptions> {
+    let ReportIn { title, command, only, sample_bytes, statistics, step, item, budget_bytes } = request;
     Ok(ReportOptions {
         title,
         command,
         open: OpenOptions { step, item, ..OpenOptions::default() },
         only: only.iter().map(|glob| PathPattern::new(glob)).collect::<Result<_>>()?,
         sample_bytes,
-        without_statistics: !has_statistics,
+        without_statistics: !statistics,
         budget_bytes,
         ..ReportOptions::default()
     })

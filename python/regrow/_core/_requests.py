@@ -119,3 +119,43 @@ class ConvertRequest:
     nest: str | None
     lossy: bool
     salvage: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CopyRequest:
+    """A copy."""
+
+    overwrite: bool
+    durable: bool
+    verify: bool
+    budget_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiffRequest:
+    """A comparison of two checkpoints."""
+
+    only: list[str]
+    atol: float | None
+    rtol: float | None
+    max_ulp: int | None
+    ignore_dtype: bool
+    check_types: bool
+    equality_only: bool
+    list_equal: bool
+    budget_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportRequest:
+    """A page about checkpoints."""
+
+    title: str | None
+    command: str
+    """The call, for the foot of the page."""
+    only: list[str]
+    sample_bytes: int | None
+    statistics: bool
+    step: int | None
+    item: str | None
+    budget_bytes: int | None

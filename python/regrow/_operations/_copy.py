@@ -11,6 +11,7 @@ from .._core._keywords import keywords
 from .._core._location import StrPath, places
 from .._core._progress import Progress, Watch, format_bytes, format_seconds, format_speed
 from .._core._readable import readable
+from .._core._requests import CopyRequest
 from .._text import counted, printable
 
 
@@ -81,12 +82,12 @@ def copy(
         CorruptError: if the copy that is read back differs.
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to copy.
     """
-    options = (
-        _arguments.flag("overwrite", overwrite),
-        _arguments.flag("durable", durable),
-        _arguments.flag("verify", verify),
-        _arguments.budget(budget_bytes),
+    request = CopyRequest(
+        overwrite=_arguments.flag("overwrite", overwrite),
+        durable=_arguments.flag("durable", durable),
+        verify=_arguments.flag("verify", verify),
+        budget_bytes=_arguments.budget(budget_bytes),
     )
     at = places(storage_options, source=source, target=target)
     with Watch(progress, "copying") as watch:
-        return CopyReport(*_native.copy(at["source"], at["target"], options, watch))
+        return CopyReport(*_native.copy(at["source"], at["target"], request, watch))

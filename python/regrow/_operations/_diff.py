@@ -11,6 +11,7 @@ from .._core._keywords import keywords
 from .._core._progress import Progress, Watch
 from .._core._readable import readable
 from .._core._report import Finding
+from .._core._requests import DiffRequest
 from .._errors import InvalidArgumentError
 from ._convert import LeafForm
 from ._sides import is_place, opened, taken
@@ -188,16 +189,16 @@ def diff(
         NotFoundError: for globs that match no leaf, with all of them.
         InvalidArgumentError: for a negative tolerance; for one with `equality_only`.
     """
-    options = (
-        _arguments.patterns(only),
-        (_tolerance("atol", atol), _tolerance("rtol", rtol), _arguments.count("max_ulp", max_ulp)),
-        (
-            _arguments.flag("ignore_dtype", ignore_dtype),
-            _arguments.flag("check_types", check_types),
-            _arguments.flag("equality_only", equality_only),
-            _arguments.flag("list_equal", list_equal),
-        ),
-        _arguments.budget(budget_bytes),
+    request = DiffRequest(
+        only=_arguments.patterns(only),
+        atol=_tolerance("atol", atol),
+        rtol=_tolerance("rtol", rtol),
+        max_ulp=_arguments.count("max_ulp", max_ulp),
+        ignore_dtype=_arguments.flag("ignore_dtype", ignore_dtype),
+        check_types=_arguments.flag("check_types", check_types),
+        equality_only=_arguments.flag("equality_only", equality_only),
+        list_equal=_arguments.flag("list_equal", list_equal),
+        budget_bytes=_arguments.budget(budget_bytes),
     )
     steps = _arguments.count("step", step), _arguments.count("step_b", step_b)
     items = _arguments.text("item", item), _arguments.text("item_b", item_b)
@@ -212,7 +213,7 @@ def diff(
             sides[1], steps[0] if steps[1] is None else steps[1], items[0] if items[1] is None else items[1]
         )
         with Watch(progress, "comparing") as watch:
-            return _report(_native.diff(opened_a, opened_b, options, watch))
+            return _report(_native.diff(opened_a, opened_b, request, watch))
 
     # A replaced path is read again; a checkpoint that the caller has opened is not.
     return _native.read_unreplaced(compare) if all(takes_options) else compare(_native.Attempt())

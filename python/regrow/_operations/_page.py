@@ -15,6 +15,7 @@ from .._core import _arguments
 from .._core._keywords import keywords
 from .._core._location import StrPath
 from .._core._progress import Progress, Watch
+from .._core._requests import ReportRequest
 from .._errors import InvalidArgumentError
 from ._sides import is_place, taken
 
@@ -152,18 +153,20 @@ def report(
     if storage_options is not None and not any(is_place(side) for side in sides):
         raise InvalidArgumentError("`storage_options` is for URLs, and all checkpoints are in memory or open")
     shown = ", ".join(repr(os.fspath(side)) if isinstance(side, (str, os.PathLike)) else "..." for side in sides)
-    options = (
-        (_arguments.text("title", title), f"regrow.report({shown})"),
-        _arguments.patterns(only),
-        _arguments.count("sample", sample),
-        _arguments.flag("statistics", statistics),
-        (_arguments.count("step", step), _arguments.text("item", item)),
-        _arguments.budget(budget_bytes),
+    request = ReportRequest(
+        title=_arguments.text("title", title),
+        command=f"regrow.report({shown})",
+        only=_arguments.patterns(only),
+        sample_bytes=_arguments.count("sample", sample),
+        statistics=_arguments.flag("statistics", statistics),
+        step=_arguments.count("step", step),
+        item=_arguments.text("item", item),
+        budget_bytes=_arguments.budget(budget_bytes),
     )
     file = None if out is None else _local(out)
     subjects = [taken("checkpoint" if at == 0 else "others", side, storage_options) for at, side in enumerate(sides)]
     with Watch(progress, "reading") as watch:
-        page = ReportPage(_native.report(subjects, options, watch))
+        page = ReportPage(_native.report(subjects, request, watch))
     if file is not None:
         page.save(file, overwrite=overwrite)
     return page
