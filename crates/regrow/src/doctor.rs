@@ -20,7 +20,7 @@ use crate::options::BUDGET_DEFAULT_BYTES;
 use crate::system::room;
 use crate::threads::thread_count;
 
-/// The machine.
+/// The properties of the machine that matter for saves and loads.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Machine {
@@ -31,11 +31,11 @@ pub struct Machine {
     /// Memory that is available without swapping, according to the system and the process's group;
     /// `None` if neither says.
     pub memory_available_bytes: Option<u64>,
-    /// Memory that a call uses beside the arrays by default.
+    /// The memory in addition to the arrays that a call uses by default.
     pub budget_bytes: u64,
 }
 
-/// The machine that this process is on.
+/// The properties of the machine on which this process runs.
 pub fn machine() -> Machine {
     Machine {
         cores: thread::available_parallelism().ok().map(Into::into),
@@ -45,18 +45,18 @@ pub fn machine() -> Machine {
     }
 }
 
-/// A file system, as a folder on it sees it.
+/// The properties of a file system, found through one of its folders.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Disk {
-    /// The folder.
+    /// The folder that was examined.
     pub folder: PathBuf,
-    /// The kind, by the name that the system has for it: `ext4`, `nfs4`, `fuse.sshfs`; `None` if it
+    /// The kind, by the system's name for it: `ext4`, `nfs4`, `fuse.sshfs`; `None` if the system
     /// does not say.
     pub kind: Option<String>,
-    /// Room for this user's files; `None` where the file system does not say.
+    /// Free bytes for this user's files; `None` if the file system does not say.
     pub free_bytes: Option<u64>,
-    /// All of its room.
+    /// The size of the file system in bytes; `None` if the file system does not say.
     pub total_bytes: Option<u64>,
     /// How many more files and folders fit on the disk; `None` if there is no limit, or the limit
     /// is unknown.
@@ -65,10 +65,10 @@ pub struct Disk {
     pub abilities: Result<Vec<(Ability, bool)>>,
 }
 
-/// Looks at the file system of a folder.
+/// Examines the file system of a folder.
 ///
 /// # Errors
-/// `NotFound` if there is no such folder; errors of the file system.
+/// `NotFound` if the folder does not exist; errors of the file system.
 pub fn disk(folder: &Path) -> Result<Disk> {
     let absolute = folder.canonicalize().map_err(|error| Error::io("cannot open", folder, error))?;
     let room = room(&absolute).ok();
@@ -83,8 +83,8 @@ pub fn disk(folder: &Path) -> Result<Disk> {
     })
 }
 
-/// The kind of the file system that is mounted nearest above a folder; of two at one place, the
-/// later one covers the other.
+/// The kind of the file system that is mounted nearest above a folder. If two are mounted at the
+/// same path, the later one hides the other.
 ///
 /// Source: proc_pid_mountinfo(5): `36 35 98:0 /root /mount/point rw,noatime master:1 - ext3
 /// /dev/root rw`
@@ -98,7 +98,8 @@ fn kind_of(folder: &Path, mounts: &str) -> Option<String> {
     mounts.lines().filter_map(of_line).max_by_key(|(len, _)| *len).map(|(_, kind)| kind)
 }
 
-/// Spaces, tabs, line feeds and backslashes are octal there: `\040`.
+/// Decodes a path of mountinfo, in which spaces, tabs, line feeds and backslashes are octal
+/// (`\040`).
 fn unescaped(text: &str) -> String {
     ["\\040", "\\011", "\\012", "\\134"]
         .iter()

@@ -72,7 +72,7 @@ pub use regrow_coordination as coordination;
 pub use regrow_layouts::options;
 pub use regrow_tree::{array, sharding, tree};
 
-/// Where a checkpoint is: a storage, and a path in it.
+/// The location of a checkpoint: a storage, and a path in it.
 pub mod location {
     pub use regrow_storage::StorageOptions;
     pub use regrow_storage::location::{Location, StepFolder, ToLocation, is_url, local};

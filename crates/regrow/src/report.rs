@@ -12,37 +12,37 @@ use crate::text::{counted, format_bytes, format_seconds, format_speed, printable
 /// The result of `verify`.
 #[derive(Debug, Default)]
 pub struct VerifyReport {
-    /// All that is wrong; empty if the checkpoint is sound.
+    /// All damage that was found; empty if the checkpoint is sound.
     pub findings: Vec<Finding>,
-    /// Leaves read.
+    /// The number of leaves that were read.
     pub leaf_count: usize,
-    /// Bytes of data checked, decoded.
+    /// Decoded bytes that were checked.
     pub checked_bytes: u64,
     /// Observations that need not be damage: a sound checkpoint can have notes.
     pub notes: Vec<String>,
     /// Whether checksums cover every data byte; otherwise damage to array data can go unseen.
     pub has_data_checksums: bool,
-    /// Bytes of array data, decoded, that no checksum is over. A [seal](crate::seal()) puts them
-    /// under one.
+    /// Decoded bytes of array data that no checksum covers. A [seal](crate::seal()) adds checksums
+    /// for them.
     pub unprotected_bytes: u64,
-    /// The same by file; or the checkpoint, if the layout does not know the file: small arrays in
-    /// the index of an OCDBT database have no file of their own.
+    /// The files that hold these bytes. If the layout does not know the file, the checkpoint
+    /// itself: small arrays in the index of an OCDBT database have no file of their own.
     pub unprotected_files: Vec<UnprotectedFile>,
     /// The trusted key that has signed the checkpoint; `None` if no signature was asked for.
     pub signer: Option<PublicKey>,
-    /// The step that was verified, of a folder of steps.
+    /// The step that was verified, if this is a folder of steps.
     pub step: Option<u64>,
-    /// All committed steps of that folder.
+    /// All committed steps of the folder of steps.
     pub steps: Vec<u64>,
 }
 
-/// A file with array data that no checksum is over.
+/// A file that has array data without a checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnprotectedFile {
-    /// The file.
+    /// The path of the file.
     pub file: PathBuf,
-    /// Bytes of such data in it, decoded.
+    /// Decoded bytes in the file that no checksum covers.
     pub bytes: u64,
 }
 
@@ -53,7 +53,7 @@ impl VerifyReport {
     }
 }
 
-/// The result of a save. As text it is a line, and a line for each stage:
+/// The result of a save. Its text is one line, and a line for each stage:
 ///
 /// ```text
 /// step_100: 450 leaves, 1.0 GiB of data, 1.0 GiB on disk, in 0.52 s (2.06 GB/s); direct
@@ -69,23 +69,23 @@ impl VerifyReport {
 pub struct SaveReport {
     /// The path of the checkpoint.
     pub path: PathBuf,
-    /// Bytes of all files.
+    /// The bytes of all files.
     pub stored_bytes: u64,
-    /// Leaves written.
+    /// The number of leaves that were written.
     pub leaf_count: usize,
     /// Bytes of array data, after casts, before compression.
     pub data_bytes: u64,
-    /// The duration of the whole save.
+    /// The duration of the save in seconds.
     pub seconds: f64,
-    /// The duration of each stage. The stages of the calling thread (all but `read`, which is part
-    /// of others, and `write`) add up to `seconds`, unless the layout writes with several threads.
-    /// A save in the background begins with `wait_for_save` and `snapshot`, which are not part of
-    /// `seconds`.
+    /// The duration of each stage. The stages of the calling thread add up to `seconds`, unless the
+    /// layout writes with several threads. All stages are of the calling thread except `read`,
+    /// which is part of other stages, and `write`. A background save begins with `wait_for_save`
+    /// and `snapshot`, which are not part of `seconds`.
     pub stages: Vec<StageReport>,
     /// How the bytes were written to the disk.
     pub io_path: IoPath,
-    /// Bytes that were not written because the [base](crate::options::SaveOptions::base) has them;
-    /// they are part of `stored_bytes`, though they take no room of their own.
+    /// Bytes that were not written because the [base](crate::options::SaveOptions::base) has them.
+    /// They count in `stored_bytes`, but take no additional space.
     pub reused_bytes: u64,
     /// Other observations, such as damage in the base.
     pub notes: Vec<String>,
@@ -109,12 +109,12 @@ impl SaveReport {
         }
     }
 
-    /// Array data saved, in 10^9 bytes a second.
+    /// The speed of the save in 10^9 bytes of array data a second.
     pub fn gb_per_s(&self) -> f64 {
         gb_per_s(self.data_bytes, self.seconds)
     }
 
-    /// Takes the durations from the monitor; time without a stage counts as preparation.
+    /// Takes the durations from the monitor. Time outside of all stages counts as preparation.
     pub(crate) fn take_stock(&mut self, monitor: &Monitor, time: Duration) {
         let own = [Stage::Compare, Stage::Copy, Stage::WaitForDisk, Stage::Sync, Stage::Commit];
         let stages = monitor.stages();

@@ -1,5 +1,5 @@
-//! Deletes steps: each one completely, none with a reader, and no files that are not part of a
-//! step.
+//! Deletes steps. A step is deleted completely, or not at all if it has a reader or the folder
+//! contains files that are not part of the step.
 
 use super::lease::Announced;
 use super::records;
@@ -9,48 +9,47 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::formats::refuse_unmarked;
 use crate::location::Location;
 
-/// How to delete.
+/// The options of a deletion.
 #[derive(Debug, Clone, Default)]
 pub struct DeleteOptions {
-    /// Move a step into this folder, below the folder of steps, instead of removing it.
+    /// Move each step into this folder, below the folder of steps, instead of removing it.
     pub aside: Option<String>,
-    /// Delete it also if it has a reader.
+    /// Delete a step even if it has a reader.
     pub also_leased: bool,
 }
 
-/// The result for a step to delete.
+/// The result for one step.
 #[derive(Debug)]
 pub struct Deletion {
-    /// The number.
+    /// The number of the step.
     pub step: u64,
-    /// The name in the folder.
+    /// The name of the step in the folder.
     pub name: String,
     /// The result; an error if the step is unchanged.
     pub outcome: Result<Deleted>,
 }
 
-/// What happened to a step.
+/// How the deletion of a step ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Deleted {
-    /// The step was removed, with this many bytes. Hard-linked files take room until their last
-    /// link is removed.
+    /// The step was removed. Its hard-linked files take space until their last link is removed.
     Removed {
         /// The bytes of its files.
         bytes: u64,
     },
     /// The step was moved to another folder.
     Moved {
-        /// There.
+        /// The new location of the step.
         to: std::path::PathBuf,
     },
-    /// The step has a reader.
+    /// The step has a reader, and was not deleted.
     Leased,
-    /// The step did not exist any more.
+    /// The step no longer existed.
     Gone,
 }
 
 impl DeleteOptions {
-    /// Errs for a folder that no step can be moved into.
+    /// Returns an error if `aside` is not the name of a folder into which steps can be moved.
     ///
     /// # Errors
     /// `InvalidArgument`.
@@ -72,7 +71,7 @@ impl Steps {
     /// Deletes steps, one after another. An error for one step does not stop the others.
     ///
     /// # Errors
-    /// `InvalidArgument` for options that make no sense. Each step's own error is in its report.
+    /// `InvalidArgument` for options that are not valid. The error of each step is in its result.
     pub fn delete(&self, numbers: &[u64], options: &DeleteOptions) -> Result<Vec<Deletion>> {
         options.check()?;
         if let Some(aside) = &options.aside
@@ -95,7 +94,7 @@ impl Steps {
 
     fn delete_one(&self, step: &Step, options: &DeleteOptions) -> Result<Deleted> {
         let _announced = match Announced::new(self.root(), &step.name) {
-            // A deletion must work on a full disk, where no reader can write a lease anyway.
+            // A deletion must work on a full disk, where no reader can write a lease either.
             Err(error) if error.kind() == ErrorKind::StorageFull => None,
             announced => Some(announced?),
         };
@@ -125,8 +124,8 @@ impl Steps {
     }
 }
 
-/// The name, with a number appended if a step of an earlier history has it. The next copy continues
-/// from the files of a failed copy of this name.
+/// The location with this name. If a step of an earlier history has the name, a number is appended.
+/// If a copy under this name failed, the next copy continues from its files.
 fn free_name(folder: &Location, name: &str) -> Location {
     let names = (1_u64..).map(|count| if count == 1 { name.to_owned() } else { format!("{name}.{count}") });
     let mut places = names.map(|name| folder.join(name));

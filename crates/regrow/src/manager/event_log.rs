@@ -4,8 +4,8 @@
 //! ```text
 //! {"event": "save", "step": 400, "path": "run/400", "time": 1795232533.5, "seconds": 1.2, …}
 //! ```
-//! The event has the target [`TARGET`] and the same members as key-value pairs; a failure is a
-//! warning. A program may take the records by [`Hooks::on_record`] instead.
+//! The event has the target [`TARGET`], and the same entries as key-value pairs. A failure is
+//! logged as a warning. With [`Hooks::on_record`] a program can receive the records instead.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use crate::text::printable;
 /// The target of the events.
 pub const TARGET: &str = "regrow::manager";
 
-/// The target of the records.
+/// Writes records to the file and to the logger or hook.
 #[derive(Debug, Clone)]
 pub(super) struct EventLog {
     file: Option<PathBuf>,
@@ -31,15 +31,15 @@ pub(super) struct EventLog {
 }
 
 impl EventLog {
-    /// Into this file too, to which lines are added.
+    /// A log that also appends each record as a line to `file`.
     pub(super) fn new(file: Option<PathBuf>, hooks: Hooks) -> Self {
         Self { file, hooks }
     }
 
-    /// Adds the record of an event of a step, without the members that are null.
+    /// Writes the record of an event of a step, without entries that are null.
     ///
     /// # Errors
-    /// Errors of the system for the file; that of the hook.
+    /// Errors of the system for the file; the error of the hook.
     pub(super) fn add(
         &self,
         event: &str,
@@ -93,7 +93,7 @@ fn tell(event: &str, step: u64, is_bad: bool, record: &Map<String, Value>) {
     );
 }
 
-/// The members as pairs of the crate `log`; objects and lists are JSON text.
+/// The entries of a record as pairs of the crate `log`. Objects and lists are JSON text.
 struct Members<'a>(&'a Map<String, Value>);
 
 impl Source for Members<'_> {

@@ -24,11 +24,11 @@ use super::tidy::TidyOptions;
 use crate::engine::SaveReport;
 use crate::error::{Error, ErrorKind, Result};
 
-/// A save that has begun.
+/// A save that was started.
 pub struct Begun {
     /// The path of the new step.
     pub path: PathBuf,
-    /// How long the caller was blocked.
+    /// The seconds for which the call blocked its caller.
     pub blocked_seconds: f64,
     /// Waits for the end of the save.
     pub end: Box<dyn FnOnce() -> Result<SaveReport> + Send>,
@@ -40,7 +40,7 @@ impl fmt::Debug for Begun {
     }
 }
 
-/// The content of the records for one save.
+/// The facts about a save that its records contain.
 #[derive(Debug)]
 pub(super) struct About {
     pub step: u64,
@@ -48,7 +48,7 @@ pub(super) struct About {
     pub is_preempted: bool,
 }
 
-/// The save of a step. It ends after the deletion of older steps that no policy keeps.
+/// The save of a step with the work after it, including the deletion of older steps.
 #[derive(Debug, Clone)]
 pub struct Followed {
     saved: Arc<Saved>,
@@ -61,12 +61,12 @@ struct Saved {
     outcome: OnceLock<Result<SaveReport>>,
 }
 
-/// Follows saves, in their order.
+/// Does the work after saves, in the order of the saves, on a thread.
 #[derive(Debug)]
 pub(super) struct Follower {
     shared: Arc<Shared>,
     thread: Mutex<Option<(Sender<Task>, JoinHandle<()>)>>,
-    /// A fork's child has no thread to wait for.
+    /// The process that owns the thread: a forked child has no thread to wait for.
     pid: u32,
 }
 
@@ -92,7 +92,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     pending: Vec<Arc<Saved>>,
-    /// Saves whose error no call has returned yet.
+    /// Saves with an error that no call has returned yet.
     failures: Vec<Arc<Saved>>,
     failed: Vec<u64>,
     /// Steps that are known to be damaged.
@@ -100,7 +100,7 @@ struct State {
 }
 
 impl Follower {
-    /// Follows saves to a folder. Without the lock it only waits for the saves.
+    /// A follower for saves to a folder. Without `lock` it only waits for the saves.
     pub(super) fn new(
         steps: Steps,
         tidy: TidyOptions,
@@ -118,7 +118,7 @@ impl Follower {
         self.pid != std::process::id()
     }
 
-    /// Follows a save. The thread lives as long as the follower.
+    /// Adds a save. The thread runs until the follower is dropped.
     pub(super) fn add(&self, about: About, begun: Begun) -> Followed {
         let saved = Arc::new(Saved { step: about.step, outcome: OnceLock::new() });
         self.shared.state().pending.push(Arc::clone(&saved));
@@ -141,18 +141,18 @@ impl Follower {
         Followed { saved, shared: Arc::clone(&self.shared) }
     }
 
-    /// Waits until all is done.
+    /// Waits until all saves and the work after them have ended.
     ///
     /// # Errors
-    /// That of [`Hooks::while_waiting`].
+    /// The error of [`Hooks::while_waiting`].
     pub(super) fn wait(&self) -> Result<()> {
         self.wait_for(Duration::MAX).map(drop)
     }
 
-    /// Waits, but not longer than that; whether all is done.
+    /// Waits for at most `timeout`. Returns whether all saves and the work after them have ended.
     ///
     /// # Errors
-    /// That of [`Hooks::while_waiting`].
+    /// The error of [`Hooks::while_waiting`].
     pub(super) fn wait_for(&self, timeout: Duration) -> Result<bool> {
         match self.is_forked() {
             true => Ok(true),
@@ -165,7 +165,7 @@ impl Follower {
         self.shared.state().pending.iter().map(|saved| saved.step).collect()
     }
 
-    /// The first error that no call has returned yet.
+    /// Returns the first error that no call has returned yet.
     pub(super) fn failure(&self) -> Result<()> {
         let mut state = self.shared.state();
         let saved = (!state.failures.is_empty()).then(|| state.failures.remove(0));
@@ -173,22 +173,22 @@ impl Follower {
         saved.map_or(Ok(()), |saved| saved.outcome().map(drop))
     }
 
-    /// Steps that were begun and could not be saved, since the last call.
+    /// The steps whose saves have failed since the last call.
     pub(super) fn failed(&self) -> Vec<u64> {
         std::mem::take(&mut self.shared.state().failed)
     }
 
-    /// A step has turned out to be damaged.
+    /// Records that a step is damaged.
     pub(super) fn is_damaged(&self, step: u64) {
         self.shared.state().damaged.insert(step);
     }
 
-    /// A step was read, or is saved again.
+    /// Records that a step is intact: it was read, or is saved again.
     pub(super) fn is_good(&self, step: u64) {
         self.shared.state().damaged.remove(&step);
     }
 
-    /// Waits for all saves, and ends the thread.
+    /// Waits for all saves, then ends the thread.
     pub(super) fn end(&self) {
         if self.is_forked() {
             return;
@@ -219,8 +219,8 @@ impl Followed {
         self.saved.outcome.get().is_some()
     }
 
-    /// The report of the save, when the save and the work after it have ended; `None` if they have
-    /// not ended in this time.
+    /// The report of the save, after the save and the work after it have ended; `None` if they have
+    /// not ended within `timeout`.
     ///
     /// # Errors
     /// The error of the save, or of the work after it. No later call of the manager returns this
@@ -250,7 +250,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits as long as the state is so; false after the time.
+    /// Waits while `is_so` is true of the state. Returns false if this takes longer than `timeout`.
     fn wait_while(&self, timeout: Duration, is_so: impl Fn(&State) -> bool) -> Result<bool> {
         let began = Instant::now();
         loop {
@@ -329,7 +329,7 @@ impl Shared {
         Ok(report)
     }
 
-    /// Verifies, points and deletes, once a step is committed.
+    /// After the commit of a step: verifies it, writes the pointer and deletes older steps.
     fn tidy(&self, step: u64, lock: &RunLock) -> Result<Vec<Deletion>> {
         lock.check()?;
         let mut options = self.tidy.clone();
@@ -353,7 +353,7 @@ fn is_gone(deletion: &Deletion) -> bool {
     matches!(deletion.outcome, Ok(Deleted::Removed { .. } | Deleted::Moved { .. } | Deleted::Gone))
 }
 
-/// Why steps were left that were to go.
+/// The errors of steps that should have been deleted.
 fn left(deletions: &[Deletion]) -> Vec<String> {
     let said = |deletion: &Deletion| {
         let error = deletion.outcome.as_ref().err()?;
@@ -362,7 +362,7 @@ fn left(deletions: &[Deletion]) -> Vec<String> {
     deletions.iter().filter_map(said).collect()
 }
 
-/// Adds a record of each deletion; no record for a step that was gone or has a reader.
+/// Adds a record of each deletion, but not for a step that no longer existed or has a reader.
 ///
 /// # Errors
 /// Errors of the system for the log.

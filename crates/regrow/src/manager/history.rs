@@ -1,13 +1,13 @@
-//! The current history of a run, in memory: which steps belong to it, and the record of the next
-//! save.
+//! The current history of a run, in memory: the steps that belong to it, and the record for the
+//! next save.
 //!
 //! ```text
-//! 100 200 300 400 500                 restore(200), save(250): 300 to 500 are of a history that was abandoned
-//!       └ 250 260 270                 the current one: 100, 200, 250, 260, 270
+//! 100 200 300 400 500                 after restore(200) and save(250): 300 to 500 belong to an abandoned history
+//!       └ 250 260 270                 the current history: 100, 200, 250, 260, 270
 //! ```
 //! A save continues from the step that was restored last, or else from the newest step of the
-//! current history. If the history has newer steps than this one, a new history begins. A save of a
-//! lower number continues from the newest step before it.
+//! current history. If the current history has newer steps than this step, a new history begins. A
+//! save with a lower number than the newest step continues from the newest step below that number.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +18,12 @@ use crate::error::Result;
 use crate::formats::container::StepRecord;
 use crate::store::local::folders::random_name;
 
-/// The manager's knowledge of its steps, without access to the storage. A job shares it as JSON.
+/// The steps that the manager knows, without access to the storage. A job shares them as JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct History {
     /// The record of the current history.
     record: StepRecord,
-    /// Steps saved or being saved, in any history.
+    /// Steps that are saved or being saved, in any history.
     steps: BTreeMap<u64, Option<StepRecord>>,
 }
 
@@ -31,7 +31,7 @@ impl History {
     /// The history of the steps in a folder; a new run if no step has a record.
     ///
     /// # Errors
-    /// Errors of the system of its random numbers.
+    /// Errors of the system's random number generator.
     pub fn of(list: &[Step]) -> Result<Self> {
         let steps: BTreeMap<u64, Option<StepRecord>> =
             list.iter().map(|step| (step.number, step.record.clone())).collect();
@@ -53,7 +53,7 @@ impl History {
         self.steps.contains_key(&step)
     }
 
-    /// The newest step of the current history other than this one.
+    /// The newest step of the current history, not counting `step`.
     pub fn latest_but(&self, step: u64) -> Option<u64> {
         self.current().rev().find(|number| *number != step)
     }
@@ -63,7 +63,8 @@ impl History {
         self.current().next_back()
     }
 
-    /// The next save goes on from this step: newer ones are abandoned from now on.
+    /// The next save continues from this step. Newer steps belong to an abandoned history from now
+    /// on.
     pub fn turn_to(&mut self, step: u64) {
         let record = self.steps.entry(step).or_insert(None).clone();
         if self.has(step, record.as_ref()) {
@@ -85,7 +86,7 @@ impl History {
         }
     }
 
-    /// Begins a save; the record of its step.
+    /// Begins a save, and returns the record for its step.
     pub fn begin(&mut self, step: u64) -> StepRecord {
         if !self.knows(step) && self.latest().is_some_and(|latest| latest > step) {
             let before = self.current().rev().find(|number| *number < step);
@@ -95,19 +96,19 @@ impl History {
         self.record.clone()
     }
 
-    /// The step is not there: it was deleted, or its save has failed.
+    /// Forgets a step that was deleted or whose save has failed.
     pub fn forget(&mut self, step: u64) {
         self.steps.remove(&step);
     }
 
-    /// All steps that are newer than this one were deleted.
+    /// Forgets all steps that are newer than this one, because they were deleted.
     pub fn roll_back(&mut self, step: u64) {
         self.turn_to(step);
         self.steps.retain(|number, _| *number <= step);
     }
 
-    /// Begins a new history after a step of an earlier one, or from nothing. `turns` and `left`
-    /// belong to the earlier history.
+    /// Begins a new history after the step `to` of an earlier history, or from nothing. `turns` and
+    /// `left` belong to the earlier history.
     fn go_back(&mut self, turns: BTreeMap<u64, u64>, mut left: BTreeMap<u64, u64>, to: Option<u64>) {
         let run = self.record.run.clone();
         let own = |record: &Option<StepRecord>| {
@@ -120,7 +121,7 @@ impl History {
             let last = left.split_off(&first).into_values().fold(*newest, u64::max);
             left.insert(first, last);
         }
-        // Turns without a remaining step need no record.
+        // Turns that have no remaining steps need no record.
         let mut from = until(turns, to);
         from.retain(|turn, last| self.steps.range(..=*last).any(|(_, record)| own(record) == Some(*turn)));
         left.retain(|first, last| {
@@ -146,12 +147,12 @@ impl History {
     }
 }
 
-/// The last step of each turn that is part of the history of a record, its own too.
+/// The last step of each turn that belongs to the history of a record, including its own turn.
 fn turns_of(record: &StepRecord) -> BTreeMap<u64, u64> {
     record.from.iter().map(|(turn, last)| (*turn, *last)).chain([(record.turn, u64::MAX)]).collect()
 }
 
-/// The turns up to a step.
+/// The turns, cut off after the step `to`; empty if `to` is `None`.
 fn until(turns: BTreeMap<u64, u64>, to: Option<u64>) -> BTreeMap<u64, u64> {
     let until = |to| turns.into_iter().map(|(turn, last)| (turn, u64::min(last, to))).collect();
     to.map(until).unwrap_or_default()
@@ -184,7 +185,7 @@ mod tests {
             assert_eq!(history.begin(step).from, [(0, 200)].into());
         }
         assert_eq!(current(&history), [100, 200, 250, 260, 300]);
-        // Back to what was abandoned, and from there on.
+        // Back to the abandoned history, and on from there.
         history.turn_to(500);
         history.begin(510);
         assert_eq!(

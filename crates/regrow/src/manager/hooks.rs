@@ -11,7 +11,7 @@ use super::steps::Steps;
 use crate::engine::SaveReport;
 use crate::error::Result;
 
-/// How often a wait calls [`Hooks::while_waiting`].
+/// The time between two calls of [`Hooks::while_waiting`].
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 type AlsoSaves = dyn Fn(u64) -> Result<bool> + Send + Sync;
@@ -20,10 +20,10 @@ type OnRecord = dyn Fn(&Map<String, Value>, bool) -> Result<()> + Send + Sync;
 type OnSaved = dyn Fn(u64, &SaveReport) -> Result<()> + Send + Sync;
 type WhileWaiting = dyn Fn() -> Result<()> + Send + Sync;
 
-/// Functions of the program, each optional. An error of one is an error of the run, and keeps its
+/// Functions of the program, each optional. If one returns an error, the run returns it, with its
 /// source.
 ///
-/// A run holds no lock while it calls one.
+/// The run holds no lock while it calls a function.
 #[derive(Clone, Default)]
 pub struct Hooks {
     /// Whether to save a step that the policy does not save. In a job rank 0 calls it.
@@ -31,13 +31,13 @@ pub struct Hooks {
     /// The steps to keep in addition to the policy. Called after a step is committed, on the thread
     /// that deletes.
     pub also_keeps: Option<Arc<AlsoKeeps>>,
-    /// Receives each record of the event log, and whether it is a warning, in the place of the
-    /// crate `log`.
+    /// Receives each record of the event log, and whether it is a warning. The crate `log` then
+    /// does not get the records.
     pub on_record: Option<Arc<OnRecord>>,
-    /// Receives the number and the report of each committed step, when older steps are deleted.
+    /// Receives the number and the report of each committed step, after older steps are deleted.
     pub on_saved: Option<Arc<OnSaved>>,
-    /// Called ten times a second while a call waits for saves, or for a new step. An error ends the
-    /// wait.
+    /// Called ten times a second while a call waits for saves or for a new step. An error of this
+    /// function ends the wait.
     pub while_waiting: Option<Arc<WhileWaiting>>,
 }
 

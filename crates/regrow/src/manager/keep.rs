@@ -1,13 +1,13 @@
 //! Retention: a pure function from the existing steps and a policy to the steps to delete.
 //!
-//! The policy ranks good steps of the current history that this run has saved. All other steps
-//! neither count nor are deleted: damaged steps, steps of other programs, steps of an abandoned
-//! history. The policy also never deletes:
+//! The policy ranks good steps of the current history that this run has saved. Damaged steps, steps
+//! of other programs and steps of an abandoned history do not count, and are not deleted. The
+//! policy also never deletes:
 //! - the newest ranked step;
 //! - steps with a lease, which have a reader;
 //! - steps without the metric, if the policy uses a metric.
 //!
-//! A second call deletes nothing.
+//! A second call with the same policy deletes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,42 +19,42 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::formats::container::json_text;
 
-/// Which steps are kept.
+/// A policy that decides which steps to keep.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {
-    /// All.
+    /// All steps.
     #[default]
     All,
-    /// So many, the newest.
+    /// This many of the newest steps.
     Latest(usize),
-    /// The best by a metric.
+    /// The best steps by a metric.
     Best(Best),
-    /// Steps that this divides.
+    /// Steps whose number is a multiple of this.
     EverySteps(u64),
-    /// For each multiple of this number, the nearest step; the newest of equally near steps.
+    /// For each multiple of this number, the nearest step. If two are equally near, the newer one.
     ClosestSteps(u64),
-    /// The first step, and each that was saved at least so many seconds after the last one that is
-    /// kept.
+    /// The first step, and then each step that was saved at least this many seconds after the last
+    /// kept step.
     EverySeconds(f64),
-    /// Steps that were saved in so many seconds before the newest.
+    /// Steps that were saved in this many seconds before the newest step.
     LatestSeconds(f64),
-    /// These.
+    /// Exactly these steps.
     Steps(BTreeSet<u64>),
     /// The choice of the caller's function.
     #[serde(skip)]
     If(KeepIf),
-    /// Every step that one of these keeps; no step if the list is empty.
+    /// Every step that one of these policies keeps; no step if the list is empty.
     Any(Vec<Keep>),
 }
 
-/// The best steps by a metric.
+/// A policy that keeps the best steps by a metric.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Best {
-    /// The name; for metrics in objects, the path of names with slashes between them.
+    /// The name of the metric. For metrics in nested objects: their names, with slashes in between.
     pub metric: String,
-    /// Which value is best.
+    /// Whether the lowest or the highest value is best.
     pub mode: BestMode,
     /// The number of steps to keep. Steps without the metric are kept too.
     #[serde(default = "one")]
@@ -65,22 +65,22 @@ fn one() -> usize {
     1
 }
 
-/// Which value of a metric is best.
+/// Whether the lowest or the highest value of a metric is best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BestMode {
-    /// The least.
+    /// The lowest value is best.
     Min,
-    /// The greatest.
+    /// The highest value is best.
     Max,
 }
 
-/// A function of the caller.
+/// A function of the caller that decides whether a step is kept.
 #[derive(Clone)]
 pub struct KeepIf(Arc<dyn Fn(&StepFacts) -> bool + Send + Sync>);
 
 impl KeepIf {
-    /// This one.
+    /// Wraps `keeps`, which returns true for a step to keep.
     pub fn new(keeps: impl Fn(&StepFacts) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(keeps))
     }
@@ -92,14 +92,14 @@ impl fmt::Debug for KeepIf {
     }
 }
 
-/// The facts that a policy decides by.
+/// The facts about a step from which a policy decides.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StepFacts {
-    /// The number.
+    /// The number of the step.
     pub number: u64,
-    /// When it was saved, in seconds since 1970.
+    /// The time of the save, in seconds since 1970; `None` if unknown.
     pub seconds: Option<f64>,
-    /// The metrics.
+    /// The metrics of the step.
     pub metrics: Map<String, Value>,
     /// Whether the step has a reader.
     pub is_leased: bool,
@@ -110,8 +110,8 @@ pub struct StepFacts {
 }
 
 impl StepFacts {
-    /// A metric, by its name, or by the names down to it with slashes between them. `None` if it is
-    /// missing, no number, or NaN.
+    /// A metric by its name, or by the names of nested objects with slashes in between. `None` if
+    /// the metric is missing, is not a number, or is NaN.
     pub fn metric(&self, name: &str) -> Option<f64> {
         find(&self.metrics, name).and_then(number).filter(|value| !value.is_nan())
     }
@@ -130,7 +130,8 @@ fn find<'a>(metrics: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     })
 }
 
-/// A number; a Rust program, whose JSON has no NaN, may say the three that are not finite in words.
+/// A JSON value as a number. JSON has no NaN, so Rust programs may write `NaN` and infinities as
+/// text.
 fn number(value: &Value) -> Option<f64> {
     match value.as_str() {
         Some("NaN") => Some(f64::NAN),
@@ -140,7 +141,7 @@ fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// The names of all metrics that are numbers, with slashes between the names down to them.
+/// The names of all metrics that are numbers. Names in nested objects are joined by slashes.
 fn names_of(metrics: &Map<String, Value>) -> Vec<String> {
     let below = |(name, value): (&String, &Value)| match value {
         Value::Object(inner) => names_of(inner).into_iter().map(|below| format!("{name}/{below}")).collect(),
@@ -149,7 +150,7 @@ fn names_of(metrics: &Map<String, Value>) -> Vec<String> {
     metrics.iter().flat_map(below).collect()
 }
 
-/// The steps that may go, in their order. `steps` need not be sorted.
+/// The numbers of the steps to delete, in order. `steps` need not be sorted.
 pub fn to_delete(steps: &[StepFacts], keep: &Keep) -> Vec<u64> {
     let mut ranked: Vec<&StepFacts> = steps.iter().filter(|step| step.is_ranked()).collect();
     ranked.sort_by_key(|step| step.number);
@@ -159,7 +160,8 @@ pub fn to_delete(steps: &[StepFacts], keep: &Keep) -> Vec<u64> {
     ranked.iter().filter(goes).map(|step| step.number).collect()
 }
 
-/// The best of the ranked steps by a metric; the newest of equals. `None` if none has it.
+/// The best of the ranked steps by a metric; the newest if several are equal. `None` if no step has
+/// the metric.
 pub fn best<'a>(
     steps: impl IntoIterator<Item = &'a StepFacts>,
     metric: &str,
@@ -170,8 +172,8 @@ pub fn best<'a>(
     ranked.first().copied()
 }
 
-/// Drops steps without the metric, and sorts the others: the best first, the newest of equals
-/// first.
+/// Removes steps without the metric, and sorts the others by it, the best first. Of equal steps the
+/// newest comes first.
 fn rank(steps: &mut Vec<&StepFacts>, metric: &str, mode: BestMode) {
     steps.retain(|step| step.metric(metric).is_some());
     steps.sort_by(|a, b| {
@@ -184,10 +186,10 @@ fn rank(steps: &mut Vec<&StepFacts>, metric: &str, mode: BestMode) {
     });
 }
 
-/// Errs if the metric is missing or no number.
+/// Returns an error if the metric is missing or not a number.
 ///
 /// # Errors
-/// `InvalidArgument`, with the metrics that are there.
+/// `InvalidArgument`, with the names of the existing metrics.
 pub fn check_metric(metric: &str, metrics: &Map<String, Value>) -> Result<()> {
     if find(metrics, metric).and_then(number).is_some() {
         return Ok(());
@@ -225,8 +227,8 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// The multiple of an interval that is nearest to a step, and its distance. In the middle the even
-/// multiple counts, as in Orbax' `EveryNStepsClosest`.
+/// The multiple of an interval that is nearest to a step, and the distance. If two are equally
+/// near, the even multiple counts, as in Orbax' `EveryNStepsClosest`.
 fn nearest_multiple(step: u64, interval: u64) -> (u64, u64) {
     let (below, rest) = (step / interval, step % interval);
     let to_next = interval - rest;
@@ -235,7 +237,7 @@ fn nearest_multiple(step: u64, interval: u64) -> (u64, u64) {
 }
 
 impl Keep {
-    /// The numbers of the steps, sorted by number, that the policy itself keeps.
+    /// The numbers of the steps that the policy itself keeps. `steps` must be sorted by number.
     fn kept(&self, steps: &[&StepFacts]) -> BTreeSet<u64> {
         let those = |keeps: &dyn Fn(&StepFacts) -> bool| -> BTreeSet<u64> {
             steps.iter().filter(|step| keeps(step)).map(|step| step.number).collect()
@@ -285,11 +287,11 @@ impl Keep {
         }
     }
 
-    /// Errs for a step that the policy could not rank. NaN is allowed: it says that the step was
-    /// not measured.
+    /// Returns an error if the policy could not rank a step with these metrics. NaN is allowed: it
+    /// means that the step was not measured.
     ///
     /// # Errors
-    /// `InvalidArgument`, with the metrics that are there.
+    /// `InvalidArgument`, with the names of the existing metrics.
     #[doc(hidden)]
     pub fn check_metrics(&self, metrics: &Map<String, Value>) -> Result<()> {
         match self {
@@ -299,11 +301,11 @@ impl Keep {
         }
     }
 
-    /// Errs for a policy that makes no sense.
+    /// Returns an error if the policy is not valid.
     ///
     /// # Errors
-    /// `InvalidArgument` for a count or an interval of 0, a time that is none, a metric without a
-    /// name.
+    /// `InvalidArgument` for a count or an interval of 0, a time that is not valid, a metric
+    /// without a name.
     #[doc(hidden)]
     pub fn check(&self) -> Result<()> {
         match self {
@@ -329,10 +331,10 @@ impl Keep {
         }
     }
 
-    /// The policy that a JSON document says.
+    /// Reads a policy from a JSON document.
     ///
     /// # Errors
-    /// `InvalidArgument` if it says none, or one that makes no sense.
+    /// `InvalidArgument` if the document is not a policy, or the policy is not valid.
     pub fn from_json(text: &str) -> Result<Self> {
         let keep: Self = serde_json::from_str(text)
             .map_err(|error| Error::invalid(format!("the rule of what to keep is not valid: {error}")))?;

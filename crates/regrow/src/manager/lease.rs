@@ -1,8 +1,8 @@
-//! A lease keeps a step while a process reads it: a small file in the folder of steps, with its end
-//! time.
+//! A lease protects a step from deletion while a process reads it. It is a small file in the folder
+//! of steps that contains its end time.
 //!
-//! A thread renews the file as long as the lease lives. After a kill of the reader, the file is
-//! valid until its end time, and is then ignored.
+//! A thread renews the file until the lease is dropped. If the reader is killed, the file counts
+//! until its end time, and is then ignored.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,15 +22,15 @@ const DELETIONS: &str = "deleting/";
 /// How long a lease is valid without a renewal.
 const HOLDS: Duration = Duration::from_secs(5 * 60);
 
-/// How long an announcement is valid. A deletion takes less time, and a killed deletion removes
-/// none.
+/// How long an announcement is valid. A deletion takes less time. The announcement of a killed
+/// deletion ends with this time.
 const ANNOUNCED_FOR_SECONDS: f64 = 10.0 * 60.0;
 
 /// The content of a lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Record {
     step: u64,
-    /// Seconds since 1970.
+    /// The end of the lease, in seconds since 1970.
     until: f64,
     #[serde(flatten)]
     holder: Holder,
@@ -51,23 +51,23 @@ impl Announcement {
     }
 }
 
-/// Keeps a step from being deleted until it is dropped.
+/// Protects a step from deletion until it is dropped.
 #[derive(Debug)]
 pub struct Lease {
     root: Location,
     name: String,
     step: Step,
     is_over: Arc<(Mutex<bool>, Condvar)>,
-    /// A fork's child has neither the thread nor the lease.
+    /// The process that owns the lease: a forked child has neither the thread nor the lease.
     pid: u32,
 }
 
 impl Steps {
-    /// Keeps a committed step from being deleted as long as the lease lives.
+    /// Protects a committed step from deletion until the lease is dropped.
     ///
     /// # Errors
-    /// `NotFound` if it is not there, or about to be deleted; `PermissionDenied` where nothing can
-    /// be written; errors of the storage.
+    /// `NotFound` if the step does not exist or is about to be deleted; `PermissionDenied` if the
+    /// folder is read-only; errors of the storage.
     pub fn lease(&self, number: u64) -> Result<Lease> {
         let nonce = random_name()?;
         let step = self.step(number)?;
@@ -76,7 +76,7 @@ impl Steps {
         // The name is unique, and a lease need not survive a power cut: no sync.
         records::create(&root, &name, &held(number))?;
         let lease = Lease { root, name, step, is_over: Arc::default(), pid: std::process::id() };
-        // Either a deletion sees the lease now, or it was announced before.
+        // From now on a deletion sees the lease. Look for a deletion that was announced before.
         if is_announced(&lease.root, &lease.step.name)? || self.find(number)?.is_none() {
             return Err(Error::new(ErrorKind::NotFound, format!("step {number} is being deleted"))
                 .in_file(&lease.step.location)
@@ -96,7 +96,7 @@ impl Steps {
 }
 
 impl Lease {
-    /// The step that it keeps.
+    /// The step that the lease protects.
     pub fn step(&self) -> &Step {
         &self.step
     }
@@ -116,7 +116,7 @@ impl Lease {
                 let _ = renew(&root, &name, step);
             }
         };
-        // If the system cannot start a thread, the lease ends at the time that is written in it.
+        // If the system cannot start a thread, the lease ends at the end time in its file.
         let _ = std::thread::Builder::new().name("regrow-lease".to_owned()).spawn(keep);
     }
 }
@@ -140,7 +140,7 @@ fn held(step: u64) -> Record {
     Record { step, until: records::now() + HOLDS.as_secs_f64(), holder: Holder::own() }
 }
 
-/// The numbers of the steps with a lease that holds at this time. Those of readers that have ended
+/// The numbers of the steps that have a lease at the time `now`. Leases of readers that have ended
 /// are removed.
 fn leased(root: &Location, now: f64) -> Result<Vec<u64>> {
     let mut leased = Vec::new();
@@ -159,7 +159,8 @@ fn leased(root: &Location, now: f64) -> Result<Vec<u64>> {
     Ok(leased)
 }
 
-/// Says that a step is about to be deleted, and unsays it when it is dropped.
+/// The announcement that a step is about to be deleted, which is removed when this value is
+/// dropped.
 #[derive(Debug)]
 pub(super) struct Announced<'a> {
     root: &'a Location,

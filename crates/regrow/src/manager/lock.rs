@@ -1,14 +1,13 @@
-//! One writer at a time: a second writer is refused, and the lock of a dead writer can be taken
-//! over.
+//! Allows one writer at a time. A second writer gets an error. The lock of a dead writer can be
+//! taken over.
 //!
 //! | | a disk | a bucket, memory |
 //! |---|---|---|
-//! | is | a lock of the system on `.regrow/writer.lock` | a lease in `.regrow/writer.json` |
-//! | of a dead writer | gone with the process | taken over after two minutes without a renewal, at
-//! once if it was a process of this machine |
+//! | the lock | a lock of the system on `.regrow/writer.lock` | a lease in `.regrow/writer.json` |
+//! | of a dead writer | gone with the process | taken over after 2 minutes, on the same machine at once |
 //!
-//! On a network file system with locks only within one machine, writers of two machines do not
-//! notice each other.
+//! Some network file systems have locks only within one machine. On them, writers on two machines
+//! do not see each other.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -23,14 +22,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::store::local::folders::random_name;
 
-/// The lock on a disk, and the lease elsewhere.
+/// The file of the lock on a disk, and of the lease elsewhere.
 const LOCK: &str = "writer.lock";
 const LEASE: &str = "writer.json";
 
 /// How long a lease is valid without a renewal.
 const HOLDS: Duration = Duration::from_secs(2 * 60);
 
-/// The right to write to a folder of steps, until it is dropped.
+/// The right to write to a folder of steps. Dropping it releases the lock.
 pub struct WriterLock {
     held: Held,
 }
@@ -53,8 +52,9 @@ impl fmt::Debug for WriterLock {
 }
 
 impl WriterLock {
-    /// Returns an error if another writer has taken the folder over. A writer that does not renew
-    /// its lease in time, such as a stopped process, loses it. Costs a read in a bucket.
+    /// Returns an error if another writer has taken over the folder. A writer loses its lease if it
+    /// does not renew the lease in time, for example because it was stopped. In a bucket, this
+    /// costs a read.
     ///
     /// # Errors
     /// `AlreadyExists`; errors of the storage.
@@ -75,10 +75,10 @@ impl RunLock {
         Self(Mutex::new(Some(lock)))
     }
 
-    /// As [`WriterLock::check`]; nothing once it is released.
+    /// Like [`WriterLock::check`]; no error after the lock was released.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`WriterLock::check`].
     pub(super) fn check(&self) -> Result<()> {
         self.held().as_ref().map_or(Ok(()), WriterLock::check)
     }
@@ -93,10 +93,11 @@ impl RunLock {
 }
 
 impl Steps {
-    /// Takes the right to write to the folder, which is made if need be.
+    /// Takes the right to write to the folder. Creates the folder if it does not exist.
     ///
     /// # Errors
-    /// `AlreadyExists` if another one writes, in this process or elsewhere; errors of the storage.
+    /// `AlreadyExists` if there is another writer, in this process or elsewhere; errors of the
+    /// storage.
     pub fn lock(&self) -> Result<WriterLock> {
         let root = self.root();
         let file = root.join(records::FOLDER).join(LOCK);
@@ -127,7 +128,7 @@ fn refused(root: &Location, holder: Option<&str>) -> Error {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Record {
     nonce: String,
-    /// Seconds since 1970.
+    /// The end of the lease, in seconds since 1970.
     until: f64,
     #[serde(flatten)]
     holder: Holder,
@@ -139,14 +140,14 @@ impl Record {
         Self { nonce: nonce.to_owned(), until, holder: Holder::own() }
     }
 
-    /// Whether the writer may still be alive: not after the lease has expired, and not if it ran on
-    /// this machine and has ended.
+    /// Whether the writer may still be alive. It is not if the lease has expired, or if the writer
+    /// ran on this machine and has ended.
     fn may_live(&self) -> bool {
         self.until >= records::now() && !self.holder.is_dead()
     }
 }
 
-/// A lease that a thread renews until it is dropped.
+/// A lease of a writer. A thread renews the lease until the value is dropped.
 struct WriterLease {
     root: Location,
     nonce: String,
@@ -166,7 +167,7 @@ impl WriterLease {
             if !records::create(root, LEASE, &Record::new(&nonce))? {
                 return Err(refused(root, None));
             }
-            // Another process may have found the same dead lease, and removed ours in its place.
+            // Another process may have found the same expired lease, and replaced ours by its own.
             let found = records::read::<Record>(root, LEASE)?;
             if found.as_ref().is_none_or(|found| found.nonce != nonce) {
                 return Err(refused(root, found.as_ref().map(|found| found.holder.holder.as_str())));
@@ -181,7 +182,7 @@ impl WriterLease {
         match records::read::<Record>(&self.root, LEASE)? {
             Some(found) if found.nonce == self.nonce => Ok(()),
             Some(found) => Err(refused(&self.root, Some(&found.holder.holder))),
-            // The lease was removed and no other process has it.
+            // The lease was removed, and no other process has taken it.
             None => match records::create(&self.root, LEASE, &Record::new(&self.nonce))? {
                 true => Ok(()),
                 false => Err(refused(&self.root, None)),

@@ -4,27 +4,27 @@ use super::steps::{Step, Steps, said};
 use crate::engine::verify;
 use crate::error::{Error, ErrorKind, Result};
 
-/// So often a reader looks for newer steps, if all that it knew of were deleted before it came to
-/// them. A count and no time, so that all processes of a job end together.
+/// The most times that a reader lists the steps again because a writer deleted all listed steps. A
+/// count instead of a time, so that all processes of a job stop together.
 const LISTS_MAX: usize = 20;
 
-/// A newer step that could not be restored.
+/// A newer step that could not be restored and was skipped.
 #[derive(Debug)]
 pub struct PassedOver {
-    /// The number.
+    /// The number of the step.
     pub step: u64,
-    /// Why.
+    /// The reason why it could not be restored.
     pub error: Error,
 }
 
-/// The restored step.
+/// The result of restoring the newest good step.
 #[derive(Debug)]
 pub struct Restored<T> {
-    /// From which step.
+    /// The restored step.
     pub step: Step,
     /// The value of the step.
     pub value: T,
-    /// Newer steps that could not be, the newest first.
+    /// Newer steps that could not be restored, the newest first.
     pub passed_over: Vec<PassedOver>,
 }
 
@@ -32,8 +32,8 @@ impl Steps {
     /// Calls `restore` with the steps of the current history, the newest first, until it succeeds.
     ///
     /// # Errors
-    /// `NotFound` if there are no steps; `Corrupt` if none is good, with all reasons; any error of
-    /// `restore` that another step would not be spared: a mismatch, a lack of memory.
+    /// `NotFound` if there are no steps; `Corrupt`, with all reasons, if no step is good; an error
+    /// of `restore` that an older step would have too, such as a mismatch or a lack of memory.
     pub fn restore_newest<T>(&self, mut restore: impl FnMut(&Step) -> Result<T>) -> Result<Restored<T>> {
         self.newest_of(
             || self.current(),
@@ -48,10 +48,9 @@ impl Steps {
         )
     }
 
-    /// Runs `attempt` on the newest of the sorted steps from `list`, and on an older step after an
-    /// inner error. If a writer has deleted all listed steps, newer steps exist, so `list` is
-    /// called again.
-    ///
+    /// Calls `attempt` with the newest of the sorted steps from `list`. After an inner error, calls
+    /// it with the next older step. If all listed steps were deleted, newer steps exist, so `list`
+    /// is called again.
     /// # Errors
     /// The errors of [`restore_newest`](Self::restore_newest).
     pub(super) fn newest_of<T>(
@@ -101,8 +100,8 @@ impl Steps {
         Err(passed_over.into_iter().take(1).fold(error, |error, passed| error.caused_by(passed.error)))
     }
 
-    /// [`is_at_fault`](Self::is_at_fault) of a step that may be deleted in between, which is its
-    /// own fault.
+    /// Like [`is_at_fault`](Self::is_at_fault) for a step number. If the step was deleted, it
+    /// counts as the cause.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -114,9 +113,9 @@ impl Steps {
         }
     }
 
-    /// Whether the step itself causes the error, so that an older step may work: the step is
-    /// damaged, or was deleted. If a part is missing, the caller may have asked for too much, so
-    /// the whole step is read again.
+    /// Whether the step itself causes the error, so that an older step may work. This is so if the
+    /// step is damaged or was deleted. If a part is missing, the caller may have asked for a part
+    /// that never existed, so the whole step is read again.
     ///
     /// # Errors
     /// Errors of the storage.

@@ -1,4 +1,4 @@
-//! What the program tells a manager: once, and for each save.
+//! The options of a manager, and the options of each save.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,30 +12,30 @@ use super::tidy::TidyOptions;
 use super::when::SaveWhen;
 use crate::engine::SaveOptions;
 
-/// How a manager saves, and which steps it keeps.
+/// The options of a manager: when and how to save, and which steps to keep.
 #[derive(Debug, Clone)]
 pub struct ManagerOptions {
-    /// The names of steps; the form of the existing names if `None`.
+    /// The form of the names of steps; if `None`, the form of the existing names.
     pub names: Option<StepNames>,
     /// When to save.
     pub save_when: SaveWhen,
     /// Which steps to keep, and the other work after a save.
     pub tidy: TidyOptions,
-    /// How to save, and in which job: every process of [`SaveOptions::job`] makes the manager and
-    /// makes the same calls. Overwriting, base and metadata are options of each save.
+    /// The options of each save, and the job. Every process of [`SaveOptions::job`] must make a
+    /// manager and make the same calls. Overwriting, base and metadata are set for each save.
     pub save: SaveOptions,
-    /// Hard-link data files that did not change since the step before.
+    /// Hard-link data files that have not changed since the previous step.
     pub reuse: bool,
-    /// Only read: no lock is taken.
+    /// Only read. The manager then takes no lock.
     pub read_only: bool,
-    /// When it is set, in any process, the next step is saved in any case, and
-    /// [`save`](super::Manager::save) returns when it is committed.
+    /// If this flag is set in any process, the next step is always saved, and
+    /// [`save`](super::Manager::save) returns only after its commit.
     pub preemption: Option<Preemption>,
-    /// How long this save may take before it returns an error.
+    /// The time that the save after a preemption may take before it returns an error.
     pub grace: Duration,
-    /// A local file to which each save, restore and deletion adds a line of JSON.
+    /// A local file. Each save, restore and deletion appends a line of JSON to it.
     pub log: Option<PathBuf>,
-    /// A metric that each save has to give, also where no policy ranks steps by it.
+    /// A metric that every save must have, even if no policy uses it.
     pub metric: Option<String>,
     /// Functions of the program.
     pub hooks: Hooks,
@@ -62,13 +62,13 @@ impl Default for ManagerOptions {
 /// The options of one save.
 #[derive(Debug, Clone, Default)]
 pub struct SaveStep {
-    /// Metrics, for choosing the best steps.
+    /// The metrics of the step, with which policies rank steps.
     pub metrics: Map<String, Value>,
     /// The user's own metadata.
     pub metadata: Map<String, Value>,
-    /// Whether the program was asked to end.
+    /// Whether the program has been asked to end.
     pub is_preempted: bool,
-    /// Save in any case.
+    /// Save the step even if no policy asks for it.
     pub force: bool,
     /// Replace the step if it exists.
     pub overwrite: bool,

@@ -1,9 +1,9 @@
 //! The pointer: a small file with the newest step of the current history, written after each save.
 //!
-//! The committed steps in the storage have priority: the step of the pointer must exist. If a list
-//! of the folder costs one or two requests, the list is used. The pointer is used only in a bucket
-//! with more steps than one request lists. There its writer reads the list when it begins, and so
-//! keeps the pointer right.
+//! The committed steps in the storage have priority: the step in the pointer must exist. If a list
+//! of the folder costs one or two requests, the list is used. Only in a bucket with more steps than
+//! one request can list, the pointer is used. There a writer lists the folder when it starts, and
+//! so keeps the pointer correct.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,21 +11,21 @@ use super::records;
 use crate::error::Result;
 use crate::location::Location;
 
-/// The file.
+/// The name of the file.
 const NAME: &str = "latest.json";
 
-/// From so many steps on a list takes several requests: S3, GCS and Azure give 1,000 to 5,000 names
-/// at once.
+/// With this many steps a list takes several requests: S3, GCS and Azure return 1,000 to 5,000
+/// names at once.
 const LISTED_AT_ONCE: usize = 1000;
 
 /// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pointer {
-    /// The newest step.
+    /// The number of the newest step.
     pub step: u64,
-    /// The name in the folder.
+    /// The name of the newest step in the folder.
     pub name: String,
-    /// The number of steps at that time.
+    /// The number of steps when the pointer was written.
     pub step_count: usize,
     /// The turn of the current history, if its newest step has a record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,7 +41,7 @@ impl Pointer {
         records::read(root, NAME)
     }
 
-    /// Makes it the pointer of a folder.
+    /// Writes this pointer to a folder.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -49,7 +49,7 @@ impl Pointer {
         records::write(root, NAME, self)
     }
 
-    /// Removes the pointer of a folder that has no step any more.
+    /// Removes the pointer of a folder that has no steps any more.
     ///
     /// # Errors
     /// Errors of the storage.

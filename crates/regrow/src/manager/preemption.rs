@@ -1,4 +1,4 @@
-//! A flag that the program must end. SIGTERM or any code can set it, and any code can read it.
+//! A flag that means that the program must end. SIGTERM or any code can set it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -9,7 +9,7 @@ use signal_hook::flag;
 
 use crate::error::{Error, Result};
 
-/// Set when the program is asked to end, and never unset. Clones are the same flag.
+/// Set when the program is asked to end, and never unset. Clones share one flag.
 #[derive(Debug, Clone, Default)]
 pub struct Preemption(Arc<Flag>);
 
@@ -17,7 +17,7 @@ pub struct Preemption(Arc<Flag>);
 struct Flag {
     is_set: Arc<AtomicBool>,
     is_agreed: bool,
-    /// When it was first seen to be set.
+    /// The time at which the flag was first seen set.
     since: OnceLock<Instant>,
 }
 
@@ -27,8 +27,8 @@ impl Preemption {
         Self::default()
     }
 
-    /// A flag that all processes of a job set before the same step, or none of them, as JAX's
-    /// preemption service does. They need not ask each other.
+    /// A flag that either all processes of a job set before the same step, or none, as JAX's
+    /// preemption service does. Then the processes need not exchange the flag.
     pub fn agreed() -> Self {
         Self(Arc::new(Flag { is_agreed: true, ..Flag::default() }))
     }
@@ -48,7 +48,7 @@ impl Preemption {
         Ok(flag)
     }
 
-    /// Sets it.
+    /// Sets the flag.
     pub fn set(&self) {
         self.0.is_set.store(true, Ordering::Release);
         self.is_set();
@@ -63,12 +63,12 @@ impl Preemption {
         is_set
     }
 
-    /// Whether the processes of a job must ask each other for the flag.
+    /// Whether the processes of a job must exchange the flag.
     pub(super) fn is_asked(&self) -> bool {
         !self.0.is_agreed
     }
 
-    /// The rest of the time that began when the flag was first seen set.
+    /// The rest of the time `grace`, which began when the flag was first seen set.
     pub(super) fn left_of(&self, grace: Duration) -> Duration {
         self.0.since.get().map_or(grace, |since| grace.saturating_sub(since.elapsed()))
     }

@@ -13,7 +13,7 @@ use crate::system::{has_ended, host_name};
 /// The folder of records, below the folder of steps.
 pub(super) const FOLDER: &str = ".regrow";
 
-/// Longest that is read.
+/// The longest record that is read.
 const LEN_MAX_BYTES: u64 = 64 << 10;
 
 /// The content of a record; `None` if the file is missing, or has other content.
@@ -42,7 +42,7 @@ pub(super) fn write(root: &Location, name: &str, value: &impl Serialize) -> Resu
     root.join(FOLDER).store().put(name.as_bytes(), text_of(value)?.into())
 }
 
-/// Writes a file that is not there; false if it is.
+/// Writes a file unless it exists. Returns false if the file exists.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -58,7 +58,7 @@ pub(super) fn remove(root: &Location, name: &str) -> Result<()> {
     root.join(FOLDER).store().delete(name.as_bytes())
 }
 
-/// The names of the files whose names begin so.
+/// The names of the files that begin with `begins`.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -70,17 +70,17 @@ pub(super) fn names(root: &Location, begins: &str) -> Result<Vec<String>> {
     Ok(keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect())
 }
 
-/// Seconds since 1970.
+/// The current time in seconds since 1970.
 pub(super) fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// The writer of a record.
+/// The process that wrote a record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Holder {
-    /// Host and process, for a person.
+    /// The host and the process number, for people.
     pub holder: String,
-    /// The kernel and process namespace of the process; empty if unknown.
+    /// The boot of the kernel and the process namespace; empty if unknown.
     #[serde(default)]
     machine: String,
 }
@@ -92,8 +92,8 @@ impl Holder {
         Self { holder: format!("{host}:{}", std::process::id()), machine: own_machine() }
     }
 
-    /// Whether the writer is a process of this machine that has ended. Hosts may share a name, and
-    /// containers may share process numbers, so an unsure case counts as alive.
+    /// Whether the writer was a process of this machine and has ended. Hosts may share a name, and
+    /// containers may share process numbers, so the writer counts as alive if this is unclear.
     pub(super) fn is_dead(&self) -> bool {
         if self.machine.is_empty() || self.machine != own_machine() {
             return false;
@@ -103,7 +103,7 @@ impl Holder {
     }
 }
 
-/// This start of the kernel, and the processes that this one sees.
+/// The current boot of the kernel, and the process namespace of this process.
 #[expect(clippy::disallowed_methods, reason = "files of the kernel are not part of a checkpoint")]
 fn own_machine() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");

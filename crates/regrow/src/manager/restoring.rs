@@ -9,8 +9,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::tree::Pytree;
 
 impl Manager {
-    /// Loads the newest step that is good. Newer ones are of another history from now on, and may
-    /// be saved again.
+    /// Loads the newest good step. Newer steps then belong to an abandoned history, and their
+    /// numbers may be saved again.
     ///
     /// # Errors
     /// The errors of [`Steps::restore_newest`](super::Steps::restore_newest), of any process of a
@@ -22,7 +22,7 @@ impl Manager {
         })
     }
 
-    /// Loads a step. Newer ones are of another history from now on, and may be saved again.
+    /// Loads a step. Newer steps then belong to an abandoned history, and may be saved again.
     ///
     /// # Errors
     /// The errors of [`Steps::step`](super::Steps::step) and [`load`](crate::load()), of any
@@ -31,13 +31,13 @@ impl Manager {
         self.restore_one(step, |step| load(step, options))
     }
 
-    /// Restores several items of the newest step whose requested items are all good. `restore` is
-    /// called with that step, opened, and takes the items: [`Checkpoint::item`] opens an item,
-    /// [`Checkpoint::item_files`] returns its files. All are of one version of the step. Processes
-    /// that respect leases do not delete it in between.
+    /// Restores several items of the newest step in which all requested items are good. Calls
+    /// `restore` with the opened step, which reads the items: [`Checkpoint::item`] opens an item,
+    /// and [`Checkpoint::item_files`] returns its files. All items belong to one version of the
+    /// step. Processes that respect leases do not delete the step during the read.
     ///
-    /// `restore` is called again for an older step if one is skipped, and for the same step if it
-    /// was replaced in between.
+    /// If a step is skipped, `restore` is called again with an older step. If the step was replaced
+    /// during the read, it is called again with the same step.
     ///
     /// ```
     /// use regrow::manager::{Manager, ManagerOptions, SaveStep};
@@ -65,8 +65,8 @@ impl Manager {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`restore`](Self::restore). An item that a good step never had is an error at
-    /// once, and no reason to take an older step: `NotFound`, with the items that are there.
+    /// The errors of [`restore`](Self::restore). If a good step never had a requested item, the
+    /// result is `NotFound` with the names of the existing items, and no older step is tried.
     pub fn restore_items<T>(&self, mut restore: impl FnMut(&Checkpoint) -> Result<T>) -> Result<Restored<T>> {
         self.restore_newest(|step| {
             of_version(step, &mut |checkpoint| {
@@ -75,11 +75,11 @@ impl Manager {
         })
     }
 
-    /// Like `restore_items`, for this step.
+    /// Like `restore_items`, but restores this step.
     ///
     /// # Errors
-    /// The errors of [`restore_step`](Self::restore_step); `NotFound` for an item that is not
-    /// there.
+    /// The errors of [`restore_step`](Self::restore_step); `NotFound` for an item that does not
+    /// exist.
     pub fn restore_step_items<T>(
         &self,
         step: u64,
@@ -98,7 +98,7 @@ impl Manager {
         Ok(self.run.restore_one(step, |step| self.leased(step, &mut restore))?.value.0)
     }
 
-    /// Restores a step under a lease, which lives until all processes have restored it. Rank 0
+    /// Restores a step under a lease, which lasts until all processes have restored it. Rank 0
     /// takes the lease for all.
     fn leased<P>(
         &self,
@@ -111,7 +111,7 @@ impl Manager {
     }
 }
 
-/// Loads the state of a step, whether it is an item of several or all there is.
+/// Loads the state of a step: the default item, or the whole step if it has no items.
 fn load<P: Pytree>(step: &Step, options: &LoadOptions) -> Result<P> {
     let checkpoint = open_with(&step.location, &options.open)?;
     let has_default = checkpoint.description().items.iter().any(|(name, _)| name == DEFAULT_ITEM);
@@ -123,10 +123,10 @@ fn load<P: Pytree>(step: &Step, options: &LoadOptions) -> Result<P> {
     checkpoint.load_value(options)
 }
 
-/// A step that has lost an item is not good, whichever items are asked for.
+/// Returns an error for a step that has lost an item, even if other items are requested.
 ///
 /// # Errors
-/// `Corrupt` for such a step.
+/// `Corrupt` if the step has lost an item.
 pub fn refuse_lost_items(checkpoint: &Checkpoint) -> Result<()> {
     match checkpoint.description().lost_items.first() {
         None => Ok(()),
@@ -136,7 +136,8 @@ pub fn refuse_lost_items(checkpoint: &Checkpoint) -> Result<()> {
     }
 }
 
-/// Calls `restore`, and ensures that all items are of one version of the step.
+/// Calls `restore` with the opened step, and again if the step was replaced, so that all items
+/// belong to one version.
 fn of_version<T>(step: &Step, restore: &mut impl FnMut(&Checkpoint) -> Result<T>) -> Result<T> {
     Retries::until_unreplaced(|| restore(&open(&step.location)?))
 }

@@ -1,6 +1,7 @@
 //! A [`TrainingRun`] restores the newest good step, in one process or in all processes of a job.
 //!
-//! In a job all processes restore the same step: if one of them cannot restore a step, none does.
+//! In a job all processes restore the same step. If one process cannot restore a step, all try an
+//! older step.
 
 use std::time::Instant;
 
@@ -13,19 +14,19 @@ use super::run::TrainingRun;
 use super::steps::Step;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The reason why a process could not restore a step, as it tells the others.
+/// The reason why a process could not restore a step, in the form that other processes receive.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Refusal {
-    /// Whether the step itself causes the error. Errors of other causes sort first, because no
-    /// other step would avoid them.
+    /// Whether the step itself causes the error. Other errors sort first, because no older step
+    /// would avoid them.
     is_fault: bool,
     kind: String,
     what: String,
 }
 
 impl TrainingRun {
-    /// Calls `restore` with the newest step of the current history, and with older ones until one
-    /// is good in all processes of a job.
+    /// Calls `restore` with the newest step of the current history, and then with older steps,
+    /// until a step is good in all processes of a job.
     ///
     /// # Errors
     /// The errors of [`Steps::restore_newest`](super::Steps::restore_newest), of any process of a
@@ -56,7 +57,7 @@ impl TrainingRun {
         Ok(restored)
     }
 
-    /// Restores a step; the inner error is one for which an older step may be taken.
+    /// Restores a step. After an inner error, an older step may be tried.
     fn attempt<T>(
         &self,
         number: u64,
@@ -94,7 +95,7 @@ impl TrainingRun {
         }
     }
 
-    /// Keeps a step from being deleted, where a lease can be written.
+    /// Protects a step from deletion; `None` if a lease cannot be written to the folder.
     pub(super) fn lease(&self, step: &Step) -> Result<Option<Lease>> {
         match self.steps.lease(step.number) {
             Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported) => {

@@ -1,14 +1,14 @@
-//! A run of a training loop: which step is due, the work after a save, and which history counts. It
-//! has no values: the caller saves and restores them.
+//! The steps of a training loop without their values: when a step is due, the work after a save,
+//! and the current history. The caller saves and restores the values.
 //!
 //! ```text
-//! begin ── asks the policy, hears of earlier failures ── [the caller's save] ── follow ── [a thread: verify, point, delete, record]
+//! begin: asks the policy, returns earlier errors ── the caller saves ── follow ── a thread: verify, point, delete, record
 //! ```
 //! In a job every process has a run and makes the same calls. Rank 0 reads the storage, has the
-//! lock, decides and deletes. All processes learn of an earlier failure at the same point, before
+//! lock, decides and deletes. All processes learn of an earlier failure at the same point: before
 //! the next save begins.
 //!
-//! No lock is held while a function of the caller runs.
+//! The run holds no lock while it calls a function of the caller.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,7 +34,7 @@ use crate::formats::container::STEP_MAX;
 use crate::formats::located;
 use crate::location::ToLocation;
 
-/// The steps of a folder, which this run alone writes to.
+/// Manages the steps of a folder. No other process may write to the folder.
 #[derive(Debug)]
 pub struct TrainingRun {
     pub(super) steps: Steps,
@@ -44,7 +44,7 @@ pub struct TrainingRun {
     pub(super) follower: Follower,
     state: Mutex<State>,
     lock: Option<Arc<RunLock>>,
-    /// Keeps the step that [`wait_for_new`](Self::wait_for_new) has given last.
+    /// The lease of the step that [`wait_for_new`](Self::wait_for_new) returned last.
     pub(super) lease: Mutex<Option<Lease>>,
     /// Allows one save or deletion at a time.
     writing: Mutex<()>,
@@ -55,25 +55,25 @@ pub struct TrainingRun {
 struct State {
     history: History,
     last_save: Option<Instant>,
-    /// Whether a step was saved since the program was asked to end.
+    /// Whether a step was saved after the program was asked to end.
     has_saved_preempted: bool,
 }
 
-/// The decision about a step, shared by all processes.
+/// The decision about a step, which all processes share.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Asked {
     wants: bool,
     is_preempted: bool,
 }
 
-/// A step that is to be saved now.
+/// A step that must be saved now.
 #[derive(Debug)]
 pub struct DueStep {
-    /// The number.
+    /// The number of the step.
     pub number: u64,
-    /// The record that belongs into its metadata, as [`STEP_RECORD`](super::STEP_RECORD).
+    /// The record to store in the step's metadata, as [`STEP_RECORD`](super::STEP_RECORD).
     pub record: StepRecord,
-    /// Whether the program was asked to end.
+    /// Whether the program has been asked to end.
     pub is_preempted: bool,
     was_taken: bool,
     metrics: serde_json::Map<String, serde_json::Value>,
@@ -84,7 +84,7 @@ impl TrainingRun {
     /// Manages the steps in a folder. The first save makes the folder.
     ///
     /// # Errors
-    /// `AlreadyExists` if another writer has the folder; `InvalidArgument` for a path that is no
+    /// `AlreadyExists` if the folder has another writer; `InvalidArgument` for a path that is not a
     /// folder of steps, and for options that contradict each other; errors of the storage.
     #[doc(hidden)]
     pub fn new(root: impl ToLocation, options: ManagerOptions) -> Result<Self> {
@@ -94,7 +94,7 @@ impl TrainingRun {
         let root = located(root)?;
         let together = Together::new(options.save.job.as_ref(), &root);
         let steps = Steps::new(&root, options.names.clone());
-        // Report a bad name of the folder for deleted steps before there are steps to delete.
+        // Check the name of the folder for deleted steps now, before there are steps to delete.
         let steps = steps.and_then(|steps| steps.delete(&[], &options.tidy.delete).map(|_| steps));
         let steps = together.agree("manager-open", steps)?;
         let mut lock = None;
@@ -105,7 +105,7 @@ impl TrainingRun {
             }
             Ok((steps.names().clone(), History::of(&steps.list()?.steps)?))
         })?;
-        // All processes name steps as rank 0 does.
+        // All processes use the names of rank 0.
         let steps = Steps::new(&root, Some(names))?;
         let log = EventLog::new(options.log.clone(), options.hooks.clone());
         let (tidy, hooks) = (options.tidy.clone(), options.hooks.clone());
@@ -134,7 +134,7 @@ impl TrainingRun {
     /// must call this.
     ///
     /// # Errors
-    /// In a job, an error if another process has gone; errors of a hook.
+    /// In a job, an error if another process has ended; errors of a hook.
     pub fn should_save(&self, step: u64, is_preempted: bool) -> Result<bool> {
         let may_write = !self.options.read_only && !self.is_closed.load(Ordering::Acquire);
         Ok(may_write && self.ask(step, is_preempted)?.wants)
@@ -184,14 +184,14 @@ impl TrainingRun {
         self.options.hooks.also_saves.as_ref().map_or(Ok(false), |also_saves| also_saves(step))
     }
 
-    /// Begins a step if the policy says so; `None` if it is not due. Waits for nothing in a single
-    /// process. `own` is an error of this process, which is one of all processes.
+    /// Begins a step if the policy says so; `None` if the step is not due. Does not wait in a
+    /// single process. `own` is an error of this process, which all processes then return.
     ///
     /// # Errors
-    /// The error of an earlier save, or of the work after it: then this step is not saved.
+    /// The error of an earlier save, or of the work after it; this step is then not saved.
     /// `AlreadyExists` with [`force`](SaveStep::force) for a step that exists, and if another
-    /// writer has taken the folder over. `InvalidArgument` for a run that only reads, and for a
-    /// step without the metric by which steps are kept.
+    /// writer has taken over the folder. `InvalidArgument` for a read-only run, and for a step
+    /// without the metric by which steps are kept.
     #[doc(hidden)]
     pub fn begin(&self, step: u64, about: &SaveStep, own: Result<()>) -> Result<Option<DueStep>> {
         self.check_may_write()?;
@@ -205,7 +205,7 @@ impl TrainingRun {
         }
         check_number(step)?;
         self.settle(own, || match is_preempted {
-            // A preempted program needs its last save, even without the metric that ranks the save.
+            // The last save before a preemption is needed, even without the metric that ranks it.
             true => Ok(()),
             false => self.check_metrics(about),
         })?;
@@ -215,7 +215,7 @@ impl TrainingRun {
                 .in_file(self.steps.root())
                 .help("pass `overwrite` to replace it"));
         }
-        // Change a copy: if the save fails before it has begun, the history stays as it is.
+        // Change a copy: if the save fails before it begins, the history stays unchanged.
         let was_taken = history.is_taken(step);
         let record = history.begin(step);
         let metrics = about.metrics.clone();
@@ -232,11 +232,11 @@ impl TrainingRun {
     /// Whether the save of the step replaces the files at its path.
     #[doc(hidden)]
     pub fn may_replace(&self, due: &DueStep) -> bool {
-        // An empty folder is no step, but it is at the path.
+        // An empty folder is not a step, but it occupies the path.
         due.was_taken || self.steps.is_empty_folder(due.number)
     }
 
-    /// The step before this one: the save links its unchanged files.
+    /// The previous step, whose unchanged files the save links; `None` without `reuse`.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -246,7 +246,7 @@ impl TrainingRun {
         Ok(earlier.map(|earlier| self.steps.find(earlier)).transpose()?.flatten())
     }
 
-    /// Takes over the save of a step.
+    /// Takes a started save, and does the work after it.
     #[doc(hidden)]
     pub fn follow(&self, due: DueStep, begun: Begun) -> Followed {
         let DueStep { number, is_preempted, metrics, history, .. } = due;
@@ -259,11 +259,11 @@ impl TrainingRun {
         self.follower.add(About { step: number, metrics, is_preempted }, begun)
     }
 
-    /// Waits for the save of a program that is asked to end, as long as
-    /// [`grace`](ManagerOptions::grace) says.
+    /// After the program was asked to end: waits for the save of a step, for at most
+    /// [`grace`](ManagerOptions::grace).
     ///
     /// # Errors
-    /// `TimedOut` if it takes longer: the save goes on. Why a save has failed.
+    /// `TimedOut` if the save takes longer; the save continues. The error of the save.
     #[doc(hidden)]
     pub fn wait_for_grace(&self, step: u64) -> Result<()> {
         let grace = self.options.grace;
@@ -279,18 +279,19 @@ impl TrainingRun {
             .help("the save still runs: wait for it if you have time"))
     }
 
-    /// Waits for all saves and the work after them; false if they have not ended in this time.
+    /// Waits for all saves and the work after them. Returns false if they have not ended within
+    /// `timeout`.
     ///
     /// # Errors
-    /// That of [`Hooks::while_waiting`](super::Hooks::while_waiting).
+    /// The error of [`Hooks::while_waiting`](super::Hooks::while_waiting).
     pub fn wait_for(&self, timeout: Duration) -> Result<bool> {
         self.follower.wait_for(timeout)
     }
 
-    /// The first error of a save, or of the work after it, that no call has returned yet.
+    /// Returns the first error of a save, or of the work after it, that no call has returned yet.
     ///
     /// # Errors
-    /// That.
+    /// The error of the save.
     #[doc(hidden)]
     pub fn failure(&self) -> Result<()> {
         if !self.together.has_others() {
@@ -304,18 +305,18 @@ impl TrainingRun {
         self.follower.pending()
     }
 
-    /// Whether a save or its follow-up work is running.
+    /// Whether a save or the work after it is running.
     #[doc(hidden)]
     pub fn is_busy(&self) -> bool {
         !self.pending().is_empty()
     }
 
-    /// Deletes a step, or moves it aside as the options say, when all saves are done.
+    /// Deletes a step, or moves it aside if the options say so, after all saves have ended.
     ///
     /// # Errors
-    /// `NotFound` if it does not exist. `InvalidArgument` if it is the last one or has a reader,
-    /// without `force`, or if it holds files that are not part of a checkpoint: then it is
-    /// unchanged.
+    /// `NotFound` if the step does not exist. Without `force`, `InvalidArgument` if it is the last
+    /// step or has a reader. `InvalidArgument` if its folder has files that are not part of a
+    /// checkpoint. After an error the step is unchanged.
     pub fn delete(&self, step: u64, force: bool) -> Result<()> {
         let _writing = self.writing();
         self.before_deletions()?;
@@ -332,10 +333,10 @@ impl TrainingRun {
         Ok(())
     }
 
-    /// Deletes the steps of abandoned histories; their numbers.
+    /// Deletes the steps of abandoned histories. Returns their numbers.
     ///
     /// # Errors
-    /// The error of a deletion that failed; older abandoned steps are deleted.
+    /// The first error of a deletion. Older abandoned steps are then already deleted.
     pub fn delete_abandoned(&self) -> Result<Vec<u64>> {
         let _writing = self.writing();
         self.before_deletions()?;
@@ -348,11 +349,11 @@ impl TrainingRun {
         Ok(deleted)
     }
 
-    /// Deletes all steps that are newer than this one, the newest first: another history follows.
+    /// Deletes all steps that are newer than this one, the newest first. A new history then begins.
     ///
     /// # Errors
-    /// `NotFound` if the step does not exist; the error of a deletion that failed, after which all
-    /// steps newer than the failed one are deleted.
+    /// `NotFound` if the step does not exist; the error of a deletion. Steps newer than the failed
+    /// one are then already deleted.
     pub fn roll_back(&self, step: u64) -> Result<()> {
         let _writing = self.writing();
         self.before_deletions()?;
@@ -388,19 +389,20 @@ impl TrainingRun {
     /// The committed steps of any history.
     ///
     /// # Errors
-    /// Errors of the storage, in every process of a job; so do the three methods below.
+    /// Errors of the storage, in every process of a job. The three methods below return these
+    /// errors too.
     pub fn numbers(&self) -> Result<Vec<u64>> {
         self.together.of_rank_0("manager-steps", || self.steps.numbers())
     }
 
-    /// The newest committed step of the current history; after a restore of an older step, of the
-    /// older step's history.
+    /// The newest committed step of the current history. After a restore of an older step, this is
+    /// the history of that step.
     ///
     /// # Errors
     /// The errors of [`numbers`](Self::numbers).
     pub fn latest(&self) -> Result<Option<u64>> {
         self.together.of_rank_0("manager-latest", || match self.options.read_only {
-            // A read-only manager follows the pointer, which avoids listing the steps.
+            // A read-only manager uses the pointer, which avoids a list of the steps.
             true => Ok(self.steps.latest()?.map(|step| step.number)),
             false => Ok(self.current_of(&self.steps.list()?).pop()),
         })
@@ -432,8 +434,8 @@ impl TrainingRun {
         })
     }
 
-    /// The committed steps of the current history. A read-only manager uses the records of the
-    /// steps.
+    /// The committed steps of the current history. A read-only manager finds the history in the
+    /// records of the steps.
     pub(super) fn current_of(&self, list: &StepList) -> Vec<u64> {
         match self.options.read_only {
             true => list.current().map(|step| step.number).collect(),
@@ -441,14 +443,14 @@ impl TrainingRun {
         }
     }
 
-    /// From now on newer steps are of another history.
+    /// From now on newer steps belong to an abandoned history.
     pub(super) fn turn_to(&self, step: u64) {
         self.forget_failed();
         self.state().history.turn_to(step);
         self.follower.is_good(step);
     }
 
-    /// Waits for all saves, and releases the folder. Later saves are refused.
+    /// Waits for all saves, and releases the folder. Later saves are errors.
     pub fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.follower.end();
@@ -473,8 +475,8 @@ impl TrainingRun {
         Ok(())
     }
 
-    /// Before a write: errs if an earlier save has failed, or another writer has the folder. In a
-    /// job all processes return the error.
+    /// Before a write: returns an error if an earlier save has failed, or if the folder has another
+    /// writer. In a job all processes return the error.
     fn settle(&self, own: Result<()>, check: impl FnOnce() -> Result<()>) -> Result<()> {
         if self.together.has_others() {
             self.follower.wait()?;
@@ -486,7 +488,7 @@ impl TrainingRun {
         self.together.agree("manager-settle", checked)
     }
 
-    /// A save that has failed is no step.
+    /// Removes the steps of failed saves from the history.
     fn forget_failed(&self) {
         let failed = self.follower.failed();
         let mut state = self.state();
@@ -508,7 +510,7 @@ impl Drop for TrainingRun {
     }
 }
 
-/// Errs for a number that no step can have.
+/// Returns an error for a number that no step can have.
 fn check_number(step: u64) -> Result<()> {
     match step <= STEP_MAX {
         true => Ok(()),

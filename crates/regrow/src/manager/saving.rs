@@ -1,11 +1,11 @@
-//! A manager for a training loop: it asks the policy, saves in the background, and does the work
+//! The manager for a training loop: it asks the policy, saves in the background, and does the work
 //! after a save.
 //!
 //! ```text
-//! save ── the policy ── snapshot ── [background: write, commit] ── [a thread of its own: verify, point, delete, record]
+//! save ── policy ── snapshot ── [background: write, commit] ── [another thread: verify, point, delete, record]
 //! ```
 //! The next save waits for the previous write, but not for the work after it. If either fails, the
-//! next call returns the error. [`TrainingRun`] does all work that needs no values.
+//! next call returns the error. [`TrainingRun`] does all work that does not need the values.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -21,13 +21,13 @@ use crate::error::{Error, Result};
 use crate::location::ToLocation;
 use crate::tree::{Leaf, Pytree, Tree};
 
-/// The item that a state is saved as: Orbax' manager has the same.
+/// The name of the item for a state that is saved alone, as in Orbax' manager.
 pub const DEFAULT_ITEM: &str = "default";
 
-/// How long to wait for an earlier save before the next look.
+/// The longest single wait for an earlier save.
 const LOOK_EVERY: Duration = Duration::from_secs(3600);
 
-/// Saves and restores the steps in one folder, which it alone writes to.
+/// Saves and restores the steps in a folder. No other process may write to the folder.
 ///
 /// ```
 /// use regrow::manager::{Keep, Manager, ManagerOptions, SaveStep, SaveWhen, TidyOptions};
@@ -63,8 +63,8 @@ impl Manager {
         Ok(Self { run: TrainingRun::new(root, options)?, saver: AsyncSaver::new() })
     }
 
-    /// Saves a step in the background if the policy says so; whether it does. Waits for an earlier
-    /// save.
+    /// Saves a step in the background if the policy says so. Returns whether it does. Waits for an
+    /// earlier save.
     ///
     /// # Errors
     /// The error of an earlier save, or of its follow-up work; then this step is not saved.
@@ -77,10 +77,10 @@ impl Manager {
         self.save_items(step, about, |_| Ok(vec![(DEFAULT_ITEM.to_owned(), value.to_tree()?.into_owned())]))
     }
 
-    /// Saves several items as one step if the policy says so; returns whether it does. Then calls
-    /// `fill`, which adds JSON and files at once, and returns the trees to save in the background.
-    /// Restore such a step with [`restore_items`](Self::restore_items), or one item with
-    /// [`restore`](Self::restore) and [`OpenOptions::item`](crate::OpenOptions::item).
+    /// Saves several items as one step if the policy says so. Returns whether it does. It calls
+    /// `fill`, which adds JSON and files directly, and returns the trees to save in the background.
+    /// To restore such a step, use [`restore_items`](Self::restore_items), or for one item
+    /// [`restore`](Self::restore) with [`OpenOptions::item`](crate::OpenOptions::item).
     ///
     /// ```
     /// use regrow::manager::{Manager, ManagerOptions, SaveStep};
@@ -101,7 +101,8 @@ impl Manager {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`save`](Self::save); the error of `fill`. The save then leaves no files.
+    /// The errors of [`save`](Self::save); the error of `fill`. After an error no files of the save
+    /// remain.
     pub fn save_items(
         &self,
         step: u64,
@@ -150,13 +151,13 @@ impl Manager {
     /// Waits for all saves and the work after them.
     ///
     /// # Errors
-    /// Why one of them has failed; call again for more.
+    /// The error of a save, or of the work after it. Call again to get the next error.
     pub fn wait(&self) -> Result<()> {
         self.run.wait_for(Duration::MAX)?;
         self.run.failure()
     }
 
-    /// The record of a step has its place among the user's own metadata.
+    /// Returns an error if the user's own metadata uses the key of the step's record.
     fn check_metadata(&self, about: &SaveStep) -> Result<()> {
         match about.metadata.contains_key(STEP_RECORD) {
             true => {
@@ -169,7 +170,7 @@ impl Manager {
     }
 }
 
-/// A manager has all methods of its run: it asks, deletes and rolls back.
+/// A manager has all methods of its run, for example to ask, delete and roll back.
 impl Deref for Manager {
     type Target = TrainingRun;
 

@@ -1,4 +1,4 @@
-//! A folder of steps, and its committed steps.
+//! A folder of steps, and the list of its committed steps.
 
 use std::collections::BTreeSet;
 use std::time::UNIX_EPOCH;
@@ -23,17 +23,18 @@ use crate::location::{Location, StepFolder, ToLocation};
 use crate::storage::{Found, Stock, UNCOMMITTED_MARK};
 use crate::threads::map_ordered;
 
-/// How many times a folder is listed if all its steps disappear in between.
+/// The most times that a folder is listed if all its steps disappear during the read.
 const LOOKS_MAX: usize = 16;
 
-/// Steps that are looked at at once: on a disk they wait for a little, in a bucket for a network.
+/// Steps that are read at once. On a disk the reads wait little, in a bucket they wait for a
+/// network.
 const THREADS: usize = 8;
 const BUCKET_THREADS: usize = 32;
 
-/// The item in which Orbax keeps metrics, and the file in it.
+/// The name of the item in which Orbax stores metrics, and of its file.
 const METRICS_ITEM: &str = "metrics";
 
-/// A folder of steps. Cheap to clone; it caches nothing.
+/// A folder of steps. Cheap to clone, because it caches nothing.
 #[derive(Debug, Clone)]
 pub struct Steps {
     root: Location,
@@ -44,23 +45,23 @@ pub struct Steps {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Step {
-    /// The number.
+    /// The number of the step.
     pub number: u64,
-    /// The name in the folder.
+    /// The name of the step in the folder.
     pub name: String,
     /// The location.
     pub location: Location,
-    /// When it was committed, in seconds since 1970, if known.
+    /// The time of the commit, in seconds since 1970; `None` if unknown.
     pub seconds: Option<f64>,
     /// The seconds from the beginning of the save to its commit, if both times were recorded.
     pub save_seconds: Option<f64>,
-    /// The metrics that were saved with it.
+    /// The metrics that were saved with the step.
     pub metrics: Map<String, Value>,
     /// The user's own metadata.
     pub custom_metadata: Map<String, Value>,
     /// The record of the manager that saved the step; `None` for a step of another program.
     pub record: Option<StepRecord>,
-    /// Whether a document or a listed item is missing. The data is not read for this.
+    /// Whether a metadata document or a listed item is missing. Found without reading the data.
     pub is_damaged: bool,
 }
 
@@ -70,16 +71,16 @@ pub struct Step {
 pub struct StepList {
     /// Committed steps, by number.
     pub steps: Vec<Step>,
-    /// Names of saves that are under way, or never ended.
+    /// The names of saves that are in progress or were interrupted.
     pub unfinished: Vec<String>,
-    /// Folders that are named like steps but are none.
+    /// Notes about folders that have the name of a step but are not steps.
     pub notes: Vec<String>,
-    /// The record of the current history, if any step has one.
+    /// The record of the current history; `None` if no step has one.
     record: Option<StepRecord>,
 }
 
 impl StepList {
-    /// The facts for a policy. With `adopt` the steps of other programs count as steps of the run.
+    /// The facts for a policy. With `adopt`, steps of other programs count as steps of the run.
     #[doc(hidden)]
     pub fn facts(&self, leased: &[u64], damaged: &BTreeSet<u64>, adopt: bool) -> Vec<StepFacts> {
         let is_own = |record: &StepRecord| self.record.as_ref().is_some_and(|current| current.is_own(record));
@@ -109,7 +110,7 @@ impl StepList {
         self.steps.iter().filter(|step| !self.is_current(step))
     }
 
-    /// Whether the run has gone back from this step to an older one.
+    /// Whether the run has since gone back from this step to an older one.
     pub(super) fn has_left(&self, number: u64) -> bool {
         let is_current = self.current().any(|step| step.number == number);
         let has_gone_back = |record: &StepRecord| {
@@ -121,8 +122,8 @@ impl StepList {
 }
 
 impl Steps {
-    /// The steps in a folder, which may not exist yet. `None` stands for the forms of the existing
-    /// names.
+    /// The steps in a folder, which need not exist yet. If `names` is `None`, the names have the
+    /// form of the existing names.
     ///
     /// # Errors
     /// `InvalidArgument` if the path is a file or a checkpoint by itself; errors of the storage.
@@ -156,7 +157,7 @@ impl Steps {
         &self.names
     }
 
-    /// Whether an empty folder has the name of this step. It is no step, and a save replaces it.
+    /// Whether an empty folder has the name of this step. It is not a step, and a save replaces it.
     #[doc(hidden)]
     pub fn is_empty_folder(&self, step: u64) -> bool {
         self.place(step).entries().is_ok_and(|entries| entries.is_empty())
@@ -180,9 +181,9 @@ impl Steps {
         })
     }
 
-    /// Looks at the folders that are there, and again at others where all was in vain: a slow
-    /// reader may find that all steps which it has seen were deleted before it came to them, since
-    /// there are newer ones.
+    /// Calls `look` with the names of the folders, and again with new names if all steps have
+    /// disappeared: before a slow reader reads the listed steps, a writer may have deleted all of
+    /// them and saved newer ones.
     fn look<T>(&self, look: impl Fn(Vec<String>) -> Result<(T, bool)>) -> Result<T> {
         let (mut before, mut looks) = (Vec::new(), 0);
         loop {
@@ -197,7 +198,7 @@ impl Steps {
         }
     }
 
-    /// The list of these folders, and whether any of them may have been removed since.
+    /// The list of the steps in these folders, and whether any of them may have been removed since.
     fn list_of(&self, names: Vec<String>) -> Result<(StepList, bool)> {
         let mut list = StepList::default();
         let mut may_have_gone = false;
@@ -219,7 +220,7 @@ impl Steps {
             |(number, _, name)| Ok((self.look_at(number, &name)?, name)),
             |(looked, name)| {
                 match looked {
-                    // If two names have one number, the first counts.
+                    // If two names have the same number, the first one counts.
                     Looked::Committed(step)
                         if list.steps.last().is_some_and(|last| last.number == step.number) =>
                     {
@@ -228,7 +229,8 @@ impl Steps {
                     }
                     Looked::Committed(step) => list.steps.push(*step),
                     Looked::Unfinished => {
-                        // In a bucket a removed step has lost its marker, so it looks unfinished.
+                        // In a bucket a step that is being removed has lost its marker, so it looks
+                        // unfinished.
                         may_have_gone = true;
                         list.unfinished.push(name);
                     }
@@ -262,11 +264,11 @@ impl Steps {
         Ok(self.list()?.current().map(|step| step.number).collect())
     }
 
-    /// The step of this number.
+    /// The committed step with this number.
     ///
     /// # Errors
-    /// `NotFound`, with the steps that are there; `Uncommitted` if it is being written or its
-    /// writer was killed; errors of the storage.
+    /// `NotFound`, with the numbers of the existing steps; `Uncommitted` if the step is being
+    /// written or its writer was killed; errors of the storage.
     pub fn step(&self, number: u64) -> Result<Step> {
         if let Some(step) = self.find(number)? {
             return Ok(step);
@@ -287,7 +289,7 @@ impl Steps {
             .help(said(&numbers)))
     }
 
-    /// The step of this number; `None` if it is not there, or not committed.
+    /// The committed step with this number; `None` if it does not exist or is not committed.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -313,8 +315,8 @@ impl Steps {
             {
                 return Ok(Some(*step));
             }
-            // In a bucket each look costs a request. If the pointer's turn fits, only the highest
-            // step is read.
+            // In a bucket each read costs a request. If the highest step has the turn of the
+            // pointer, only that step is read.
             let highest = self.highest()?;
             let turn = highest.as_ref().and_then(|step| Some(step.record.as_ref()?.turn));
             if turn == pointer.turn {
@@ -365,7 +367,7 @@ impl Steps {
         pointer.write(&self.root)
     }
 
-    /// Files and bytes of a step; `None` if unknown.
+    /// The number and bytes of a step's files; `None` if unknown.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -374,13 +376,13 @@ impl Steps {
         step.location.stock()
     }
 
-    /// Looks at a folder of this name.
+    /// Reads the step in the folder of this name.
     fn look_at(&self, number: u64, name: &str) -> Result<Looked> {
         let location = self.root.join(name);
         match Retries::until_unreplaced(|| self.look_into(number, name, &location)) {
             Err(error) => match error.kind() {
                 ErrorKind::Uncommitted => Ok(Looked::Unfinished),
-                // The step was removed or replaced between two looks.
+                // The step was removed or replaced between two reads.
                 ErrorKind::NotFound | ErrorKind::Replaced => Ok(Looked::Gone),
                 _ => Err(error),
             },
@@ -399,11 +401,11 @@ impl Steps {
         if standing.is_replaced() { Err(standing.was_replaced()) } else { looked }
     }
 
-    /// Reads the documents of a step from `reading`.
+    /// Reads the metadata documents of a step from `reading`.
     fn read(&self, number: u64, name: &str, location: &Location, reading: &Location) -> Result<Looked> {
         let is_bucket = location.commits_by_marker();
         let about = match read_json(&reading.join(CHECKPOINT_METADATA_FILE))? {
-            // The document is unreadable. The folder may still be a checkpoint, and an opening
+            // If the document is unreadable, the folder may still be a checkpoint. Opening it
             // reports the error.
             Some(bytes) => CheckpointMetadata::parse(&bytes).unwrap_or_default(),
             None => match location.look()? {
@@ -422,7 +424,7 @@ impl Steps {
             !is_bucket && about.step_record.is_some() && !is_complete(location, &about.item_handlers);
         let times = about.init_timestamp_nsecs.zip(about.commit_timestamp_nsecs);
         let save_seconds = times.and_then(|(began, ended)| Some(ended.checked_sub(began)? as f64 / 1e9));
-        // A look is free on a disk, but costs a request in a bucket.
+        // A check for a file is free on a disk, but costs a request in a bucket.
         let may_have_metrics = !is_bucket || lists_metrics(&about.item_handlers);
         let metrics = match about.metrics.is_empty() && may_have_metrics {
             true => metrics_item(reading)?,
@@ -446,13 +448,13 @@ impl Steps {
 enum Looked {
     Committed(Box<Step>),
     Unfinished,
-    /// A folder, and no checkpoint.
+    /// A folder that is not a checkpoint.
     Nothing,
-    /// Not there any more.
+    /// The folder no longer exists.
     Gone,
 }
 
-/// The folders in a folder, none if that is not there. Links to folders count.
+/// The folders in a folder, and links to folders; empty if the folder does not exist.
 fn folders_in(root: &Location) -> Result<Vec<String>> {
     let entries = match root.entries() {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -466,7 +468,7 @@ fn read_json(file: &Location) -> Result<Option<Vec<u8>>> {
     file.read_document("a metadata file", Language::Json, JSON_LEN_MAX_BYTES)
 }
 
-/// Whether the marker and the folders of the items exist, with one look at each.
+/// Whether the marker and the folders of the items exist.
 fn is_complete(step: &Location, handlers: &ItemHandlers) -> bool {
     let items = match handlers {
         ItemHandlers::Many(items) => items.as_slice(),
@@ -475,8 +477,8 @@ fn is_complete(step: &Location, handlers: &ItemHandlers) -> bool {
     step.join(COMMIT_SUCCESS_FILE).is_file() && items.iter().all(|(name, _)| step.join(name).is_folder())
 }
 
-/// Whether the step may have an item of metrics; if its items are listed, only if the list has this
-/// item.
+/// Whether the step may have an item of metrics. If its items are listed, only if the list contains
+/// this item.
 fn lists_metrics(handlers: &ItemHandlers) -> bool {
     match handlers {
         ItemHandlers::None => true,
@@ -485,7 +487,7 @@ fn lists_metrics(handlers: &ItemHandlers) -> bool {
     }
 }
 
-/// The metrics that Orbax stores as an item. A value that is no JSON object counts as no metrics.
+/// The metrics that Orbax stores as an item; empty if the item is not a JSON object.
 fn metrics_item(step: &Location) -> Result<Map<String, Value>> {
     let file = step.join(METRICS_ITEM).join(METRICS_ITEM);
     let Some(bytes) = read_json(&file)? else { return Ok(Map::new()) };
@@ -503,7 +505,7 @@ fn modified(location: &Location) -> Result<Option<f64>> {
         .map(|since| since.as_secs_f64()))
 }
 
-/// Which steps there are, for the end of an error.
+/// The existing steps as text, for the end of an error.
 pub(super) fn said(numbers: &[u64]) -> String {
     const SHOWN: usize = 12;
     if numbers.is_empty() {

@@ -1,6 +1,6 @@
-//! The work after a save: it verifies the new step on request, writes the pointer, and deletes
-//! steps that no policy keeps. It deletes nothing before the new step is durable, and nothing if
-//! the new step is damaged.
+//! The work after a save. It verifies the new step if the options say so, writes the pointer, and
+//! deletes steps that no policy keeps. Nothing is deleted before the new step is durable, or if the
+//! new step is damaged.
 
 use std::collections::BTreeSet;
 
@@ -14,38 +14,38 @@ use crate::error::{Error, ErrorKind, Result};
 /// The suffix of the files of an interrupted copy.
 const COPY_MARK: &str = "-copy";
 
-/// What to do after a save.
+/// The options of the work after a save.
 #[derive(Debug, Clone, Default)]
 pub struct TidyOptions {
-    /// The steps to keep.
+    /// The policy for the steps to keep.
     pub keep: Keep,
-    /// Count and delete also steps that other programs have saved: those without a record of the
-    /// run.
+    /// Steps that other programs have saved, without a record of the run, count too and may be
+    /// deleted.
     pub adopt: bool,
-    /// Steps that are known to be damaged: they neither count nor go.
+    /// Steps that are known to be damaged: they do not count and are not deleted.
     pub damaged: BTreeSet<u64>,
-    /// Read the new step again, all of it, before anything is deleted.
+    /// Read the whole new step again before anything is deleted.
     pub verify: bool,
-    /// How to delete.
+    /// The options of deletions.
     pub delete: DeleteOptions,
 }
 
-/// The work done after a save.
+/// The results of the work after a save.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Tidied {
-    /// Steps that went, or that were to go and could not.
+    /// The result for each step that should be deleted.
     pub deletions: Vec<Deletion>,
-    /// Whether the new step was read again and is whole.
+    /// Whether the new step was read again and is intact.
     pub is_verified: bool,
 }
 
 impl Steps {
-    /// Does the work after the commit of a step. Does nothing if the step is gone: if saves are
-    /// faster than this work, newer steps may have replaced it.
+    /// Does the work after the commit of a step. Does nothing if the step no longer exists: newer
+    /// saves may have replaced it before this call.
     ///
     /// # Errors
-    /// `Corrupt` if the step differs from the saved one, and then nothing is deleted; errors of the
+    /// `Corrupt` if the step differs from what was saved; nothing is deleted then. Errors of the
     /// storage.
     #[doc(hidden)]
     pub fn tidy(&self, saved: u64, options: &TidyOptions) -> Result<Tidied> {
@@ -69,27 +69,27 @@ impl Steps {
         }
         let list = self.list()?;
         match self.point(&list) {
-            // The deletions below make room, and the next save writes the pointer.
+            // The deletions below free space, and the next save writes the pointer.
             Err(error) if error.kind() == ErrorKind::StorageFull => {}
             pointed => pointed?,
         }
         let mut gone =
             to_delete(&list.facts(&self.leased()?, &options.damaged, options.adopt), &options.keep);
-        // Keep the step just saved: of all steps, only this one was verified.
+        // Keep the new step: it is the only step that was verified.
         gone.retain(|step| *step != saved);
         let deletions = match gone.is_empty() {
             true => Vec::new(),
             false => self.delete(&gone, &options.delete)?,
         };
-        // Remove the rest of an earlier deletion that failed. Files that cannot be removed are
+        // Remove the files of an earlier deletion that failed. Files that cannot be removed are
         // harmless.
         list.unfinished.iter().for_each(|name| drop(self.sweep(name)));
         Ok(Tidied { deletions, is_verified: options.verify })
     }
 
-    /// Updates the records beside the steps when a writer starts: the pointer, announcements of
-    /// ended deletions, and temporary files of killed saves and deletions. Files that a process may
-    /// still be writing stay, and so do files that an interrupted copy can use.
+    /// Updates the records when a writer starts: the pointer, announcements of ended deletions, and
+    /// temporary files of killed saves and deletions. Files that a process may still be writing
+    /// stay, and so do files that an interrupted copy can use.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -101,12 +101,12 @@ impl Steps {
             .iter()
             .try_fold(false, |has_named, name| Ok::<_, Error>(self.sweep(name)? || has_named))?;
         sweep_announcements(self.root())?;
-        // A step whose rename was finished just now is missing in the old list.
+        // If a rename was finished just now, the old list lacks that step.
         self.point(&if has_named { self.list()? } else { list })
     }
 
-    /// Removes temporary files of a save or deletion. Returns true if they were the step itself,
-    /// which gets its name again.
+    /// Removes temporary files of a save or deletion. If the files are a complete step, renames
+    /// them back instead, and returns true.
     fn sweep(&self, unfinished: &str) -> Result<bool> {
         if unfinished.ends_with(COPY_MARK) {
             return Ok(false);

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 
-/// The processes that share a folder of steps; a single process sends no messages.
+/// The processes that share a folder of steps. A single process sends no messages.
 #[derive(Debug)]
 pub struct Together {
     job: Option<Job>,
@@ -20,7 +20,7 @@ pub struct Together {
 }
 
 impl Together {
-    /// The processes of a job.
+    /// The processes of a job; a single process if `job` is `None`.
     pub fn new(job: Option<&Job>, root: &Location) -> Self {
         Self { job: job.filter(|job| job.has_others()).cloned(), root: root.clone() }
     }
@@ -30,15 +30,15 @@ impl Together {
         self.job.is_some()
     }
 
-    /// Whether this process decides for all.
+    /// Whether this process is rank 0, which decides for all.
     pub(super) fn is_rank_0(&self) -> bool {
         self.job.as_ref().is_none_or(|job| job.coordinator.rank() == 0)
     }
 
-    /// Waits until all have come here. `purpose` is a word.
+    /// Waits until all processes have called it. `purpose` is a word that names the call.
     ///
     /// # Errors
-    /// That of any process.
+    /// The error of any process, in every process.
     pub(super) fn agree<T>(&self, purpose: &str, own: Result<T>) -> Result<T> {
         let Some(job) = &self.job else { return own };
         let session = self.begin(job, purpose)?;
@@ -59,7 +59,7 @@ impl Together {
         self.decide(purpose, (), |_| look())
     }
 
-    /// Gathers a value of each process, and gives the decision of rank 0 in every process.
+    /// Gathers a value from each process, and returns the decision of rank 0 in every process.
     ///
     /// # Errors
     /// Errors of `decide`, in every process.

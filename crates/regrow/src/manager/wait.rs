@@ -10,8 +10,8 @@ use super::steps::Steps;
 use crate::error::{ErrorKind, Result};
 
 impl Steps {
-    /// The newest step of the current history, if it came after a step that was seen: its number is
-    /// higher, or the run has gone back to an older step since.
+    /// The newest step of the current history, if it is newer than the step `seen`: it has a higher
+    /// number, or the run has gone back to an older step since.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -26,11 +26,11 @@ impl Steps {
 }
 
 impl TrainingRun {
-    /// Waits for a step newer than `after`, and gives the newest; `None` after the time. The step
-    /// has a lease until the next call, or [`close`](Self::close).
+    /// Waits for a step that is newer than `after`, and returns the newest step; `None` after
+    /// `timeout`. The step has a lease until the next call, or until [`close`](Self::close).
     ///
     /// # Errors
-    /// Errors of the storage; that of [`Hooks::while_waiting`](super::Hooks::while_waiting).
+    /// Errors of the storage; the error of [`Hooks::while_waiting`](super::Hooks::while_waiting).
     pub fn wait_for_new(
         &self,
         after: Option<u64>,
@@ -53,7 +53,7 @@ impl TrainingRun {
         *lease = None;
         let Some(step) = self.steps.newer_than(seen)? else { return Ok(None) };
         match self.steps.step(step).and_then(|step| self.lease(&step)) {
-            // A writer deleted the step between two requests; the next look finds another step.
+            // A writer deleted the step between two requests. The next look finds another step.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             leased => *lease = leased?,
         }

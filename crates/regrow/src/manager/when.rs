@@ -1,5 +1,5 @@
-//! When to save: conditions on the step, the time and the signals, and any or all of several.
-//! Nothing here reads a clock.
+//! When to save: conditions on the step, the time and the signals, and combinations of conditions.
+//! This module does not read a clock.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,38 +9,38 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result};
 
-/// A condition on which a step is saved.
+/// A condition under which a step is saved.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SaveWhen {
-    /// Each step.
+    /// Every step.
     Always,
-    /// Steps that this divides.
+    /// Steps whose number is a multiple of this.
     Every(u64),
-    /// These steps.
+    /// Exactly these steps.
     Steps(BTreeSet<u64>),
-    /// So many seconds after the last save, and never while one is running; at once where nothing
-    /// was saved before.
+    /// If this many seconds have passed since the last save, and no save is running. The first step
+    /// is saved at once.
     AfterSeconds(f64),
     /// If no step exists yet.
     First,
-    /// When the program is asked to end.
+    /// If the program was asked to end.
     Preempted,
     /// The decision of the caller's function.
     #[serde(skip)]
     If(SaveIf),
-    /// If at least one of these applies; never if the list is empty.
+    /// If at least one of these conditions applies; never if the list is empty.
     Any(Vec<SaveWhen>),
-    /// All of these; always if there are none.
+    /// If all of these conditions apply; always if the list is empty.
     All(Vec<SaveWhen>),
 }
 
-/// A function of the caller.
+/// A function of the caller that decides whether to save.
 #[derive(Clone)]
 pub struct SaveIf(Arc<dyn Fn(&Moment) -> bool + Send + Sync>);
 
 impl SaveIf {
-    /// This one.
+    /// Wraps `wants`, which returns true for a step to save.
     pub fn new(wants: impl Fn(&Moment) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(wants))
     }
@@ -52,7 +52,7 @@ impl fmt::Debug for SaveIf {
     }
 }
 
-/// The state that decides whether to save.
+/// The facts from which a condition decides.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Moment {
@@ -86,8 +86,8 @@ impl SaveWhen {
         }
     }
 
-    /// Whether all processes of a job come to the same decision without asking: no clock, signal
-    /// or function is involved.
+    /// Whether all processes of a job make the same decision without messages: the condition uses
+    /// no clock, signal or function.
     #[doc(hidden)]
     pub fn is_regular(&self) -> bool {
         match self {
@@ -97,10 +97,10 @@ impl SaveWhen {
         }
     }
 
-    /// Errs for a condition that makes no sense.
+    /// Returns an error if the condition is not valid.
     ///
     /// # Errors
-    /// `InvalidArgument` for an interval of 0, or a time that is none.
+    /// `InvalidArgument` for an interval of 0, or a time that is not valid.
     #[doc(hidden)]
     pub fn check(&self) -> Result<()> {
         match self {
@@ -116,10 +116,10 @@ impl SaveWhen {
         }
     }
 
-    /// The condition that a JSON document says.
+    /// Reads a condition from a JSON document.
     ///
     /// # Errors
-    /// `InvalidArgument` if it says none, or one that makes no sense.
+    /// `InvalidArgument` if the document is not a condition, or the condition is not valid.
     pub fn from_json(text: &str) -> Result<Self> {
         let when: Self = serde_json::from_str(text)
             .map_err(|error| Error::invalid(format!("the rule of when to save is not valid: {error}")))?;
