@@ -41,12 +41,12 @@ impl Catalog {
     pub(super) fn read(root: &Path) -> Result<Self> {
         let mut catalog = Self::default();
         catalog.metadata = catalog.keep(METADATA_FILE, read_object(&root.join(METADATA_FILE))).flatten();
-        let records = read_object(&root.join(EXPERIMENTS_FILE));
-        catalog.experiments = catalog.keep(EXPERIMENTS_FILE, records).flatten();
-        for (name, record) in catalog.experiments.clone().iter().flatten() {
+        let records = catalog.keep(EXPERIMENTS_FILE, read_object(&root.join(EXPERIMENTS_FILE))).flatten();
+        for (name, record) in records.iter().flatten() {
             let record = Experiment::from_record(name, record).in_file(root.join(EXPERIMENTS_FILE));
             catalog.keep(EXPERIMENTS_FILE, record);
         }
+        catalog.experiments = records;
         for file in id_files(root)? {
             let flags = catalog.keep(&file, read_flags(root, &file));
             catalog.models.extend(flags);

@@ -65,24 +65,19 @@ impl Parameters {
             TrainArray::OutToLoss => (self.precision.dtype(), 1),
             TrainArray::Mask => (Dtype::Int32, 1),
         };
-        let file = format!("{id}/{}", array.file_name());
-        Slot { file, spec: ArraySpec { dtype, rows: self.train_set_size, columns } }
+        Slot::new(format!("{id}/{}", array.file_name()), dtype, self.train_set_size, columns)
     }
 
     pub(super) fn target_grads(&self, id: i64, name: &ExperimentName, num_targets: u64) -> Slot {
-        let spec = ArraySpec { dtype: self.precision.dtype(), rows: num_targets, columns: self.proj_dim };
-        Slot { file: name.grads_file(id), spec }
+        Slot::new(name.grads_file(id), self.precision.dtype(), num_targets, self.proj_dim)
     }
 
     pub(super) fn target_mask(&self, id: i64, name: &ExperimentName, num_targets: u64) -> Slot {
-        let spec = ArraySpec { dtype: Dtype::Int32, rows: num_targets, columns: 1 };
-        Slot { file: name.targets_file(id), spec }
+        Slot::new(name.targets_file(id), Dtype::Int32, num_targets, 1)
     }
 
     pub(super) fn scores(&self, name: &ExperimentName, num_targets: u64) -> Slot {
-        let dtype = self.precision.dtype();
-        let spec = ArraySpec { dtype, rows: self.train_set_size, columns: num_targets };
-        Slot { file: name.scores_file(), spec }
+        Slot::new(name.scores_file(), self.precision.dtype(), self.train_set_size, num_targets)
     }
 }
 
@@ -127,6 +122,10 @@ pub(super) struct Slot {
 }
 
 impl Slot {
+    fn new(file: String, dtype: Dtype, rows: u64, columns: u64) -> Self {
+        Self { file, spec: ArraySpec { dtype, rows, columns } }
+    }
+
     pub(super) fn path(&self, root: &Path) -> PathBuf {
         root.join(&self.file)
     }
@@ -154,24 +153,23 @@ impl TrainArray {
     /// All four, in the order in which they are made: the mask first.
     pub const ALL: [Self; 4] = [Self::Mask, Self::Grads, Self::OutToLoss, Self::Features];
 
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Grads => ("grads", "grads.mmap"),
+            Self::OutToLoss => ("out_to_loss", "out_to_loss.mmap"),
+            Self::Features => ("features", "features.mmap"),
+            Self::Mask => ("is_featurized", "_is_featurized.mmap"),
+        }
+    }
+
     /// Its key in a tree, and in TRAK's `current_store`.
     pub fn key(self) -> &'static str {
-        match self {
-            Self::Grads => "grads",
-            Self::OutToLoss => "out_to_loss",
-            Self::Features => "features",
-            Self::Mask => "is_featurized",
-        }
+        self.names().0
     }
 
     /// Its file in the model's folder.
     pub fn file_name(self) -> &'static str {
-        match self {
-            Self::Grads => "grads.mmap",
-            Self::OutToLoss => "out_to_loss.mmap",
-            Self::Features => "features.mmap",
-            Self::Mask => "_is_featurized.mmap",
-        }
+        self.names().1
     }
 }
 

@@ -47,7 +47,8 @@ impl Survey {
     pub(super) fn models(&self) -> Result<BTreeSet<i64>> {
         let mut ids: BTreeSet<i64> = self.catalog.models.keys().copied().collect();
         for &id in &self.folders {
-            if self.catalog.faults.iter().any(|fault| fault.file == id_file(id)) || self.has_work(id)? {
+            let is_damaged = self.catalog.faults.iter().any(|fault| fault.file == id_file(id));
+            if is_damaged || !ids.contains(&id) && self.has_work(id)? {
                 ids.insert(id);
             }
         }
