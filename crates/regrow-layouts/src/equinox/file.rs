@@ -164,8 +164,8 @@ impl LeafFile {
         &self.scan.records
     }
 
-    /// The error of the record after the whole ones; `None` if no record begins there. For a file
-    /// without any record this is always an error.
+    /// The error of the record after the whole ones; `None` if no record begins there. A file that
+    /// has other bytes but no record at all has an error, too.
     pub fn broken(&self) -> Option<&Error> {
         self.scan.broken.as_ref()
     }

@@ -45,7 +45,7 @@ fn of_leaf(info: &LeafInfo) -> Option<(LossKind, String)> {
     }
 }
 
-/// Whether a dtype has the range of Python's numbers.
+/// Whether this is the NumPy dtype of a Python number.
 fn is_wide(dtype: &str) -> bool {
     matches!(dtype, "bool" | "int64" | "uint64" | "float64" | "complex128")
 }

@@ -3,10 +3,10 @@
 //! A `-` is the sign of a number if no letter or digit precedes it. Source: flax
 //! `training/checkpoints.py`.
 
-/// The prefix if the caller of Flax chose no other.
+/// The default prefix of Flax.
 pub(super) const PREFIX: &str = "checkpoint_";
 
-/// Prefix and step of a name.
+/// The prefix and the step in a name; `None` for a name without a number.
 pub fn split(name: &str) -> Option<(&str, f64)> {
     if let Some(step) = name.strip_prefix(PREFIX).and_then(number) {
         return Some((PREFIX, step));
@@ -27,7 +27,7 @@ pub fn split(name: &str) -> Option<(&str, f64)> {
     None
 }
 
-/// A number as Python prints it: `10`, `-1`, `0.5`, `1e-05`.
+/// Parses a number as Python prints it:
 pub(super) fn number(text: &str) -> Option<f64> {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let unsigned = text.strip_prefix('-').unwrap_or(text);

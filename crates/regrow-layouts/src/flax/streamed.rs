@@ -18,8 +18,8 @@ use crate::path_tree;
 use regrow_base::error::{Error, Result};
 use regrow_tree::tree::{Key, KeyPath, NodeKind, Tree};
 
-/// Whether bytes begin as a file of records does. What a record holds is not text: a list of two
-/// texts is none.
+/// Whether bytes begin like a file of records. The value of a record is never text, so a list of
+/// two texts is not a record.
 pub(super) fn begins_record(start: &[u8]) -> bool {
     let mut scanner = Scanner::new(start);
     let Ok(Token::Array(2)) = scanner.next() else { return false };
@@ -27,20 +27,20 @@ pub(super) fn begins_record(start: &[u8]) -> bool {
     for _ in 0..keys {
         match scanner.next() {
             Ok(Token::Str(_)) => {}
-            // The beginning ends within a key: too long a path for a guess.
+            // The bytes end within a key: the path is too long to decide.
             _ => return false,
         }
     }
     let first = scanner.offset_bytes() as usize;
-    // `bin`, or what packers of former times wrote for it.
+    // The value is a `bin`, or a `str`, as old packers wrote bytes.
     keys > 0 && matches!(start.get(first), Some(0xc4..=0xc6 | 0xa0..=0xbf | 0xd9..=0xdb))
 }
 
 /// Reads all records.
 ///
 /// # Errors
-/// `Corrupt` with the offset for a record that is cut or is none, or a path that is there twice;
-/// those of a leaf. To salvage, the leaves before the first error.
+/// `Corrupt` with the offset for a truncated or invalid record, or a repeated path; errors of a
+/// leaf. A salvage returns the leaves before the first error.
 pub(super) fn decode_stream(bytes: &Bytes, salvage: bool) -> Result<Tree<Decoded>> {
     let (mut paths, mut values, mut known) = (Vec::new(), Vec::new(), HashSet::new());
     let mut scanner = Scanner::new(bytes);
@@ -78,7 +78,7 @@ pub(super) fn decode_stream(bytes: &Bytes, salvage: bool) -> Result<Tree<Decoded
     build?.finish()
 }
 
-/// The next record: its path, and where its value lies.
+/// The next record: its path, and the range of its value.
 fn record(scanner: &mut Scanner<'_>) -> Result<(KeyPath, Range<usize>)> {
     let start = scanner.offset_bytes();
     let bad = |what: &str| {

@@ -34,8 +34,8 @@ use regrow_tree::tree::{Key, KeyPath, Leaf, LeafData, LeafKind, NodeKind, Tree};
 /// Writes the one file of `staged`.
 ///
 /// # Errors
-/// `Unsupported` or `NameCollision`, naming every leaf that cannot be written; `StorageFull` and
-/// its like.
+/// `Unsupported` or `NameCollision`, with every leaf that cannot be written; `StorageFull` and
+/// other errors of the storage.
 pub(super) fn write(
     tree: &Tree<Leaf>,
     staged: &dyn Publication,
@@ -62,10 +62,10 @@ pub(super) fn write(
     out.finish().map(drop)
 }
 
-/// Everything that is to be written at `target`, before the first byte is.
+/// Plans the whole contents of the file at `target`, before the first byte is written.
 ///
 /// # Errors
-/// As [`write`], but for errors of the disk.
+/// As [`write`], except errors of the disk.
 pub(super) fn plan(
     tree: &Tree<Leaf>,
     target: &Location,
@@ -83,7 +83,7 @@ pub(super) fn plan(
     encode(tree, flax)
 }
 
-/// The tree as an object whose size is known.
+/// Encodes the tree as an object of known size.
 ///
 /// # Errors
 /// As [`write`].
@@ -101,11 +101,11 @@ pub fn encode(tree: &Tree<Leaf>, flax: &FlaxOptions) -> Result<Encoder> {
     Ok(writer.encoder)
 }
 
-/// Who is whose child, and which leaf is whose: trees are flat inside.
+/// The children and leaves of each node, which a tree stores only as flat lists.
 struct Family {
-    /// The node behind the last one below each.
+    /// For each node, the number of the node after its last descendant.
     ends: Vec<usize>,
-    /// Leaves before each node.
+    /// For each node, the number of leaves before it.
     leaves_before: Vec<usize>,
 }
 
@@ -138,7 +138,7 @@ impl Family {
     }
 }
 
-/// A key as it is written.
+/// A key of a map, in its written form.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum MapKey {
     Int(i64),
@@ -155,7 +155,7 @@ impl MapKey {
     }
 }
 
-/// Whether a node is JAX' `Partial`, which numbers its two children where Flax names them.
+/// Whether a node is JAX' `Partial`. Its two children have numbers in JAX and names in Flax.
 fn is_partial(kind: &NodeKind) -> bool {
     matches!(kind, NodeKind::Custom(name) if name.ends_with("tree_util.Partial"))
 }
@@ -215,7 +215,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The children of a node in the order in which they are written.
+    /// The children of a node, in the order in the file.
     fn members(&mut self, at: usize, count: usize) -> Vec<(MapKey, usize)> {
         let mut members = Vec::with_capacity(count);
         let mut seen = HashSet::with_capacity(count);
@@ -294,7 +294,7 @@ impl Writer<'_> {
         self.encoder.ndarray(head, array, max_chunk_bytes)
     }
 
-    /// An array or scalar of a dtype that is NumPy's alone; its last axis is the bytes of an
+    /// Writes an array or scalar of a dtype that only NumPy has. The last axis is the bytes of an
     /// element.
     fn other(&mut self, code: i8, descr: &str, array: &Array) -> Result<()> {
         let Some((name, is_big)) = to_name(descr) else {
@@ -313,7 +313,7 @@ impl Writer<'_> {
         self.encoder.ndarray(head, &array, max_chunk_bytes)
     }
 
-    /// A number of Python's.
+    /// Writes a Python number.
     fn scalar(&mut self, array: &Array) -> Result<()> {
         let element = array.to_c_order()?;
         let wide = |to: Dtype| -> Result<[u8; 16]> {

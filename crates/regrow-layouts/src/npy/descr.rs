@@ -18,10 +18,10 @@ use regrow_base::bytes::python_literal::{Literal, LiteralOptions, parse, repr_st
 use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Dtype, DtypeClass, Shape};
 
-/// Longest element: NumPy counts them in 31 bits.
+/// The longest element: NumPy stores its length in 31 bits.
 const ITEM_LEN_MAX_BYTES: u64 = i32::MAX as u64;
 
-/// Most records inside each other.
+/// The most nested records.
 const RECORD_DEPTH_MAX: usize = 32;
 
 /// Dtypes of ml_dtypes that [`Dtype`] does not have, and the bytes of an element. NumPy writes the
@@ -32,9 +32,9 @@ const BEYOND_DTYPE: [(&str, u64); 7] =
 /// The type of a file's elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Descr {
-    /// A number that [`Dtype`] has. Those of ml_dtypes are written by name.
+    /// A number that [`Dtype`] has. Dtypes of ml_dtypes are written by name.
     Number {
-        /// Its dtype.
+        /// The dtype of the elements.
         dtype: Dtype,
         /// Whether the high byte comes first.
         big_endian: bool,
@@ -43,8 +43,7 @@ pub enum Descr {
     Void {
         /// Bytes of an element.
         item_len_bytes: u64,
-        /// `<V2` and not `|V2`: NumPy writes so what has a type that it cannot say, those of
-        /// ml_dtypes.
+        /// `<V2` instead of `|V2`. NumPy writes this for dtypes of ml_dtypes, whose names it loses.
         is_nameless: bool,
     },
     /// A dtype that only NumPy has, as headers spell it: `<U8`, `<M8[ns]`, `[('a', '<f4')]`.
@@ -57,18 +56,18 @@ pub enum Descr {
 }
 
 impl Descr {
-    /// The dtype by a name that NumPy takes: for those of ml_dtypes, their own.
+    /// The dtype under a name that NumPy accepts; for dtypes of ml_dtypes, their own name.
     pub fn named(dtype: Dtype) -> Self {
         Self::Number { dtype, big_endian: false }
     }
 
-    /// What NumPy itself writes: a dtype of ml_dtypes loses its name.
+    /// The description that NumPy itself writes: a dtype of ml_dtypes loses its name.
     pub fn as_numpy_writes(dtype: Dtype) -> Self {
         if type_code(dtype).is_some() {
             return Self::named(dtype);
         }
         match dtype {
-            // The only one that says of itself that it is a float.
+            // NumPy writes only this dtype as a float.
             Dtype::Float8E5m2 => Self::Other { text: "<f1".to_owned(), item_len_bytes: 1 },
             _ => Self::Void { item_len_bytes: dtype.size_bytes() as u64, is_nameless: true },
         }
@@ -79,11 +78,11 @@ impl Descr {
         matches!(Self::as_numpy_writes(dtype), Self::Other { .. })
     }
 
-    /// From the value of `descr` in a header.
+    /// Parses the value of `descr` in a header.
     ///
     /// # Errors
-    /// `Unsupported` for pickled objects and types that are not known; `Corrupt` for what is not a
-    /// type at all.
+    /// `Unsupported` for pickled objects and types that are not known; `Corrupt` for a value that
+    /// is not a type.
     pub fn from_literal(descr: &Literal) -> Result<Self> {
         match descr {
             Literal::Str(text) => Self::from_type_string(text),
@@ -97,7 +96,7 @@ impl Descr {
         }
     }
 
-    /// From the text that [`text`](Self::text) gives: a type string, or the list of a record's
+    /// Parses the text that [`text`](Self::text) gives: a type string, or the list of a record's
     /// fields.
     ///
     /// # Errors
@@ -182,7 +181,7 @@ impl Descr {
     }
 }
 
-/// Kind and length in NumPy's type strings, for the dtypes that are NumPy's own.
+/// The kind and length in NumPy's type strings; `None` for dtypes of ml_dtypes.
 fn type_code(dtype: Dtype) -> Option<(char, u64)> {
     let len = dtype.size_bytes() as u64;
     let is_ml_dtype = dtype.class() == DtypeClass::Float && (len == 1 || dtype == Dtype::BFloat16)
@@ -198,7 +197,7 @@ fn type_code(dtype: Dtype) -> Option<(char, u64)> {
     Some((kind, len))
 }
 
-/// Nothing, or `[ns]`, `[25s]`, `[generic]`.
+/// Whether a text is empty or a unit of time: `[ns]`, `[25s]`, `[generic]`.
 fn is_time_unit(text: &str) -> bool {
     const UNITS: [&str; 15] =
         ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "μs", "ns", "ps", "fs", "as", "generic"];
@@ -214,9 +213,9 @@ fn pickled() -> Error {
         .help("regrow executes nothing from a file; save the objects as arrays, text or JSON")
 }
 
-/// Bytes of a record: its fields one after another.
+/// Length of a record, whose fields follow each other.
 fn record_len_bytes(fields: &[Literal]) -> Result<u64> {
-    // Lists of fields, each with how often it stands and how deep it lies.
+    // Lists of fields, each with its number of repeats and its depth.
     let mut open = vec![(fields, 1_u64, 1_usize)];
     let mut total = 0_u64;
     while let Some((fields, times, depth)) = open.pop() {
@@ -248,8 +247,8 @@ fn too_long() -> Error {
         .expected(format_args!("at most {ITEM_LEN_MAX_BYTES} bytes"), "more")
 }
 
-/// `(name, descr)` or `(name, descr, shape)`, the name maybe `(title, name)`: what the field is,
-/// and how often.
+/// The description of a field and its number of elements, from `(name, descr)` or `(name, descr,
+/// shape)`. The name may be `(title, name)`.
 fn field_parts(field: &Literal) -> Result<(&Literal, u64)> {
     let bad = || {
         Error::corrupt("a field of a record is not a tuple of name, dtype and optional shape")

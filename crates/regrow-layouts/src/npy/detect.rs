@@ -10,13 +10,13 @@ use regrow_base::error::Result;
 use regrow_storage::Found;
 use regrow_storage::location::{Location, suffix_of};
 
-/// How an archive begins: with a member, or with its end if there is none.
+/// The first bytes of an archive: a member, or the end of an empty archive.
 pub(super) const ZIP_BEGINNINGS: [&[u8]; 2] = [b"PK\x03\x04", b"PK\x05\x06"];
 
-/// As much is read of a file at first: nearly every header is shorter.
+/// The number of bytes read first; nearly every header is shorter.
 pub(super) const FIRST_LEN_BYTES: u64 = 256;
 
-/// Whether one of these is `at` a location: by its suffix and first bytes, or by what lies in it.
+/// Whether a NumPy file is `at` a location: by its suffix and first bytes, or by its contents.
 pub(super) fn is_one(at: &Location) -> Result<bool> {
     let suffix = suffix_of(at.name());
     match at.look() {
@@ -28,18 +28,19 @@ pub(super) fn is_one(at: &Location) -> Result<bool> {
     }
 }
 
-/// The same for a file that has not been written yet.
+/// The same for a file that is not yet written.
 pub(super) fn is_preview_of_one(name: &OsStr, preview: &Preview) -> bool {
     let read_at = |offset_bytes, len_max_bytes| Ok(preview.read_at(offset_bytes, len_max_bytes));
     shows_one(suffix_of(name).as_deref(), preview.len_bytes(), read_at).unwrap_or(false)
 }
 
-/// A function that gives at most so many bytes of a file from an offset on: fewer at its end.
+/// A function that reads a number of bytes of a file from an offset on; fewer at the end of the
+/// file.
 pub(crate) fn read_of(at: &Location, len_bytes: u64) -> impl Fn(u64, u64) -> Result<Vec<u8>> {
     let (store, key) = (at.parent().store(), at.name().as_encoded_bytes().to_vec());
     move |offset_bytes, len_max_bytes| {
         let mut out = allocate(len_max_bytes.min(len_bytes.saturating_sub(offset_bytes)))?;
-        // Nothing of what lies behind the end is asked for.
+        // Ask the storage for no bytes beyond the end.
         if !out.is_empty() {
             store.read_into(&key, offset_bytes, &mut out)?;
         }
@@ -47,7 +48,7 @@ pub(crate) fn read_of(at: &Location, len_bytes: u64) -> impl Fn(u64, u64) -> Res
     }
 }
 
-/// Whether a file is one of these by its suffix and what is in it. `read_at` gives at most so many
+/// Whether a file is a NumPy file, by its suffix and contents. `read_at` gives at most so many
 /// bytes from an offset on.
 fn shows_one(
     suffix: Option<&str>,
@@ -68,8 +69,8 @@ fn shows_one(
         .ok()
         .and_then(|(header, len)| Some((len as u64).saturating_add(header.data_len_bytes().ok()?)));
     match end {
-        // Another record behind the first, or what regrow puts behind several: a stream of leaves,
-        // which is another layout's.
+        // Another record or regrow's trailer follows the first record: the file is a stream of
+        // leaves, in the layout equinox.
         Some(end) if end < file_len => {
             let next = read_at(end, TRAILER_MAGIC.len() as u64)?;
             Ok(!next.starts_with(&MAGIC) && next != TRAILER_MAGIC)

@@ -24,44 +24,44 @@ use regrow_tree::array::{Dtype, Shape};
 /// First six bytes of every npy file.
 pub const MAGIC: [u8; 6] = *b"\x93NUMPY";
 
-/// First bytes of what regrow puts behind several records: then a file is not one array but a
-/// stream of leaves, which is [`equinox`](crate::equinox)'s. For ever.
+/// The first bytes of regrow's trailer after several records. They never change. A file with a
+/// trailer is not one array but a stream of leaves: see [`equinox`](crate::equinox).
 pub const TRAILER_MAGIC: [u8; 8] = *b"\xffregrow\n";
 
-/// As many bytes say how long the whole header is; no npy file is shorter.
+/// The number of bytes that show the length of the header. Every npy file has at least these.
 pub const PREFIX_LEN_BYTES: usize = MAGIC.len() + 2 + size_of::<u32>();
 
-/// Longest text of a header that is read. NumPy writes more for records of many thousand fields
-/// only, and itself reads no more than 10 000 unless told to.
+/// Longest text of a header that is read. NumPy exceeds it only for records of many thousand
+/// fields, and reads at most 10 000 bytes by default.
 pub const HEADER_LEN_MAX_BYTES: usize = 1 << 20;
 
-/// Data begins at a multiple of this in its file.
+/// The data of a file begins at a multiple of this.
 pub const ALIGNMENT_BYTES: usize = 64;
 
-/// The axis that may grow has room for as many digits.
+/// The number of digits for which the growing axis has room.
 const GROWTH_DIGITS: usize = 21;
 
-/// What stands before the data.
+/// The contents of the header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// The type of the elements.
     pub descr: Descr,
-    /// Whether the first axis is the one whose neighbours lie side by side.
+    /// Whether neighbours along the first axis are adjacent in memory.
     pub fortran_order: bool,
     /// The shape.
     pub shape: Shape,
 }
 
 impl Header {
-    /// A C-order array; dtypes of ml_dtypes by their names or, if not `named`, as NumPy writes
-    /// them.
+    /// The header of a C-order array. With `named`, dtypes of ml_dtypes have their names; otherwise
+    /// they are written as NumPy writes them.
     pub fn for_array(dtype: Dtype, shape: Shape, named: bool) -> Self {
         let descr = if named { Descr::named(dtype) } else { Descr::as_numpy_writes(dtype) };
         Self { descr, fortran_order: false, shape }
     }
 
-    /// Length of everything before the data, from the first [`PREFIX_LEN_BYTES`] of a file (more
-    /// does not matter).
+    /// Length of all bytes before the data, from the first [`PREFIX_LEN_BYTES`] of a file. More
+    /// bytes are ignored.
     ///
     /// # Errors
     /// `Corrupt` if this is not an npy file; `Unsupported` for another version; `Limit` for a header
@@ -95,8 +95,8 @@ impl Header {
         Ok(input.offset_bytes() as usize + len as usize)
     }
 
-    /// Parses the header at the start of `bytes`, and says where the data begins. A prefix of
-    /// [`len_bytes`](Self::len_bytes) is enough.
+    /// Parses the header at the start of `bytes`, and returns it with the offset of the data. A
+    /// prefix of [`len_bytes`](Self::len_bytes) is enough.
     ///
     /// # Errors
     /// `Corrupt` at a byte; `Unsupported` for another version, or a dtype that cannot be read;
@@ -174,7 +174,7 @@ impl Header {
         })
     }
 
-    /// Everything before the data, byte for byte as NumPy (1.23 and later) writes it.
+    /// All bytes before the data, byte for byte as NumPy (1.23 and later) writes them.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut text = format!(
             "{{'descr': {}, 'fortran_order': {}, 'shape': {}, }}",
@@ -192,7 +192,7 @@ impl Header {
             Some(latin1) => (1, latin1),
             None => (3, text.into_bytes()),
         };
-        // One byte of spaces at least, then the newline.
+        // At least one space, then the newline.
         let padded_len = |length_len: usize| {
             let before = MAGIC.len() + 2 + length_len;
             (before + text.len() + 2).next_multiple_of(ALIGNMENT_BYTES) - before

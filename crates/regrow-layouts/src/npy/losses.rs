@@ -6,8 +6,8 @@ use crate::{Loss, LossKind};
 use regrow_tree::array::Dtype;
 use regrow_tree::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree};
 
-/// Containers, keys and kinds of leaves. Where the exact pytree is kept beside the arrays, only
-/// leaves, and only to readers other than regrow.
+/// The losses of containers, keys and kinds of leaves. If the exact pytree is stored beside the
+/// arrays, only leaves have losses, and only for readers other than regrow.
 pub(super) fn losses(
     tree: &Tree<LeafInfo>,
     texts: &[(usize, &str)],
@@ -22,7 +22,7 @@ pub(super) fn losses(
     if form != Form::Npy && options.structure {
         let of_leaf = |(path, info): (_, &LeafInfo)| {
             let (kind, what) = leaf_loss(info, options).filter(|_| info.kind != LeafKind::JaxArray)?;
-            // What has no data does not lose any.
+            // A leaf without data cannot lose data.
             let kind = if info.kind == LeafKind::Placeholder { LossKind::Note } else { kind };
             Some(Loss { kind, path, what }.elsewhere())
         };
@@ -86,8 +86,8 @@ fn leaf_loss(info: &LeafInfo, options: &NpyOptions) -> Option<(LossKind, String)
     Some((LossKind::Kind, format!("a {} comes back as {to}", info.kind.name())))
 }
 
-/// Whether the header would not tell the dtype: of NumPy's own spellings of dtypes of ml_dtypes,
-/// `<V2` and `<f1` stand for one dtype each, `<V1` for many.
+/// Whether the header does not identify the dtype. Among NumPy's own spellings for dtypes of
+/// ml_dtypes, `<V2` and `<f1` mean one dtype each, but `<V1` several.
 fn is_nameless(dtype: Dtype, options: &NpyOptions) -> bool {
     let descr = Descr::as_numpy_writes(dtype);
     !options.named_dtypes && matches!(descr, Descr::Void { item_len_bytes: 1, .. })

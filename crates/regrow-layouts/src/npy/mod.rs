@@ -106,15 +106,14 @@ impl Fidelity for Npy {
     fn losses(&self, tree: &Tree<LeafInfo>, texts: &[(usize, &str)], options: &SaveOptions) -> Vec<Loss> {
         let own = own(options);
         let is_one_array = tree.nodes().len() == 1;
-        // The target is not known here; what holds the least is assumed where nothing was asked
-        // for.
+        // The target is not known here, so without an option assume the form that stores least.
         let form = own.form.unwrap_or(if is_one_array { Form::Npy } else { Form::Npz });
         losses::losses(tree, texts, form, &own)
     }
 
     fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error> {
         let own = own(options);
-        // One array is refused in every form or in none.
+        // All forms refuse the same arrays.
         let form = own.form.filter(|form| *form != Form::Npy).unwrap_or(Form::Npz);
         let tree = super::without_data(leaf);
         tree.and_then(|tree| plan::Plan::new(&tree, form, &own, options).map(drop)).err()
@@ -144,7 +143,7 @@ impl SingleFile for Npy {
     }
 }
 
-/// The form of what is made `at` a location.
+/// The form of a save `at` a location.
 fn form_at(at: &Location, own: &NpyOptions) -> Form {
     own.form.unwrap_or(Form::of_name(at.name()))
 }

@@ -10,10 +10,10 @@
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_tree::tree::KeyPath;
 
-/// How the names of npy files end.
+/// The suffix of npy files.
 pub(crate) const SUFFIX: &str = ".npy";
 
-/// A root that is one leaf is called so, as NumPy calls what has no name.
+/// The name of a pytree that is one leaf: NumPy's name for an array without a name.
 pub(super) const ROOT_NAME: &str = "arr_0";
 
 /// Longest name of a file or a folder.
@@ -22,7 +22,7 @@ const FILE_NAME_LEN_MAX_BYTES: usize = 255;
 /// The name of a member, without the suffix.
 ///
 /// # Errors
-/// `Unsupported` for a NUL, where Python's zipfile would cut the name off.
+/// `Unsupported` for a NUL, at which Python's zipfile would truncate the name.
 pub(super) fn member_name(path: &KeyPath, separator: &str) -> Result<String> {
     if path.is_root() {
         return Ok(ROOT_NAME.to_owned());
@@ -58,8 +58,8 @@ pub(super) fn file_name(path: &KeyPath) -> Result<String> {
 /// A key as the name of a file or folder. Different keys get different names.
 fn escaped(key: &str) -> String {
     let mut out = String::with_capacity(key.len());
-    // An empty name is none; one with a dot in front is hidden, or `..`; a folder `x.npy` would
-    // look like a file.
+    // File names cannot be empty. A name with a dot at the start is hidden, or is `..`. A folder
+    // `x.npy` would look like a file.
     if key.is_empty() {
         return "%".to_owned();
     }
@@ -79,7 +79,7 @@ fn escaped(key: &str) -> String {
     out
 }
 
-/// The key of a file or folder of this name; what is not an escape stays as it is.
+/// The key of a file or folder with this name. A `%` without a valid escape stays as it is.
 pub(super) fn unescaped(name: &str) -> String {
     if name == "%" {
         return String::new();
@@ -102,7 +102,7 @@ pub(super) fn unescaped(name: &str) -> String {
     String::from_utf8(bytes).unwrap_or_else(|_| name.to_owned())
 }
 
-/// The error for two leaves of one name.
+/// The error for two leaves with the same name.
 pub(super) fn collision(name: &str, other: &KeyPath) -> Error {
     Error::new(ErrorKind::NameCollision, format!("its name {name:?} is also that of {other}"))
         .help("rename one of the keys")

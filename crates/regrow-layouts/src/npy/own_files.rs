@@ -1,5 +1,5 @@
-//! The names of npy files. In a folder every `.npy` beside or below a `regrow-structure.json` is
-//! the checkpoint's own.
+//! Tells npy files of a checkpoint from other files. In a folder every `.npy` beside or below a
+//! `regrow-structure.json` is the checkpoint's own.
 
 use super::names::SUFFIX;
 use super::sidecar;
@@ -8,10 +8,10 @@ use crate::options::{Form, Layout};
 use crate::own_files::{FileNames, OwnNames};
 use regrow_storage::location::Location;
 
-/// How the names of archives end.
+/// The suffix of archives.
 const ARCHIVE_SUFFIX: &str = ".npz";
 
-/// The one file of an item.
+/// The names of an item's file: an archive, or one array.
 const ITEM_ARCHIVE: &str = "arrays.npz";
 const ITEM_FILE: &str = "array.npy";
 

@@ -17,26 +17,26 @@ use regrow_tree::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 /// One array to be written.
 #[derive(Debug)]
 pub(super) struct Planned<'a> {
-    /// Its name, without the suffix.
+    /// The name of the array, without the suffix.
     pub name: Arc<str>,
     pub header: Header,
     pub data: Data<'a>,
 }
 
-/// Where its elements come from.
+/// The source of an array's elements.
 #[derive(Debug)]
 pub(super) enum Data<'a> {
     Array(&'a Array),
-    /// A text, one code point in four bytes.
+    /// A text, as four bytes for each code point.
     Text(&'a str),
 }
 
-/// A whole save.
+/// The plan of a save.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
-    /// Of every leaf, in flatten order.
+    /// The description of every leaf, in flatten order.
     pub infos: Vec<LeafInfo>,
-    /// In flatten order, without the leaves that have no data.
+    /// The arrays to write, in flatten order, without leaves that have no data.
     pub arrays: Vec<Planned<'a>>,
 }
 
@@ -44,8 +44,8 @@ impl<'a> Plan<'a> {
     /// Plans the save of `tree`.
     ///
     /// # Errors
-    /// `NameCollision` or `Unsupported` with all leaves that cannot be stored like this;
-    /// `InvalidArgument` for options that contradict each other or the tree.
+    /// `NameCollision` or `Unsupported` with all leaves that cannot be stored; `InvalidArgument`
+    /// for options that contradict each other or the tree.
     pub fn new(tree: &'a Tree<Leaf>, form: Form, options: &NpyOptions, save: &SaveOptions) -> Result<Self> {
         check_options(form, options, save)?;
         if let Some(path) = tree.first_equal_keys() {
@@ -102,7 +102,7 @@ impl<'a> Plan<'a> {
 }
 
 impl Planned<'_> {
-    /// Shows the whole npy file to `each`, front to back.
+    /// Passes the bytes of the whole npy file to `each`, front to back.
     ///
     /// # Errors
     /// Errors of `each`; errors of reading a deferred array.
@@ -112,7 +112,7 @@ impl Planned<'_> {
             Data::Text(text) => {
                 let elements: Vec<u8> = text.chars().flat_map(|c| u32::from(c).to_le_bytes()).collect();
                 each(&elements)?;
-                // The one element of an empty text is a NUL.
+                // An empty text is stored as one NUL.
                 if elements.is_empty() { each(&[0; 4]) } else { Ok(()) }
             }
             Data::Array(array) => array.for_each_piece(PIECE_LEN_BYTES, each),
@@ -128,7 +128,7 @@ impl Planned<'_> {
     }
 }
 
-/// Bytes that are shown at a time.
+/// The length of the pieces that are passed to `each`.
 const PIECE_LEN_BYTES: usize = 1 << 20;
 
 fn check_options(form: Form, options: &NpyOptions, save: &SaveOptions) -> Result<()> {
@@ -150,7 +150,7 @@ fn check_options(form: Form, options: &NpyOptions, save: &SaveOptions) -> Result
     Ok(())
 }
 
-/// `None` for a leaf without data, which only the sidecar knows.
+/// Plans the array of a leaf; `None` for a leaf without data, which only the sidecar records.
 fn planned<'a>(
     name: Arc<str>,
     leaf: &'a Leaf,
@@ -179,7 +179,8 @@ fn planned<'a>(
     Ok(Some(Planned { name, header, data }))
 }
 
-/// The array's last axis is the bytes of an element.
+/// The header of an array of a dtype that only NumPy has. The array's last axis is the bytes of an
+/// element.
 fn header_of_other(text: &str, array: &Array) -> Result<Header> {
     let descr = Descr::from_text(text)?;
     match array.shape().dims().split_last() {
@@ -195,7 +196,8 @@ fn header_of_other(text: &str, array: &Array) -> Result<Header> {
     }
 }
 
-/// A 0-d array of text; NumPy has no empty ones, but fills up with NULs, which it takes off again.
+/// The header of a 0-d array of text. NumPy has no empty text: it fills up with NULs, and removes
+/// them when it reads.
 fn header_of_text(text: &str) -> Result<Header> {
     let len = text.chars().count().max(1);
     Ok(Header { descr: Descr::from_text(&format!("<U{len}"))?, fortran_order: false, shape: Shape::scalar() })

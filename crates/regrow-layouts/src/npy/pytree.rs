@@ -13,14 +13,14 @@ use regrow_base::text::counted;
 use regrow_tree::array::{Dtype, Shape};
 use regrow_tree::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
-/// What an array is, or why it cannot be read. Without a header it is bytes.
+/// An array, or the reason why it cannot be read. An array without a header is bytes.
 pub(super) type Content = Result<(Stored, Option<Header>), Unreadable>;
 
-/// An array that is not damaged but cannot be read: a pickle, an unknown dtype. The others can be
-/// read. In a salvage also a damaged or missing one.
+/// An array that cannot be read although it is not damaged: a pickle, an unknown dtype. Other
+/// arrays can be read. In a salvage, also a damaged or missing array.
 #[derive(Debug)]
 pub(super) struct Unreadable {
-    /// Where it is; `None` if that is not known.
+    /// The position of the array; `None` if it is unknown.
     pub stored: Option<Stored>,
     pub why: Error,
 }
@@ -28,29 +28,29 @@ pub(super) struct Unreadable {
 /// One array of an archive or a folder.
 #[derive(Debug)]
 pub(super) struct Item {
-    /// Its name, without the suffix.
+    /// The name of the array, without the suffix.
     pub name: String,
-    /// The keys that the name stands for where no pytree was kept.
+    /// The keys of the leaf, from the array's name, for a checkpoint without a stored pytree.
     pub keys: Vec<String>,
     pub content: Content,
 }
 
-/// A pytree whose leaves have been found.
+/// A pytree with the position of every leaf's data.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub tree: Tree<LeafInfo>,
     /// The text of each leaf of kind `Str`.
     pub texts: HashMap<usize, Arc<str>>,
-    /// For each leaf its data; `None` for those without elements that can be read.
+    /// For each leaf, its data; `None` for leaves without readable elements.
     pub stored: Vec<Option<Stored>>,
     /// The leaves of kind `Unknown`, and those that are lost.
     pub unreadable: HashMap<usize, Unreadable>,
-    /// Arrays that are not the data of a leaf, by their names: texts, which the kept pytree has, and what
-    /// it does not know of.
+    /// Arrays that are not the data of a leaf, by their names: texts, which the stored pytree has,
+    /// and arrays that the pytree does not list.
     pub others: Vec<(String, Stored)>,
 }
 
-/// A root that is one array.
+/// A pytree that is one array.
 pub(super) fn single((stored, _): (Stored, Option<Header>)) -> Placed {
     let info = info("", &Ok((stored.clone(), None)));
     Placed {
@@ -62,7 +62,8 @@ pub(super) fn single((stored, _): (Stored, Option<Header>)) -> Placed {
     }
 }
 
-/// Dicts of names, in the order of the items, which brings the keys of a container together.
+/// Builds dicts of names. The items are in an order in which the keys of one container are
+/// together.
 ///
 /// # Errors
 /// `NameCollision` for two arrays of one name, or an array and a folder.
@@ -110,7 +111,7 @@ pub(super) fn nested(items: Vec<Item>, notes: &mut Vec<String>) -> Result<Placed
 /// fail the others.
 ///
 /// # Errors
-/// `Corrupt` if it is missing, or of another dtype or shape.
+/// `Corrupt` if the data is missing, or has another dtype or shape.
 pub(super) fn kept(
     regrown: Regrown,
     items: Vec<Item>,
@@ -233,8 +234,8 @@ fn coding(stored: &Stored) -> Arc<str> {
     Arc::from(stored.record.coding(stored.method == Method::Deflated))
 }
 
-/// A deflated member whose elements are not in C order is unpacked as a whole for any part: it is
-/// one chunk.
+/// The chunk shape of an array. A deflated member whose elements are not in C order is one chunk,
+/// because any part needs the whole member.
 fn chunk_shape(stored: &Stored) -> Option<Shape> {
     let is_one_chunk = stored.method == Method::Deflated && !stored.record.is_c_order();
     is_one_chunk.then(|| stored.record.shape.clone())

@@ -34,17 +34,17 @@ pub(super) struct NpyReader {
     placed: Placed,
     files: Files,
     is_archive: bool,
-    /// Whether it is a folder without a pytree beside its arrays. A caller that asked for the
-    /// arrays alone knows.
+    /// Whether this is a folder without a stored pytree. False if the caller asked for
+    /// `arrays_only`.
     is_of_arrays_alone: bool,
 }
 
 impl NpyReader {
-    /// Reads the header of every array `at` a location; if `arrays_only`, nothing but them. To
-    /// salvage, arrays whose headers cannot be read are leaves without data.
+    /// Reads the header of every array `at` a location. With `arrays_only`, ignores a stored
+    /// pytree. In a salvage, arrays with unreadable headers become leaves without data.
     ///
     /// # Errors
-    /// `Corrupt`, `Unsupported`, `Limit`; `NameCollision` for two arrays of one name.
+    /// `Corrupt`, `Unsupported`, `Limit`; `NameCollision` for two arrays with the same name.
     pub(super) fn open(at: &Location, options: &OpenOptions) -> Result<Self> {
         let arrays_only = options.arrays_only;
         let description = Description { layout: "npy".to_owned(), ..Description::default() };
@@ -144,7 +144,7 @@ impl NpyReader {
             }) {
                 Ok(header) => Ok((stored, header)),
                 Err(error) => {
-                    // What is damaged is told so, before anything is said of what it holds.
+                    // Report damage first, before errors about the contents.
                     let checked = files.check(&stored).map_err(|error| named(error, &member.name));
                     let error = checked
                         .err()
@@ -253,7 +253,7 @@ impl Reader for NpyReader {
     }
 }
 
-/// A file that is one array.
+/// Reads the header of a file that is one array.
 fn plain(files: &Files, file: usize, file_len_bytes: u64, arrays_only: bool) -> Result<Content> {
     let mut stored = Stored {
         file,
@@ -276,8 +276,8 @@ fn plain(files: &Files, file: usize, file_len_bytes: u64, arrays_only: bool) -> 
     Ok(Ok((stored, header)))
 }
 
-/// Returns an error if bytes follow an array's data: they would stay unseen, and a damaged header
-/// may be the cause.
+/// Returns an error if bytes follow an array's data. No reader would use these bytes, and a damaged
+/// header may be the cause.
 fn check_end(stored: &Stored, what: &str) -> Result<()> {
     let end = stored.data_at.saturating_add(stored.record.len_bytes());
     match end == stored.len_bytes {
@@ -288,8 +288,8 @@ fn check_end(stored: &Stored, what: &str) -> Result<()> {
     }
 }
 
-/// Reads `|V2` as bfloat16, as big_vision does: NumPy writes so what it has read as `<V2`, and
-/// nothing else is known to.
+/// Reads `|V2` as bfloat16, as big_vision does. NumPy writes `|V2` for arrays that it has read as
+/// `<V2`, and no other source of `|V2` is known.
 fn name_bfloat16(items: &mut [Item], notes: &mut Vec<String>) -> Result<()> {
     let mut count = 0;
     for item in items {
@@ -311,8 +311,8 @@ fn name_bfloat16(items: &mut [Item], notes: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Reads the header at the start of a member, and says in `stored` what its data is; `None` if it
-/// is not an npy file, and its data just bytes. Errors count from its first byte.
+/// Reads the header at the start of a member, and sets the record in `stored`. `None` if the member
+/// is not an npy file: then it is bytes. Offsets in errors count from the member's first byte.
 fn member_content(files: &Files, stored: &mut Stored) -> Result<Option<Header>> {
     let mut first = front(files, stored, stored.len_bytes.min(FIRST_LEN_BYTES))?;
     if !first.starts_with(&MAGIC) {
@@ -351,8 +351,8 @@ fn front(files: &Files, stored: &Stored, len_bytes: u64) -> Result<Bytes> {
     if stored.method == Method::Stored {
         return files.read(stored.file, stored.offset_bytes, len_bytes);
     }
-    // Deflate makes nothing longer by more than a few bytes; its end is asked for with the last
-    // byte.
+    // Deflate lengthens data by a few bytes at most. Reading the last byte also needs the end of
+    // the deflated data.
     let enough = match len_bytes == stored.len_bytes {
         true => stored.stored_len_bytes,
         false => stored.stored_len_bytes.min(2 * len_bytes + 1024),
@@ -364,7 +364,7 @@ fn front(files: &Files, stored: &Stored, len_bytes: u64) -> Result<Bytes> {
 }
 
 /// An array of a kind that cannot be read becomes a leaf without data, with the reason, so that the
-/// others can be read. Any other error is returned.
+/// other arrays can be read. Any other error is returned.
 fn unreadable(error: Error, stored: Stored) -> Result<Unreadable> {
     match error.kind() {
         ErrorKind::Unsupported => Ok(Unreadable { stored: Some(stored), why: error }),
@@ -372,12 +372,12 @@ fn unreadable(error: Error, stored: Stored) -> Result<Unreadable> {
     }
 }
 
-/// Adds the help that tells how to read the arrays alone.
+/// Adds help that explains how to read the arrays without the pytree.
 fn or_arrays_only(error: Error) -> Error {
     error.help(ARRAYS_ONLY_HELP)
 }
 
-/// The error with the member's name in it.
+/// Adds the member's name to an error.
 fn named(error: Error, member: &str) -> Error {
     let what = format!("{} (member {member:?})", error.what());
     let mut out = Error::new(error.kind(), what);
@@ -393,14 +393,14 @@ fn named(error: Error, member: &str) -> Error {
     out
 }
 
-/// The pytree in an archive of regrow; `None` for archives of other programs.
+/// The stored pytree in an archive; `None` for archives of other programs.
 fn kept_in_archive(
     directory: &Directory,
     read: &dyn Fn(u64, u64) -> Result<Bytes>,
 ) -> Result<Option<(Regrown, Option<serde_json::Value>)>> {
     let end = directory.offset_bytes;
     let Some(pointer) = Pointer::from_comment(&directory.comment)? else {
-        // No checksum covers the comment, but what it points to still stands where we put it.
+        // No checksum covers the comment. So check that the pytree lies where regrow puts it.
         let beginning_len = beginning_len_bytes(sidecar::FILE_NAME);
         let is_ours = end - directory.members_end_bytes >= beginning_len
             && begins_member(&read(directory.members_end_bytes, beginning_len)?, sidecar::FILE_NAME);
@@ -426,8 +426,8 @@ fn kept_in_archive(
     Sidecar::read(&json).map(Some)
 }
 
-/// Members that were found without a directory: if the pytree is among them, it is where a
-/// directory would say, and not listed.
+/// Turns members that were found without a directory into a directory. A member with the pytree is
+/// removed from the list, and the comment points to it.
 fn pointed_to(mut directory: Directory) -> Directory {
     let is_pytree = |member: &Member| member.name == sidecar::FILE_NAME && member.method == Method::Stored;
     if let Some(at) = directory.members.iter().position(is_pytree) {
@@ -437,8 +437,8 @@ fn pointed_to(mut directory: Directory) -> Directory {
     directory
 }
 
-/// Whether a pytree is kept beside the arrays of a folder. Something else of its name is what has
-/// become of one: without it the arrays would be read as another tree.
+/// Whether a pytree is stored beside the arrays of a folder. Anything but a file with its name is
+/// an error: a reader that ignored it would build another tree.
 fn has_sidecar(at: &Location) -> Result<bool> {
     let not_a_file = |found: &str| {
         Err(or_arrays_only(

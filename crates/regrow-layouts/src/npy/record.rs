@@ -11,14 +11,14 @@ use regrow_base::error::Result;
 use regrow_tree::array::{Array, Dtype, Region, Shape};
 use regrow_tree::tree::{LeafInfo, LeafKind};
 
-/// The data behind one header, as a leaf has it.
+/// The data after one header, in the form of a leaf.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// An array, or one of a dtype that is NumPy's alone.
+    /// The kind: an array, or an array of a dtype that only NumPy has.
     pub kind: LeafKind,
-    /// `uint8` for a dtype that is NumPy's alone.
+    /// The dtype; `uint8` for a dtype that only NumPy has.
     pub dtype: Dtype,
-    /// With the bytes of an element as an axis more for a dtype that is NumPy's alone.
+    /// The shape. A dtype that only NumPy has adds one axis: the bytes of an element.
     pub shape: Shape,
     /// Whether the first axis is the one whose neighbours lie side by side.
     fortran_order: bool,
@@ -27,12 +27,12 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// The dtype that `np.load` reads from the header, except for `<V2`, which NumPy reads as two
-    /// bytes without a type: only the bfloat16 of ml_dtypes is written so, and jax reads it as
-    /// bfloat16.
+    /// The leaf for a header, with the dtype that `np.load` gives. The exception is `<V2`, which
+    /// NumPy reads as two bytes without a type. Only the bfloat16 of ml_dtypes is written as `<V2`,
+    /// and JAX reads it as bfloat16.
     ///
     /// # Errors
-    /// `Limit` for a shape that has an axis too many.
+    /// `Limit` for a shape with too many axes.
     pub fn of(header: &Header) -> Result<Self> {
         let (kind, dtype, big_endian) = match &header.descr {
             Descr::Number { dtype, big_endian } => (LeafKind::NumpyArray, *dtype, *big_endian),
@@ -59,7 +59,7 @@ impl Record {
         })
     }
 
-    /// Bytes as they are, one after another.
+    /// A record of plain bytes.
     pub fn of_bytes(len_bytes: u64) -> Result<Self> {
         let shape = Shape::new(vec![len_bytes])?;
         Ok(Self {
@@ -71,14 +71,13 @@ impl Record {
         })
     }
 
-    /// The same data as a leaf of `info`, which the sidecar has kept; `None` if it is not that
-    /// leaf.
+    /// The same data as the leaf `info` in the sidecar; `None` if the data does not fit this leaf.
     pub fn known_as(&self, info: &LeafInfo, header: &Header) -> Option<Self> {
         let known = Self { kind: info.kind.clone(), ..self.clone() };
         match (&info.kind, &self.kind) {
             (LeafKind::NumpyOther(kept), LeafKind::NumpyOther(found)) if kept != found => return None,
             (LeafKind::NumpyOther(_), LeafKind::NumpyOther(_)) => {}
-            // A dtype of ml_dtypes that NumPy took the name from.
+            // A dtype of ml_dtypes whose name NumPy has lost.
             (_, LeafKind::NumpyOther(_)) => {
                 let nameless = Descr::as_numpy_writes(info.dtype);
                 let is_this = nameless == header.descr && header.shape == info.shape;
@@ -89,12 +88,12 @@ impl Record {
         (self.dtype == info.dtype && self.shape == info.shape).then_some(known)
     }
 
-    /// Bytes of the data.
+    /// Length of the data.
     pub fn len_bytes(&self) -> u64 {
         self.shape.len_elements().saturating_mul(self.dtype.size_bytes() as u64)
     }
 
-    /// Whether a slice of the file is the array.
+    /// Whether the bytes in the file are the array as it is in memory.
     pub fn is_raw(&self) -> bool {
         !self.fortran_order && !self.swaps()
     }
@@ -118,14 +117,14 @@ impl Record {
         Ok(())
     }
 
-    /// Turns the bytes of every number around, if they are big-endian.
+    /// Reverses the bytes of every number, if they are big-endian.
     pub fn to_little_endian(&self, elements: &mut [u8]) {
         if self.swaps() {
             elements.chunks_exact_mut(self.dtype.word_bytes()).for_each(<[u8]>::reverse);
         }
     }
 
-    /// How its bytes are coded, for people.
+    /// The coding of the bytes, as text for descriptions.
     pub fn coding(&self, deflated: bool) -> String {
         let mut out = if deflated { "deflate" } else { "raw" }.to_owned();
         if self.fortran_order {
@@ -141,7 +140,7 @@ impl Record {
         self.big_endian && self.dtype.word_bytes() > 1
     }
 
-    /// The bytes of an element always lie side by side.
+    /// The strides of a Fortran-order array. The bytes of an element are always adjacent.
     fn fortran_strides(&self) -> Vec<i64> {
         let is_other = matches!(self.kind, LeafKind::NumpyOther(_));
         let dims = self.shape.dims();

@@ -27,26 +27,26 @@ use regrow_base::error::{Error, Result};
 /// The file in a folder, and the name of the member that is not listed.
 pub(crate) const FILE_NAME: &str = "regrow-structure.json";
 
-/// How the comment of an archive of ours begins.
+/// The prefix of the comment in an archive that regrow wrote.
 const COMMENT_BEGINNING: &str = "regrow structure at ";
 
-/// Says that a file of that name is ours.
+/// The member that shows that regrow wrote a file with this name.
 const MADE_BY: &str = "regrow npy";
 
-/// What to do about a damaged one.
+/// The help text for a damaged sidecar.
 const WITHOUT_IT: &str = "copy the checkpoint again; numpy.load reads the arrays without it";
 
 /// Longest sidecar that is read.
 pub(super) const LEN_MAX_BYTES: u64 = regrow_base::bytes::limits::JSON_LEN_MAX_BYTES;
 
-/// What is kept.
+/// The contents of the sidecar.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Sidecar {
     made_by: String,
     structure: Structure,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     metadata: Option<serde_json::Value>,
-    /// In a folder, where no directory has it.
+    /// The checksum, in a folder only: an archive's directory has its own.
     #[serde(default, skip_serializing)]
     crc32: Option<String>,
 }
@@ -64,8 +64,7 @@ pub(super) fn with_sum(json: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns an error if JSON text that has a checksum fails it. Folders of earlier versions have
-/// none.
+/// Checks JSON text against its checksum, if it has one. Folders of earlier versions have none.
 fn check_sum(json: &[u8], has_sum: bool) -> Result<()> {
     let before = json.get(..json.len().saturating_sub(SUM_LEN_BYTES)).unwrap_or_default();
     let end = json.get(before.len()..).unwrap_or_default();
@@ -81,8 +80,8 @@ fn check_sum(json: &[u8], has_sum: bool) -> Result<()> {
     }
 }
 
-/// Whether the end of JSON text is a checksum but for one byte of what is around its digits: a
-/// field of another name is not a checksum to JSON.
+/// Whether the end of JSON text would be a checksum if one byte around its digits were repaired. A
+/// damaged field name would hide the checksum from a JSON parser.
 fn is_nearly_a_sum(end: &[u8]) -> bool {
     let digits = SUM_BEGINNING.len()..SUM_LEN_BYTES - SUM_END.len();
     let form = [SUM_BEGINNING, &[0; 8], SUM_END].concat();
@@ -101,10 +100,10 @@ impl Sidecar {
         Self { made_by: MADE_BY.to_owned(), structure, metadata, crc32: None }
     }
 
-    /// As JSON.
+    /// The sidecar as JSON.
     ///
     /// # Errors
-    /// None in practice: there is nothing in it that JSON cannot say.
+    /// None in practice: JSON can store all its members.
     pub fn to_json(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self).map_err(|error| {
             Error::invalid(format!(
@@ -114,7 +113,7 @@ impl Sidecar {
         })
     }
 
-    /// The pytree and the metadata that JSON text keeps.
+    /// Reads the pytree and the metadata from JSON text.
     ///
     /// # Errors
     /// `Corrupt`, or `Unsupported` for a later version.
@@ -132,10 +131,10 @@ impl Sidecar {
     }
 }
 
-/// Where an archive keeps it.
+/// The position of the sidecar in an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pointer {
-    /// Of the JSON, not of its local header.
+    /// The offset of the JSON, not of its local header.
     pub offset_bytes: u64,
     pub len_bytes: u64,
     pub crc32: u32,
@@ -147,10 +146,10 @@ impl Pointer {
         format!("{COMMENT_BEGINNING}{offset_bytes}, {len_bytes} bytes, crc32 {crc32:08x}")
     }
 
-    /// From an archive's comment; `None` if it is anything else.
+    /// Parses an archive's comment; `None` for a comment of another program.
     ///
     /// # Errors
-    /// `Corrupt` for one that begins as ours do and cannot be read.
+    /// `Corrupt` for a comment that begins like regrow's but cannot be parsed.
     pub fn from_comment(comment: &[u8]) -> Result<Option<Self>> {
         let Some(text) = comment.strip_prefix(COMMENT_BEGINNING.as_bytes()) else { return Ok(None) };
         let parse = || {
@@ -175,7 +174,7 @@ impl Pointer {
         })
     }
 
-    /// Checks what lies there.
+    /// Checks the JSON at that position.
     ///
     /// # Errors
     /// `Corrupt` if it fails its checksum.

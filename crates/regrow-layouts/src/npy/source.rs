@@ -14,23 +14,23 @@ use regrow_store::reads::{
 use regrow_store::{ByteRange, Store, StoreExt};
 use regrow_tree::array::Region;
 
-/// What is said of a member that fails.
+/// The words of the error for a member that fails its checksum.
 const WORDS: Words =
     Words { what: |_, _| BAD_CRC.to_owned(), help: BAD_CRC_HELP, help_if_zeros: BAD_CRC_HELP };
 
 /// A leaf's data on disk.
 #[derive(Debug, Clone)]
 pub(super) struct Stored {
-    /// Its file, by number.
+    /// The number of the file.
     pub file: usize,
-    /// The stored bytes within the file: header and data, maybe deflated.
+    /// The offset of the stored bytes in the file. They are header and data, perhaps deflated.
     pub offset_bytes: u64,
     pub stored_len_bytes: u64,
     pub method: Method,
-    /// Of header and data, in archives.
+    /// The checksum of header and data, in archives.
     pub crc32: Option<u32>,
-    /// Header and data, unpacked. A file on its own may hold more behind them, if it was opened
-    /// `arrays_only`.
+    /// Length of header and data, unpacked. A single file may have more bytes after them, if it was
+    /// opened with `arrays_only`.
     pub len_bytes: u64,
     /// Length of the header.
     pub data_at: u64,
@@ -38,7 +38,7 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    /// Whether the elements lie in the file as they are.
+    /// Whether the file has the elements as they are in memory.
     pub fn is_raw(&self) -> bool {
         self.method != Method::Deflated && self.record.is_raw()
     }
@@ -48,11 +48,11 @@ impl Stored {
         ByteRange::Span { offset_bytes: self.offset_bytes, len_bytes: self.stored_len_bytes }
     }
 
-    /// All of the member as one block, if its elements lie in it as they are and it is under a
+    /// The whole member as one block, if the file has its elements as they are in memory and a
     /// checksum.
     ///
     /// # Errors
-    /// `Corrupt` if it has no bytes that could be checked.
+    /// `Corrupt` if the member has no bytes to check.
     pub fn block(&self) -> Result<Option<BlockTable>> {
         let Some(crc32) = self.crc32.filter(|_| self.is_raw() && self.stored_len_bytes > 0) else {
             return Ok(None);
@@ -67,33 +67,35 @@ impl Stored {
 pub(super) struct Files {
     store: Arc<dyn Store>,
     files: Vec<DataFile>,
-    /// The member that was unpacked last: a front-to-back read of an array unpacks it once.
+    /// The member that was unpacked last, so that a front-to-back read of an array unpacks it only
+    /// once.
     unpacking: Mutex<Option<Unpacking>>,
-    /// For each leaf whether its member has passed its CRC-32, once a part of it was asked for.
+    /// For each leaf, whether its member has passed its CRC-32. The check runs when a part of the
+    /// leaf is first requested.
     has_passed: Vec<Mutex<bool>>,
-    /// For each leaf its member as one block.
+    /// For each leaf, its member as one block.
     blocks: Vec<Option<BlockTable>>,
 }
 
-/// A deflated member, and how far it is unpacked.
+/// A deflated member, with the state of its decoder.
 #[derive(Debug)]
 struct Unpacking {
     leaf: usize,
     inflater: Inflater,
-    /// All of its stored bytes.
+    /// All stored bytes of the member.
     deflated: Bytes,
 }
 
 #[derive(Debug)]
 struct DataFile {
     key: Vec<u8>,
-    /// When it was opened.
+    /// Length of the file when it was opened.
     len_bytes: u64,
     blob: KeyedBlob,
 }
 
 impl Files {
-    /// None yet, all below the folder of `store`.
+    /// An empty list of files, all below the folder of `store`.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self {
             store,
@@ -104,7 +106,8 @@ impl Files {
         }
     }
 
-    /// With the leaves that lie in them, so that [`check_once`](Self::check_once) checks each once.
+    /// Adds the leaves of the files, so that [`check_once`](Self::check_once) checks each leaf
+    /// once.
     ///
     /// # Errors
     /// As [`Stored::block`].
@@ -115,10 +118,10 @@ impl Files {
         Ok(self)
     }
 
-    /// Takes in a file; gives its number and its length.
+    /// Adds a file, and returns its number and length.
     ///
     /// # Errors
-    /// Errors of the storage; `Corrupt` if it is not there.
+    /// Errors of the storage; `Corrupt` if the file is missing.
     pub fn add(&mut self, key: &[u8]) -> Result<(usize, u64)> {
         let len_bytes = self.store.len_bytes(key)?.ok_or_else(|| {
             Error::corrupt("a file is missing")
@@ -130,7 +133,7 @@ impl Files {
         Ok((self.files.len() - 1, len_bytes))
     }
 
-    /// What a person would call the file.
+    /// The path of the file, for errors.
     pub fn describe(&self, file: usize) -> std::path::PathBuf {
         self.store.describe(self.files.get(file).map_or(&[], |file| &file.key))
     }
@@ -149,7 +152,7 @@ impl Files {
         self.store.read_into(&self.file(file)?.key, offset_bytes, out)
     }
 
-    /// Where the data of a leaf is.
+    /// The position of a leaf's data.
     ///
     /// # Errors
     /// `InvalidArgument` if there is no such file.
@@ -158,8 +161,8 @@ impl Files {
         let is_checked = stored.crc32.is_some();
         if !stored.is_raw() || is_checked && table.is_none() {
             let seal = is_checked.then(|| Box::new(Member { files: self, leaf: Some(leaf), stored }) as _);
-            // One inflater goes through a deflated member, so its bands are best read one after the
-            // other.
+            // One decoder reads a deflated member front to back, so its bands are best read in
+            // order.
             let is_deflated = stored.method == Method::Deflated;
             let working_len_bytes = is_deflated.then(|| stored.record.len_bytes().saturating_mul(2));
             return Ok(Source::Coded(Coded { working_len_bytes, seal, span: None }));
@@ -176,7 +179,7 @@ impl Files {
         }))
     }
 
-    /// A leaf that cannot be read, for that reason.
+    /// The source of a leaf that cannot be read, with the reason.
     pub fn unreadable<'r>(&'r self, stored: Option<&'r Stored>, why: Error) -> Source<'r> {
         let Some(stored) = stored else { return Source::Unreadable(Unreadable::lost(why)) };
         let seal = Box::new(Member { files: self, leaf: None, stored });
@@ -197,7 +200,7 @@ impl Files {
         }
     }
 
-    /// A slice of the file's map where there is one, else a copy.
+    /// A slice of the file's map, or a copy if there is no map.
     fn slice(&self, file: usize, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
         match self.mapped(file, offset_bytes, len_bytes)? {
             Some(bytes) => Ok(bytes),
@@ -205,10 +208,10 @@ impl Files {
         }
     }
 
-    /// Checks header and data of a member against their CRC-32: all of it, for any header.
+    /// Checks a whole member, header and data, against its CRC-32.
     ///
     /// # Errors
-    /// `Corrupt` if they fail it.
+    /// `Corrupt` if the checksum differs.
     pub fn check(&self, stored: &Stored) -> Result<()> {
         if stored.crc32.is_none() {
             return Ok(());
@@ -216,7 +219,7 @@ impl Files {
         match self.mapped(stored.file, stored.offset_bytes, stored.stored_len_bytes)? {
             Some(bytes) => self.check_bytes(stored, &bytes),
             None if stored.method == Method::Deflated => self.check_bytes(stored, &self.member(stored)?),
-            // The bytes are not needed: bytes that must be fetched come in pieces.
+            // The caller does not need the bytes, so read them in pieces.
             None => {
                 let mut crc = Crc32::new();
                 let key = &self.file(stored.file)?.key;
@@ -229,14 +232,14 @@ impl Files {
         }
     }
 
-    /// The same, once for each leaf: before a part is read, since neither it nor the header, which
-    /// gives it its meaning, can be checked without the rest.
+    /// The same, once for each leaf. Call this function before reading a part: neither the part nor
+    /// the header can be checked without the rest.
     ///
     /// # Errors
     /// As for `check`.
     pub fn check_once(&self, leaf: usize, stored: &Stored) -> Result<()> {
         let Some(has_passed) = self.has_passed.get(leaf) else { return self.check(stored) };
-        // Who wants another part of the same member waits instead of checking it, too.
+        // A thread that needs another part of the same member waits for this check.
         let mut has_passed = has_passed.lock().unwrap_or_else(PoisonError::into_inner);
         if !*has_passed {
             self.check(stored)?;
@@ -259,7 +262,7 @@ impl Files {
         self.compare(stored, crc.value())
     }
 
-    /// Returns an error if the stored bytes have another checksum than their archive says.
+    /// Compares the checksum of the stored bytes with the archive's checksum.
     fn compare(&self, stored: &Stored, found: u32) -> Result<()> {
         match stored.crc32.filter(|&expected| expected != found) {
             Some(expected) => {
@@ -275,9 +278,9 @@ impl Files {
     }
 
     /// Reads a region of the leaf, in C order and little endian. A stored member is checked against
-    /// its CRC-32 first. A deflated one is checked when its last byte has been unpacked: so reading
-    /// it in parts, front to back, unpacks it once, and before a part is read alone,
-    /// [`check_once`](Self::check_once) is to be called.
+    /// its CRC-32 first. A deflated member is checked when its last byte is unpacked, so a read of
+    /// all parts, front to back, unpacks it once. To read only a part, call
+    /// [`check_once`](Self::check_once) first.
     ///
     /// # Errors
     /// `Corrupt`; `InvalidArgument` if the region leaves the array.
@@ -316,7 +319,7 @@ impl Files {
         Ok(())
     }
 
-    /// Checks a stored member; gives its data if that had to be read for it.
+    /// Checks a stored member. Returns its data if the check had to read it.
     fn checked(&self, stored: &Stored) -> Result<Option<Bytes>> {
         if stored.crc32.is_none() {
             return Ok(None);
@@ -334,7 +337,7 @@ impl Files {
         self.slice(stored.file, stored.offset_bytes + stored.data_at, stored.record.len_bytes())
     }
 
-    /// Errors count from the member's first byte.
+    /// Unpacks a region. Offsets in errors count from the member's first byte.
     fn unpack_region(
         &self,
         leaf: usize,
@@ -367,14 +370,14 @@ impl Files {
                 Some(Unpacking { leaf, inflater, deflated: deflated.clone() });
         }
         if region == &Region::whole(&record.shape) && region.is_empty() {
-            // Nothing was read, and still there is a checksum.
+            // The region is empty, but the checksum must still be checked.
             Inflater::new(stored.len_bytes, crc32).skip_to(&deflated, stored.len_bytes)?;
         }
         Ok(())
     }
 
-    /// The stored bytes of a deflated member. Where there is no map, those of the member that is
-    /// being unpacked are read once.
+    /// The stored bytes of a deflated member. Without a map, the bytes of the current member are
+    /// read only once.
     fn deflated(&self, leaf: usize, stored: &Stored) -> Result<Bytes> {
         if let Some(bytes) = self.mapped(stored.file, stored.offset_bytes, stored.stored_len_bytes)? {
             return Ok(bytes);
@@ -385,7 +388,7 @@ impl Files {
         bytes.map_or_else(|| self.member(stored), Ok)
     }
 
-    /// The one that has got near `to`, or a new one.
+    /// The kept decoder if it has not passed `to`, otherwise a new one.
     fn inflater(&self, leaf: usize, to: u64, len_bytes: u64, crc32: u32) -> Inflater {
         let mut kept = self.unpacking.lock().unwrap_or_else(PoisonError::into_inner);
         match kept.take_if(|kept| kept.leaf == leaf && kept.inflater.at() <= to) {
@@ -403,11 +406,11 @@ impl Files {
     }
 }
 
-/// A member whose one checksum covers all of it.
+/// A member with one checksum over all its bytes.
 #[derive(Debug)]
 struct Member<'r> {
     files: &'r Files,
-    /// The leaf that it is, if there are parts of it to be read.
+    /// The number of its leaf, if parts of the leaf may be read.
     leaf: Option<usize>,
     stored: &'r Stored,
 }

@@ -8,10 +8,10 @@ use crate::orbax::marker_files::COMMIT_SUCCESS_FILE;
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_storage::location::Location;
 
-/// Most folders inside each other.
+/// The most nested folders.
 const DEPTH_MAX: usize = 256;
 
-/// How much of a folder is looked at to see whether it is one of npy files.
+/// Limits of the search that decides whether a folder has npy files.
 const LOOKED_AT_DEPTH_MAX: usize = 8;
 const LOOKED_AT_MAX: usize = 10_000;
 
@@ -21,16 +21,16 @@ const BESIDE: [&str; 2] = [".md", ".txt"];
 /// One npy file.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Found {
-    /// The keys that its path below the folder stands for.
+    /// The keys of the leaf, from the file's path below the folder.
     pub keys: Vec<String>,
-    /// That path.
+    /// The path below the folder.
     pub path: Vec<u8>,
 }
 
-/// Whether a folder holds npy files and nothing else, as far as a look goes: text files and hidden
-/// ones do not count.
+/// Whether a folder has only npy files. The search is limited; text files and hidden files do not
+/// count.
 pub(super) fn is_one(folder: &Location) -> Result<bool> {
-    // Any kind: if it is not a file, reading refuses it.
+    // Any kind of entry counts: a read reports anything but a file.
     if folder.join(sidecar::FILE_NAME).is_taken() {
         return Ok(true);
     }
@@ -51,7 +51,7 @@ pub(super) fn is_one(folder: &Location) -> Result<bool> {
                 }
                 Entry::Folder(_) => {}
                 Entry::Npy(_) => found = true,
-                // What an Orbax checkpoint ends with: this was one.
+                // Orbax' commit marker shows that this was an Orbax checkpoint.
                 Entry::Other(name) if name == COMMIT_SUCCESS_FILE => return Ok(false),
                 Entry::Other(name) if BESIDE.iter().any(|suffix| name.ends_with(suffix)) => {}
                 Entry::Other(_) => return Ok(false),
@@ -64,7 +64,7 @@ pub(super) fn is_one(folder: &Location) -> Result<bool> {
 /// Every npy file below the folder, sorted by its keys. Links to folders are not followed.
 ///
 /// # Errors
-/// Errors of the storage; `Limit` for folders too deep inside each other.
+/// Errors of the storage; `Limit` for folders that are nested too deeply.
 pub(super) fn npy_files(folder: &Location) -> Result<Vec<Found>> {
     let mut found = Vec::new();
     let mut pending: Vec<(Location, Vec<String>, Vec<u8>)> = vec![(folder.clone(), Vec::new(), Vec::new())];
@@ -102,11 +102,11 @@ pub(super) fn npy_files(folder: &Location) -> Result<Vec<Found>> {
 enum Entry {
     Folder(OsString),
     Npy(OsString),
-    /// Its name in lower case.
+    /// Another file, by its name in lower case.
     Other(String),
 }
 
-/// What lies in a folder, without what is hidden.
+/// The entries of a folder, without hidden ones.
 fn entries(folder: &Location) -> Result<Vec<Entry>> {
     let listed = folder.entries()?.into_iter().filter_map(|entry| {
         let name = entry.name.to_string_lossy().to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! Writing: an array, an archive, or a folder.
+//! Writes an array, an archive, or a folder.
 
 use super::names::SUFFIX;
 use super::plan::{Data, Plan, Planned};
@@ -14,7 +14,7 @@ use regrow_storage::location::Location;
 use regrow_store::FileWriter;
 use regrow_tree::tree::{Leaf, LeafData, LeafInfo, Tree};
 
-/// Room for the directory of an archive, a member.
+/// The estimated length of an archive's directory for each member.
 const DIRECTORY_LEN_EACH_BYTES: u64 = 256;
 
 /// Writes `tree` into the staged folder.
@@ -39,8 +39,8 @@ pub(super) fn write(
     }
 }
 
-/// Everything that is to be written at `target`, before the first byte is: the arrays, and what is
-/// kept beside them.
+/// Plans the whole save at `target`, before the first byte is written: the arrays, and the sidecar
+/// beside them.
 ///
 /// # Errors
 /// As [`Plan::new`].
@@ -67,7 +67,7 @@ fn write_folder(plan: &Plan<'_>, sidecar: Option<&[u8]>, staged: &dyn Publicatio
 
 fn write_npy(mut out: FileWriter, array: &Planned<'_>) -> Result<()> {
     match array.data {
-        // The writer reads this straight into its own buffers.
+        // The writer copies the array directly into its own buffers.
         Data::Array(elements) => {
             out.write(&array.header.to_bytes())?;
             write_array(&mut out, elements)?;

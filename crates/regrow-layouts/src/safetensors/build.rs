@@ -6,14 +6,14 @@ use regrow_base::bytes::limits::SAFETENSORS_HEADER_LEN_MAX_BYTES;
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_tree::array::{Dtype, Shape};
 
-/// A header in the making.
+/// A header that is being built.
 #[derive(Debug, Default)]
 pub struct HeaderBuilder {
     metadata: Option<serde_json::Map<String, serde_json::Value>>,
-    /// Their members, with commas between them.
+    /// The JSON members of the tensors, separated by commas.
     tensors: Vec<u8>,
     end: u64,
-    /// Type and shape of the tensor before, as they were spelt: mostly the next one's, too.
+    /// The JSON text of the last tensor's dtype and shape, which the next tensor often has, too.
     last: Option<Spelt>,
 }
 
@@ -25,7 +25,7 @@ struct Spelt {
 }
 
 impl HeaderBuilder {
-    /// No tensors yet, and no `__metadata__`.
+    /// A header without tensors and without `__metadata__`.
     pub fn new() -> Self {
         Self::default()
     }
@@ -35,12 +35,12 @@ impl HeaderBuilder {
         self.metadata.get_or_insert_default().insert(name.to_owned(), text.into());
     }
 
-    /// Has a `__metadata__`, though it may stay empty.
+    /// Adds a `__metadata__`, even if it stays empty.
     pub fn some_metadata(&mut self) {
         self.metadata.get_or_insert_default();
     }
 
-    /// Makes room for `len_bytes` of tensors to come.
+    /// Reserves `len_bytes` for the JSON of later tensors.
     pub fn reserve(&mut self, len_bytes: usize) {
         self.tensors.reserve(len_bytes);
     }
@@ -48,8 +48,7 @@ impl HeaderBuilder {
     /// Adds the next tensor, stored as it is in memory.
     ///
     /// # Errors
-    /// `NameCollision` for the one name that safetensors keeps to itself; `Limit` if offsets pass
-    /// 63 bits.
+    /// `NameCollision` for the name that safetensors reserves; `Limit` if offsets exceed 63 bits.
     pub fn tensor(&mut self, name: &str, dtype: Dtype, shape: &Shape) -> Result<()> {
         let (tag, dims) = stored_as(dtype, shape);
         self.tensor_as(name, tag, &dims, shape.len_bytes(dtype)?)
@@ -87,7 +86,7 @@ impl HeaderBuilder {
         Ok(())
     }
 
-    /// Bytes of all tensors so far.
+    /// Length of the data of all tensors so far.
     pub fn data_len_bytes(&self) -> u64 {
         self.end
     }
@@ -105,7 +104,7 @@ impl HeaderBuilder {
     /// # Errors
     /// As [`finish`](Self::finish).
     pub fn finish_aligned(self, alignment_bytes: usize) -> Result<Vec<u8>> {
-        // The metadata may be megabytes of text, which is spelt once, where it stays.
+        // The metadata may be megabytes of text, so it is encoded directly into the output.
         let mut out = vec![0; LENGTH_LEN_BYTES];
         out.push(b'{');
         if let Some(metadata) = &self.metadata {
@@ -144,7 +143,7 @@ impl Spelt {
 }
 
 fn push_number(out: &mut Vec<u8>, number: u64) {
-    // Writing a number into a Vec has no way to fail.
+    // Writing a number into a Vec cannot fail.
     let _ = serde_json::to_writer(out, &number);
 }
 

@@ -20,13 +20,13 @@ use regrow_base::error::{Error, Result};
 /// The usual name of the file.
 pub const INDEX_FILE_NAME: &str = "model.safetensors.index.json";
 
-/// How the names of index files end.
+/// The suffix of index files.
 pub const INDEX_SUFFIX: &str = ".safetensors.index.json";
 
-/// What an index has behind the name of its model in one file.
+/// The suffix of an index after the name that the model has in one file.
 pub(super) const INDEX_ENDING: &str = ".index.json";
 
-/// Which file holds which tensor. Every file's name is that of a file in the same folder.
+/// The file of each tensor. Every file is in the same folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Index {
     #[serde(skip_deserializing)]
@@ -37,7 +37,8 @@ pub struct Index {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 struct Metadata {
-    /// Bytes of all tensors. Never needed to read, and not always true: it is only written.
+    /// Length of all tensors. Readers ignore it, because files of other programs may have a wrong
+    /// value.
     total_size: u64,
 }
 
@@ -51,7 +52,7 @@ impl Index {
     /// Parses the file's bytes.
     ///
     /// # Errors
-    /// `Corrupt` if it is not an index, or names a file outside its folder.
+    /// `Corrupt` if the JSON is not an index, or lists a file outside its folder.
     pub fn parse(json: &[u8]) -> Result<Self> {
         let index: Self = serde_json::from_slice(json)
             .map_err(|error| json_error("the index of safetensors files cannot be read", json, 0, &error))?;
@@ -66,13 +67,13 @@ impl Index {
     /// The file's bytes.
     ///
     /// # Errors
-    /// None in practice: there is nothing in it that JSON cannot say.
+    /// None in practice: JSON can store all its members.
     pub fn to_json(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self)
             .map_err(|error| Error::invalid(format!("the index of files is not JSON: {error}")))
     }
 
-    /// The file's bytes over many lines, as model hubs have it.
+    /// The file's bytes, with line breaks and indents as in files of model hubs.
     ///
     /// # Errors
     /// As [`to_json`](Self::to_json).

@@ -16,14 +16,14 @@ pub use crate::options::LENGTH_LEN_BYTES;
 /// Data begins at a multiple of this in the files that regrow writes: a page.
 pub const DATA_ALIGNMENT_BYTES: usize = 4096;
 
-/// Name under which `__metadata__` stands in the header.
+/// The name of the metadata in the header.
 pub(super) const METADATA: &str = "__metadata__";
 
 /// safetensors' name of a dtype, the dtype, and the bits that an element takes in the file. Dtypes
-/// of less than 8 bits are packed there, and take a byte an element here.
+/// of less than 8 bits are packed in the file. In memory an element takes a byte.
 ///
-/// In the order of safetensors' own list, by which its writer puts tensors into a file: the last
-/// row first.
+/// The rows have the order of safetensors' own list. Its writer puts tensors into a file in this
+/// order, the last row first.
 const DTYPES: [(&str, Dtype, u64); 22] = [
     ("BOOL", Dtype::Bool, 8),
     (F4, Dtype::Float4E2m1fn, 4),
@@ -65,7 +65,7 @@ pub struct Tensor {
     pub element_bits: u64,
     /// Its shape, in elements.
     pub shape: Shape,
-    /// First byte, from the start of the file.
+    /// The offset of its first byte, from the start of the file.
     pub offset_bytes: u64,
     /// Number of bytes in the file.
     pub len_bytes: u64,
@@ -78,23 +78,23 @@ impl Tensor {
     }
 }
 
-/// A header that keeps safetensors' promises: names differ, tensors follow each other without gaps
-/// and fill the file, and each is as long as its dtype and shape say.
+/// A valid header: names differ, tensors follow each other without gaps and fill the file, and the
+/// length of each fits its dtype and shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// In the order of their bytes.
+    /// The tensors, in the order of their bytes.
     pub tensors: Vec<Tensor>,
-    /// `__metadata__`, if there is one: names differ.
+    /// The entries of `__metadata__`, if there is one. Their names differ.
     pub metadata: Option<Vec<(String, String)>>,
-    /// Where the data begins in the file.
+    /// The offset of the data in the file.
     pub data_offset: u64,
 }
 
 impl Header {
-    /// Length of the header from the first eight bytes of a file of `file_len_bytes`.
+    /// The length of the header, from the first eight bytes of a file of `file_len_bytes`.
     ///
     /// # Errors
-    /// `Corrupt` if it does not fit in the file; `Limit` above safetensors' own 100 MB.
+    /// `Corrupt` if the header does not fit in the file;
     pub fn len_bytes(first: [u8; LENGTH_LEN_BYTES], file_len_bytes: u64) -> Result<u64> {
         let len = u64::from_le_bytes(first);
         if len > SAFETENSORS_HEADER_LEN_MAX_BYTES {
@@ -117,8 +117,8 @@ impl Header {
         Ok(len)
     }
 
-    /// Whether a file of `file_len_bytes` that begins so may be one: its header fits in it, and is
-    /// JSON.
+    /// Whether a file of `file_len_bytes` with these first bytes may be a safetensors file: its
+    /// header fits in the file, and is JSON.
     pub(super) fn begins_file(first: &[u8], file_len_bytes: u64) -> bool {
         let Some((len, rest)) = first.split_first_chunk::<LENGTH_LEN_BYTES>() else { return false };
         let rest = rest.trim_ascii_start();
@@ -144,14 +144,14 @@ impl Header {
         Ok(header)
     }
 
-    /// The same for a file of any length, also with gaps between tensors: the tensors that it has
-    /// can be read.
+    /// Parses the header of a file of any length, also with gaps between tensors. The tensors
+    /// within the file can then be read.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
     pub fn parse_alone(json: &[u8]) -> Result<Self> {
         let data_offset = (LENGTH_LEN_BYTES + json.len()) as u64;
-        // safetensors promises `{` in front, but reads whitespace there as well.
+        // The format demands `{` first, but safetensors also accepts whitespace before it.
         if json.iter().find(|byte| !b" \t\n\r".contains(byte)) != Some(&b'{') {
             return Err(corrupt("the safetensors header does not begin with {"));
         }
@@ -203,9 +203,9 @@ fn misplaced(tensor: &Tensor, end: u64, data_offset: u64) -> Error {
         .expected(format_args!("offset {}", end - data_offset), tensor.offset_bytes - data_offset)
 }
 
-/// The dtype and shape under which an array stands in a safetensors file, byte for byte as it is in
-/// memory: its own, or where safetensors has no such dtype the nearest of the same size. complex128
-/// becomes F64 with a last axis of 2.
+/// The dtype and shape in the header for an array that is stored byte for byte as in memory. If
+/// safetensors lacks the dtype, this is the nearest dtype of the same size. complex128 becomes F64
+/// with a last axis of 2.
 pub fn stored_as(dtype: Dtype, shape: &Shape) -> (&'static str, Vec<u64>) {
     let mut dims = shape.dims().to_vec();
     let raw_bits = 8 * dtype.size_bytes() as u64;
@@ -235,7 +235,8 @@ pub fn tag_of(dtype: Dtype) -> Option<&'static str> {
     DTYPES.iter().find(|row| row.1 == dtype).map(|row| row.0)
 }
 
-/// Where safetensors' writer puts tensors of a dtype: those of the lowest rank come first.
+/// The position of a dtype in the order in which safetensors' writer stores tensors. The lowest
+/// comes first.
 pub fn writing_rank(tag: &str) -> usize {
     DTYPES.iter().rev().position(|row| row.0 == tag).unwrap_or(DTYPES.len())
 }
@@ -245,8 +246,8 @@ fn corrupt(what: &str) -> Error {
     Error::corrupt(what).at_byte(LENGTH_LEN_BYTES as u64)
 }
 
-/// Why the JSON `text` cannot be read, and the byte where that shows; `text` begins at byte `base`
-/// of its file.
+/// The error for JSON `text` that cannot be parsed, with the offset of the problem. `text` begins
+/// at byte `base` of its file.
 pub(super) fn json_error(what: &str, text: &[u8], base: usize, error: &serde_json::Error) -> Error {
     let line_start = match error.line().checked_sub(2) {
         Some(lines) => {
@@ -298,7 +299,7 @@ impl RawTensor {
     }
 }
 
-/// A row of [`DTYPES`], or a name that is in none.
+/// A row of [`DTYPES`], or an unknown dtype name.
 struct Tag(Result<(&'static str, Dtype, u64), String>);
 
 impl<'de> Deserialize<'de> for Tag {
@@ -330,7 +331,7 @@ impl<'de> Visitor<'de> for HeaderVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
         let (mut tensors, mut metadata) = (Vec::new(), None);
-        // Seen at once, before a million tensors of one name are in memory.
+        // Find repeated names here, before a million tensors with one name are in memory.
         let mut names: HashSet<Arc<str>> = HashSet::new();
         while let Some(name) = map.next_key::<String>()? {
             if name != METADATA {
@@ -351,8 +352,8 @@ impl<'de> Visitor<'de> for HeaderVisitor {
     }
 }
 
-/// A map of strings to strings, in order. Of entries with the same name the last one counts, as it
-/// does for safetensors.
+/// A map of strings to strings, in order. If a name is repeated, its last entry counts, as in
+/// safetensors.
 struct Strings(Vec<(String, String)>);
 
 impl<'de> Deserialize<'de> for Strings {

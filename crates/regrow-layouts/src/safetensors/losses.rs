@@ -64,7 +64,7 @@ fn of_leaf(info: &LeafInfo) -> Option<(LossKind, String)> {
     Some((LossKind::Kind, what.to_owned()))
 }
 
-/// What other readers find in the place of a leaf that regrow gives back by the structure.
+/// The loss for other readers of a leaf that regrow restores with the structure.
 fn of_stored(info: &LeafInfo) -> Option<(LossKind, String)> {
     match &info.kind {
         LeafKind::Str => Some((LossKind::Value, "a text is lost".to_owned())),
@@ -81,7 +81,7 @@ fn of_stored(info: &LeafInfo) -> Option<(LossKind, String)> {
 fn of_dtype(info: &LeafInfo) -> Option<(LossKind, String)> {
     let form = Form::of(info.dtype, &info.shape).ok()?;
     let is_own = form.is_packed() || has_dtype(info.dtype);
-    // Other numbers, of another dtype: worse than the same number in an array.
+    // The values change, not only the dtype, which is the worse loss.
     (!is_own).then(|| (LossKind::Value, format!("{} comes back as {}", info.dtype, form.tag)))
 }
 

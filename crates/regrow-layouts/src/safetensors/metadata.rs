@@ -12,19 +12,19 @@ use serde_json::{Map, Value, json};
 use super::SafetensorsOptions;
 use regrow_base::error::{Error, ErrorKind, Result};
 
-/// Name under which the exact pytree stands.
+/// The name of the entry with the exact pytree.
 pub(super) const STRUCTURE: &str = "regrow";
 
-/// Name under which custom metadata stands that is more than text by name; it means nothing without
-/// a pytree.
+/// The name of the entry with custom metadata that is not a map of texts. Only files with a pytree
+/// have it.
 const CUSTOM: &str = "regrow_metadata";
 
-/// Name under which a file says whose tensors it holds, and what a file with a pytree says if the
-/// caller says nothing.
+/// The name of the entry with the framework of the tensors, and the default value for a file with a
+/// pytree.
 const FORMAT: &str = "format";
 const FORMAT_DEFAULT: &str = "pt";
 
-/// The entries of the file's `__metadata__`, without the pytree; `None` if there is to be no
+/// The entries of the file's `__metadata__`, without the pytree; `None` if the file gets no
 /// `__metadata__`.
 ///
 /// # Errors
@@ -65,8 +65,7 @@ pub(super) fn entries(
     if !names.contains(&FORMAT.to_owned()) {
         out.insert(0, (FORMAT.to_owned(), FORMAT_DEFAULT.to_owned()));
     } else if let Some(own) = custom.and_then(as_texts).and_then(|texts| of_name(texts, FORMAT)) {
-        // The entry is the file's own; what the caller's metadata has of this name comes back from
-        // here.
+        // The entry `format` is the file's own. The caller's entry with this name is stored here.
         out.push((CUSTOM.to_owned(), json!({ FORMAT: own }).to_string()));
     }
     Ok(Some(out))
@@ -76,8 +75,7 @@ fn of_name(texts: Vec<(String, String)>, name: &str) -> Option<String> {
     texts.into_iter().find(|(found, _)| found == name).map(|(_, text)| text)
 }
 
-/// What a reader is told, of the entries of a file whose pytree regrow kept: the custom metadata as
-/// it was.
+/// The custom metadata as the caller gave it, from the entries of a file with a stored pytree.
 pub(super) fn custom(mut entries: Map<String, Value>) -> Option<Value> {
     entries.shift_remove(FORMAT);
     let stored = entries.get(CUSTOM).and_then(Value::as_str);

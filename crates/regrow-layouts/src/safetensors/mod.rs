@@ -114,7 +114,7 @@ impl Fidelity for Safetensors {
     }
 
     fn features<'o>(&self, options: &'o SaveOptions) -> Features<'o> {
-        // Without the structure there is only text by name.
+        // Without the structure, metadata can only be a map of texts.
         let is_text =
             || options.custom_metadata.as_ref().is_some_and(|custom| metadata::as_texts(custom).is_some());
         let metadata = SafetensorsOptions::of(options).structure || is_text();
@@ -151,8 +151,8 @@ pub fn open_as(at: &Location, form: &TreeForm) -> Result<Box<dyn Reader>> {
     Ok(Box::new(reader::SafetensorsReader::open(at, form)?))
 }
 
-/// The same, with its files as memory of this process: what is written there stays there. No maps
-/// where the storage has none.
+/// The same, with private maps of the files: writes into this memory do not change the files.
+/// `None` if the storage has no maps.
 ///
 /// # Errors
 /// As [`open_as`].
@@ -162,7 +162,8 @@ pub fn open_mapped(at: &Location, form: &TreeForm) -> Result<(Box<dyn Reader>, O
     Ok((Box::new(reader), maps))
 }
 
-/// Whether a file of `file_len_bytes` that begins so may be one of these, under any name.
+/// Whether a file of `file_len_bytes` with these first bytes may be a safetensors file, under any
+/// name.
 pub(super) fn begins_file(first: &[u8], file_len_bytes: u64) -> bool {
     layout::Header::begins_file(first, file_len_bytes)
 }

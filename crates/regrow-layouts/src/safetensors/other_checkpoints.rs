@@ -2,8 +2,8 @@
 //! omit them without an error.
 //!
 //! A model's folder also has other files (configurations, tokenizers, files of other programs), and
-//! the same weights for Flax under a special name. These are not error. With an index there is no
-//! error either, because the index lists the files of the checkpoint.
+//! the same weights for Flax under a special name. These files are no reason for an error. With an
+//! index there is no error either, because the index lists the files of the checkpoint.
 
 use super::parts;
 use crate::pytree_data::MANIFEST_SUFFIX;
@@ -12,11 +12,11 @@ use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_storage::Entry;
 use regrow_storage::location::Location;
 
-/// How the names of Flax' files begin that hold the same weights as the safetensors files beside
-/// them: those of transformers and diffusers.
+/// The prefixes of Flax files with the same weights as the safetensors files beside them, from
+/// transformers and diffusers.
 const SAME_WEIGHTS: [&str; 2] = ["flax_model", "diffusion_flax_model"];
 
-/// How many files an error names.
+/// The most files that an error lists.
 const SHOWN_MAX: usize = 5;
 
 /// Refuses a folder with files of other layouts beside the safetensors files.

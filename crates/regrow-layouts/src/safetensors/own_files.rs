@@ -1,5 +1,5 @@
-//! The names of safetensors files. They have no marker: a folder is a checkpoint if all its files
-//! are those of one model.
+//! Tells safetensors files of a checkpoint from other files. They have no marker: a folder is a
+//! checkpoint if all its files belong to one model.
 
 use std::collections::HashSet;
 

@@ -15,7 +15,8 @@ use regrow_tree::array::{Region, Shape};
 /// Bits of the only packed dtype that can be decoded.
 pub(super) const F4_BITS: u64 = 4;
 
-/// Unpacks the elements of `region` of an array of `shape` into `out`, one a byte, in C order.
+/// Unpacks the elements of `region` of an array of `shape` into `out`, each into one byte, in C
+/// order.
 ///
 /// # Errors
 /// `InvalidArgument` if `out` is not one byte an element of the region, or a region leaves the
@@ -30,7 +31,8 @@ pub(super) fn unpack_f4(packed: &[u8], shape: &Shape, region: &Region, out: &mut
     let strides = shape.strides_elements();
     let row_len = region.lens().last().map_or(1, |&len| len as usize);
     for (row, out) in out.chunks_mut(row_len).enumerate() {
-        // The row's first element: its index within the region, axis by axis from the last but one.
+        // The index of the row's first element within the region, axis by axis from the last but
+        // one.
         let mut rest = row as u64;
         let mut first = 0;
         let axes = region.starts().iter().zip(region.lens()).zip(&strides).rev().enumerate();
@@ -51,7 +53,7 @@ pub(super) fn unpack_f4(packed: &[u8], shape: &Shape, region: &Region, out: &mut
     Ok(())
 }
 
-/// Packs elements, one a byte, two by two; an odd one at the end shares its byte with zero.
+/// Packs elements of one byte each into pairs. An odd last element shares its byte with zero.
 pub(super) fn pack_f4(elements: &[u8], packed: &mut Vec<u8>) {
     packed.clear();
     packed.extend(elements.chunks(2).map(|pair| match pair {

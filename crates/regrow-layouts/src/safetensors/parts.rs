@@ -9,26 +9,26 @@ use regrow_base::error::{Error, Result, ResultExt};
 use regrow_storage::Entry;
 use regrow_storage::location::Location;
 
-/// How the names of safetensors files end.
+/// The suffix of safetensors files.
 pub(crate) const SUFFIX: &str = ".safetensors";
 
-/// The usual name of a model in one file, for storages that do not say what is in a folder.
+/// The usual name of a model in one file, for storages that cannot list folders.
 pub(crate) const MODEL_FILE_NAME: &str = "model.safetensors";
 
 /// The files of a checkpoint.
 #[derive(Debug)]
 pub(super) struct Parts {
-    /// The folder they lie in.
+    /// The folder of the files.
     pub folder: Location,
-    /// Their names, sorted.
+    /// The names of the files, sorted.
     pub names: Vec<OsString>,
-    /// The index that named them, and its file.
+    /// The index that lists the files, with its location; `None` without an index.
     pub index: Option<(Location, Index)>,
-    /// Whether it is one file, which was opened by its own name.
+    /// Whether the caller opened one file by its own name.
     pub is_one_file: bool,
 }
 
-/// Whether there is a safetensors file or an index `at` a location, or in it.
+/// Whether a location is a safetensors file or an index, or a folder with either.
 pub(super) fn are_at(at: &Location) -> Result<bool> {
     if at.is_folder() {
         return Ok(names_in(at)?.iter().any(|name| is_named_so(name)));
@@ -36,7 +36,7 @@ pub(super) fn are_at(at: &Location) -> Result<bool> {
     Ok(is_named_so(at.name()))
 }
 
-/// Whether a file of this name is one of these.
+/// Whether a file has the name of a safetensors file or an index.
 pub(super) fn is_named_so(name: &OsStr) -> bool {
     is_part(name) || is_index(name)
 }
@@ -90,8 +90,7 @@ impl Parts {
     }
 }
 
-/// Refuses a folder in which shards are missing, going by the names of the others:
-/// `model-00002-of-00005.safetensors`.
+/// Refuses a folder with missing shards, by the names of the others:
 fn refuse_missing_shards(folder: &Location, names: &[OsString]) -> Result<()> {
     let names: Vec<_> = names.iter().filter_map(|name| name.to_str()).collect();
     for name in &names {
@@ -101,7 +100,7 @@ fn refuse_missing_shards(folder: &Location, names: &[OsString]) -> Result<()> {
                 other_prefix == prefix && other == wanted && other_count == count
             })
         };
-        // The first that is missing, of as many as there are files at most.
+        // The first missing shard. The search needs at most one step more than there are files.
         let missing = (1..=count).take(names.len() + 1).find(|wanted| !is_there(wanted));
         if let Some(missing) = missing {
             return Err(Error::corrupt(format!(
@@ -115,7 +114,7 @@ fn refuse_missing_shards(folder: &Location, names: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-/// What to do where a file that an index names is missing: with the names of those that are there.
+/// The help text for a missing file of an index, with the names of the existing files.
 pub(super) fn help_for_missing(folder: &Location, indexed: &[OsString]) -> String {
     const SHOWN_MAX: usize = 5;
     let mut there = names_in(folder).unwrap_or_default();
@@ -142,14 +141,14 @@ pub(super) fn help_for_missing(folder: &Location, indexed: &[OsString]) -> Strin
     }
 }
 
-/// Whether a whole model lies beside an index that names only other files.
+/// Whether a folder has a whole model in one file, while its index lists only other files.
 pub(super) fn has_stray_model(folder: &Location, indexed: &[OsString]) -> bool {
     let is_named = indexed.iter().any(|name| name == MODEL_FILE_NAME);
     !is_named && folder.join(MODEL_FILE_NAME).is_file()
 }
 
-/// The parts of a shard's name: what stands before the numbers, its number, and how many shards
-/// there are.
+/// The parts of a shard's name: the text before the numbers, the shard's number, and the number of
+/// shards.
 pub(super) fn shard_of(name: &str) -> Option<(&str, u64, u64)> {
     let (rest, count) = name.strip_suffix(SUFFIX)?.rsplit_once("-of-")?;
     let (prefix, number) = rest.rsplit_once('-')?;
@@ -169,7 +168,7 @@ fn is_part(name: &OsStr) -> bool {
     name.as_encoded_bytes().ends_with(SUFFIX.as_bytes())
 }
 
-/// Whether a file of this name is an index, which says what belongs to the checkpoint.
+/// Whether a file has the name of an index. An index lists the files of the checkpoint.
 pub(super) fn is_index(name: &OsStr) -> bool {
     name.as_encoded_bytes().ends_with(INDEX_SUFFIX.as_bytes())
 }

@@ -12,18 +12,19 @@ use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_tree::array::{Dtype, Shape};
 use regrow_tree::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
-/// How an array stands in a file.
+/// The stored form of an array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Form {
     /// safetensors' name of the dtype.
     pub tag: &'static str,
     pub dims: Vec<u64>,
-    /// In the file.
+    /// Length of the array in the file.
     pub len_bytes: u64,
 }
 
 impl Form {
-    /// Packed where safetensors packs, else byte for byte as in memory.
+    /// The form of an array: packed if safetensors packs its dtype, otherwise byte for byte as in
+    /// memory.
     pub fn of(dtype: Dtype, shape: &Shape) -> Result<Self> {
         let len_bytes = shape.len_bytes(dtype)?;
         if can_be_packed(dtype, shape) {
@@ -42,28 +43,28 @@ impl Form {
 /// One tensor of a file.
 #[derive(Debug)]
 pub(super) struct PlannedTensor {
-    /// Its leaf, in flatten order.
+    /// The number of the leaf, in flatten order.
     pub leaf: usize,
     pub name: Arc<str>,
     pub form: Form,
 }
 
-/// A whole save.
+/// The plan of a save.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// Of every leaf, in flatten order.
+    /// The description of every leaf, in flatten order.
     pub infos: Vec<LeafInfo>,
-    /// In the order of their bytes, a list for each file. There is always one file.
+    /// For each file, its tensors in the order of their bytes. There is at least one file.
     pub files: Vec<Vec<PlannedTensor>>,
 }
 
 impl Plan {
-    /// Plans the save of `tree` in one file, or, with `header_len_max_bytes`, in as many as it
-    /// takes to keep each header below that and each file below `max_shard_bytes`.
+    /// Plans the save of `tree` in one file. With `header_len_max_bytes`, uses enough files to keep
+    /// each header below that and each file below `max_shard_bytes`.
     ///
     /// # Errors
-    /// `NameCollision` or `Unsupported` with all leaves that cannot be stored like this;
-    /// `InvalidArgument` for options that contradict each other.
+    /// `NameCollision` or `Unsupported` with all leaves that cannot be stored; `InvalidArgument`
+    /// for options that contradict each other.
     pub fn new(
         tree: &Tree<Leaf>,
         save: &SaveOptions,
@@ -110,8 +111,8 @@ impl Plan {
             None => vec![tensors],
         };
         for file in &mut files {
-            // As safetensors' writer orders them: alignment falls, so that each begins at a
-            // multiple of its own.
+            // The order of safetensors' writer: by descending alignment, so that each tensor begins
+            // at a multiple of its own alignment.
             file.sort_by(|a, b| {
                 let rank = |tensor: &PlannedTensor| writing_rank(tensor.form.tag);
                 rank(a).cmp(&rank(b)).then_with(|| a.name.cmp(&b.name))
@@ -139,7 +140,7 @@ fn info(leaf: &Leaf, name: Arc<str>) -> Result<LeafInfo> {
     })
 }
 
-/// Why a leaf cannot be written, if so.
+/// The reason why a leaf cannot be written; `None` if it can.
 pub(super) fn refusal(info: &LeafInfo, options: &SafetensorsOptions) -> Option<Error> {
     let keep = "keep the structure, which says what the leaf was";
     match &info.kind {
@@ -168,8 +169,8 @@ fn collision(name: &str, first: &KeyPath) -> Error {
         .help("choose another separator or rename a key")
 }
 
-/// Cuts the tensors into files, in flatten order. A tensor above `max_len_bytes` has a file of its
-/// own.
+/// Divides the tensors between files, in flatten order. A tensor above `max_len_bytes` has a file
+/// of its own.
 fn split(
     tensors: Vec<PlannedTensor>,
     max_len_bytes: u64,

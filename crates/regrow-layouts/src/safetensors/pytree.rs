@@ -12,50 +12,50 @@ use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_tree::array::{Dtype, Shape};
 use regrow_tree::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
-/// Most dicts that names are cut into: one name can be a million of them.
+/// The most dicts that names may create: one name can have a million separators.
 const NESTED_MAX: usize = 4_000_000;
 
-/// What pytree the tensors of a file become.
+/// The form of the pytree that is built from the tensors of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum TreeForm {
-    /// The one that regrow kept in the file; a flat dict of names in a file without one.
+    /// The pytree that regrow stored in the file; a flat dict of names in a file without one.
     #[default]
     Kept,
-    /// A flat dict of names, as safetensors shows it, also if the pytree is stored.
+    /// A flat dict of names, as in safetensors, even if the file has a stored pytree.
     Flat,
-    /// Dicts in each other: names are cut wherever this text stands.
+    /// Nested dicts: names are split at this separator.
     Nested(String),
 }
 
 /// A tensor and the number of its file.
 pub(super) type Stored = (usize, Tensor);
 
-/// A pytree whose leaves have been found.
+/// A pytree with the tensor of every leaf.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub tree: Tree<LeafInfo>,
     /// The text of each leaf of kind `Str`.
     pub texts: HashMap<usize, Arc<str>>,
-    /// For each leaf its tensor; `None` for those without elements that can be read.
+    /// For each leaf, its tensor; `None` for leaves without readable elements.
     pub tensors: Vec<Option<Stored>>,
-    /// Why leaves are lost, if the checkpoint is salvaged.
+    /// The reasons for lost leaves, in a salvage.
     pub lost: HashMap<usize, Error>,
 }
 
-/// The tensors of a checkpoint that is salvaged which are in files that cannot be read.
+/// In a salvage, the tensors in files that cannot be read.
 #[derive(Debug)]
 pub(super) struct Lost {
-    /// Where the checkpoint is.
+    /// The path of the checkpoint.
     pub at: PathBuf,
-    /// Why, by their names.
+    /// The lost tensors, by name, with their errors.
     pub tensors: BTreeMap<Arc<str>, Error>,
 }
 
-/// Finds the tensor of every leaf of a pytree that regrow kept. With `salvage`, leaves whose
-/// tensors are not there are lost.
+/// Finds the tensor of every leaf of a stored pytree. With `salvage`, leaves without their tensors
+/// are lost.
 ///
 /// # Errors
-/// `Corrupt` if one is missing or of another dtype or shape.
+/// `Corrupt` if a tensor is missing or has another dtype or shape.
 pub(super) fn kept(regrown: Regrown, stored: &[Stored], salvage: Option<&Lost>) -> Result<Placed> {
     let by_name: HashMap<&str, &Stored> = stored.iter().map(|entry| (&*entry.1.name, entry)).collect();
     let Regrown { mut tree, texts } = regrown;
@@ -99,7 +99,7 @@ pub(super) fn kept(regrown: Regrown, stored: &[Stored], salvage: Option<&Lost>) 
     Ok(Placed { tree, texts, tensors, lost })
 }
 
-/// A flat dict of the tensors, in the order of their bytes; behind them those that are lost.
+/// A flat dict of the tensors, in the order of their bytes, followed by the lost ones.
 pub(super) fn flat(stored: Vec<Stored>, salvage: Option<&Lost>) -> Result<Placed> {
     let mut place = Placing::default();
     place.build.open(Key::Index(0), NodeKind::Dict)?;
@@ -114,12 +114,11 @@ pub(super) fn flat(stored: Vec<Stored>, salvage: Option<&Lost>) -> Result<Placed
     place.finish()
 }
 
-/// Dicts in each other, by the parts of the names between `separator`; each key where its first
-/// tensor lies.
+/// Nested dicts, by the parts of the names between `separator`. A key is at the position of its
+/// first tensor.
 ///
 /// # Errors
-/// `NameCollision` if one name goes on where another ends; `InvalidArgument` for an empty
-/// separator; `Limit` for names of too many parts.
+/// `NameCollision` if one name and a separator are the prefix of another;
 pub(super) fn nested(stored: Vec<Stored>, separator: &str) -> Result<Placed> {
     if separator.is_empty() {
         return Err(Error::invalid("names cannot be split at an empty separator")
@@ -156,7 +155,7 @@ pub(super) fn nested(stored: Vec<Stored>, separator: &str) -> Result<Placed> {
         }
     }
     let mut place = Placing::default();
-    // Branches to be opened, and a `None` where one is to be closed.
+    // Branches to open, and `None` where a branch ends.
     let mut to_do = vec![Some(0)];
     while let Some(next) = to_do.pop() {
         let Some(branch) = next.and_then(|at: usize| branches.get_mut(at)) else {
@@ -175,7 +174,7 @@ pub(super) fn nested(stored: Vec<Stored>, separator: &str) -> Result<Placed> {
     place.finish()
 }
 
-/// A dict, or a tensor in one.
+/// A dict, or a tensor in a dict.
 #[derive(Default)]
 struct Branch {
     key: Arc<str>,
@@ -197,7 +196,7 @@ fn goes_on(name: &str, longer: &str) -> Error {
         .help("choose another separator, or load the flat dict of names")
 }
 
-/// A tree in the making, leaf by leaf.
+/// A tree that is built leaf by leaf.
 struct Placing {
     build: TreeBuilder<LeafInfo>,
     tensors: Vec<Option<Stored>>,
@@ -216,8 +215,8 @@ impl Default for Placing {
 impl Placing {
     fn leaf(&mut self, key: Key, (file, tensor): Stored) -> Result<()> {
         let can_be_read = !tensor.is_packed() || tensor.element_bits == F4_BITS;
-        // The bytes in memory are more than those in the file for a packed dtype; they must be
-        // countable, too.
+        // A packed dtype takes more bytes in memory than in the file. Check that their number does
+        // not overflow.
         tensor.shape.len_bytes(tensor.dtype)?;
         let info = LeafInfo {
             kind: match can_be_read {
@@ -237,7 +236,7 @@ impl Placing {
         Ok(())
     }
 
-    /// A tensor that is known only by name.
+    /// Adds a lost leaf, of which only the name is known.
     fn lost_leaf(&mut self, name: &Arc<str>, why: &Error) -> Result<()> {
         let info = LeafInfo {
             kind: LeafKind::Placeholder,

@@ -33,22 +33,22 @@ pub(super) struct SafetensorsReader {
     placed: Placed,
     store: Arc<dyn Store>,
     files: Vec<DataFile>,
-    /// Whether all of it is one file on a local disk, or bytes in memory: the store goes on reading
-    /// the file that it opened.
+    /// Whether the checkpoint is one file on a local disk, or bytes in memory. The store then reads
+    /// from the file that it opened.
     is_one_file: bool,
-    /// Whether the checkpoint is salvaged without the file that a kept pytree is in.
+    /// Whether a salvage lacks the file with the stored pytree.
     has_lost_pytree: bool,
 }
 
-/// Longer headers are read in pieces of this length.
+/// The length of the pieces in which long headers are read.
 const PIECE_LEN_BYTES: u64 = 4 << 20;
 
 #[derive(Debug)]
 struct DataFile {
     name: OsString,
-    /// When it was opened.
+    /// Length of the file when it was opened.
     len_bytes: u64,
-    /// All of it, if it is not a file but bytes in memory.
+    /// The bytes, if they are in memory instead of a file.
     memory: Option<Bytes>,
 }
 
@@ -56,14 +56,14 @@ impl SafetensorsReader {
     /// Reads the headers of all files `at` a location.
     ///
     /// # Errors
-    /// `Corrupt`, `Unsupported`, `Limit`; `NameCollision` if two files hold a tensor of the same
+    /// `Corrupt`, `Unsupported`, `Limit`; `NameCollision` if two files have a tensor of the same
     /// name.
     pub(super) fn open(at: &Location, form: &TreeForm) -> Result<Self> {
         Self::open_files(at, form, false, &mut |_, _| Ok(()))
     }
 
-    /// The same without files that cannot be read, as long as an index says what was in them, and
-    /// of files that are cut what is before the cut.
+    /// Opens a checkpoint for a salvage. Leaves out unreadable files if an index lists their
+    /// tensors, and reads truncated files up to their end.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -71,14 +71,14 @@ impl SafetensorsReader {
         Self::open_files(at, &TreeForm::Kept, true, &mut |_, _| Ok(()))
     }
 
-    /// The same, with private maps of the files whose headers were read.
+    /// Opens a checkpoint with private maps of its files.
     ///
     /// # Errors
     /// As [`open`](Self::open).
     pub(super) fn open_mapped(at: &Location, form: &TreeForm) -> Result<(Self, Option<PrivateMaps>)> {
         let mut maps = Vec::new();
         let reader = Self::open_files(at, form, false, &mut |store, file| {
-            // At once: the store closes its oldest file when it has many.
+            // Map now: the store closes its oldest file when many are open.
             let map = store.map_private(file.name.as_encoded_bytes())?;
             if map.as_ref().is_some_and(|map| map.len() as u64 != file.len_bytes) {
                 return Err(changed(store, file));
@@ -191,7 +191,7 @@ impl SafetensorsReader {
         self.store.get(file.name.as_encoded_bytes(), range)?.ok_or_else(|| self.changed(file))
     }
 
-    /// Bytes of the file, as a slice of the map where there is one.
+    /// Bytes of the file, as a slice of its map if there is one.
     fn stored_bytes(&self, file: &DataFile, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
         match self.mapped(file, offset_bytes, len_bytes)? {
             Some(bytes) => Ok(bytes),

@@ -6,36 +6,35 @@ use super::Crc32;
 use regrow_base::bytes::limits::work_space;
 use regrow_base::error::{Error, Result};
 
-/// Bytes that are unpacked at a time if they are skipped.
+/// The length of the pieces that are unpacked while skipping.
 const SKIPPED_LEN_BYTES: usize = 64 << 10;
 
-/// Where unpacking has got to. What comes out is checked against the CRC-32 once all of it has
-/// come.
+/// The state of unpacking one member. Its CRC-32 is checked after the last byte.
 #[derive(Debug)]
 pub(in super::super) struct Inflater {
     decoder: Decompress,
     crc: Crc32,
-    /// Of the deflated bytes.
+    /// The number of deflated bytes that are consumed.
     taken: usize,
-    /// Of the member.
+    /// The number of unpacked bytes so far.
     at: u64,
     len_bytes: u64,
     crc32: u32,
 }
 
 impl Inflater {
-    /// At the front of a member of `len_bytes` and that checksum.
+    /// Starts at the front of a member with this length and this checksum.
     pub fn new(len_bytes: u64, crc32: u32) -> Self {
         let decoder = Decompress::new(false);
         Self { decoder, crc: Crc32::new(), taken: 0, at: 0, len_bytes, crc32 }
     }
 
-    /// Bytes that have come out.
+    /// The number of unpacked bytes so far.
     pub fn at(&self) -> u64 {
         self.at
     }
 
-    /// Whether all bytes have come out.
+    /// Whether all bytes are unpacked.
     pub fn is_done(&self) -> bool {
         self.at == self.len_bytes
     }
@@ -43,7 +42,7 @@ impl Inflater {
     /// Unpacks and skips up to byte `to`. `deflated` is always the whole stored member.
     ///
     /// # Errors
-    /// `Corrupt` where it is not deflate, ends too soon, or fails its checksum at the end.
+    /// `Corrupt` if the bytes are not deflate, end too soon, or fail their checksum at the end.
     pub fn skip_to(&mut self, deflated: &[u8], to: u64) -> Result<()> {
         let mut scratch = work_space(to.saturating_sub(self.at).min(SKIPPED_LEN_BYTES as u64))?;
         while self.at < to {
@@ -72,7 +71,7 @@ impl Inflater {
         if self.is_done() { self.finish(deflated) } else { Ok(()) }
     }
 
-    /// One call of the decoder: how many bytes came out.
+    /// Calls the decoder once, and returns the number of unpacked bytes.
     fn step(&mut self, deflated: &[u8], out: &mut [u8]) -> Result<(usize, Status)> {
         let input = deflated.get(self.taken..).unwrap_or_default();
         let (taken, given) = (self.decoder.total_in(), self.decoder.total_out());
@@ -84,7 +83,7 @@ impl Inflater {
         let given = (self.decoder.total_out() - given) as usize;
         self.taken += taken;
         match (taken, given, status) {
-            // No step forward will ever follow.
+            // The decoder makes no progress, and never will.
             (0, 0, Status::Ok) => Ok((0, Status::BufError)),
             _ => Ok((given, status)),
         }

@@ -1,4 +1,4 @@
-//! An archive, written front to back.
+//! Writes an archive front to back.
 //!
 //! Local headers are first written with zeros instead of checksum and lengths, and these are filled
 //! in at the end. So tools that read header by header without the directory can read the file.
@@ -28,34 +28,35 @@ const VERSION_ZIP64: u16 = 45;
 /// A regular file with mode 0644.
 const ATTRIBUTES: u32 = 0o100_644 << 16;
 
-/// What a local header needs beyond 32 bits goes here from this length on; deflate may grow what it
-/// packs.
+/// From this length on, a local header has the zip64 field. Deflate may lengthen the data, so this
+/// is below 4 GiB.
 const ZIP64_FROM_LEN_BYTES: u64 = 0xf000_0000;
 
 const DEFLATED_PIECE_LEN_BYTES: usize = 64 << 10;
 
-/// Whether a member stands in the directory. One that does not is invisible to all who go by it.
+/// Whether the directory lists a member. Programs that read the directory do not see an unlisted
+/// member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Listed {
     Yes,
     No,
 }
 
-/// See the module's story.
+/// Writes an archive: see the module documentation.
 pub(in super::super) struct ZipWriter {
     out: FileWriter,
     members: Vec<Written>,
 }
 
-/// What [`ZipWriter::add`] has added.
+/// The position and checksum of a member that [`ZipWriter::add`] has added.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Added {
-    /// Of the data.
+    /// The offset of the data.
     pub offset_bytes: u64,
     pub crc32: u32,
 }
 
-/// A member that has been written.
+/// A written member, for the directory.
 struct Written {
     name: String,
     listed: Listed,
@@ -68,17 +69,17 @@ struct Written {
 }
 
 impl ZipWriter {
-    /// Begins with the first byte of `out`.
+    /// Starts an archive at the first byte of `out`.
     pub fn new(out: FileWriter) -> Self {
         Self { out, members: Vec::new() }
     }
 
-    /// Adds a member of `len_bytes`, stored or deflated at a `level` from 0 to 9. `fill` gives its
-    /// bytes, piece by piece, to the function that it is given; twice, where the storage takes a
-    /// file only front to back. A member that is deflated is then held in memory.
+    /// Adds a member of `len_bytes`, stored or deflated at a `level` from 0 to 9. `fill` passes the
+    /// bytes, piece by piece, to its argument. If the storage can write only front to back, `fill`
+    /// is called twice, and a deflated member is kept in memory.
     ///
     /// # Errors
-    /// `Unsupported` for a name that no archive holds; what `fill` and the disk say.
+    /// `Unsupported` for a name that an archive cannot have; errors of `fill` and of the disk.
     pub fn add(
         &mut self,
         name: &str,
@@ -128,7 +129,7 @@ impl ZipWriter {
             member.crc32 = pack(level, len_bytes, &fill, &mut |piece| out.write(piece))?;
             member.stored_len_bytes = self.out.offset_bytes() - start;
         } else {
-            // The numbers have to be known before the header is written.
+            // The header needs the checksum and lengths, so compute them first.
             let (mut packed, mut stored_len_bytes) = (Vec::new(), 0);
             member.crc32 = pack(level, len_bytes, &fill, &mut |piece| {
                 stored_len_bytes += piece.len() as u64;
@@ -204,10 +205,10 @@ impl ZipWriter {
     }
 }
 
-/// Takes the next bytes.
+/// A function that takes the next bytes.
 type TakePiece<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
 
-/// Hands the bytes of a member to `out`, deflated if there is a level; their checksum.
+/// Passes the bytes of a member to `out`, deflated if there is a level, and returns their checksum.
 fn pack(
     level: Option<u32>,
     len_bytes: u64,
@@ -235,9 +236,9 @@ fn pack(
 }
 
 impl Written {
-    /// What belongs into the local header: where, and which bytes.
+    /// The bytes to fill into the local header, each with its offset.
     fn local_numbers(&self) -> Vec<(u64, Vec<u8>)> {
-        // Marks, versions, flags, method and date come before.
+        // Signature, version, flags, method and date come before the checksum.
         let at = self.header_offset_bytes + 14;
         let lens = match self.has_zip64 {
             true => [u32::MAX; 2],
@@ -285,7 +286,7 @@ impl Written {
     }
 }
 
-/// Version, flags, method and date: the same in both headers.
+/// Version, flags, method and date, which both headers of a member have.
 fn common_header(name: &str, method: Method, has_zip64: bool) -> Vec<u8> {
     let version = if has_zip64 { VERSION_ZIP64 } else { VERSION };
     let flags = if name.is_ascii() { 0 } else { FLAG_UTF8 };
@@ -300,7 +301,7 @@ fn narrow(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Deflates into a file.
+/// A deflate encoder with its output.
 struct Packer {
     compress: Compress,
     buffer: Vec<u8>,
