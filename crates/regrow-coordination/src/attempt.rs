@@ -35,18 +35,19 @@ use regrow_base::error::{Error, Result};
 use regrow_storage::location::Location;
 use regrow_store::local::folders::random_name;
 
-/// How long rank 0 waits at the end until the others have read everything.
+/// The longest time that rank 0 waits at the end for the others to read everything.
 const END_WAIT: Duration = Duration::from_secs(10);
 
 /// How often a process looks whether rank 0 has begun another attempt.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Longest part of the target's name that is in the keys, for people.
+/// The longest part of the target's name in the keys. It is there only for people who look at the
+/// keys.
 const NAME_LEN_MAX: usize = 32;
 
 const PHASE: &str = "begin";
 
-/// The keys of one checkpoint; an attempt has a folder in it.
+/// The prefix of all keys of one checkpoint. Each attempt has a folder below it.
 #[derive(Debug)]
 pub(super) struct MeetingPlace(String);
 
@@ -189,7 +190,7 @@ fn given_up(exchange: &Exchange, stop: Stop) -> Error {
     stop.into_error()
 }
 
-/// A name as far as it may be in keys.
+/// The name with characters that a key may contain.
 fn plain(name: &OsStr) -> String {
     let keep = |sign: char| if is_plain(sign) { sign } else { '_' };
     Path::new(name).to_string_lossy().chars().map(keep).take(NAME_LEN_MAX).collect()

@@ -140,7 +140,7 @@ impl Exchange {
         Values { service: &*self.service, at: &self.at }
     }
 
-    /// Puts a value where there is none; false if there is one.
+    /// Puts a value if the name has none; false if it already has one.
     pub(super) fn put(&self, name: &str, value: &Bytes) -> Result<bool> {
         self.values().put(name, value)
     }
@@ -247,7 +247,7 @@ struct Found<'a> {
     awaited: Awaited<'a>,
     ranks: Range<usize>,
     values: Vec<Option<Bytes>>,
-    /// When to look at all at once again; `None` where the service has no call for that.
+    /// The time of the next look at all values in one call; `None` if the service has no such call.
     next_look: Option<Instant>,
 }
 
@@ -291,7 +291,7 @@ impl<'a> Found<'a> {
         Ok(())
     }
 
-    /// Looks once at all that was not there, and says whose values are still missing.
+    /// Looks once more at all missing values, and returns the ranks whose values are still missing.
     fn still_missing(&mut self) -> Result<Vec<usize>> {
         self.next_look = self.next_look.map(|_| Instant::now());
         self.look_at_all()?;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use regrow_base::error::{Error, ErrorKind};
 
-/// The failure of a process, as it tells the others.
+/// The failure of a process, as the process sends it to the others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Failure {
     pub rank: usize,
@@ -37,7 +37,7 @@ impl Failure {
         }
     }
 
-    /// An attempt that rank 0 has left for a new one.
+    /// The failure of an attempt that rank 0 has left for a new one.
     pub(super) fn superseded() -> Self {
         let error = Error::new(ErrorKind::Cancelled, "the process started the same work again");
         Self { is_superseded: true, ..Self::new(0, "begin", &error) }
@@ -85,7 +85,7 @@ impl Failure {
 pub(super) enum Stop {
     /// This process gave up.
     Here(Error),
-    /// Another one had failed.
+    /// Another process failed first.
     There(Box<Failure>),
 }
 

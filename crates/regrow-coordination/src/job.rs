@@ -48,8 +48,8 @@ impl Job {
         Session::begin(Arc::clone(&self.coordinator), target, purpose, options)
     }
 
-    /// Tells the other processes, which begin the same now, that this one cannot: they end with its
-    /// error, which is given back.
+    /// Tells the other processes, which are about to begin the same session, that this process
+    /// cannot take part. They end with its error, and this function returns the error.
     pub fn refuse(&self, target: &Location, purpose: &str, error: Error) -> Error {
         if !self.has_others() {
             return error;

@@ -74,7 +74,7 @@ pub use job::Job;
 pub use session::Session;
 pub use single::Single;
 
-/// A service through which the processes of a job find each other's words. Any thread may call it.
+/// A service through which the processes of a job exchange values. Any thread may call it.
 ///
 /// Keys are names of letters, digits, `-`, `_` and `.`, with `/` between them; no key is the
 /// beginning of another one with a `/` behind it. Values are never empty, and no longer than
@@ -94,8 +94,8 @@ pub trait Coordinator: Debug + Send + Sync {
     /// Errors of the service.
     fn put_if_absent(&self, key: &str, value: Bytes) -> Result<bool>;
 
-    /// The value at the key; waits until there is one. `None` if there is none after that time,
-    /// which may be nothing.
+    /// The value at the key. Waits for a value; `None` if none comes within `wait`, which may be
+    /// zero.
     ///
     /// # Errors
     /// Errors of the service.
@@ -129,7 +129,7 @@ pub trait Coordinator: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Longest value that the service takes.
+    /// The longest value that the service accepts.
     fn value_len_max_bytes(&self) -> usize {
         usize::MAX
     }

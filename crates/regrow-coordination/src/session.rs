@@ -31,7 +31,7 @@ use regrow_storage::location::Location;
 const WELL: u8 = 1;
 const FAILED: u8 = 0;
 
-/// How long a verdict may take to appear after a process learned that it exists.
+/// The longest time for a verdict to appear after a process learned that it exists.
 const VERDICT_WAIT: Duration = Duration::from_secs(30);
 
 /// One save or restore of one checkpoint, in which every process of the job takes part.
@@ -50,8 +50,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Begins to `purpose` (a word, such as `save`) the checkpoint at `target`; returns when all
-    /// processes have come.
+    /// Begins a session for the checkpoint at `target`, and returns when all processes have joined.
+    /// `purpose` is a word such as `save`.
     ///
     /// Call it before any other step that may fail, so that no other process waits in vain. Call it
     /// again after an error, or in a restarted process while others are still in the earlier
@@ -327,7 +327,7 @@ impl Drop for Session {
     }
 }
 
-/// Below it each rank has its value.
+/// The key below which each rank puts its value.
 fn from(phase: &str) -> String {
     format!("{phase}/from")
 }

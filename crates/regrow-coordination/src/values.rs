@@ -21,7 +21,7 @@ const LENGTH_LEN_BYTES: usize = size_of::<u64>();
 /// longest message of gRPC.
 const FIRST_PARTS_LEN_BYTES: usize = 1 << 20;
 
-/// The least and the most of a value that its first part holds.
+/// The shortest and the longest first part of a value.
 const FIRST_PART_LEN_BYTES: (usize, usize) = (64, 4096);
 
 /// How long a part may take to appear after a later part has appeared.
@@ -35,8 +35,7 @@ pub(super) struct Values<'a> {
 }
 
 impl Values<'_> {
-    /// Puts a value where there is none; false if there is one. Only values of one part may have
-    /// several writers.
+    /// Puts a value if the name has none; false if it already has one.
     pub(super) fn put(self, name: &str, value: &Bytes) -> Result<bool> {
         let (first_len, part_len) = self.part_lens_bytes();
         let (head, rest) = value.split_at(value.len().min(first_len));
@@ -57,8 +56,8 @@ impl Values<'_> {
         first.map(|first| self.whole(name, first)).transpose()
     }
 
-    /// The values under these names, in their order, as far as one call gives them; no vector where
-    /// the service has no such call.
+    /// The values under these names, in their order, from one call to the service. `None` for the
+    /// values that this call cannot give; no vector if the service has no such call.
     pub(super) fn get_many(self, names: &[String]) -> Result<Option<Vec<Option<Bytes>>>> {
         let keys: Vec<String> = names.iter().map(|name| self.first_key(name)).collect();
         let Some(found) = self.service.get_many(&keys)? else { return Ok(None) };

@@ -10,28 +10,28 @@
 pub(super) struct Arity(pub(super) u8);
 
 impl Arity {
-    /// Most versions in a list, most children of a node.
+    /// The most versions in a list, and the most children of a node.
     pub(super) fn fan_out(self) -> u64 {
         1 << self.0
     }
 
-    /// The tallest node.
+    /// The largest height of a node.
     pub(super) fn height_max(self) -> u8 {
         63 / self.0 - 1
     }
 
-    /// The first generation of the node of this height that generation `last` (not 0) lies in.
+    /// The first generation of the node of this height that has generation `last` (not 0).
     pub(super) fn first_generation(self, height: u8, last: u64) -> u64 {
         last - (last - 1) % self.span(height)
     }
 
-    /// How many generations a node of this height covers. Heights are at most
+    /// The number of generations that a node of this height covers. Heights are at most
     /// [`Arity::height_max`].
     pub(super) fn span(self, height: u8) -> u64 {
         1_u64.checked_shl(u32::from(self.0) * (u32::from(height) + 1)).unwrap_or(u64::MAX)
     }
 
-    /// What the tallest tree and one full inline list can hold.
+    /// The highest generation: the tallest tree and one full inline list.
     pub(super) fn generation_max(self) -> u64 {
         self.span(self.height_max()).saturating_add(self.fan_out())
     }

@@ -17,10 +17,10 @@ use super::rule::Rule;
 use super::versions::{Version, VersionChild, VersionContent};
 use super::walk::{Bounds, check_limit};
 
-/// A database damaged all over needs no longer list than this.
+/// The most errors that a check reports.
 const ERRORS_MAX: usize = 1000;
 
-/// All that is wrong with the database at the root of `base`; empty for a sound one.
+/// All errors of the database at the root of `base`; empty for a sound one.
 ///
 /// The first error is the one nearest the root. Nodes that versions share are checked once.
 pub fn check(base: Arc<dyn Store>) -> Vec<Error> {
@@ -38,12 +38,12 @@ struct Check<'d> {
     database: &'d OcdbtStore,
     errors: Vec<Error>,
     lens: HashMap<Arc<[u8]>, Option<u64>>,
-    /// Nodes that were checked, each with what its parent said of it.
+    /// The nodes that were checked, each with its parent's statements about it.
     seen: HashSet<Claim>,
     ended_early: bool,
 }
 
-/// What a parent says of a node: all that the verdict on it and on what is below depends on.
+/// A parent's statements about a node. The result of a check depends on these alone.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Claim {
     reference: NodeRef,

@@ -1,4 +1,4 @@
-//! A further commit on a database that exists.
+//! Commits a new version to an existing database.
 //!
 //! The whole tree is written again into one new data file (values stay in place). Then the manifest
 //! is replaced: its list of versions has one more. If a group of versions is full, the group moves
@@ -25,12 +25,12 @@ use super::rule::Rule;
 use super::versions::{Version, VersionChild, VersionContent, VersionNode};
 use super::writer::{NodeSink, now_ns, random_data_file_name};
 
-/// Adds a version: the newest one with `changes` made to it, where `None` removes a key. Of changes
-/// to one key the last one counts.
+/// Adds a version: the newest version with `changes`, where `None` removes a key. If a key has
+/// several changes, the last one counts.
 ///
-/// The manifest is stored last, so a reader sees the old newest version or the new one. It is
-/// compared with the one read at the start before it is replaced; a lock against other processes
-/// that commit to the same database in the same instant is the caller's.
+/// The manifest is stored last, so a reader sees the old newest version or the new one. Before it
+/// is replaced, it is compared with the manifest read at the start. The caller must lock the
+/// database against other processes that commit at the same instant.
 ///
 /// # Errors
 /// As [`OcdbtStore::open`], [`OcdbtStore::entries`] and [`write_database`](super::write_database);

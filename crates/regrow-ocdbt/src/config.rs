@@ -20,7 +20,7 @@ const METHOD_ZSTD: u32 = 1;
 const ARITY_LOG2_MAX: u8 = 16;
 const ZSTD_LEVELS: std::ops::RangeInclusive<i32> = -131_072..=22;
 
-/// Nodes up to this size are read for every configuration.
+/// Readers accept nodes up to this size for every configuration.
 const NODE_LEN_ALWAYS_READ_BYTES: u64 = 16 << 20;
 
 /// How nodes and manifests are written.
@@ -52,12 +52,13 @@ impl Default for OcdbtConfig {
 }
 
 impl OcdbtConfig {
-    /// What Orbax 0.12.8 writes: up to several hundred thousand keys are one leaf.
+    /// The configuration of Orbax 0.12.8: up to several hundred thousand keys are one leaf.
     pub fn orbax() -> Self {
         Self { max_inline_value_bytes: 1024, max_decoded_node_bytes: 100_000_000, ..Self::default() }
     }
 
-    /// The largest decoded node that a reader of this database takes: twice what a writer aims at.
+    /// The largest decoded node that a reader of this database accepts: twice the writer's target
+    /// size.
     pub(super) fn node_len_max_bytes(&self) -> u64 {
         (2 * u64::from(self.max_decoded_node_bytes))
             .clamp(NODE_LEN_ALWAYS_READ_BYTES, OCDBT_NODE_LEN_MAX_BYTES)
@@ -128,7 +129,7 @@ impl OcdbtConfig {
     }
 }
 
-/// version_tree_arity_log2, in a configuration or in a version tree node.
+/// Reads `version_tree_arity_log2`, in a configuration or in a version tree node.
 pub(super) fn read_arity(input: &mut Fields<'_>) -> Result<u8> {
     let arity_log2 = input.u8("version_tree_arity_log2")?;
     if (1..=ARITY_LOG2_MAX).contains(&arity_log2) {

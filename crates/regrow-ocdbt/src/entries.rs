@@ -11,12 +11,12 @@ use bytes::Bytes;
 /// Base path and relative path of a data file.
 pub type FileName = (Arc<[u8]>, Arc<[u8]>);
 
-/// Entries in strictly rising order of their keys.
+/// Entries in strictly ascending order of their keys.
 pub trait Entries: Sync {
-    /// How many there are.
+    /// The number of entries.
     fn count(&self) -> usize;
 
-    /// The files that values lie in.
+    /// The files with values.
     fn files(&self) -> &[FileName];
 
     /// Appends the key of entry `at` to `out`.
@@ -29,7 +29,7 @@ pub trait Entries: Sync {
 /// A value handed to [`write_database`](super::write_database).
 #[derive(Debug, Clone)]
 pub enum EntryValue {
-    /// Put inside the node.
+    /// The value is stored inside the node.
     Inline(Bytes),
     /// A byte range of a file: `base` + `relative` is its path below the database.
     Indirect {
@@ -37,23 +37,23 @@ pub enum EntryValue {
         base: Arc<[u8]>,
         /// The rest of the path (`d/<hex>`, `model.safetensors`).
         relative: Arc<[u8]>,
-        /// First byte.
+        /// The offset of the first byte.
         offset_bytes: u64,
         /// Number of bytes.
         len_bytes: u64,
     },
 }
 
-/// An [`EntryValue`] that lies elsewhere.
+/// A reference to an [`EntryValue`].
 #[derive(Debug, Clone, Copy)]
 pub enum ValueRef<'a> {
-    /// Put inside the node.
+    /// The value is stored inside the node.
     Inline(&'a [u8]),
     /// A byte range of a file.
     Indirect {
-        /// Into [`Entries::files`].
+        /// The index in [`Entries::files`].
         file: u32,
-        /// First byte.
+        /// The offset of the first byte.
         offset_bytes: u64,
         /// Number of bytes.
         len_bytes: u64,
@@ -63,14 +63,14 @@ pub enum ValueRef<'a> {
 /// Entries in memory.
 pub(super) struct SortedEntries {
     entries: Vec<(Vec<u8>, EntryValue)>,
-    /// Each once.
+    /// The distinct files.
     files: Vec<FileName>,
     /// The number of each entry's file; 0 for an entry without a file.
     file_of: Vec<u32>,
 }
 
 impl SortedEntries {
-    /// Sorts them.
+    /// Sorts the entries, and numbers their files.
     pub(super) fn new(mut entries: Vec<(Vec<u8>, EntryValue)>) -> Self {
         entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         let mut ids: HashMap<(&[u8], &[u8]), u32> = HashMap::new();

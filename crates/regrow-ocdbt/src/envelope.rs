@@ -27,17 +27,17 @@ use super::rule::{Rule, relocate};
 const LENGTH_OFFSET: usize = size_of::<u32>();
 const VERSION_OFFSET: usize = LENGTH_OFFSET + size_of::<u64>();
 const CRC_LEN_BYTES: usize = size_of::<u32>();
-/// Magic, length, checksum: there is nothing shorter.
+/// The shortest structure: magic, length, checksum.
 const LEN_MIN_BYTES: usize = VERSION_OFFSET + CRC_LEN_BYTES;
 
 const FORMAT_VERSION: u64 = 0;
 const COMPRESSION_NONE: u64 = 0;
 const COMPRESSION_ZSTD: u64 = 1;
 
-/// Output is gathered in pieces of this size, so the cap is looked at often.
+/// The length of the pieces of decompressed output. The limit is checked after each piece.
 const PIECE_LEN_BYTES: usize = 128 << 10;
 
-/// The three structures.
+/// The three structures that have this frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Structure {
     Manifest,
@@ -46,7 +46,7 @@ pub(super) enum Structure {
 }
 
 impl Structure {
-    /// First four bytes, stored big endian. For ever.
+    /// The first four bytes, stored big endian. They never change.
     fn magic(self) -> u32 {
         match self {
             Self::Manifest => 0x0cdb_3a2a,
@@ -64,11 +64,11 @@ impl Structure {
     }
 }
 
-/// A body whose checksum was right, decompressed.
+/// A body that has passed its checksum, decompressed.
 #[derive(Debug)]
 pub(super) struct Body {
     pub(super) bytes: Bytes,
-    /// Where it begins within the structure.
+    /// The offset of the body within the structure.
     start_bytes: u64,
     compressed: bool,
 }
@@ -169,10 +169,11 @@ fn compare_crc(stored: &[u8], found: u32, structure: Structure) -> Result<()> {
         .expected(format_args!("{expected:08x}"), format_args!("{found:08x}")))
 }
 
-/// Longer structures are looked at before they are read: a sparse file is as long as it likes.
+/// From this length on, the start and the checksum are checked before the structure is read,
+/// because a sparse file may claim any length.
 const LOOKED_AT_LEN_MIN_BYTES: u64 = 4 << 20;
 
-/// The bytes of a structure that is the whole value at `key`; `None` if there is no such key.
+/// The bytes of a structure that is the whole value at `key`; `None` if the store lacks the key.
 pub(super) fn fetch(store: &dyn Store, key: &[u8], structure: Structure) -> Result<Option<Bytes>> {
     match store.len_bytes(key)? {
         Some(len_bytes @ LOOKED_AT_LEN_MIN_BYTES..) => {
@@ -190,8 +191,8 @@ pub(super) fn fetch(store: &dyn Store, key: &[u8], structure: Structure) -> Resu
     store.get_whole(key)
 }
 
-/// Checks start and checksum of a structure, without keeping it, if it is long; `read` gives so
-/// many of its bytes from an offset on.
+/// Checks the start and the checksum of a long structure, without keeping its bytes. `read` gives a
+/// number of its bytes from an offset on.
 pub(super) fn look(
     read: &dyn Fn(u64, u64) -> Result<Bytes>,
     len_bytes: u64,

@@ -72,7 +72,8 @@ impl<'a> Fields<'a> {
         Ok(values)
     }
 
-    /// Returns an error unless `count` things of at least `each_bytes` bytes can still come.
+    /// Returns an error unless the remaining bytes can have `count` items of at least `each_bytes`
+    /// each.
     pub(super) fn fits(&self, count: u64, each_bytes: u64, what: &str) -> Result<usize> {
         let most = self.0.remaining_bytes() as u64 / each_bytes.max(1);
         match usize::try_from(count) {

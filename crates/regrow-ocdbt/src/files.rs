@@ -19,7 +19,7 @@ use super::rule::Rule;
 use super::table::DataFile;
 use super::versions::{VersionChild, VersionNode};
 
-/// Parsed nodes are kept up to this much memory; then all are dropped, and reading starts again.
+/// The most memory for parsed nodes. Above this, all cached nodes are dropped.
 const CACHE_LEN_MAX_BYTES: usize = 256 << 20;
 
 /// The data files of one database.
@@ -45,8 +45,9 @@ impl Files {
         &self.base
     }
 
-    /// The B+tree node at `reference`, which its parent says is `height` high, begins with
-    /// `min_key` or a later relative key, and leaves out `prefix_len` bytes of its keys.
+    /// The B+tree node at `reference`, checked against its parent's statements: its height is
+    /// `height`, its first relative key is `min_key` or later, and its keys omit `prefix_len`
+    /// bytes.
     pub(super) fn node(
         &self,
         reference: &NodeRef,
@@ -76,7 +77,7 @@ impl Files {
     }
 
     fn any_node(&self, reference: &NodeRef) -> Result<Arc<Node>> {
-        // A panic elsewhere leaves at worst a footprint that is off by one node.
+        // After a panic elsewhere, at worst the footprint is wrong by one node.
         let lock = || self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(node) = lock().nodes.get(reference) {
             return Ok(node.clone());
@@ -93,7 +94,7 @@ impl Files {
         Ok(node)
     }
 
-    /// The version tree node that `child` refers to, compared with what `child` says of it.
+    /// The version tree node that `child` refers to, checked against the statements of `child`.
     pub(super) fn version_node(&self, child: &VersionChild, arity_log2: u8) -> Result<VersionNode> {
         let reference = &child.reference;
         let stored = self.structure(reference, Structure::VersionNode)?;
@@ -120,7 +121,7 @@ impl Files {
         self.range(&reference.file, reference.offset_bytes, reference.len_bytes)
     }
 
-    /// Exactly `len_bytes` bytes of a data file. Nothing at all is not looked up.
+    /// Exactly `len_bytes` bytes of a data file. A length of 0 needs no file.
     pub(super) fn range(&self, file: &DataFile, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
         if len_bytes == 0 {
             return Ok(Bytes::new());
@@ -128,7 +129,7 @@ impl Files {
         self.range_at(self.path_of(file)?, offset_bytes, len_bytes)
     }
 
-    /// As [`Files::range`], for a path that has been found safe.
+    /// As [`Files::range`], for a path that was checked to be safe.
     pub(super) fn range_at(&self, path: &[u8], offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
         let error = match self.base.get(path, ByteRange::Span { offset_bytes, len_bytes }) {
             Ok(Some(bytes)) if bytes.len() as u64 == len_bytes => return Ok(bytes),
@@ -143,8 +144,8 @@ impl Files {
         Err(error.at_byte(offset_bytes).in_file(self.base.describe(path)))
     }
 
-    /// Returns an error unless the store has these bytes; reads none. `len_of` knows the lengths of
-    /// files.
+    /// Returns an error unless the store has these bytes. Reads none of them: `len_of` gives the
+    /// lengths of files.
     pub(super) fn check_range(
         &self,
         file: &DataFile,
@@ -167,7 +168,7 @@ impl Files {
         Err(error.at_byte(offset_bytes).in_file(self.base.describe(path)))
     }
 
-    /// Where a leaf's value lies.
+    /// The position of a leaf's value.
     pub(super) fn located(&self, value: Value<'_>) -> Result<Located> {
         match value {
             Value::Inline(bytes) => Ok(Located::Inline(bytes)),
@@ -182,13 +183,13 @@ impl Files {
         }
     }
 
-    /// The path of a data file. Of one that has none that can be followed, the error is placed at
-    /// the manifest, by which the database is known.
+    /// The path of a data file. If the path is unsafe, the error has the path of the manifest
+    /// instead.
     fn path_of<'f>(&self, file: &'f DataFile) -> Result<&'f Arc<[u8]>> {
         file.path().map_err(|error| error.in_file(self.base.describe(MANIFEST_KEY.as_bytes())))
     }
 
-    /// Adds to an error about a structure where the structure lies.
+    /// Adds the file and offset of a structure to an error about it.
     pub(super) fn blame(&self, reference: &NodeRef, error: Error) -> Error {
         let error = error.at_byte(0).shift(reference.offset_bytes);
         match reference.file.path() {

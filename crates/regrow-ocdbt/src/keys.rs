@@ -4,8 +4,8 @@ use crate::bytes::varint::write_varint;
 
 use super::table::common_prefix_len;
 
-/// The keys of one node without their first `excluded_len` bytes: how much each shares with the one
-/// before, and the rest of it.
+/// The keys of one node without their first `excluded_len` bytes. Each key has the length that it
+/// shares with the previous key, and its other bytes.
 pub(super) struct Keys {
     excluded_len: usize,
     before: Vec<u8>,
@@ -32,7 +32,8 @@ impl Keys {
         self.before.extend_from_slice(suffix);
     }
 
-    /// Appends their number and the keys; `common_lens` are those of children.
+    /// Appends the number of keys and the keys. `common_lens` has the prefix lengths of children,
+    /// in an interior node.
     pub(super) fn write(&self, out: &mut Vec<u8>, common_lens: impl Iterator<Item = usize>) {
         write_varint(out, self.shared.len() as u64);
         self.shared.iter().skip(1).for_each(|&len| write_varint(out, len.into()));

@@ -11,18 +11,18 @@ use super::keys::Keys;
 use super::node::{INLINE_LEN_MAX_BYTES, KEY_LEN_MAX_BYTES, Stats};
 use super::table::{self, is_safe};
 
-/// What the split estimates for an entry beside its key and value or path.
+/// The estimated length of an entry in addition to its key and its value or path.
 const LEAF_ENTRY_ESTIMATE_BYTES: usize = 16;
 
-/// Entries that one thread looks at before it takes others.
+/// The number of entries that one thread checks in one step.
 const CHECKED_AT_A_TIME: usize = 1 << 15;
 
-/// The files that values lie in, and their order in tables.
+/// The files with values, and their order in tables.
 pub(super) struct Files<'e> {
     names: &'e [FileName],
     /// The number of each file among the distinct names.
     ranks: Vec<u32>,
-    /// A file of each distinct name, in their order.
+    /// For each distinct name, in order, one file that has it.
     sorted: Vec<u32>,
     is_safe: Vec<bool>,
 }
@@ -46,7 +46,8 @@ impl<'e> Files<'e> {
         Self { names, ranks, sorted, is_safe }
     }
 
-    /// Looks at every entry and at their order, on a few threads; the estimated size of each.
+    /// Checks every entry and their order, on a few threads, and returns the estimated size of
+    /// each.
     pub(super) fn check_entries(&self, entries: &impl Entries) -> Result<Vec<u32>> {
         let count = entries.count();
         let mut sizes = Vec::with_capacity(count);
@@ -89,7 +90,7 @@ impl<'e> Files<'e> {
         Ok(sizes)
     }
 
-    /// The estimated size of an entry.
+    /// Checks an entry, and returns its estimated size.
     fn check_entry(&self, key: &[u8], value: &ValueRef<'_>) -> Result<u32> {
         let refuse = |what: String| Err(Error::invalid(format!("{what} (key {})", key.escape_ascii())));
         if key.len() > KEY_LEN_MAX_BYTES {
@@ -129,15 +130,15 @@ impl<'e> Files<'e> {
     }
 }
 
-/// Bytes of a key that is too long that a message shows.
+/// The number of bytes of an overlong key that a message shows.
 const KEY_SHOWN_BYTES: usize = 80;
 
 fn is_safe_pair(base: &[u8], relative: &[u8]) -> bool {
     if base.is_empty() { is_safe(relative) } else { is_safe(&[base, relative].concat()) }
 }
 
-/// The body of a leaf with the entries of `range`, whose keys lose their first `excluded_len`
-/// bytes; what is in it.
+/// The body and the statistics of a leaf with the entries of `range`. Its keys omit their first
+/// `excluded_len` bytes.
 pub(super) fn leaf_body(
     entries: &impl Entries,
     range: Range<usize>,
@@ -187,11 +188,11 @@ pub(super) fn leaf_body(
     (body, stats)
 }
 
-/// Base path and relative path, as tables take them.
+/// Base path and relative path, as in a table.
 type PathPair<'a> = (&'a [u8], &'a [u8]);
 
 impl Files<'_> {
-    /// The files of these ranks, in order; and of each rank its number among them.
+    /// The files of these ranks, in order, and for each rank the number of its file in the table.
     fn table_of(&self, ranks: &[u32]) -> (Vec<PathPair<'_>>, Vec<u32>) {
         let mut numbers = vec![UNUSED; self.sorted.len()];
         for &rank in ranks {
@@ -212,7 +213,7 @@ impl Files<'_> {
     }
 }
 
-/// In the place of the number of a file that a leaf does not refer to.
+/// Marks a file that the leaf does not refer to.
 const UNUSED: u32 = u32::MAX;
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use super::versions::{
     write_versions,
 };
 
-/// The file that makes a folder a database.
+/// The root record of a database: a folder with this file is a database.
 pub const MANIFEST_KEY: &str = "manifest.ocdbt";
 
 /// The folder with the data files of a database.
@@ -38,8 +38,8 @@ pub fn is_numbered_manifest(name: &str) -> bool {
 const NUMBERED_PREFIX: &str = "manifest.";
 const NUMBERED_DIGITS: usize = 16;
 
-/// Old numbered manifests vanish while a writer commits; after so many new lists something else is
-/// wrong.
+/// The most attempts to list numbered manifests: a writer that commits removes old ones. After this
+/// many lists the reason must be another one.
 const LISTS_MAX: usize = 8;
 
 /// A parsed manifest.
@@ -69,8 +69,7 @@ impl Manifest {
         })
     }
 
-    /// The files to store, in the order in which to store them: the last one makes the versions
-    /// real.
+    /// The files to store, in this order. The last one makes the versions visible.
     pub(super) fn encode(&self) -> Result<Vec<(String, Vec<u8>)>> {
         let mut files = Vec::new();
         let mut key = MANIFEST_KEY.to_owned();
@@ -149,13 +148,13 @@ pub(super) fn numbered_key(generation: u64) -> String {
     format!("{NUMBERED_PREFIX}{generation:0NUMBERED_DIGITS$x}")
 }
 
-/// The highest generation that has a manifest of its own.
+/// The highest generation with a numbered manifest.
 pub(super) fn newest_numbered(base: &dyn Store) -> Result<Option<u64>> {
     let keys = base.list(NUMBERED_PREFIX.as_bytes())?;
     Ok(keys.iter().filter_map(|key| generation_of(key)).max())
 }
 
-/// Strictly: 16 lower-case hex digits, not zero.
+/// Parses the generation strictly: 16 lower-case hex digits, not zero.
 fn generation_of(key: &[u8]) -> Option<u64> {
     let digits = key.strip_prefix(NUMBERED_PREFIX.as_bytes())?;
     let strict = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');

@@ -23,21 +23,21 @@ use super::fields::Fields;
 use super::rule::Rule;
 use super::table::{self, DataFile};
 
-/// Most entries of a node.
+/// The most entries of a node.
 pub(super) const ENTRIES_MAX: usize = 1 << 20;
-/// Longest key, K included.
+/// The longest key, with K.
 pub const KEY_LEN_MAX_BYTES: usize = 65535;
-/// Longest inline value.
+/// The longest inline value.
 pub(super) const INLINE_LEN_MAX_BYTES: u64 = 1 << 20;
 
-/// Least bytes of a leaf's entry, and of an interior node's.
+/// The shortest entry of a leaf, and of an interior node.
 const LEAF_ENTRY_LEN_MIN_BYTES: u64 = 3;
 const CHILD_ENTRY_LEN_MIN_BYTES: u64 = 8;
 
 const KIND_INLINE: u8 = 0;
 const KIND_INDIRECT: u8 = 1;
 
-/// A byte range of a data file; the root of a version, a child, a version tree node.
+/// A byte range of a data file with a node: the root of a version, a child, or a version tree node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct NodeRef {
     pub(super) file: DataFile,
@@ -45,7 +45,7 @@ pub(super) struct NodeRef {
     pub(super) len_bytes: u64,
 }
 
-/// What a reference to a B+tree node says of all that lies below it. Sums stop at 2^64 - 1.
+/// The statistics in a reference to a B+tree node, over everything below it. Sums stop at 2^64 - 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct Stats {
     pub(super) num_keys: u64,
@@ -65,7 +65,7 @@ impl Stats {
     }
 }
 
-/// A node that was read and found in order.
+/// A parsed and checked node:
 ///
 /// - it has at least one entry;
 /// - relative keys strictly increase;
@@ -89,7 +89,7 @@ enum Entries {
 
 #[derive(Debug, Clone, Copy)]
 struct LeafEntry {
-    /// `None`: inline, the offset is one in the body.
+    /// The number of the file; `None` for an inline value, whose offset counts in the body.
     file: Option<u32>,
     offset_bytes: u64,
     len_bytes: u64,
@@ -116,15 +116,15 @@ pub(super) enum Value<'n> {
 pub(super) struct Child<'n> {
     pub(super) reference: NodeRef,
     pub(super) stats: Stats,
-    /// Its relative key: a lower bound of the keys below.
+    /// The relative key of the entry: a lower bound of the keys below.
     pub(super) key: &'n [u8],
-    /// The part of `key` that the child's own keys leave out.
+    /// The part of `key` that the child's own keys omit.
     pub(super) common: &'n [u8],
 }
 
 impl Node {
-    /// Parses a stored node that was reached by `transitive`. Decompressed, and in its keys spelled
-    /// out, it is at most `len_max_bytes` long.
+    /// Parses a stored node that was reached by the path `transitive`. Its decompressed length, and
+    /// the total length of its full keys, is at most `len_max_bytes`.
     pub(super) fn parse(stored: &Bytes, transitive: &[u8], len_max_bytes: u64) -> Result<Self> {
         let body = Body::open(stored, Structure::BtreeNode, len_max_bytes)?;
         body.parse(|input| {
@@ -161,7 +161,7 @@ impl Node {
         self.key_ends.len()
     }
 
-    /// Memory it takes, roughly.
+    /// The approximate memory of the node.
     pub(super) fn footprint_bytes(&self) -> usize {
         let each = match self.entries {
             Entries::Leaf(_) => size_of::<LeafEntry>(),
@@ -187,7 +187,7 @@ impl Node {
         self.key(self.len().saturating_sub(1))
     }
 
-    /// Length of its longest relative key.
+    /// Length of the node's longest relative key.
     pub(super) fn longest_key_len(&self) -> usize {
         self.longest_key_len
     }
@@ -221,7 +221,7 @@ impl Node {
         low
     }
 
-    /// The value of entry `i`, where the node is a leaf.
+    /// The value of entry `i`; `None` for an interior node.
     pub(super) fn value(&self, i: usize) -> Option<Value<'_>> {
         let Entries::Leaf(entries) = &self.entries else { return None };
         let entry = entries.get(i)?;
@@ -239,7 +239,7 @@ impl Node {
         })
     }
 
-    /// Entry `i`, where the node is an interior one.
+    /// Entry `i` of an interior node; `None` for a leaf.
     pub(super) fn child(&self, i: usize) -> Option<Child<'_>> {
         let Entries::Interior(entries) = &self.entries else { return None };
         let entry = entries.get(i)?;
@@ -256,7 +256,8 @@ impl Node {
         })
     }
 
-    /// What a reference of length `own_len_bytes` to this node must say of it.
+    /// The statistics that a reference to this node must have. The node's stored length is
+    /// `own_len_bytes`.
     pub(super) fn stats(&self, own_len_bytes: u64) -> Stats {
         let own = Stats { num_tree_bytes: own_len_bytes, ..Stats::default() };
         match &self.entries {
@@ -374,7 +375,7 @@ fn read_file_id(input: &mut Fields<'_>, files: &[DataFile]) -> Result<u32> {
     Ok(id as u32) // a table of more than 2^32 files has met the limit on their names
 }
 
-/// Three columns of statistics.
+/// Reads three columns of statistics.
 pub(super) fn read_stats(input: &mut Fields<'_>, count: usize) -> Result<Vec<Stats>> {
     let keys = input.column(count, "num_keys", Fields::v64)?;
     let tree = input.column(count, "num_tree_bytes", Fields::v64)?;

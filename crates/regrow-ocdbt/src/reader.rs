@@ -17,10 +17,10 @@ use super::rule::Rule;
 use super::versions::{Version, VersionChild, VersionContent};
 use super::walk::{Bounds, Walk, prefix_end};
 
-/// Keys of a database, and where their values lie.
+/// The keys of a database, each with the position of its value.
 pub type Listed = Vec<(Vec<u8>, Located)>;
 
-/// Memory that listed entries may take. Shared subtrees and shared key prefixes let a small file
+/// The most memory for listed entries. Shared subtrees and shared key prefixes let a small file
 /// list more.
 const ENTRIES_LEN_MAX_BYTES: u64 = 4 << 30;
 
@@ -39,8 +39,8 @@ impl OcdbtStore {
     /// Opens the newest version of the database whose `manifest.ocdbt` lies at the root of `base`.
     ///
     /// # Errors
-    /// `NotFound` where there is no manifest; `Corrupt`, `Unsupported` or `Limit` for one that
-    /// cannot be read.
+    /// `NotFound` if the manifest is missing; `Corrupt`, `Unsupported` or `Limit` if it cannot be
+    /// read.
     pub fn open(base: Arc<dyn Store>) -> Result<Self> {
         let manifest = Manifest::read(&*base)?;
         let files = Files::new(base, manifest.config.node_len_max_bytes());
@@ -50,7 +50,7 @@ impl OcdbtStore {
     /// Opens the version that commit number `generation` made.
     ///
     /// # Errors
-    /// As [`OcdbtStore::open`], and `NotFound` where there is no such version.
+    /// As [`OcdbtStore::open`], and `NotFound` for an unknown version.
     pub fn open_generation(base: Arc<dyn Store>, generation: u64) -> Result<Self> {
         let mut store = Self::open(base)?;
         let Some(version) = store.find_version(generation)? else {
@@ -66,12 +66,12 @@ impl OcdbtStore {
         Ok(store)
     }
 
-    /// How the database is written.
+    /// The configuration for writing the database.
     pub fn config(&self) -> &OcdbtConfig {
         &self.manifest.config
     }
 
-    /// The identity of the database: random, and the same in all its manifests.
+    /// The UUID of the database: random, and the same in all its manifests.
     pub fn uuid(&self) -> [u8; 16] {
         self.manifest.uuid
     }
@@ -84,7 +84,7 @@ impl OcdbtStore {
     /// All versions, oldest first; reads every version tree node.
     ///
     /// # Errors
-    /// `Corrupt` where one of them cannot be read.
+    /// `Corrupt` if a version tree node cannot be read.
     pub fn versions(&self) -> Result<Vec<Version>> {
         let mut versions = Vec::new();
         for child in &self.manifest.children {
@@ -94,11 +94,11 @@ impl OcdbtStore {
         Ok(versions)
     }
 
-    /// Every key with where its value lies, in key order; reads each node once.
+    /// Every key with the position of its value, in key order. Reads each node once.
     ///
     /// # Errors
     /// `Corrupt` for a node that is damaged or missing, `Limit` for a database that lists without
-    /// end. Whether data files of values are there shows when a value is read.
+    /// end. A missing data file is found only when a value is read.
     pub fn entries(&self) -> Result<Vec<(Vec<u8>, Located)>> {
         self.collect_entries(None)
     }
@@ -106,7 +106,7 @@ impl OcdbtStore {
     /// The same without keys below unreadable nodes; also returns the error of the first such node.
     ///
     /// # Errors
-    /// As [`entries`](Self::entries), but for damaged and missing nodes.
+    /// As [`entries`](Self::entries), except errors of damaged and missing nodes.
     pub fn entries_there(&self) -> Result<(Listed, Option<Error>)> {
         let mut damage = None;
         let entries = self.collect_entries(Some(&mut damage))?;
@@ -189,7 +189,7 @@ impl OcdbtStore {
         }
     }
 
-    /// Calls `found` with the value of `key`, where it is there.
+    /// Calls `found` with the value of `key`; `None` if the key does not exist.
     fn find<T>(&self, key: &[u8], found: impl FnOnce(Value<'_>) -> Result<T>) -> Result<Option<T>> {
         let Some(version) = &self.version else { return Ok(None) };
         let Some(root) = &version.root else { return Ok(None) };
@@ -292,7 +292,7 @@ fn full_key(prefix: &[u8], key: &[u8]) -> Vec<u8> {
     full
 }
 
-/// Counts what a listing takes.
+/// Counts the memory of a listing.
 #[derive(Debug, Default)]
 struct Budget(u64);
 

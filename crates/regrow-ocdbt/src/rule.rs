@@ -10,14 +10,14 @@ use crate::error::{Error, ErrorKind};
 
 macro_rules! rules {
     ($($variant:ident = $name:literal, $doc:literal;)*) => {
-        /// What stored bytes can do wrong.
+        /// The rules of the format that stored bytes can break.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Rule {
             $(#[doc = $doc] $variant,)*
         }
 
         impl Rule {
-            /// Every rule there is.
+            /// All rules.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
             /// Its name in messages and fixtures, for example `E_CRC`.
@@ -55,14 +55,14 @@ rules! {
 }
 
 impl Rule {
-    /// The rule that `error` is about, if it is about one.
+    /// The broken rule that `error` reports; `None` for other errors.
     pub fn of(error: &Error) -> Option<Self> {
         let (_, tail) = error.what().rsplit_once(" (")?;
         let name = tail.strip_suffix(')')?;
         Self::ALL.iter().copied().find(|rule| rule.name() == name)
     }
 
-    /// The error that says `what`, under this rule.
+    /// An error with the text `what` and this rule.
     pub(super) fn error(self, what: impl fmt::Display) -> Error {
         let error = Error::new(self.kind(), format!("{what} ({})", self.name()));
         match self.help() {
@@ -71,7 +71,7 @@ impl Rule {
         }
     }
 
-    /// Puts an error from outside this module (the cursor's, a store's) under this rule.
+    /// Adds this rule to an error from outside this module (of the cursor or a store).
     pub(super) fn adopt(self, error: &Error) -> Error {
         copy_details(error, self.error(error.what()))
     }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::node::ENTRIES_MAX;
 
 /// Cuts a level whose entries have estimated sizes `sizes_bytes` into ranges of at most
-/// [`ENTRIES_MAX`] entries, and of at least `least` but for the last one.
+/// [`ENTRIES_MAX`] entries, and, except the last one, of at least `least`.
 pub(super) fn split<T: Copy + Into<u64>>(
     sizes_bytes: &[T],
     target_bytes: u64,

@@ -18,10 +18,10 @@ use crate::error::Result;
 use super::fields::Fields;
 use super::rule::Rule;
 
-/// Longest path, T included; also the longest key.
+/// The longest path, with T; also the longest key.
 pub(super) const PATH_LEN_MAX_BYTES: usize = 65535;
 
-/// Least bytes that a file takes in a table.
+/// The shortest entry of a file in a table.
 const FILE_LEN_MIN_BYTES: u64 = 2;
 
 /// One file that a structure may point into.
@@ -42,7 +42,7 @@ impl DataFile {
         Self { path, transitive_len: base.len(), safe }
     }
 
-    /// Its key in the store that holds the database.
+    /// The file's key in the store of the database.
     ///
     /// # Errors
     /// `E_PATH` where the path is empty or could lead elsewhere.
@@ -55,19 +55,18 @@ impl DataFile {
             .help("do not use this database: its data files must be inside its folder"))
     }
 
-    /// The name as it stands, for comparing and for writing it again.
+    /// The unchecked name, for comparing and for writing it again.
     pub(super) fn base_and_relative(&self) -> (&[u8], &[u8]) {
         self.path.split_at(self.transitive_len.min(self.path.len()))
     }
 
-    /// T of a node that lies in it.
+    /// The transitive path T of a node in this file.
     pub(super) fn transitive(&self) -> &[u8] {
         self.base_and_relative().0
     }
 }
 
-/// Whether a path names a file below the folder it is resolved in: no component is empty, `.`, `..`
-/// or a lock.
+/// Whether a path leads to a file below the folder: no component is empty, `.`, `..` or a lock.
 pub(super) fn is_safe(path: &[u8]) -> bool {
     let component_is_safe = |part: &[u8]| !matches!(part, b"" | b"." | b"..") && !part.ends_with(b".__lock");
     path.len() <= PATH_LEN_MAX_BYTES
@@ -75,8 +74,8 @@ pub(super) fn is_safe(path: &[u8]) -> bool {
         && path.split(|&byte| byte == b'/' || byte == b'\\').all(component_is_safe)
 }
 
-/// Reads a table below the transitive path; all paths together are at most `paths_len_max_bytes`
-/// long.
+/// Reads a table of names below the transitive path. The total length of all paths is at most
+/// `paths_len_max_bytes`.
 pub(super) fn read(
     input: &mut Fields<'_>,
     transitive: &[u8],
@@ -168,7 +167,7 @@ pub(super) fn write(out: &mut Vec<u8>, files: &[(&[u8], &[u8])]) {
     }
 }
 
-/// How many bytes two names or keys begin with in common.
+/// The length of the common prefix of two names or keys.
 pub(super) fn common_prefix_len(a: &[u8], b: &[u8]) -> usize {
     const WORD: usize = 8;
     let (words, _) = a.as_chunks::<WORD>();

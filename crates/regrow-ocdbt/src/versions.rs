@@ -31,19 +31,19 @@ use super::node::{NodeRef, Stats, check_range, read_stats, write_stats};
 use super::rule::Rule;
 use super::table::{self, DataFile};
 
-/// Offset and length of a root that is not there: the version has no keys.
+/// Offset and length of the root of a version without keys, which has no root.
 const MISSING: u64 = u64::MAX;
 
-/// Least bytes of a version in its list, and of a child in its.
+/// The shortest entry of a version list, and of a child list.
 const VERSION_LEN_MIN_BYTES: u64 = 16;
 const CHILD_LEN_MIN_BYTES: u64 = 13;
 
 /// One commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version {
-    /// Its number, from 1 on.
+    /// The number of the commit, from 1 on.
     pub generation: u64,
-    /// When it was made, in nanoseconds since 1970-01-01 UTC.
+    /// The time of the commit, in nanoseconds since 1970-01-01 UTC.
     pub commit_time_ns: u64,
     /// Height of the root node, 0 for a leaf.
     pub root_height: u8,
@@ -71,11 +71,11 @@ impl Version {
 /// A reference to a version tree node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct VersionChild {
-    /// The generation of the last version inside.
+    /// The generation of the last version in the node.
     pub(super) generation: u64,
     pub(super) reference: NodeRef,
     pub(super) num_generations: u64,
-    /// The commit time of the first version inside.
+    /// The commit time of the first version in the node.
     pub(super) commit_time_ns: u64,
     pub(super) height: u8,
 }
@@ -95,7 +95,7 @@ pub(super) enum VersionContent {
 }
 
 impl VersionNode {
-    /// Parses a stored node that was reached by `transitive`.
+    /// Parses a stored node that was reached by the path `transitive`.
     pub(super) fn parse(stored: &Bytes, transitive: &[u8]) -> Result<Self> {
         let body = Body::open(stored, Structure::VersionNode, OCDBT_NODE_LEN_MAX_BYTES)?;
         body.parse(|input| {
@@ -118,7 +118,7 @@ impl VersionNode {
         })
     }
 
-    /// The last generation inside.
+    /// The last generation in the node.
     pub(super) fn generation(&self) -> u64 {
         match &self.content {
             VersionContent::Versions(versions) => versions.last().map_or(0, |last| last.generation),
@@ -126,7 +126,7 @@ impl VersionNode {
         }
     }
 
-    /// Appends the stored form to `out`; returns its length.
+    /// Appends the stored form to `out`, and returns its length.
     pub(super) fn write(&self, out: &mut Vec<u8>, zstd_level: Option<i32>) -> Result<u64> {
         let mut body = vec![self.arity_log2, self.height];
         match &self.content {
@@ -202,7 +202,7 @@ pub(super) fn read_versions(
     Ok(versions)
 }
 
-/// Reads a child list: of a node of height `height`, or of a manifest, where each child states its
+/// Reads the child list of a node of height `height`, or of a manifest, where each child states its
 /// height.
 pub(super) fn read_children(
     input: &mut Fields<'_>,
@@ -273,7 +273,8 @@ fn read_references(input: &mut Fields<'_>, files: &[DataFile], count: usize) -> 
     Ok(references)
 }
 
-/// Generation numbers and commit times strictly increase along a list, and no generation is 0.
+/// Checks that generation numbers and commit times strictly increase along a list, and that no
+/// generation is 0.
 fn check_order(
     input: &Fields<'_>,
     generation: u64,
@@ -316,7 +317,7 @@ fn check_node_children(
     Err(input.fail(Rule::VersionTree, "the children of a version tree node belong to two nodes"))
 }
 
-/// The rules between the two lists of a manifest.
+/// Checks the rules between the two lists of a manifest.
 pub(super) fn check_manifest_children(
     input: &Fields<'_>,
     arity: Arity,
@@ -372,7 +373,7 @@ fn check_multiple(input: &Fields<'_>, generation: u64, stride: u64) -> Result<()
 #[derive(Debug)]
 pub(super) struct FileTable<'a>(Vec<(&'a [u8], &'a [u8])>);
 
-/// The entry that a missing root points at.
+/// The file name for a version without a root.
 const NO_FILE: (&[u8], &[u8]) = (b"", b"");
 
 impl<'a> FileTable<'a> {

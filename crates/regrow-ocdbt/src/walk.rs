@@ -18,22 +18,23 @@ use super::versions::Version;
 /// Bounds on the relative keys of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Bounds<'k> {
-    /// Wanted: this key and later ones.
+    /// The first wanted key.
     pub(super) from: &'k [u8],
-    /// Wanted: earlier keys than this one; `None` for no end.
+    /// The end of the wanted keys, which this key does not belong to; `None` for no end.
     pub(super) to: Option<&'k [u8]>,
-    /// Promised by the parent: this key and later ones.
+    /// The first key that the node may have, as its parent states.
     pub(super) min_key: &'k [u8],
-    /// Promised by the next sibling of the node, or of one above it: earlier keys than this one.
+    /// The end of the keys that the node may have: the first key of the next sibling, of the node
+    /// or of a node above it.
     pub(super) limit: Option<&'k [u8]>,
 }
 
 impl<'k> Bounds<'k> {
-    /// Every key.
+    /// Bounds that include every key.
     pub(super) const ALL: Self = Self { from: b"", to: None, min_key: b"", limit: None };
 
-    /// These bounds without `common`, for a child all of whose keys begin with it; `None` if none
-    /// is wanted.
+    /// The bounds for a child whose keys all begin with `common`, without that prefix; `None` if no
+    /// key of the child is wanted.
     pub(super) fn below(self, common: &[u8]) -> Option<Self> {
         let from = match self.from.strip_prefix(common) {
             Some(rest) => rest,
@@ -64,16 +65,15 @@ pub(super) fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
-/// What a walk does with a leaf: it gets the prefix K of its keys, the leaf, and the wanted
-/// entries.
+/// The function that a walk calls for each leaf: it gets the prefix K of the leaf's keys, the leaf,
+/// and the wanted entries.
 pub(super) type Visit<'v> = dyn FnMut(&[u8], &Node, Range<usize>) -> Result<()> + 'v;
 
 /// One pass through a version in key order.
 pub(super) struct Walk<'w, 'v> {
     files: &'w Files,
     visit: &'w mut Visit<'v>,
-    /// Where the error of the first node that cannot be read goes, if the others are wanted all the
-    /// same.
+    /// The place for the error of the first unreadable node, if the walk skips these nodes.
     damage: Option<&'w mut Option<Error>>,
     prefix: Vec<u8>,
     nodes: u64,
@@ -130,7 +130,7 @@ impl<'w, 'v> Walk<'w, 'v> {
     }
 }
 
-/// Returns an error where the keys of `node` reach into its next sibling.
+/// Returns an error if the keys of `node` reach into its next sibling.
 pub(super) fn check_limit(node: &Node, limit: Option<&[u8]>) -> Result<()> {
     match limit {
         Some(limit) if node.last_key() >= limit => Err(Rule::Ref

@@ -1,6 +1,6 @@
 //! Builds a database in memory: sorted keys to leaves, leaves to interior nodes up to one root, and
-//! the manifest that names it. Nothing here does I/O: the caller stores the bytes, the manifest
-//! last.
+//! the manifest that refers to it. This module does no I/O: the caller stores the bytes, the
+//! manifest last.
 //!
 //! ```text
 //! file `node_file`:  | (any other data)      | leaves in key order | interior nodes, level by level | root |
@@ -25,29 +25,29 @@ use super::split::split;
 use super::table::{self, DataFile, common_prefix_len, is_safe};
 use super::versions::Version;
 
-/// What the split estimates for an entry beside its key and path.
+/// The estimated length of an entry in addition to its key and path.
 const CHILD_ENTRY_ESTIMATE_BYTES: u64 = 56;
 
-/// Estimated sizes of the nodes that are encoded at a time.
+/// The total estimated size of the nodes that are encoded at one time.
 const NODES_IN_WORK_BYTES: u64 = 8 << 20;
 
-/// An interior node with a single child would add a level for nothing.
+/// The fewest children of an interior node: one child would add a useless level.
 const CHILDREN_MIN: usize = 2;
 
 /// A database as bytes.
 #[derive(Debug, Clone)]
 pub struct Database {
-    /// The nodes, to be stored in the node file from `nodes_offset_bytes` on. Empty where there are
-    /// no keys.
+    /// The nodes, to store in the node file from `nodes_offset_bytes` on. Empty if there are no
+    /// keys.
     pub nodes: Vec<u8>,
-    /// Keys and bytes of the manifests, to be stored in this order after everything else; the last
-    /// one makes the database real.
+    /// Keys and bytes of the manifests, to store in this order after everything else. The last one
+    /// makes the database visible.
     pub manifests: Vec<(String, Vec<u8>)>,
-    /// The identity that the manifests give it: random.
+    /// The random UUID in the manifests.
     pub uuid: [u8; 16],
 }
 
-/// Builds a new database with one version that holds `entries`, in any order.
+/// Builds a new database with one version, which has `entries`. They may be in any order.
 ///
 /// The nodes refer to each other as lying in `node_file` from `nodes_offset_bytes` on, so they can
 /// follow values in one file. Which values go inside the nodes is the caller's choice
@@ -66,10 +66,10 @@ pub fn write_database(
     write_sorted(config, &SortedEntries::new(entries), node_file, nodes_offset_bytes)
 }
 
-/// [`write_database`] of entries that are in order already, wherever they come from.
+/// Like [`write_database`], for entries of any type that are already in order.
 ///
 /// # Errors
-/// As there; `InvalidArgument` if they are not in order.
+/// As [`write_database`]; `InvalidArgument` if the entries are not in order.
 pub fn write_sorted(
     config: &OcdbtConfig,
     entries: &impl Entries,
@@ -89,7 +89,7 @@ pub fn write_sorted(
 /// A new name for a data file: `d/` and 32 random hex digits.
 ///
 /// # Errors
-/// `Io` where the system has no random numbers.
+/// `Io` if the system gives no random numbers.
 pub fn random_data_file_name() -> Result<String> {
     let mut bytes = [0; 16];
     random(&mut bytes)?;
@@ -107,7 +107,7 @@ pub(super) fn now_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What a version says of its root.
+/// The root of a version, with its height and statistics.
 #[derive(Debug, Default)]
 pub(super) struct Root {
     reference: Option<NodeRef>,
@@ -127,7 +127,7 @@ impl Root {
     }
 }
 
-/// Gathers nodes that will lie one after another in one file.
+/// Collects nodes that are stored one after another in one file.
 pub(super) struct NodeSink<'c> {
     pub(super) bytes: Vec<u8>,
     config: &'c OcdbtConfig,
@@ -138,7 +138,7 @@ pub(super) struct NodeSink<'c> {
 /// A node as its parent will refer to it.
 struct Written {
     first_key: Vec<u8>,
-    /// Bytes of its keys that it leaves out, counted in full keys.
+    /// The number of first bytes of its full keys that the node omits.
     excluded_len: usize,
     offset_bytes: u64,
     len_bytes: u64,
@@ -171,7 +171,7 @@ impl<'c> NodeSink<'c> {
         self.write_sorted(&SortedEntries::new(entries))
     }
 
-    /// The same of entries that are in order. Leaves are encoded and compressed by a few threads.
+    /// The same, for entries that are in order. A few threads encode and compress the leaves.
     fn write_sorted(&mut self, entries: &impl Entries) -> Result<Root> {
         let files = Files::new(entries.files());
         let sizes = files.check_entries(entries)?;
@@ -267,7 +267,7 @@ impl<'c> NodeSink<'c> {
 }
 
 impl Written {
-    /// Where it came to lie.
+    /// Sets the position of the node.
     fn at(mut self, offset_bytes: u64, len_bytes: u64) -> Self {
         (self.offset_bytes, self.len_bytes) = (offset_bytes, len_bytes);
         self.stats = self.stats.plus(Stats { num_tree_bytes: len_bytes, ..Stats::default() });
@@ -275,8 +275,8 @@ impl Written {
     }
 }
 
-/// The body of a leaf with the entries of `range`, and the leaf as its parent will refer to it,
-/// once it lies somewhere.
+/// The body of a leaf with the entries of `range`, and the parent's reference to it, whose position
+/// is set later.
 fn leaf_node(
     entries: &impl Entries,
     range: Range<usize>,

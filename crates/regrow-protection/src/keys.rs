@@ -16,13 +16,13 @@ use regrow_base::bytes::hex::fixed;
 use regrow_base::error::{Error, ErrorKind, Result, ResultExt};
 use regrow_storage::location::ToLocation;
 
-/// Longest file of a key that is read.
+/// The longest key file that is read.
 const FILE_LEN_MAX_BYTES: u64 = 64 << 10;
 
-/// Bytes of a public key.
+/// Length of a public key.
 const KEY_LEN_BYTES: usize = 32;
 
-/// Bytes of a signature.
+/// Length of a signature.
 pub(crate) const SIGNATURE_LEN_BYTES: usize = 64;
 
 const SSH_NAME: &str = "ssh-ed25519";
@@ -87,7 +87,7 @@ impl PrivateKey {
         Ok(Self(SigningKey::from_bytes(&pair.private.to_bytes())))
     }
 
-    /// The key by which its signatures are verified.
+    /// The public key that verifies signatures of this key.
     pub fn public_key(&self) -> PublicKey {
         PublicKey(self.0.verifying_key())
     }
@@ -130,8 +130,8 @@ impl PublicKey {
     /// Parses a public key: SPKI PEM, a line of OpenSSH, or 64 hex digits.
     ///
     /// # Errors
-    /// `InvalidArgument` for anything else: a private key, one of another algorithm, a key that
-    /// proves nothing.
+    /// `InvalidArgument` for anything else: a private key, a key of another algorithm, a weak key
+    /// whose signatures prove nothing.
     pub fn parse(text: &str) -> Result<Self> {
         let text = text.trim();
         let wrong = |what: &str| Error::invalid(what).expected("an Ed25519 public key", kind_of(text));

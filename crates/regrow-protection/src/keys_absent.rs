@@ -1,4 +1,4 @@
-//! In the place of `keys` in a build without the feature `protection`: there are no keys.
+//! Replaces `keys` in a build without the feature `protection`: every function returns an error.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -7,14 +7,14 @@ use std::str::FromStr;
 use regrow_base::error::{Error, Result};
 use regrow_storage::location::ToLocation;
 
-/// Bytes of a signature.
+/// Length of a signature.
 pub(crate) const SIGNATURE_LEN_BYTES: usize = 64;
 
-/// A private key; there is none.
+/// A private key. No value of this type exists.
 #[derive(Debug)]
 pub struct PrivateKey(Infallible);
 
-/// A public key; there is none.
+/// A public key. No value of this type exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PublicKey(Infallible);
 
@@ -24,7 +24,7 @@ fn absent() -> Error {
 }
 
 impl PrivateKey {
-    /// Says that there are no keys.
+    /// Returns an error: this build has no keys.
     ///
     /// # Errors
     /// `Unsupported`.
@@ -32,7 +32,7 @@ impl PrivateKey {
         Err(absent())
     }
 
-    /// Says that there are no keys.
+    /// Returns an error: this build has no keys.
     ///
     /// # Errors
     /// `Unsupported`.
@@ -40,7 +40,7 @@ impl PrivateKey {
         Err(absent())
     }
 
-    /// The key by which its signatures are verified.
+    /// The public key that verifies signatures of this key.
     pub fn public_key(&self) -> PublicKey {
         match self.0 {}
     }
@@ -51,7 +51,7 @@ impl PrivateKey {
 }
 
 impl PublicKey {
-    /// Says that there are no keys.
+    /// Returns an error: this build has no keys.
     ///
     /// # Errors
     /// `Unsupported`.
@@ -59,7 +59,7 @@ impl PublicKey {
         Err(absent())
     }
 
-    /// Says that there are no keys.
+    /// Returns an error: this build has no keys.
     ///
     /// # Errors
     /// `Unsupported`.
@@ -67,7 +67,7 @@ impl PublicKey {
         Err(absent())
     }
 
-    /// Says that there are no keys.
+    /// Returns an error: this build has no keys.
     ///
     /// # Errors
     /// `Unsupported`.

@@ -20,7 +20,7 @@ impl Encoder {
     /// Makes a code for stripes of this form.
     ///
     /// # Errors
-    /// `Unsupported` if there is no such code.
+    /// `Unsupported` if no code has this number of blocks.
     pub fn new(geometry: &Geometry) -> Result<Self> {
         let Geometry { data_blocks, parity_blocks, block_len_bytes, .. } = *geometry;
         // Both lengths are powers of two, so slices divide a block evenly.
@@ -65,7 +65,7 @@ impl Encoder {
 /// blocks.
 ///
 /// # Errors
-/// `Unsupported` if there are too few.
+/// `Unsupported` if the stripe has too few good blocks.
 pub fn restore<'b>(
     geometry: &Geometry,
     data: impl Iterator<Item = (u64, &'b [u8])>,
@@ -86,7 +86,7 @@ pub fn restore<'b>(
     Ok(())
 }
 
-/// A number that `Geometry::check` has bounded.
+/// Converts a number that `Geometry::check` has bounded.
 fn count(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }

@@ -1,9 +1,9 @@
-//! In the place of `code` in a build without the feature `protection`: no parity is made or used.
+//! Replaces `code` in a build without the feature `protection`: parity cannot be made or used.
 
 use super::geometry::Geometry;
 use regrow_base::error::{Error, Result};
 
-/// Makes parity blocks; there is none.
+/// An encoder of parity blocks. No value of this type exists.
 #[derive(Debug)]
 pub enum Encoder {}
 
@@ -13,7 +13,7 @@ fn absent() -> Error {
 }
 
 impl Encoder {
-    /// Says that there is no code.
+    /// Returns an error: this build has no Reed-Solomon code.
     ///
     /// # Errors
     /// `Unsupported`.
@@ -34,7 +34,7 @@ impl Encoder {
     }
 }
 
-/// Says that there is no code.
+/// Returns an error: this build has no Reed-Solomon code.
 ///
 /// # Errors
 /// `Unsupported`.

@@ -26,7 +26,7 @@ use regrow_base::bytes::side_document::{SideDocument, now_unix_ns, writer};
 use regrow_base::bytes::{hex, summed};
 use regrow_base::error::{Error, Result};
 
-/// The version that is written, and the last that is read.
+/// The version that this build writes, and the highest that it reads.
 const VERSION: u32 = 1;
 
 const FORMAT: &str = "regrow-parity";
@@ -42,13 +42,13 @@ const KIND: SideDocument = SideDocument {
 /// The last bytes of the file with the blocks.
 const MAGIC: &[u8; 8] = b"rgparity";
 
-/// Bytes behind the index in the file with the blocks.
+/// Length of the end of the file with the blocks, after the index.
 pub const CLOSING_LEN_BYTES: u64 = 16;
 
 /// The help for an unusable index.
 const HELP: &str = "if `regrow verify` finds no damage, make the parity again: `regrow parity`";
 
-/// The index, read.
+/// The parsed index.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ParityDocument {
     format: String,
@@ -64,12 +64,13 @@ pub struct ParityDocument {
     pub covers_folder: bool,
     /// The files, by their paths below the folder.
     pub names: Vec<String>,
-    /// Their lengths.
+    /// The length of each file.
     pub len_bytes: Vec<u64>,
     block_len_bytes: u64,
     data_blocks: u64,
     parity_blocks: u64,
-    /// CRC-32 of each block of the run; the last without the zeros that fill it up.
+    /// CRC-32 of each block of the run. The checksum of the last block excludes its padding of
+    /// zeros.
     #[serde(with = "hex::list")]
     pub block_crc32: Vec<u32>,
     /// CRC-32 of each parity block.
@@ -78,7 +79,7 @@ pub struct ParityDocument {
 }
 
 impl ParityDocument {
-    /// The index of parity that is made now.
+    /// The index of new parity.
     pub fn new(layout: &str, ratio: ParityRatio, covers_folder: bool, files: Vec<(String, u64)>) -> Self {
         let all_bytes = files.iter().map(|(_, len)| *len).fold(0, u64::saturating_add);
         let Geometry { block_len_bytes, data_blocks, parity_blocks, .. } = Geometry::of(all_bytes, ratio);
@@ -101,7 +102,7 @@ impl ParityDocument {
         }
     }
 
-    /// Whether the other index describes the same parity of the same files, at any time.
+    /// Whether the other index describes the same parity of the same files. Their times may differ.
     pub fn is_of_same_parity(&self, other: &Self) -> bool {
         self.covered() == other.covered()
             && self.ratio == other.ratio
@@ -181,7 +182,8 @@ pub fn closing(index_len_bytes: u64) -> [u8; CLOSING_LEN_BYTES as usize] {
     closing
 }
 
-/// The length of the index before the last bytes of a file, if they are such.
+/// The length of the index, from the last bytes of a file; `None` if they are not the end of parity
+/// blocks.
 pub fn index_len_bytes(closing: &[u8]) -> Option<u64> {
     let (len, magic) = closing.split_first_chunk::<8>()?;
     (magic == MAGIC).then(|| u64::from_le_bytes(*len))

@@ -1,14 +1,14 @@
-//! The positions of blocks.
+//! The position of each block, and the stripe that it belongs to.
 
 use std::ops::Range;
 
 use super::ratio::ParityRatio;
 use regrow_base::error::{Error, Result};
 
-/// Bytes of a block: as many as a disk reads at once, fewer in a small checkpoint.
+/// The length of a block: what a disk reads at once, less in a small checkpoint.
 const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 64..=32 << 10;
 
-/// Blocks that a small checkpoint is cut into, about.
+/// The approximate number of blocks of a small checkpoint.
 const BLOCKS_WANTED: u64 = 1024;
 
 /// The most blocks of either kind in a stripe, which bounds the memory for healing it.
@@ -18,9 +18,9 @@ const STRIPE_BLOCKS_MAX: u64 = 1024;
 /// stripe `b % stripes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes of the run: of all files.
+    /// Length of the run, which is all files.
     pub len_bytes: u64,
-    /// Bytes of a block; the last one of the run is filled up with zeros.
+    /// Length of a block. The last block of the run is padded with zeros.
     pub block_len_bytes: u64,
     /// Data blocks of each stripe. Missing blocks of a stripe count as zeros.
     pub data_blocks: u64,
@@ -66,22 +66,22 @@ impl Geometry {
         Ok(())
     }
 
-    /// Blocks of the run.
+    /// The number of data blocks of the run.
     pub fn blocks(&self) -> u64 {
         self.len_bytes.div_ceil(self.block_len_bytes)
     }
 
-    /// Stripes.
+    /// The number of stripes.
     pub fn stripes(&self) -> u64 {
         self.blocks().div_ceil(self.data_blocks)
     }
 
-    /// Parity blocks of all stripes.
+    /// The number of parity blocks of all stripes.
     pub fn all_parity_blocks(&self) -> u64 {
         self.stripes().saturating_mul(self.parity_blocks)
     }
 
-    /// Bytes of all parity blocks.
+    /// Length of all parity blocks.
     pub fn parity_len_bytes(&self) -> u64 {
         self.all_parity_blocks().saturating_mul(self.block_len_bytes)
     }
@@ -91,7 +91,7 @@ impl Geometry {
         block % self.stripes().max(1)
     }
 
-    /// Block number `at` of a stripe, if it has so many.
+    /// The number in the run of block `at` of a stripe; `None` if the stripe has fewer blocks.
     pub fn block(&self, stripe: u64, at: u64) -> Option<u64> {
         let block = at.checked_mul(self.stripes())?.checked_add(stripe)?;
         (at < self.data_blocks && block < self.blocks()).then_some(block)

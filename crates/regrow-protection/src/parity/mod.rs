@@ -40,7 +40,7 @@ pub const FILE_NAME: &str = NAMES.in_folder;
 /// The parity blocks of a folder, and the index once more.
 pub const BLOCKS_FILE_NAME: &str = BLOCKS_NAMES.in_folder;
 
-/// The place of a checkpoint's parity.
+/// The location of a checkpoint's parity.
 #[derive(Debug, Clone)]
 pub struct ParityPlace {
     /// The folder, the index, and the prefix of its names.
@@ -50,7 +50,7 @@ pub struct ParityPlace {
 }
 
 impl ParityPlace {
-    /// Beside the checkpoint at a location; in it, if it is a folder.
+    /// The location for the checkpoint at `at`: in its folder, or beside a single file.
     pub fn of(at: &Location) -> Self {
         Self { place: Place::named(at, NAMES), blocks: Place::named(at, BLOCKS_NAMES).file }
     }

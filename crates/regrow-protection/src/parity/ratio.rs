@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use regrow_base::error::{Error, Result};
 
-/// The largest numerator or denominator; larger ones are of no use.
+/// The largest numerator or denominator; larger ones have no use.
 const TERM_MAX: u32 = 1024;
 
 /// Bytes of parity per bytes of data: `1/16` heals damage within any sixteenth of the files.
@@ -29,20 +29,20 @@ impl ParityRatio {
         Ok(Self { parity, data })
     }
 
-    /// Data blocks of a stripe, at most: of so many that a few parity blocks serve all of them.
+    /// The most data blocks of a stripe: enough that a few parity blocks serve all of them.
     pub(super) fn data_blocks_max(self) -> u64 {
         (u64::from(self.data) * 16).div_ceil(u64::from(self.parity)).clamp(64, u64::from(TERM_MAX))
     }
 
-    /// Parity blocks for so many data blocks. Two at least: of the smallest checkpoint, too, two
-    /// places may be damaged.
+    /// The number of parity blocks for this number of data blocks. At least two, so that even the
+    /// smallest checkpoint may be damaged in two places.
     pub(super) fn parity_blocks_of(self, data_blocks: u64) -> u64 {
         (data_blocks * u64::from(self.parity)).div_ceil(u64::from(self.data)).max(2)
     }
 }
 
 impl Default for ParityRatio {
-    /// 1/16.
+    /// The ratio 1/16.
     fn default() -> Self {
         Self { parity: 1, data: 16 }
     }

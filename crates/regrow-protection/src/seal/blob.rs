@@ -18,7 +18,7 @@ pub(super) struct SealedBlob {
 }
 
 impl SealedBlob {
-    /// The file, opened.
+    /// Opens a sealed file.
     ///
     /// # Errors
     /// `Corrupt` if it has another length than the seal says.

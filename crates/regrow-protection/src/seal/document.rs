@@ -26,7 +26,7 @@ pub(super) use regrow_storage::side_files::SEAL as NAMES;
 /// Name of a seal in the folder of a checkpoint.
 pub const FILE_NAME: &str = NAMES.in_folder;
 
-/// The version that is written, and the last that is read.
+/// The version that this build writes, and the highest that it reads.
 const VERSION: u32 = 1;
 
 const FORMAT: &str = "regrow-seal";
@@ -39,10 +39,10 @@ const KIND: SideDocument = SideDocument {
     error: |what| Error::corrupt(what).help(HELP),
 };
 
-/// Bytes of every block but the last of a file.
+/// Length of a block; the last block of a file is shorter.
 pub const BLOCK_LEN_BYTES: u64 = 32 << 10;
 
-/// Blocks of other lengths than these are read by no pass in one piece.
+/// The block lengths that a reader accepts, since a pass reads each block in one piece.
 const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 
 /// The help for an unusable seal.
@@ -50,7 +50,7 @@ pub(super) const HELP: &str = "`regrow repair` heals it with parity or a copy (`
     it on purpose, seal it again (`regrow seal`) or remove the seal (`regrow seal --remove`); \
     `ignore_seal` reads it anyway";
 
-/// The file, read.
+/// The parsed seal.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SealDocument {
     format: String,
@@ -58,22 +58,22 @@ pub struct SealDocument {
     /// Program and version that made the seal.
     writer: String,
     created_unix_ns: u64,
-    /// The layout that the checkpoint was opened in, for people: an item of it may have another.
+    /// The layout that the checkpoint was opened in, for people. An item may have another layout.
     layout: String,
     /// Whether the files are all files of the folder.
     pub covers_folder: bool,
-    /// Bytes of every block but the last of a file.
+    /// Length of a block; the last block of a file is shorter.
     pub block_len_bytes: u64,
     /// The files, by their paths below the folder.
     pub names: Vec<String>,
-    /// Their lengths.
+    /// The length of each file.
     pub len_bytes: Vec<u64>,
     /// CRC-32 of each block.
     #[serde(with = "hex::list")]
     pub block_crc32: Vec<u32>,
 }
 
-/// The files that a seal, a signature or parity is of, and how they are cut into blocks.
+/// The files that a seal, a signature or parity covers, and their division into blocks.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Covered<'d> {
     /// Whether they are all files of one folder.
@@ -86,7 +86,7 @@ pub struct Covered<'d> {
     pub len_bytes: &'d [u64],
 }
 
-/// Gives names that begin with `stem` another beginning.
+/// Replaces the prefix `stem` of these names by `to`.
 pub fn rename_all(names: &mut [String], stem: &str, to: &str) {
     for name in names {
         if let Some(rest) = name.strip_prefix(stem) {
@@ -96,7 +96,7 @@ pub fn rename_all(names: &mut [String], stem: &str, to: &str) {
 }
 
 impl SealDocument {
-    /// A seal that is made now, of no files yet.
+    /// A new seal without files.
     pub fn new(layout: &str, covers_folder: bool) -> Self {
         Self {
             format: FORMAT.to_owned(),

@@ -1,4 +1,4 @@
-//! A seal in use.
+//! The files under an opened seal, and their checks.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -23,7 +23,7 @@ const WORDS: Words = Words {
         again; `ignore_seal` reads it anyway",
 };
 
-/// The texts for files that a seal does not fit.
+/// The texts for files that do not match their seal.
 const SAID: Said = Said {
     misfit: || {
         Error::corrupt("the checkpoint differs from its seal: a file is missing, or has another length")
@@ -36,23 +36,23 @@ const SAID: Said = Said {
 /// Longest name of a file.
 const NAME_LEN_MAX_BYTES: usize = 255;
 
-/// The errors for files that are not those under a seal or a signature.
+/// The errors for files that do not match a seal or a signature.
 #[derive(Debug, Clone, Copy)]
 pub struct Said {
-    /// A file is gone, or has another length.
+    /// A file is missing, or has another length.
     pub misfit: fn() -> Error,
-    /// A file is not among those.
+    /// A file is not listed.
     pub unlisted: fn() -> Error,
-    /// A file has become another one.
+    /// A file has changed since it was opened.
     pub changed: fn() -> Error,
 }
 
 /// The place of a seal, and the names that it covers.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// The folder below which its names are.
+    /// The folder that the names in the document are relative to.
     pub folder: Location,
-    /// The file.
+    /// The side file itself.
     pub file: Location,
     /// Whether the seal covers all files of the folder.
     pub covers_folder: bool,
