@@ -5,10 +5,10 @@ use std::str::FromStr;
 
 use crate::error::Error;
 
-/// The type of an array's elements: every one that NumPy and ml_dtypes have and a layout can store.
+/// The type of an array's elements: every type of NumPy and ml_dtypes that a layout can store.
 ///
-/// Types below 8 bits take one byte an element in memory, as in NumPy, JAX and zarr, with the value
-/// in the low bits.
+/// In memory, an element of a type below 8 bits takes one byte, as in NumPy, JAX and zarr. The
+/// value is in the low bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names are NumPy's and ml_dtypes' own")]
 pub enum Dtype {
@@ -44,7 +44,7 @@ pub enum Dtype {
     Complex128,
 }
 
-/// What kind of number a dtype holds.
+/// The kind of number in a dtype.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DtypeClass {
     /// true or false.
@@ -55,11 +55,11 @@ pub enum DtypeClass {
     Unsigned,
     /// Floating point.
     Float,
-    /// Two floats: real part, imaginary part.
+    /// Complex numbers: real part and imaginary part.
     Complex,
 }
 
-/// dtype, NumPy's name, bytes an element, class.
+/// Each row: dtype, NumPy's name, bytes of an element, class.
 const TABLE: [(Dtype, &str, usize, DtypeClass); 30] = {
     use Dtype as D;
     use DtypeClass as C;
@@ -104,25 +104,26 @@ impl Dtype {
         TABLE.iter().map(|row| row.0)
     }
 
-    /// NumPy's name (`dtype.name`), also zarr v3's: `float32`, `bfloat16`, `float8_e4m3fn`.
+    /// The name in NumPy (`dtype.name`) and zarr v3: `float32`, `bfloat16`, `float8_e4m3fn`.
     #[inline]
     pub fn name(self) -> &'static str {
         self.row().1
     }
 
-    /// Bytes an element takes in memory.
+    /// Bytes of an element in memory.
     #[inline]
     pub fn size_bytes(self) -> usize {
         self.row().2
     }
 
-    /// What kind of number it holds.
+    /// The kind of number.
     #[inline]
     pub fn class(self) -> DtypeClass {
         self.row().3
     }
 
-    /// Bytes of one number whose order matters: half the size for complex types.
+    /// Bytes of the unit whose byte order matters: the size of an element, or half of it for
+    /// complex types.
     pub fn word_bytes(self) -> usize {
         match self.class() {
             DtypeClass::Complex => self.size_bytes() / 2,

@@ -11,12 +11,12 @@
 /// The bits of a float32 infinity.
 const INFINITY: u32 = 0x7f80_0000;
 
-/// A bfloat16 as float32. Exact.
+/// Converts a bfloat16 to float32. Exact.
 pub(super) fn bf16_to_f32(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// The nearest bfloat16, ties to even; NaN becomes the quiet one with its sign.
+/// Rounds to the nearest bfloat16, ties to even. NaN becomes the quiet NaN with the same sign.
 pub(super) fn f32_to_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
@@ -24,7 +24,7 @@ pub(super) fn f32_to_bf16(value: f32) -> u16 {
     (if value.is_nan() { nan } else { rounded }) as u16
 }
 
-/// A float16 as float32. Exact.
+/// Converts a float16 to float32. Exact.
 pub(super) fn f16_to_f32(bits: u16) -> f32 {
     let magnitude = u32::from(bits & 0x7fff) << 13;
     // The multiplication moves the exponent's bias from 15 to 127, and makes subnormals normal.
@@ -34,13 +34,13 @@ pub(super) fn f16_to_f32(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits & 0x8000) << 16 | if is_special { special } else { finite })
 }
 
-/// A float16 as float64. Exact; a NaN keeps its payload.
+/// Converts a float16 to float64. Exact; a NaN keeps its payload.
 pub(super) fn f16_to_f64(bits: u16) -> f64 {
     let special = u64::from(bits & 0x8000) << 48 | 0x7ff0 << 48 | u64::from(bits & 0x3ff) << 42;
     if bits & 0x7c00 == 0x7c00 { f64::from_bits(special) } else { f16_to_f32(bits).into() }
 }
 
-/// The nearest float16, ties to even.
+/// Rounds to the nearest float16, ties to even.
 pub(super) fn f32_to_f16(value: f32) -> u16 {
     let bits = value.to_bits();
     let magnitude = bits & 0x7fff_ffff;
@@ -54,7 +54,7 @@ pub(super) fn f32_to_f16(value: f32) -> u16 {
     (bits >> 16 & 0x8000 | if magnitude > INFINITY { nan } else { finite }) as u16
 }
 
-/// The nearest float16, ties to even, rounded once.
+/// Rounds a float64 to the nearest float16 in one step, ties to even.
 pub(super) fn f64_to_f16(value: f64) -> u16 {
     let bits = value.to_bits();
     let magnitude = bits & !(1 << 63);

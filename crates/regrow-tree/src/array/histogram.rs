@@ -12,10 +12,10 @@
 //! depend on the order of the numbers or on their division into parts. For integers and bools no
 //! bin is narrower than 1: if there are fewer than 32 values, each has its own bin.
 
-/// Most bins.
+/// Largest number of bins.
 pub(super) const BINS_MAX: usize = 32;
 
-/// Exponents of two for which both the power and its inverse are normal numbers.
+/// The smallest exponent of two for which both the power and its inverse are normal numbers.
 const EXPONENT_MIN: i32 = -1022;
 
 /// Counts of finite numbers in bins of one width.
@@ -31,25 +31,25 @@ const EXPONENT_MIN: i32 = -1022;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Histogram {
-    /// No bin is narrower than two to this power.
+    /// The smallest exponent for the width: no bin is narrower than two to this power.
     exponent_min: i32,
-    /// Bins are as wide as two to this power.
+    /// The exponent of the width: bins are as wide as two to this power.
     exponent: i32,
-    /// The number of the first bin.
+    /// The index of the first bin.
     first: i64,
-    /// From the bin of the lowest number to that of the highest.
+    /// The counts, from the bin of the smallest number to the bin of the largest.
     counts: Vec<u64>,
     min: f64,
     max: f64,
 }
 
 impl Histogram {
-    /// Takes what was seen for so many times as often.
+    /// Multiplies the counts by `times`.
     pub(super) fn repeat(&mut self, times: u64) {
         self.counts.iter_mut().for_each(|count| *count = count.saturating_mul(times));
     }
 
-    /// Nothing seen yet. Of integers no bin is narrower than 1.
+    /// Starts without numbers. Bins for integers are not narrower than 1.
     pub(super) fn new(is_of_integers: bool) -> Self {
         Self {
             exponent_min: if is_of_integers { 0 } else { EXPONENT_MIN },
@@ -61,7 +61,7 @@ impl Histogram {
         }
     }
 
-    /// Adds finite numbers that lie from `min` to `max`; others in between are passed over.
+    /// Adds finite numbers from `min` to `max`. Skips values that are not finite.
     pub(super) fn update(&mut self, values: impl Iterator<Item = f64>, min: f64, max: f64) {
         if min > max {
             return;
@@ -91,8 +91,8 @@ impl Histogram {
         }
     }
 
-    /// Where bins begin, and where the last one ends: one more than there are bins; none if there
-    /// are no bins. An edge beyond the largest float64 is that.
+    /// The edges of the bins: one more than there are bins, or none if there are no bins. An edge
+    /// that exceeds a float64 is the largest float64.
     pub fn edges(&self) -> Vec<f64> {
         let width = power_of_two(self.exponent);
         let count = if self.counts.is_empty() { 0 } else { self.counts.len() as i64 + 1 };
@@ -100,13 +100,13 @@ impl Histogram {
         edges.map(|edge| edge.clamp(f64::MIN, f64::MAX)).collect()
     }
 
-    /// How many numbers each bin has; those of the first and of the last are not 0.
+    /// The number of values in each bin. The first and the last are not 0.
     #[inline]
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }
 
-    /// Makes room for numbers from `min` to `max`: wider bins, or more of them.
+    /// Extends the histogram to numbers from `min` to `max`: makes bins wider, or adds bins.
     fn cover(&mut self, min: f64, max: f64) {
         if self.min <= min && max <= self.max {
             return;
@@ -129,7 +129,7 @@ impl Histogram {
         (self.exponent, self.first, self.counts) = (exponent, first, counts);
     }
 
-    /// The width, as a power of two, of the narrowest bins such that 32 of them cover this range.
+    /// The exponent of the narrowest width such that 32 bins cover this range.
     fn exponent_for(&self, min: f64, max: f64) -> i32 {
         // If bins were narrower than the step between float64 numbers, most bins would stay empty.
         let narrowest = (exponent(min.abs().max(max.abs())) - 52).max(self.exponent_min);
@@ -147,19 +147,20 @@ impl Histogram {
     }
 }
 
-/// The number of the bin that a finite value is in, by the inverse of the bins' width.
+/// The index of the bin for a finite value. `inverse` is the inverse of the bins' width.
 fn bin(value: f64, inverse: f64) -> i64 {
     let scaled = value * inverse;
     // A negative value whose product underflows to zero still belongs to the bin below zero.
     if scaled == 0.0 && value < 0.0 { -1 } else { scaled.floor() as i64 }
 }
 
-/// Places to shift a bin's number by, where bins become so many times two as wide.
+/// The number of bits by which a bin's index is shifted if the exponent of the width grows by
+/// `exponents`.
 fn shift(exponents: i32) -> u32 {
     exponents.clamp(0, 63) as u32
 }
 
-/// The exponent of a finite number: 0 of 1.0 and of 1.5; of 0 and of subnormal ones -1023.
+/// The exponent of a finite number: 0 for 1.0 and 1.5, -1023 for 0 and subnormal numbers.
 fn exponent(value: f64) -> i32 {
     ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023
 }

@@ -1,10 +1,10 @@
-//! Which casts keep every value.
+//! Decides which casts keep every value.
 
 use super::float16::bf16_to_f32;
 use super::small_float::{SmallFloat, Top};
 use super::{Dtype, DtypeClass};
 
-/// Whether every value of `from` is also a value of `to`: infinities, NaN and -0 among them.
+/// Whether every value of `from` is also a value of `to`, including infinities, NaN and -0.
 ///
 /// ```
 /// use regrow_tree::array::{Dtype, is_lossless};
@@ -21,14 +21,14 @@ pub fn is_lossless(from: Dtype, to: Dtype) -> bool {
             && a.largest <= b.largest
 }
 
-/// What a dtype can say. Its numbers are the multiples of 2^`smallest_exponent` up to `largest`
-/// that have at most `precision_bits` significant digits.
+/// The values of a dtype. They are the multiples of 2^`smallest_exponent` up to `largest` with at
+/// most `precision_bits` significant digits.
 struct Extent {
     precision_bits: u32,
     smallest_exponent: i32,
-    /// For signed integers the magnitude of the lowest.
+    /// For signed integers, the magnitude of the smallest value.
     largest: f64,
-    /// Which of the constants below.
+    /// The special values of the dtype, as flags from the constants below.
     has: u8,
 }
 
@@ -78,7 +78,7 @@ impl Extent {
     }
 }
 
-/// An integer of so many bits below its sign.
+/// An integer type with `precision_bits` bits in addition to its sign.
 fn integer(precision_bits: u32, sign: u8) -> Extent {
     let above = f64::from(precision_bits).exp2();
     let largest = if sign == 0 { above - 1.0 } else { above };
@@ -98,7 +98,8 @@ mod tests {
 
     #[test]
     fn agrees_with_the_casts_of_all_values() {
-        // Types whose values are few enough to try, into all whose values float64 can show.
+        // The types with few enough values to try all of them, and types whose values are all
+        // float64 values.
         for from in Dtype::all().filter(|from| from.size_bytes() <= 2) {
             let src: Vec<u8> = match from.size_bytes() {
                 1 if from == Dtype::Bool => vec![0, 1],

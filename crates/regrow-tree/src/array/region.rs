@@ -7,10 +7,10 @@ use super::Dtype;
 use crate::bytes::limits::RANK_MAX;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The extent of an array, one number an axis; `[]` for a scalar.
+/// The lengths of an array's axes; `[]` for a scalar.
 ///
-/// It keeps this promise: at most [`RANK_MAX`] axes, and the number of elements fits in 63 bits.
-/// Clones share their numbers: the leaves of a tree mostly have a few shapes between them.
+/// A shape has at most [`RANK_MAX`] axes, and the number of elements fits in 63 bits. Clones share
+/// memory, because the leaves of a tree usually have only a few different shapes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, serde::Deserialize)]
 #[serde(try_from = "Vec<u64>")]
 pub struct Shape(Arc<[u64]>);
@@ -24,7 +24,7 @@ impl TryFrom<Vec<u64>> for Shape {
 }
 
 impl Shape {
-    /// Checks and takes the extents.
+    /// Makes a shape from the lengths of the axes.
     ///
     /// # Errors
     /// `Limit` beyond [`RANK_MAX`] axes or 2^63 elements.
@@ -48,7 +48,7 @@ impl Shape {
         Self::default()
     }
 
-    /// The extents.
+    /// The lengths of the axes.
     #[inline]
     pub fn dims(&self) -> &[u64] {
         &self.0
@@ -66,13 +66,13 @@ impl Shape {
         self.0.iter().product()
     }
 
-    /// Whether an axis is 0.
+    /// Whether an axis has length 0.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.contains(&0)
     }
 
-    /// Bytes of an array of this shape.
+    /// The length in bytes of an array of this shape.
     ///
     /// # Errors
     /// `Limit` if they do not fit in 63 bits.
@@ -123,10 +123,11 @@ pub struct Region {
 }
 
 impl Region {
-    /// From starts and lengths, one of each an axis.
+    /// Makes a region from one start and one length for each axis.
     ///
     /// # Errors
-    /// `InvalidArgument` if their numbers differ or an end overflows.
+    /// `InvalidArgument` if there are more starts than lengths or the opposite, or if an end
+    /// overflows.
     pub fn new(starts: impl Into<Vec<u64>>, lens: impl Into<Vec<u64>>) -> Result<Self> {
         let (starts, lens) = (starts.into(), lens.into());
         let overflows = starts.iter().zip(&lens).any(|(&start, &len)| start.checked_add(len).is_none());
@@ -137,25 +138,25 @@ impl Region {
         Ok(Self { starts, lens })
     }
 
-    /// From parts that are known to make a region.
+    /// Makes a region without checks, from valid parts.
     pub fn from_parts(starts: Vec<u64>, lens: Vec<u64>) -> Self {
         debug_assert_eq!(starts.len(), lens.len());
         Self { starts, lens }
     }
 
-    /// All of an array.
+    /// The region of a whole array.
     #[inline]
     pub fn whole(shape: &Shape) -> Self {
         Self { starts: vec![0; shape.rank()], lens: shape.dims().to_vec() }
     }
 
-    /// First element on each axis.
+    /// The first index on each axis.
     #[inline]
     pub fn starts(&self) -> &[u64] {
         &self.starts
     }
 
-    /// Elements on each axis.
+    /// The number of elements on each axis.
     #[inline]
     pub fn lens(&self) -> &[u64] {
         &self.lens
@@ -167,7 +168,7 @@ impl Region {
         self.lens.len()
     }
 
-    /// The region's own shape.
+    /// The shape of the region.
     #[inline]
     pub fn shape(&self) -> Shape {
         Shape(self.lens.as_slice().into())
@@ -179,13 +180,13 @@ impl Region {
         self.lens.iter().product()
     }
 
-    /// Whether it holds no element.
+    /// Whether the region has no elements.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.lens.contains(&0)
     }
 
-    /// Whether it lies inside an array of `shape`.
+    /// Whether the region lies inside an array of `shape`.
     pub fn is_inside(&self, shape: &Shape) -> bool {
         self.rank() == shape.rank()
             && self
@@ -196,7 +197,7 @@ impl Region {
                 .all(|((start, len), &dim)| start + len <= dim)
     }
 
-    /// What both have in common; `None` if that is nothing or the ranks differ.
+    /// The common part of two regions; `None` if they do not overlap or have different ranks.
     pub fn intersect(&self, other: &Self) -> Option<Self> {
         if self.rank() != other.rank() {
             return None;
@@ -216,10 +217,10 @@ impl Region {
         Some(Self { starts, lens })
     }
 
-    /// The same region, relative to `origin`, a point at or before its start.
+    /// The same region relative to `origin`, which must not lie after its start on any axis.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is not.
+    /// `InvalidArgument` if it does, or if the ranks differ.
     pub fn relative_to(&self, origin: &[u64]) -> Result<Self> {
         let starts: Option<Vec<u64>> =
             self.starts.iter().zip(origin).map(|(start, from)| start.checked_sub(*from)).collect();
@@ -229,8 +230,8 @@ impl Region {
         }
     }
 
-    /// The one run of bytes `(offset, length)` that this region takes in a C-order array of
-    /// `shape`, if it is one.
+    /// The offset and length of the region's bytes in a C-order array of `shape`; `None` if the
+    /// bytes are not contiguous.
     pub fn contiguous_bytes(&self, shape: &Shape, dtype: Dtype) -> Option<(u64, u64)> {
         let size = dtype.size_bytes() as u64;
         let strides = shape.strides_elements();

@@ -5,9 +5,9 @@ use super::{Dtype, Region, Shape};
 use crate::error::{Error, Result};
 
 impl Region {
-    /// Calls `each(offset, at, len)` for every run of bytes that this region takes in a C-order
-    /// array of `shape`: where it begins in the array, where in the region's own C order, and how
-    /// long it is.
+    /// Calls `each(offset, at, len)` for every run of contiguous bytes of this region in a C-order
+    /// array of `shape`. `offset` is the position in the array, `at` is the position in the
+    /// region's own C order, and `len` is the length.
     ///
     /// # Errors
     /// Errors of `each`; `InvalidArgument` if the region leaves the array.
@@ -20,7 +20,7 @@ impl Region {
         self.runs(shape, dtype)?.try_for_each(|run| each(run.offset_bytes, run.at, run.len_bytes))
     }
 
-    /// The runs of bytes that this region takes in a C-order array of `shape`, in order.
+    /// The runs of contiguous bytes of this region in a C-order array of `shape`, in order.
     ///
     /// # Errors
     /// `InvalidArgument` if the region leaves the array.
@@ -49,21 +49,22 @@ impl Region {
     }
 }
 
-/// Bytes of a region that lie next to each other in the array.
+/// Contiguous bytes of a region in the array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
-    /// Where they begin in the array.
+    /// The offset in the array.
     pub offset_bytes: u64,
-    /// Where they begin in the region's own C order.
+    /// The offset in the region's own C order.
     pub at: usize,
-    /// How many.
+    /// The number of bytes.
     pub len_bytes: usize,
 }
 
 /// The runs of a region.
 #[derive(Debug)]
 pub struct Runs {
-    /// Of the axes outside of a run: which step it is, of how many, and how many bytes each is.
+    /// For each axis outside of a run, the current index. The next field has the length of each
+    /// axis and its step in bytes.
     index: Vec<u64>,
     outer: Vec<(u64, u64)>,
     next: Option<Run>,
@@ -90,9 +91,9 @@ impl Iterator for Runs {
     }
 }
 
-/// Calls `each(region, at, count)` for the boxes that the `count` elements from `first` on, in C
-/// order, are made of: at most two an axis and one more. `at` counts from `first`; the elements of
-/// each box lie next to each other.
+/// Calls `each(region, at, count)` for the boxes that together are the `count` elements from
+/// `first` on, in C order. There are at most two boxes for each axis and one more. `at` counts from
+/// `first`. The elements of each box are contiguous in the array.
 ///
 /// # Errors
 /// Errors of `each`; `InvalidArgument` if the range leaves the array.
@@ -154,7 +155,8 @@ mod tests {
             let total = shape.len_elements();
             let (a, b) = ((total as f64 * range.0) as u64, (total as f64 * range.1) as u64);
             let (first, end) = (a.min(b), a.max(b));
-            // Boxes, each taken apart into runs, give the range's bytes back in order.
+            // Divides each box into runs, and checks that together they are the bytes of the range,
+            // in order.
             let mut found = Vec::new();
             let mut boxes = 0;
             for_each_box(&shape, first, end - first, |region, at, count| {

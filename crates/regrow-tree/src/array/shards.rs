@@ -18,17 +18,18 @@ use super::{Array, ArraySource, Dtype, Region, Shape, copy_region, for_each_box}
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
 
-/// One piece of an array, and where it belongs.
+/// One shard of an array, with its position.
 #[derive(Debug, Clone)]
 pub struct Shard {
-    /// Where in the whole array.
+    /// The region in the whole array.
     pub region: Region,
-    /// Its elements.
+    /// The elements.
     pub array: Array,
 }
 
 impl Shard {
-    /// The part that fills `region` of the whole array, zeros where that reaches beyond the shard.
+    /// The part of the shard that fills `region` of the whole array. Elements beyond the shard are
+    /// zeros.
     ///
     /// # Errors
     /// `InvalidArgument` for a region that begins before the shard.
@@ -42,7 +43,7 @@ impl Shard {
     }
 }
 
-/// The shards of one array that this process holds.
+/// The shards of one array that this process has.
 #[derive(Debug)]
 pub struct Shards {
     dtype: Dtype,
@@ -53,17 +54,17 @@ pub struct Shards {
 }
 
 impl Array {
-    /// An array of `shape` whose pieces lie apart. Chunks of `chunk_shape` tile it from its origin;
-    /// those at the far edges may be cut off. Each shard is a box of whole chunks; no chunk is in
-    /// two of them. Chunks that are in none belong to other processes.
+    /// An array of `shape` in separate shards. Chunks of `chunk_shape` divide it from its origin;
+    /// those at the far edges may be cut off. Each shard is a box of whole chunks, and no chunk is
+    /// in two shards. Chunks that are in no shard belong to other processes.
     ///
-    /// With `is_replicated` every process of the job holds these same shards, and any of them may
-    /// be the one that writes.
+    /// With `is_replicated`, every process of the job has the same shards, and any of them may
+    /// write the array.
     ///
     /// # Errors
-    /// `InvalidArgument` with the region of a shard that leaves the array, lies across chunks,
-    /// meets another shard, or has an array of another shape or dtype; `Limit` if no memory could
-    /// count the bytes.
+    /// `InvalidArgument` with the region of a shard that leaves the array, does not consist of
+    /// whole chunks, overlaps another shard, or has an array of another shape or dtype; `Limit` if
+    /// the length in bytes overflows.
     pub fn sharded(
         dtype: Dtype,
         shape: Shape,
@@ -151,24 +152,23 @@ impl Shards {
         &self.chunk_shape
     }
 
-    /// Those that this process holds, by their first elements in C order.
+    /// The shards of this process, sorted by their first elements in C order.
     #[inline]
     pub fn held(&self) -> &[Shard] {
         &self.shards
     }
 
-    /// Whether every process of the job holds these same shards.
+    /// Whether every process of the job has the same shards.
     #[inline]
     pub fn is_replicated(&self) -> bool {
         self.is_replicated
     }
 
-    /// The chunks that this process holds, by their numbers in C order. Those that reach beyond the
-    /// array are filled with zeros there, so that all have the chunk shape. None is copied before
-    /// it is read.
+    /// The chunks of this process, by their index in C order. Chunks at the edges are filled with
+    /// zeros, so that all have the chunk shape. A chunk is copied only when it is read.
     ///
     /// # Errors
-    /// None in practice: the shards were checked when they were taken.
+    /// None in practice: `sharded` has checked the shards.
     pub fn chunks(&self) -> Result<Vec<(u64, Array)>> {
         let mut chunks = Vec::new();
         for shard in &self.shards {
@@ -182,10 +182,10 @@ impl Shards {
         Ok(chunks)
     }
 
-    /// Errs if this process does not hold all of the array.
+    /// Returns an error if this process does not have all chunks of the array.
     ///
     /// # Errors
-    /// `InvalidArgument` with the first chunk that it lacks.
+    /// `InvalidArgument` with the first missing chunk.
     pub fn check_whole(&self) -> Result<()> {
         let total: u64 = chunk_counts(&self.shape, &self.chunk_shape).iter().product();
         let mut held: Vec<u64> = self.shards.iter().flat_map(|shard| self.chunks_of(&shard.region)).collect();
@@ -201,7 +201,7 @@ impl Shards {
         Err(self.is_elsewhere(&region))
     }
 
-    /// The numbers of the chunks that a shard is made of.
+    /// The indexes of the chunks in a shard.
     fn chunks_of(&self, region: &Region) -> impl Iterator<Item = u64> + use<'_> {
         let counts = chunk_counts(&self.shape, &self.chunk_shape);
         let axes = region.starts().iter().zip(region.lens()).zip(self.chunk_shape.dims());
@@ -226,13 +226,13 @@ impl Shards {
     }
 }
 
-/// How many chunks tile the array along each axis.
+/// The number of chunks along each axis.
 pub fn chunk_counts(shape: &Shape, chunk_shape: &Shape) -> Vec<u64> {
     let axes = shape.dims().iter().zip(chunk_shape.dims());
     axes.map(|(&dim, &chunk)| dim.div_ceil(chunk.max(1))).collect()
 }
 
-/// The first element of chunk `number`, counted in C order.
+/// The first element of the chunk with index `number` in C order.
 pub fn chunk_starts(number: u64, shape: &Shape, chunk_shape: &Shape) -> Vec<u64> {
     let counts = chunk_counts(shape, chunk_shape);
     let mut starts = vec![0; counts.len()];
@@ -272,7 +272,7 @@ impl ArraySource for Shards {
     }
 }
 
-/// Copies what a shard has of `wanted` to its place there.
+/// Copies the elements that a shard and `wanted` have in common to their position in `wanted`.
 fn copy_common(shard: &Shard, common: &Region, wanted: &Region, out: &mut [u8]) -> Result<()> {
     let size = shard.array.dtype().size_bytes();
     let from = common.relative_to(shard.region.starts())?;
@@ -287,7 +287,7 @@ fn copy_common(shard: &Shard, common: &Region, wanted: &Region, out: &mut [u8]) 
     copy_region(size, &part, &shape, &Region::whole(&shape), out, &wanted, to.starts())
 }
 
-/// A box of another array, which may reach beyond it: there its elements are zeros.
+/// A box of another array. Elements beyond that array are zeros.
 #[derive(Debug)]
 struct Part {
     inner: Array,
@@ -326,7 +326,7 @@ impl ArraySource for Part {
     }
 }
 
-/// Reads a run of C-order bytes as the boxes that it is made of.
+/// Reads a range of C-order bytes as the boxes that it consists of.
 fn read_by_regions(
     source: &dyn ArraySource,
     shape: &Shape,
@@ -365,7 +365,7 @@ mod tests {
         Array::new(Dtype::UInt16, shape.clone(), bytes.into()).unwrap()
     }
 
-    /// The array, cut into boxes of so many chunks along each axis.
+    /// Divides the array into shards; `boxes` is the number of chunks of a shard along each axis.
     fn cut(whole: &Array, chunk: &Shape, boxes: &[u64]) -> Vec<Shard> {
         let shard_shape = chunk.dims().iter().zip(boxes).map(|(c, b)| c * b).collect::<Vec<_>>();
         let shard_shape = Shape::new(shard_shape).unwrap();
@@ -402,7 +402,7 @@ mod tests {
             let mut got = vec![7; piece.min(array.len_bytes() as usize - offset)];
             array.copy_c_order(offset as u64, &mut got).unwrap();
             prop_assert_eq!(&got[..], &whole.to_c_order().unwrap()[offset..offset + got.len()]);
-            // Every chunk once, and what it holds is what the array has there, then zeros.
+            // Every chunk appears once, and has the array's elements, followed by zeros.
             let chunks = array.shards().unwrap().chunks().unwrap();
             let count: u64 = chunk_counts(&shape, &chunk).iter().product();
             prop_assert_eq!(chunks.iter().map(|chunk| chunk.0).collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());

@@ -15,18 +15,18 @@
 
 use super::Dtype;
 
-/// How a format ends.
+/// The special values at the top of a format's range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Top {
-    /// The highest exponent holds infinity and NaNs.
+    /// The highest exponent is for infinity and NaNs.
     Ieee,
-    /// The highest pattern is NaN, no infinity.
+    /// The highest pattern is NaN. There is no infinity.
     Fn,
-    /// The pattern of -0 is NaN, no infinity.
+    /// The pattern of -0 is NaN. There is no infinity.
     Fnuz,
-    /// Numbers only: what is too large becomes the largest.
+    /// There are only numbers. A value that is too large becomes the largest number.
     Finite,
-    /// Exponent alone; the highest pattern is NaN.
+    /// There is only an exponent. The highest pattern is NaN.
     Scale,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct SmallFloat {
 }
 
 impl SmallFloat {
-    /// The format of `dtype`, if it is a float of at most 8 bits.
+    /// The format of `dtype`; `None` if it is not a float of at most 8 bits.
     pub(super) fn of(dtype: Dtype) -> Option<Self> {
         let (exponent_bits, mantissa_bits, bias, top) = match dtype {
             Dtype::Float4E2m1fn => (2, 1, 1, Top::Finite),
@@ -59,12 +59,12 @@ impl SmallFloat {
         Some(Self { exponent_bits, mantissa_bits, bias, top })
     }
 
-    /// Digits of precision in binary, the leading 1 included.
+    /// The precision in binary digits, including the leading 1.
     pub(super) fn precision_bits(self) -> u32 {
         self.mantissa_bits + 1
     }
 
-    /// How the format ends.
+    /// The special values at the top of the range.
     pub(super) fn top(self) -> Top {
         self.top
     }
@@ -82,7 +82,8 @@ impl SmallFloat {
         self.decode(self.largest_code() as u8)
     }
 
-    /// The magnitude from which on finite values no longer round to a value of the format.
+    /// The magnitude from which on finite values are too large and do not round to a value of the
+    /// format.
     pub(super) fn rounded_end(self) -> f64 {
         match self.top {
             // Other formats round too large values to infinity or NaN.
@@ -95,7 +96,7 @@ impl SmallFloat {
         }
     }
 
-    /// The value of a pattern; bits above the format's own are ignored. Exact.
+    /// The value of a pattern. Exact. Bits above those of the format are ignored.
     pub(super) fn decode(self, pattern: u8) -> f32 {
         if self.top == Top::Scale {
             return match pattern {
@@ -123,7 +124,7 @@ impl SmallFloat {
         if negative { -magnitude } else { magnitude }
     }
 
-    /// The pattern nearest to a value, ties to even.
+    /// The pattern of the nearest value, ties to even.
     pub(super) fn encode(self, value: f32) -> u8 {
         if self.top == Top::Scale {
             return encode_scale(value);
@@ -159,7 +160,7 @@ impl SmallFloat {
         1 << (self.exponent_bits + self.mantissa_bits)
     }
 
-    /// The highest pattern, without sign, that is a number.
+    /// The highest pattern of a number, without sign.
     fn largest_code(self) -> u32 {
         match self.top {
             Top::Scale => 0xfe,
@@ -169,7 +170,7 @@ impl SmallFloat {
         }
     }
 
-    /// The pattern of infinity, in formats that have one.
+    /// The pattern of infinity, for formats with infinities.
     fn infinity(self) -> u32 {
         match self.top {
             Top::Ieee => ((1 << self.exponent_bits) - 1) << self.mantissa_bits,
@@ -177,7 +178,8 @@ impl SmallFloat {
         }
     }
 
-    /// What NaN becomes: the quiet one of its sign; where there is none, a zero of the other sign.
+    /// The pattern for NaN: the quiet NaN of the same sign. In a format without NaN, a zero of the
+    /// other sign.
     fn nan(self, sign: u32) -> u32 {
         match self.top {
             Top::Ieee => sign | self.infinity() | 1 << (self.mantissa_bits - 1),
@@ -188,8 +190,8 @@ impl SmallFloat {
     }
 }
 
-/// The nearest power of two, ties up (subnormals: any above 2^-127 are 2^-126); NaN for what is not
-/// positive.
+/// The nearest power of two, ties up (subnormals: values above 2^-127 become 2^-126). NaN for
+/// values that are not positive.
 fn encode_scale(value: f32) -> u8 {
     const TWO_TO_MINUS_127: u32 = 1 << 22;
     let bits = value.to_bits();
@@ -202,7 +204,7 @@ fn encode_scale(value: f32) -> u8 {
     }
 }
 
-/// 2^n for the n of normal doubles.
+/// 2^n, if n is the exponent of a normal float64.
 fn power_of_two(n: i32) -> f64 {
     f64::from_bits(((n + 1023) as u64) << 52)
 }

@@ -12,10 +12,10 @@ use super::histogram::Histogram;
 use super::{Dtype, DtypeClass, cast_bytes};
 use crate::error::{Error, Result};
 
-/// Elements that are cast to float64 at a time, on the stack.
+/// Number of elements that are cast to float64 at a time, on the stack.
 const BLOCK: usize = 512;
 
-/// Sums that are kept side by side, so that the processor adds several at once.
+/// Number of partial sums, so that the processor adds several at once.
 const LANES: usize = 8;
 
 /// Statistics of the elements seen so far.
@@ -35,24 +35,25 @@ pub struct Stats {
     nan_count: u64,
     infinity_count: u64,
     zero_count: u64,
-    /// Bounds and mean are of the finite elements; of no meaning while there are none.
+    /// Bounds and mean of the finite elements; not valid if there are none.
     min: f64,
     max: f64,
     mean: f64,
-    /// Sum of the squared distances of the finite elements to their mean; of complex ones, to 0.
+    /// The sum of the squared distances from the mean of the finite elements. For complex elements,
+    /// from 0.
     squares: f64,
     histogram: Option<Histogram>,
 }
 
 impl Stats {
-    /// Nothing seen yet, and a [histogram](Self::histogram) of what will be.
+    /// Starts with no elements. Also makes a [histogram](Self::histogram).
     pub fn with_histogram(dtype: Dtype) -> Self {
         let is_of_integers = dtype.class() != DtypeClass::Float;
         let has_one = dtype.class() != DtypeClass::Complex;
         Self { histogram: has_one.then(|| Histogram::new(is_of_integers)), ..Self::new(dtype) }
     }
 
-    /// Nothing seen yet.
+    /// Starts with no elements.
     pub fn new(dtype: Dtype) -> Self {
         Self {
             dtype,
@@ -68,7 +69,7 @@ impl Stats {
         }
     }
 
-    /// Takes what was seen for so many times as often: an array that repeats is read once.
+    /// Multiplies the counts by `times`, so that an array that repeats is read only once.
     pub fn repeat(&mut self, times: u64) {
         let counts = [&mut self.count, &mut self.nan_count, &mut self.infinity_count, &mut self.zero_count];
         counts.into_iter().for_each(|count| *count = count.saturating_mul(times));
@@ -81,7 +82,7 @@ impl Stats {
     /// Adds a piece of the array's bytes, little endian.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is no whole number of elements.
+    /// `InvalidArgument` if it is not a whole number of elements.
     pub fn update(&mut self, bytes: &[u8]) -> Result<()> {
         let size = self.dtype.size_bytes();
         if !bytes.len().is_multiple_of(size) {
@@ -103,10 +104,10 @@ impl Stats {
         Ok(())
     }
 
-    /// Adds what another part of the same array came to.
+    /// Adds the result for another part of the same array.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is of another dtype.
+    /// `InvalidArgument` if it has another dtype.
     pub fn merge(&mut self, other: &Self) -> Result<()> {
         if self.dtype != other.dtype {
             return Err(Error::invalid("statistics of different dtypes cannot be put together")
@@ -127,69 +128,71 @@ impl Stats {
         Ok(())
     }
 
-    /// Elements seen.
+    /// Number of elements so far.
     #[inline]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Elements that are NaN; complex ones if a part is.
+    /// Number of NaN elements. A complex element counts if a part is NaN.
     #[inline]
     pub fn nan_count(&self) -> u64 {
         self.nan_count
     }
 
-    /// Elements that are infinite; complex ones if a part is, and none is NaN.
+    /// Number of infinite elements. A complex element counts if a part is infinite and no part is
+    /// NaN.
     #[inline]
     pub fn infinity_count(&self) -> u64 {
         self.infinity_count
     }
 
-    /// Elements that are zero, of either sign; false ones of a bool array.
+    /// Number of zero elements: 0, -0, or false.
     #[inline]
     pub fn zero_count(&self) -> u64 {
         self.zero_count
     }
 
-    /// The lowest finite element; `None` if there is none, and for complex arrays. Integers beyond
-    /// 2^53 are rounded.
+    /// The smallest finite element; `None` if there is none, and for complex arrays. Integers
+    /// beyond 2^53 are rounded.
     #[inline]
     pub fn min(&self) -> Option<f64> {
         self.of_finite(self.min)
     }
 
-    /// The highest finite element; otherwise as [`min`](Self::min).
+    /// The largest finite element; `None` as for [`min`](Self::min).
     #[inline]
     pub fn max(&self) -> Option<f64> {
         self.of_finite(self.max)
     }
 
-    /// The mean of the finite elements; otherwise as [`min`](Self::min).
+    /// The mean of the finite elements; `None` as for [`min`](Self::min).
     #[inline]
     pub fn mean(&self) -> Option<f64> {
         self.of_finite(self.mean)
     }
 
-    /// The standard deviation of the finite elements, as NumPy's `std` has it: from the mean, over
-    /// their number; `None` also where it is beyond a float64. Otherwise as [`min`](Self::min).
+    /// The standard deviation of the finite elements, as in NumPy's `std`: relative to the mean,
+    /// divided by their number. `None` as for [`min`](Self::min), and if it exceeds a float64.
     pub fn std(&self) -> Option<f64> {
         self.of_finite((self.squares / self.finite_count() as f64).sqrt()).filter(|std| std.is_finite())
     }
 
-    /// The root of the sum of all finite elements' squares, of complex ones of their absolute
-    /// values'; 0 if there are no elements, `None` where it is beyond a float64.
+    /// The square root of the sum of the squares of all finite elements; for complex elements, of
+    /// their absolute values. 0 if there are no elements, `None` if it exceeds a float64.
     pub fn l2_norm(&self) -> Option<f64> {
         let of_means = self.finite_count() as f64 * self.mean * self.mean;
         Some((self.squares + of_means).sqrt()).filter(|norm| norm.is_finite())
     }
 
-    /// How the finite elements are distributed, if that was asked for; `None` for complex arrays.
+    /// The histogram of the finite elements; `None` if it was not requested, and for complex
+    /// arrays.
     #[inline]
     pub fn histogram(&self) -> Option<&Histogram> {
         self.histogram.as_ref()
     }
 
-    /// Elements that are neither NaN nor infinite.
+    /// Number of elements that are neither NaN nor infinite.
     #[inline]
     pub fn finite_count(&self) -> u64 {
         self.count - self.nan_count - self.infinity_count
@@ -245,7 +248,7 @@ impl Stats {
         }
     }
 
-    /// Takes in mean and squares of `count` more finite elements, before they are counted.
+    /// Merges the mean and squares of `count` more finite elements. Called before they are counted.
     fn join_mean(&mut self, mean: f64, squares: f64, count: u64) {
         if count > 0 {
             let own_count = self.finite_count() as f64;
@@ -260,10 +263,10 @@ impl Stats {
     }
 }
 
-/// What every eighth element of a block comes to.
+/// The sums over every eighth element of a block.
 #[derive(Debug, Clone, Copy)]
 struct Lane {
-    /// Of the finite elements, as are the bounds.
+    /// The sum and the bounds of the finite elements.
     sum: f64,
     min: f64,
     max: f64,
@@ -371,7 +374,7 @@ mod tests {
         let stats = of(Dtype::Float64, &doubles(&[f64::MAX; 1000]));
         assert!((stats.mean().unwrap() / f64::MAX - 1.0).abs() < 1e-12);
         assert_eq!(stats.l2_norm(), None);
-        // Far from zero the deviation keeps its digits.
+        // The deviation stays precise for elements far from zero.
         let far: Vec<f64> = (0..10_000).map(|i| 1e9 + f64::from(i % 2)).collect();
         assert!((of(Dtype::Float64, &doubles(&far)).std().unwrap() - 0.5).abs() < 1e-9);
         let thirds: Vec<u8> = (0..300_000).flat_map(|_| (1.0_f32 / 3.0).to_le_bytes()).collect();

@@ -1,4 +1,4 @@
-//! An array in memory, and moving hyper-rectangles between arrays.
+//! An array in memory, and copies of hyper-rectangles between arrays.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -9,53 +9,53 @@ use super::{Dtype, Region, Shape, Shards};
 use crate::bytes::limits::{allocate, work_space};
 use crate::error::{Error, Result};
 
-/// Where the elements of a [deferred](Array::deferred) array come from.
+/// The source of the elements of a [deferred](Array::deferred) array.
 pub trait ArraySource: Debug + Send + Sync {
-    /// Reads the C-order bytes from `offset_bytes` on, little endian. The piece may begin and end
-    /// inside an element. A reader of a whole array goes front to back, so a source may keep its
-    /// last decoded part.
+    /// Reads the C-order bytes from `offset_bytes` on, little endian. The range may begin and end
+    /// inside an element. A reader of a whole array reads in order, so a source may keep the last
+    /// part that it has decoded.
     ///
     /// # Errors
-    /// What reading says: `Corrupt`, `Io`.
+    /// Errors of the read: `Corrupt`, `Io`.
     fn read_c_order(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()>;
 
     /// Reads a hyper-rectangle, in C order.
     ///
     /// # Errors
-    /// As [`read_c_order`](Self::read_c_order).
+    /// The same as for [`read_c_order`](Self::read_c_order).
     fn read_region(&self, region: &Region, out: &mut [u8]) -> Result<()>;
 
-    /// Bytes that it may keep from one read to the next: so much memory each of several that are
-    /// read at once takes, and two readers of one would drive each other out of it. 0 for what can
-    /// be read anywhere at no cost.
+    /// Length of the memory that the source may keep between reads. Each of several sources that
+    /// are read at the same time needs this memory. Two readers of one source would replace each
+    /// other's kept data. 0 if reads at any offset are cheap.
     fn kept_len_bytes(&self) -> u64 {
         0
     }
 
-    /// Releases what it keeps: reads will not continue from here.
+    /// Frees the kept memory, because the next read does not continue here.
     fn release(&self) {}
 
-    /// The pieces that the array is made of, where they lie apart in memory.
+    /// The shards of the array; `None` if it is not divided into shards.
     fn shards(&self) -> Option<&Shards> {
         None
     }
 }
 
-/// An array: dtype, shape, and shared little-endian bytes, or where to get them.
+/// An array: dtype, shape, and shared little-endian bytes or a source of them.
 ///
-/// C order unless it was made by [`with_strides`](Self::with_strides): a foreign array (Fortran
-/// order, a slice) is saved from where it lies, without a copy of its own. One made by
-/// [`deferred`](Self::deferred) is not in memory at all: it is read piece by piece while it is
-/// written, as `convert` does.
+/// The bytes are in C order unless [`with_strides`](Self::with_strides) has made the array. A
+/// strided array (Fortran order, a slice) is saved from its memory without a copy. An array of
+/// [`deferred`](Self::deferred) is not in memory: it is read in pieces while it is written, as in
+/// `convert`.
 #[derive(Debug, Clone)]
 pub struct Array {
     dtype: Dtype,
     shape: Shape,
-    /// Bytes between neighbours on each axis, and the position of the first element in `data`;
+    /// The bytes between neighbours on each axis, and the offset of the first element in `data`;
     /// `None` for C order.
     strides: Option<(Vec<i64>, usize)>,
     data: Bytes,
-    /// In place of `data` and `strides`.
+    /// The source of the elements; if set, `data` and `strides` are not used.
     source: Option<Arc<dyn ArraySource>>,
 }
 
@@ -63,7 +63,7 @@ impl Array {
     /// A C-order array.
     ///
     /// # Errors
-    /// `InvalidArgument` if `data` is not exactly as long as dtype and shape say.
+    /// `InvalidArgument` if `data` does not have exactly the length for dtype and shape.
     pub fn new(dtype: Dtype, shape: Shape, data: Bytes) -> Result<Self> {
         let len = shape.len_bytes(dtype)?;
         if data.len() as u64 != len {
@@ -75,14 +75,14 @@ impl Array {
         Ok(Self { dtype, shape, strides: None, data, source: None })
     }
 
-    /// A C-order array of parts that belong together by construction.
+    /// Makes a C-order array without a check: `data` must have the right length.
     pub fn from_parts(dtype: Dtype, shape: Shape, data: Bytes) -> Self {
         debug_assert_eq!(shape.len_bytes(dtype).ok(), Some(data.len() as u64));
         Self { dtype, shape, strides: None, data, source: None }
     }
 
-    /// An array whose neighbours on axis `i` lie `strides_bytes[i]` apart, the first element at
-    /// `first_byte`.
+    /// An array with `strides_bytes[i]` bytes between neighbours on axis `i`. The first element is
+    /// at `first_byte`.
     ///
     /// # Errors
     /// `InvalidArgument` if an element would lie outside `data`.
@@ -129,7 +129,7 @@ impl Array {
         Ok(Self { dtype, shape, strides: Some((strides_bytes, first_byte)), data, source: None })
     }
 
-    /// The same elements with the axes in reverse order, where they lie; `None` for a deferred
+    /// The same elements with the axes in reverse order, without a copy; `None` for a deferred
     /// array.
     pub fn transposed(&self) -> Option<Self> {
         if self.source.is_some() {
@@ -146,10 +146,10 @@ impl Array {
         Self::with_strides(self.dtype, Shape::new(dims).ok()?, strides, first_byte, self.data.clone()).ok()
     }
 
-    /// An array that is read when it is needed, piece by piece.
+    /// An array whose elements are read in pieces when they are needed.
     ///
     /// # Errors
-    /// `InvalidArgument` if no memory could count its bytes.
+    /// `InvalidArgument` if the length in bytes overflows.
     pub fn deferred(dtype: Dtype, shape: Shape, source: Arc<dyn ArraySource>) -> Result<Self> {
         shape.len_bytes(dtype)?;
         Ok(Self { dtype, shape, strides: None, data: Bytes::new(), source: Some(source) })
@@ -167,22 +167,22 @@ impl Array {
         &self.shape
     }
 
-    /// Bytes of the array in C order.
+    /// The length of the array in bytes.
     #[inline]
     pub fn len_bytes(&self) -> u64 {
         self.shape.len_elements() * self.dtype.size_bytes() as u64
     }
 
-    /// The bytes in C order, if they lie so; no copy.
+    /// The bytes, if they are in memory in C order; otherwise `None`. Does not copy.
     #[inline]
     pub fn c_order_bytes(&self) -> Option<&Bytes> {
         (self.strides.is_none() && self.source.is_none()).then_some(&self.data)
     }
 
-    /// The bytes in C order; copies if they lie otherwise.
+    /// The bytes in C order. Copies them if they are in another order.
     ///
     /// # Errors
-    /// `Limit` where there is no memory for the copy; for a deferred array what reading says.
+    /// `Limit` if there is no memory for the copy; for a deferred array, errors of the read.
     pub fn to_c_order(&self) -> Result<Bytes> {
         if let Some(bytes) = self.c_order_bytes() {
             return Ok(bytes.clone());
@@ -192,32 +192,31 @@ impl Array {
         Ok(out.into())
     }
 
-    /// The pieces that the array is made of; `None` if it is in one piece.
+    /// The shards of the array; `None` if it is not divided into shards.
     #[inline]
     pub fn shards(&self) -> Option<&Shards> {
         self.source.as_ref().and_then(|source| source.shards())
     }
 
-    /// What a deferred array [keeps](ArraySource::kept_len_bytes) while it is read; 0 for one that
-    /// is in memory.
+    /// The length of the memory that a deferred array [keeps](ArraySource::kept_len_bytes) between
+    /// reads; 0 for an array in memory.
     #[inline]
     pub fn kept_len_bytes(&self) -> u64 {
         self.source.as_ref().map_or(0, |source| source.kept_len_bytes())
     }
 
-    /// For a deferred array that was not read to its end: gives up what it keeps.
+    /// Frees the memory that a deferred array keeps, if it was not read to its end.
     pub fn release(&self) {
         if let Some(source) = &self.source {
             source.release();
         }
     }
 
-    /// Shows the C-order bytes to `each`, front to back, in pieces of at most `piece_len_bytes`
-    /// that hold whole elements: what lies in memory is not copied, everything else goes through
-    /// one buffer.
+    /// Passes the C-order bytes to `each`, in order, in pieces of whole elements of at most
+    /// `piece_len_bytes`. C-order bytes in memory are not copied. Others go through one buffer.
     ///
     /// # Errors
-    /// Errors of `each`; for a deferred array what reading says.
+    /// Errors of `each`; for a deferred array, errors of the read.
     pub fn for_each_piece(
         &self,
         piece_len_bytes: usize,
@@ -241,12 +240,12 @@ impl Array {
         Ok(())
     }
 
-    /// Copies the C-order bytes from `offset_bytes` on into `out`: how an array is written piece by
-    /// piece through a small buffer. The piece may begin and end inside an element.
+    /// Copies the C-order bytes from `offset_bytes` on into `out`. So an array can be written
+    /// through a small buffer. The range may begin and end inside an element.
     ///
     /// # Errors
-    /// `InvalidArgument` if the piece reaches beyond [`len_bytes`](Self::len_bytes); for a deferred
-    /// array what reading says.
+    /// `InvalidArgument` if the range exceeds [`len_bytes`](Self::len_bytes); for a deferred array,
+    /// errors of the read.
     #[expect(
         clippy::indexing_slicing,
         reason = "with_strides has checked that every element lies inside the data"
@@ -301,7 +300,7 @@ impl Array {
         Ok(())
     }
 
-    /// Copies a hyper-rectangle into `out`, in C order, wherever the elements lie.
+    /// Copies a hyper-rectangle into `out`, in C order, for any strides.
     ///
     /// # Errors
     /// `InvalidArgument` if the region leaves the array or `out` has another size.
@@ -341,13 +340,13 @@ impl Array {
     }
 }
 
-/// Copies the hyper-rectangle `from` of a C-order array to the place `to_start` of another, row by
-/// row.
+/// Copies the hyper-rectangle `from` of a C-order array to the position `to_start` in another, row
+/// by row.
 ///
-/// `src` and `dst` hold arrays of `src_shape` and `dst_shape` with elements of `size_bytes`.
+/// `src` and `dst` contain arrays of `src_shape` and `dst_shape` with elements of `size_bytes`.
 ///
 /// # Errors
-/// `InvalidArgument` if a shape, a region and a slice do not fit each other.
+/// `InvalidArgument` if shapes, regions and slices do not match.
 #[expect(clippy::indexing_slicing, reason = "the checks at the door bound every index")]
 pub fn copy_region(
     size_bytes: usize,
@@ -468,7 +467,8 @@ mod tests {
             dims in proptest::collection::vec((1_u64..5, 0_u64..4, 0_u64..4), 0..4),
             seed: u8,
         ) {
-            // Each axis: region length, and what the source and the target have before it.
+            // For each axis: the length of the region, and the number of elements before it in
+            // source and target.
             let lens: Vec<u64> = dims.iter().map(|d| d.0).collect();
             let (from, to): (Vec<u64>, Vec<u64>) = (dims.iter().map(|d| d.1).collect(), dims.iter().map(|d| d.2).collect());
             let src_shape = shape(&dims.iter().map(|d| d.0 + d.1).collect::<Vec<_>>());

@@ -11,24 +11,24 @@ use crate::error::{Error, Result};
 use crate::text::counted;
 use crate::tree::KeyPath;
 
-/// Most bytes that a transposed array keeps of itself.
+/// Largest part of itself that a transposed array keeps in memory, in bytes.
 const BAND_LEN_BYTES: u64 = 16 << 20;
 
-/// Bytes that are cast at a time.
+/// Number of bytes that are cast at a time.
 const CAST_PIECE_LEN_BYTES: usize = 1 << 20;
 
 impl Array {
-    /// This array in another dtype; each element is cast when it is read, as by
+    /// This array with another dtype. Each element is cast when it is read, as by
     /// [`cast_checked`](super::cast_checked).
     ///
     /// # Errors
-    /// `InvalidArgument` if no memory could count its bytes.
+    /// `InvalidArgument` if the length in bytes overflows.
     #[inline]
     pub fn cast(&self, to: Dtype) -> Result<Self> {
         self.cast_as(to, Losses::Refused(None))
     }
 
-    /// The same, but the caller decides about values that change beyond rounding.
+    /// As `cast`, but the caller decides about values that change by more than rounding.
     pub fn cast_as(&self, to: Dtype, losses: Losses) -> Result<Self> {
         if self.dtype() == to {
             return Ok(self.clone());
@@ -37,10 +37,10 @@ impl Array {
         Self::deferred(to, self.shape().clone(), Arc::new(source))
     }
 
-    /// This array in another shape, its elements in the same C order.
+    /// This array with another shape, and the elements in the same C order.
     ///
     /// # Errors
-    /// `InvalidArgument` if the shape holds another number of elements.
+    /// `InvalidArgument` if the shape has another number of elements.
     pub fn reshape(&self, shape: Shape) -> Result<Self> {
         if shape.len_elements() != self.shape().len_elements() {
             return Err(Error::invalid("a reshape must keep the number of elements").expected(
@@ -65,7 +65,7 @@ impl Array {
     /// one.
     ///
     /// # Errors
-    /// `InvalidArgument` if `axes` does not name each axis once.
+    /// `InvalidArgument` if `axes` does not contain each axis once.
     pub fn transpose(&self, axes: &[usize]) -> Result<Self> {
         let shape = transposed(self.shape(), axes)?;
         let source = Transpose {
@@ -81,7 +81,7 @@ impl Array {
 /// The shape with its axes in another order.
 ///
 /// # Errors
-/// `InvalidArgument` if `axes` does not name each axis once.
+/// `InvalidArgument` if `axes` does not contain each axis once.
 pub fn transposed(shape: &Shape, axes: &[usize]) -> Result<Shape> {
     let dims: Vec<u64> = axes.iter().filter_map(|&axis| shape.dims().get(axis).copied()).collect();
     let mut sorted = axes.to_vec();
@@ -95,17 +95,17 @@ pub fn transposed(shape: &Shape, axes: &[usize]) -> Result<Shape> {
     Shape::new(dims)
 }
 
-/// What becomes of values that a cast changes beyond rounding.
+/// How a cast treats values that change by more than rounding.
 #[derive(Debug, Clone)]
 pub enum Losses {
-    /// They are errors when they are read, of that leaf.
+    /// They are errors, with this key path, when they are read.
     Refused(Option<KeyPath>),
-    /// They change, and the flag says so.
+    /// They change, and the cast sets this flag.
     Noted(Arc<AtomicBool>),
 }
 
 impl Losses {
-    /// Those of a leaf.
+    /// The choice for a leaf.
     pub fn of(casting: Casting, path: &KeyPath) -> Self {
         match casting {
             Casting::Checked => Self::Refused(Some(path.clone())),
@@ -139,7 +139,7 @@ impl Cast {
         }
     }
 
-    /// Casts whole elements that lie one after another.
+    /// Casts contiguous whole elements.
     fn read_elements(&self, first: u64, out: &mut [u8]) -> Result<()> {
         let (from_size, to_size) = (self.inner.dtype().size_bytes(), self.to.size_bytes());
         let step = (CAST_PIECE_LEN_BYTES / from_size.max(to_size)).max(1);
@@ -218,10 +218,10 @@ impl ArraySource for Reshape {
 struct Transpose {
     inner: Array,
     axes: Vec<usize>,
-    /// Of the result.
+    /// The shape of the result.
     shape: Shape,
-    /// Where the kept rows begin, and their bytes: reading row by row would otherwise read the
-    /// source again for each row.
+    /// The offset of the kept rows, and their bytes. Without kept rows, reading row by row would
+    /// read the source again for each row.
     band: Mutex<(u64, Vec<u8>)>,
 }
 
@@ -296,7 +296,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Hides that an array is in memory, so that every path is walked.
+    /// Hides that an array is in memory, so that tests use every code path.
     #[derive(Debug)]
     struct Hidden(Array);
 

@@ -8,29 +8,29 @@ use std::ops::Range;
 
 use crate::array::Region;
 
-/// Regions below a node that is not divided further.
+/// Largest number of regions in a node that is not divided further.
 const LEAF_MAX: usize = 8;
 
-/// Regions, found by what they touch.
+/// A tree of regions that finds the regions overlapping a given one.
 #[derive(Debug, Clone)]
 pub(super) struct Boxes {
     regions: Vec<Region>,
-    /// Numbers of regions; each node has a range of them.
+    /// Indexes of regions. Each node has a range of this list.
     order: Vec<usize>,
     nodes: Vec<Node>,
 }
 
 #[derive(Debug, Clone)]
 struct Node {
-    /// First and last but one element on each axis.
+    /// The start and the end of all its regions on each axis.
     bounds: Vec<(u64, u64)>,
     range: Range<usize>,
-    /// The nodes of both halves, if there are any.
+    /// The indexes of the two child nodes; `None` if the node is not divided.
     halves: Option<(usize, usize)>,
 }
 
 impl Boxes {
-    /// Regions of one rank.
+    /// Builds the tree for regions of one rank.
     pub(super) fn new(regions: Vec<Region>) -> Self {
         let order = (0..regions.len()).filter(|&at| regions.get(at).is_some_and(|region| !region.is_empty()));
         let mut boxes = Self { order: order.collect(), regions, nodes: Vec::new() };
@@ -44,7 +44,7 @@ impl Boxes {
         &self.regions
     }
 
-    /// Calls `visit` with number and region of each one that shares an element with `wanted`.
+    /// Calls `visit` with the index and region of each region that overlaps `wanted`.
     pub(super) fn each_touched(&self, wanted: &Region, mut visit: impl FnMut(usize, &Region)) {
         if wanted.is_empty() {
             return;
@@ -68,8 +68,8 @@ impl Boxes {
         }
     }
 
-    /// Makes the node of a range of `order`, and those below it; gives its number. As deep as the
-    /// logarithm.
+    /// Makes the node for a range of `order`, and the nodes below it. Returns its index. The depth
+    /// is logarithmic.
     fn divide(&mut self, range: Range<usize>) -> usize {
         let Self { regions, order, nodes } = self;
         let part = order.get_mut(range.clone()).unwrap_or_default();
@@ -107,12 +107,12 @@ impl Boxes {
     }
 }
 
-/// Start and end on each axis.
+/// The start and the end on each axis.
 fn axes(region: &Region) -> impl Iterator<Item = (u64, u64)> + '_ {
     region.starts().iter().zip(region.lens()).map(|(&start, &len)| (start, start + len))
 }
 
-/// Twice the middle would overflow: the start and half of the length.
+/// The middle, computed so that it cannot overflow: the start plus half of the length.
 fn middle((start, end): (u64, u64)) -> u64 {
     start + (end - start) / 2
 }

@@ -1,41 +1,41 @@
-//! One axis cut in parts.
+//! How one axis is divided into parts.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How an axis is cut. Parts are numbered from its start; together they are all of it, and the last
-/// ones may be empty.
+/// The division of an axis. Parts are numbered from its start and together cover it. The last parts
+/// may be empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Cuts {
-    /// Parts of `step` elements; the one that meets the end of the axis is shorter, and those
-    /// behind it are empty.
+    /// Parts of `step` elements. The part at the end of the axis is shorter, and parts after it are
+    /// empty.
     Steps {
-        /// Elements of the axis.
+        /// The length of the axis.
         len: u64,
-        /// Elements of a part.
+        /// The length of a part.
         step: u64,
-        /// How many parts.
+        /// The number of parts.
         count: u64,
     },
-    /// Part `i` lies between the bounds `i` and `i + 1`. They never fall; the first is 0, the last
-    /// the length.
+    /// Part `i` lies between the bounds `i` and `i + 1`. The bounds never decrease. The first is 0,
+    /// and the last is the length.
     Bounds(Arc<[u64]>),
 }
 
 impl Cuts {
-    /// `count` parts of `ceil(len / count)`.
+    /// `count` parts of length `ceil(len / count)`.
     pub(super) fn in_parts(len: u64, count: u64) -> Self {
         Self::Steps { len, step: len.div_ceil(count.max(1)), count: count.max(1) }
     }
 
-    /// Parts of `step` elements, as many as there are, and one for an axis without elements.
+    /// As many parts of `step` elements as needed; one part for an axis without elements.
     pub(super) fn by_step(len: u64, step: u64) -> Self {
         let step = step.max(1);
         Self::Steps { len, step, count: len.div_ceil(step).max(1) }
     }
 
-    /// Each of `counts` cuts the parts of the one before it, by `ceil(part / count)`, as DTensor
-    /// does.
+    /// Divides by each of `counts` in turn: every part of the previous division gets parts of
+    /// length `ceil(part / count)`, as in DTensor.
     pub(super) fn in_nested_parts(len: u64, counts: &[u64]) -> Self {
         let cut: Vec<u64> = counts.iter().copied().filter(|&count| count != 1).collect();
         let total: u64 = cut.iter().product();
@@ -56,7 +56,7 @@ impl Cuts {
         Self::Bounds(bounds.into())
     }
 
-    /// How many parts.
+    /// The number of parts.
     pub(super) fn count(&self) -> u64 {
         match self {
             Self::Steps { count, .. } => *count,
@@ -64,7 +64,7 @@ impl Cuts {
         }
     }
 
-    /// Start and length of a part; an empty one at the end if there is no such part.
+    /// The start and length of a part. If there is no such part, an empty part at the end.
     pub(super) fn part(&self, at: u64) -> (u64, u64) {
         match self {
             Self::Steps { len, step, .. } => {
@@ -80,7 +80,7 @@ impl Cuts {
         }
     }
 
-    /// The longest part: the first one of parts of one step.
+    /// The length of the longest part.
     pub(super) fn longest(&self) -> u64 {
         match self {
             Self::Steps { len, step, .. } => (*step).min(*len),
@@ -88,8 +88,8 @@ impl Cuts {
         }
     }
 
-    /// The parts that hold an element of `len` from `start` on, which lie inside the axis; empty
-    /// parts among them are possible.
+    /// The parts that overlap the `len` elements from `start` on, which must lie inside the axis.
+    /// Empty parts may be among them.
     pub(super) fn touched(&self, start: u64, len: u64) -> Range<u64> {
         if len == 0 {
             return 0..0;
@@ -114,8 +114,8 @@ impl Cuts {
 mod tests {
     use super::*;
 
-    /// What DTensor's documentation says of one axis of the mesh: `torch.chunk`, and nothing for
-    /// those left over.
+    /// The rule for one mesh axis in DTensor's documentation: `torch.chunk`, and empty parts for
+    /// the remaining devices.
     fn chunk(start: u64, len: u64, count: u64) -> Vec<(u64, u64)> {
         let full = len.div_ceil(count);
         (0..count).map(|at| (start + (at * full).min(len), full.min(len.saturating_sub(at * full)))).collect()

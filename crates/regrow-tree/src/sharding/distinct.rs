@@ -2,15 +2,16 @@
 
 use super::Sharding;
 
-/// How many are looked through for one that comes again.
+/// Number of recent shardings that are compared with a new one.
 const LOOKED_THROUGH_MAX: usize = 32;
 
-/// Numbers for shardings. Thousands of leaves share a few: what is made of one is made once.
+/// Numbers for shardings. Thousands of leaves share a few shardings, so callers compute their data
+/// only once for each number.
 #[derive(Debug, Default)]
 pub struct DistinctShardings<'a>(Vec<&'a Sharding>);
 
 impl<'a> DistinctShardings<'a> {
-    /// The number of a sharding; the next number for one that was not met lately.
+    /// The number of a sharding. A sharding that is not among the recent ones gets the next number.
     pub fn number(&mut self, sharding: &'a Sharding) -> usize {
         let is_it = |known: &&Sharding| std::ptr::eq(*known, sharding) || **known == *sharding;
         // Search from the latest back, since neighbours mostly share a sharding.

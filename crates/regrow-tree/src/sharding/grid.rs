@@ -1,10 +1,10 @@
-//! An array cut along its axes: cells that are regions, numbered in C order.
+//! An array divided along its axes. The cells are regions, numbered in C order.
 
 use super::cuts::Cuts;
 use crate::array::{Region, Shape};
 use crate::error::{Error, Result};
 
-/// An array cut along its axes. Its cells fill the array and do not overlap; some may be empty.
+/// An array divided along its axes. The cells fill the array and do not overlap. Some may be empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grid {
     shape: Shape,
@@ -12,7 +12,7 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// The grid of chunks of one shape, those at the ends smaller: what zarr has.
+    /// The grid of chunks of one shape, as in zarr. The chunks at the ends are smaller.
     ///
     /// # Errors
     /// `InvalidArgument` if the ranks differ or a chunk has no elements.
@@ -24,7 +24,8 @@ impl Grid {
         Ok(Self { shape: shape.clone(), axes: axes.collect() })
     }
 
-    /// One way to cut for each axis; the caller has seen to it that they fit `shape`.
+    /// A grid with one division for each axis. The caller has checked that the divisions match
+    /// `shape`.
     pub(super) fn of_cuts(shape: Shape, axes: Vec<Cuts>) -> Self {
         Self { shape, axes }
     }
@@ -35,33 +36,33 @@ impl Grid {
         &self.shape
     }
 
-    /// How many cells; saturates.
+    /// The number of cells; `u64::MAX` if it overflows.
     #[inline]
     pub fn cell_count(&self) -> u64 {
         self.axes.iter().fold(1, |count, cuts| count.saturating_mul(cuts.count()))
     }
 
-    /// How many parts each axis has.
+    /// The number of parts of each axis.
     #[inline]
     pub fn counts(&self) -> Vec<u64> {
         self.axes.iter().map(Cuts::count).collect()
     }
 
-    /// The longest part of each axis: the shape of the first cell, where cells are regular.
+    /// The longest part of each axis. In a regular grid, this is the shape of the first cell.
     pub fn cell_shape(&self) -> Shape {
         let dims: Vec<u64> = self.axes.iter().map(Cuts::longest).collect();
         // No dimension is longer than the array's, and the array's shape was checked.
         Shape::new(dims).unwrap_or_default()
     }
 
-    /// The cell at a place in the grid, one number an axis.
+    /// The cell at an index of the grid, one number for each axis.
     pub(super) fn cell(&self, index: impl IntoIterator<Item = u64>) -> Region {
         let (starts, lens) = self.axes.iter().zip(index).map(|(cuts, at)| cuts.part(at)).unzip();
         Region::from_parts(starts, lens)
     }
 
-    /// Calls `visit` with number and region of each cell that holds an element of `region`, in C
-    /// order. Takes time for these alone, however many cells there are.
+    /// Calls `visit` with the number and region of each cell that overlaps `region`, in C order.
+    /// The time depends only on the number of these cells.
     pub fn each_touched(&self, region: &Region, mut visit: impl FnMut(u64, &Region)) {
         if region.is_empty() || !region.is_inside(&self.shape) {
             return;

@@ -27,13 +27,13 @@ const CEIL_DIVISION: &str = "CeilDivisionSharding";
 const SINGLE_DEVICE: &str = "SingleDeviceSharding";
 const POSITIONAL: &str = "PositionalSharding";
 
-/// How [`AxisSpec::Unconstrained`] is said: no list of names and no null, so that nothing is
-/// mistaken for it.
+/// The key for [`AxisSpec::Unconstrained`]. The object cannot be confused with a list of names or
+/// null.
 const UNCONSTRAINED: &str = "unconstrained";
 
 impl Sharding {
-    /// From JSON. All content is kept: [`Sharding::to_json`] gives the same members in the same
-    /// order.
+    /// Makes a sharding from JSON. All content is kept: [`Sharding::to_json`] returns the same
+    /// members in the same order.
     pub fn from_json(value: Value) -> Self {
         match parse(&value) {
             None => Self::Other(value),
@@ -53,8 +53,8 @@ impl Sharding {
         }
     }
 
-    /// As JSON, with its members in the order in which Orbax writes them, or in which they were
-    /// read.
+    /// The sharding as JSON. Its members have the order in which Orbax writes them, or the order in
+    /// which they were read.
     pub fn to_json(&self) -> Value {
         match self {
             Self::Named(NamedSharding { recorded: Recorded(Some(value)), .. })
@@ -79,7 +79,7 @@ impl Sharding {
         }
     }
 
-    /// The name of its kind, as JSON has it; empty if it has none.
+    /// The name of the kind in JSON; empty if it has none.
     pub fn type_name(&self) -> &str {
         match self {
             Self::Named(named) => match named.split {
@@ -92,8 +92,8 @@ impl Sharding {
         }
     }
 
-    /// Whether Orbax has a name for it. An entry of another type keeps Orbax from restoring the
-    /// leaf at all.
+    /// Whether Orbax knows the kind. If a leaf has an unknown kind of sharding, Orbax cannot
+    /// restore the leaf.
     pub fn is_known_to_orbax(&self) -> bool {
         let is_constrained = |named: &NamedSharding| !named.spec.0.contains(&AxisSpec::Unconstrained);
         match self {
@@ -103,8 +103,7 @@ impl Sharding {
     }
 }
 
-/// The sharding that JSON speaks of; `None` if it is of another kind, or a member that a kind needs
-/// makes no sense.
+/// The sharding for a JSON value; `None` if the kind is unknown, or a required member is not valid.
 fn parse(value: &Value) -> Option<Sharding> {
     let text = |name: &str| value.get(name).and_then(Value::as_str);
     let split = match text("sharding_type")? {
@@ -159,7 +158,8 @@ fn named_json(named: &NamedSharding) -> Value {
     Value::Object(members)
 }
 
-/// Whether both have the same text. Equality of JSON objects ignores the order of their members.
+/// Whether both values have the same text. Equality of JSON objects would ignore the order of
+/// members.
 fn is_same_text(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => {
@@ -223,7 +223,7 @@ fn axis_spec_json(axis: &AxisSpec) -> Value {
     }
 }
 
-/// The ids in nested lists, at most `depth` deep, in C order.
+/// Appends the ids in nested lists, at most `depth` deep, in C order.
 fn push_ids(value: &Value, depth: usize, ids: &mut Vec<u64>) -> Option<()> {
     match value {
         Value::Array(inner) => inner.iter().try_for_each(|value| push_ids(value, depth.checked_sub(1)?, ids)),
@@ -231,7 +231,8 @@ fn push_ids(value: &Value, depth: usize, ids: &mut Vec<u64>) -> Option<()> {
     }
 }
 
-/// The ids in lists nested as `shape` says; flat where they do not fill it.
+/// The ids in nested lists of this shape. If the number of ids does not match the shape, one flat
+/// list.
 fn nested(ids: &[u64], shape: &[u64]) -> Value {
     let inner =
         |shape: &[u64]| shape.iter().try_fold(1_usize, |n, &size| n.checked_mul(usize::try_from(size).ok()?));

@@ -7,36 +7,36 @@ use serde_json::Value;
 use super::mesh::Mesh;
 use super::spec::PartitionSpec;
 
-/// How an array lies on devices.
+/// The distribution of an array over devices.
 ///
-/// It is read from JSON and written to the same JSON, to the byte: see [`Sharding::from_json`].
+/// It can be read from JSON and written to the same bytes: see [`Sharding::from_json`].
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Sharding {
-    /// Cut by the named axes of a mesh.
+    /// The array is divided by the named axes of a mesh.
     Named(NamedSharding),
-    /// All of it on one device.
+    /// The whole array is on one device.
     SingleDevice(SingleDeviceSharding),
-    /// Cut by a grid of devices without names, one axis of the grid for each axis of the array. JAX
-    /// has given it up.
+    /// The array is divided by a grid of devices without names. The grid has one axis for each axis
+    /// of the array. Current JAX no longer has this kind.
     Positional(PositionalSharding),
-    /// A kind that this build does not know, or one whose members make no sense, as it was given.
+    /// An unknown kind, or a kind with invalid members, as the original JSON.
     Other(Value),
 }
 
-/// How an axis is cut whose length is no multiple of the number of parts.
+/// The rule for an axis whose length is not a multiple of the number of parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Split {
-    /// Not at all: JAX refuses such arrays, and so does [`Sharding::layout`].
+    /// Not allowed: JAX refuses such arrays, and so does [`Sharding::layout`].
     #[default]
     Even,
-    /// As `torch.chunk` does, and with it DTensor: parts of `ceil(length / parts)`, the last ones
-    /// smaller or empty. By several axes of the mesh, each cuts the part that the one before it has
-    /// made.
+    /// The rule of `torch.chunk` and DTensor: parts of `ceil(length / parts)`; the last ones are
+    /// smaller or empty. If several axes of the mesh divide the axis, each divides the parts of the
+    /// previous one.
     CeilDivision,
 }
 
-/// Cut by the named axes of a mesh, as JAX' `NamedSharding` and torch' DTensor do it.
+/// A sharding by the named axes of a mesh, as in JAX' `NamedSharding` and torch' DTensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NamedSharding {
     pub(super) mesh: Arc<Mesh>,
@@ -46,14 +46,14 @@ pub struct NamedSharding {
 }
 
 impl NamedSharding {
-    /// Even parts over `mesh`, by `spec`. Whether they fit each other and an array is looked at by
-    /// [`Sharding::layout`].
+    /// A sharding over `mesh` with even parts. [`Sharding::layout`] checks whether mesh, spec and
+    /// array match.
     #[inline]
     pub fn new(mesh: impl Into<Arc<Mesh>>, spec: PartitionSpec) -> Self {
         Self { mesh: mesh.into(), spec, split: Split::Even, recorded: Recorded::default() }
     }
 
-    /// The same with another rule for lengths that are no multiples.
+    /// The same sharding with another rule for lengths that are not multiples.
     pub fn with_split(mut self, split: Split) -> Self {
         if self.split != split {
             (self.split, self.recorded) = (split, Recorded::default());
@@ -67,20 +67,20 @@ impl NamedSharding {
         &self.mesh
     }
 
-    /// What cuts each axis of the array.
+    /// The mesh axes that divide each axis of the array.
     #[inline]
     pub fn spec(&self) -> &PartitionSpec {
         &self.spec
     }
 
-    /// The rule for lengths that are no multiples.
+    /// The rule for lengths that are not multiples.
     #[inline]
     pub fn split(&self) -> Split {
         self.split
     }
 }
 
-/// All of an array on one device.
+/// A sharding with the whole array on one device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SingleDeviceSharding {
     pub(super) device: Arc<str>,
@@ -88,26 +88,26 @@ pub struct SingleDeviceSharding {
 }
 
 impl SingleDeviceSharding {
-    /// On the device that JAX prints like this: `cpu:0`.
+    /// A sharding on the device with this text, as JAX prints it: `cpu:0`.
     #[inline]
     pub fn new(device: impl Into<Arc<str>>) -> Self {
         Self { device: device.into(), recorded: Recorded::default() }
     }
 
-    /// The device as JAX prints it: `cpu:0`, before 2025 `TFRT_CPU_0`; free text.
+    /// The text of the device, as JAX prints it: `cpu:0`, before 2025 `TFRT_CPU_0`.
     #[inline]
     pub fn device(&self) -> &str {
         &self.device
     }
 
-    /// The number at the end of the device's text, 0 if there is none.
+    /// The number at the end of the device's text; 0 if it has none.
     pub fn device_id(&self) -> u64 {
         let digits = self.device.bytes().rev().take_while(u8::is_ascii_digit).count();
         self.device.get(self.device.len() - digits..).and_then(|number| number.parse().ok()).unwrap_or(0)
     }
 }
 
-/// Cut by a grid of devices without names.
+/// A sharding by a grid of devices without names.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PositionalSharding {
     pub(super) shape: Vec<u64>,
@@ -122,15 +122,14 @@ impl PositionalSharding {
         &self.shape
     }
 
-    /// `device`, `pinned_host`, ...; where it is known.
+    /// The kind of memory, such as `device` or `pinned_host`; `None` if unknown.
     #[inline]
     pub fn memory_kind(&self) -> Option<&str> {
         self.memory_kind.as_deref()
     }
 }
 
-/// The JSON that a sharding was read from, where that says more than its kind writes, or in another
-/// order.
+/// The original JSON of a sharding, if it has more members than its kind writes, or another order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Recorded(pub(super) Option<Box<Value>>);
 

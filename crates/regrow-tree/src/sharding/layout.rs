@@ -23,14 +23,14 @@ use crate::array::{Region, Shape};
 use crate::error::{Error, Result};
 use crate::text::brief;
 
-/// The part of an array of one shape that each device holds. Small for any number of devices: parts
-/// are computed.
+/// The part of an array of one shape on each device. Its size does not depend on the number of
+/// devices, because parts are computed.
 #[derive(Debug, Clone)]
 pub struct Layout {
     grid: Grid,
-    /// For each axis of the array the axes of the mesh that cut it, the slowest first.
+    /// For each axis of the array, the mesh axes that divide it, the slowest first.
     cut_by: Vec<Vec<MeshAxis>>,
-    /// The axes of the mesh whose devices hold copies, the slowest first.
+    /// The mesh axes whose devices have copies of the same part, the slowest first.
     copies: Vec<MeshAxis>,
     device_count: u64,
     devices: Devices,
@@ -39,37 +39,37 @@ pub struct Layout {
 #[derive(Debug, Clone, Copy)]
 struct MeshAxis {
     size: u64,
-    /// Positions from one device to its neighbour on this axis.
+    /// The distance, in positions, between neighbours on this axis.
     stride: u64,
 }
 
 #[derive(Debug, Clone)]
 enum Devices {
-    /// Their positions are their ids.
+    /// The ids are the positions.
     Positions,
-    /// Of this mesh.
+    /// The ids are those of this mesh.
     Mesh(Arc<super::mesh::Mesh>),
     One(u64),
 }
 
-/// What one device holds.
+/// The part of an array on one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// The device's id; its position in the mesh where ids are not known.
+    /// The device's id, or its position in the mesh if ids are not known.
     pub device: u64,
     /// The part of the array.
     pub region: Region,
-    /// The number of this copy among equal copies, from 0.
+    /// The number of this copy among all copies of the part, from 0.
     pub replica: u64,
 }
 
 impl Sharding {
-    /// Where the parts of an array of `shape` lie.
+    /// The parts of an array of `shape` on the devices.
     ///
     /// # Errors
-    /// `InvalidArgument` if the sharding makes no sense in itself (an axis that is not in the mesh
-    /// or used twice, a device twice, numbers that do not fit) or for this shape (more axes than it
-    /// has, a length that is no multiple); `Unsupported` for kinds that are not known.
+    /// `InvalidArgument` if the sharding is not valid (an axis that is not in the mesh or is used
+    /// twice, a repeated device, inconsistent numbers) or does not match the shape (too many axes,
+    /// a length that is not a multiple); `Unsupported` for unknown kinds.
     pub fn layout(&self, shape: &Shape) -> Result<Layout> {
         match self {
             Self::Named(named) => named_layout(named, shape),
@@ -92,7 +92,7 @@ impl Sharding {
     /// The shape of the longest part.
     ///
     /// # Errors
-    /// Those of [`Sharding::layout`].
+    /// The same as for [`Sharding::layout`].
     #[inline]
     pub fn shard_shape(&self, shape: &Shape) -> Result<Shape> {
         self.layout(shape).map(|layout| layout.shard_shape())
@@ -100,32 +100,32 @@ impl Sharding {
 }
 
 impl Layout {
-    /// The parts: each cell is what one device holds, or several.
+    /// The grid of the parts. Each cell is on one or several devices.
     #[inline]
     pub fn grid(&self) -> &Grid {
         &self.grid
     }
 
-    /// The shape of the longest part; all have it where parts are even.
+    /// The shape of the longest part. With even parts, the shape of all parts.
     #[inline]
     pub fn shard_shape(&self) -> Shape {
         self.grid.cell_shape()
     }
 
-    /// How many devices.
+    /// The number of devices.
     #[inline]
     pub fn device_count(&self) -> u64 {
         self.device_count
     }
 
-    /// How many devices hold each part.
+    /// The number of devices with each part.
     #[inline]
     pub fn replica_count(&self) -> u64 {
         self.copies.iter().map(|axis| axis.size).product()
     }
 
-    /// The id of the device at a position of the mesh in C order; the position itself where ids are
-    /// not known.
+    /// The id of the device at a position of the mesh in C order, or the position if ids are not
+    /// known.
     pub fn device(&self, position: u64) -> u64 {
         match &self.devices {
             Devices::Positions => position,
@@ -137,10 +137,10 @@ impl Layout {
         }
     }
 
-    /// The part that the device at a position holds. It may be empty.
+    /// The part on the device at a position. It may be empty.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is no such position.
+    /// `InvalidArgument` if the mesh has no such position.
     pub fn region(&self, position: u64) -> Result<Region> {
         if position < self.device_count {
             return Ok(self.region_at(position));
@@ -148,13 +148,13 @@ impl Layout {
         Err(Error::invalid(format!("device {position} does not exist: the mesh has {}", self.device_count)))
     }
 
-    /// The number of the copy that the device at a position holds, among equal copies, from 0.
+    /// The number of the copy on the device at a position, among all copies of its part, from 0.
     #[inline]
     pub fn replica(&self, position: u64) -> u64 {
         number(&self.copies, position)
     }
 
-    /// What each device holds, in the order of the mesh.
+    /// The part on each device, in the order of the mesh.
     pub fn placements(&self) -> impl Iterator<Item = Placement> + '_ {
         (0..self.device_count).map(|position| Placement {
             device: self.device(position),
@@ -168,7 +168,7 @@ impl Layout {
     }
 }
 
-/// The number that the coordinates of a device make on some axes, in C order.
+/// The index, in C order, of a device's coordinates on some axes.
 fn number(axes: &[MeshAxis], position: u64) -> u64 {
     axes.iter().fold(0, |number, axis| number * axis.size + position / axis.stride % axis.size)
 }

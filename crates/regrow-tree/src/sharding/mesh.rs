@@ -1,20 +1,20 @@
-//! A mesh: devices in a grid whose axes have names.
+//! A mesh: a grid of devices with named axes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Most devices of a mesh that is asked for regions; the largest machines have some hundred
-/// thousand.
+/// Largest number of devices of a mesh for which regions are computed. The largest machines have
+/// some hundred thousand.
 pub const DEVICES_MAX: u64 = 1 << 24;
 
-/// What JAX may do with an axis of a mesh. It has no effect on where data lies.
+/// How JAX uses an axis of a mesh. It has no effect on the position of data.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum AxisType {
-    /// The compiler chooses shardings.
+    /// The compiler chooses the shardings.
     Auto,
-    /// Shardings are part of types.
+    /// The shardings are part of the types.
     Explicit,
     /// The program moves data itself.
     Manual,
@@ -22,9 +22,10 @@ pub enum AxisType {
     Other(Arc<str>),
 }
 
-/// Devices in a grid whose axes have names.
+/// A grid of devices with named axes.
 ///
-/// Sizes and names are as they were given or read: [`Mesh::check`] says whether they fit together.
+/// Sizes and names are not checked when the mesh is made. [`Mesh::check`] tells whether they are
+/// consistent.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Mesh {
     pub(super) axis_names: Vec<Arc<str>>,
@@ -34,7 +35,7 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// A mesh of axes with their sizes; its devices have the ids 0, 1, ... in C order.
+    /// A mesh from the names and sizes of its axes. Its devices have the ids 0, 1, ... in C order.
     pub fn new<N: Into<Arc<str>>>(axes: impl IntoIterator<Item = (N, u64)>) -> Self {
         let (axis_names, shape) = axes.into_iter().map(|(name, size)| (name.into(), size)).unzip();
         Self { axis_names, shape, axis_types: None, device_ids: None }
@@ -64,20 +65,20 @@ impl Mesh {
         &self.shape
     }
 
-    /// The types of the axes, where they are known.
+    /// The types of the axes; `None` if unknown.
     #[inline]
     pub fn axis_types(&self) -> Option<&[AxisType]> {
         self.axis_types.as_deref()
     }
 
-    /// The ids of the devices in C order, where they are known. They are labels: those of a second
-    /// process may begin at 2048.
+    /// The ids of the devices in C order; `None` if unknown. They are only labels: those of a
+    /// second process may begin at 2048.
     #[inline]
     pub fn device_ids(&self) -> Option<&[u64]> {
         self.device_ids.as_deref()
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     ///
     /// # Errors
     /// `Limit` if there are more than 2^24.
@@ -86,18 +87,18 @@ impl Mesh {
         device_count(&self.shape)
     }
 
-    /// The number of the axis of this name.
+    /// The index of the axis with this name; `None` if there is none.
     #[inline]
     pub fn axis(&self, name: &str) -> Option<usize> {
         self.axis_names.iter().position(|known| &**known == name)
     }
 
-    /// Whether its parts fit together.
+    /// Checks that names, sizes and devices are consistent.
     ///
     /// # Errors
-    /// `InvalidArgument` if names and sizes differ in number, a name or a device stands twice, a
-    /// size is 0, or there are more or fewer devices than the sizes make; `Limit` if there are more
-    /// than 2^24.
+    /// `InvalidArgument` if the numbers of names and sizes differ, a name or device is repeated, a
+    /// size is 0, or the number of devices is not the product of the sizes; `Limit` if there are
+    /// more than 2^24.
     pub fn check(&self) -> Result<()> {
         let (names, sizes) = (&self.axis_names, &self.shape);
         if names.len() != sizes.len() {
@@ -127,7 +128,7 @@ impl Mesh {
     }
 }
 
-/// The product of the sizes of a grid of devices.
+/// The number of devices: the product of the sizes.
 pub(super) fn device_count(shape: &[u64]) -> Result<u64> {
     let count = shape.iter().try_fold(1_u64, |count, &size| count.checked_mul(size));
     count.filter(|&count| count <= DEVICES_MAX).ok_or_else(|| {

@@ -6,8 +6,7 @@ use super::tiling::check_tiling;
 use crate::array::{Region, Shape};
 use crate::error::{Error, Result};
 
-/// The pieces that an array was saved in. They fill it and do not overlap: that was checked where
-/// it is not so by nature.
+/// The regions in which an array was saved. They fill the array and do not overlap.
 #[derive(Debug, Clone)]
 pub struct Pieces(Found);
 
@@ -18,17 +17,17 @@ enum Found {
 }
 
 impl Pieces {
-    /// The cells of a grid; the number of a piece is that of its cell in C order. What a region
-    /// touches is computed.
+    /// The cells of a grid. The number of a piece is the index of its cell in C order. The cells in
+    /// a region are computed.
     #[inline]
     pub fn grid(grid: Grid) -> Self {
         Self(Found::Grid(grid))
     }
 
-    /// Any regions with the numbers of their sources. O(n log n).
+    /// Any list of regions with the numbers of their sources. Takes O(n log n).
     ///
     /// # Errors
-    /// Those of [`check_tiling`]: `InvalidArgument` for a hole, an overlap, or a region beyond the
+    /// Errors of [`check_tiling`]: `InvalidArgument` for a gap, an overlap, or a region beyond the
     /// array.
     pub fn listed(shape: &Shape, pieces: impl IntoIterator<Item = (Region, u64)>) -> Result<Self> {
         let (regions, ids): (Vec<Region>, Vec<u64>) = pieces.into_iter().unzip();
@@ -44,11 +43,12 @@ impl Pieces {
         }
     }
 
-    /// Calls `visit` with number and region of each piece that holds an element of `wanted`. Takes
-    /// time for these, and a logarithm of all where they lie in no grid.
+    /// Calls `visit` with the number and region of each piece that overlaps `wanted`. The time
+    /// depends on the number of these pieces, and without a grid also on the logarithm of the
+    /// number of all pieces.
     ///
     /// # Errors
-    /// `InvalidArgument` if `wanted` reaches beyond the array.
+    /// `InvalidArgument` if `wanted` exceeds the array.
     pub fn each_touched(&self, wanted: &Region, mut visit: impl FnMut(u64, &Region)) -> Result<()> {
         if !wanted.is_inside(self.shape()) {
             return Err(Error::invalid(format!(

@@ -21,57 +21,59 @@ use super::pieces::Pieces;
 use crate::array::Region;
 use crate::error::{Error, Result};
 
-/// What one process wants of an array: distinct regions, and which of them each device gets.
+/// The regions of an array that one process needs, without duplicates, and the region of each
+/// device.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
     regions: Vec<Region>,
     of: Vec<usize>,
-    /// What to read for which region, without overlap.
+    /// The regions to read, without overlap, each with the index of the needed region that it
+    /// belongs to.
     reads: Vec<(usize, Region)>,
     copies: Vec<Copied>,
 }
 
-/// The steps that bring a process what it wants of one array.
+/// The steps with which a process gets the regions of one array.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// What to read, ordered by piece: a piece that is decoded as a whole is decoded once.
+    /// The reads, sorted by piece, so that each piece is decoded only once.
     pub steps: Vec<Step>,
-    /// What to copy afterwards, in this order, between wanted regions that overlap without being
-    /// equal.
+    /// The copies to make after the reads, in this order, between regions that overlap without
+    /// being equal.
     pub copies: Vec<Copied>,
 }
 
-/// A part of a piece that goes to a part of a wanted region.
+/// A part of a piece, and its destination in a needed region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     /// The number of the piece.
     pub piece: u64,
-    /// The part, seen from the start of the piece.
+    /// The part, relative to the start of the piece.
     pub from: Region,
-    /// The number of the wanted region.
+    /// The index of the needed region.
     pub wanted: usize,
-    /// The destination, relative to the start of the wanted region.
+    /// The destination, relative to the start of the needed region.
     pub to: Region,
 }
 
-/// A part of a wanted region that another one has too.
+/// A part of a needed region that is copied from another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copied {
-    /// The number of the region that has it.
+    /// The index of the source region.
     pub source: usize,
-    /// The part, seen from the start of that region.
+    /// The part, relative to the start of the source region.
     pub from: Region,
-    /// The number of the region that wants it.
+    /// The index of the destination region.
     pub wanted: usize,
-    /// The destination, relative to the start of that region.
+    /// The destination, relative to the start of the destination region.
     pub to: Region,
 }
 
 impl Wanted {
-    /// What the devices at these positions of the mesh hold.
+    /// The regions of the devices at these positions of the mesh.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is no such position.
+    /// `InvalidArgument` if the mesh has no such position.
     pub fn of_devices(layout: &Layout, positions: impl IntoIterator<Item = u64>) -> Result<Self> {
         let regions = positions.into_iter().map(|position| layout.region(position));
         let mut wanted = Self::distinct(regions.collect::<Result<Vec<_>>>()?);
@@ -80,10 +82,11 @@ impl Wanted {
         Ok(wanted)
     }
 
-    /// Any regions. What two of them share is read for the first, and copied.
+    /// Any list of regions. The common part of two regions is read for the first and copied to the
+    /// second.
     ///
     /// # Errors
-    /// `InvalidArgument` if they differ in rank.
+    /// `InvalidArgument` if the ranks differ.
     pub fn of_regions(regions: impl IntoIterator<Item = Region>) -> Result<Self> {
         let mut wanted = Self::distinct(regions.into_iter().collect());
         if let Some(pair) = wanted
@@ -120,20 +123,19 @@ impl Wanted {
         Ok(wanted)
     }
 
-    /// The distinct regions.
+    /// The regions without duplicates.
     #[inline]
     pub fn regions(&self) -> &[Region] {
         &self.regions
     }
 
-    /// The number of the region of each device, or of each region that was given, in the order in
-    /// which they were given.
+    /// The index of the region of each device, or of each given region, in their original order.
     #[inline]
     pub fn region_of(&self) -> &[usize] {
         &self.of
     }
 
-    /// How many elements are read.
+    /// The number of elements to read.
     #[inline]
     pub fn len_elements(&self) -> u64 {
         self.reads.iter().map(|(_, region)| region.len_elements()).sum()
@@ -154,10 +156,10 @@ impl Wanted {
     }
 }
 
-/// The steps that bring a process what it wants.
+/// The steps with which a process gets its regions.
 ///
 /// # Errors
-/// `InvalidArgument` if a wanted region reaches beyond the array.
+/// `InvalidArgument` if a needed region exceeds the array.
 pub fn plan(pieces: &Pieces, wanted: &Wanted) -> Result<Plan> {
     let mut steps = Vec::with_capacity(wanted.reads.len());
     for (number, read) in &wanted.reads {
@@ -174,13 +176,13 @@ pub fn plan(pieces: &Pieces, wanted: &Wanted) -> Result<Plan> {
     Ok(Plan { steps, copies: wanted.copies.clone() })
 }
 
-/// A region inside another, seen from its start.
+/// A region inside another, relative to the start of the outer one.
 fn seen_from(region: &Region, outer: &Region) -> Region {
     let starts = region.starts().iter().zip(outer.starts()).map(|(start, from)| start.saturating_sub(*from));
     Region::from_parts(starts.collect(), region.lens().to_vec())
 }
 
-/// Appends the rest of `region` without `part` to `out`: at most two regions an axis.
+/// Appends `region` without `part` to `out`, as at most two regions for each axis.
 fn push_difference(region: &Region, part: &Region, out: &mut Vec<Region>) {
     let (mut starts, mut lens) = (region.starts().to_vec(), region.lens().to_vec());
     for axis in 0..region.rank() {

@@ -1,22 +1,22 @@
-//! A partition spec: for each axis of an array the axes of the mesh that cut it.
+//! A partition spec: for each axis of an array, the mesh axes that divide it.
 
 use std::sync::Arc;
 
-/// What cuts one axis of an array.
+/// The mesh axes that divide one axis of an array.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum AxisSpec {
-    /// Nothing: every device has all of it.
+    /// No mesh axis: every device has the whole axis.
     Whole,
-    /// One axis of the mesh.
+    /// One mesh axis.
     Axis(Arc<str>),
-    /// Several axes of the mesh, the slowest first; none is the same as [`Whole`](Self::Whole).
+    /// Several mesh axes, the slowest first. An empty list is the same as [`Whole`](Self::Whole).
     Axes(Vec<Arc<str>>),
-    /// The compiler may choose. No array that exists has this.
+    /// The compiler may choose. No existing array has this.
     Unconstrained,
 }
 
 impl AxisSpec {
-    /// The axes of the mesh, the slowest first.
+    /// The names of the mesh axes, the slowest first.
     pub fn names(&self) -> &[Arc<str>] {
         match self {
             Self::Whole | Self::Unconstrained => &[],
@@ -32,18 +32,19 @@ impl<N: Into<Arc<str>>> From<Option<N>> for AxisSpec {
     }
 }
 
-/// What cuts each axis of an array; axes beyond its end are whole.
+/// For each axis of an array, the mesh axes that divide it. Axes after the end of the list are
+/// whole.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct PartitionSpec(pub(super) Vec<AxisSpec>);
 
 impl PartitionSpec {
-    /// From what cuts each axis: `[Some("x"), None]`, or [`AxisSpec`]s.
+    /// Makes a spec from one entry for each axis: `[Some("x"), None]`, or [`AxisSpec`]s.
     #[inline]
     pub fn new<A: Into<AxisSpec>>(axes: impl IntoIterator<Item = A>) -> Self {
         Self(axes.into_iter().map(Into::into).collect())
     }
 
-    /// What cuts each axis.
+    /// The entry of each axis.
     #[inline]
     pub fn axes(&self) -> &[AxisSpec] {
         &self.0

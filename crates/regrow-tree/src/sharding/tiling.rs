@@ -17,15 +17,15 @@
 use crate::array::{Region, Shape};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Most corners that are counted: a million regions on one axis, 64 Ki on five.
+/// Largest number of corners: a million regions on one axis, or 64 Ki on five.
 const CORNERS_MAX: usize = 1 << 21;
 
-/// Whether regions fill an array of `shape` exactly: without a hole, without an overlap. Empty
-/// regions count for nothing.
+/// Checks that regions fill an array of `shape` exactly: without gaps and overlaps. Empty regions
+/// are ignored.
 ///
 /// # Errors
-/// `InvalidArgument` if a region reaches beyond the array, if two overlap (both are named, and what
-/// they share), or if there is a hole (which is named); `Limit` for millions of regions.
+/// `InvalidArgument` if a region exceeds the array, if two regions overlap (with both and their
+/// common part), or if there is a gap (with its region); `Limit` for millions of regions.
 pub fn check_tiling<'a>(shape: &Shape, regions: impl IntoIterator<Item = &'a Region>) -> Result<()> {
     let mut held: Vec<&Region> = Vec::new();
     for region in regions {
@@ -64,7 +64,7 @@ struct Fault {
     is_hole: bool,
 }
 
-/// The first point, in C order, that is not held exactly once.
+/// The first point, in C order, that is not in exactly one region.
 fn first_fault(shape: &Shape, regions: &[&Region]) -> Result<Option<Fault>> {
     let whole = Region::whole(shape);
     // An axis that no region cuts needs no corners.
@@ -140,8 +140,8 @@ fn first_fault(shape: &Shape, regions: &[&Region]) -> Result<Option<Fault>> {
     Ok(None)
 }
 
-/// What is held by no region around a point that none holds: on each axis up to the next place
-/// where one begins or ends.
+/// The gap around a point that is in no region. On each axis it reaches to the next start or end of
+/// a region.
 fn hole_at(shape: &Shape, regions: &[&Region], point: &[u64]) -> Region {
     let lens = point.iter().zip(shape.dims()).enumerate().map(|(axis, (&from, &dim))| {
         let ends = regions.iter().flat_map(|region| {
@@ -166,12 +166,13 @@ fn at(numbers: &[u64], axis: usize) -> u64 {
     numbers.get(axis).copied().unwrap_or(0)
 }
 
-/// The chunk shape of the regular grid that regions lie on, those at the ends of the array smaller.
+/// The chunk shape of the regular grid that the regions lie on. Chunks at the ends of the array are
+/// smaller.
 ///
-/// Regions of one shape give that shape, and so do uneven ones whose later parts are smaller: each
-/// is one chunk. Otherwise the result is the coarsest grid such that each region is a whole number
-/// of chunks, if it has at most `chunks_max`; `None` if it has more. An axis without elements gives
-/// 1. Takes O(n).
+/// Regions of one shape give that shape, and so do uneven regions whose later parts are smaller:
+/// each is one chunk. Otherwise the result is the coarsest grid in which each region is a whole
+/// number of chunks. `None` if this grid has more than `chunks_max` chunks. An axis without
+/// elements gives 1. Takes O(n).
 pub fn chunk_shape<'a>(
     shape: &Shape,
     regions: impl IntoIterator<Item = &'a Region>,

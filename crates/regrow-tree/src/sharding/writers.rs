@@ -17,22 +17,23 @@ use std::collections::BinaryHeap;
 use super::layout::Layout;
 use crate::array::{Dtype, Region};
 
-/// Which of the devices with the same part writes it.
+/// The choice of the devices that write a part, if several have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Replicas {
-    /// The one with replica 0.
+    /// The device with replica 0 writes the part.
     #[default]
     First,
-    /// Each of them a slice, where their number divides an axis of the part.
+    /// Each replica writes a slice, if the number of replicas divides an axis of the part.
     Parallel {
-        /// Fewest bytes of a slice; with less, replica 0 writes the part. 0 for no limit.
+        /// Smallest length of a slice in bytes; 0 for no limit. If slices would be shorter, replica
+        /// 0 writes the part.
         slice_len_min_bytes: u64,
-        /// Most replicas that write; `None` for all of them.
+        /// Largest number of replicas that write; `None` for all.
         replicas_max: Option<u64>,
     },
 }
 
-/// What one device writes.
+/// The region that one device writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
     /// The process of the device.
@@ -47,8 +48,8 @@ impl Replicas {
     /// All replicas write, without limits.
     pub const PARALLEL: Self = Self::Parallel { slice_len_min_bytes: 0, replicas_max: None };
 
-    /// The region that the device at a position of the mesh writes, if it writes anything. Takes no
-    /// time for the other devices.
+    /// The region that the device at a position of the mesh writes; `None` if it writes nothing.
+    /// The time does not depend on the number of devices.
     pub fn region(&self, layout: &Layout, dtype: Dtype, position: u64) -> Option<Region> {
         if position >= layout.device_count() {
             return None;
@@ -72,8 +73,8 @@ impl Replicas {
         }
     }
 
-    /// What every device writes, in the order of the mesh, with the process that each device
-    /// belongs to.
+    /// The regions that all devices write, in the order of the mesh, with the process of each
+    /// device.
     pub fn writes<'a>(
         self,
         layout: &'a Layout,
@@ -87,7 +88,8 @@ impl Replicas {
         })
     }
 
-    /// The axis that a part is sliced along, and how many slices; `None` if replica 0 writes it.
+    /// The axis along which a part is divided, and the number of slices; `None` if replica 0 writes
+    /// the whole part.
     fn slices(&self, layout: &Layout, dtype: Dtype, part: &Region) -> Option<(usize, u64)> {
         let Self::Parallel { slice_len_min_bytes, replicas_max } = *self else { return None };
         let count = layout.replica_count().min(replicas_max.unwrap_or(u64::MAX));
@@ -100,11 +102,10 @@ impl Replicas {
     }
 }
 
-/// The writer of each of some arrays that every process has, by their bytes. `loads` are the bytes
-/// that each writer has to write anyway; the arrays are added to it. Takes O(n log n).
+/// Chooses a writer for each of some arrays that every process has. `loads` has the bytes that each
+/// writer already has to write; the lengths of the arrays are added. Takes O(n log n).
 ///
-/// No writer ends more than the largest array above the fewest bytes that the busiest one could
-/// have.
+/// The load of the busiest writer exceeds the best possible one by at most the largest array.
 pub fn spread(lens_bytes: &[u64], loads: &mut [u64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..lens_bytes.len()).collect();
     let len_of = |at: usize| lens_bytes.get(at).copied().unwrap_or(0);

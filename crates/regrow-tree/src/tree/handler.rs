@@ -23,30 +23,32 @@ pub const TYPE_KEY: &str = "__leaf_type__";
 /// The key of the state.
 pub const STATE_KEY: &str = "state";
 
-/// How leaves of the type `T` are saved and restored.
+/// Saves and restores leaves of the type `T`.
 pub trait LeafHandler<T>: Send + Sync {
-    /// The name of the type in files: choose it once; it need not be the name of the Rust type.
+    /// The name of the type in files. It must never change, and need not be the name of the Rust
+    /// type.
     fn type_name(&self) -> &str;
 
-    /// What the leaf is made of; best of dicts alone, which every layout keeps as they are.
+    /// Converts the leaf to a pytree. Use only dicts if possible, because every layout keeps dicts
+    /// as they are.
     ///
     /// # Errors
-    /// Why this leaf cannot be saved.
+    /// The reason why this leaf cannot be saved.
     fn save(&self, leaf: &T) -> Result<Tree<Leaf>>;
 
-    /// The leaf again, from such a tree as the layout gives it back.
+    /// Restores the leaf from the pytree that the layout returns.
     ///
     /// # Errors
-    /// Why the state makes no leaf.
+    /// The reason why the state cannot be restored to a leaf.
     fn restore(&self, state: &Tree<Leaf>) -> Result<T>;
 }
 
-/// A leaf as a program has it.
+/// A leaf of a program: a known leaf, or one of the program's own types.
 #[derive(Debug)]
 pub enum AnyLeaf {
-    /// One that the engine knows by itself.
+    /// A leaf that regrow knows.
     Known(Leaf),
-    /// One of the program's own type.
+    /// A leaf of one of the program's own types.
     Own(Box<dyn Any + Send + Sync>),
 }
 
@@ -57,7 +59,7 @@ impl AnyLeaf {
         Self::Own(Box::new(leaf))
     }
 
-    /// The leaf as a `T`, if it is one.
+    /// The leaf as a `T`; `None` if it is not of this type.
     pub fn downcast_ref<T: Any>(&self) -> Option<&T> {
         match self {
             Self::Own(leaf) => leaf.downcast_ref(),
@@ -78,7 +80,7 @@ struct Entry {
     handler: Box<dyn Erased>,
 }
 
-/// A handler whose type is known at run time only.
+/// A handler whose type is known only at run time.
 trait Erased: Send + Sync {
     fn type_name(&self) -> &str;
     fn save(&self, leaf: &(dyn Any + Send + Sync)) -> Result<Tree<Leaf>>;
@@ -105,17 +107,17 @@ impl<T: Any + Send + Sync, H: LeafHandler<T>> Erased for Typed<T, H> {
 }
 
 impl LeafRegistry {
-    /// One without handlers.
+    /// A registry without handlers.
     #[inline]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Puts a handler in charge of the type `T`.
+    /// Adds a handler for the type `T`.
     ///
     /// # Errors
-    /// `AlreadyExists` if the type or the type name has a handler; [`replace`](Self::replace) takes
-    /// its place.
+    /// `AlreadyExists` if the type or the type name already has a handler. Use
+    /// [`replace`](Self::replace) in this case.
     pub fn add<T: Any + Send + Sync>(&mut self, handler: impl LeafHandler<T> + 'static) -> Result<()> {
         let new = Self::entry(handler);
         let name = new.handler.type_name();
@@ -130,8 +132,8 @@ impl LeafRegistry {
         Ok(())
     }
 
-    /// Puts a handler in charge of the type `T`, in the place of those that had the type or the
-    /// type name. Gives their type names.
+    /// Adds a handler for the type `T`, and removes handlers for the same type or type name.
+    /// Returns the type names of the removed handlers.
     pub fn replace<T: Any + Send + Sync>(&mut self, handler: impl LeafHandler<T> + 'static) -> Vec<String> {
         let new = Self::entry(handler);
         let mut replaced = Vec::new();
@@ -151,18 +153,18 @@ impl LeafRegistry {
         Entry { id: TypeId::of::<T>(), rust_name: type_name::<T>(), handler }
     }
 
-    /// The type name under which leaves of type `T` are saved.
+    /// The type name with which leaves of type `T` are saved; `None` without a handler.
     pub fn type_name_of<T: Any>(&self) -> Option<&str> {
         self.entries.iter().find(|entry| entry.id == TypeId::of::<T>()).map(|entry| entry.handler.type_name())
     }
 
-    /// Whether there is a handler for a type name.
+    /// Whether a type name has a handler.
     #[inline]
     pub fn has(&self, type_name: &str) -> bool {
         self.named(type_name).is_some()
     }
 
-    /// All type names, in the order in which they were added.
+    /// All type names, in the order of their handlers.
     #[inline]
     pub fn type_names(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().map(|entry| entry.handler.type_name())
@@ -172,10 +174,11 @@ impl LeafRegistry {
         self.entries.iter().find(|entry| entry.handler.type_name() == type_name)
     }
 
-    /// The tree with its own leaves as what they are made of: what can be saved, in any layout.
+    /// Replaces the leaves of the program's own types by their pytrees. Every layout can save the
+    /// result.
     ///
     /// # Errors
-    /// `Unsupported` for a leaf whose type has no handler, with its key path; what handlers say.
+    /// `Unsupported` with the key path of a leaf whose type has no handler; errors of handlers.
     pub fn encode(&self, tree: &Tree<AnyLeaf>) -> Result<Tree<Leaf>> {
         let mut build = TreeBuilder::new();
         let mut leaves = tree.leaves().iter();
@@ -215,10 +218,11 @@ impl LeafRegistry {
         build.close()
     }
 
-    /// The tree with its own leaves restored.
+    /// Restores the leaves of the program's own types.
     ///
     /// # Errors
-    /// `Unsupported` for a type name that has no handler, with its key path; what handlers say.
+    /// `Unsupported` with the key path of a leaf whose type name has no handler; errors of
+    /// handlers.
     pub fn decode(&self, tree: &Tree<Leaf>) -> Result<Tree<AnyLeaf>> {
         let nodes = tree.nodes();
         let paths: Vec<KeyPath> = tree.walk().map(|(path, _)| path).collect();
@@ -278,8 +282,8 @@ impl Debug for LeafRegistry {
     }
 }
 
-/// Builds the same containers again, `leaf` each leaf. A root container below others takes the name
-/// of a state.
+/// Builds the same containers again, and calls `leaf` for each leaf. If the root is a container and
+/// lies below others, its key is that of a state.
 fn replay<L>(
     nodes: &[Node],
     build: &mut TreeBuilder<L>,
@@ -310,7 +314,8 @@ fn replay<L>(
     Ok(())
 }
 
-/// The type name of a handled leaf that begins at node `at`, and the node behind it.
+/// The type name of a handled leaf that begins at node `at`, and the index of the node after it;
+/// `None` if no handled leaf begins there.
 fn handled(tree: &Tree<Leaf>, at: usize, leaf: usize) -> Option<(String, usize)> {
     let nodes = tree.nodes();
     let is_named = |at: usize, name: &str| nodes.get(at).is_some_and(|node| *node.key.text() == *name);
@@ -326,7 +331,7 @@ fn handled(tree: &Tree<Leaf>, at: usize, leaf: usize) -> Option<(String, usize)>
     }
 }
 
-/// The subtree of a node whose first leaf is number `leaf`, and how many leaves it has.
+/// The subtree of a node, and its number of leaves. `leaf` is the index of its first leaf.
 fn subtree(tree: &Tree<Leaf>, at: usize, leaf: usize) -> Result<(Tree<Leaf>, usize)> {
     let nodes = tree.nodes().get(at..end_of(tree.nodes(), at)).unwrap_or_default();
     let mut build = TreeBuilder::new();

@@ -6,47 +6,47 @@ use std::sync::Arc;
 use crate::array::{Array, Dtype, Shape};
 use crate::sharding::Sharding;
 
-/// What a leaf was in the program that saved it, so that it comes back as that.
+/// The kind of a leaf in the program that saved it. A load restores the same kind.
 ///
-/// Everything but [`Str`](Self::Str), [`Placeholder`](Self::Placeholder) and
-/// [`Unknown`](Self::Unknown) is stored as an array: scalars with shape `[]`, bytes as `uint8` of
-/// shape `[length]`, a PRNG key as its `uint32` key data, an array of a dtype outside [`Dtype`] as
-/// `uint8` with an axis more, the bytes of an element.
+/// Everything except [`Str`](Self::Str), [`Placeholder`](Self::Placeholder) and
+/// [`Unknown`](Self::Unknown) is stored as an array. Scalars have the shape `[]`. Bytes are `uint8`
+/// of shape `[length]`. A PRNG key is stored as its `uint32` key data. An array of a dtype outside
+/// [`Dtype`] is stored as `uint8`, with one more axis for the bytes of an element.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum LeafKind {
     /// A NumPy array.
     NumpyArray,
     /// A NumPy scalar such as `np.float32(1)`.
     NumpyScalar,
-    /// A NumPy array of a dtype that is no [`Dtype`] (text, dates, records, void, extended floats),
-    /// with that dtype as npy headers spell it: `<U8`, `<M8[ns]`, `[('a', '<f4'), ('b', '|u1')]`.
+    /// A NumPy array whose dtype is not in [`Dtype`] (text, dates, records, void, extended floats).
+    /// The text is the dtype as in npy headers: `<U8`, `<M8[ns]`, `[('a', '<f4'), ('b', '
+    /// u1')]`.
     NumpyOther(Arc<str>),
     /// A NumPy scalar of such a dtype: `ml_dtypes.int1(1)`, `np.datetime64("2020")`. Only Flax'
-    /// msgpack tells it from an array without axes, so every other layout refuses it.
+    /// msgpack distinguishes it from an array without axes. All other layouts refuse it.
     NumpyOtherScalar(Arc<str>),
     /// A JAX array.
     JaxArray,
-    /// A typed PRNG key, with the name of its implementation where it is known (`threefry2x32`,
-    /// `rbg`).
+    /// A typed PRNG key, with the name of its implementation, if known (`threefry2x32`, `rbg`).
     PrngKey(Option<Arc<str>>),
-    /// A Python bool, int, float or complex; its dtype tells which.
+    /// A Python bool, int, float or complex; the dtype shows which.
     Scalar,
     /// Text.
     Str,
     /// Bytes.
     Bytes,
-    /// A leaf that was left out on purpose (the Python literal `...`).
+    /// A leaf that was omitted on purpose (the Python literal `...`).
     Placeholder,
-    /// A leaf of a user's own type handler: named, never decoded.
+    /// A leaf of a user's own type handler. regrow knows its type name, but never decodes it.
     Unknown(Arc<str>),
 }
 
-/// How the name of the unknown type of an integer beyond 64 bits begins; its digits follow. JSON
-/// documents have such.
+/// For an integer beyond 64 bits, the name of the unknown type begins with this text, and the
+/// digits follow. JSON documents can have such integers.
 pub const BIG_INTEGER: &str = "int ";
 
 impl LeafKind {
-    /// A lower-case name for tables and JSON: `jax_array`, `scalar`, ...
+    /// A lower-case name for tables and JSON, for example `jax_array` or `scalar`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::NumpyArray => "numpy_array",
@@ -63,48 +63,48 @@ impl LeafKind {
         }
     }
 
-    /// Whether casts that are asked for apply: to arrays and NumPy scalars. Bytes, PRNG keys and
-    /// Python's own numbers are no arrays to their users, and stay as they are.
+    /// Whether requested casts apply. They apply to arrays and NumPy scalars. For users, bytes,
+    /// PRNG keys and Python's own numbers are not arrays, so casts do not change them.
     #[inline]
     pub fn is_castable(&self) -> bool {
         matches!(self, Self::JaxArray | Self::NumpyArray | Self::NumpyScalar)
     }
 
-    /// Whether the leaf has array data behind it.
+    /// Whether the leaf has array data.
     #[inline]
     pub fn is_array(&self) -> bool {
         !matches!(self, Self::Str | Self::Placeholder | Self::Unknown(_))
     }
 }
 
-/// Facts about a leaf that need no access to its data.
+/// The description of a leaf. It needs no access to the data.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LeafInfo {
-    /// What the leaf is.
+    /// The kind of the leaf.
     pub kind: LeafKind,
     /// The type of its elements; `uint8` for text.
     pub dtype: Dtype,
-    /// The shape; for text the length of its UTF-8 in bytes.
+    /// The shape. For a text, the length of its UTF-8 in bytes.
     pub shape: Shape,
-    /// The name it is stored under (`params.dense.kernel`).
+    /// The name with which the leaf is stored (`params.dense.kernel`).
     pub name: Arc<str>,
-    /// Shape of the smallest piece that is stored and decoded alone, where the layout cuts arrays.
+    /// The shape of the chunks, if the layout divides the array. Each chunk is decoded alone.
     pub chunk_shape: Option<Shape>,
-    /// Shape of one piece as it was written (of Orbax's `jax.Array` leaves).
+    /// The shape of one shard as it was written (for `jax.Array` leaves of Orbax).
     pub write_shape: Option<Shape>,
-    /// How the array lay on devices when it was saved: advice, never needed to read.
+    /// The sharding of the array when it was saved. A read does not need it.
     pub sharding: Option<Arc<Sharding>>,
-    /// How its bytes are coded, for people: `raw`, `zstd`, `sharding_indexed(zstd)`.
+    /// The encoding of the bytes, for people: `raw`, `zstd`, `sharding_indexed(zstd)`.
     pub coding: Arc<str>,
 }
 
 impl LeafInfo {
-    /// The bytes of a chunk, decoded; `None` for a leaf without chunks.
+    /// The length of a decoded chunk in bytes; `None` for a leaf without chunks.
     pub fn chunk_len_bytes(&self) -> Option<u64> {
         self.chunk_shape.as_ref().map(|shape| shape.len_bytes(self.dtype).unwrap_or(u64::MAX))
     }
 
-    /// A leaf that has no data of its own: a placeholder, or what its layout does not decode.
+    /// A leaf without data: a placeholder, or a leaf that its layout does not decode.
     pub fn without_data(kind: LeafKind, name: &str, coding: &str) -> Self {
         Self {
             kind,
@@ -118,7 +118,7 @@ impl LeafInfo {
         }
     }
 
-    /// Bytes of the decoded leaf; saturates for shapes that no memory could hold.
+    /// The length of the decoded leaf in bytes; `u64::MAX` if it overflows.
     #[inline]
     pub fn len_bytes(&self) -> u64 {
         self.shape.len_bytes(self.dtype).unwrap_or(u64::MAX)
@@ -130,13 +130,13 @@ impl LeafInfo {
         !matches!(self.kind, LeafKind::Placeholder | LeafKind::Unknown(_))
     }
 
-    /// Bytes of the decoded leaf; 0 for a leaf without data.
+    /// The length of the decoded leaf in bytes; 0 for a leaf without data.
     #[inline]
     pub fn data_len_bytes(&self) -> u64 {
         if self.has_data() { self.len_bytes() } else { 0 }
     }
 
-    /// The dtype in a table: `float32`, `str`, `key<threefry2x32>`, `unknown<posix.system>`, `-`
+    /// The dtype for a table: `float32`, `str`, `key<threefry2x32>`, `unknown<posix.system>`; `-`
     /// for a placeholder.
     pub fn dtype_text(&self) -> Cow<'_, str> {
         match &self.kind {
@@ -149,15 +149,15 @@ impl LeafInfo {
         }
     }
 
-    /// The part of the array that a device held when it was saved, the longest if they differ;
-    /// `None` if that is not recorded, or what is recorded does not fit the array.
+    /// The shape of a device's part when the array was saved; if parts differ, the longest. `None`
+    /// if no sharding is recorded, or the sharding does not match the array.
     #[inline]
     pub fn shard_shape(&self) -> Option<Shape> {
         self.sharding.as_ref()?.shard_shape(&self.shape).ok()
     }
 }
 
-/// A Python or NumPy number that is no array.
+/// A Python number, or a NumPy number that is not an array.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scalar {
     /// A bool.
@@ -168,12 +168,12 @@ pub enum Scalar {
     UInt(u64),
     /// A float.
     Float(f64),
-    /// A complex number: real part, imaginary part.
+    /// A complex number: real part and imaginary part.
     Complex(f64, f64),
 }
 
 impl Scalar {
-    /// The dtype that Orbax would give it, and the one element's bytes, little endian.
+    /// The dtype that Orbax uses for the number, and the little-endian bytes of the element.
     pub fn to_element(self) -> (Dtype, Vec<u8>) {
         match self {
             Self::Bool(v) => (Dtype::Bool, vec![u8::from(v)]),
@@ -188,11 +188,11 @@ impl Scalar {
 /// A leaf with its data.
 #[derive(Debug, Clone)]
 pub struct Leaf {
-    /// What the leaf is.
+    /// The kind of the leaf.
     pub kind: LeafKind,
     /// Its data.
     pub data: LeafData,
-    /// How the array lies on devices: advice for a restore.
+    /// The sharding of the array, which a restore may use.
     pub sharding: Option<Arc<Sharding>>,
 }
 
@@ -203,12 +203,12 @@ pub enum LeafData {
     Array(Array),
     /// Text.
     Text(Arc<str>),
-    /// Nothing: a placeholder, or a leaf of an unknown kind.
+    /// No data: a placeholder, or a leaf of an unknown type.
     Absent,
 }
 
 impl Leaf {
-    /// A NumPy-kind array leaf.
+    /// A leaf with a NumPy array.
     #[inline]
     pub fn array(array: Array) -> Self {
         Self { kind: LeafKind::NumpyArray, data: LeafData::Array(array), sharding: None }
@@ -220,7 +220,7 @@ impl Leaf {
         Self { kind: LeafKind::Str, data: LeafData::Text(text.into()), sharding: None }
     }
 
-    /// A Python scalar, as a 0-d array of the dtype that Orbax would give it.
+    /// A leaf with a Python scalar, as a 0-d array of the dtype that Orbax uses for it.
     pub fn scalar(value: Scalar) -> Self {
         let (dtype, bytes) = value.to_element();
         Self {
@@ -230,7 +230,7 @@ impl Leaf {
         }
     }
 
-    /// The array behind the leaf, if there is one.
+    /// The array of the leaf; `None` if it has none.
     pub fn as_array(&self) -> Option<&Array> {
         match &self.data {
             LeafData::Array(array) => Some(array),

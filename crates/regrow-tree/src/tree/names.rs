@@ -12,17 +12,17 @@ use std::fmt::Write as _;
 
 use super::{Key, KeyPath, Node, NodeKind, Tree};
 
-/// The name of every leaf, in flatten order: the bare texts of its keys with a separator between
-/// them.
+/// The name of every leaf, in flatten order. A name consists of the texts of the keys, with a
+/// separator between them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeafNames {
     text: String,
-    /// Where each name ends in `text`.
+    /// The end of each name in `text`.
     ends: Vec<usize>,
 }
 
 impl LeafNames {
-    /// As [`KeyPath::join`] gives them.
+    /// The names of all leaves, as [`KeyPath::join`] makes them.
     pub fn of<L>(tree: &Tree<L>, separator: &str) -> Self {
         let mut names = Self { text: String::new(), ends: Vec::with_capacity(tree.len()) };
         let mut walk = TextWalk::new(tree, separator);
@@ -34,7 +34,7 @@ impl LeafNames {
         names
     }
 
-    /// The name of a leaf; empty if there are not that many.
+    /// The name of a leaf; empty if there is no such leaf.
     pub fn get(&self, leaf: usize) -> &str {
         let start = leaf.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
         self.ends.get(leaf).and_then(|&end| self.text.get(start..end)).unwrap_or_default()
@@ -52,7 +52,7 @@ impl LeafNames {
         self.ends.len()
     }
 
-    /// Whether there is no leaf.
+    /// Whether the tree has no leaves.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
@@ -64,12 +64,14 @@ impl LeafNames {
     }
 }
 
-/// Goes through the nodes in preorder, with the joined texts of the keys down to each.
+/// Walks through the nodes in preorder, with the joined texts of the keys from the root to each
+/// node.
 pub struct TextWalk<'a> {
     nodes: std::slice::Iter<'a, Node>,
     separator: &'a str,
     text: String,
-    /// For each container on the way down: children still to come, and how long its own text is.
+    /// For each open container, the number of its children that still follow, and the length of its
+    /// own text.
     open: Vec<(usize, usize)>,
 }
 
@@ -80,7 +82,7 @@ impl<'a> TextWalk<'a> {
         Self { nodes: tree.nodes().iter(), separator, text: String::new(), open: Vec::new() }
     }
 
-    /// The next node and its text.
+    /// Moves to the next node, and returns it with its text.
     pub fn step(&mut self) -> Option<(&'a Node, &str)> {
         let node = self.nodes.next()?;
         while self.open.last().is_some_and(|(left, _)| *left == 0) {
@@ -102,7 +104,7 @@ impl<'a> TextWalk<'a> {
     }
 }
 
-/// Appends the bare text of a key.
+/// Appends the text of a key.
 pub fn push_key(out: &mut String, key: &Key) {
     match key {
         Key::Dict(text) | Key::Attr(text) => out.push_str(text),
@@ -113,8 +115,8 @@ pub fn push_key(out: &mut String, key: &Key) {
 }
 
 impl<L> Tree<L> {
-    /// The key path of one leaf: O(nodes), for messages. The root's if there are not that many
-    /// leaves.
+    /// The key path of one leaf; the root's path if there is no such leaf. Takes O(nodes), so use
+    /// it only for messages.
     pub fn path_of(&self, leaf: usize) -> KeyPath {
         let mut open: Vec<(&Key, usize)> = Vec::new();
         let mut leaves_before = 0;

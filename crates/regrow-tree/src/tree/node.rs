@@ -6,29 +6,30 @@ use super::{Key, KeyPath};
 use crate::bytes::limits::TREE_DEPTH_MAX;
 use crate::error::{Error, ErrorKind, Result};
 
-/// What a node of the tree is.
+/// The kind of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum NodeKind {
     /// A leaf; its data is in [`Tree::leaves`].
     Leaf,
     /// `None`: a node without children and without leaves.
     None,
-    /// A dict; children in the order in which they are stored.
+    /// A dict. Its children are in the order in which they are stored.
     Dict,
     /// `collections.OrderedDict`.
     OrderedDict,
-    /// `collections.defaultdict`; its factory is not kept.
+    /// `collections.defaultdict`; its factory is not stored.
     DefaultDict,
     /// A list.
     List,
     /// A tuple.
     Tuple,
-    /// A named tuple, by its type's qualified name (`optax.ScaleByAdamState`); never imported on
-    /// reading.
+    /// A named tuple, with the qualified name of its type (`optax.ScaleByAdamState`). A read never
+    /// imports the type.
     NamedTuple(Arc<str>),
-    /// A dataclass, by its type's qualified name; never imported on reading.
+    /// A dataclass, with the qualified name of its type. A read never imports the type.
     Dataclass(Arc<str>),
-    /// Any other registered pytree node, by its type's qualified name; never imported on reading.
+    /// Any other registered pytree node, with the qualified name of its type. A read never imports
+    /// the type.
     Custom(Arc<str>),
 }
 
@@ -49,7 +50,7 @@ impl NodeKind {
         }
     }
 
-    /// The type's name, where the kind carries one.
+    /// The name of the node's type; `None` for kinds without a type name.
     pub fn type_name(&self) -> Option<&str> {
         match self {
             Self::NamedTuple(name) | Self::Dataclass(name) | Self::Custom(name) => Some(name),
@@ -58,20 +59,20 @@ impl NodeKind {
     }
 }
 
-/// One node: how its parent names it, what it is, how many children follow.
+/// One node: its key, its kind, and its number of children.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// The step from the parent; of no meaning at the root.
+    /// The key in the parent; not used for the root.
     pub key: Key,
-    /// What it is.
+    /// The kind of the node.
     pub kind: NodeKind,
-    /// Direct children; they follow in preorder.
+    /// The number of direct children. They follow in preorder.
     pub child_count: usize,
 }
 
 /// A pytree with leaves of type `L`.
 ///
-/// It keeps these promises:
+/// Every tree has these properties:
 /// - `nodes` is one tree in preorder, with its root first;
 /// - there is one leaf for each node of kind [`NodeKind::Leaf`], in the same order;
 /// - leaves and `None` have no children; nesting stays within [`TREE_DEPTH_MAX`].
@@ -92,19 +93,19 @@ pub struct Node {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree<L> {
-    /// Shared with the trees of the same structure that were made of this one.
+    /// Shared by all trees that were made from one another with the same structure.
     nodes: Arc<Vec<Node>>,
     leaves: Vec<L>,
 }
 
 impl<L> Tree<L> {
-    /// A tree that is one leaf.
+    /// A tree that consists of one leaf.
     pub fn single(leaf: L) -> Self {
         let root = Node { key: Key::Index(0), kind: NodeKind::Leaf, child_count: 0 };
         Self { nodes: Arc::new(vec![root]), leaves: vec![leaf] }
     }
 
-    /// A tree of parts that keep its promises; the caller has checked them.
+    /// Makes a tree without checks: nodes and leaves must have the properties of a tree.
     pub fn from_parts(nodes: Vec<Node>, leaves: Vec<L>) -> Self {
         debug_assert_eq!(nodes.iter().filter(|node| node.kind == NodeKind::Leaf).count(), leaves.len());
         Self { nodes: Arc::new(nodes), leaves }
@@ -122,7 +123,7 @@ impl<L> Tree<L> {
         &self.leaves
     }
 
-    /// All leaves, to be changed in place.
+    /// All leaves, for changes in place.
     #[inline]
     pub fn leaves_mut(&mut self) -> &mut [L] {
         &mut self.leaves
@@ -134,13 +135,14 @@ impl<L> Tree<L> {
         self.leaves.len()
     }
 
-    /// Whether there is no leaf (there is always a root).
+    /// Whether the tree has no leaves. It always has a root.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.leaves.is_empty()
     }
 
-    /// Every leaf with its key path, in flatten order. Builds each path: O(depth) a leaf.
+    /// Every leaf with its key path, in flatten order. Builds each path, which takes O(depth) for
+    /// each leaf.
     pub fn iter(&self) -> impl Iterator<Item = (KeyPath, &L)> {
         let mut walk = self.walk();
         let leaf_paths = std::iter::from_fn(move || {
@@ -160,19 +162,21 @@ impl<L> Tree<L> {
         self.iter().map(|(path, _)| path).collect()
     }
 
-    /// Every node with its key path, in preorder. Builds each path: O(depth) a node.
+    /// Every node with its key path, in preorder. Builds each path, which takes O(depth) for each
+    /// node.
     #[inline]
     pub fn walk(&self) -> Walk<'_> {
         Walk { nodes: self.nodes.iter(), path: KeyPath::root(), open: Vec::new(), is_done: true }
     }
 
-    /// The same structure with other leaves.
+    /// The same structure with converted leaves.
     #[inline]
     pub fn map<M>(self, mut to: impl FnMut(L) -> M) -> Tree<M> {
         Tree { nodes: self.nodes, leaves: self.leaves.into_iter().map(&mut to).collect() }
     }
 
-    /// The same structure with other leaves; stops at the first error, which gets the key path.
+    /// The same structure with converted leaves. Stops at the first error, and adds the key path to
+    /// it.
     pub fn try_map<M>(&self, mut to: impl FnMut(&KeyPath, &L) -> Result<M>) -> Result<Tree<M>> {
         let mut leaves = Vec::with_capacity(self.leaves.len());
         for (path, leaf) in self.iter() {
@@ -184,7 +188,7 @@ impl<L> Tree<L> {
     /// The same structure with the given leaves, in flatten order.
     ///
     /// # Errors
-    /// `InvalidArgument` if there are more or fewer of them.
+    /// `InvalidArgument` if their number is not the number of leaves.
     pub fn with_leaves<M>(&self, leaves: Vec<M>) -> Result<Tree<M>> {
         if leaves.len() != self.leaves.len() {
             return Err(Error::invalid("a tree needs exactly one value for each leaf")
@@ -222,16 +226,16 @@ impl<L> Tree<L> {
 /// The iterator of [`Tree::walk`].
 pub struct Walk<'a> {
     nodes: std::slice::Iter<'a, Node>,
-    /// Of the node that `step` gave last.
+    /// The path of the node that `step` has returned last.
     path: KeyPath,
-    /// Children still to come, for each node on the way down to that one.
+    /// For each node on the path, the number of its children that still follow.
     open: Vec<usize>,
-    /// Whether that node has no children, so that the next one is not below it.
+    /// Whether that node has no children, so that the next node is not below it.
     is_done: bool,
 }
 
 impl<'a> Walk<'a> {
-    /// Goes to the next node; its path is `self.path`.
+    /// Moves to the next node. Its path is then in `self.path`.
     fn step(&mut self) -> Option<&'a Node> {
         let node = self.nodes.next()?;
         if !self.open.is_empty() {
@@ -264,7 +268,7 @@ impl<'a> Iterator for Walk<'a> {
     }
 }
 
-/// The node behind the subtree of a node.
+/// The index after the subtree of the node at `at`.
 pub fn end_of(nodes: &[Node], at: usize) -> usize {
     let mut missing = 1;
     let mut end = at;
@@ -292,17 +296,17 @@ impl<L> Default for TreeBuilder<L> {
 }
 
 impl<L> TreeBuilder<L> {
-    /// Nothing yet; the first node becomes the root.
+    /// A builder without nodes. The first node becomes the root.
     #[inline]
     pub fn new() -> Self {
         Self { nodes: Vec::new(), leaves: Vec::new(), open: Vec::new() }
     }
 
-    /// Opens a container (or adds a `None`, which needs its `close` like every other).
+    /// Opens a container. A `None` is also opened, and needs a `close`.
     ///
     /// # Errors
-    /// `InvalidArgument` for a second root or a child of `None`; `Limit` below [`TREE_DEPTH_MAX`]
-    /// levels.
+    /// `InvalidArgument` for a second root or a child of `None`; `Limit` for more than
+    /// [`TREE_DEPTH_MAX`] levels.
     pub fn open(&mut self, key: Key, kind: NodeKind) -> Result<()> {
         if self.open.len() >= TREE_DEPTH_MAX {
             return Err(Error::new(
@@ -328,7 +332,7 @@ impl<L> TreeBuilder<L> {
     /// Closes the container opened last.
     ///
     /// # Errors
-    /// `InvalidArgument` if none is open.
+    /// `InvalidArgument` if no container is open.
     pub fn close(&mut self) -> Result<()> {
         match self.open.pop() {
             Some(_) => Ok(()),
@@ -348,7 +352,7 @@ impl<L> TreeBuilder<L> {
         self.open.len()
     }
 
-    /// The tree.
+    /// Returns the tree.
     ///
     /// # Errors
     /// `InvalidArgument` if there is no root or a container is still open.

@@ -8,8 +8,8 @@ use crate::text::{is_printable, printable};
 
 /// A glob over printed key paths: `params/**`, `*/kernel`, `layers/[0-3]/w`.
 ///
-/// `*` and `?` stay within one key, `**` spans keys. A pattern that names a container takes all
-/// leaves below it, so `params` means `params/**`.
+/// `*` and `?` match within one key, `**` matches any number of keys. A pattern for a container
+/// matches all leaves below it, so `params` is the same as `params/**`.
 #[derive(Debug, Clone, serde::Deserialize)]
 #[serde(try_from = "String")]
 pub struct PathPattern {
@@ -17,7 +17,7 @@ pub struct PathPattern {
     below: GlobMatcher,
     text: String,
     printed: String,
-    /// Whether it has no wildcard.
+    /// Whether the pattern has no wildcards.
     is_plain: bool,
 }
 
@@ -61,13 +61,13 @@ impl PathPattern {
         }
     }
 
-    /// Whether the leaf at `path` is meant.
+    /// Whether the pattern matches the leaf at `path`.
     pub fn matches(&self, path: &KeyPath) -> bool {
         let text = path.to_string();
         self.matcher.is_match(&text) || self.below.is_match(&text) || text == self.printed
     }
 
-    /// Whether it is this path, whole and without wildcards.
+    /// Whether the pattern has no wildcards and is exactly this path.
     pub fn is_path_of(&self, path: &KeyPath) -> bool {
         let text = path.to_string();
         text == self.printed || self.is_plain && self.matcher.is_match(&text)
@@ -80,7 +80,7 @@ impl PathPattern {
     }
 }
 
-/// Whether a glob has no special characters but backslashes.
+/// Whether a glob has no special characters except backslashes.
 fn is_plain(glob: &str) -> bool {
     let mut chars = glob.chars();
     while let Some(c) = chars.next() {

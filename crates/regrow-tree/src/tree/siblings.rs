@@ -1,4 +1,4 @@
-//! Whether the children of one container have different keys.
+//! Checks whether the children of one container have different keys.
 //!
 //! Keys usually have an order: by text, as JAX sorts them, or by length and then text, as for
 //! increasing numbers. If the keys of a container strictly increase in one of these orders, no two
@@ -10,22 +10,22 @@ use std::mem::discriminant;
 
 use super::{Key, KeyPath, Tree};
 
-/// Up to this many keys are compared each with each.
+/// Up to this number of keys, each pair is compared.
 const PAIRS_MAX: usize = 8;
 
-/// A container whose children are being looked at.
+/// A container whose children are being checked.
 struct Open<'a> {
     key: &'a Key,
     left: usize,
-    /// The index at which the keys of its children begin.
+    /// The index of the first key of its children.
     start: usize,
     rises_by_text: bool,
     rises_by_length: bool,
 }
 
 impl<L> Tree<L> {
-    /// The key path of a node whose key its parent has used before; no file could tell the two
-    /// apart.
+    /// The key path of a node whose key its parent has already used; `None` if there is none. A
+    /// file could not distinguish two such nodes.
     pub fn first_equal_keys(&self) -> Option<KeyPath> {
         let mut open: Vec<Open<'_>> = Vec::new();
         // For each open container, the innermost last: the keys seen so far.
@@ -62,8 +62,8 @@ impl<L> Tree<L> {
         None
     }
 
-    /// Whether the keys of each container are sure to differ even as bare texts: they are all of
-    /// one kind.
+    /// Whether the keys of each container differ even without their kinds. This holds if all of
+    /// them have the same kind.
     pub fn has_keys_of_one_kind(&self) -> bool {
         let mut open: Vec<(usize, Option<&Key>)> = Vec::new();
         for node in self.nodes() {
@@ -84,7 +84,7 @@ impl<L> Tree<L> {
     }
 }
 
-/// Closes the innermost container; the path of a key that it has twice.
+/// Closes the innermost container. Returns the path of a repeated key, if any.
 fn close<'a>(open: &mut Vec<Open<'a>>, keys: &mut Vec<&'a Key>) -> Option<KeyPath> {
     let container = open.pop()?;
     if !container.rises_by_text && !container.rises_by_length {

@@ -4,7 +4,7 @@ use super::cast_bytes;
 use crate::array::{Dtype, DtypeClass};
 use crate::error::{Error, Result};
 
-/// What casts may do to values.
+/// How a cast treats values that it would change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Casting {
     /// A value that changes beyond rounding is an error. A pattern applies to leaves with the same
@@ -12,10 +12,10 @@ pub enum Casting {
     /// key path of a leaf applies to leaves of any kind.
     #[default]
     Checked,
-    /// The same, but values may change as in [`cast_bytes`], because the caller allows that.
+    /// As `Checked`, but values may change as in [`cast_bytes`], because the caller allows it.
     Lossy,
-    /// A pattern is for all leaves that it matches, and values change as [`cast_bytes`] does it:
-    /// for functions that stand in for others.
+    /// A pattern applies to all leaves that it matches, and values change as in [`cast_bytes`]. The
+    /// drop-in functions use this.
     AsNumpy,
 }
 
@@ -23,7 +23,7 @@ impl Casting {
     /// Casts elements as [`cast_bytes`] does.
     ///
     /// # Errors
-    /// As [`cast_checked`], where values are checked.
+    /// The same as for [`cast_checked`], if values are checked.
     pub fn cast(self, src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Result<()> {
         match self {
             Self::Checked => cast_checked(src, from, to, out),
@@ -32,7 +32,7 @@ impl Casting {
     }
 }
 
-/// Whether both are bools, integers, floating or complex.
+/// Whether both dtypes are of the same kind: bool, integer, floating or complex.
 pub fn is_same_kind(one: Dtype, other: Dtype) -> bool {
     let kind = |dtype: Dtype| match dtype.class() {
         DtypeClass::Unsigned => DtypeClass::Signed,
@@ -41,11 +41,11 @@ pub fn is_same_kind(one: Dtype, other: Dtype) -> bool {
     kind(one) == kind(other)
 }
 
-/// Casts elements as [`cast_bytes`] does, if that keeps every value but for rounding.
+/// Casts elements like [`cast_bytes`]. Returns an error if a value changes by more than rounding.
 ///
 /// # Errors
-/// `Unsupported` with the first value that is not kept, and what it would become; `InvalidArgument`
-/// as [`cast_bytes`].
+/// `Unsupported` with the first value that changes, and its result; `InvalidArgument` as for
+/// [`cast_bytes`].
 pub fn cast_checked(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Result<()> {
     if cast_bytes(src, from, to, out)? {
         return Ok(());
@@ -63,7 +63,7 @@ pub fn cast_checked(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Resul
     Ok(())
 }
 
-/// One element, for people.
+/// Formats one element for messages.
 fn shown(element: &[u8], dtype: Dtype) -> Result<String> {
     fn wide<const D: usize>(element: &[u8], from: Dtype, to: Dtype) -> Result<[u8; D]> {
         let mut out = [0; D];

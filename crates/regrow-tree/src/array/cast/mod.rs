@@ -24,12 +24,12 @@ pub use checked::is_same_kind;
 pub use checked::{Casting, cast_checked};
 use number::{Half, Number, Small};
 
-/// Casts the elements in `src` to another dtype, into `out`. Little endian on both sides. Gives
-/// whether every value was kept: a float but for rounding to the nearest, any other number exactly.
+/// Casts the elements in `src` to another dtype, into `out`. Both are little endian. Returns
+/// whether all values were kept: floats up to rounding to the nearest value, other numbers exactly.
 ///
 /// # Errors
-/// `InvalidArgument` if `src` is no whole number of elements or `out` has not room for exactly as
-/// many.
+/// `InvalidArgument` if `src` is not a whole number of elements, or if `out` does not have the
+/// length of the same number of elements.
 pub fn cast_bytes(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Result<bool> {
     let count = src.len() / from.size_bytes();
     if !src.len().is_multiple_of(from.size_bytes()) || out.len() != count.saturating_mul(to.size_bytes()) {
@@ -72,7 +72,7 @@ pub fn cast_bytes(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Result<
     })
 }
 
-/// One loop for each target; whether all values were kept.
+/// Casts all elements in one loop for each target dtype. Returns whether all values were kept.
 fn cast_numbers<N: Number, const S: usize>(
     src: &[u8],
     to: Dtype,
@@ -80,7 +80,7 @@ fn cast_numbers<N: Number, const S: usize>(
     read: impl Fn([u8; S]) -> N,
 ) -> bool {
     use Dtype as D;
-    /// One integer type: its bytes, and whether they are the same number.
+    /// The conversion to one integer type: its bytes, and whether the number is the same.
     macro_rules! to {
         ($convert:expr, $is_same:ident) => {
             convert(src, out, |b| {
@@ -140,7 +140,7 @@ fn to_float64<N: Number>(x: N) -> ([u8; 8], bool) {
     (to.to_le_bytes(), N::IN_F64 || x.is_kept_by(to.is_finite(), || to))
 }
 
-/// Two parts, one after the other.
+/// Joins the real and the imaginary part.
 fn complex<const P: usize, const D: usize>(re: ([u8; P], bool), im: ([u8; P], bool)) -> ([u8; D], bool) {
     let mut out = [0; D];
     let (first, second) = out.split_at_mut(P);
@@ -149,7 +149,7 @@ fn complex<const P: usize, const D: usize>(re: ([u8; P], bool), im: ([u8; P], bo
     (out, re.1 & im.1)
 }
 
-/// `S` is the size of a part, so an element is two of them.
+/// Casts complex numbers. `S` is the size of a part in bytes, so an element has `2 * S` bytes.
 fn cast_complex<N: Number, const S: usize>(
     src: &[u8],
     to: Dtype,
@@ -195,10 +195,10 @@ fn cast_complex<N: Number, const S: usize>(
     kept
 }
 
-/// Real parts that are gathered on the stack before they are cast.
+/// Number of real parts that are collected on the stack before they are cast.
 const BLOCK: usize = 512;
 
-/// Casts all 256 patterns once, then looks every element up; a few elements one by one.
+/// Casts all 256 byte values once, then looks up each element. A few elements are cast one by one.
 fn cast_by_table<N: Number>(src: &[u8], to: Dtype, out: &mut [u8], decode: impl Fn(u8) -> N) -> bool {
     if src.len() < 256 {
         return cast_numbers(src, to, out, |[b]: [u8; 1]| decode(b));
@@ -227,7 +227,7 @@ fn look_up<const D: usize>(src: &[u8], table: &[u8], kept: &[bool; 256], out: &m
         .is_ok_and(|table| convert(src, out, |[b]: [u8; 1]| (table[usize::from(b)], kept[usize::from(b)])))
 }
 
-/// Converts one after another; whether all were kept.
+/// Converts the elements one by one. Returns whether all values were kept.
 fn convert<const S: usize, const D: usize>(
     src: &[u8],
     out: &mut [u8],
@@ -275,14 +275,15 @@ mod tests {
         assert!(wrong.is_empty(), "{} pairs, source expected found:\n{}", wrong.len(), wrong.join("\n"));
     }
 
-    /// A number without a dtype.
+    /// A number of any dtype.
     #[derive(Debug, Clone, Copy, PartialEq)]
     enum Value {
         Whole(i128),
         Real(f64),
     }
 
-    /// The parts of an element, as other code than the casts' reads them.
+    /// The parts of an element. This is independent of the code of the casts, so that tests can
+    /// compare both.
     fn parts(element: &[u8], dtype: Dtype) -> [Value; 2] {
         let real = |bytes: &[u8]| match bytes.len() {
             4 => f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
@@ -317,7 +318,7 @@ mod tests {
         }
     }
 
-    /// Whether one part is kept: floats but for rounding in `to`, anything else exactly.
+    /// Whether a part is kept: floats up to rounding in `to`, other numbers exactly.
     fn is_kept(from: Value, found: Value, to: Dtype) -> bool {
         let (a, b) = match (from, found) {
             (Value::Whole(a), Value::Whole(b)) => return a == b,
@@ -328,7 +329,8 @@ mod tests {
         if !a.is_finite() || !b.is_finite() {
             return a == b || a.is_nan() && b.is_nan();
         }
-        // Half a step of the result, which for the smallest numbers is that of the smallest.
+        // Half a step between neighbours of the result. Below the smallest normal number, the step
+        // is that of the smallest number.
         let (digits, smallest) = match to {
             Dtype::Float16 => (11, -24),
             Dtype::BFloat16 => (8, -133),
@@ -342,8 +344,8 @@ mod tests {
         let nearer = a.abs().min(b.abs());
         let exponent = if nearer == 0.0 { smallest } else { nearer.log2().floor() as i32 - digits + 1 };
         let half = f64::from(exponent.max(smallest)).exp2() / 2.0;
-        // A power of two is the end of a smaller step; beyond the largest value half a step is too
-        // far.
+        // Below a power of two the step is half as long. Beyond the largest value, half a step
+        // counts as a change.
         let is_beyond = SmallFloat::of(to).is_some_and(|format| a.abs() > format.largest().into());
         if is_beyond { (a - b).abs() < half } else { (a - b).abs() <= 2.0 * half }
     }
@@ -361,7 +363,8 @@ mod tests {
             for to in Dtype::all() {
                 let cast = golden.take(count * to.size_bytes(), "target").unwrap();
                 let mut room = vec![0; to.size_bytes()];
-                // Of the 65,536 values of 16 bits every eleventh: a debug build takes long.
+                // Tests only every eleventh of the 65,536 values of 16 bits, because a debug build
+                // is slow.
                 let step = if count > 1 << 12 { 11 } else { 1 };
                 let pairs = src.chunks(from.size_bytes()).zip(cast.chunks(to.size_bytes()));
                 for (element, becomes) in pairs.step_by(step) {

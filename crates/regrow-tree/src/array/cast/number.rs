@@ -1,11 +1,12 @@
-//! Numbers in registers: the result in every dtype, and whether it is still the same number.
+//! Numbers in registers: their conversion to every dtype, and whether the result is the same
+//! number.
 
 use super::super::float16::{f16_to_f32, f16_to_f64, f32_to_bf16, f32_to_f16, f64_to_f16};
 use super::super::small_float::SmallFloat;
 
-/// A number in a register, and what it becomes.
+/// A number in a register, and its conversions.
 pub(super) trait Number: Copy {
-    /// Whether every value is one of float32, of float64.
+    /// Whether every value of the type is also a float32, and also a float64.
     const IN_F32: bool = true;
     const IN_F64: bool = true;
     fn to_i32(self) -> i32;
@@ -14,7 +15,7 @@ pub(super) trait Number: Copy {
         self.to_i64() as u32
     }
     fn to_u64(self) -> u64;
-    /// Its low bits become integers of 2 and 4 bits.
+    /// The integer whose low bits become integers of 2 and 4 bits.
     fn to_sub_byte(self) -> i8 {
         self.to_i8()
     }
@@ -30,7 +31,7 @@ pub(super) trait Number: Copy {
     fn to_u16(self) -> u16 {
         self.to_i32() as u16
     }
-    /// Every narrower float but float16 is rounded from this.
+    /// The float32 from which every narrower float except float16 is rounded.
     fn to_f32(self) -> f32;
     fn to_f64(self) -> f64;
     fn to_f16(self) -> u16 {
@@ -40,12 +41,12 @@ pub(super) trait Number: Copy {
         f32_to_bf16(self.to_f32())
     }
     fn is_nonzero(self) -> bool;
-    /// Whether this integer, which it became, is the same number.
+    /// Whether `to`, the integer after the cast, is the same number.
     fn is_i64(self, to: i64) -> bool;
     fn is_u64(self, to: u64) -> bool;
-    /// Whether the value of a float keeps it: an integer exactly, a float but for rounding.
+    /// Whether a float keeps this number: an integer exactly, a float up to rounding.
     fn is_kept_by(self, is_finite: bool, value: impl FnOnce() -> f64) -> bool;
-    /// The same of a float of at most 8 bits.
+    /// The same for a float of at most 8 bits.
     fn is_kept_by_small(self, format: SmallFloat, pattern: u8) -> bool;
 }
 
@@ -121,7 +122,7 @@ macro_rules! float_numbers {
 }
 float_numbers!(f32, true, f32_to_f16; f64, false, f64_to_f16);
 
-/// Floats that are float32 values.
+/// Implements the checks for floats whose values are all float32 values.
 macro_rules! kept_as_f32 {
     () => {
         fn is_i64(self, to: i64) -> bool {
@@ -139,7 +140,7 @@ macro_rules! kept_as_f32 {
     };
 }
 
-/// A float16, whose NaNs NumPy keeps as they are on the way to float64.
+/// A float16. NumPy keeps the bits of its NaNs in a cast to float64.
 #[derive(Clone, Copy)]
 pub(super) struct Half(pub u16);
 
@@ -165,8 +166,8 @@ impl Number for Half {
     kept_as_f32!();
 }
 
-/// A float of at most 8 bits: ml_dtypes bounds its infinities on the way to an integer, and makes
-/// NaN zero.
+/// A float of at most 8 bits. In a cast to an integer, ml_dtypes limits infinities and turns NaN
+/// into zero.
 #[derive(Clone, Copy)]
 pub(super) struct Small(pub f32);
 

@@ -21,36 +21,37 @@ use super::{Dtype, DtypeClass, Shape, cast_bytes};
 use crate::error::{Error, Result};
 use ulp::Steps;
 
-/// Elements that are looked at at a time, on the stack.
+/// Number of elements that are compared at a time, on the stack.
 const BLOCK: usize = 512;
 
-/// Sums that are kept side by side, so that the processor adds several at once.
+/// Number of partial sums, so that the processor adds several at once.
 const LANES: usize = 8;
 
-/// How far elements may be apart without counting as different.
+/// How much elements may differ without counting as different.
 ///
-/// With none of the three, bits have to be the same. Otherwise an element is inside where any of
-/// them allows it: `abs(a - b) <= atol + rtol * abs(b)`, as NumPy and PyTorch have it, or at most
-/// `max_ulp` values of the dtype from one to the other. NaN is inside where both are NaN; an
-/// infinity only where both are the same.
+/// If none of the fields is set, the bits must be equal. Otherwise an element is within the
+/// tolerance if one of the fields allows it: `abs(a - b) <= atol + rtol * abs(b)`, as in NumPy and
+/// PyTorch, or at most `max_ulp` steps in the dtype from one value to the other. NaN is within the
+/// tolerance if both are NaN, an infinity if both are equal.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Tolerance {
     /// Largest absolute difference.
     pub atol: Option<f64>,
-    /// Largest difference relative to the second array.
+    /// Largest difference relative to the element of the second array.
     pub rtol: Option<f64>,
-    /// Most values of the dtype from one to the other, where both arrays have the same dtype.
+    /// Largest number of steps in the dtype from one value to the other. Applies if both arrays
+    /// have the same dtype.
     pub max_ulp: Option<u64>,
 }
 
 impl Tolerance {
-    /// Whether bits have to be the same.
+    /// Whether the bits must be equal.
     #[inline]
     pub fn is_exact(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Errs if a bound is none.
+    /// Returns an error if a bound is not valid.
     ///
     /// # Errors
     /// `InvalidArgument` for NaN, infinity and negative numbers.
@@ -74,17 +75,17 @@ impl Tolerance {
     }
 }
 
-/// The pair of elements that are farthest apart.
+/// The pair of elements with the largest difference.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Worst {
-    /// Its place in C order.
+    /// The index of the pair, in C order.
     pub element: u64,
-    /// Real and imaginary part in both arrays.
+    /// The real and imaginary part in both arrays.
     pub values: [[f64; 2]; 2],
     distance: f64,
 }
 
-/// How far the elements seen so far are apart.
+/// The difference between two arrays, for the elements compared so far.
 ///
 /// ```
 /// use regrow_tree::array::{Distance, Dtype, Tolerance};
@@ -103,7 +104,7 @@ pub struct Distance {
     differing_count: u64,
     outside_count: u64,
     incomparable_count: u64,
-    /// Pairs of two finite numbers: what the distances are of.
+    /// The number of pairs of two finite numbers. Only these have distances.
     finite_count: u64,
     nan_counts: [u64; 2],
     infinity_counts: [u64; 2],
@@ -116,7 +117,7 @@ pub struct Distance {
 }
 
 impl Distance {
-    /// Nothing seen yet.
+    /// Starts with no elements.
     pub fn new(a: Dtype, b: Dtype, tolerance: Tolerance) -> Self {
         Self {
             dtypes: [a, b],
@@ -137,8 +138,8 @@ impl Distance {
         }
     }
 
-    /// Takes what was seen of two arrays that repeat for all of them. `once` is their shape with 1
-    /// for axes that repeat.
+    /// Counts the result for the whole array, if both arrays repeat. `once` is their shape with
+    /// length 1 on the axes that repeat.
     pub fn repeat(&mut self, once: &Shape, whole: &Shape) {
         let times = whole.len_elements() / once.len_elements().max(1);
         let [nan_a, nan_b] = &mut self.nan_counts;
@@ -168,12 +169,12 @@ impl Distance {
         }
     }
 
-    /// Adds a piece of both arrays, little endian, whose first element is number `first` of the
+    /// Adds a piece of both arrays, little endian. Its first element has the index `first` in the
     /// array.
     ///
     /// # Errors
-    /// `InvalidArgument` if the pieces are no whole elements, or not as many of one as of the
-    /// other.
+    /// `InvalidArgument` if a piece is not a whole number of elements, or if the pieces have
+    /// different numbers of elements.
     pub fn update(&mut self, first: u64, a: &[u8], b: &[u8]) -> Result<()> {
         let sizes = self.dtypes.map(Dtype::size_bytes);
         let counts = [a.len() / sizes[0], b.len() / sizes[1]];
@@ -193,10 +194,10 @@ impl Distance {
         Ok(())
     }
 
-    /// Adds what another part of the same arrays came to.
+    /// Adds the result for another part of the same arrays.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is of other dtypes or under another tolerance.
+    /// `InvalidArgument` if the dtypes or the tolerance differ.
     pub fn merge(&mut self, other: &Self) -> Result<()> {
         if self.dtypes != other.dtypes || self.tolerance != other.tolerance {
             return Err(Error::invalid("distances of different arrays cannot be put together"));
@@ -221,73 +222,75 @@ impl Distance {
         Ok(())
     }
 
-    /// Pairs of elements seen.
+    /// Number of pairs compared so far.
     #[inline]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Pairs whose bits differ; of two dtypes, whose values do.
+    /// Number of pairs with different bits. For two dtypes, number of pairs with different values.
     #[inline]
     pub fn differing_count(&self) -> u64 {
         self.differing_count
     }
 
-    /// Pairs that differ, and that the tolerance does not allow.
+    /// Number of pairs that differ by more than the tolerance.
     #[inline]
     pub fn outside_count(&self) -> u64 {
         self.outside_count
     }
 
-    /// Pairs without a distance: one is NaN and the other is not, or one is infinite and the other
-    /// is something else.
+    /// Number of pairs without a distance: only one is NaN, or one is infinite and the other has
+    /// another value.
     #[inline]
     pub fn incomparable_count(&self) -> u64 {
         self.incomparable_count
     }
 
-    /// Elements of each array that are NaN; complex ones if a part is.
+    /// Number of NaN elements in each array. A complex element counts if a part is NaN.
     #[inline]
     pub fn nan_counts(&self) -> [u64; 2] {
         self.nan_counts
     }
 
-    /// Elements of each array that are infinite; complex ones if a part is, and none is NaN.
+    /// Number of infinite elements in each array. A complex element counts if a part is infinite
+    /// and no part is NaN.
     #[inline]
     pub fn infinity_counts(&self) -> [u64; 2] {
         self.infinity_counts
     }
 
-    /// The largest `abs(a - b)` of two finite elements; `None` if there are none. Integers are
-    /// subtracted exactly.
+    /// The largest `abs(a - b)` of two finite elements; `None` if there are no such pairs. Integers
+    /// are subtracted exactly.
     #[inline]
     pub fn max_abs(&self) -> Option<f64> {
         (self.finite_count > 0).then_some(self.max_abs)
     }
 
-    /// The largest `abs(a - b) / abs(b)` of two finite elements with `b` not 0; as
+    /// The largest `abs(a - b) / abs(b)` of two finite elements with `b` not 0; `None` as for
     /// [`max_abs`](Self::max_abs).
     #[inline]
     pub fn max_relative(&self) -> Option<f64> {
         (self.finite_count > 0).then_some(self.max_relative)
     }
 
-    /// Most values of the dtype that lie from one finite element to the other; `None` also for two
-    /// dtypes.
+    /// The largest number of steps in the dtype from one finite element to the other; `None` also
+    /// for two dtypes.
     #[inline]
     pub fn max_ulp(&self) -> Option<u64> {
         (self.finite_count > 0 && self.is_of_one_dtype()).then_some(self.max_ulp)
     }
 
     /// The cosine of the angle between the arrays as vectors, over pairs of finite elements; `None`
-    /// where one of them is zero, or its length is beyond a float64.
+    /// if a vector is zero, or its length exceeds a float64.
     pub fn cosine(&self) -> Option<f64> {
         let lengths = self.squares[0].sqrt() * self.squares[1].sqrt();
         let cosine = self.dot / lengths;
         (lengths > 0.0 && lengths.is_finite() && cosine.is_finite()).then(|| cosine.clamp(-1.0, 1.0))
     }
 
-    /// The pair that differs most: one without a distance, if there is one; the first of several.
+    /// The pair with the largest difference. A pair without a distance comes first. If several are
+    /// equal, the first of them.
     #[inline]
     pub fn worst(&self) -> Option<Worst> {
         self.worst
@@ -297,7 +300,7 @@ impl Distance {
         self.dtypes[0] == self.dtypes[1]
     }
 
-    /// `P` is 2 for complex numbers, else 1.
+    /// Adds a block. `P` is 2 for complex numbers, otherwise 1.
     fn add_block<const P: usize>(&mut self, first: u64, a: &[u8], b: &[u8]) -> Result<()> {
         let mut memory = [[0; BLOCK * 16]; 2];
         let [of_a, of_b] = &mut memory;
@@ -318,7 +321,7 @@ impl Distance {
         Ok(())
     }
 
-    /// A block that is the same in both arrays.
+    /// Adds a block that is equal in both arrays.
     fn add_same<const P: usize>(&mut self, values: &[[[u8; 8]; P]]) {
         let mut sums = [0.0; LANES];
         let (mut nan_count, mut finite_count) = (0, 0);
@@ -396,7 +399,7 @@ impl Distance {
     }
 }
 
-/// Elements as one or two float64 each.
+/// The elements as one or two float64 each.
 fn values<'m, const P: usize>(
     bytes: &[u8],
     dtype: Dtype,
@@ -477,7 +480,7 @@ mod tests {
 
     #[test]
     fn what_repeats_counts_as_often_as_it_is_there() {
-        // Of shape 2 by 3 by 2; the middle axis repeats.
+        // The shape is 2 by 3 by 2, and the middle axis repeats.
         let (a, b) = ([1_i8, 2, 3, 4], [1_i8, 2, 3, 9]);
         let full = |of: [i8; 4]| -> Vec<u8> {
             of.chunks(2).flat_map(|row| row.repeat(3)).map(|value| value as u8).collect()
@@ -508,7 +511,7 @@ mod tests {
             same_from in 0_usize..1500,
             cut in 0_usize..1500,
         ) {
-            // Long stretches that are the same go another way.
+            // Long equal sections use other code.
             pairs.iter_mut().skip(same_from).for_each(|pair| pair.1 = pair.0);
             let cut = cut.min(pairs.len());
             let (a, b): (Vec<u8>, Vec<u8>) = pairs.iter().map(|pair| (pair.0 as u8, pair.1 as u8)).unzip();

@@ -11,17 +11,17 @@
 
 use super::super::{Dtype, DtypeClass};
 
-/// Of one pair of elements.
+/// The difference of one pair of elements.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Steps {
-    /// Whether their bits differ. Of types below 8 bits only the bits of the value count.
+    /// Whether the bits differ. For types below 8 bits, only the bits of the value count.
     pub differs: bool,
-    /// Values of the dtype from one to the other; of a complex number the larger count of its
-    /// parts. Of no meaning for NaN.
+    /// Number of steps in the dtype from one value to the other. For complex numbers, the larger
+    /// number of both parts. Not valid for NaN.
     pub ulp: u64,
 }
 
-/// Bits that hold the value.
+/// Number of bits that contain the value.
 fn value_bits(dtype: Dtype) -> u32 {
     match dtype {
         Dtype::Int2 | Dtype::UInt2 => 2,
@@ -31,7 +31,7 @@ fn value_bits(dtype: Dtype) -> u32 {
     }
 }
 
-/// Compares elements of one dtype, as many as `out` holds.
+/// Compares elements of one dtype. `out` has one entry for each pair.
 pub(super) fn compare(dtype: Dtype, a: &[u8], b: &[u8], out: &mut [Steps]) {
     let bits = value_bits(dtype);
     // Extend the sign from the width of the value to 64 bits.

@@ -10,7 +10,7 @@ use super::{Pytree, TreeIndex};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{Key, Leaf, LeafData, NodeKind, TreeBuilder};
 
-/// Opens a container, unless types nest deeper than a load could follow.
+/// Opens a container. Returns an error if types are nested deeper than a load supports.
 pub fn open(build: &mut TreeBuilder<Leaf>, key: Key, kind: NodeKind) -> Result<()> {
     if build.depth() >= RECURSION_MAX {
         let what = format!("recursive types are nested deeper than {RECURSION_MAX} levels");
@@ -31,7 +31,7 @@ pub fn open_tuple(build: &mut TreeBuilder<Leaf>, key: Key) -> Result<()> {
     open(build, key, NodeKind::Tuple)
 }
 
-/// Opens the dict of one entry that says which variant an enum is.
+/// Opens the dict for an enum. Its single key is the name of the variant.
 #[inline]
 pub fn open_variant(build: &mut TreeBuilder<Leaf>, key: Key) -> Result<()> {
     open(build, key, NodeKind::Dict)
@@ -49,13 +49,13 @@ pub fn put<P: Pytree>(build: &mut TreeBuilder<Leaf>, name: &str, value: &P) -> R
     value.flatten(Key::attr(name), build)
 }
 
-/// Adds a field of a tuple.
+/// Adds a field of a tuple, by its index.
 #[inline]
 pub fn put_at<P: Pytree>(build: &mut TreeBuilder<Leaf>, index: usize, value: &P) -> Result<()> {
     value.flatten(Key::Index(index), build)
 }
 
-/// Adds what a flattened field has below it to the node that is open.
+/// Adds the children of a flattened field to the open node.
 pub fn put_flattened<P: Pytree>(build: &mut TreeBuilder<Leaf>, value: &P) -> Result<()> {
     let tree = value.to_tree()?;
     let index = TreeIndex::of(&tree);
@@ -70,7 +70,7 @@ pub fn put_flattened<P: Pytree>(build: &mut TreeBuilder<Leaf>, value: &P) -> Res
     root.children().try_for_each(|child| put_subtree(child, Key::attr(child.key().text()), build))
 }
 
-/// Adds a copy of a subtree, with another key; its arrays are shared. Does not recurse.
+/// Adds a copy of a subtree with another key. Its arrays are shared. Does not recurse.
 pub(super) fn put_subtree(from: NodeRef<'_>, key: Key, build: &mut TreeBuilder<Leaf>) -> Result<()> {
     let mut ends: Vec<usize> = Vec::new();
     let mut first_key = Some(key);
@@ -94,8 +94,8 @@ pub(super) fn put_subtree(from: NodeRef<'_>, key: Key, build: &mut TreeBuilder<L
     ends.into_iter().try_for_each(|_| build.close())
 }
 
-/// Whether the node can be a struct: it has names, or there is nothing in it (Orbax makes `None` of
-/// a dataclass without fields).
+/// Checks that the node can be a struct: its children have names, or it is empty (Orbax stores a
+/// dataclass without fields as `None`).
 pub fn expect_struct(node: NodeRef<'_>, name: &str, restore: &mut Restore) -> Option<()> {
     if node.has_names() || node.is_empty() {
         return Some(());
@@ -104,7 +104,7 @@ pub fn expect_struct(node: NodeRef<'_>, name: &str, restore: &mut Restore) -> Op
     None
 }
 
-/// Whether the node can be a struct without fields.
+/// Checks that the node can be a struct without fields.
 pub fn expect_unit(node: NodeRef<'_>, name: &str, restore: &mut Restore) -> Option<()> {
     if node.is_empty() {
         return Some(());
@@ -113,7 +113,7 @@ pub fn expect_unit(node: NodeRef<'_>, name: &str, restore: &mut Restore) -> Opti
     None
 }
 
-/// The items of a tuple of `len`.
+/// The items of a tuple of length `len`; `None` if the node is not such a tuple.
 pub fn expect_tuple<'a>(
     node: NodeRef<'a>,
     len: usize,
@@ -131,7 +131,7 @@ pub fn expect_tuple<'a>(
     None
 }
 
-/// Regrows a field, or takes what there is for one that is missing.
+/// Restores a field, or uses the value of a missing one.
 pub fn get<P: Pytree>(
     node: NodeRef<'_>,
     name: &str,
@@ -146,7 +146,7 @@ pub fn get<P: Pytree>(
     }
 }
 
-/// Regrows a field that a module converts.
+/// Restores a field that a module converts.
 pub fn get_with<R: Pytree, T, E: std::fmt::Display>(
     node: NodeRef<'_>,
     name: &str,
@@ -160,7 +160,7 @@ pub fn get_with<R: Pytree, T, E: std::fmt::Display>(
     }
 }
 
-/// Regrows a value that a module converts.
+/// Restores a value that a module converts.
 pub fn unflatten_with<R: Pytree, T, E: std::fmt::Display>(
     node: NodeRef<'_>,
     restore: &mut Restore,
@@ -170,7 +170,7 @@ pub fn unflatten_with<R: Pytree, T, E: std::fmt::Display>(
     made.map_err(|error| restore.differs("value", "what its module takes", error)).ok()
 }
 
-/// Regrows a field of a tuple, or takes what there is for one that is missing.
+/// Restores a field of a tuple, or uses the value of a missing one.
 pub fn get_at<P: Pytree>(
     items: &[NodeRef<'_>],
     index: usize,
@@ -185,7 +185,7 @@ pub fn get_at<P: Pytree>(
     }
 }
 
-/// Regrows a field of a tuple that a module converts.
+/// Restores a field of a tuple that a module converts.
 pub fn get_at_with<R: Pytree, T, E: std::fmt::Display>(
     items: &[NodeRef<'_>],
     index: usize,
@@ -206,7 +206,7 @@ fn or_missing<T>(absent: Option<T>, key: Key, restore: &mut Restore) -> Option<T
     absent
 }
 
-/// Checks a field. One that is missing is fine if it has a default or is nothing.
+/// Checks a field. A missing field is allowed if it has a default or an absent value.
 pub fn check<P: Pytree>(node: NodeRef<'_>, name: &str, value: &P, optional: bool, restore: &mut Restore) {
     match node.child(name) {
         Some(child) => {
@@ -217,7 +217,7 @@ pub fn check<P: Pytree>(node: NodeRef<'_>, name: &str, value: &P, optional: bool
     }
 }
 
-/// Checks a field of a tuple. One that is missing is fine if it has a default or is nothing.
+/// Checks a field of a tuple. A missing field is allowed if it has a default or an absent value.
 pub fn check_at<P: Pytree>(
     items: &[NodeRef<'_>],
     index: usize,
@@ -248,7 +248,7 @@ pub fn load_at<P: Pytree>(items: &[NodeRef<'_>], index: usize, value: &mut P, re
     }
 }
 
-/// Replaces a value by the regrown one.
+/// Replaces a value by the restored one, if there is one.
 pub fn replace<T>(place: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *place = value;
@@ -258,10 +258,10 @@ pub fn replace<T>(place: &mut T, value: Option<T>) {
 /// A variant of an enum: its stored name, and whether it has data.
 pub type Variant = (&'static str, bool);
 
-/// Which variant a node is, by its position in `variants`, and the node of its data.
+/// The variant of a node, as its index in `variants`, and the node of its data.
 ///
-/// `"Name"` is a variant without data, `{"Name": data}` one with data. Empty data is also taken for
-/// a variant without data.
+/// `"Name"` is a variant without data, `{"Name": data}` is one with data. Empty data is also
+/// accepted for a variant without data.
 pub fn variant<'a>(
     node: NodeRef<'a>,
     name: &str,

@@ -10,35 +10,35 @@ use crate::tree::{Key, Leaf, Scalar, TreeBuilder};
 /// `bool`, the integers up to 64 bits, `f32`, `f64`, `half::f16`, `half::bf16`, and with the
 /// feature `num-complex` `Complex<f32>` and `Complex<f64>`.
 pub trait Element: Pytree + Copy + Send + Sync + sealed::Plain + 'static {
-    /// Its dtype.
+    /// The dtype of the number.
     const DTYPE: Dtype;
 }
 
 pub(super) mod sealed {
-    /// A number whose memory is its bytes, in the machine's order.
+    /// A number whose memory is its bytes, in the machine's byte order.
     pub trait Plain: bytemuck::NoUninit {
         fn packed() -> super::Packing<Self>;
     }
 }
 
-/// How a run of values is one array: the dtype, the axes that one value brings, and both ways to
-/// bytes.
+/// How several values become one array: the dtype, the additional axes of one value, and the
+/// conversions to and from bytes.
 #[derive(Debug)]
 pub struct Packing<P> {
     pub(super) dtype: Dtype,
-    /// Shape of one value: empty for a number, `[3]` for `[f32; 3]`.
+    /// The shape of one value: empty for a number, `[3]` for `[f32; 3]`.
     pub(super) dims: Vec<u64>,
-    /// Little-endian bytes of all values into a slice of just that length.
+    /// Writes all values as little-endian bytes into a slice of exactly their length.
     pub(super) encode: fn(&[P], &mut [u8]),
-    /// As many values as there are, out of a slice of just their length.
+    /// Fills a slice of values from bytes of exactly their length.
     pub(super) decode: fn(&[u8], &mut [P]),
-    /// The given number of values.
+    /// Makes a vector of this number of values from bytes.
     pub(super) collect: fn(&[u8], usize) -> Vec<P>,
     pub(super) zero: fn() -> P,
 }
 
 impl<P> Packing<P> {
-    /// Elements of one value.
+    /// The number of elements of one value.
     pub(super) fn element_count(&self) -> u64 {
         self.dims.iter().product()
     }
@@ -136,7 +136,7 @@ elements! {
         |_| None;
 }
 
-/// A whole number as Python has it.
+/// A whole number as a Python scalar.
 fn whole(value: u64) -> Scalar {
     i64::try_from(value).map_or(Scalar::UInt(value), Scalar::Int)
 }

@@ -9,15 +9,15 @@ use super::{NodeRef, Pytree, Restore, derive_support};
 use crate::error::{Error, Result};
 use crate::tree::{Key, Leaf, NodeKind, TreeBuilder};
 
-/// The key of a map that can be the key of a dict: text, or an integer.
+/// A type of keys that a dict in a tree can have: text or an integer.
 pub trait MapKey: Ord {
-    /// The key in a tree.
+    /// The key as a key of a tree.
     ///
     /// # Errors
     /// `InvalidArgument` for an integer above 2^63.
     fn to_key(&self) -> Result<Key>;
 
-    /// The key from its text; `None` if it is none.
+    /// The key for a text; `None` if the text is not a valid key.
     fn from_text(text: &str) -> Option<Self>
     where
         Self: Sized;
@@ -76,7 +76,7 @@ impl<K: MapKey, P: Pytree> Pytree for BTreeMap<K, P> {
     }
 }
 
-/// Stored in the order of its keys, so that the same map gives the same checkpoint.
+/// The entries are stored in the order of their keys, so that equal maps give equal checkpoints.
 impl<K: MapKey + Hash, P: Pytree, S: BuildHasher + Default> Pytree for HashMap<K, P, S> {
     fn flatten(&self, key: Key, build: &mut TreeBuilder<Leaf>) -> Result<()> {
         let mut entries: Vec<(&K, &P)> = self.iter().collect();
@@ -113,9 +113,9 @@ fn flatten_sorted<'a, K: MapKey + 'a, P: Pytree + 'a>(
     build.close()
 }
 
-/// Children with their keys, of what goes by names or could have been a dict of integers; those
-/// that nothing else has asked for, where a map is flattened into a struct. A child whose key is
-/// none of `K` is told, and has none.
+/// The children of a node with names, or of a list that may have been a dict of integers, with
+/// their keys. If a map is flattened into a struct, only the children that no field has used. A
+/// child whose key is not a valid `K` has the key `None`, and is reported.
 type Entries<'a, K> = Vec<(Option<K>, NodeRef<'a>)>;
 
 fn entries_of<'a, K: MapKey>(node: NodeRef<'a>, restore: &mut Restore) -> Option<Entries<'a, K>> {

@@ -66,9 +66,10 @@ use super::{Key, Leaf, Tree, TreeBuilder};
 use crate::error::Result;
 use node_ref::TreeIndex;
 
-/// A value that a pytree can hold and regrow.
+/// A value that can be converted to a pytree and restored from one.
 ///
-/// Usually derived. By hand it takes two functions; a newtype hands both on:
+/// Usually derived. A manual implementation needs two functions; a newtype calls those of its inner
+/// type:
 ///
 /// ```
 /// use regrow_tree::tree::{Key, Leaf, NodeRef, Pytree, Restore, TreeBuilder};
@@ -103,36 +104,36 @@ use node_ref::TreeIndex;
     note = "if a load can create it, leave it out: `#[pytree(skip)]`"
 )]
 pub trait Pytree: Sized {
-    /// Adds the value to the container that is open: one node with all below it, under `key`.
+    /// Adds the value to the open container, as one node with its children, under `key`.
     ///
     /// # Errors
-    /// `Limit` for what is nested too deep, `InvalidArgument` for a map's key that no key can say;
-    /// else what the value's own parts say.
+    /// `Limit` if the value is nested too deep; `InvalidArgument` if a map's key cannot be a key of
+    /// a tree; errors of the value's parts.
     fn flatten(&self, key: Key, build: &mut TreeBuilder<Leaf>) -> Result<()>;
 
-    /// Regrows a value from a node. `None` after a difference has been told to `restore`.
+    /// Restores a value from a node. `None` after a difference was reported to `restore`.
     fn unflatten(node: NodeRef<'_>, restore: &mut Restore) -> Option<Self>;
 
-    /// Tells `restore` how the node differs from what [`load_into`](Self::load_into) could put into
-    /// this value.
+    /// Reports to `restore` how the node differs from a node that [`load_into`](Self::load_into)
+    /// can load into this value.
     ///
-    /// Arrays must keep their shape, lists their length, maps their keys; numbers, text, options
-    /// and enum variants are free to change.
+    /// Arrays must keep their shape, lists their length, and maps their keys. Numbers, texts,
+    /// options and enum variants may change.
     fn check(&self, node: NodeRef<'_>, restore: &mut Restore) {
         let _ = Self::unflatten(node, restore);
     }
 
-    /// Puts the node's data into this value, in place where it can. Comes after
-    /// [`check`](Self::check) found nothing; what the pytree leaves out (`#[pytree(skip)]`) stays
-    /// as it is.
+    /// Loads the node's data into this value, in place if possible. The caller has called
+    /// [`check`](Self::check), which found no difference. Fields with `#[pytree(skip)]` do not
+    /// change.
     fn load_into(&mut self, node: NodeRef<'_>, restore: &mut Restore) {
         if let Some(value) = Self::unflatten(node, restore) {
             *self = value;
         }
     }
 
-    /// The value where the tree has nothing at its place; `None` if that is an error. Only options
-    /// and values without any data have one.
+    /// The value for a missing node; `None` if a missing node is an error. Only options and values
+    /// without any data have one.
     fn absent() -> Option<Self> {
         None
     }
@@ -142,34 +143,35 @@ pub trait Pytree: Sized {
         false
     }
 
-    /// How a run of such values is one array; `None` if a run is a list of nodes. Numbers and fixed
-    /// arrays of them have one: this is what tells `Vec<f32>` from `Vec<Layer>`.
+    /// How several values of this type become one array; `None` if they become a list of nodes.
+    /// Numbers and fixed arrays of numbers have a packing, so `Vec<f32>` is an array and
+    /// `Vec<Layer>` is a list.
     fn packing() -> Option<Packing<Self>> {
         None
     }
 
-    /// The value as a tree of its own. Borrowed where it is one already.
+    /// The value as a separate tree. Borrowed if it already is one.
     ///
     /// # Errors
-    /// As [`flatten`](Self::flatten).
+    /// The same as for [`flatten`](Self::flatten).
     fn to_tree(&self) -> Result<Cow<'_, Tree<Leaf>>> {
         let mut build = TreeBuilder::new();
         self.flatten(Key::Index(0), &mut build)?;
         Ok(Cow::Owned(build.finish()?))
     }
 
-    /// Regrows a value from a whole tree, strictly: nothing missing, nothing left over.
+    /// Restores a value from a whole tree. Missing and extra leaves are errors.
     ///
     /// # Errors
-    /// `Mismatch` with every difference on a line of its own.
+    /// `Mismatch` with every difference on its own line.
     fn from_tree(tree: Tree<Leaf>) -> Result<Self> {
         Self::from_tree_with(tree, Fit::default())
     }
 
-    /// Regrows a value from a whole tree, as leniently as `fit` asks.
+    /// Restores a value from a whole tree, with the differences that `fit` allows.
     ///
     /// # Errors
-    /// As [`from_tree`](Self::from_tree).
+    /// The same as for [`from_tree`](Self::from_tree).
     fn from_tree_with(tree: Tree<Leaf>, fit: Fit) -> Result<Self> {
         let index = TreeIndex::of(&tree);
         let mut restore = Restore::of(&index, Fit { keep_missing: false, ..fit });
@@ -178,10 +180,10 @@ pub trait Pytree: Sized {
         value.ok_or_else(restore::no_value)
     }
 
-    /// Puts a whole tree into this value, which must fit it as [`check`](Self::check) says.
+    /// Loads a whole tree into this value. The tree must pass [`check`](Self::check).
     ///
     /// # Errors
-    /// `Mismatch` with every difference on a line of its own; the value is as it was before.
+    /// `Mismatch` with every difference on its own line. The value is then unchanged.
     fn load_tree(&mut self, tree: &Tree<Leaf>, fit: Fit) -> Result<()> {
         let index = TreeIndex::of(tree);
         let mut checked = Restore::of(&index, fit);

@@ -49,7 +49,7 @@ impl<T: Element, D: Dimension> Pytree for NdArray<T, D> {
     }
 }
 
-/// Shared where it is in C order, so that a save takes no copy.
+/// In C order the data is shared, so a save makes no copy.
 impl<T: Element, D: Dimension + Send + Sync + 'static> Pytree for ArcArray<T, D> {
     fn flatten(&self, key: Key, build: &mut TreeBuilder<Leaf>) -> Result<()> {
         struct Shared<T, D: Dimension>(ArcArray<T, D>);
@@ -80,7 +80,7 @@ fn shape_of(dims: &[usize]) -> Result<Shape> {
     Shape::new(dims.iter().map(|&dim| dim as u64).collect::<Vec<_>>())
 }
 
-/// The one copy that a save makes: C order, from wherever the elements lie.
+/// Copies the elements in C order, from any memory layout. This is the only copy of a save.
 fn copied<T: Element, D: Dimension>(array: &ArrayRef<T, D>) -> Result<Array> {
     let (packing, shape) = (T::packed(), shape_of(array.shape())?);
     if let Some(values) = array.as_slice() {

@@ -1,14 +1,14 @@
-//! A node of a tree as a load sees it: with its children, found by text or by position.
+//! A node of a tree during a load. Its children are found by text or by position.
 
 use crate::tree::{Key, Leaf, Node, NodeKind, Tree};
 
-/// Where each subtree of a tree ends, and which leaf belongs to which node: made once, O(nodes).
+/// The end of each subtree of a tree, and the leaf of each node. Made once, in O(nodes).
 #[derive(Debug)]
 pub(super) struct TreeIndex<'a> {
     tree: &'a Tree<Leaf>,
-    /// For each node the position after its last descendant.
+    /// For each node, the index after its last descendant.
     ends: Vec<usize>,
-    /// For each node the number of leaves before it.
+    /// For each node, the number of leaves before it.
     leaves_before: Vec<usize>,
 }
 
@@ -46,7 +46,7 @@ impl<'a> TreeIndex<'a> {
     }
 }
 
-/// A node of the tree that a value is regrown from. Cheap to copy.
+/// A node of the tree from which a value is restored. Cheap to copy.
 #[derive(Debug, Clone, Copy)]
 pub struct NodeRef<'a> {
     index: &'a TreeIndex<'a>,
@@ -54,25 +54,25 @@ pub struct NodeRef<'a> {
 }
 
 impl<'a> NodeRef<'a> {
-    /// The step from the parent; of no meaning at the root.
+    /// The node in the tree.
     #[expect(clippy::indexing_slicing, reason = "a NodeRef is only made for a node that is there")]
     fn node(self) -> &'a Node {
         &self.index.tree.nodes()[self.at]
     }
 
-    /// The step from the parent; of no meaning at the root.
+    /// The key in the parent; not used for the root.
     #[inline]
     pub fn key(self) -> &'a Key {
         &self.node().key
     }
 
-    /// What the node is.
+    /// The kind of the node.
     #[inline]
     pub fn kind(self) -> &'a NodeKind {
         &self.node().kind
     }
 
-    /// The leaf, if it is one.
+    /// The leaf; `None` if the node is a container.
     pub fn leaf(self) -> Option<&'a Leaf> {
         let number = (*self.kind() == NodeKind::Leaf).then(|| self.index.leaves_before.get(self.at))??;
         self.index.tree.leaves().get(*number)
@@ -84,15 +84,15 @@ impl<'a> NodeRef<'a> {
         Children { index: self.index, next: self.at + 1, end: self.end() }
     }
 
-    /// The child whose key has this text, for any kind of key: `Attr("w")` and `Dict("w")` are the
-    /// same here. A placeholder is no child. O(children).
+    /// The child whose key has this text, for any kind of key: `Attr("w")` and `Dict("w")` are
+    /// equal here. Placeholders are ignored. O(children).
     #[inline]
     pub fn child(self, text: &str) -> Option<Self> {
         self.children().find(|child| child.key().text() == text && !child.is_placeholder())
     }
 
-    /// The children in order of position: those of a list, tuple or named tuple, and of a dict
-    /// whose keys are all of `0`, `1`, ... `None` for anything else.
+    /// The children of a list, tuple or named tuple, or of a dict whose keys are exactly `0`, `1`,
+    /// ..., in order. `None` for all other nodes.
     pub fn items(self) -> Option<Vec<Self>> {
         match self.kind() {
             NodeKind::List | NodeKind::Tuple | NodeKind::NamedTuple(_) => Some(self.children().collect()),
@@ -107,19 +107,19 @@ impl<'a> NodeRef<'a> {
         }
     }
 
-    /// Whether its children go by names: a dict, dataclass, named tuple or custom node.
+    /// Whether the children have names: a dict, dataclass, named tuple or custom node.
     pub fn has_names(self) -> bool {
         !matches!(self.kind(), NodeKind::Leaf | NodeKind::None | NodeKind::List | NodeKind::Tuple)
     }
 
-    /// Whether there is no leaf at or below it.
+    /// Whether the subtree has no leaves.
     pub fn is_empty(self) -> bool {
         (self.at..self.end())
             .all(|at| self.index.tree.nodes().get(at).is_some_and(|node| node.kind != NodeKind::Leaf))
     }
 
-    /// Whether it is a leaf that was left out on purpose, or that
-    /// `LoadOptions::only` did not select.
+    /// Whether the node is a leaf that was omitted on purpose, or not selected by
+    /// `LoadOptions::only`.
     #[inline]
     pub fn is_placeholder(self) -> bool {
         self.leaf().is_some_and(super::restore::is_placeholder)
@@ -128,24 +128,24 @@ impl<'a> NodeRef<'a> {
     /// A copy of the subtree.
     ///
     /// # Errors
-    /// None in practice: a part of a tree is one.
+    /// None in practice: every subtree is a valid tree.
     pub fn to_tree(self) -> crate::error::Result<Tree<Leaf>> {
         let mut build = crate::tree::TreeBuilder::new();
         super::derive_support::put_subtree(self, self.key().clone(), &mut build)?;
         build.finish()
     }
 
-    /// Its position among the tree's nodes.
+    /// The index of the node in the tree.
     pub(super) fn position(self) -> usize {
         self.at
     }
 
-    /// The position after its last descendant.
+    /// The index after the last descendant.
     pub(super) fn end(self) -> usize {
         self.index.ends.get(self.at).copied().unwrap_or(self.at + 1)
     }
 
-    /// All nodes of the subtree, in preorder, itself first.
+    /// All nodes of the subtree in preorder, beginning with this node.
     pub(super) fn subtree(self) -> impl Iterator<Item = Self> {
         (self.at..self.end()).map(move |at| NodeRef { index: self.index, at })
     }

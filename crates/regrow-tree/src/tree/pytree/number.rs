@@ -15,7 +15,7 @@ use super::{NodeRef, Restore};
 use crate::array::{Array, Dtype, DtypeClass, Shape, cast_bytes};
 use crate::tree::{Leaf, LeafKind, Scalar};
 
-/// The leaf of a number: Python's own where Python has one like it.
+/// The leaf for a number. If Python has such a number, a Python scalar.
 pub(super) fn leaf<T: Element>(value: T, python: Option<Scalar>) -> Leaf {
     if let Some(scalar) = python {
         return Leaf::scalar(scalar);
@@ -26,7 +26,7 @@ pub(super) fn leaf<T: Element>(value: T, python: Option<Scalar>) -> Leaf {
     Leaf { kind: LeafKind::NumpyScalar, ..Leaf::array(array) }
 }
 
-/// The number of a leaf, by the rule above.
+/// Restores a number from a leaf, by the rule above.
 pub(super) fn regrow<T: Element>(node: NodeRef<'_>, restore: &mut Restore) -> Option<T> {
     let leaf = node.leaf().filter(|leaf| is_numeric(&leaf.kind));
     let Some((leaf, array)) = leaf.and_then(|leaf| Some((leaf, leaf.as_array()?))) else {
@@ -86,7 +86,7 @@ pub(super) fn regrow<T: Element>(node: NodeRef<'_>, restore: &mut Restore) -> Op
     Some(out[0])
 }
 
-/// Kinds of leaves that are arrays of numbers in every library.
+/// Whether leaves of this kind are arrays of numbers in every library.
 pub(super) fn is_numeric(kind: &LeafKind) -> bool {
     matches!(
         kind,
@@ -102,7 +102,7 @@ fn is_integer(dtype: Dtype) -> bool {
     matches!(dtype.class(), DtypeClass::Signed | DtypeClass::Unsigned)
 }
 
-/// The value of one integer element; `None` for other classes.
+/// The value of an integer element; `None` for other dtypes.
 fn whole(bytes: &[u8], dtype: Dtype) -> Option<i128> {
     let mut wide = [0; 8];
     match dtype.class() {

@@ -8,8 +8,8 @@ use super::{Fit, NodeRef, Pytree, Restore};
 use crate::error::Result;
 use crate::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 
-/// `None` is a node without leaves, as in JAX; layouts that keep no such nodes have nothing there,
-/// which is `None` again.
+/// `None` is a node without leaves, as in JAX. A layout that does not store such nodes has no node
+/// here, and a load then returns `None` again.
 impl<P: Pytree> Pytree for Option<P> {
     fn flatten(&self, key: Key, build: &mut TreeBuilder<Leaf>) -> Result<()> {
         match self {

@@ -9,36 +9,36 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::text::counted;
 use crate::tree::{KeyPath, Leaf, LeafKind, NodeKind, Tree};
 
-/// How deep types may nest into themselves. Regrowing recurses, and a file decides how deep: the
-/// stack must hold it.
+/// Greatest nesting of recursive types. Restoring a value recurses, and the file decides how deep,
+/// so the limit protects the stack.
 pub(super) const RECURSION_MAX: usize = 256;
 
-/// Differences named in one report; further ones are counted.
+/// Largest number of differences that a report lists. Further ones are only counted.
 const NAMED_MAX: usize = 1000;
 
-/// How a tree may differ from the value that it is to become. Strict by default.
+/// The allowed differences between a tree and the value. The default allows none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Fit {
-    /// Leaves that the value has no place for are left out, instead of an error.
+    /// Ignore leaves that have no place in the value, instead of an error.
     pub partial: bool,
-    /// Arrays and numbers are cast to the dtype of their field, also where that rounds floats.
+    /// Cast arrays and numbers to the dtype of their field, even if floats are rounded.
     pub cast: bool,
-    /// With `cast`: whether values may change beyond rounding.
+    /// With `cast`: whether values may change by more than rounding.
     pub casting: Casting,
-    /// Into a value that is there: what the tree lacks stays as it is, instead of an error.
+    /// When loading into an existing value: keep parts that the tree lacks, instead of an error.
     pub keep_missing: bool,
 }
 
-/// A load in progress: the key path it has come to, and every difference on the way.
+/// The state of a load: the current key path, and every difference so far.
 #[derive(Debug)]
 pub struct Restore {
     fit: Fit,
     path: KeyPath,
-    /// Nodes that some part of the value has asked for. Leaves that nothing asks for are extra.
+    /// Nodes that the value has used. Unused leaves are extra.
     taken: Vec<bool>,
     differences: Vec<String>,
     difference_count: usize,
-    /// A failure of reading, which is no difference.
+    /// An error of reading. It is not a difference.
     failed: Option<Error>,
 }
 
@@ -63,8 +63,9 @@ impl Restore {
         body(index.root(), self)
     }
 
-    /// Runs `body` at a child. `None` if types nest too deep, which is recorded as a
-    /// difference, or if there is a placeholder where [`Fit::keep_missing`] lets values stay.
+    /// Calls `body` for a child. `None` if types are nested too deep, which is recorded as a
+    /// difference. Also if the child is a placeholder and [`Fit::keep_missing`] keeps the old
+    /// value.
     pub fn inside<'a, T>(
         &mut self,
         child: NodeRef<'a>,
@@ -86,26 +87,26 @@ impl Restore {
         found
     }
 
-    /// What was asked for.
+    /// The allowed differences.
     #[inline]
     pub fn fit(&self) -> Fit {
         self.fit
     }
 
-    /// The key path of the node that is being regrown.
+    /// The key path of the current node.
     #[inline]
     pub fn path(&self) -> &KeyPath {
         &self.path
     }
 
-    /// Tells a difference at the present path. `what` is one word: shape, dtype, kind, length,
+    /// Records a difference at the current path. `what` is one word: shape, dtype, kind, length,
     /// value.
     #[inline]
     pub fn differs(&mut self, what: &str, wanted: impl Display, stored: impl Display) {
         self.tell(|path| format!("{what:<9} {path}: wanted {wanted}, stored {stored}"));
     }
 
-    /// Tells that the present node lacks the child `key`.
+    /// Records that the current node lacks the child `key`.
     pub fn missing(&mut self, key: &crate::tree::Key) {
         if self.fit.keep_missing {
             return;
@@ -115,8 +116,8 @@ impl Restore {
         });
     }
 
-    /// Tells that the node at the present path is no `wanted`, and that nothing below it can be
-    /// placed.
+    /// Records that the node at the current path is not of the kind `wanted`. Its descendants are
+    /// not reported.
     pub fn wrong_kind(&mut self, node: NodeRef<'_>, wanted: impl Display) {
         self.take_all(node);
         match node.leaf() {
@@ -134,26 +135,26 @@ impl Restore {
         }
     }
 
-    /// Tells that the last key of the present path cannot be one of its map.
+    /// Records that the last key of the current path is not a valid key of its map.
     pub(super) fn wrong_kind_of_key(&mut self, node: NodeRef<'_>) {
         self.take_all(node);
         self.differs("key", "an integer in range", format_args!("{:?}", node.key().text()));
     }
 
-    /// Stops with an error that is no difference, such as one of reading.
+    /// Ends the load with an error that is not a difference, such as an error of reading.
     pub fn fail(&mut self, error: Error) {
         let path = &self.path;
         self.failed.get_or_insert_with(|| error.at_leaf(path));
     }
 
-    /// Marks a node as placed.
+    /// Marks a node as used.
     pub(super) fn take(&mut self, node: NodeRef<'_>) {
         if let Some(taken) = self.taken.get_mut(node.position()) {
             *taken = true;
         }
     }
 
-    /// Marks a node and all below it as dealt with.
+    /// Marks a node and its descendants as used.
     pub(super) fn take_all(&mut self, node: NodeRef<'_>) {
         if let Some(taken) = self.taken.get_mut(node.position()..node.end()) {
             taken.fill(true);
@@ -171,7 +172,7 @@ impl Restore {
         }
     }
 
-    /// The report, with every leaf that nothing has asked for.
+    /// Makes the report, including every leaf that was not used.
     ///
     /// # Errors
     /// `Mismatch`, unless there is no difference.
@@ -211,18 +212,18 @@ impl Restore {
     }
 }
 
-/// A value that told of no difference and yet is none.
+/// The error if a type returns no value but has reported no difference.
 pub(super) fn no_value() -> Error {
     Error::new(ErrorKind::Mismatch, "a type refused the checkpoint without a reason")
         .help("its Pytree::unflatten must tell Restore what differs before it returns None")
 }
 
-/// Whether a leaf was left out on purpose.
+/// Whether a leaf was omitted on purpose.
 pub(super) fn is_placeholder(leaf: &Leaf) -> bool {
     leaf.kind == LeafKind::Placeholder
 }
 
-/// A leaf in a few words.
+/// A short description of a leaf.
 fn describe(leaf: &Leaf) -> String {
     match leaf.as_array() {
         Some(array) => format!("{} ({} {})", leaf.kind.name(), array.dtype(), array.shape()),

@@ -18,8 +18,8 @@ use crate::array::{Array, Dtype, Shape};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{Key, Leaf, LeafKind, NodeKind, TreeBuilder};
 
-/// Values without a single element (`[f32; 0]`) take no bytes, so a file could claim any number of
-/// them.
+/// Largest number of values without elements (`[f32; 0]`). They need no bytes, so a file could
+/// contain any number of them.
 const EMPTY_VALUES_MAX: u64 = 1 << 20;
 
 impl<P: Pytree> Pytree for Vec<P> {
@@ -114,7 +114,7 @@ fn zero_of<P: Pytree>() -> P {
     (packing.zero)()
 }
 
-/// Shared, so that a save takes no copy: the tree holds the slice itself.
+/// The data is shared: the tree contains the slice itself, so a save makes no copy.
 impl<T: Element> Pytree for Arc<[T]> {
     fn flatten(&self, key: Key, build: &mut TreeBuilder<Leaf>) -> Result<()> {
         let shape = Shape::new(vec![self.len() as u64])?;
@@ -137,7 +137,7 @@ impl<T: Element> Pytree for Arc<[T]> {
     }
 }
 
-/// The bytes of shared numbers: without a copy if memory has them as files do.
+/// The bytes of shared numbers. No copy on little-endian machines.
 pub(super) fn shared_bytes<T: Element, O: AsRef<[T]> + Send + 'static>(owner: O) -> Bytes {
     struct Owner<T, O>(O, std::marker::PhantomData<fn() -> T>);
     impl<T: Element, O: AsRef<[T]>> AsRef<[u8]> for Owner<T, O> {
@@ -166,7 +166,7 @@ fn flatten_slice<P: Pytree>(values: &[P], key: Key, build: &mut TreeBuilder<Leaf
     build.close()
 }
 
-/// The one copy that a save makes.
+/// Copies the values into an array. This is the only copy of a save.
 pub(super) fn pack<P>(packing: &Packing<P>, values: &[P], shape: Shape) -> Result<Array> {
     let mut bytes = zeros(shape.len_bytes(packing.dtype)?)?;
     (packing.encode)(values, &mut bytes);
@@ -211,7 +211,7 @@ fn load_into_slice<P: Pytree>(values: &mut [P], node: NodeRef<'_>, restore: &mut
     }
 }
 
-/// The children of a list, or of what became of one in a layout that has dicts only.
+/// The children of a list, or of a dict that replaces a list in a layout that has only dicts.
 fn list_of<'a>(node: NodeRef<'a>, restore: &mut Restore) -> Option<Vec<NodeRef<'a>>> {
     let items = node.items();
     if items.is_none() {
@@ -222,7 +222,7 @@ fn list_of<'a>(node: NodeRef<'a>, restore: &mut Restore) -> Option<Vec<NodeRef<'
 
 /// The bytes of an array leaf that has the dtype and shape of packed values.
 struct Packed {
-    /// Little endian, C order, cast if that was asked for.
+    /// The bytes in little endian and C order, after a requested cast.
     bytes: Bytes,
     /// Number of values.
     count: usize,
@@ -251,7 +251,7 @@ impl Packed {
     }
 }
 
-/// The array of a leaf of numbers, if its dtype is `dtype` or may be cast to it.
+/// The array of a leaf of numbers, if its dtype is `dtype` or can be cast to it.
 pub(super) fn array_of<'a>(node: NodeRef<'a>, dtype: Dtype, restore: &mut Restore) -> Option<&'a Array> {
     let is_array = |leaf: &&Leaf| is_numeric(&leaf.kind) || leaf.kind == LeafKind::Bytes;
     let Some(array) = node.leaf().filter(is_array).and_then(Leaf::as_array) else {
@@ -265,7 +265,7 @@ pub(super) fn array_of<'a>(node: NodeRef<'a>, dtype: Dtype, restore: &mut Restor
     Some(array)
 }
 
-/// The bytes of an array in C order, cast to `dtype`; no copy where nothing is to be done.
+/// The bytes of an array in C order, cast to `dtype`. Not copied if neither is necessary.
 pub(super) fn bytes_of(array: &Array, dtype: Dtype, restore: &mut Restore) -> Option<Bytes> {
     let read = || {
         let bytes = array.to_c_order()?;
@@ -279,7 +279,7 @@ pub(super) fn bytes_of(array: &Array, dtype: Dtype, restore: &mut Restore) -> Op
     read().map_err(|error| restore.fail(error)).ok()
 }
 
-/// A shape whose first axis may be of any length: `[n,3]`.
+/// A shape whose first axis may have any length: `[n,3]`.
 struct Wanted<'a> {
     first: Option<usize>,
     rest: &'a [u64],

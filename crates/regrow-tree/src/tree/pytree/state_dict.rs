@@ -4,7 +4,8 @@ use super::{NodeRef, Pytree, TreeIndex};
 use crate::error::Result;
 use crate::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 
-/// A value as nested dicts with text keys, which every tool can read. Every [`Pytree`] has it.
+/// Converts a value to nested dicts with text keys, which every tool can read. Implemented for
+/// every [`Pytree`].
 ///
 /// ```
 /// use regrow_tree::tree::StateDict;
@@ -17,19 +18,19 @@ use crate::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 /// # Ok::<(), regrow_base::Error>(())
 /// ```
 ///
-/// Source: `flax.serialization.to_state_dict`: lists and tuples become dicts of `"0"`, `"1"`, ...,
-/// named tuples and dataclasses dicts of their fields; `None` and leaves stay.
+/// Source: `flax.serialization.to_state_dict`. Lists and tuples become dicts of `"0"`, `"1"`, ...
+/// Named tuples and dataclasses become dicts of their fields. `None` and leaves do not change.
 pub trait StateDict: Sized {
-    /// The value with a plain dict for every container.
+    /// The value with a plain dict in the place of every container.
     ///
     /// # Errors
-    /// As [`Pytree::flatten`].
+    /// The same as for [`Pytree::flatten`].
     fn to_state_dict(&self) -> Result<Tree<Leaf>>;
 
-    /// Regrows the value, from a state dict or from the exact tree.
+    /// Restores the value from a state dict, or from its own tree.
     ///
     /// # Errors
-    /// `Mismatch` with each of the first 100 differences on a line of its own.
+    /// `Mismatch` with the first 1000 differences, each on its own line.
     fn from_state_dict(state: Tree<Leaf>) -> Result<Self>;
 }
 

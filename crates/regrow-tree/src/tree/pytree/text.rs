@@ -32,7 +32,8 @@ texts! {
     Cow<'static, str>, |text| Cow::Owned(text.as_ref().into());
 }
 
-/// Saved like every text. A load can only find it equal: no checkpoint lives as long as `'static`.
+/// Saved like any text. A load only checks that the text is equal, because it cannot make a
+/// `'static` text.
 impl Pytree for &'static str {
     fn flatten(&self, key: Key, build: &mut TreeBuilder<Leaf>) -> Result<()> {
         build.leaf(key, Leaf::text(*self))
@@ -70,7 +71,7 @@ fn text_of<'a>(node: NodeRef<'a>, restore: &mut Restore) -> Option<&'a Arc<str>>
     }
 }
 
-/// Shared both ways: a save takes no copy, and a load gives a view of the map.
+/// The bytes are shared: a save makes no copy, and a load returns a view of the map.
 impl Pytree for Bytes {
     fn flatten(&self, key: Key, build: &mut TreeBuilder<Leaf>) -> Result<()> {
         let array = Array::new(Dtype::UInt8, Shape::new(vec![self.len() as u64])?, self.clone())?;

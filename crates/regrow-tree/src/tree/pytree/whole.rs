@@ -8,8 +8,8 @@ use crate::array::Array;
 use crate::error::Result;
 use crate::tree::{Key, Leaf, LeafKind, Tree, TreeBuilder};
 
-/// Of any dtype and shape. Shared both ways: a save takes no copy, and a load gives a view of the
-/// map.
+/// An array of any dtype and shape. The bytes are shared: a save makes no copy, and a load returns
+/// a view of the map.
 impl Pytree for Array {
     fn flatten(&self, key: Key, build: &mut TreeBuilder<Leaf>) -> Result<()> {
         build.leaf(key, Leaf::array(self.clone()))
