@@ -195,38 +195,41 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, options: &EquinoxOptions) -> Vec<Los
         lose(LossKind::Structure, KeyPath::root(), "the pytree comes back as a list of its leaves");
     }
     for (path, info) in tree.iter() {
-        let is_nameless = options.strict
-            && !is_known(&info.kind, info.dtype)
-            && matches!(Descr::as_numpy_writes(info.dtype), Descr::Void { .. });
-        match &info.kind {
-            LeafKind::Placeholder if options.trailer => {}
-            LeafKind::Str | LeafKind::Bytes | LeafKind::Placeholder => {
-                lose(LossKind::Value, path, "Equinox leaves it out");
-                continue;
-            }
-            _ if options.strict && Descr::is_unreadable(info.dtype) => {
-                lose(LossKind::Value, path, "NumPy, and so Equinox, cannot read this dtype back");
-                continue;
-            }
-            _ if options.trailer && !is_nameless => continue,
-            LeafKind::Scalar | LeafKind::NumpyScalar => {
-                lose(LossKind::Kind, path.clone(), "a number comes back as an array without axes");
-            }
-            LeafKind::PrngKey(_) if options.prng_keys => {
-                lose(LossKind::Kind, path.clone(), "a PRNG key comes back as its key data");
-            }
-            LeafKind::JaxArray => {
-                lose(LossKind::Note, path.clone(), "a JAX array comes back as a NumPy array")
-            }
-            _ => {}
-        }
-        if is_nameless {
-            lose(LossKind::Value, path, "the dtype comes back as untyped bytes");
+        for (kind, what) in leaf_losses(info, options) {
+            lose(kind, path.clone(), what);
         }
     }
     if options.trailer {
         // With a trailer, only readers other than regrow have these losses.
         losses = losses.into_iter().map(Loss::elsewhere).collect();
+    }
+    losses
+}
+
+fn leaf_losses(info: &LeafInfo, options: &EquinoxOptions) -> Vec<(LossKind, &'static str)> {
+    let is_nameless = options.strict
+        && !is_known(&info.kind, info.dtype)
+        && matches!(Descr::as_numpy_writes(info.dtype), Descr::Void { .. });
+    let mut losses = match &info.kind {
+        LeafKind::Placeholder if options.trailer => Vec::new(),
+        LeafKind::Str | LeafKind::Bytes | LeafKind::Placeholder => {
+            return vec![(LossKind::Value, "Equinox leaves it out")];
+        }
+        _ if options.strict && Descr::is_unreadable(info.dtype) => {
+            return vec![(LossKind::Value, "NumPy, and so Equinox, cannot read this dtype back")];
+        }
+        _ if options.trailer && !is_nameless => return Vec::new(),
+        LeafKind::Scalar | LeafKind::NumpyScalar => {
+            vec![(LossKind::Kind, "a number comes back as an array without axes")]
+        }
+        LeafKind::PrngKey(_) if options.prng_keys => {
+            vec![(LossKind::Kind, "a PRNG key comes back as its key data")]
+        }
+        LeafKind::JaxArray => vec![(LossKind::Note, "a JAX array comes back as a NumPy array")],
+        _ => Vec::new(),
+    };
+    if is_nameless {
+        losses.push((LossKind::Value, "the dtype comes back as untyped bytes"));
     }
     losses
 }

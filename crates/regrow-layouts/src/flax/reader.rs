@@ -93,56 +93,21 @@ impl FlaxReader {
                  cannot see it";
             description.notes.push(note.to_owned());
         }
-        let arrays = ArraysFolder::of(at);
-        let mut sources = Vec::with_capacity(decoded.len());
-        let mut failed = None;
+        let mut reading = Reading {
+            arrays: ArraysFolder::of(at),
+            at,
+            salvage,
+            sources: Vec::with_capacity(decoded.len()),
+            notes: &mut description.notes,
+            failed: None,
+        };
         let tree = decoded.map(|leaf| {
             let mut info = leaf.info;
-            let source = match leaf.data {
-                Data::Pieces(pieces) => Source::Pieces(pieces),
-                Data::Absent => Source::Absent,
-                Data::Lost(why) => Source::Lost(why.in_file(at)),
-                Data::Spec(spec) => {
-                    let error = specs::refused(&spec);
-                    info.kind = LeafKind::Placeholder;
-                    match salvage {
-                        true => Source::Lost(error),
-                        false => {
-                            failed.get_or_insert((sources.len(), error));
-                            Source::Absent
-                        }
-                    }
-                }
-                Data::Text(text) => match arrays.resolve(&text) {
-                    Ok(None) => Source::Text(text),
-                    Ok(Some(Resolved::Array(array))) => {
-                        let meta = array.meta();
-                        info.kind = LeafKind::JaxArray;
-                        (info.dtype, info.shape) = (meta.dtype(), meta.shape().clone());
-                        info.chunk_shape = Some(meta.inner_chunk_shape().clone());
-                        info.coding = meta.coding().into();
-                        Source::Zarr(array)
-                    }
-                    Ok(Some(Resolved::Missing(place))) => {
-                        let note = format!("an array of several processes is missing: {place}");
-                        description.notes.push(note.clone());
-                        info.kind = LeafKind::Unknown(note.into());
-                        info.shape = Shape::new(vec![0]).unwrap_or_default();
-                        Source::Absent
-                    }
-                    Err(error) if salvage && error.kind().is_damage() => {
-                        info.kind = LeafKind::Placeholder;
-                        Source::Lost(error)
-                    }
-                    Err(error) => {
-                        failed.get_or_insert((sources.len(), error));
-                        Source::Absent
-                    }
-                },
-            };
-            sources.push(source);
+            let source = reading.source(leaf.data, &mut info);
+            reading.sources.push(source);
             info
         });
+        let Reading { sources, failed, .. } = reading;
         match failed {
             Some((leaf, error)) => Err(error.at_leaf(&tree.path_of(leaf)).in_file(at)),
             None => Ok(Self { description, tree, sources, file }),
@@ -161,6 +126,68 @@ impl FlaxReader {
     /// The bytes of a leaf in the file, or an error if the file has shrunk.
     fn mapped<'s>(&self, pieces: &'s [Bytes]) -> Result<&'s [Bytes]> {
         self.file.check_len().map(|()| pieces)
+    }
+}
+
+/// The leaves of a file that is being opened.
+struct Reading<'a> {
+    at: &'a Location,
+    arrays: ArraysFolder,
+    salvage: bool,
+    sources: Vec<Source>,
+    notes: &'a mut Vec<String>,
+    /// The first leaf that cannot be read.
+    failed: Option<(usize, Error)>,
+}
+
+impl Reading<'_> {
+    /// Where the data of the next leaf comes from.
+    fn source(&mut self, data: Data, info: &mut LeafInfo) -> Source {
+        match data {
+            Data::Pieces(pieces) => Source::Pieces(pieces),
+            Data::Absent => Source::Absent,
+            Data::Lost(why) => Source::Lost(why.in_file(self.at)),
+            Data::Spec(spec) => {
+                info.kind = LeafKind::Placeholder;
+                match self.salvage {
+                    true => Source::Lost(specs::refused(&spec)),
+                    false => self.fail(specs::refused(&spec)),
+                }
+            }
+            Data::Text(text) => self.text(text, info),
+        }
+    }
+
+    /// A text, or the array of several processes that it stands for.
+    fn text(&mut self, text: Arc<str>, info: &mut LeafInfo) -> Source {
+        match self.arrays.resolve(&text) {
+            Ok(None) => Source::Text(text),
+            Ok(Some(Resolved::Array(array))) => {
+                let meta = array.meta();
+                info.kind = LeafKind::JaxArray;
+                (info.dtype, info.shape) = (meta.dtype(), meta.shape().clone());
+                info.chunk_shape = Some(meta.inner_chunk_shape().clone());
+                info.coding = meta.coding().into();
+                Source::Zarr(array)
+            }
+            Ok(Some(Resolved::Missing(place))) => {
+                let note = format!("an array of several processes is missing: {place}");
+                self.notes.push(note.clone());
+                info.kind = LeafKind::Unknown(note.into());
+                info.shape = Shape::new(vec![0]).unwrap_or_default();
+                Source::Absent
+            }
+            Err(error) if self.salvage && error.kind().is_damage() => {
+                info.kind = LeafKind::Placeholder;
+                Source::Lost(error)
+            }
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn fail(&mut self, error: Error) -> Source {
+        self.failed.get_or_insert((self.sources.len(), error));
+        Source::Absent
     }
 }
 

@@ -124,42 +124,9 @@ impl NpyReader {
                 .expected("names that end in .npy", format_args!("{:?}", directory.members[0].name))
                 .help("if another program wrote it, unpack it"));
         }
-        let mut items = Vec::with_capacity(directory.members.len());
-        let mut deflated = 0;
-        for member in &directory.members {
-            let mut stored = Stored {
-                file,
-                offset_bytes: member.offset_bytes,
-                stored_len_bytes: member.stored_len_bytes,
-                method: member.method,
-                crc32: Some(member.crc32),
-                len_bytes: member.len_bytes,
-                data_at: 0,
-                record: Record::of_bytes(member.len_bytes)?,
-            };
-            deflated += usize::from(member.method == Method::Deflated);
-            let content = match member_content(&files, &mut stored).and_then(|header| {
-                check_end(&stored, "member")?;
-                Ok(header)
-            }) {
-                Ok(header) => Ok((stored, header)),
-                Err(error) => {
-                    // Report damage first, before errors about the contents.
-                    let checked = files.check(&stored).map_err(|error| named(error, &member.name));
-                    let error = checked
-                        .err()
-                        .unwrap_or_else(|| named(error.shift(member.offset_bytes), &member.name));
-                    match unreadable(error, stored) {
-                        Err(why) if salvage && why.kind().is_damage() => {
-                            Err(Unreadable { stored: None, why: why.in_file(files.describe(file)) })
-                        }
-                        unreadable => Err(unreadable?),
-                    }
-                }
-            };
-            let name = member.name.strip_suffix(SUFFIX).unwrap_or(&member.name).to_owned();
-            items.push(Item { keys: vec![name.clone()], name, content });
-        }
+        let items = directory.members.iter().map(|member| item_of(&files, file, member, salvage));
+        let mut items: Vec<Item> = items.collect::<Result<_>>()?;
+        let deflated = directory.members.iter().filter(|member| member.method == Method::Deflated).count();
         description.variant = match deflated {
             0 => format!("an archive of {}", counted(items.len(), "array", "arrays")),
             _ => format!(
@@ -253,7 +220,39 @@ impl Reader for NpyReader {
     }
 }
 
-/// Reads the header of a file that is one array.
+/// The array of a member of an archive.
+fn item_of(files: &Files, file: usize, member: &Member, salvage: bool) -> Result<Item> {
+    let mut stored = Stored {
+        file,
+        offset_bytes: member.offset_bytes,
+        stored_len_bytes: member.stored_len_bytes,
+        method: member.method,
+        crc32: Some(member.crc32),
+        len_bytes: member.len_bytes,
+        data_at: 0,
+        record: Record::of_bytes(member.len_bytes)?,
+    };
+    let header = member_content(files, &mut stored);
+    let content = match header.and_then(|header| check_end(&stored, "member").map(|()| header)) {
+        Ok(header) => Ok((stored, header)),
+        Err(error) => {
+            // A wrong checksum is a better reason than an error in damaged content.
+            let checked = files.check(&stored).map_err(|error| named(error, &member.name));
+            let error =
+                checked.err().unwrap_or_else(|| named(error.shift(member.offset_bytes), &member.name));
+            match unreadable(error, stored) {
+                Err(why) if salvage && why.kind().is_damage() => {
+                    Err(Unreadable { stored: None, why: why.in_file(files.describe(file)) })
+                }
+                unreadable => Err(unreadable?),
+            }
+        }
+    };
+    let name = member.name.strip_suffix(SUFFIX).unwrap_or(&member.name).to_owned();
+    Ok(Item { keys: vec![name.clone()], name, content })
+}
+
+/// A file that is one array.
 fn plain(files: &Files, file: usize, file_len_bytes: u64, arrays_only: bool) -> Result<Content> {
     let mut stored = Stored {
         file,

@@ -32,6 +32,7 @@ use super::structure;
 use crate::checkpoint_markers;
 use crate::suggestions;
 use regrow_base::error::{Error, ErrorKind, Result, ResultExt};
+use regrow_storage::Entry;
 use regrow_storage::location::Location;
 use regrow_tree::tree::LeafKind;
 use regrow_zarr::zarr::Missing;
@@ -251,64 +252,99 @@ impl Walk {
 
     fn run(&self, folder: &Location) -> Result<Found> {
         let mut found = Found::default();
-        let mut open = vec![(folder.clone(), String::new(), false)];
-        let (mut folders, mut entries) = (0, 0);
-        while let Some((at, name, mut in_array)) = open.pop() {
+        let mut open =
+            vec![Open { at: folder.clone(), name: String::new(), in_array: false, is_database: false }];
+        let (mut folders, mut entries_left) = (0, self.entries_max);
+        while let Some(mut folder) = open.pop() {
             folders += 1;
             if folders > self.folders_max {
                 break;
             }
-            if !name.is_empty() && DOCUMENTS.iter().any(|document| at.join(document).is_file()) {
-                found.names.push(name.clone());
-                in_array = true;
+            if folder.is_array() {
+                found.names.push(folder.name.clone());
+                folder.in_array = true;
                 if !self.into_arrays {
                     continue;
                 }
             }
-            let listed = match at.entries() {
+            let listed = match folder.at.entries() {
                 Ok(listed) => listed,
-                // An unreadable subfolder either has no array of this checkpoint, or a later read
-                // reports the missing array.
-                Err(_) if !name.is_empty() => continue,
+                // An unreadable folder holds no array of this checkpoint, or a check notices that
+                // the array is missing.
+                Err(_) if !folder.name.is_empty() => continue,
                 Err(error) => return Err(error),
             };
-            let is_database =
-                !in_array && listed.iter().any(|entry| entry.name == MANIFEST_FILE && entry.is_file());
-            if is_database {
-                found.databases.push(name.clone());
-            }
-            // An array whose chunks are all zeros has no file but its document, so an empty folder
-            // may be an array that has lost its document.
-            if listed.is_empty() && !in_array && !name.is_empty() {
-                found.lost.get_or_insert_with(|| document_above(&name));
-            }
-            for entry in listed {
-                entries += 1;
-                if entries > self.entries_max {
-                    break;
-                }
-                // Names that are not UTF-8 are left out: Orbax writes none.
-                let Some(own) = entry.name.to_str() else { continue };
-                if is_database && is_of_database(own, entry.is_folder()) {
-                    continue;
-                }
-                let below = || if name.is_empty() { own.to_owned() } else { format!("{name}/{own}") };
-                if entry.is_folder() {
-                    // Links to folders are not followed.
-                    if !entry.is_link && !own.contains(TMP_MARK) {
-                        open.push((at.join(own), below(), in_array));
-                    }
-                } else if !in_array && !name.is_empty() && is_chunk(own) {
-                    found.lost.get_or_insert_with(|| document_above(&name));
-                } else if self.stops_at_foreign && is_foreign(&name, own, in_array) {
-                    found.foreign = Some(below());
-                    return Ok(found);
-                }
+            folder.is_database = !folder.in_array && has_manifest(&listed);
+            found.note_folder(&folder, &listed);
+            let looked_at = listed.get(..entries_left).unwrap_or(&listed);
+            entries_left -= looked_at.len();
+            self.take_entries(&folder, looked_at, &mut open, &mut found);
+            if found.foreign.is_some() {
+                return Ok(found);
             }
         }
         found.names.sort_unstable();
         found.databases.sort_unstable();
         Ok(found)
+    }
+
+    /// Opens the folders of a folder, and notes what its files say.
+    fn take_entries(&self, folder: &Open, listed: &[Entry], open: &mut Vec<Open>, found: &mut Found) {
+        let in_array = folder.in_array;
+        for entry in listed {
+            // Names that are not UTF-8 are left out: Orbax writes none.
+            let Some(own) = entry.name.to_str() else { continue };
+            if folder.is_database && is_of_database(own, entry.is_folder()) {
+                continue;
+            }
+            if entry.is_folder() {
+                // The walk does not follow links.
+                if !entry.is_link && !own.contains(TMP_MARK) {
+                    let at = folder.at.join(own);
+                    open.push(Open { at, name: folder.below(own), in_array, is_database: false });
+                }
+            } else if !in_array && !folder.name.is_empty() && is_chunk(own) {
+                found.lost.get_or_insert_with(|| document_above(&folder.name));
+            } else if self.stops_at_foreign && is_foreign(&folder.name, own, in_array) {
+                found.foreign = Some(folder.below(own));
+                return;
+            }
+        }
+    }
+}
+
+/// A folder that the walk has still to look into.
+struct Open {
+    at: Location,
+    /// Its path below the first folder.
+    name: String,
+    in_array: bool,
+    is_database: bool,
+}
+
+impl Open {
+    fn is_array(&self) -> bool {
+        !self.name.is_empty() && DOCUMENTS.iter().any(|document| self.at.join(document).is_file())
+    }
+
+    fn below(&self, own: &str) -> String {
+        if self.name.is_empty() { own.to_owned() } else { format!("{}/{own}", self.name) }
+    }
+}
+
+fn has_manifest(listed: &[Entry]) -> bool {
+    listed.iter().any(|entry| entry.name == MANIFEST_FILE && entry.is_file())
+}
+
+impl Found {
+    fn note_folder(&mut self, folder: &Open, listed: &[Entry]) {
+        if folder.is_database {
+            self.databases.push(folder.name.clone());
+        }
+        // An array of zeros alone has no files but its document.
+        if listed.is_empty() && !folder.in_array && !folder.name.is_empty() {
+            self.lost.get_or_insert_with(|| document_above(&folder.name));
+        }
     }
 }
 

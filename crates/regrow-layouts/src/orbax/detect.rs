@@ -15,6 +15,8 @@
 //!
 //! The first match in this order applies.
 
+use std::cell::OnceCell;
+
 use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers};
 use super::files::{Listed, list, read_small, some_names};
 use super::items::{self, Family, Item};
@@ -89,77 +91,199 @@ pub(super) fn detect(at: &Location, wanted: Wanted) -> Result<Found> {
     if !at.has_listings() {
         listed.extend(named_items(at, &about)?);
     }
-    if let Some(record) = &about.record {
-        return Ok(match record.item("") {
-            Some(item) if item.kind == ItemKind::Json => {
-                Found::One(Item::Json(item.file.clone().unwrap_or_default()), about)
-            }
-            _ => Found::Items(listed, about),
-        });
+    let folder = Folder { at, listed, about, pytrees: OnceCell::new() };
+    for test in TESTS {
+        if let Some(holds) = test(&folder)? {
+            return Ok(folder.found(holds));
+        }
     }
-    let file = |wanted: &str| has_file(&listed, wanted);
-    let is_users_own = matches!(&about.said.item_handlers, ItemHandlers::One(handler) if Family::of(handler) == Family::Unknown);
-    if file(METADATA_FILE) && (!is_users_own || items::is_pytree(at, &listed)?) {
-        return Ok(Found::One(Item::Pytree, about));
+    Ok(folder.found(Holds::Nothing))
+}
+
+/// What a test says that a folder holds.
+enum Holds {
+    One(Item),
+    Items,
+    Steps(Steps),
+    BareArrays,
+    JaxTree,
+    FlaxSteps,
+    Nothing,
+}
+
+/// Says what a folder holds, `None` if the next test decides.
+type Test = fn(&Folder<'_>) -> Result<Option<Holds>>;
+
+/// The first test that answers applies.
+const TESTS: [Test; 15] = [
+    recorded_items,
+    described_pytree,
+    described_items,
+    jax_tree_file,
+    database,
+    known_item,
+    marked_items,
+    nothing_without_listings,
+    folder_of_steps,
+    undescribed_items,
+    flax_files,
+    lost_jax_tree,
+    bare_arrays,
+    lost_manifest,
+    uncommitted,
+];
+
+/// A folder to test.
+struct Folder<'a> {
+    at: &'a Location,
+    listed: Vec<Listed>,
+    about: About,
+    /// The folders with a `_METADATA`, after the first look.
+    pytrees: OnceCell<Vec<String>>,
+}
+
+impl Folder<'_> {
+    fn found(self, holds: Holds) -> Found {
+        match holds {
+            Holds::One(item) => Found::One(item, self.about),
+            Holds::Items => Found::Items(self.listed, self.about),
+            Holds::Steps(steps) => Found::Steps(steps),
+            Holds::BareArrays => Found::BareArrays,
+            Holds::JaxTree => Found::JaxTree,
+            Holds::FlaxSteps => Found::FlaxSteps,
+            Holds::Nothing => Found::Nothing(self.listed),
+        }
     }
-    if file(V1_MARKER_FILE) || is_users_own || matches!(about.said.item_handlers, ItemHandlers::Many(_)) {
-        return Ok(Found::Items(listed, about));
+
+    fn has_file(&self, wanted: &str) -> bool {
+        has_file(&self.listed, wanted)
     }
-    let handler = match &about.said.item_handlers {
-        ItemHandlers::One(handler) => Some(handler.as_str()),
-        _ => None,
-    };
-    if file(jax_tree::TREE_FILE) {
-        return Ok(Found::JaxTree);
+
+    /// The handler of a checkpoint that is itself one item.
+    fn handler(&self) -> Option<&str> {
+        match &self.about.said.item_handlers {
+            ItemHandlers::One(handler) => Some(handler),
+            _ => None,
+        }
     }
-    if handler.is_none() && bare::is_database(at, &listed) {
-        return Ok(Found::BareArrays);
+
+    /// Whether the one handler is not Orbax' own.
+    fn has_foreign_handler(&self) -> bool {
+        self.handler().is_some_and(|handler| Family::of(handler) == Family::Unknown)
     }
-    match Item::of(&listed, "", handler) {
-        Item::Files(_) => {}
-        item => return Ok(Found::One(item, about)),
+
+    fn is_pytree(&self, entry: &Listed) -> bool {
+        entry.is_dir && self.at.join(&entry.name).join(METADATA_FILE).is_file()
     }
-    if file(CHECKPOINT_METADATA_FILE) || file(COMMIT_SUCCESS_FILE) {
-        return Ok(Found::Items(listed, about));
+
+    /// Whether a folder has the name and the files of an item.
+    fn has_named_item(&self) -> bool {
+        let is_aggregate = |entry: &Listed| {
+            entry.is_dir && legacy::is_msgpack_file(&self.at.join(&entry.name).join(AGGREGATE_FILE))
+        };
+        let is_item = |entry: &Listed| {
+            ITEMS.contains(&entry.name.as_str()) && (self.is_pytree(entry) || is_aggregate(entry))
+        };
+        self.listed.iter().any(is_item)
     }
-    if !at.has_listings() {
-        // A storage without listings knows only some names, and the layouts below are recognised by
-        // others.
-        return Ok(Found::Nothing(listed));
+
+    fn pytrees(&self) -> &[String] {
+        self.pytrees.get_or_init(|| {
+            let committed = self.listed.iter().filter(|entry| !entry.name.contains(TMP_MARK));
+            committed.filter(|entry| self.is_pytree(entry)).map(|entry| entry.name.clone()).collect()
+        })
     }
-    let steps = steps::find(at, &listed)?;
-    let is_pytree = |entry: &Listed| entry.is_dir && at.join(&entry.name).join(METADATA_FILE).is_file();
-    let is_aggregate =
-        |entry: &Listed| entry.is_dir && legacy::is_msgpack_file(&at.join(&entry.name).join(AGGREGATE_FILE));
-    let is_item =
-        |entry: &Listed| ITEMS.contains(&entry.name.as_str()) && (is_pytree(entry) || is_aggregate(entry));
-    if !steps.committed.is_empty() && !listed.iter().any(is_item) {
-        return Ok(Found::Steps(steps));
+}
+
+fn recorded_items(folder: &Folder<'_>) -> Result<Option<Holds>> {
+    let Some(record) = &folder.about.record else { return Ok(None) };
+    Ok(Some(match record.item("") {
+        Some(item) if item.kind == ItemKind::Json => {
+            Holds::One(Item::Json(item.file.clone().unwrap_or_default()))
+        }
+        _ => Holds::Items,
+    }))
+}
+
+fn described_pytree(folder: &Folder<'_>) -> Result<Option<Holds>> {
+    let is_one = folder.has_file(METADATA_FILE)
+        && (!folder.has_foreign_handler() || items::is_pytree(folder.at, &folder.listed)?);
+    Ok(is_one.then_some(Holds::One(Item::Pytree)))
+}
+
+fn described_items(folder: &Folder<'_>) -> Result<Option<Holds>> {
+    let are_named = matches!(folder.about.said.item_handlers, ItemHandlers::Many(_));
+    let are_there = folder.has_file(V1_MARKER_FILE) || folder.has_foreign_handler() || are_named;
+    Ok(are_there.then_some(Holds::Items))
+}
+
+fn jax_tree_file(folder: &Folder<'_>) -> Result<Option<Holds>> {
+    Ok(folder.has_file(jax_tree::TREE_FILE).then_some(Holds::JaxTree))
+}
+
+fn database(folder: &Folder<'_>) -> Result<Option<Holds>> {
+    let is_one = folder.handler().is_none() && bare::is_database(folder.at, &folder.listed);
+    Ok(is_one.then_some(Holds::BareArrays))
+}
+
+fn known_item(folder: &Folder<'_>) -> Result<Option<Holds>> {
+    Ok(match Item::of(&folder.listed, "", folder.handler()) {
+        Item::Files(_) => None,
+        item => Some(Holds::One(item)),
+    })
+}
+
+fn marked_items(folder: &Folder<'_>) -> Result<Option<Holds>> {
+    let are_marked = folder.has_file(CHECKPOINT_METADATA_FILE) || folder.has_file(COMMIT_SUCCESS_FILE);
+    Ok(are_marked.then_some(Holds::Items))
+}
+
+/// The tests below recognise names that are not known without a listing.
+fn nothing_without_listings(folder: &Folder<'_>) -> Result<Option<Holds>> {
+    Ok((!folder.at.has_listings()).then_some(Holds::Nothing))
+}
+
+fn folder_of_steps(folder: &Folder<'_>) -> Result<Option<Holds>> {
+    let steps = steps::find(folder.at, &folder.listed)?;
+    let are_steps = !steps.committed.is_empty() && !folder.has_named_item();
+    Ok(are_steps.then_some(Holds::Steps(steps)))
+}
+
+/// Pytrees that are checkpoints of their own are not the items of one.
+fn undescribed_items(folder: &Folder<'_>) -> Result<Option<Holds>> {
+    let are_items =
+        folder.has_named_item() || folder.pytrees().iter().any(|name| !stands_alone(&folder.at.join(name)));
+    Ok(are_items.then_some(Holds::Items))
+}
+
+fn flax_files(folder: &Folder<'_>) -> Result<Option<Holds>> {
+    Ok(flax::steps::are_in(folder.at)?.then_some(Holds::FlaxSteps))
+}
+
+fn lost_jax_tree(folder: &Folder<'_>) -> Result<Option<Holds>> {
+    match jax_tree::has_lost_its_tree(folder.at) {
+        true => Err(jax_tree::lost_its_tree(folder.at)),
+        false => Ok(None),
     }
-    let pytrees: Vec<&str> = listed
-        .iter()
-        .filter(|entry| !entry.name.contains(TMP_MARK) && is_pytree(entry))
-        .map(|entry| entry.name.as_str())
-        .collect();
-    if listed.iter().any(is_item) || pytrees.iter().any(|name| !stands_alone(&at.join(name))) {
-        return Ok(Found::Items(listed, about));
+}
+
+fn bare_arrays(folder: &Folder<'_>) -> Result<Option<Holds>> {
+    Ok(bare::are_in(folder.at)?.then_some(Holds::BareArrays))
+}
+
+fn lost_manifest(folder: &Folder<'_>) -> Result<Option<Holds>> {
+    match left::lost_manifest(folder.at, &folder.listed)? {
+        Some(lost) => Err(lost),
+        None => Ok(None),
     }
-    let are_several = !pytrees.is_empty();
-    if flax::steps::are_in(at)? {
-        return Ok(Found::FlaxSteps);
-    }
-    if jax_tree::has_lost_its_tree(at) {
-        return Err(jax_tree::lost_its_tree(at));
-    }
-    if bare::are_in(at)? {
-        return Ok(Found::BareArrays);
-    }
-    if let Some(manifest) = left::lost_manifest(at, &listed)? {
-        return Err(manifest);
-    }
-    match listed.iter().find(|entry| entry.name.contains(TMP_MARK)) {
-        Some(temporary) if !are_several => Err(steps::uncommitted(&at.join(&temporary.name))),
-        _ => Ok(Found::Nothing(listed)),
+}
+
+fn uncommitted(folder: &Folder<'_>) -> Result<Option<Holds>> {
+    match folder.listed.iter().find(|entry| entry.name.contains(TMP_MARK)) {
+        Some(temporary) if folder.pytrees().is_empty() => {
+            Err(steps::uncommitted(&folder.at.join(&temporary.name)))
+        }
+        _ => Ok(None),
     }
 }
 

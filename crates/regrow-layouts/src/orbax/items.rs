@@ -71,58 +71,8 @@ impl Item {
     /// The kind of an item, from the listing of its folder. `name` is empty for a checkpoint that
     /// is itself one item.
     pub fn of(listed: &[Listed], name: &str, handler: Option<&str>) -> Self {
-        let file = |wanted: &str| listed.iter().any(|entry| !entry.is_dir && entry.name == wanted);
-        let folder = |wanted: &str| listed.iter().any(|entry| entry.is_dir && entry.name == wanted);
-        let handled_by = |ending: &str| handler.is_some_and(|handler| handler.ends_with(ending));
-        let json = |file: &str| match name == METRICS || file == METRICS || handled_by("MetricsHandler") {
-            true => Self::Metrics(file.to_owned()),
-            false => Self::Json(file.to_owned()),
-        };
-        let only_json = || {
-            let mut own = listed.iter().filter(|entry| entry.name != COMMIT_SUCCESS_FILE);
-            let known = JSON_FILES.into_iter().chain([METRICS]).find(|name| file(name)).map(str::to_owned);
-            match (own.next(), own.next()) {
-                (Some(only), None) if !only.is_dir => only.name.clone(),
-                _ => known.unwrap_or_else(|| JSON_FILE.to_owned()),
-            }
-        };
-        match handler.map(Family::of) {
-            Some(Family::Json) => return json(&only_json()),
-            Some(Family::JaxKey) if folder(JAX_KEY) => return Self::JaxKey,
-            Some(Family::NumpyKey) if folder(NUMPY_KEY) => return Self::NumpyKey,
-            Some(Family::Proto) => return Self::Proto,
-            Some(Family::Unknown) if !file(METADATA_FILE) => return Self::Files(without_marker(listed)),
-            Some(Family::Tree | Family::Array) if !file(METADATA_FILE) && !file(AGGREGATE_FILE) => {
-                return Self::Damaged;
-            }
-            _ => {}
-        }
-        if file(METADATA_FILE) {
-            return if handled_by("ArrayCheckpointHandler") { Self::Array } else { Self::Pytree };
-        }
-        if folder(JAX_KEY) {
-            return Self::JaxKey;
-        }
-        if folder(NUMPY_KEY) {
-            return Self::NumpyKey;
-        }
-        if file(AGGREGATE_FILE) {
-            return Self::Aggregate;
-        }
-        if let Some(found) = JSON_FILES.into_iter().chain([METRICS]).find(|name| file(name)) {
-            return json(found);
-        }
-        if file(PROTO_FILE) {
-            return Self::Proto;
-        }
-        let of_a_pytree = [MANIFEST_FILE, SHARDING_FILE, STRINGS_FILE];
-        if of_a_pytree.into_iter().any(file)
-            || folder(ARRAY_METADATAS_FOLDER)
-            || listed.iter().any(|entry| entry.is_dir && entry.name.starts_with(PROCESS_PREFIX))
-        {
-            return Self::Damaged;
-        }
-        Self::Files(without_marker(listed))
+        let folder = Contents { listed, name, handler };
+        folder.by_handler().unwrap_or_else(|| folder.by_files())
     }
 
     /// The kind in words, for the description.
@@ -191,7 +141,96 @@ impl Item {
     }
 }
 
-/// The kind of item that a handler reads, by the end of the handler's name.
+/// What decides the kind of an item.
+struct Contents<'a> {
+    listed: &'a [Listed],
+    name: &'a str,
+    handler: Option<&'a str>,
+}
+
+impl Contents<'_> {
+    /// What the handler says; `None` if the files decide.
+    fn by_handler(&self) -> Option<Item> {
+        let has_metadata = self.has_file(METADATA_FILE);
+        match Family::of(self.handler?) {
+            Family::Json => Some(self.json(&self.only_json())),
+            Family::JaxKey if self.has_folder(JAX_KEY) => Some(Item::JaxKey),
+            Family::NumpyKey if self.has_folder(NUMPY_KEY) => Some(Item::NumpyKey),
+            Family::Proto => Some(Item::Proto),
+            Family::Unknown if !has_metadata => Some(Item::Files(without_marker(self.listed))),
+            Family::Tree | Family::Array if !has_metadata && !self.has_file(AGGREGATE_FILE) => {
+                Some(Item::Damaged)
+            }
+            _ => None,
+        }
+    }
+
+    fn by_files(&self) -> Item {
+        if self.has_file(METADATA_FILE) {
+            return if self.is_handled_by("ArrayCheckpointHandler") { Item::Array } else { Item::Pytree };
+        }
+        if self.has_folder(JAX_KEY) {
+            return Item::JaxKey;
+        }
+        if self.has_folder(NUMPY_KEY) {
+            return Item::NumpyKey;
+        }
+        if self.has_file(AGGREGATE_FILE) {
+            return Item::Aggregate;
+        }
+        if let Some(found) = self.known_json() {
+            return self.json(found);
+        }
+        if self.has_file(PROTO_FILE) {
+            return Item::Proto;
+        }
+        match self.has_parts_of_a_pytree() {
+            true => Item::Damaged,
+            false => Item::Files(without_marker(self.listed)),
+        }
+    }
+
+    fn has_parts_of_a_pytree(&self) -> bool {
+        let is_of_process = |entry: &Listed| entry.is_dir && entry.name.starts_with(PROCESS_PREFIX);
+        [MANIFEST_FILE, SHARDING_FILE, STRINGS_FILE].into_iter().any(|name| self.has_file(name))
+            || self.has_folder(ARRAY_METADATAS_FOLDER)
+            || self.listed.iter().any(is_of_process)
+    }
+
+    fn has_file(&self, wanted: &str) -> bool {
+        self.listed.iter().any(|entry| !entry.is_dir && entry.name == wanted)
+    }
+
+    fn has_folder(&self, wanted: &str) -> bool {
+        self.listed.iter().any(|entry| entry.is_dir && entry.name == wanted)
+    }
+
+    fn is_handled_by(&self, ending: &str) -> bool {
+        self.handler.is_some_and(|handler| handler.ends_with(ending))
+    }
+
+    fn known_json(&self) -> Option<&'static str> {
+        JSON_FILES.into_iter().chain([METRICS]).find(|name| self.has_file(name))
+    }
+
+    /// The only file, or the one with a known name.
+    fn only_json(&self) -> String {
+        let mut own = self.listed.iter().filter(|entry| entry.name != COMMIT_SUCCESS_FILE);
+        match (own.next(), own.next()) {
+            (Some(only), None) if !only.is_dir => only.name.clone(),
+            _ => self.known_json().unwrap_or(JSON_FILE).to_owned(),
+        }
+    }
+
+    fn json(&self, file: &str) -> Item {
+        match self.name == METRICS || file == METRICS || self.is_handled_by("MetricsHandler") {
+            true => Item::Metrics(file.to_owned()),
+            false => Item::Json(file.to_owned()),
+        }
+    }
+}
+
+/// What a handler reads, by the end of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Family {
     Tree,

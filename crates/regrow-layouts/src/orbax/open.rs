@@ -14,7 +14,7 @@ use super::detect::{About, Found, detect, not_a_checkpoint};
 use super::files::{Listed, read_small, some_names};
 use super::items::{self, Item, Looked};
 use super::items_reader::ItemsReader;
-use super::marker_files::COMMIT_SUCCESS_FILE;
+use super::marker_files::{COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
 use super::opened::{Opened, Wanted};
 use super::own_files::noted_files;
 use super::reader::OrbaxReader;
@@ -23,7 +23,7 @@ use super::steps::{self, Step, Steps, TMP_MARK};
 use super::{bare, jax_tree, json_text, legacy};
 use crate::item_files::Place;
 use crate::item_folder::ItemFolder;
-use crate::items_record;
+use crate::items_record::{self, ItemsRecord};
 use crate::options::OpenOptions;
 use crate::regrow::{self, Regrow};
 use crate::{Description, Format, Reader, builtin_formats};
@@ -222,6 +222,18 @@ fn check_recorded(folder: &Location, name: &str, file: &str, about: &About) -> R
     }
 }
 
+/// The folders of a checkpoint, and the items that they are.
+struct Items<'a> {
+    at: &'a Location,
+    options: &'a OpenOptions,
+    listed: &'a [Listed],
+    documents: &'a About,
+    /// The item whose deletion is in progress.
+    deleted: Option<String>,
+    found: Vec<(String, Item)>,
+}
+
+/// Opens the items of a checkpoint: all of them as one tree, or the one that is asked for.
 fn open_items(
     at: &Location,
     options: &OpenOptions,
@@ -229,149 +241,204 @@ fn open_items(
     listed: &[Listed],
     documents: &About,
 ) -> Result<Whole> {
-    let wanted = Wanted::of(options);
-    let About { said: about, record, .. } = documents;
-    let record = record.as_ref();
-    let has_file = |name: &str| listed.iter().any(|entry| !entry.is_dir && entry.name == name);
-    let deleted = if has_file(DELETION_FILE) { deleted_item(at)? } else { None };
-    let mut found: Vec<(String, Item)> = Vec::new();
-    // If one handler wrote directly into the checkpoint's folder, the subfolders are not items.
-    let is_one_item = matches!(about.item_handlers, ItemHandlers::One(_)) && record.is_none();
-    for entry in listed.iter().filter(|entry| entry.is_dir && !is_one_item) {
-        if entry.name.contains(TMP_MARK) && !entry.is_link {
-            description.notes.push(format!("the item {} was never committed", entry.name));
-        } else if deleted.as_ref() == Some(&entry.name) {
-            description.notes.push(format!("the item {} is being deleted", entry.name));
-        } else {
-            let handler = about.item_handlers.of(&entry.name);
-            let Looked { item, lost } = items::look(&at.join(&entry.name), &entry.name, handler, record)?;
-            if let Some(file) = lost {
-                let why = format!("the item {} has lost its file {}", entry.name, printable(&file));
-                description.lost_items.push((entry.name.clone(), why));
-            }
-            description.items.push((entry.name.clone(), item.kind()));
-            found.push((entry.name.clone(), item));
-        }
+    let mut items = Items { at, options, listed, documents, deleted: None, found: Vec::new() };
+    if items.has_file(DELETION_FILE) {
+        items.deleted = deleted_item(at)?;
     }
-    if has_file(super::marker_files::V1_MARKER_FILE) && !has_file(CHECKPOINT_METADATA_FILE) {
-        description
-            .notes
-            .push(format!("{CHECKPOINT_METADATA_FILE} is missing: Orbax' v1 API needs it, regrow does not"));
-    }
-    let expected: Vec<&String> = match (record, &about.item_handlers) {
-        (Some(record), _) => record.items.iter().map(|item| &item.name).collect(),
-        (None, ItemHandlers::Many(handlers)) => handlers.iter().map(|(name, _)| name).collect(),
-        _ => Vec::new(),
-    };
-    let is_there = |name: &str| listed.iter().any(|entry| entry.is_dir && entry.name == name);
-    for name in expected.iter().filter(|name| !name.is_empty() && !is_there(name)) {
-        if deleted.as_ref() != Some(*name) {
-            let why = format!("the item {name} is listed but its folder is missing");
-            description.lost_items.push(((*name).clone(), why));
-        }
-    }
-    if record.is_none() && has_file(COMMIT_SUCCESS_FILE) && !options.salvage {
-        let marker = read_small(&at.join(COMMIT_SUCCESS_FILE))?.unwrap_or_default();
-        if items_record::is_noted(&marker) {
-            description.lost_items.push((items_record::FILE_NAME.to_owned(), RECORD_LOST.to_owned()));
-        }
-    }
-    description.warnings.extend(description.lost_items.iter().map(|(_, why)| why.clone()));
-    let files = match &about.item_handlers {
-        _ if record.is_some_and(|record| record.item("").is_none()) => None,
-        ItemHandlers::Many(_) => None,
-        handlers => files_of_handler(at, listed, handlers, description)?,
-    };
-    for (name, item) in &found {
-        if let (Item::Metrics(file), None) = (item, &description.metrics) {
-            let folder = at.join(name);
-            let read = check_recorded(&folder, name, file, documents)
-                .and_then(|()| items::read_metrics(&folder, file));
-            match or_lost(read, wanted, found.len())? {
-                Ok(metrics) => description.metrics = Some(metrics),
-                // The metadata of the checkpoint also have the metrics.
-                Err(_) if !about.metrics.is_empty() => {}
-                Err(why) => description.warnings.push(format!("the metrics are lost: {}", why.what())),
-            }
-        }
-    }
+    items.classify(description)?;
+    items.note_losses(description)?;
+    let has_files = items.has_files_of_a_handler(description)?;
+    items.read_metrics(description)?;
     if let Some(asked) = &options.item {
-        let Some((name, item)) = found.iter().find(|(name, _)| name == asked) else {
-            if expected.contains(&asked) && deleted.as_ref() != Some(asked) {
-                return Err(missing_item(at, asked));
+        return items.open_asked(asked, description);
+    }
+    if items.found.iter().any(|(_, item)| matches!(item, Item::Layout(_))) {
+        return open_mixed(at, &items.found, options, description, documents);
+    }
+    let is_data = |(_, item): &&(String, Item)| !matches!(item, Item::Metrics(_) | Item::Files(_));
+    let data: Vec<_> = items.found.iter().filter(is_data).collect();
+    Ok(Whole::Own(match data.as_slice() {
+        [] => items.without_data(has_files, description)?,
+        [(name, item)] => items.open_or_lost(name, item, description)?,
+        data => items.open_data(data, description)?,
+    }))
+}
+
+impl Items<'_> {
+    fn has_file(&self, name: &str) -> bool {
+        self.listed.iter().any(|entry| !entry.is_dir && entry.name == name)
+    }
+
+    fn record(&self) -> Option<&ItemsRecord> {
+        self.documents.record.as_ref()
+    }
+
+    fn handlers(&self) -> &ItemHandlers {
+        &self.documents.said.item_handlers
+    }
+
+    fn is_deleted(&self, name: &str) -> bool {
+        self.deleted.as_deref() == Some(name)
+    }
+
+    /// Looks into each folder for the kind of the item.
+    fn classify(&mut self, description: &mut Description) -> Result<()> {
+        // Folders of a handler that has written right into the checkpoint are no items.
+        if matches!(self.handlers(), ItemHandlers::One(_)) && self.record().is_none() {
+            return Ok(());
+        }
+        for entry in self.listed.iter().filter(|entry| entry.is_dir) {
+            let name = &entry.name;
+            if name.contains(TMP_MARK) && !entry.is_link {
+                description.notes.push(format!("the item {name} was never committed"));
+            } else if self.is_deleted(name) {
+                description.notes.push(format!("the item {name} is being deleted"));
+            } else {
+                let handler = self.handlers().of(name);
+                let Looked { item, lost } = items::look(&self.at.join(name), name, handler, self.record())?;
+                if let Some(file) = lost {
+                    let why = format!("the item {name} has lost its file {}", printable(&file));
+                    description.lost_items.push((name.clone(), why));
+                }
+                description.items.push((name.clone(), item.kind()));
+                self.found.push((name.clone(), item));
             }
-            let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+        }
+        Ok(())
+    }
+
+    /// The items that the record or the metadata list.
+    fn expected(&self) -> Vec<&String> {
+        match (self.record(), self.handlers()) {
+            (Some(record), _) => record.items.iter().map(|item| &item.name).collect(),
+            (None, ItemHandlers::Many(handlers)) => handlers.iter().map(|(name, _)| name).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Notes the documents and the listed items that are missing.
+    fn note_losses(&self, description: &mut Description) -> Result<()> {
+        if self.has_file(V1_MARKER_FILE) && !self.has_file(CHECKPOINT_METADATA_FILE) {
+            description.notes.push(format!(
+                "{CHECKPOINT_METADATA_FILE} is missing: Orbax' v1 API needs it, regrow does not"
+            ));
+        }
+        let is_there = |name: &str| self.listed.iter().any(|entry| entry.is_dir && entry.name == name);
+        for name in self.expected().into_iter().filter(|name| !name.is_empty() && !is_there(name)) {
+            if !self.is_deleted(name) {
+                let why = format!("the item {name} is listed but its folder is missing");
+                description.lost_items.push((name.clone(), why));
+            }
+        }
+        if self.record().is_none() && self.has_file(COMMIT_SUCCESS_FILE) && !self.options.salvage {
+            let marker = read_small(&self.at.join(COMMIT_SUCCESS_FILE))?.unwrap_or_default();
+            if items_record::is_noted(&marker) {
+                description.lost_items.push((items_record::FILE_NAME.to_owned(), RECORD_LOST.to_owned()));
+            }
+        }
+        description.warnings.extend(description.lost_items.iter().map(|(_, why)| why.clone()));
+        Ok(())
+    }
+
+    /// Whether the checkpoint is itself one item, with files of a handler that regrow does not
+    /// read.
+    fn has_files_of_a_handler(&self, description: &mut Description) -> Result<bool> {
+        match self.handlers() {
+            _ if self.record().is_some_and(|record| record.item("").is_none()) => Ok(false),
+            ItemHandlers::Many(_) => Ok(false),
+            handlers => files_of_handler(self.at, self.listed, handlers, description),
+        }
+    }
+
+    /// Puts the metrics of the first item that has some into the description.
+    fn read_metrics(&self, description: &mut Description) -> Result<()> {
+        for (name, item) in &self.found {
+            if let (Item::Metrics(file), None) = (item, &description.metrics) {
+                let folder = self.at.join(name);
+                let read = check_recorded(&folder, name, file, self.documents)
+                    .and_then(|()| items::read_metrics(&folder, file));
+                match or_lost(read, Wanted::of(self.options), self.found.len())? {
+                    Ok(metrics) => description.metrics = Some(metrics),
+                    // The metadata of the checkpoint have them, too.
+                    Err(_) if !self.documents.said.metrics.is_empty() => {}
+                    Err(why) => {
+                        description.warnings.push(format!("the metrics are lost: {}", why.what()));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the one item that the caller asks for.
+    fn open_asked(&self, asked: &String, description: &mut Description) -> Result<Whole> {
+        let Some((name, item)) = self.found.iter().find(|(name, _)| name == asked) else {
+            if self.expected().contains(&asked) && !self.is_deleted(asked) {
+                return Err(missing_item(self.at, asked));
+            }
+            let names: Vec<&str> = self.found.iter().map(|(name, _)| name.as_str()).collect();
             return Err(Error::new(ErrorKind::NotFound, format!("there is no item {asked:?}"))
-                .in_file(at)
+                .in_file(self.at)
                 .help(format!("the items are: {}", names.join(", "))));
         };
-        return match item {
-            Item::Layout(place) => {
-                Ok(Whole::OneItem(open_layout(&at.join(name), name, *place, options, documents)?))
-            }
-            item => Ok(Whole::Own(take(open_item(item, at, name, documents, wanted)?, description))),
-        };
+        if let Item::Layout(place) = item {
+            let item = self.at.join(name);
+            return Ok(Whole::OneItem(open_layout(&item, name, *place, self.options, self.documents)?));
+        }
+        let opened = open_item(item, self.at, name, self.documents, Wanted::of(self.options))?;
+        Ok(Whole::Own(take(opened, description)))
     }
-    if found.iter().any(|(_, item)| matches!(item, Item::Layout(_))) {
-        return open_mixed(at, &found, options, description, documents);
-    }
-    let mut data =
-        found.iter().filter(|(_, item)| !matches!(item, Item::Metrics(_) | Item::Files(_))).peekable();
-    let Some((name, item)) = data.next() else {
-        let has_metrics = found.iter().any(|(_, item)| matches!(item, Item::Metrics(_)));
-        let is_lost = |(name, _): &(String, Option<String>)| !found.iter().any(|(found, _)| found == name);
-        match &about.item_handlers {
-            ItemHandlers::Many(handlers) if found.is_empty() && handlers.iter().any(is_lost) => {
+
+    /// An empty tree, if the checkpoint has other content.
+    fn without_data(&self, has_files: bool, description: &mut Description) -> Result<Parts> {
+        let has_metrics = self.found.iter().any(|(_, item)| matches!(item, Item::Metrics(_)));
+        match self.handlers() {
+            ItemHandlers::Many(handlers) if self.found.is_empty() && !handlers.is_empty() => {
                 return Err(Error::corrupt("the items of this checkpoint are missing")
-                    .in_file(at)
+                    .in_file(self.at)
                     .expected(
                         format_args!("the folders that {CHECKPOINT_METADATA_FILE} lists"),
-                        some_names(listed),
+                        some_names(self.listed),
                     )
                     .help("copy the whole checkpoint again"));
             }
-            ItemHandlers::Many(_) if !found.is_empty() => {}
+            ItemHandlers::Many(_) if !self.found.is_empty() => {}
             _ if has_metrics => {}
-            _ if files.is_some() => "files".clone_into(&mut description.variant),
-            _ => return Err(not_a_checkpoint(at, listed)),
+            _ if has_files => "files".clone_into(&mut description.variant),
+            _ => return Err(not_a_checkpoint(self.at, self.listed)),
         }
-        return Ok(Whole::Own(Parts {
-            tree: dict_of(Vec::new())?,
-            databases: Vec::new(),
-            lost: Vec::new(),
-            is_guessed: false,
-        }));
-    };
-    let item_or_lost = |item: &Item, name: &str, description: &mut Description| {
-        let opened = or_lost(open_item(item, at, name, documents, wanted), wanted, found.len())?;
-        Ok::<_, Error>(opened.unwrap_or_else(|why| lost_item(name, why, wanted, description)))
-    };
-    let opened = item_or_lost(item, name, description)?;
-    let first = take(opened, description);
-    if data.peek().is_none() {
-        return Ok(Whole::Own(first));
+        Ok(Parts { tree: dict_of(Vec::new())?, databases: Vec::new(), lost: Vec::new(), is_guessed: false })
     }
-    let mut custom = serde_json::Map::new();
-    note_item(&mut custom, name, description);
-    let (mut trees, mut databases, mut lost) =
-        (vec![(name.clone(), first.tree)], first.databases, first.lost);
-    let mut is_guessed = first.is_guessed;
-    for (name, item) in data {
-        let opened = item_or_lost(item, name, description)?;
-        let parts = take(opened, description);
-        note_item(&mut custom, name, description);
-        trees.push((name.clone(), parts.tree));
-        databases.extend(parts.databases);
-        lost.extend(parts.lost);
-        is_guessed |= parts.is_guessed;
+
+    /// Opens an item; a leaf in its place if it is lost and there are others.
+    fn open_or_lost(&self, name: &str, item: &Item, description: &mut Description) -> Result<Parts> {
+        let wanted = Wanted::of(self.options);
+        let opened = open_item(item, self.at, name, self.documents, wanted);
+        let opened = or_lost(opened, wanted, self.found.len())?
+            .unwrap_or_else(|why| lost_item(name, why, wanted, description));
+        Ok(take(opened, description))
     }
-    // Several items may have user metadata: the description then has each under the item's name.
-    description.custom_metadata = (!custom.is_empty()).then_some(custom.into());
-    Ok(Whole::Own(Parts { tree: dict_of(trees)?, databases, lost, is_guessed }))
+
+    /// Opens several items as one dict. The user's metadata of each item is under its name.
+    fn open_data(&self, data: &[&(String, Item)], description: &mut Description) -> Result<Parts> {
+        let mut custom = serde_json::Map::new();
+        let (mut trees, mut databases, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+        let mut is_guessed = false;
+        for (name, item) in data {
+            let parts = self.open_or_lost(name, item, description)?;
+            note_item(&mut custom, name, description);
+            trees.push((name.clone(), parts.tree));
+            databases.extend(parts.databases);
+            lost.extend(parts.lost);
+            is_guessed |= parts.is_guessed;
+        }
+        description.custom_metadata = (!custom.is_empty()).then_some(custom.into());
+        Ok(Parts { tree: dict_of(trees)?, databases, lost, is_guessed })
+    }
 }
 
 /// The files that the handler of a checkpoint that is itself one item has written directly into its
-/// folder, and that regrow does not read; for a note. `None` for any other checkpoint.
+/// folder, and that regrow does not read; for a note. `false` if this is no such checkpoint.
 ///
 /// # Errors
 /// `Corrupt` if all of its files are gone.
@@ -380,12 +447,12 @@ fn files_of_handler(
     listed: &[Listed],
     handlers: &ItemHandlers,
     description: &mut Description,
-) -> Result<Option<()>> {
+) -> Result<bool> {
     let noted = noted_files(at);
     let handler = match (handlers, &noted) {
         (ItemHandlers::One(handler), _) => handler.as_str(),
         (_, Some(_)) => "a handler without a name",
-        _ => return Ok(None),
+        _ => return Ok(false),
     };
     let is_own = |entry: &&Listed| !OF_THE_WHOLE.contains(&entry.name.as_str());
     let own: Vec<Listed> = listed.iter().filter(is_own).cloned().collect();
@@ -400,7 +467,7 @@ fn files_of_handler(
         description.warnings.push(format!("{name} is listed but missing"));
     }
     description.notes.push(format!("files of {handler}, which reads them: {}", some_names(&own)));
-    Ok(Some(()))
+    Ok(true)
 }
 
 /// Opens items in several layouts, each with its own reader.

@@ -15,7 +15,7 @@ use crate::{Loss, LossKind};
 use regrow_base::bytes::python_literal::{Literal, LiteralOptions, parse};
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_tree::array::{Array, Dtype, Shape};
-use regrow_tree::tree::{Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree};
+use regrow_tree::tree::{Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Node, NodeKind, Tree};
 
 /// An array on its way to the file.
 #[derive(Debug)]
@@ -272,50 +272,19 @@ fn empty_containers<L>(tree: &Tree<L>) -> Vec<KeyPath> {
 
 /// What a load would give back differently.
 pub(super) fn losses(tree: &Tree<LeafInfo>, options: &PytreeDataOptions) -> Vec<Loss> {
-    let mut losses = Vec::new();
-    let mut lose = |kind, path: &KeyPath, what: String| losses.push(Loss { kind, path: path.clone(), what });
     if !options.manifest {
-        lose(LossKind::Value, &KeyPath::root(), "without a manifest only raw bytes are stored".to_owned());
-        return losses;
+        let what = "without a manifest only raw bytes are stored".to_owned();
+        return vec![Loss { kind: LossKind::Value, path: KeyPath::root(), what }];
     }
     let has_arrays = tree.leaves().iter().any(|info| info.kind.is_array() || info.kind == LeafKind::Str);
     let keeps_structure = options.extra_keys && has_arrays && options.paths.is_none();
     // Plain dicts of arrays need no structure beside them, and have none.
     let keeps_kinds = keeps_structure && needs_structure(nodes_and_kinds(tree, |info| &info.kind));
-    if !keeps_structure {
-        for (path, node) in tree.walk() {
-            let what = match &node.kind {
-                NodeKind::Leaf => continue,
-                NodeKind::Dict if node.child_count > 0 || path.is_root() => continue,
-                NodeKind::None => "None is lost".to_owned(),
-                kind if node.child_count == 0 && path.is_root() => {
-                    format!("an empty {} comes back as a dict", kind.name())
-                }
-                kind if node.child_count == 0 => format!("an empty {} is lost", kind.name()),
-                kind => format!("a {} comes back as a dict", kind.name()),
-            };
-            lose(LossKind::Structure, &path, what);
-        }
-    }
+    let mut losses = if keeps_structure { Vec::new() } else { structure_losses(tree) };
+    let mut lose = |kind, path: &KeyPath, what: String| losses.push(Loss { kind, path: path.clone(), what });
     for (path, info) in tree.iter() {
-        match &info.kind {
-            LeafKind::Placeholder if keeps_structure => {}
-            LeafKind::Placeholder | LeafKind::Unknown(_) => {
-                lose(LossKind::Value, &path, "has no data that could be written".to_owned());
-            }
-            LeafKind::Str if keeps_structure => {
-                lose(
-                    LossKind::Value,
-                    &path,
-                    "a text comes back as an array of its bytes, but for regrow".to_owned(),
-                );
-            }
-            kind if !is_plain(kind) => {
-                let loss_kind = if keeps_structure { LossKind::Note } else { LossKind::Kind };
-                let regrow = if keeps_structure { ", but for regrow" } else { "" };
-                lose(loss_kind, &path, format!("a {} comes back as an array{regrow}", kind.name()));
-            }
-            _ => {}
+        if let Some((kind, what)) = kind_loss(&info.kind, keeps_structure) {
+            lose(kind, &path, what);
         }
         if info.kind == LeafKind::JaxArray && !keeps_kinds || info.sharding.is_some() {
             lose(LossKind::Note, &path, "comes back as a NumPy array, without its sharding".to_owned());
@@ -329,4 +298,40 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, options: &PytreeDataOptions) -> Vec<
         }
     }
     losses
+}
+
+/// The containers that come back as others, or not at all.
+fn structure_losses(tree: &Tree<LeafInfo>) -> Vec<Loss> {
+    let loss = |(path, node): (KeyPath, &Node)| {
+        let what = match &node.kind {
+            NodeKind::Leaf => return None,
+            NodeKind::Dict if node.child_count > 0 || path.is_root() => return None,
+            NodeKind::None => "None is lost".to_owned(),
+            kind if node.child_count == 0 && path.is_root() => {
+                format!("an empty {} comes back as a dict", kind.name())
+            }
+            kind if node.child_count == 0 => format!("an empty {} is lost", kind.name()),
+            kind => format!("a {} comes back as a dict", kind.name()),
+        };
+        Some(Loss { kind: LossKind::Structure, path, what })
+    };
+    tree.walk().filter_map(loss).collect()
+}
+
+/// What a leaf loses by its kind.
+fn kind_loss(kind: &LeafKind, keeps_structure: bool) -> Option<(LossKind, String)> {
+    match kind {
+        LeafKind::Placeholder if keeps_structure => None,
+        LeafKind::Placeholder | LeafKind::Unknown(_) => {
+            Some((LossKind::Value, "has no data that could be written".to_owned()))
+        }
+        LeafKind::Str if keeps_structure => {
+            Some((LossKind::Value, "a text comes back as an array of its bytes, but for regrow".to_owned()))
+        }
+        kind if is_plain(kind) => None,
+        kind if keeps_structure => {
+            Some((LossKind::Note, format!("a {} comes back as an array, but for regrow", kind.name())))
+        }
+        kind => Some((LossKind::Kind, format!("a {} comes back as an array", kind.name()))),
+    }
 }

@@ -11,6 +11,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::fmt::Display;
 
 use super::manifest::{DataFile, LeafPlace, PartRecord};
 use super::reader::RegrowReader;
@@ -210,7 +211,9 @@ impl RegrowReader {
                 continue;
             }
             let compared = match other.and_then(|at| Some((at, leaves.get(at)?))) {
-                Some((at, told)) => self.check_leaf_of_orbax(leaf, info, &*view, at, told),
+                Some((at, told)) => {
+                    self.check_leaf_of_orbax(leaf, info, &Told { view: &*view, leaf: at, info: told })
+                }
                 None => Err(differ("regrow.json has a leaf that Orbax' metadata lacks")),
             };
             if let Err(error) = compared {
@@ -233,70 +236,85 @@ impl RegrowReader {
         found
     }
 
-    fn check_leaf_of_orbax(
-        &self,
-        leaf: usize,
-        info: &LeafInfo,
-        view: &dyn Reader,
-        at: usize,
-        told: &LeafInfo,
-    ) -> Result<()> {
-        let differs = || differ("a leaf differs between Orbax' metadata and regrow.json");
+    /// Compares a leaf with what Orbax reads.
+    fn check_leaf_of_orbax(&self, leaf: usize, info: &LeafInfo, told: &Told<'_>) -> Result<()> {
         if info.kind == LeafKind::Str {
-            let (own, other) = (self.read_text(leaf)?, view.read_text(at)?);
+            let (own, other) = (self.read_text(leaf)?, told.view.read_text(told.leaf)?);
             return match own == other {
                 true => Ok(()),
-                false => Err(differs().expected(format_args!("{own:?}"), format_args!("{other:?}"))),
+                false => Err(leaf_differs(format_args!("{own:?}"), format_args!("{other:?}"))),
             };
         }
-        if stored_dtype(info.dtype) != told.dtype || info.shape != told.shape {
-            return Err(differs().expected(
+        if stored_dtype(info.dtype) != told.info.dtype || info.shape != told.info.shape {
+            return Err(leaf_differs(
                 format_args!("{} {}", stored_dtype(info.dtype), info.shape),
-                format_args!("{} {}", told.dtype, told.shape),
+                format_args!("{} {}", told.info.dtype, told.info.shape),
             ));
         }
-        if let (Some(own), Some(other)) = (&info.sharding, &told.sharding)
+        if let (Some(own), Some(other)) = (&info.sharding, &told.info.sharding)
             && own != other
         {
-            return Err(differs().expected(own.to_json(), other.to_json()));
+            return Err(leaf_differs(own.to_json(), other.to_json()));
         }
-        match (self.source(leaf)?, view.source(at)?) {
-            (Source::Raw(own), Source::Raw(other)) => {
-                let is_same = other.blob.describe() == own.blob.describe()
-                    && (other.offset_bytes, other.len_bytes) == (own.offset_bytes, own.len_bytes);
-                let show = |extent: &Extent<'_>| {
-                    let (offset, len) = (extent.offset_bytes, extent.len_bytes);
-                    format!("{len} bytes at byte {offset} of {}", extent.blob.describe().display())
-                };
-                if is_same { Ok(()) } else { Err(differs().expected(show(&own), show(&other))) }
-            }
-            // Damaged bytes are reported for the leaf itself. They are not a disagreement of the
-            // views.
-            (Source::Raw(own), Source::Memory(_)) if own.check(CheckFor::Verify).is_err() => Ok(()),
-            (Source::Raw(own), Source::Memory(other)) => {
-                let mut bytes = allocate(own.len_bytes)?;
-                own.blob.read(own.offset_bytes, &mut bytes, ReadPath::Cached)?;
-                let what = format!("the {} bytes in the data file", bytes.len());
-                if bytes == other { Ok(()) } else { Err(differs().expected(what, "others in the database")) }
-            }
-            // For some dtypes, such as bool, the zarr reader checks each element, so it gives no
-            // position.
+        match (self.source(leaf)?, told.view.source(told.leaf)?) {
+            (Source::Raw(own), Source::Raw(other)) => check_place(&own, &other),
+            (Source::Raw(own), Source::Memory(other)) => check_bytes(&own, &other),
+            // A zarr reader checks each element of some dtypes, such as bool: it does not say where
+            // they lie.
             (Source::Raw(own), Source::Coded(_)) if own.len_bytes <= DECODED_LEN_MAX_BYTES => {
-                let region = Region::whole(&info.shape);
-                let mut bytes = [allocate(own.len_bytes)?, allocate(own.len_bytes)?];
-                let [own, other] = &mut bytes;
-                if self.read_region(leaf, &region, own).is_err() {
-                    return Ok(());
-                }
-                // An error of the other reader is not a wrong value.
-                match view.read_region(at, &region, other).is_err() || own == other {
-                    true => Ok(()),
-                    false => Err(differs().expected("the bytes in the data file", "others")),
-                }
+                self.check_elements(leaf, info, own.len_bytes, told)
             }
             _ => Ok(()),
         }
     }
+
+    /// Compares the elements of a leaf with those that Orbax reads.
+    fn check_elements(&self, leaf: usize, info: &LeafInfo, len_bytes: u64, told: &Told<'_>) -> Result<()> {
+        let region = Region::whole(&info.shape);
+        let (mut own, mut other) = (allocate(len_bytes)?, allocate(len_bytes)?);
+        if self.read_region(leaf, &region, &mut own).is_err() {
+            return Ok(());
+        }
+        // An error of Orbax' reader is no other value.
+        match told.view.read_region(told.leaf, &region, &mut other).is_err() || own == other {
+            true => Ok(()),
+            false => Err(leaf_differs("the bytes in the data file", "others")),
+        }
+    }
+}
+
+/// A leaf as Orbax reads it.
+struct Told<'v> {
+    view: &'v dyn Reader,
+    leaf: usize,
+    info: &'v LeafInfo,
+}
+
+/// Compares the places of the data of a leaf.
+fn check_place(own: &Extent<'_>, other: &Extent<'_>) -> Result<()> {
+    let is_same = other.blob.describe() == own.blob.describe()
+        && (other.offset_bytes, other.len_bytes) == (own.offset_bytes, own.len_bytes);
+    let show = |extent: &Extent<'_>| {
+        let (offset, len) = (extent.offset_bytes, extent.len_bytes);
+        format!("{len} bytes at byte {offset} of {}", extent.blob.describe().display())
+    };
+    if is_same { Ok(()) } else { Err(leaf_differs(show(own), show(other))) }
+}
+
+/// Compares the data of a leaf with bytes of the database.
+fn check_bytes(own: &Extent<'_>, other: &[u8]) -> Result<()> {
+    // Damaged bytes are a finding of the leaf itself, and say nothing about the views.
+    if own.check(CheckFor::Verify).is_err() {
+        return Ok(());
+    }
+    let mut bytes = allocate(own.len_bytes)?;
+    own.blob.read(own.offset_bytes, &mut bytes, ReadPath::Cached)?;
+    let what = format!("the {} bytes in the data file", bytes.len());
+    if bytes == other { Ok(()) } else { Err(leaf_differs(what, "others in the database")) }
+}
+
+fn leaf_differs(own: impl Display, other: impl Display) -> Error {
+    differ("a leaf differs between Orbax' metadata and regrow.json").expected(own, other)
 }
 
 fn differ(what: &str) -> Error {

@@ -7,8 +7,8 @@ use super::letters::{leaf_letter, node_letter};
 use super::{LeafColumns, STRUCTURE_VERSION, ShardingText, Structure};
 use regrow_base::error::Result;
 use regrow_tree::array::{Dtype, Shape};
-use regrow_tree::sharding::DistinctShardings;
-use regrow_tree::tree::{Key, LeafInfo, LeafKind, LeafNames, NodeKind, Tree};
+use regrow_tree::sharding::{DistinctShardings, Sharding};
+use regrow_tree::tree::{Key, LeafInfo, LeafKind, LeafNames, Node, NodeKind, Tree};
 
 /// Slots for texts that were numbered lately.
 const RECENT_LEN: usize = 4096;
@@ -61,60 +61,85 @@ impl Structure {
             shardings: BTreeMap::new(),
         };
         for node in tree.nodes() {
-            out.nodes.push(node_letter(&node.kind));
-            let (kind, key) = match &node.key {
-                Key::Dict(text) => ('s', strings.index(text) as i64),
-                Key::Attr(text) => ('a', strings.index(text) as i64),
-                Key::DictInt(number) => ('i', *number),
-                Key::Index(_) => ('x', 0),
-            };
-            out.key_kinds.push(kind);
-            out.keys.push(key);
-            if !matches!(node.kind, NodeKind::Leaf | NodeKind::None) {
-                out.child_counts.push(node.child_count);
-            }
-            if let Some(name) = node.kind.type_name() {
-                out.type_names.push(strings.index(name));
-            }
+            out.add_node(node, &mut strings);
         }
-        let mut dtypes: Vec<Dtype> = Vec::new();
-        let mut shapes = Shapes::default();
-        let (mut shardings, mut sharding_texts) = (DistinctShardings::default(), Vec::new());
+        let mut tables = LeafTables::default();
         for (at, leaf) in tree.leaves().iter().enumerate() {
             let leaf = columns(at, leaf);
             out.leaves.push(leaf_letter(leaf.kind).map_err(|error| error.at_leaf(&tree.path_of(at)))?);
-            // There are a few dozen dtypes at most.
-            let dtype = dtypes.iter().position(|&dtype| dtype == leaf.dtype).unwrap_or_else(|| {
-                dtypes.push(leaf.dtype);
-                dtypes.len() - 1
-            });
-            out.leaf_dtypes.push(dtype as u16);
-            out.leaf_shapes.push(shapes.index(leaf.shape));
-            match leaf.kind {
-                LeafKind::Str => out.texts.push(leaf.text.to_string()),
-                LeafKind::PrngKey(name) => {
-                    out.key_implementations.push(name.as_ref().map(ToString::to_string))
-                }
-                LeafKind::NumpyOther(dtype) | LeafKind::NumpyOtherScalar(dtype) => {
-                    out.numpy_dtypes.push(dtype.to_string());
-                }
-                _ => {}
-            }
-            if let Some(name) = leaf.name {
-                out.names.insert(at, name.to_owned());
-            }
-            if let Some(sharding) = leaf.sharding {
-                let number = shardings.number(sharding);
-                if number == sharding_texts.len() {
-                    sharding_texts.push(ShardingText::of(sharding)?);
-                }
-                out.shardings.extend(sharding_texts.get(number).map(|text| (at, text.clone())));
-            }
+            out.add_leaf(at, leaf, &mut tables)?;
         }
         out.strings = strings.texts;
-        out.dtypes = dtypes.iter().map(|dtype| dtype.name().to_owned()).collect();
-        out.shapes = shapes.all;
+        out.dtypes = tables.dtypes.iter().map(|dtype| dtype.name().to_owned()).collect();
+        out.shapes = tables.shapes.all;
         Ok(out)
+    }
+
+    fn add_node(&mut self, node: &Node, strings: &mut Interner) {
+        self.nodes.push(node_letter(&node.kind));
+        let (kind, key) = match &node.key {
+            Key::Dict(text) => ('s', strings.index(text) as i64),
+            Key::Attr(text) => ('a', strings.index(text) as i64),
+            Key::DictInt(number) => ('i', *number),
+            Key::Index(_) => ('x', 0),
+        };
+        self.key_kinds.push(kind);
+        self.keys.push(key);
+        if !matches!(node.kind, NodeKind::Leaf | NodeKind::None) {
+            self.child_counts.push(node.child_count);
+        }
+        if let Some(name) = node.kind.type_name() {
+            self.type_names.push(strings.index(name));
+        }
+    }
+
+    /// Adds all of a leaf but its letter.
+    fn add_leaf<'t>(&mut self, at: usize, leaf: LeafColumns<'t>, tables: &mut LeafTables<'t>) -> Result<()> {
+        self.leaf_dtypes.push(tables.dtype(leaf.dtype));
+        self.leaf_shapes.push(tables.shapes.index(leaf.shape));
+        match leaf.kind {
+            LeafKind::Str => self.texts.push(leaf.text.to_string()),
+            LeafKind::PrngKey(name) => self.key_implementations.push(name.as_ref().map(ToString::to_string)),
+            LeafKind::NumpyOther(dtype) | LeafKind::NumpyOtherScalar(dtype) => {
+                self.numpy_dtypes.push(dtype.to_string());
+            }
+            _ => {}
+        }
+        if let Some(name) = leaf.name {
+            self.names.insert(at, name.to_owned());
+        }
+        if let Some(sharding) = leaf.sharding {
+            self.shardings.extend(tables.sharding(sharding)?.map(|text| (at, text)));
+        }
+        Ok(())
+    }
+}
+
+/// What leaves share, with a number each.
+#[derive(Default)]
+struct LeafTables<'t> {
+    dtypes: Vec<Dtype>,
+    shapes: Shapes,
+    shardings: DistinctShardings<'t>,
+    sharding_texts: Vec<ShardingText>,
+}
+
+impl<'t> LeafTables<'t> {
+    fn dtype(&mut self, dtype: Dtype) -> u16 {
+        // There are a few dozen dtypes at most.
+        let known = self.dtypes.iter().position(|&known| known == dtype);
+        known.unwrap_or_else(|| {
+            self.dtypes.push(dtype);
+            self.dtypes.len() - 1
+        }) as u16
+    }
+
+    fn sharding(&mut self, sharding: &'t Sharding) -> Result<Option<ShardingText>> {
+        let number = self.shardings.number(sharding);
+        if number == self.sharding_texts.len() {
+            self.sharding_texts.push(ShardingText::of(sharding)?);
+        }
+        Ok(self.sharding_texts.get(number).cloned())
     }
 }
 

@@ -29,6 +29,22 @@ impl Structure {
     }
 
     fn put_together(&self) -> Result<Regrown> {
+        let nodes = self.node_list()?;
+        if nodes.iter().filter(|node| node.kind == NodeKind::Leaf).count() != self.leaves.len() {
+            return Err(bad_columns("the number of leaves does not fit the leaf nodes"));
+        }
+        let mut tree = Tree::from_parts(nodes, self.leaf_infos()?);
+        self.name_leaves(&mut tree);
+        self.shard_leaves(&mut tree)?;
+        let text_leaves = tree.leaves().iter().enumerate().filter(|(_, info)| info.kind == LeafKind::Str);
+        let texts = text_leaves
+            .map(|(leaf, _)| leaf)
+            .zip(self.texts.iter().map(|text| Arc::from(text.as_str())))
+            .collect();
+        Ok(Regrown { tree, texts })
+    }
+
+    fn node_list(&self) -> Result<Vec<Node>> {
         let node_count = self.nodes.len();
         if self.key_kinds.len() != node_count || self.keys.len() != node_count {
             return Err(bad_columns("nodes, key_kinds and keys have different lengths"));
@@ -48,22 +64,9 @@ impl Structure {
         };
         let mut child_counts = self.child_counts.iter();
         let mut nodes = Vec::with_capacity(node_count);
-        let mut leaf_count = 0;
-        // For each open container: children still to come, and the position of the next.
-        let mut open: Vec<(usize, usize)> = Vec::new();
+        let mut open = OpenContainers::default();
         for ((letter, key_kind), &key) in self.nodes.bytes().zip(self.key_kinds.bytes()).zip(&self.keys) {
-            while let Some((0, _)) = open.last() {
-                open.pop();
-            }
-            let position = match open.last_mut() {
-                Some((left, position)) => {
-                    *left -= 1;
-                    *position += 1;
-                    *position - 1
-                }
-                None if nodes.is_empty() => 0,
-                None => return Err(bad_columns("a tree has one root")),
-            };
+            let position = open.next_position(nodes.is_empty())?;
             let key = match key_kind {
                 b's' => Key::Dict(string(key)?),
                 b'a' => Key::Attr(string(key)?),
@@ -73,38 +76,23 @@ impl Structure {
             };
             let kind = node_kind(letter, &mut type_name)?;
             let child_count = match kind {
-                NodeKind::Leaf => {
-                    leaf_count += 1;
-                    0
-                }
-                NodeKind::None => 0,
-                _ => {
-                    if open.len() >= TREE_DEPTH_MAX {
-                        return Err(Error::new(
-                            ErrorKind::Limit,
-                            format!("the tree is nested deeper than {TREE_DEPTH_MAX} levels"),
-                        ));
-                    }
-                    let count =
-                        *child_counts.next().ok_or_else(|| bad_columns("child_counts is too short"))?;
-                    open.push((count, 0));
-                    count
-                }
+                NodeKind::Leaf | NodeKind::None => 0,
+                _ => open.enter(child_counts.next())?,
             };
             nodes.push(Node { key, kind, child_count });
         }
-        if open.iter().any(|(left, _)| *left > 0) {
+        if open.0.iter().any(|(left, _)| *left > 0) {
             return Err(bad_columns("the last nodes lack children"));
         }
-        if nodes.is_empty() {
-            return Err(bad_columns("the nodes are not a tree"));
+        match nodes.is_empty() {
+            true => Err(bad_columns("the nodes are not a tree")),
+            false => Ok(nodes),
         }
-        if leaf_count != self.leaves.len() {
-            return Err(bad_columns("the number of leaves does not fit the leaf nodes"));
-        }
-        let mut tree = Tree::from_parts(nodes, self.leaf_infos()?);
-        self.name_leaves(&mut tree);
-        // Neighbours mostly share theirs: what stands there again is parsed once.
+    }
+
+    /// Gives the leaves their shardings.
+    fn shard_leaves(&self, tree: &mut Tree<LeafInfo>) -> Result<()> {
+        // Neighbours often have the same sharding. Parse it once.
         let mut last: Option<(&ShardingText, Arc<Sharding>)> = None;
         for (&leaf, text) in &self.shardings {
             let sharding = match &last {
@@ -116,12 +104,7 @@ impl Structure {
                 info.sharding = Some(sharding);
             }
         }
-        let text_leaves = tree.leaves().iter().enumerate().filter(|(_, info)| info.kind == LeafKind::Str);
-        let texts = text_leaves
-            .map(|(leaf, _)| leaf)
-            .zip(self.texts.iter().map(|text| Arc::from(text.as_str())))
-            .collect();
-        Ok(Regrown { tree, texts })
+        Ok(())
     }
 
     /// Gives every leaf its stored name.
@@ -174,5 +157,38 @@ impl Structure {
             });
         }
         Ok(infos)
+    }
+}
+
+/// For each open container: the children still to come, and the position of the next.
+#[derive(Default)]
+struct OpenContainers(Vec<(usize, usize)>);
+
+impl OpenContainers {
+    /// The position of the next node in its container.
+    fn next_position(&mut self, is_root: bool) -> Result<usize> {
+        while let Some((0, _)) = self.0.last() {
+            self.0.pop();
+        }
+        match self.0.last_mut() {
+            Some((left, position)) => {
+                *left -= 1;
+                *position += 1;
+                Ok(*position - 1)
+            }
+            None if is_root => Ok(0),
+            None => Err(bad_columns("a tree has one root")),
+        }
+    }
+
+    /// Opens a container; returns the count of its children.
+    fn enter(&mut self, child_count: Option<&usize>) -> Result<usize> {
+        if self.0.len() >= TREE_DEPTH_MAX {
+            let what = format!("the tree is nested deeper than {TREE_DEPTH_MAX} levels");
+            return Err(Error::new(ErrorKind::Limit, what));
+        }
+        let count = *child_count.ok_or_else(|| bad_columns("child_counts is too short"))?;
+        self.0.push((count, 0));
+        Ok(count)
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! All supported names are here and in `tensors` and `numpy`.
 
-use super::dtypes::{STORAGE_MODULES, of_name};
+use super::dtypes::of_name;
 use super::numpy::{self, NumpyValue, Payload};
 use super::pickle::{Call, Id, Pickle, Span, Value};
 use super::tensors::{self, Built, StorageRef, Tensor, dims};
@@ -153,67 +153,85 @@ fn called<'p>(pickle: &'p Pickle<'_>, id: Id, call: &'p Call) -> Result<Object<'
     let Some((_, (module, name), args)) = pickle.call(id) else {
         let why = pickle.unsupported(
             id,
-            "a pickle calls the result of a call, and regrow never calls objects of \
-                a pickle",
+            "a pickle calls the result of a call, and regrow never calls objects of a pickle",
         );
         return Ok(Object::Refused(Refusal { name: "a call".to_owned(), why }));
     };
+    if let Some(container) = container(pickle, call, (module, name), args) {
+        return Ok(container);
+    }
+    if let Some(value) = plain_value(pickle, id, (module, name), args)? {
+        return Ok(value);
+    }
     Ok(match (module, name, args) {
-        ("collections", "OrderedDict", []) => Object::Dict(NodeKind::OrderedDict, &call.pairs),
-        ("collections", "defaultdict", [_] | []) => Object::Dict(NodeKind::DefaultDict, &call.pairs),
-        ("collections", "Counter", [counts]) if matches!(pickle.value(*counts), Value::Dict(_)) => {
-            match pickle.value(*counts) {
-                Value::Dict(pairs) => Object::Dict(NodeKind::Dict, pairs),
-                _ => Object::None,
-            }
+        // How protocols 0 and 1 write objects of any class.
+        ("copy_reg" | "copyreg", "_reconstructor", &[class, ..]) if pickle.global(class).is_some() => {
+            let (module, name) = pickle.global(class).unwrap_or_default();
+            refused(pickle, class, module, name)
         }
-        ("flax.core.frozen_dict", "FrozenDict", [inner])
-            if matches!(pickle.value(*inner), Value::Dict(_)) =>
-        {
+        (module, name, _) if numpy::is_array(module, name) => refused_array(pickle, id, module, name),
+        _ => refused(pickle, call.callee, module, name),
+    })
+}
+
+/// A container that Python's or Flax' pickles write as a call.
+fn container<'p>(
+    pickle: &'p Pickle<'_>,
+    call: &'p Call,
+    function: (&str, &str),
+    args: &'p [Id],
+) -> Option<Object<'p>> {
+    match (function, args) {
+        (("collections", "OrderedDict"), []) => Some(Object::Dict(NodeKind::OrderedDict, &call.pairs)),
+        (("collections", "defaultdict"), [_] | []) => Some(Object::Dict(NodeKind::DefaultDict, &call.pairs)),
+        (("collections", "Counter") | ("flax.core.frozen_dict", "FrozenDict"), [inner]) => {
             match pickle.value(*inner) {
-                Value::Dict(pairs) => Object::Dict(NodeKind::Dict, pairs),
-                _ => Object::None,
+                Value::Dict(pairs) => Some(Object::Dict(NodeKind::Dict, pairs)),
+                _ => None,
             }
         }
         // As Python 2 and older PyTorch wrote it: a list of pairs.
-        ("__builtin__" | "builtins", "set" | "frozenset", [items]) if pickle.sequence(*items).is_some() => {
-            Object::Set(pickle.sequence(*items).unwrap_or_default())
+        (("__builtin__" | "builtins", "set" | "frozenset"), [items]) => {
+            pickle.sequence(*items).map(Object::Set)
         }
-        ("__builtin__" | "builtins", "complex", &[re, im]) => match (pickle.value(re), pickle.value(im)) {
+        _ => None,
+    }
+}
+
+/// A number, or an object that is shown as a name or a shape.
+fn plain_value<'p>(
+    pickle: &'p Pickle<'_>,
+    id: Id,
+    function: (&str, &str),
+    args: &[Id],
+) -> Result<Option<Object<'p>>> {
+    Ok(Some(match (function, args) {
+        (("__builtin__" | "builtins", "complex"), &[re, im]) => match (pickle.value(re), pickle.value(im)) {
             (&Value::Float(re), &Value::Float(im)) => Object::Number(Scalar::Complex(re, im)),
             _ => return Err(pickle.corrupt(id, "a complex number does not have two floats")),
         },
-        ("torch", "Size", &[items]) => match dims(pickle, items) {
+        (("torch", "Size"), &[items]) => match dims(pickle, items) {
             Some(dims) => Object::Size(dims),
             None => return Err(pickle.corrupt(id, "a torch.Size does not have integers")),
         },
-        ("torch", "device", &[kind, ref index @ ..]) => {
+        (("torch", "device"), &[kind, ref index @ ..]) => {
             let kind = pickle.text(kind).ok_or_else(|| pickle.corrupt(id, "a torch.device has no type"))?;
             match index.first().and_then(|&index| pickle.int(index)) {
                 Some(index) => Object::Name(format!("{kind}:{index}")),
                 None => Object::Name(kind.to_owned()),
             }
         }
-        ("torch.serialization", "_get_layout", &[layout]) if pickle.text(layout).is_some() => {
-            Object::Name(pickle.text(layout).unwrap_or_default().to_owned())
-        }
-        (module, "TypedStorage" | "_load_from_bytes", _) if STORAGE_MODULES.contains(&module) => {
-            refused(pickle, call.callee, module, name)
-        }
-        // How protocols 0 and 1 write objects of any class.
-        ("copy_reg" | "copyreg", "_reconstructor", &[class, ..]) if pickle.global(class).is_some() => {
-            let (module, name) = pickle.global(class).unwrap_or_default();
-            refused(pickle, class, module, name)
-        }
-        _ if numpy::is_array(module, name) => {
-            let why = pickle
-                .unsupported(
-                    id,
-                    "a NumPy array has Python objects, dates or records, which regrow does not read",
-                )
-                .help("save it as numbers or text, or read the other leaves with `only`");
-            Object::Refused(Refusal { name: format!("{module}.{name}"), why })
-        }
-        _ => refused(pickle, call.callee, module, name),
-    })
+        (("torch.serialization", "_get_layout"), &[layout]) => match pickle.text(layout) {
+            Some(layout) => Object::Name(layout.to_owned()),
+            None => return Ok(None),
+        },
+        _ => return Ok(None),
+    }))
+}
+
+fn refused_array<'p>(pickle: &Pickle<'_>, id: Id, module: &str, name: &str) -> Object<'p> {
+    let what = "a NumPy array has Python objects, dates or records, which regrow does not read";
+    let why =
+        pickle.unsupported(id, what).help("save it as numbers or text, or read the other leaves with `only`");
+    Object::Refused(Refusal { name: format!("{module}.{name}"), why })
 }

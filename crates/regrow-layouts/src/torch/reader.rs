@@ -71,6 +71,116 @@ enum Opened {
     Pickle,
 }
 
+impl Opened {
+    /// The variant in words, and whether the file has checksums.
+    fn variant(&self, storage_count: usize) -> (String, bool) {
+        let storages = counted(storage_count, "storage", "storages");
+        match self {
+            Self::Zip(archive) => (format!("zip, {storages}"), archive.has_checksums),
+            Self::Legacy(_) => (format!("legacy, {storages}"), false),
+            Self::Pickle => ("pickle".to_owned(), false),
+        }
+    }
+
+    /// What else is in the archive; notes bytes after the last storage.
+    fn into_rest(self, file_len_bytes: u64, notes: &mut Vec<String>) -> Vec<Storage> {
+        match self {
+            Self::Zip(archive) => archive.into_rest(),
+            Self::Legacy(legacy) if legacy.end_bytes < file_len_bytes => {
+                let end = legacy.end_bytes;
+                notes.push(format!("the file has bytes after its last storage, at byte {end}"));
+                Vec::new()
+            }
+            Self::Legacy(_) | Self::Pickle => Vec::new(),
+        }
+    }
+}
+
+/// The storages of a file, in the order in which the leaves use them.
+struct Storages<'p> {
+    pickle: &'p Pickle<'p>,
+    opened: Opened,
+    found: Vec<Storage>,
+    /// Numbers of the storages, by the keys that the file knows them by.
+    by_key: HashMap<&'p str, usize>,
+    /// The same, by the values that stand for them in the pickle.
+    by_id: HashMap<Id, usize>,
+    /// The leaves of each storage.
+    shared: BTreeMap<usize, Vec<usize>>,
+}
+
+impl<'p> Storages<'p> {
+    fn new(pickle: &'p Pickle<'p>, opened: Opened) -> Self {
+        Self {
+            pickle,
+            opened,
+            found: Vec::new(),
+            by_key: HashMap::new(),
+            by_id: HashMap::new(),
+            shared: BTreeMap::new(),
+        }
+    }
+
+    /// The number of the storage of a leaf.
+    fn of_leaf(&mut self, leaf: usize, id: Id) -> Result<usize> {
+        let number = match self.by_id.get(&id) {
+            Some(&known) => known,
+            None => self.find(id)?,
+        };
+        self.by_id.insert(id, number);
+        self.shared.entry(number).or_default().push(leaf);
+        Ok(number)
+    }
+
+    fn find(&mut self, id: Id) -> Result<usize> {
+        let storage = tensors::storage(self.pickle, id)?;
+        if let Some(&known) = self.by_key.get(storage.key) {
+            return Ok(known);
+        }
+        let found = match &mut self.opened {
+            Opened::Zip(archive) => archive.take(storage.key),
+            Opened::Legacy(legacy) => legacy.storages.remove(storage.key),
+            Opened::Pickle => None,
+        };
+        let found = found.ok_or_else(|| {
+            self.pickle
+                .corrupt(id, format!("the storage {:?} is not in the file", storage.key))
+                .help("the file was cut short or damaged; copy it again")
+        })?;
+        if storage.len_bytes() != Some(found.len_bytes) {
+            let what = format!("the length of storage {:?} differs from its tensors", storage.key);
+            return Err(self.pickle.corrupt(id, what).expected(
+                format_args!("{} elements of {}", storage.len_elements, storage.class),
+                format_args!("{} bytes", found.len_bytes),
+            ));
+        }
+        self.found.push(found);
+        self.by_key.insert(storage.key, self.found.len() - 1);
+        Ok(self.found.len() - 1)
+    }
+
+    /// Adds data that is in the pickle itself. Only a file without storages has such data.
+    fn add_inside(&mut self, offset_bytes: u64, tensor: &Tensor) -> usize {
+        self.found.push(Storage::at(offset_bytes, tensor.span_len_bytes()));
+        self.found.len() - 1
+    }
+
+    /// Records the tensors that share a storage, or whose elements are not contiguous.
+    fn record_views(&self, structure: &Tree<()>, leaves: &[Leaf], objects: &mut Record) {
+        for (at_leaf, leaf) in leaves.iter().enumerate() {
+            let Leaf::View(number, tensor) = leaf else { continue };
+            let is_shared = self.shared.get(number).is_some_and(|leaves| leaves.len() > 1);
+            if !is_shared && tensor.is_contiguous() {
+                continue;
+            }
+            let path = structure.path_of(at_leaf);
+            if let Some(storage) = self.found.get(*number).filter(|_| !objects.is_same(&path)) {
+                objects.add(&path, record::of_view(tensor, *number, storage.len_bytes));
+            }
+        }
+    }
+}
+
 impl TorchReader {
     /// Opens the file `at` a location: reads its pickle, and no storage. To salvage, storages may
     /// be missing.
@@ -143,69 +253,32 @@ impl TorchReader {
 
     fn of(
         file: Arc<DataFile>,
-        mut opened: Opened,
+        opened: Opened,
         (bytes, at): (&Bytes, u64),
         big_endian: bool,
         salvage: bool,
     ) -> Result<Self> {
         let pickle = Pickle::read(bytes).shift(at)?;
         let unfolded = unfold(&pickle, bytes, matches!(opened, Opened::Pickle)).shift(at)?;
-        let (mut storages, mut by_key, mut by_id) = (Vec::new(), HashMap::new(), HashMap::new());
-        let mut leaves = Vec::with_capacity(unfolded.tree.len());
-        let mut shared: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        let mut find = |id: Id| -> Result<usize> {
-            let storage = tensors::storage(&pickle, id)?;
-            if let Some(&known) = by_key.get(storage.key) {
-                return Ok(known);
-            }
-            let found = match &mut opened {
-                Opened::Zip(archive) => archive.take(storage.key),
-                Opened::Legacy(legacy) => legacy.storages.remove(storage.key),
-                Opened::Pickle => None,
-            };
-            let found = found.ok_or_else(|| {
-                pickle
-                    .corrupt(id, format!("the storage {:?} is not in the file", storage.key))
-                    .help("the file was cut short or damaged; copy it again")
-            })?;
-            if storage.len_bytes() != Some(found.len_bytes) {
-                return Err(pickle
-                    .corrupt(id, format!("the length of storage {:?} differs from its tensors", storage.key))
-                    .expected(
-                        format_args!("{} elements of {}", storage.len_elements, storage.class),
-                        format_args!("{} bytes", found.len_bytes),
-                    ));
-            }
-            storages.push(found);
-            by_key.insert(storage.key, storages.len() - 1);
-            Ok(storages.len() - 1)
-        };
-        let mut infos = Vec::with_capacity(unfolded.tree.len());
-        let mut inside = Vec::new();
+        let mut storages = Storages::new(&pickle, opened);
         let (structure, notes) = (unfolded.tree.with_leaves(vec![(); unfolded.tree.len()])?, unfolded.notes);
-        let mut objects = unfolded.record;
+        let (mut infos, mut leaves) =
+            (Vec::with_capacity(structure.len()), Vec::with_capacity(structure.len()));
         for (at_leaf, Decoded { mut info, data }) in unfolded.tree.into_leaves().into_iter().enumerate() {
             let leaf = match data {
-                Data::Tensor(tensor) => {
-                    let id = tensor.storage;
-                    let known = by_id.get(&id).copied();
-                    match known.map_or_else(|| find(id), Ok) {
-                        Ok(number) => {
-                            by_id.insert(id, number);
-                            shared.entry(number).or_default().push(at_leaf);
-                            info.coding = coding(&tensor, big_endian).into();
-                            Leaf::View(number, tensor)
-                        }
-                        Err(error) if salvage && error.kind().is_damage() => {
-                            Leaf::Lost(error.shift(at).in_file(file.describe()))
-                        }
-                        Err(error) => return Err(error.shift(at).at_leaf(&structure.path_of(at_leaf))),
+                Data::Tensor(tensor) => match storages.of_leaf(at_leaf, tensor.storage) {
+                    Ok(number) => {
+                        info.coding = coding(&tensor, big_endian).into();
+                        Leaf::View(number, tensor)
                     }
-                }
+                    Err(error) if salvage && error.kind().is_damage() => {
+                        Leaf::Lost(error.shift(at).in_file(file.describe()))
+                    }
+                    Err(error) => return Err(error.shift(at).at_leaf(&structure.path_of(at_leaf))),
+                },
                 Data::Inside(offset_bytes, tensor) => {
-                    let len_bytes = tensor.span_len_bytes();
-                    inside.push(Storage::at(at.saturating_add(offset_bytes), len_bytes));
-                    Leaf::View(inside.len() - 1, tensor)
+                    let number = storages.add_inside(at.saturating_add(offset_bytes), &tensor);
+                    Leaf::View(number, tensor)
                 }
                 Data::Memory(bytes) => Leaf::Memory(bytes),
                 Data::Text(text) => Leaf::Text(text),
@@ -214,53 +287,25 @@ impl TorchReader {
             infos.push(info);
             leaves.push(leaf);
         }
-        // Only what has no storages has data in its pickle.
-        storages.append(&mut inside);
-        let tree = structure.with_leaves(infos)?;
-        for (at_leaf, leaf) in leaves.iter().enumerate() {
-            let Leaf::View(number, tensor) = leaf else { continue };
-            let is_shared = shared.get(number).is_some_and(|leaves| leaves.len() > 1);
-            if !is_shared && tensor.is_contiguous() {
-                continue;
-            }
-            let path = structure.path_of(at_leaf);
-            if let Some(storage) = storages.get(*number).filter(|_| !objects.is_same(&path)) {
-                objects.add(&path, record::of_view(tensor, *number, storage.len_bytes));
-            }
-        }
+        let mut objects = unfolded.record;
+        storages.record_views(&structure, &leaves, &mut objects);
         name_all_refused(&mut leaves);
-        let mut description = Description {
+        let tree = structure.with_leaves(infos)?;
+        let mut notes = notes;
+        notes.extend(shared_note(&tree, &storages.shared));
+        notes.extend(refused_note(&tree, &leaves));
+        let Storages { opened, found: storages, .. } = storages;
+        let (variant, has_checksums) = opened.variant(storages.len());
+        if !has_checksums {
+            notes.push("the file has no checksums: regrow cannot detect damage of its data".to_owned());
+        }
+        let rest = opened.into_rest(file.len_bytes, &mut notes);
+        let description = Description {
             layout: "torch".to_owned(),
+            variant,
             notes,
             objects: objects.to_text(),
             ..Description::default()
-        };
-        let storages_text = format!(", {}", counted(storages.len(), "storage", "storages"));
-        let (variant, has_checksums) = match &opened {
-            Opened::Zip(archive) => (format!("zip{storages_text}"), archive.has_checksums),
-            Opened::Legacy(_) => (format!("legacy{storages_text}"), false),
-            Opened::Pickle => ("pickle".to_owned(), false),
-        };
-        description.variant = variant;
-        description.notes.extend(shared_note(&tree, &shared));
-        description.notes.extend(refused_note(&tree, &leaves));
-        if !has_checksums {
-            description
-                .notes
-                .push("the file has no checksums: regrow cannot detect damage of its data".to_owned());
-        }
-        let rest = match opened {
-            Opened::Zip(archive) => archive.into_rest(),
-            Opened::Pickle => Vec::new(),
-            Opened::Legacy(legacy) => {
-                if legacy.end_bytes < file.len_bytes {
-                    description.notes.push(format!(
-                        "the file has bytes after its last storage, at byte {}",
-                        legacy.end_bytes
-                    ));
-                }
-                Vec::new()
-            }
         };
         Ok(Self { description, tree, leaves, storages, objects, rest, file, big_endian, has_checksums })
     }

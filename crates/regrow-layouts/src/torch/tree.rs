@@ -138,14 +138,7 @@ impl<'p> Walk<'p, '_> {
 
     /// Adds a value, a container up to its first child.
     fn value(&mut self, key: Key, id: Id) -> Result<()> {
-        self.nodes_left = self.nodes_left.checked_sub(1).ok_or_else(|| {
-            self.limit(id, "the containers of a pickle contain each other too often".to_owned())
-        })?;
-        let name_len: usize = self.path.keys().iter().map(|key| key.text().len() + 1).sum();
-        self.names_left = self
-            .names_left
-            .checked_sub(name_len)
-            .ok_or_else(|| self.limit(id, "the names of all leaves are too long together".to_owned()))?;
+        self.charge(id)?;
         let pickle: &'p Pickle<'_> = self.pickle;
         let leaf = match object(pickle, id)? {
             Object::None => {
@@ -187,28 +180,38 @@ impl<'p> Walk<'p, '_> {
                 self.record.add(&self.path, record::of_name(&name));
                 self.text(&name)?
             }
-            Object::Bytes(payload) => {
-                let bytes = self.payload(id, payload)?;
-                let shape = Shape::new(vec![bytes.len() as u64])?;
-                self.leaf(LeafKind::Bytes, Dtype::UInt8, shape, Data::Memory(bytes))
-            }
+            Object::Bytes(payload) => self.bytes(id, payload)?,
             Object::Tensor(tensor) => {
-                let (dtype, shape) = (tensor.dtype, tensor.shape.clone());
                 self.tell(id, &tensor);
+                let (dtype, shape) = (tensor.dtype, tensor.shape.clone());
                 self.leaf(LeafKind::NumpyArray, dtype, shape, Data::Tensor(tensor))
             }
             Object::Storage(storage) => self.storage(&storage)?,
-            Object::Numpy(value) => {
-                if !value.is_scalar {
-                    self.record.add(&self.path, json!({"is": "numpy"}));
-                }
-                self.numpy(id, &value)?
-            }
+            Object::Numpy(value) => self.numpy(id, &value)?,
             Object::Refused(refusal) => self.refused(refusal),
         };
         self.build.leaf(key, leaf)?;
         self.path.pop();
         Ok(())
+    }
+
+    /// Counts the containers and the names against their limits.
+    fn charge(&mut self, id: Id) -> Result<()> {
+        self.nodes_left = self.nodes_left.checked_sub(1).ok_or_else(|| {
+            self.limit(id, "the containers of a pickle contain each other too often".to_owned())
+        })?;
+        let name_len: usize = self.path.keys().iter().map(|key| key.text().len() + 1).sum();
+        self.names_left = self
+            .names_left
+            .checked_sub(name_len)
+            .ok_or_else(|| self.limit(id, "the names of all leaves are too long together".to_owned()))?;
+        Ok(())
+    }
+
+    fn bytes(&mut self, id: Id, payload: Payload) -> Result<Decoded> {
+        let bytes = self.payload(id, payload)?;
+        let shape = Shape::new(vec![bytes.len() as u64])?;
+        Ok(self.leaf(LeafKind::Bytes, Dtype::UInt8, shape, Data::Memory(bytes)))
     }
 
     /// Tells what a tensor is beside its elements, or whose other name it is.
@@ -324,6 +327,9 @@ impl<'p> Walk<'p, '_> {
     }
 
     fn numpy(&mut self, id: Id, value: &NumpyValue) -> Result<Decoded> {
+        if !value.is_scalar {
+            self.record.add(&self.path, json!({"is": "numpy"}));
+        }
         let record = &value.record;
         let stored = self.payload(id, value.payload)?;
         if stored.len() as u64 != record.len_bytes() {

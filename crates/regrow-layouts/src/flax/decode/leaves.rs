@@ -49,9 +49,17 @@ impl Decoder<'_> {
                 let info = self.info(LeafKind::Bytes, Dtype::UInt8, shape);
                 Ok(Decoded { info, data: Data::Pieces(vec![self.bytes.slice(range)]) })
             }
-            Token::Ext(EXT_NDARRAY, payload) => self.array(LeafKind::NumpyArray, payload),
-            Token::Ext(EXT_NUMPY_SCALAR, payload) => {
-                let at = payload.start as u64;
+            Token::Ext(code, payload) => self.extension(code, payload),
+            Token::Nil | Token::Array(_) | Token::Map(_) => Err(Error::corrupt("a container is not a leaf")),
+        }
+    }
+
+    /// A value of one of Flax' own types.
+    fn extension(&self, code: i8, payload: Range<usize>) -> Result<Decoded> {
+        let at = payload.start as u64;
+        match code {
+            EXT_NDARRAY => self.array(LeafKind::NumpyArray, payload),
+            EXT_NUMPY_SCALAR => {
                 let leaf = self.array(LeafKind::NumpyScalar, payload)?;
                 let is_scalar = match leaf.info.kind {
                     // The only axis is the bytes of the element.
@@ -65,20 +73,16 @@ impl Decoder<'_> {
                         .expected("shape []", &leaf.info.shape)),
                 }
             }
-            Token::Ext(EXT_COMPLEX, payload) => {
+            EXT_COMPLEX => {
                 let (re, im) = parse_complex(self.bytes, payload)?;
                 Ok(self.number(Scalar::Complex(re, im)))
             }
-            Token::Ext(EXT_TIMESTAMP, payload) => {
-                let at = payload.start as u64;
-                match parse_timestamp(self.scanner.slice(&payload)) {
-                    Some(_) => self.unknown(EXT_TIMESTAMP),
-                    None => Err(bad_timestamp().at_byte(at)),
-                }
-            }
-            Token::Ext(code, payload) if code < 0 => Err(reserved_code(code).at_byte(payload.start as u64)),
-            Token::Ext(code, _) => self.unknown(code),
-            Token::Nil | Token::Array(_) | Token::Map(_) => Err(Error::corrupt("a container is not a leaf")),
+            EXT_TIMESTAMP => match parse_timestamp(self.scanner.slice(&payload)) {
+                Some(_) => self.unknown(EXT_TIMESTAMP),
+                None => Err(bad_timestamp().at_byte(at)),
+            },
+            code if code < 0 => Err(reserved_code(code).at_byte(at)),
+            code => self.unknown(code),
         }
     }
 

@@ -55,61 +55,20 @@ pub(in super::super) fn remake(
         custom_metadata: reader.description().custom_metadata.clone(),
         ..SaveOptions::default()
     };
-    let mut plan = Plan::new(&tree, &options)?;
-    let is_coded = |info: &LeafInfo| &*info.coding == "zstd";
-    for ((planned, info), place) in plan.leaves.iter_mut().zip(reader.tree().leaves()).zip(reader.places()) {
-        planned.place = match place {
-            LeafPlace::Chunks if !is_coded(info) => LeafPlace::Raw { file: 0, offset_bytes: 0 },
-            place => *place,
-        };
-    }
-    let has_coded = reader.tree().leaves().iter().any(is_coded);
-    for (at, info) in reader.tree().leaves().iter().enumerate() {
-        plan.set_chunk_shape(at, info.chunk_shape.as_ref());
-    }
+    let plan = plan_of(reader, &tree, &options)?;
     let files: Vec<DataFile> = reader.data_files().cloned().collect();
     let scratch = scratch()?;
     let mut small = SmallFiles::new(&*scratch);
     orbax_documents(&plan, !parts.is_empty(), &options, &mut small)?;
-    let mut uuid = reader.database_uuid().map(str::to_owned);
-    let mut has_database = is_database_whole;
-    if parts.is_empty() {
-        // The index lists no chunks of compressed leaves, whose files have no header.
-        if files.iter().filter(|file| file.data_offset > 0).count() > 1 {
-            small.write_whole(INDEX_FILE_NAME, &safetensors_index(&plan, &files)?)?;
-        }
-        if !is_database_whole && !has_coded {
-            let entries = RawEntries::new(&plan, files.iter().map(|file| file.name.as_str()))?;
-            uuid = Index::of_all(to_list(&entries))?.write(&mut small)?;
-            has_database = true;
-        }
-    } else {
-        for part in &parts {
-            scratch.write(&part.file.name, &reader.store().read_whole(&part.file)?)?;
-        }
-        let ranks: Vec<u32> = parts.iter().map(|part| rank_of_part(&part.file.name)).collect();
-        let (_, places) = gather(&plan, &ranks, &*scratch)?;
-        if let Some(index) = safetensors_index_of_pieces(&plan, &places)? {
-            small.write_whole(INDEX_FILE_NAME, &index)?;
-        }
-        if !is_database_whole {
-            let compression = if has_coded { Compression::Zstd(LEVEL_TOLD) } else { Compression::None };
-            uuid = index_of_pieces(&plan, &places, compression)?.write(&mut small)?;
-            has_database = true;
-        }
-    }
-    let is_of_database = |name: &str| name == MANIFEST_KEY || name.starts_with("d/");
+    let new_database = match parts.is_empty() {
+        true => remake_indexes(&plan, &files, !is_database_whole && !has_coded(reader), &mut small)?,
+        false => remake_indexes_of_parts(reader, &plan, &parts, !is_database_whole, (&*scratch, &mut small))?,
+    };
     let is_remade = |name: &str| match is_of_database(name) {
-        true => has_database && !is_database_whole,
+        true => new_database.is_some(),
         false => !whole.contains_key(name),
     };
     let made = small.files.into_iter().filter(|file| is_remade(&file.name));
-    // The publication in memory writes another marker, so make the marker here.
-    let marker = || {
-        let mut sum = Sum::new();
-        sum.update(COMMIT_TEXT.as_bytes());
-        sum.record(COMMIT_MARKERS[0].to_owned(), COMMIT_TEXT.len() as u64)
-    };
     let made: Vec<SmallFile> =
         made.map(|file| if file.name == COMMIT_MARKERS[0] { marker() } else { file }).collect();
     let names: BTreeSet<&str> = made.iter().map(|file| file.name.as_str()).collect();
@@ -125,7 +84,10 @@ pub(in super::super) fn remake(
         custom_metadata: options.custom_metadata.as_ref(),
         data_files: &files,
         files: &records,
-        database_uuid: uuid.as_deref(),
+        database_uuid: match &new_database {
+            Some(database) => database.uuid.as_deref(),
+            None => reader.database_uuid(),
+        },
         parts: &parts,
         chunks: chunks.as_ref(),
         pieces: None,
@@ -142,7 +104,88 @@ pub(in super::super) fn remake(
     Ok(Remade { files: made.iter().map(read).collect::<Result<_>>()?, manifest })
 }
 
-/// The data found in a checkpoint that has lost its `regrow.json`.
+/// Whether the data of a leaf is compressed.
+fn is_coded(info: &LeafInfo) -> bool {
+    &*info.coding == "zstd"
+}
+
+fn has_coded(reader: &RegrowReader) -> bool {
+    reader.tree().leaves().iter().any(is_coded)
+}
+
+fn is_of_database(name: &str) -> bool {
+    name == MANIFEST_KEY || name.starts_with("d/")
+}
+
+/// The plan of the save that wrote the checkpoint.
+fn plan_of<'t>(reader: &RegrowReader, tree: &'t Tree<Leaf>, options: &SaveOptions) -> Result<Plan<'t>> {
+    let mut plan = Plan::new(tree, options)?;
+    for ((planned, info), place) in plan.leaves.iter_mut().zip(reader.tree().leaves()).zip(reader.places()) {
+        planned.place = match place {
+            LeafPlace::Chunks if !is_coded(info) => LeafPlace::Raw { file: 0, offset_bytes: 0 },
+            place => *place,
+        };
+    }
+    for (at, info) in reader.tree().leaves().iter().enumerate() {
+        plan.set_chunk_shape(at, info.chunk_shape.as_ref());
+    }
+    Ok(plan)
+}
+
+/// A rebuilt database.
+struct NewDatabase {
+    uuid: Option<String>,
+}
+
+/// Writes the index of several data files, and the database if it is wanted.
+fn remake_indexes(
+    plan: &Plan,
+    files: &[DataFile],
+    wants_database: bool,
+    small: &mut SmallFiles<'_>,
+) -> Result<Option<NewDatabase>> {
+    // Chunks of compressed leaves have no header, and are in no index.
+    if files.iter().filter(|file| file.data_offset > 0).count() > 1 {
+        small.write_whole(INDEX_FILE_NAME, &safetensors_index(plan, files)?)?;
+    }
+    if !wants_database {
+        return Ok(None);
+    }
+    let entries = RawEntries::new(plan, files.iter().map(|file| file.name.as_str()))?;
+    Ok(Some(NewDatabase { uuid: Index::of_all(to_list(&entries))?.write(small)? }))
+}
+
+/// As [`remake_indexes`], from the records of the processes.
+fn remake_indexes_of_parts(
+    reader: &RegrowReader,
+    plan: &Plan,
+    parts: &[PartRecord],
+    wants_database: bool,
+    (scratch, small): (&dyn Publication, &mut SmallFiles<'_>),
+) -> Result<Option<NewDatabase>> {
+    for part in parts {
+        scratch.write(&part.file.name, &reader.store().read_whole(&part.file)?)?;
+    }
+    let ranks: Vec<u32> = parts.iter().map(|part| rank_of_part(&part.file.name)).collect();
+    let (_, places) = gather(plan, &ranks, scratch)?;
+    if let Some(index) = safetensors_index_of_pieces(plan, &places)? {
+        small.write_whole(INDEX_FILE_NAME, &index)?;
+    }
+    if !wants_database {
+        return Ok(None);
+    }
+    let compression = if has_coded(reader) { Compression::Zstd(LEVEL_TOLD) } else { Compression::None };
+    Ok(Some(NewDatabase { uuid: index_of_pieces(plan, &places, compression)?.write(small)? }))
+}
+
+/// The record of the commit marker. The marker of the scratch folder has another text.
+fn marker() -> SmallFile {
+    let mut sum = Sum::new();
+    sum.update(COMMIT_TEXT.as_bytes());
+    sum.record(COMMIT_MARKERS[0].to_owned(), COMMIT_TEXT.len() as u64)
+}
+
+/// What was found of a checkpoint that has lost its `regrow.json`.
 pub(in super::super) struct Found<'a> {
     /// The exact pytree, as JSON.
     pub structure: &'a str,

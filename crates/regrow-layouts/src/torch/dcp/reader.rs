@@ -7,7 +7,7 @@ use super::super::file::DataFile;
 use super::super::pickle::Pickle;
 use super::super::reader::TorchReader;
 use super::super::record::Record;
-use super::metadata::{Content, Place, entries};
+use super::metadata::{Content, Entry, Place, entries};
 use super::pieces::{self, Piece};
 use super::{INDEX, SUFFIX};
 use crate::{Description, Reader, Rest, Standing, path_tree};
@@ -66,42 +66,17 @@ impl DcpReader {
             objects: Vec::new(),
             record: Record::default(),
             storages: 0,
+            count_of_pieces: 0,
+            salvage,
         };
         let paths: Vec<KeyPath> = entries.iter().map(|entry| entry.path.clone()).collect();
         let paths: Vec<&KeyPath> = paths.iter().collect();
         let mut entries: Vec<_> = entries.into_iter().map(Some).collect();
-        let mut count_of_pieces = 0;
         let build = path_tree::build(&paths, |build, key, number| {
-            let Some(entry) = entries.get_mut(number).and_then(Option::take) else { return Ok(()) };
-            let (info, leaf) = match entry.content {
-                Content::Object(place) => match opening.open_object(&place) {
-                    Err(why) if salvage && why.kind().is_damage() => {
-                        let kind = LeafKind::Placeholder;
-                        (info(&entry.name, kind, Dtype::UInt8, Shape::new([0])?, None), Leaf::Lost(why))
-                    }
-                    object => {
-                        let object = object.at_leaf(&entry.path)?;
-                        return opening.object(build, key, (&entry.name, &entry.path), object);
-                    }
-                },
-                Content::Tensor { dtype, shape, pieces } => {
-                    count_of_pieces += pieces.len();
-                    let first = pieces.first().map(|(region, _)| region.shape());
-                    let chunk_shape = first.filter(|_| pieces.len() > 1);
-                    let pieces = pieces.into_iter().map(|(region, place)| opening.piece(region, &place));
-                    let leaf = match pieces.collect::<Result<Vec<_>>>() {
-                        Err(why) if salvage && why.kind().is_damage() => Leaf::Lost(why),
-                        pieces => Leaf::Pieces(pieces.at_leaf(&entry.path)?),
-                    };
-                    (info(&entry.name, LeafKind::NumpyArray, dtype, shape, chunk_shape), leaf)
-                }
-                Content::Refused(why) => {
-                    let kind = LeafKind::Unknown("torch.Tensor".into());
-                    let why = why.at_leaf(&entry.path).in_file(index.describe());
-                    (info(&entry.name, kind, Dtype::UInt8, Shape::new([0])?, None), Leaf::Refused(why))
-                }
-            };
-            build.leaf(key, (info, leaf))
+            match entries.get_mut(number).and_then(Option::take) {
+                Some(entry) => opening.entry(build, key, entry, &index),
+                None => Ok(()),
+            }
         });
         let built = build.in_file(index.describe())?.finish()?;
         let (mut infos, mut leaves) = (Vec::with_capacity(built.len()), Vec::with_capacity(built.len()));
@@ -111,7 +86,7 @@ impl DcpReader {
             leaves.push(leaf);
         }
         let tree = structure.with_leaves(infos)?;
-        let Opening { files, objects, record, .. } = opening;
+        let Opening { files, objects, record, count_of_pieces, .. } = opening;
         let variant = format!(
             "dcp, {} in {}",
             counted(count_of_pieces, "piece", "pieces"),
@@ -158,9 +133,50 @@ struct Opening<'a> {
     record: Record,
     /// How many storages that numbers.
     storages: usize,
+    count_of_pieces: usize,
+    salvage: bool,
 }
 
 impl Opening<'_> {
+    /// Adds a leaf, or the pytree of an object.
+    fn entry(
+        &mut self,
+        build: &mut TreeBuilder<(LeafInfo, Leaf)>,
+        key: Key,
+        entry: Entry,
+        index: &DataFile,
+    ) -> Result<()> {
+        let without_data =
+            |kind| Ok::<_, Error>(info(&entry.name, kind, Dtype::UInt8, Shape::new([0])?, None));
+        let leaf = match entry.content {
+            Content::Object(place) => match self.open_object(&place) {
+                Err(why) if self.salvage && why.kind().is_damage() => {
+                    (without_data(LeafKind::Placeholder)?, Leaf::Lost(why))
+                }
+                object => {
+                    let object = object.at_leaf(&entry.path)?;
+                    return self.object(build, key, (&entry.name, &entry.path), object);
+                }
+            },
+            Content::Tensor { dtype, shape, pieces } => {
+                self.count_of_pieces += pieces.len();
+                let first = pieces.first().map(|(region, _)| region.shape());
+                let chunk_shape = first.filter(|_| pieces.len() > 1);
+                let pieces = pieces.into_iter().map(|(region, place)| self.piece(region, &place));
+                let leaf = match pieces.collect::<Result<Vec<_>>>() {
+                    Err(why) if self.salvage && why.kind().is_damage() => Leaf::Lost(why),
+                    pieces => Leaf::Pieces(pieces.at_leaf(&entry.path)?),
+                };
+                (info(&entry.name, LeafKind::NumpyArray, dtype, shape, chunk_shape), leaf)
+            }
+            Content::Refused(why) => {
+                let why = why.at_leaf(&entry.path).in_file(index.describe());
+                (without_data(LeafKind::Unknown("torch.Tensor".into()))?, Leaf::Refused(why))
+            }
+        };
+        build.leaf(key, leaf)
+    }
+
     /// The number of the file in which so many bytes lie.
     fn file(&mut self, place: &Place) -> Result<usize> {
         let number = match self.by_name.get(&place.file) {

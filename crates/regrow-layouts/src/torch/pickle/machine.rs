@@ -85,103 +85,38 @@ impl<'a> Machine<'a> {
     fn step(&mut self, op: Op) -> Result<()> {
         match op {
             Op::Proto => self.protocol(),
-            Op::Frame => {
-                let len = self.input.u64le("the length of a frame")?;
-                match len <= self.input.remaining_bytes() as u64 {
-                    true => Ok(()),
-                    false => Err(self
-                        .corrupt("a frame of a pickle is longer than the rest of the file")
-                        .expected(format_args!("at most {}", self.input.remaining_bytes()), len)),
-                }
-            }
+            Op::Frame => self.frame(),
             Op::Stop => Ok(()),
             Op::Mark => self.mark(),
             Op::Pop => self.pop().map(drop),
             Op::PopMark => self.pop_to_mark().map(drop),
-            Op::Dup => {
-                let top = self.top()?;
-                self.push(top)
-            }
+            Op::Dup => self.top().and_then(|top| self.push(top)),
             Op::None => self.push(NONE),
             Op::True => self.push(TRUE),
             Op::False => self.push(FALSE),
-            Op::Int32 => {
-                let number = self.input.i32le("an integer")?;
-                self.make(Value::Int(number.into()))
-            }
-            Op::Int8 => {
-                let number = self.input.u8("an integer")?;
-                self.make(Value::Int(number.into()))
-            }
+            Op::Int32 => self.input.i32le("an integer").and_then(|number| self.int(number)),
+            Op::Int8 => self.input.u8("an integer").and_then(|number| self.int(number)),
             Op::Int16 => {
                 let number = u16::from_le_bytes(self.input.array("an integer")?);
-                self.make(Value::Int(number.into()))
+                self.int(number)
             }
             Op::Long { len_bytes } => self.long(len_bytes),
             Op::Float => {
                 let number = f64::from_be_bytes(self.input.array("a float")?);
                 self.make(Value::Float(number))
             }
-            Op::Text { len_bytes } => {
-                let (span, bytes) = self.bytes(len_bytes, "a text")?;
-                match std::str::from_utf8(bytes) {
-                    Ok(_) => self.make(Value::Text(span)),
-                    Err(_) => Err(self.corrupt("a text of a pickle is not UTF-8")),
-                }
-            }
-            Op::OldText { len_bytes } => {
-                let (span, bytes) = self.bytes(len_bytes, "a text")?;
-                let is_text = std::str::from_utf8(bytes).is_ok();
-                self.make(if is_text { Value::Text(span) } else { Value::Bytes(span) })
-            }
+            Op::Text { len_bytes } => self.text(len_bytes),
+            Op::OldText { len_bytes } => self.old_text(len_bytes),
             Op::Bytes { len_bytes } => {
                 let (span, _) = self.bytes(len_bytes, "bytes")?;
                 self.make(Value::Bytes(span))
             }
-            Op::IntLine | Op::LongLine => {
-                let line = self.line_bytes("an integer", NAME_LEN_MAX_BYTES)?;
-                match lines::number(line.1) {
-                    Some(Number::Bool(value)) => self.push(if value { TRUE } else { FALSE }),
-                    Some(Number::Int(number)) => self.make(Value::Int(number)),
-                    Some(Number::Long(bytes)) => {
-                        let span = self.keep(&bytes)?;
-                        self.make(Value::Long(span))
-                    }
-                    None => Err(self.corrupt("an integer of a pickle is not valid")),
-                }
-            }
-            Op::FloatLine => {
-                let (_, line) = self.line_bytes("a float", NAME_LEN_MAX_BYTES)?;
-                let number = std::str::from_utf8(line).ok().and_then(|line| line.trim().parse().ok());
-                let number = number.ok_or_else(|| self.corrupt("a float of a pickle is not valid"))?;
-                self.make(Value::Float(number))
-            }
-            Op::TextLine => {
-                let (span, line) = self.line_bytes("a text", usize::MAX)?;
-                if line.is_ascii() && !line.contains(&b'\\') {
-                    return self.make(Value::Text(span));
-                }
-                let text = lines::text(line);
-                let text = text.ok_or_else(|| self.corrupt("a text of a pickle is not valid"))?;
-                let span = self.keep(text.as_bytes())?;
-                self.make(Value::Text(span))
-            }
-            Op::OldTextLine => {
-                let (_, line) = self.line_bytes("a text", usize::MAX)?;
-                let bytes = lines::old_text(line);
-                let bytes = bytes.ok_or_else(|| self.corrupt("a text of a pickle is not valid"))?;
-                let span = self.keep(&bytes)?;
-                let is_text = std::str::from_utf8(&bytes).is_ok();
-                self.make(if is_text { Value::Text(span) } else { Value::Bytes(span) })
-            }
-            Op::GetLine => {
-                let at = self.place_line()?;
-                self.get(at)
-            }
-            Op::PutLine => {
-                let at = self.place_line()?;
-                self.remember(at)
-            }
+            Op::IntLine | Op::LongLine => self.int_line(),
+            Op::FloatLine => self.float_line(),
+            Op::TextLine => self.text_line(),
+            Op::OldTextLine => self.old_text_line(),
+            Op::GetLine => self.place_line().and_then(|at| self.get(at)),
+            Op::PutLine => self.place_line().and_then(|at| self.remember(at)),
             Op::EmptyList => self.make(Value::List(Vec::new())),
             Op::EmptyTuple => self.make(Value::Tuple(Vec::new())),
             Op::EmptyDict => self.make(Value::Dict(Vec::new())),
@@ -189,85 +124,137 @@ impl<'a> Machine<'a> {
             Op::List => self.gather(Value::List),
             Op::Tuple => self.gather(Value::Tuple),
             Op::FrozenSet => self.gather(Value::Set),
-            Op::Dict => {
-                let pairs = self.pairs()?;
-                self.make(Value::Dict(pairs))
-            }
-            Op::TupleOf { count } => {
-                let first = self.stack.len().checked_sub(count).filter(|&first| first >= self.floor());
-                let first = first.ok_or_else(|| self.is_empty())?;
-                let items = self.stack.split_off(first);
-                self.make(Value::Tuple(items))
-            }
-            Op::Append => {
-                let item = self.pop()?;
-                self.append(vec![item])
-            }
-            Op::Appends | Op::AddItems => {
-                let items = self.pop_to_mark()?;
-                self.append(items)
-            }
+            Op::Dict => self.pairs().and_then(|pairs| self.make(Value::Dict(pairs))),
+            Op::TupleOf { count } => self.tuple_of(count),
+            Op::Append => self.pop().and_then(|item| self.append(vec![item])),
+            Op::Appends | Op::AddItems => self.pop_to_mark().and_then(|items| self.append(items)),
             Op::SetItem => {
                 let (value, key) = (self.pop()?, self.pop()?);
                 self.set_items(vec![(key, value)])
             }
-            Op::SetItems => {
-                let pairs = self.pairs()?;
-                self.set_items(pairs)
-            }
-            Op::Get { len_bytes } => {
-                let at = self.len(len_bytes, "a place in the memo")? as u32;
-                self.get(at)
-            }
-            Op::Put { len_bytes } => {
-                let at = self.len(len_bytes, "a place in the memo")? as u32;
-                self.remember(at)
-            }
+            Op::SetItems => self.pairs().and_then(|pairs| self.set_items(pairs)),
+            Op::Get { len_bytes } => self.place(len_bytes).and_then(|at| self.get(at)),
+            Op::Put { len_bytes } => self.place(len_bytes).and_then(|at| self.remember(at)),
             Op::Memoize => self.remember(self.memo.len() as u32),
-            Op::Global => {
-                let module = self.line("the name of a module")?;
-                let name = self.line("a name")?;
-                self.make(Value::Global(module, name))
+            Op::Global => self.global(),
+            Op::StackGlobal => self.stack_global(),
+            Op::Reduce | Op::New => self.call(),
+            // Nothing is called, so nothing is lost: no call that is understood has keywords.
+            Op::NewWithKeywords => self.pop().and_then(|_| self.call()),
+            Op::Build => self.set_state(),
+            Op::Persistent => self.pop().and_then(|id| self.make(Value::Persistent(id))),
+            Op::Refused(name) => {
+                Err(Error::unsupported(format!("regrow does not read the pickle opcode {name}"))
+                    .at_byte(self.op_at)
+                    .help(
+                        "torch.save and pickles of containers and arrays do not use it: save the file again",
+                    ))
             }
-            Op::StackGlobal => {
-                let (name, module) = (self.pop()?, self.pop()?);
-                match (self.value(module), self.value(name)) {
-                    (Some(&Value::Text(module)), Some(&Value::Text(name))) => {
-                        self.make(Value::Global(module, name))
-                    }
-                    _ => Err(self.corrupt("the name of an import is not text")),
-                }
+        }
+    }
+
+    fn frame(&mut self) -> Result<()> {
+        let len = self.input.u64le("the length of a frame")?;
+        match len <= self.input.remaining_bytes() as u64 {
+            true => Ok(()),
+            false => Err(self
+                .corrupt("a frame of a pickle is longer than the rest of the file")
+                .expected(format_args!("at most {}", self.input.remaining_bytes()), len)),
+        }
+    }
+
+    fn int(&mut self, number: impl Into<i64>) -> Result<()> {
+        self.make(Value::Int(number.into()))
+    }
+
+    fn text(&mut self, len_bytes: usize) -> Result<()> {
+        let (span, bytes) = self.bytes(len_bytes, "a text")?;
+        match std::str::from_utf8(bytes) {
+            Ok(_) => self.make(Value::Text(span)),
+            Err(_) => Err(self.corrupt("a text of a pickle is not UTF-8")),
+        }
+    }
+
+    fn old_text(&mut self, len_bytes: usize) -> Result<()> {
+        let (span, bytes) = self.bytes(len_bytes, "a text")?;
+        let is_text = std::str::from_utf8(bytes).is_ok();
+        self.make(if is_text { Value::Text(span) } else { Value::Bytes(span) })
+    }
+
+    fn int_line(&mut self) -> Result<()> {
+        let (_, line) = self.line_bytes("an integer", NAME_LEN_MAX_BYTES)?;
+        match lines::number(line) {
+            Some(Number::Bool(value)) => self.push(if value { TRUE } else { FALSE }),
+            Some(Number::Int(number)) => self.make(Value::Int(number)),
+            Some(Number::Long(bytes)) => {
+                let span = self.keep(&bytes)?;
+                self.make(Value::Long(span))
             }
-            Op::Reduce | Op::New => {
-                let (args, callee) = (self.pop()?, self.pop()?);
-                self.call(callee, args)
+            None => Err(self.corrupt("an integer of a pickle is not valid")),
+        }
+    }
+
+    fn float_line(&mut self) -> Result<()> {
+        let (_, line) = self.line_bytes("a float", NAME_LEN_MAX_BYTES)?;
+        let number = std::str::from_utf8(line).ok().and_then(|line| line.trim().parse().ok());
+        let number = number.ok_or_else(|| self.corrupt("a float of a pickle is not valid"))?;
+        self.make(Value::Float(number))
+    }
+
+    fn text_line(&mut self) -> Result<()> {
+        let (span, line) = self.line_bytes("a text", usize::MAX)?;
+        if line.is_ascii() && !line.contains(&b'\\') {
+            return self.make(Value::Text(span));
+        }
+        let text = lines::text(line);
+        let text = text.ok_or_else(|| self.corrupt("a text of a pickle is not valid"))?;
+        let span = self.keep(text.as_bytes())?;
+        self.make(Value::Text(span))
+    }
+
+    fn old_text_line(&mut self) -> Result<()> {
+        let (_, line) = self.line_bytes("a text", usize::MAX)?;
+        let bytes = lines::old_text(line);
+        let bytes = bytes.ok_or_else(|| self.corrupt("a text of a pickle is not valid"))?;
+        let span = self.keep(&bytes)?;
+        let is_text = std::str::from_utf8(&bytes).is_ok();
+        self.make(if is_text { Value::Text(span) } else { Value::Bytes(span) })
+    }
+
+    fn tuple_of(&mut self, count: usize) -> Result<()> {
+        let first = self.stack.len().checked_sub(count).filter(|&first| first >= self.floor());
+        let first = first.ok_or_else(|| self.is_empty())?;
+        let items = self.stack.split_off(first);
+        self.make(Value::Tuple(items))
+    }
+
+    /// A place in the memo.
+    fn place(&mut self, len_bytes: usize) -> Result<u32> {
+        Ok(self.len(len_bytes, "a place in the memo")? as u32)
+    }
+
+    fn global(&mut self) -> Result<()> {
+        let module = self.line("the name of a module")?;
+        let name = self.line("a name")?;
+        self.make(Value::Global(module, name))
+    }
+
+    fn stack_global(&mut self) -> Result<()> {
+        let (name, module) = (self.pop()?, self.pop()?);
+        match (self.value(module), self.value(name)) {
+            (Some(&Value::Text(module)), Some(&Value::Text(name))) => self.make(Value::Global(module, name)),
+            _ => Err(self.corrupt("the name of an import is not text")),
+        }
+    }
+
+    fn set_state(&mut self) -> Result<()> {
+        let (state, target) = (self.pop()?, self.top()?);
+        match self.value_mut(target) {
+            Some(Value::Call(call)) => {
+                call.state = Some(state);
+                Ok(())
             }
-            Op::NewWithKeywords => {
-                // Nothing is called, so nothing is lost: no call that is understood has keywords.
-                self.pop()?;
-                let (args, callee) = (self.pop()?, self.pop()?);
-                self.call(callee, args)
-            }
-            Op::Build => {
-                let (state, target) = (self.pop()?, self.top()?);
-                match self.value_mut(target) {
-                    Some(Value::Call(call)) => {
-                        call.state = Some(state);
-                        Ok(())
-                    }
-                    _ => Err(self.corrupt("a plain value of a pickle has a state")),
-                }
-            }
-            Op::Persistent => {
-                let id = self.pop()?;
-                self.make(Value::Persistent(id))
-            }
-            Op::Refused(name) => Err(Error::unsupported(format!(
-                "regrow does not read the pickle opcode \
-                {name}"
-            ))
-            .at_byte(self.op_at)
-            .help("torch.save and pickles of containers and arrays do not use it: save the file again")),
+            _ => Err(self.corrupt("a plain value of a pickle has a state")),
         }
     }
 
@@ -294,7 +281,8 @@ impl<'a> Machine<'a> {
         self.make(Value::Int(i64::from_le_bytes(number)))
     }
 
-    fn call(&mut self, callee: Id, args: Id) -> Result<()> {
+    fn call(&mut self) -> Result<()> {
+        let (args, callee) = (self.pop()?, self.pop()?);
         if !matches!(self.value(args), Some(Value::Tuple(_))) {
             return Err(self.corrupt("the arguments of a call are not a tuple"));
         }
