@@ -109,43 +109,20 @@ fn read_member(
     let kind = block.get(TYPE).copied().unwrap_or_default();
     let mut data_at = at + BLOCK_LEN_BYTES;
     match kind {
-        b'x' | b'X' | b'g' | b'L' | b'K' => {
-            let len_bytes = number(block, SIZE)?;
-            if len_bytes > EXTRA_LEN_MAX_BYTES {
-                return Err(Error::new(
-                    ErrorKind::Limit,
-                    "a name or a pax header of a tar archive is too long",
-                )
-                .expected(format_args!("at most {EXTRA_LEN_MAX_BYTES} bytes"), len_bytes));
-            }
-            let bytes = input.read(data_at, len_bytes)?;
-            match kind {
-                b'L' => extra.long_name = Some(until_zero(bytes).to_vec()),
-                b'K' => extra.long_link = Some(until_zero(bytes).to_vec()),
-                b'g' => refuse_global(bytes)?,
-                _ => extra.take_in(bytes)?,
-            }
-            return after(data_at, len_bytes, input.len_bytes());
-        }
+        b'x' | b'X' | b'g' | b'L' | b'K' => return extra.read(input, data_at, kind, block),
         b'M' => {
             return Err(Error::unsupported("regrow does not read tar archives of several volumes"));
         }
         _ => {}
     }
-    let extra = std::mem::take(extra);
-    let raw_name = extra.path.or(extra.long_name).unwrap_or_else(|| name_of(block));
+    let mut extra = std::mem::take(extra);
+    let raw_name = extra.path.take().or(extra.long_name.take()).unwrap_or_else(|| name_of(block));
     let name = clean(&raw_name)?;
     let shown = || format!("{:?}", String::from_utf8_lossy(&raw_name));
     let len_bytes = extra.len_bytes.map_or_else(|| number(block, SIZE), Ok)?;
-    let mut is_sparse = extra.is_sparse;
+    let is_sparse = extra.is_sparse || kind == b'S';
     if kind == b'S' {
-        is_sparse = true;
-        let mut is_extended = block.get(IS_EXTENDED).is_some_and(|&byte| byte != 0);
-        while is_extended {
-            let more = input.read(data_at, BLOCK_LEN_BYTES)?;
-            is_extended = more.get(IS_EXTENDED_FURTHER).is_some_and(|&byte| byte != 0);
-            data_at += BLOCK_LEN_BYTES;
-        }
+        data_at = after_sparse_map(input, data_at, block)?;
     }
     let is_folder_by_name = matches!(kind, b'0' | b'\0') && raw_name.ends_with(b"/");
     let (member, stored_len_bytes) = match kind {
@@ -156,15 +133,7 @@ fn read_member(
         }
         b'5' => (Member::Folder, 0),
         b'D' => (Member::Folder, len_bytes),
-        b'1' => {
-            let raw_link = extra.link_path.or(extra.long_link).unwrap_or_else(|| field(block, LINK).to_vec());
-            let leads_to = index.value(&clean(&raw_link)?).cloned();
-            let value = leads_to.filter(|_| len_bytes == 0).ok_or_else(|| {
-                Error::corrupt(format!("the hard link {} of a tar archive is broken", shown()))
-                    .expected("an earlier member", format_args!("{:?}", String::from_utf8_lossy(&raw_link)))
-            })?;
-            (Member::Value(value), 0)
-        }
+        b'1' => (Member::Value(linked(extra, block, len_bytes, index, &shown)?), 0),
         b'2' => (Member::Other("a symbolic link"), 0),
         b'3' | b'4' => (Member::Other("a device"), 0),
         b'6' => (Member::Other("a pipe"), 0),
@@ -178,8 +147,54 @@ fn read_member(
     Ok(next)
 }
 
+/// Where the data of GNU's sparse file begins: behind the blocks of its map.
+fn after_sparse_map(input: &mut Window<'_>, mut data_at: u64, block: &[u8]) -> Result<u64> {
+    let mut is_extended = block.get(IS_EXTENDED).is_some_and(|&byte| byte != 0);
+    while is_extended {
+        let more = input.read(data_at, BLOCK_LEN_BYTES)?;
+        is_extended = more.get(IS_EXTENDED_FURTHER).is_some_and(|&byte| byte != 0);
+        data_at += BLOCK_LEN_BYTES;
+    }
+    Ok(data_at)
+}
+
+/// The earlier member that a hard link refers to.
+fn linked(
+    extra: Extra,
+    block: &[u8],
+    len_bytes: u64,
+    index: &Index,
+    shown: &dyn Fn() -> String,
+) -> Result<Value> {
+    let raw_link = extra.link_path.or(extra.long_link).unwrap_or_else(|| field(block, LINK).to_vec());
+    let leads_to = index.value(&clean(&raw_link)?).cloned();
+    leads_to.filter(|_| len_bytes == 0).ok_or_else(|| {
+        Error::corrupt(format!("the hard link {} of a tar archive is broken", shown()))
+            .expected("an earlier member", format_args!("{:?}", String::from_utf8_lossy(&raw_link)))
+    })
+}
+
 impl Extra {
-    /// Reads pax records, `len key=value` and a newline each. `len` counts the whole record.
+    /// Reads a member that describes the next one; gives where the next header is.
+    fn read(&mut self, input: &mut Window<'_>, data_at: u64, kind: u8, block: &[u8]) -> Result<u64> {
+        let len_bytes = number(block, SIZE)?;
+        if len_bytes > EXTRA_LEN_MAX_BYTES {
+            let what = "a name or a pax header of a tar archive is too long";
+            return Err(Error::new(ErrorKind::Limit, what)
+                .expected(format_args!("at most {EXTRA_LEN_MAX_BYTES} bytes"), len_bytes));
+        }
+        let bytes = input.read(data_at, len_bytes)?;
+        match kind {
+            b'L' => self.long_name = Some(until_zero(bytes).to_vec()),
+            b'K' => self.long_link = Some(until_zero(bytes).to_vec()),
+            b'g' => refuse_global(bytes)?,
+            _ => self.take_in(bytes)?,
+        }
+        after(data_at, len_bytes, input.len_bytes())
+    }
+
+    /// Takes in pax records: `len key=value
+    /// `, where `len` counts itself.
     fn take_in(&mut self, bytes: &[u8]) -> Result<()> {
         for_each_record(bytes, &mut |key, value| {
             match key {

@@ -201,45 +201,47 @@ pub fn sweep_folder(folder: &Path) {
 
 fn settle(parent: &Path, name: &OsStr, only_finish: bool) -> bool {
     let Ok(entries) = fs::read_dir(parent) else { return false };
-    let mut has_named = false;
     let found: Vec<_> = entries
         .filter_map(|entry| {
             let entry = entry.ok()?;
             Some((entry.path(), kind_of(&entry.file_name(), name)?))
         })
         .collect();
+    let mut has_named = false;
     for (path, kind) in found {
-        if only_finish && kind != Kind::Replaced && !siblings::has_begun(&path) {
-            continue;
-        }
-        // The next copy continues from these files, unless their commit began or ended.
-        if kind == Kind::Copy && !siblings::has_begun(&path) && !is_over(&path) {
-            continue;
-        }
-        let Some(_lock) = lock_leftover(&path, kind) else { continue };
-        if kind == Kind::Copy && !siblings::has_begun(&path) && !is_over(&path) {
-            continue;
-        }
-        if kind == Kind::Replaced {
-            match rename_new(&path, &parent.join(name)) {
-                // The overwrite was committed; only the removal of the old checkpoint is missing.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !only_finish => {}
-                renamed => {
-                    has_named |= renamed.is_ok();
-                    continue;
-                }
-            }
-        }
-        match siblings::finish(&path, parent) {
-            Ok(is_finished) => has_named |= is_finished,
-            Err(_) => continue,
-        }
-        remove(&path);
+        has_named |= settle_one(parent, name, &path, kind, only_finish);
     }
     has_named
 }
 
-/// Locks a folder whose writer is dead; `None` if the writer may live.
+/// Restores the target from temporary files, or finishes and removes them. Returns whether a
+/// checkpoint got its name back.
+fn settle_one(parent: &Path, name: &OsStr, path: &Path, kind: Kind, only_finish: bool) -> bool {
+    if only_finish && kind != Kind::Replaced && !siblings::has_begun(path) {
+        return false;
+    }
+    // The next copy continues from these files, unless their commit began or ended.
+    let is_for_next_copy = || kind == Kind::Copy && !siblings::has_begun(path) && !is_over(path);
+    if is_for_next_copy() {
+        return false;
+    }
+    let Some(_lock) = lock_leftover(path, kind) else { return false };
+    if is_for_next_copy() {
+        return false;
+    }
+    if kind == Kind::Replaced {
+        match rename_new(path, &parent.join(name)) {
+            // The overwrite was committed; only the removal of the old checkpoint is missing.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !only_finish => {}
+            renamed => return renamed.is_ok(),
+        }
+    }
+    let Ok(is_finished) = siblings::finish(path, parent) else { return false };
+    remove(path);
+    is_finished
+}
+
+/// The lock on a folder without a writer.
 fn lock_leftover(path: &Path, kind: Kind) -> Option<File> {
     for _ in 0..READER_TRIES {
         match lock(path) {

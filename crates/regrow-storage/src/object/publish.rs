@@ -38,61 +38,105 @@ pub(super) fn begin(
     options: PublishOptions<'_>,
 ) -> Result<Box<dyn Publication>> {
     let before = check(objects, target, options)?;
-    let key = key_of(objects, target.path())?;
     let nonce = nonce()?;
-    let mut new = NewObjects {
-        objects: Arc::clone(objects),
-        target: target.clone(),
-        key: key.clone(),
-        folder: key.clone(),
-        kind: options.kind.clone(),
-        overwrite: options.overwrite,
-        durable: options.durable,
-        monitor: options.monitor.clone(),
-        nonce: nonce.clone(),
-        old: None,
-        make_way: options.make_way,
-        state: Arc::default(),
-        flushing: Mutex::default(),
-        reused_bytes: AtomicU64::new(0),
-        pid: std::process::id(),
-        is_over: false,
-        is_joined: false,
-        renewal: None,
-        _running: Some(Running::begin(&nonce)),
-    };
-    if *options.kind != Target::Folder {
-        new.folder.clear();
-        if let Target::Siblings { .. } = options.kind {
-            new.claim_siblings(options, &before)?;
+    match options.kind {
+        Target::File => {
+            let running = Running::begin(&nonce);
+            Ok(Box::new(NewObjects::new(objects, target, options, nonce, Some(running))?))
         }
-        return Ok(Box::new(new));
+        Target::Siblings { suffixes } => begin_siblings(objects, target, options, suffixes, &before, nonce),
+        Target::Folder => begin_folder(objects, target, options, before, nonce),
     }
-    match without_left(objects, target, options, before)? {
-        Before::Nothing | Before::Leftovers(..) | Before::Others => {}
+}
+
+/// Claims a folder: the target's own, or a new one beside the checkpoint that is there.
+///
+/// A checkpoint exists as [`NewObjects`] only after its claim: what drops before removes nothing.
+fn begin_folder(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    options: PublishOptions<'_>,
+    before: Before,
+    nonce: String,
+) -> Result<Box<dyn Publication>> {
+    let key = key_of(objects, target.path())?;
+    let (folder, old) = match without_left(objects, target, options, before)? {
+        Before::Nothing | Before::Leftovers(..) | Before::Others => (key, None),
         Before::Old(old) => {
             let old = settle_moved(objects, &key, old)?;
             // Objects that cannot be removed now are not a checkpoint. The next save removes them.
             let _ = sweep(objects, &key, Copies::Go);
-            new.folder = staged_folder(&key, &nonce);
-            new.old = Some(old);
+            (staged_folder(&key, &nonce), Some(old))
         }
+    };
+    let (running, content) = (Running::begin(&nonce), Claim::new(&nonce));
+    let claim = format!("{folder}/{CLAIM}");
+    if let Conditional::Lost(..) = objects.create(&claim, content.to_bytes())? {
+        return Err(has_begun(target));
     }
-    let claim = new.claim_key();
-    // Until the claim is known to belong to this save, a drop must remove nothing.
-    new.is_over = true;
-    let content = Claim::new(&nonce);
-    match objects.create(&claim, content.to_bytes())? {
-        Conditional::Done(_) => {
-            if new.old.is_none() {
-                new.check_alone(&claim)?;
-            }
-            new.is_over = false;
-            new.renewal = Some(Renewal::begin(objects, &claim, &content));
-            Ok(Box::new(new))
-        }
-        Conditional::Lost(..) => Err(has_begun(target)),
+    if old.is_none() {
+        check_alone(objects, target, &folder, &claim)?;
     }
+    let mut new = NewObjects::new(objects, target, options, nonce, Some(running))?;
+    (new.folder, new.old) = (folder, old);
+    new.renewal = Some(Renewal::begin(objects, &claim, &content));
+    Ok(Box::new(new))
+}
+
+/// Claims the place of files beside each other.
+fn begin_siblings(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    options: PublishOptions<'_>,
+    suffixes: &[String],
+    before: &Before,
+    nonce: String,
+) -> Result<Box<dyn Publication>> {
+    let key = key_of(objects, target.path())?;
+    let vouched = if matches!(before, Before::Others) { &[][..] } else { suffixes };
+    let (running, content) =
+        (Running::begin(&nonce), Claim { suffixes: vouched.to_vec(), ..Claim::new(&nonce) });
+    claim_siblings(objects, target, &key, &content)?;
+    let claim = claim_of_siblings(&key);
+    if let Err(error) = check_beside(objects, target, suffixes, options.overwrite, before) {
+        let _ = objects.delete(&[claim]);
+        return Err(error);
+    }
+    let mut new = NewObjects::new(objects, target, options, nonce, Some(running))?;
+    new.renewal = Some(Renewal::begin(objects, &claim, &content));
+    Ok(Box::new(new))
+}
+
+/// Returns an error if another save has committed, and removed its claim, between the look at the
+/// target and this claim. Later saves find this claim.
+fn check_alone(objects: &Arc<dyn Objects>, target: &Location, folder: &str, claim: &str) -> Result<()> {
+    let listed = objects.list_page(&format!("{folder}/"));
+    if matches!(&listed, Ok((all, _)) if all.iter().all(|object| object.key == claim)) {
+        return Ok(());
+    }
+    let _ = objects.delete(&[claim.to_owned()]);
+    listed?;
+    Err(finished_first(target))
+}
+
+/// Returns an error if another save has ended between the look at the place and the claim. Later
+/// saves find the claim.
+fn check_beside(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    suffixes: &[String],
+    overwrite: bool,
+    before: &Before,
+) -> Result<()> {
+    let there = beside_without_last(objects, target, suffixes, overwrite)?;
+    match before {
+        Before::Nothing if !there.is_empty() => Err(finished_first(target)),
+        _ => Ok(()),
+    }
+}
+
+fn finished_first(target: &Location) -> Error {
+    Error::new(ErrorKind::AlreadyExists, "another save to this target finished first").in_file(target)
 }
 
 /// Removes the files of a dead writer in a folder. Returns the objects that are in the folder
@@ -131,29 +175,11 @@ pub(super) fn join(
     let Some((nonce, folder)) = ticket.split_once(' ').filter(|_| *options.kind == Target::Folder) else {
         return Err(Error::invalid(format!("{ticket:?} is not the ticket of a save")).in_file(target));
     };
-    let joined = NewObjects {
-        objects: Arc::clone(objects),
-        target: target.clone(),
-        key: key_of(objects, target.path())?,
-        folder: folder.to_owned(),
-        kind: options.kind.clone(),
-        overwrite: options.overwrite,
-        durable: options.durable,
-        monitor: options.monitor.clone(),
-        nonce: nonce.to_owned(),
-        old: None,
-        make_way: None,
-        state: Arc::default(),
-        flushing: Mutex::default(),
-        reused_bytes: AtomicU64::new(0),
-        pid: std::process::id(),
-        // The process that began the save removes objects that are not committed.
-        is_over: true,
-        is_joined: true,
-        renewal: None,
-        // The process that began the save decides how long the save counts as running.
-        _running: None,
-    };
+    // The process that began the save decides how long the save counts as running, and removes
+    // objects that are not committed.
+    let mut joined = NewObjects::new(objects, target, options, nonce.to_owned(), None)?;
+    folder.clone_into(&mut joined.folder);
+    (joined.is_over, joined.is_joined, joined.make_way) = (true, true, None);
     joined.check_claim()?;
     Ok(Box::new(joined))
 }
@@ -206,6 +232,36 @@ fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl NewObjects {
+    fn new(
+        objects: &Arc<dyn Objects>,
+        target: &Location,
+        options: PublishOptions<'_>,
+        nonce: String,
+        running: Option<Running>,
+    ) -> Result<Self> {
+        Ok(Self {
+            objects: Arc::clone(objects),
+            target: target.clone(),
+            key: key_of(objects, target.path())?,
+            folder: String::new(),
+            kind: options.kind.clone(),
+            overwrite: options.overwrite,
+            durable: options.durable,
+            monitor: options.monitor.clone(),
+            nonce,
+            old: None,
+            make_way: options.make_way,
+            state: Arc::default(),
+            flushing: Mutex::default(),
+            reused_bytes: AtomicU64::new(0),
+            pid: std::process::id(),
+            is_over: false,
+            is_joined: false,
+            renewal: None,
+            _running: running,
+        })
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         locked(&self.state)
     }
@@ -275,53 +331,8 @@ impl NewObjects {
         }
     }
 
-    /// Takes the claim of several files of one stem.
-    fn claim_siblings(&mut self, options: PublishOptions<'_>, before: &Before) -> Result<()> {
-        let Target::Siblings { suffixes } = options.kind else { return Ok(()) };
-        let vouched = if matches!(before, Before::Others) { &[][..] } else { suffixes };
-        let content = Claim { suffixes: vouched.to_vec(), ..Claim::new(&self.nonce) };
-        // Until the claim is known to belong to this save, a drop must remove nothing.
-        self.is_over = true;
-        claim_siblings(&self.objects, &self.target, &self.key, &content)?;
-        let claim = self.claim_key();
-        if let Err(error) = self.check_beside(suffixes, options.overwrite, before) {
-            let _ = self.objects.delete(&[claim]);
-            return Err(error);
-        }
-        self.is_over = false;
-        self.renewal = Some(Renewal::begin(&self.objects, &claim, &content));
-        Ok(())
-    }
-
-    /// Returns an error if another save has ended between the look at the target and this claim.
-    /// Later saves find this claim.
-    fn check_beside(&self, suffixes: &[String], overwrite: bool, before: &Before) -> Result<()> {
-        let there = beside_without_last(&self.objects, &self.target, suffixes, overwrite)?;
-        match before {
-            Before::Nothing if !there.is_empty() => Err(self.exists()),
-            _ => Ok(()),
-        }
-    }
-
-    fn exists(&self) -> Error {
-        Error::new(ErrorKind::AlreadyExists, "another save to this target finished first")
-            .in_file(&self.target)
-    }
-
-    /// Returns an error if another save has committed, and removed its claim, between the look at
-    /// the target and this claim. Later saves find this claim.
-    fn check_alone(&self, claim: &str) -> Result<()> {
-        let listed = self.objects.list_page(&format!("{}/", self.folder));
-        if matches!(&listed, Ok((all, _)) if all.iter().all(|object| object.key == claim)) {
-            return Ok(());
-        }
-        let _ = self.objects.delete(&[claim.to_owned()]);
-        listed?;
-        Err(self.exists())
-    }
-
-    /// Returns an error if another save has overwritten an object of this one. This happens if both
-    /// took over the claim of the same dead writer.
+    /// Errs if another save has written over an object of this one: both took the same dead
+    /// writer's place.
     fn check_written(&self) -> Result<()> {
         let listed = self.objects.list(&format!("{}/", self.folder))?;
         let state = self.state();
@@ -329,7 +340,7 @@ impl NewObjects {
             Some((_, tag)) => tag.is_known() && object.tag.is_known() && !tag.is_same(&object.tag),
             None => false,
         };
-        if listed.iter().any(is_anothers) { Err(self.exists()) } else { Ok(()) }
+        if listed.iter().any(is_anothers) { Err(finished_first(&self.target)) } else { Ok(()) }
     }
 
     /// Creates the marker, unless another process has already created one.
@@ -343,7 +354,7 @@ impl NewObjects {
                 self.note(marker, 0, tag);
                 Ok(())
             }
-            Conditional::Lost(..) => Err(self.exists()),
+            Conditional::Lost(..) => Err(finished_first(&self.target)),
         }
     }
 
@@ -378,7 +389,7 @@ impl NewObjects {
                 let _hold = Hold::take(&self.objects, &key)?;
                 match self.objects.create(&format!("{key}/{MOVED}"), moved.to_bytes())? {
                     Conditional::Done(_) => self.is_over = true,
-                    Conditional::Lost(..) => return Err(self.exists()),
+                    Conditional::Lost(..) => return Err(finished_first(&self.target)),
                 }
                 // The new checkpoint is committed. If the cleanup fails, the next overwrite repeats
                 // it.
@@ -417,7 +428,7 @@ impl NewObjects {
                     .in_file(&self.target)
                     .help("the process that started it gave up, or writes to another bucket"))
             }
-            false => Err(self.exists()),
+            false => Err(finished_first(&self.target)),
         }
     }
 }

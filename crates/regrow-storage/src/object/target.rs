@@ -80,48 +80,65 @@ fn look(
     options: PublishOptions<'_>,
 ) -> Result<Option<Before>> {
     let key = check_name(objects, target)?;
-    let exists = || exists_already(target);
-    let other =
-        |what: &str| Error::invalid(what).in_file(target).help("choose another path, or remove it yourself");
     if let Target::Siblings { suffixes } = options.kind {
         return look_beside(objects, target, suffixes, options.overwrite);
     }
-    let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
-    // A server that keeps objects in a file system may fail when asked for a folder as an object.
-    let single = match options.kind {
-        Target::Folder if !below.is_empty() => None,
-        _ => objects.head(&key)?,
-    };
-    match (options.kind, single.is_some(), below.is_empty()) {
-        (_, false, true) => Ok(Some(Before::Nothing)),
-        (Target::File, true, _) if options.overwrite => {
+    let other =
+        |what: &str| Error::invalid(what).in_file(target).help("choose another path, or remove it yourself");
+    match (options.kind, At::look(objects, &key, options.kind)?) {
+        (_, At::Nothing) => Ok(Some(Before::Nothing)),
+        (Target::Folder, At::Folder(below)) => look_in_folder(objects, target, below, options.overwrite),
+        _ if !options.overwrite => Err(exists_already(target)),
+        (Target::Folder, At::File) => Err(other("the target is a file, but this layout writes a folder")),
+        (_, At::Folder(_)) => Err(other("the target is a folder, but this layout writes a file")),
+        (_, At::File) => {
             options.may_replace.map_or(Ok(()), |may_replace| may_replace(target))?;
             Ok(Some(Before::Nothing))
         }
-        (Target::File, false, false) if options.overwrite => {
-            Err(other("the target is a folder, but this layout writes a file"))
-        }
-        (Target::Folder, true, _) if options.overwrite => {
-            Err(other("the target is a file, but this layout writes a folder"))
-        }
-        (Target::Folder, false, false) => {
-            match leftovers(objects, target, &below)? {
-                Left::Nothing => {}
-                Left::Gone => return Ok(None),
-                Left::These(claim, left) => return Ok(Some(Before::Leftovers(claim, left))),
-            }
-            if !options.overwrite {
-                return Err(exists());
-            }
-            check_replaceable(objects, target, &below)?;
-            Ok(Some(Before::Old(below)))
-        }
-        _ => Err(exists()),
     }
 }
 
-/// As `look`, for several files of one stem. The last file makes the checkpoint: without it the
-/// others are not a checkpoint of this kind.
+/// What is at a key.
+enum At {
+    Nothing,
+    File,
+    Folder(Listing),
+}
+
+impl At {
+    fn look(objects: &Arc<dyn Objects>, key: &str, wanted: &Target) -> Result<Self> {
+        let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
+        // A server that keeps objects in a file system may fail when asked for a folder as an
+        // object.
+        let is_settled = *wanted == Target::Folder && !below.is_empty();
+        if !is_settled && objects.head(key)?.is_some() {
+            return Ok(Self::File);
+        }
+        Ok(if below.is_empty() { Self::Nothing } else { Self::Folder(below) })
+    }
+}
+
+/// The same of the objects of a folder.
+fn look_in_folder(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    below: Listing,
+    overwrite: bool,
+) -> Result<Option<Before>> {
+    match leftovers(objects, target, &below)? {
+        Left::Nothing => {}
+        Left::Gone => return Ok(None),
+        Left::These(claim, left) => return Ok(Some(Before::Leftovers(claim, left))),
+    }
+    if !overwrite {
+        return Err(exists_already(target));
+    }
+    check_replaceable(objects, target, &below)?;
+    Ok(Some(Before::Old(below)))
+}
+
+/// The same of files beside each other. The last one is written last: without it the others are no
+/// checkpoint of this kind.
 fn look_beside(
     objects: &Arc<dyn Objects>,
     target: &Location,

@@ -21,6 +21,7 @@ use blake3::Hash;
 
 use super::copy::{copy_new_within, copy_within};
 use super::keys::ObjectBlob;
+use super::listing::Listing;
 use super::marker::{
     CLAIM, COPY, Claim, Copied, MARKER, MOVED, Moved, OTHER_MARKER, Running, SETTLING, claim_at,
     claim_of_siblings, is_commit, marker_bytes, nonce, staged_folder,
@@ -85,20 +86,124 @@ struct State {
 }
 
 impl ObjectTransfer {
-    /// Begins a copy, or continues an earlier one.
+    /// Begins a copy, or continues an interrupted one.
     pub(super) fn begin(
         objects: &Arc<dyn Objects>,
         target: &Location,
         options: TransferOptions<'_>,
     ) -> Result<Self> {
-        let key = check_name(objects, target)?;
+        check_name(objects, target)?;
+        match options.kind {
+            Target::File => Self::begin_file(objects, target, options),
+            Target::Siblings { .. } => Self::begin_siblings(objects, target, options),
+            Target::Folder => match check(objects, target, options.as_publish())? {
+                Before::Nothing | Before::Others => Self::begin_folder(objects, target, options, Vec::new()),
+                Before::Leftovers(_, left) => Self::begin_folder(objects, target, options, left),
+                Before::Old(old) => Self::begin_overwrite(objects, target, options, old),
+            },
+        }
+    }
+
+    fn begin_file(
+        objects: &Arc<dyn Objects>,
+        target: &Location,
+        options: TransferOptions<'_>,
+    ) -> Result<Self> {
+        let key = key_of(objects, target.path())?;
+        check(objects, target, options.as_publish())?;
+        if options.files.iter().any(|file| file.len_bytes > COPIED_LEN_MAX_BYTES) {
+            let mut new = Self::new(objects, target, options, key, None)?;
+            new.left = vec![Left::Nothing; new.files.len()];
+            return Ok(new);
+        }
+        let folder = staged_folder(&key, COPY);
+        let there = objects.list(&format!("{folder}/"))?;
+        let claim_key = format!("{folder}/{CLAIM}");
+        let mut new = Self::new(objects, target, options, folder, Some(&claim_key))?;
+        let copied = new.earlier(&claim_key)?.map(|claim| claim.copied).unwrap_or_default();
+        new.take_claim(&claim_key, &copied)?;
+        new.take_over(&claim_key, &copied, there)?;
+        Ok(new)
+    }
+
+    fn begin_siblings(
+        objects: &Arc<dyn Objects>,
+        target: &Location,
+        options: TransferOptions<'_>,
+    ) -> Result<Self> {
+        let key = key_of(objects, target.path())?;
+        let claim_key = claim_of_siblings(&key);
+        let mut new = Self::new(objects, target, options, key, Some(&claim_key))?;
+        if let Target::Siblings { suffixes } = options.kind {
+            new.state().claim.suffixes.clone_from(suffixes);
+        }
+        let earlier = new.earlier(&claim_key)?;
+        new.siblings_there(earlier.as_ref(), options.overwrite)?;
+        let copied = earlier.as_ref().map(|claim| claim.copied.clone()).unwrap_or_default();
+        new.take_claim(&claim_key, &copied)?;
+        // A save may have ended between the look and the claim.
+        let there = new
+            .siblings_there(earlier.as_ref(), options.overwrite)
+            .inspect_err(|_| new.give_back(&claim_key, !copied.is_empty()))?;
+        new.take_over(&claim_key, &copied, there)?;
+        Ok(new)
+    }
+
+    /// Begins in a folder without a checkpoint, where an earlier copy may have left objects.
+    fn begin_folder(
+        objects: &Arc<dyn Objects>,
+        target: &Location,
+        options: TransferOptions<'_>,
+        there: Vec<Object>,
+    ) -> Result<Self> {
+        let key = key_of(objects, target.path())?;
+        let claim_key = format!("{key}/{CLAIM}");
+        let mut new = Self::new(objects, target, options, key, Some(&claim_key))?;
+        let copied = new.earlier(&claim_key)?.map(|claim| claim.copied).unwrap_or_default();
+        new.take_claim(&claim_key, &copied)?;
+        new.check_alone(&claim_key, &there)?;
+        new.take_over(&claim_key, &copied, there)?;
+        Ok(new)
+    }
+
+    /// Begins beside the checkpoint that the copy replaces.
+    fn begin_overwrite(
+        objects: &Arc<dyn Objects>,
+        target: &Location,
+        options: TransferOptions<'_>,
+        old: Listing,
+    ) -> Result<Self> {
+        let key = key_of(objects, target.path())?;
+        let old = settle_moved(objects, &key, old)?;
+        let folder = staged_folder(&key, COPY);
+        let claim_key = format!("{folder}/{CLAIM}");
+        let mut new = Self::new(objects, target, options, folder, Some(&claim_key))?;
+        new.old_prefix = Some(old.prefix().to_owned());
+        let copied = new.earlier(&claim_key)?.map(|claim| claim.copied).unwrap_or_default();
+        new.check_settled()?;
+        new.take_claim(&claim_key, &copied)?;
+        // Another copy may have committed this folder between the look and the claim.
+        new.check_settled().inspect_err(|_| new.give_back(&claim_key, !copied.is_empty()))?;
+        let there = objects.list(&format!("{}/", new.folder))?;
+        new.take_over(&claim_key, &copied, there)?;
+        Ok(new)
+    }
+
+    /// A copy that has not taken its claim.
+    fn new(
+        objects: &Arc<dyn Objects>,
+        target: &Location,
+        options: TransferOptions<'_>,
+        folder: String,
+        claim_key: Option<&str>,
+    ) -> Result<Self> {
         let nonce = nonce()?;
         let claim = Claim::new(&nonce);
         let mut new = Self {
             objects: Arc::clone(objects),
             target: target.clone(),
-            folder: key.clone(),
-            key,
+            folder,
+            key: key_of(objects, target.path())?,
             kind: options.kind.clone(),
             marker: options.marker.clone(),
             overwrite: options.overwrite,
@@ -107,76 +212,23 @@ impl ObjectTransfer {
             keys: Vec::new(),
             left: Vec::new(),
             monitor: options.monitor.clone(),
-            claim_key: None,
+            claim_key: claim_key.map(str::to_owned),
             state: Mutex::new(State { claim, tags: BTreeMap::new(), written: Instant::now(), is_over: true }),
             pid: std::process::id(),
             _running: Running::begin(&nonce),
         };
-        let mut there = Vec::new();
-        match options.kind {
-            Target::File => {
-                check(objects, target, options.as_publish())?;
-                if options.files.iter().all(|file| file.len_bytes <= COPIED_LEN_MAX_BYTES) {
-                    new.folder = staged_folder(&new.key, COPY);
-                    there = objects.list(&format!("{}/", new.folder))?;
-                    new.claim_key = Some(format!("{}/{CLAIM}", new.folder));
-                }
-            }
-            Target::Siblings { suffixes } => {
-                new.claim_key = Some(claim_of_siblings(&new.key));
-                new.state().claim.suffixes.clone_from(suffixes);
-            }
-            Target::Folder => {
-                match check(objects, target, options.as_publish())? {
-                    Before::Nothing | Before::Others => {}
-                    Before::Leftovers(_, left) => there = left,
-                    Before::Old(old) => {
-                        let old = settle_moved(objects, &new.key, old)?;
-                        new.old_prefix = Some(old.prefix().to_owned());
-                        new.folder = staged_folder(&new.key, COPY);
-                    }
-                }
-                new.claim_key = Some(format!("{}/{CLAIM}", new.folder));
-            }
-        }
         new.keys = (0..new.files.len()).map(|at| new.key_of_file(at)).collect::<Result<_>>()?;
-        let Some(claim_key) = new.claim_key.clone() else {
-            new.left = vec![Left::Nothing; new.files.len()];
-            return Ok(new);
-        };
-        let found = claim_at(objects, &claim_key)?;
-        let earlier = found.as_ref().and_then(|(claim, _)| claim.clone());
-        if found.is_some() {
-            check_gone(target, earlier.as_ref())?;
-        }
-        if new.old_prefix.is_some() {
-            new.check_settled()?;
-            there = objects.list(&format!("{}/", new.folder))?;
-        }
-        if let Target::Siblings { .. } = options.kind {
-            there = new.siblings_there(earlier.as_ref(), options.overwrite)?;
-        }
-        let copied = earlier.as_ref().map(|claim| claim.copied.clone()).unwrap_or_default();
-        // Keep the list of copied files in the claim before any look: a kill now must not lose it.
-        new.state().claim.copied.clone_from(&copied);
-        new.take_claim(&claim_key)?;
-        match options.kind {
-            Target::Folder if new.old_prefix.is_none() => new.check_alone(&claim_key, &there)?,
-            Target::Folder => {
-                // Another copy may have committed this folder between the look and the claim.
-                new.check_settled().inspect_err(|_| new.give_back(&claim_key, !copied.is_empty()))?;
-                there = objects.list(&format!("{}/", new.folder))?;
-            }
-            Target::Siblings { .. } => {
-                // A save may have ended between the look and the claim.
-                there = new
-                    .siblings_there(earlier.as_ref(), options.overwrite)
-                    .inspect_err(|_| new.give_back(&claim_key, !copied.is_empty()))?;
-            }
-            Target::File => {}
-        }
-        new.take_over(&claim_key, &copied, there)?;
         Ok(new)
+    }
+
+    /// The claim of an earlier copy.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if its writer may still be there.
+    fn earlier(&self, claim_key: &str) -> Result<Option<Claim>> {
+        let Some((claim, _)) = claim_at(&self.objects, claim_key)? else { return Ok(None) };
+        check_gone(&self.target, claim.as_ref())?;
+        Ok(claim)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -224,7 +276,9 @@ impl ObjectTransfer {
         Ok(there)
     }
 
-    fn take_claim(&self, claim_key: &str) -> Result<()> {
+    /// Takes the claim. It keeps the list of copied files: a kill now must not lose the list.
+    fn take_claim(&self, claim_key: &str, copied: &BTreeMap<String, Copied>) -> Result<()> {
+        self.state().claim.copied.clone_from(copied);
         let claim = self.state().claim.clone();
         if !take_claim(&self.objects, &self.target, claim_key, &claim)? {
             return Err(Error::new(ErrorKind::AlreadyExists, "another copy to this target has begun")

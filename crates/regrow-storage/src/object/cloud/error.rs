@@ -4,6 +4,8 @@
 //! the TLS library, but never an address with its query or a header. In addition, known secret
 //! values are blanked.
 
+use std::ops::RangeInclusive;
+
 use object_store::client::{HttpError, HttpErrorKind};
 
 use super::settings::{Service, Settings};
@@ -157,131 +159,221 @@ impl Told {
 
 fn tell(action: Action, settings: &Settings, noted: &Noted, error: &object_store::Error) -> Told {
     let cannot = action.cannot();
-    let service = settings.service;
     if let Some((kind, text)) = &noted.transport {
         return unanswered(cannot, settings, noted, *kind, text);
     }
+    let service = settings.service;
     let code = noted.answer.code.as_str();
-    let bucket = &settings.bucket;
     let status = noted.status.unwrap_or(0);
-    match (code, status) {
-        ("NoSuchBucket" | "ContainerNotFound" | "InvalidBucketName", _) => {
-            let what = if service == Service::Azure { "container" } else { "bucket" };
-            Told::new(ErrorKind::NotFound, format!("the {what} {bucket} does not exist")).help(
-                "check its name, the account or project, and the endpoint; regrow does not create buckets",
-            )
-        }
-        (
-            "PermanentRedirect"
-            | "TemporaryRedirect"
-            | "AuthorizationHeaderMalformed"
-            | "IllegalLocationConstraintException"
-            | "InvalidRegion",
-            _,
-        )
-        | ("", 301 | 307)
-            if service == Service::S3 =>
-        {
-            wrong_region(settings, noted)
-        }
-        ("InvalidAccessKeyId", _) => {
-            Told::new(ErrorKind::PermissionDenied, "the store does not know the access key id")
-                .help("check AWS_ACCESS_KEY_ID, the profile or the storage option key, and the endpoint")
-        }
-        ("SignatureDoesNotMatch", _) => Told::new(
-            ErrorKind::PermissionDenied,
-            "the store computes another signature: the secret key does not belong to the access key",
-        )
-        .help("check AWS_SECRET_ACCESS_KEY or the storage option secret; it may be cut short"),
-        ("ExpiredToken" | "TokenRefreshRequired" | "ExpiredTokenException" | "RequestExpired", _) => {
-            Told::new(ErrorKind::PermissionDenied, "the credentials have expired")
-                .help("get new ones: log in again, or renew the session token")
-        }
-        ("InvalidToken" | "InvalidSecurity", _) => {
-            Told::new(ErrorKind::PermissionDenied, "the store does not accept the session token").help(
-                "check AWS_SESSION_TOKEN or the storage option token: it must come from the same session \
-                 as the keys",
-            )
-        }
-        ("RequestTimeTooSkewed", _) => {
-            let told = Told::new(ErrorKind::PermissionDenied, "the clock of this machine is wrong")
-                .help("set the clock, for example by NTP: stores accept a difference of 15 minutes");
-            match &noted.answer.clocks {
-                Some((server, ours)) => {
-                    told.expected(format!("{server} (the store)"), format!("{ours} (this machine)"))
-                }
-                None => told,
+    if service == Service::S3
+        && (REGION_CODES.contains(&code) || code.is_empty() && matches!(status, 301 | 307))
+    {
+        return wrong_region(settings, noted);
+    }
+    // 501 and 507 do not pass, even if the code says so.
+    let code = if matches!(status, 501 | 507) && BUSY_CODES.contains(&code) { "" } else { code };
+    match CAUSES.iter().find(|cause| cause.is_of(code, status)) {
+        Some(cause) => cause.tell(action, settings, noted),
+        None => by_variant(cannot, noted, error),
+    }
+}
+
+/// The codes of S3 for a bucket in another region.
+const REGION_CODES: [&str; 5] = [
+    "PermanentRedirect",
+    "TemporaryRedirect",
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+    "InvalidRegion",
+];
+
+/// The codes of a store that is busy or failing.
+const BUSY_CODES: [&str; 6] =
+    ["SlowDown", "ServerBusy", "ServiceUnavailable", "InternalError", "RequestTimeout", "OperationTimedOut"];
+
+/// What an answer means, and what to do.
+struct Cause {
+    codes: &'static [&'static str],
+    statuses: &'static [RangeInclusive<u16>],
+    kind: ErrorKind,
+    /// With `{cannot}`, `{bucket}`, `{container}`, `{service}`, `{requests}` and `{answer}`.
+    what: &'static str,
+    shows: Shows,
+    help: Help,
+}
+
+/// What the error expects and finds.
+enum Shows {
+    Nothing,
+    Clocks,
+    Length,
+}
+
+enum Help {
+    Text(&'static str),
+    Credentials,
+    Rights,
+}
+
+/// The first cause with the code or the status of an answer applies.
+const CAUSES: [Cause; 15] = [
+    Cause {
+        codes: &["NoSuchBucket", "ContainerNotFound", "InvalidBucketName"],
+        statuses: &[],
+        kind: ErrorKind::NotFound,
+        what: "the {container} {bucket} does not exist",
+        shows: Shows::Nothing,
+        help: Help::Text(
+            "check its name, the account or project, and the endpoint; regrow does not create buckets",
+        ),
+    },
+    Cause {
+        codes: &["InvalidAccessKeyId"],
+        statuses: &[],
+        kind: ErrorKind::PermissionDenied,
+        what: "the store does not know the access key id",
+        shows: Shows::Nothing,
+        help: Help::Text("check AWS_ACCESS_KEY_ID, the profile or the storage option key, and the endpoint"),
+    },
+    Cause {
+        codes: &["SignatureDoesNotMatch"],
+        statuses: &[],
+        kind: ErrorKind::PermissionDenied,
+        what: "the store computes another signature: the secret key does not belong to the access key",
+        shows: Shows::Nothing,
+        help: Help::Text("check AWS_SECRET_ACCESS_KEY or the storage option secret; it may be cut short"),
+    },
+    Cause {
+        codes: &["ExpiredToken", "TokenRefreshRequired", "ExpiredTokenException", "RequestExpired"],
+        statuses: &[],
+        kind: ErrorKind::PermissionDenied,
+        what: "the credentials have expired",
+        shows: Shows::Nothing,
+        help: Help::Text("get new ones: log in again, or renew the session token"),
+    },
+    Cause {
+        codes: &["InvalidToken", "InvalidSecurity"],
+        statuses: &[],
+        kind: ErrorKind::PermissionDenied,
+        what: "the store does not accept the session token",
+        shows: Shows::Nothing,
+        help: Help::Text(
+            "check AWS_SESSION_TOKEN or the storage option token: it must come from the same session as \
+             the keys",
+        ),
+    },
+    Cause {
+        codes: &["RequestTimeTooSkewed"],
+        statuses: &[],
+        kind: ErrorKind::PermissionDenied,
+        what: "the clock of this machine is wrong",
+        shows: Shows::Clocks,
+        help: Help::Text("set the clock, for example by NTP: stores accept a difference of 15 minutes"),
+    },
+    Cause {
+        codes: &BUSY_CODES,
+        statuses: &[408..=408, 429..=429, 500..=500, 502..=506, 508..=599],
+        kind: ErrorKind::Io,
+        what: "{cannot}: the store is busy or failing{answer}, after {requests} requests",
+        shows: Shows::Nothing,
+        help: Help::Text("try again later; with SlowDown, use fewer processes at once, or another prefix"),
+    },
+    Cause {
+        codes: &["QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "AccountBeingCreated"],
+        statuses: &[507..=507],
+        kind: ErrorKind::StorageFull,
+        what: "{cannot}: the store is full{answer}",
+        shows: Shows::Nothing,
+        help: Help::Text("free some space or raise the quota; existing data did not change"),
+    },
+    Cause {
+        codes: &["EntityTooLarge", "RequestBodyTooLarge"],
+        statuses: &[413..=413],
+        kind: ErrorKind::Limit,
+        what: "{cannot}: larger than the store allows{answer}",
+        shows: Shows::Nothing,
+        help: Help::Text("a smaller part_size may help"),
+    },
+    Cause {
+        codes: &["KeyTooLongError"],
+        statuses: &[],
+        kind: ErrorKind::InvalidArgument,
+        what: "the name is longer than the store allows",
+        shows: Shows::Nothing,
+        help: Help::Text("S3 takes 1024 bytes of UTF-8: use a shorter path"),
+    },
+    Cause {
+        codes: &["NoSuchUpload"],
+        statuses: &[],
+        kind: ErrorKind::Io,
+        what: "{cannot}: the store no longer has the upload",
+        shows: Shows::Nothing,
+        help: Help::Text("write it again: the upload was aborted, or a rule of the bucket removed it"),
+    },
+    Cause {
+        codes: &["InvalidRange"],
+        statuses: &[416..=416],
+        kind: ErrorKind::Corrupt,
+        what: "the object is too short",
+        shows: Shows::Length,
+        help: Help::Text("the object was cut short or replaced: copy it again"),
+    },
+    Cause {
+        codes: &["InvalidAuthenticationInfo", "AuthenticationFailed", "invalid_grant", "invalid_client"],
+        statuses: &[401..=401],
+        kind: ErrorKind::PermissionDenied,
+        what: "{service} does not accept the credentials{answer}",
+        shows: Shows::Nothing,
+        help: Help::Credentials,
+    },
+    Cause {
+        codes: &[],
+        statuses: &[403..=403],
+        kind: ErrorKind::PermissionDenied,
+        what: "{cannot}: access denied{answer}",
+        shows: Shows::Nothing,
+        help: Help::Rights,
+    },
+    Cause {
+        codes: &["NotImplemented"],
+        statuses: &[501..=501],
+        kind: ErrorKind::Unsupported,
+        what: "{cannot}: the store cannot do this{answer}",
+        shows: Shows::Nothing,
+        help: Help::Text("conditional writes and multipart uploads are needed"),
+    },
+];
+
+impl Cause {
+    fn is_of(&self, code: &str, status: u16) -> bool {
+        self.codes.contains(&code) || self.statuses.iter().any(|statuses| statuses.contains(&status))
+    }
+
+    fn tell(&self, action: Action, settings: &Settings, noted: &Noted) -> Told {
+        let service = settings.service;
+        let what = self
+            .what
+            .replace("{cannot}", action.cannot())
+            .replace("{bucket}", &settings.bucket)
+            .replace("{container}", if service == Service::Azure { "container" } else { "bucket" })
+            .replace("{service}", service.name())
+            .replace("{requests}", &noted.requests.to_string())
+            .replace("{answer}", &in_brackets(noted));
+        let told = Told::new(self.kind, what).help(match self.help {
+            Help::Text(text) => text.to_owned(),
+            Help::Credentials => credentials_help(settings).to_owned(),
+            Help::Rights if is_anon(settings) => {
+                "the request carried no credentials (anon): the bucket is not public".to_owned()
             }
-        }
-        (
-            "SlowDown" | "ServerBusy" | "ServiceUnavailable" | "InternalError" | "RequestTimeout"
-            | "OperationTimedOut",
-            _,
-        )
-        | (_, 408 | 429 | 500..=599)
-            if status != 507 && status != 501 =>
-        {
-            Told::new(
-                ErrorKind::Io,
-                format!(
-                    "{cannot}: the store is busy or failing{}, after {} requests",
-                    in_brackets(noted),
-                    noted.requests
-                ),
-            )
-            .help("try again later; with SlowDown, use fewer processes at once, or another prefix")
-        }
-        ("QuotaExceeded" | "XMinioStorageFull" | "InsufficientStorage" | "AccountBeingCreated", _)
-        | (_, 507) => {
-            Told::new(ErrorKind::StorageFull, format!("{cannot}: the store is full{}", in_brackets(noted)))
-                .help("free some space or raise the quota; existing data did not change")
-        }
-        ("EntityTooLarge" | "RequestBodyTooLarge", _) | (_, 413) => Told::new(
-            ErrorKind::Limit,
-            format!("{cannot}: larger than the store allows{}", in_brackets(noted)),
-        )
-        .help("a smaller part_size may help"),
-        ("KeyTooLongError", _) => {
-            Told::new(ErrorKind::InvalidArgument, "the name is longer than the store allows")
-                .help("S3 takes 1024 bytes of UTF-8: use a shorter path")
-        }
-        ("NoSuchUpload", _) => Told::new(
-            ErrorKind::Io,
-            format!(
-                "{cannot}: the store no longer has the \
-            upload"
-            ),
-        )
-        .help("write it again: the upload was aborted, or a rule of the bucket removed it"),
-        (_, 416) | ("InvalidRange", _) => {
-            let told = Told::new(ErrorKind::Corrupt, "the object is too short")
-                .help("the object was cut short or replaced: copy it again");
-            match noted.object_len_bytes {
-                Some(len) => told.expected("more", format!("{len} bytes")),
-                None => told,
+            Help::Rights => format!("the credentials need {}", action.right(service)),
+        });
+        match (&self.shows, &noted.answer.clocks, noted.object_len_bytes) {
+            (Shows::Clocks, Some((server, ours)), _) => {
+                told.expected(format!("{server} (the store)"), format!("{ours} (this machine)"))
             }
+            (Shows::Length, _, Some(len_bytes)) => told.expected("more", format!("{len_bytes} bytes")),
+            _ => told,
         }
-        (_, 401)
-        | ("InvalidAuthenticationInfo" | "AuthenticationFailed" | "invalid_grant" | "invalid_client", _) => {
-            Told::new(
-                ErrorKind::PermissionDenied,
-                format!("{} does not accept the credentials{}", service.name(), in_brackets(noted)),
-            )
-            .help(credentials_help(settings))
-        }
-        (_, 403) => {
-            Told::new(ErrorKind::PermissionDenied, format!("{cannot}: access denied{}", in_brackets(noted)))
-                .help(match is_anon(settings) {
-                    true => "the request carried no credentials (anon): the bucket is not public".to_owned(),
-                    false => format!("the credentials need {}", action.right(service)),
-                })
-        }
-        ("NotImplemented", _) | (_, 501) => Told::new(
-            ErrorKind::Unsupported,
-            format!("{cannot}: the store cannot do this{}", in_brackets(noted)),
-        )
-        .help("conditional writes and multipart uploads are needed"),
-        _ => by_variant(cannot, noted, error),
     }
 }
 

@@ -58,40 +58,19 @@ impl Given {
     }
 
     fn take(&mut self, service: Service, name: &str, known: &str, value: &str) -> Result<()> {
-        let seconds = || match value.parse::<f64>() {
-            Ok(seconds) if (0.01..=86400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-            _ => Err(bad_value(name, "a number of seconds")),
-        };
-        let count = |least: u64, most: u64| match value.parse::<u64>() {
-            Ok(count) if (least..=most).contains(&count) => Ok(count),
-            _ => Err(bad_value(name, &format!("a whole number from {least} to {most}"))),
-        };
-        let flag = || match value.to_ascii_lowercase().as_str() {
-            "1" | "true" | "yes" | "on" => Ok(true),
-            "0" | "false" | "no" | "off" => Ok(false),
-            _ => Err(bad_value(name, "true or false")),
-        };
-        match known {
-            "anon" => self.anon = Some(flag()?),
-            "connect_timeout" => self.tuning.connect_timeout = seconds()?,
-            "read_timeout" => self.tuning.read_timeout = seconds()?,
-            "retry_timeout" => self.tuning.retry_timeout = seconds()?,
-            "max_retries" => self.tuning.max_retries = count(0, 100)? as usize,
-            "part_size" => self.tuning.part_len_bytes = Some(count(5 << 20, 4 << 30)?),
-            "max_concurrency" => self.tuning.parts_in_flight = Some(count(1, 256)? as usize),
-            "ca_bundle" => self.ca_bundle = Some(PathBuf::from(value)),
-            "profile" if service == Service::S3 => self.profile = Some(value.to_owned()),
-            "endpoint" => self.endpoint = Some(value.to_owned()),
-            "token" if service == Service::Gcs => self.token = Some(value.to_owned()),
-            "connection_string" if service == Service::Azure => {
-                self.connection_string = Some(value.to_owned())
+        if self.tuning.take(name, known, value)? {
+            return Ok(());
+        }
+        match (service, known) {
+            (_, "anon") => self.anon = Some(flag(name, value)?),
+            (_, "ca_bundle") => self.ca_bundle = Some(PathBuf::from(value)),
+            (_, "endpoint") => self.endpoint = Some(value.to_owned()),
+            // The endpoint alone decides about http.
+            (_, "allow_http") => {
+                flag(name, value)?;
             }
-            // gcsfs needs the project only to make buckets. The endpoint alone decides about http.
-            "project" if service == Service::Gcs => {}
-            "allow_http" => {
-                flag()?;
-            }
-            "checksum" if service == Service::S3 => {
+            (Service::S3, "profile") => self.profile = Some(value.to_owned()),
+            (Service::S3, "checksum") => {
                 let algorithm = match value.to_ascii_lowercase().as_str() {
                     "sha256" => "sha256",
                     "crc64nvme" => "crc64nvme",
@@ -99,6 +78,10 @@ impl Given {
                 };
                 self.config.insert("aws_checksum_algorithm".to_owned(), algorithm.to_owned());
             }
+            (Service::Gcs, "token") => self.token = Some(value.to_owned()),
+            // gcsfs needs the project only to make buckets.
+            (Service::Gcs, "project") => {}
+            (Service::Azure, "connection_string") => self.connection_string = Some(value.to_owned()),
             _ => {
                 let key = store_key(service, known).ok_or_else(|| unknown(service, name))?;
                 let value = match value {
@@ -113,8 +96,39 @@ impl Given {
     }
 }
 
-/// The error for an invalid value. It omits the value, which may be a secret that was given under
-/// the wrong name.
+impl Tuning {
+    /// Takes an option; `false` if it is another one's.
+    fn take(&mut self, name: &str, known: &str, value: &str) -> Result<bool> {
+        let seconds = || match value.parse::<f64>() {
+            Ok(seconds) if (0.01..=86400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+            _ => Err(bad_value(name, "a number of seconds")),
+        };
+        let count = |least: u64, most: u64| match value.parse::<u64>() {
+            Ok(count) if (least..=most).contains(&count) => Ok(count),
+            _ => Err(bad_value(name, &format!("a whole number from {least} to {most}"))),
+        };
+        match known {
+            "connect_timeout" => self.connect_timeout = seconds()?,
+            "read_timeout" => self.read_timeout = seconds()?,
+            "retry_timeout" => self.retry_timeout = seconds()?,
+            "max_retries" => self.max_retries = count(0, 100)? as usize,
+            "part_size" => self.part_len_bytes = Some(count(5 << 20, 4 << 30)?),
+            "max_concurrency" => self.parts_in_flight = Some(count(1, 256)? as usize),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+fn flag(name: &str, value: &str) -> Result<bool> {
+    match value.to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" => Ok(true),
+        "0" | "false" | "no" | "off" => Ok(false),
+        _ => Err(bad_value(name, "true or false")),
+    }
+}
+
+/// Leaves out the value: it may be a secret in the wrong place.
 fn bad_value(name: &str, wanted: &str) -> Error {
     Error::invalid(format!("the value of the storage option {} is not valid", quoted(name)))
         .expected(wanted, "something else")

@@ -10,26 +10,23 @@ use crate::object::cloud::credentials;
 use crate::object::cloud::settings::Service;
 use crate::object::cloud::surroundings::Surroundings;
 
-/// Adds to `config` the settings that the caller did not give.
+const KEYS: [&str; 3] = ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"];
+
+/// The settings of a role, which are credentials, too.
+const ROLE: [&str; 3] = [
+    "aws_web_identity_token_file",
+    "aws_container_credentials_relative_uri",
+    "aws_container_credentials_full_uri",
+];
+
+/// Adds to `config` what was not given by hand.
 pub(super) fn add(
     given: &mut Given,
     around: &Surroundings,
     config: &mut BTreeMap<String, String>,
 ) -> Result<()> {
-    const KEYS: [&str; 3] = ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"];
     let by_hand = KEYS.iter().any(|key| given.config.contains_key(*key));
-    for (name, value) in &around.vars {
-        // AWS_DEFAULT_REGION sorts before AWS_REGION, so AWS_REGION overrides it.
-        if name.starts_with("AWS_")
-            && let Some(key) = store_key(Service::S3, &name.to_ascii_lowercase())
-            && name != "AWS_CA_BUNDLE"
-        {
-            config.insert(key, value.clone());
-        }
-    }
-    if let Some(region) = config.remove("aws_default_region") {
-        config.entry("aws_region".to_owned()).or_insert(region);
-    }
+    add_environment(around, config);
     let profile = given.profile.take();
     if by_hand || profile.is_some() {
         KEYS.iter().for_each(|key| drop(config.remove(*key)));
@@ -44,23 +41,14 @@ pub(super) fn add(
         KEYS.iter().for_each(|key| drop(config.remove(*key)));
         config.insert("aws_skip_signature".to_owned(), "true".to_owned());
     }
-    // The settings of a role are credentials, too.
-    let other_ways = [
-        "aws_web_identity_token_file",
-        "aws_container_credentials_relative_uri",
-        "aws_container_credentials_full_uri",
-    ];
-    let has_other = other_ways.iter().any(|key| config.contains_key(*key) || given.config.contains_key(*key));
+    let has_role = ROLE.iter().any(|key| config.contains_key(*key) || given.config.contains_key(*key));
     let has_keys = by_hand || config.contains_key(KEYS[0]) || config.contains_key(KEYS[1]);
-    let found = credentials::of_aws_files(profile.as_deref(), around, !has_keys && !is_anon && !has_other)?;
-    if !has_keys && !is_anon && (!has_other || profile.is_some()) {
-        for (key, value) in
-            KEYS.iter().zip([found.access_key_id, found.secret_access_key, found.session_token])
-        {
-            if let Some(value) = value {
-                config.insert((*key).to_owned(), value);
-            }
-        }
+    let needs_keys = !has_keys && !is_anon;
+    let found = credentials::of_aws_files(profile.as_deref(), around, needs_keys && !has_role)?;
+    if needs_keys && (!has_role || profile.is_some()) {
+        let values = [found.access_key_id, found.secret_access_key, found.session_token];
+        let found = KEYS.iter().zip(values).filter_map(|(key, value)| Some(((*key).to_owned(), value?)));
+        config.extend(found);
     }
     if let Some(region) = found.region
         && (profile.is_some() || !config.contains_key("aws_region"))
@@ -73,4 +61,19 @@ pub(super) fn add(
         config.insert("aws_endpoint".to_owned(), endpoint);
     }
     Ok(())
+}
+
+fn add_environment(around: &Surroundings, config: &mut BTreeMap<String, String>) {
+    for (name, value) in &around.vars {
+        // AWS_DEFAULT_REGION sorts before AWS_REGION, so AWS_REGION overrides it.
+        if name.starts_with("AWS_")
+            && let Some(key) = store_key(Service::S3, &name.to_ascii_lowercase())
+            && name != "AWS_CA_BUNDLE"
+        {
+            config.insert(key, value.clone());
+        }
+    }
+    if let Some(region) = config.remove("aws_default_region") {
+        config.entry("aws_region".to_owned()).or_insert(region);
+    }
 }

@@ -4,67 +4,66 @@ use super::quoted;
 use crate::error::{Error, ErrorKind};
 use crate::object::cloud::settings::Service;
 
-/// The error for an unknown name. It suggests similar names.
+/// Options of all services.
+const ALL: [&str; 16] = [
+    "anon",
+    "endpoint_url",
+    "proxy_url",
+    "proxy_ca_certificate",
+    "proxy_excludes",
+    "ca_bundle",
+    "connect_timeout",
+    "read_timeout",
+    "retry_timeout",
+    "max_retries",
+    "part_size",
+    "max_concurrency",
+    "user_agent",
+    "allow_invalid_certificates",
+    "pool_idle_timeout",
+    "allow_http",
+];
+
+const S3: [&str; 20] = [
+    "key",
+    "secret",
+    "token",
+    "profile",
+    "region",
+    "requester_pays",
+    "checksum",
+    "aws_access_key_id",
+    "aws_secret_access_key",
+    "aws_session_token",
+    "virtual_hosted_style_request",
+    "unsigned_payload",
+    "disable_bulk_delete",
+    "conditional_put",
+    "role_arn",
+    "web_identity_token_file",
+    "server_side_encryption",
+    "sse_kms_key_id",
+    "s3_express",
+    "client_kwargs.region_name",
+];
+
+const GCS: [&str; 6] =
+    ["token", "project", "service_account", "service_account_key", "application_credentials", "bearer_token"];
+
+const AZURE: [&str; 9] = [
+    "account_name",
+    "account_key",
+    "sas_token",
+    "connection_string",
+    "tenant_id",
+    "client_id",
+    "client_secret",
+    "use_emulator",
+    "use_azure_cli",
+];
+
+/// Refuses a name, and says which it may be meant to be.
 pub(super) fn unknown(service: Service, name: &str) -> Error {
-    const ALL: [&str; 16] = [
-        "anon",
-        "endpoint_url",
-        "proxy_url",
-        "proxy_ca_certificate",
-        "proxy_excludes",
-        "ca_bundle",
-        "connect_timeout",
-        "read_timeout",
-        "retry_timeout",
-        "max_retries",
-        "part_size",
-        "max_concurrency",
-        "user_agent",
-        "allow_invalid_certificates",
-        "pool_idle_timeout",
-        "allow_http",
-    ];
-    const S3: [&str; 20] = [
-        "key",
-        "secret",
-        "token",
-        "profile",
-        "region",
-        "requester_pays",
-        "checksum",
-        "aws_access_key_id",
-        "aws_secret_access_key",
-        "aws_session_token",
-        "virtual_hosted_style_request",
-        "unsigned_payload",
-        "disable_bulk_delete",
-        "conditional_put",
-        "role_arn",
-        "web_identity_token_file",
-        "server_side_encryption",
-        "sse_kms_key_id",
-        "s3_express",
-        "client_kwargs.region_name",
-    ];
-    const GCS: [&str; 6] = [
-        "token",
-        "project",
-        "service_account",
-        "service_account_key",
-        "application_credentials",
-        "bearer_token",
-    ];
-    const AZURE: [&str; 9] = [
-        "account_name",
-        "account_key",
-        "sas_token",
-        "connection_string",
-        "tenant_id",
-        "client_id",
-        "client_secret",
-        "use_emulator",
-        "use_azure_cli",
-    ];
     let own: &[&str] = match service {
         Service::S3 => &S3,
         Service::Gcs => &GCS,
