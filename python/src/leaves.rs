@@ -99,22 +99,37 @@ fn to_leaf<'a>(
     dtypes: &mut Dtypes,
     shapes: &mut Shapes,
 ) -> Result<PyResult<Leaf>> {
-    let kind = match kind {
+    match kind {
+        4 => to_scalar(value),
+        5 => to_text(value),
+        6 => Ok(to_bytes(value)),
+        7 => Ok(Ok(Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None })),
+        _ => to_array(array_kind(kind, note)?, value, dtypes, shapes),
+    }
+}
+
+/// The kind of an array by its number in `_leaves`.
+fn array_kind<'a>(kind: u8, note: impl FnOnce() -> Option<&'a String>) -> Result<LeafKind> {
+    let name = if matches!(kind, 3 | 9 | 10) { note().map(|name| Arc::from(name.as_str())) } else { None };
+    let lacks_dtype = || Error::invalid("a leaf of a NumPy-only dtype lacks the name of its dtype");
+    Ok(match kind {
         0 => LeafKind::NumpyArray,
         1 => LeafKind::NumpyScalar,
         2 => LeafKind::JaxArray,
-        3 => LeafKind::PrngKey(note().map(|name| Arc::from(name.as_str()))),
-        4 => return to_scalar(value),
-        5 => return to_text(value),
-        6 => return Ok(to_bytes(value)),
-        9 | 10 => match note().map(|dtype| Arc::from(dtype.as_str())) {
-            Some(dtype) if kind == 9 => LeafKind::NumpyOther(dtype),
-            Some(dtype) => LeafKind::NumpyOtherScalar(dtype),
-            None => return Err(Error::invalid("a leaf of a NumPy-only dtype lacks the name of its dtype")),
-        },
-        7 => return Ok(Ok(Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None })),
+        3 => LeafKind::PrngKey(name),
+        9 => LeafKind::NumpyOther(name.ok_or_else(lacks_dtype)?),
+        10 => LeafKind::NumpyOtherScalar(name.ok_or_else(lacks_dtype)?),
         _ => return Err(Error::invalid(format!("leaf kind {kind} does not exist"))),
-    };
+    })
+}
+
+/// The array of a capsule, of shards, or of NumPy; errors as of [`to_leaf`].
+fn to_array(
+    kind: LeafKind,
+    value: &Bound<'_, PyAny>,
+    dtypes: &mut Dtypes,
+    shapes: &mut Shapes,
+) -> Result<PyResult<Leaf>> {
     if value.is_exact_instance_of::<PyCapsule>() {
         return take_tensor(value, shapes).map(|array| Ok(of_array(kind, array)));
     }

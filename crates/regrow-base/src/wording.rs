@@ -211,10 +211,13 @@ mod tests {
         for name in [
             "regrow",
             "regrow-base",
-            "regrow-tree",
-            "regrow-store",
-            "regrow-storage",
+            "regrow-coordination",
+            "regrow-layouts",
             "regrow-ocdbt",
+            "regrow-protection",
+            "regrow-storage",
+            "regrow-store",
+            "regrow-tree",
             "regrow-zarr",
         ] {
             gather(&crates.join(name).join("src"), &mut texts);

@@ -99,6 +99,57 @@ struct Variant {
     product: Product,
 }
 
+impl Variant {
+    /// The arm of each body for this variant.
+    fn arms(&self, index: usize, krate: &Path) -> Bodies {
+        let support = quote!(#krate::__derive);
+        let (ident, key) = (&self.ident, &self.key);
+        if self.product.shape == Shape::Unit {
+            let nothing = quote!((Self::#ident, #index, _) => {});
+            return Bodies {
+                flatten: quote!(Self::#ident => #support::put_unit_variant(__build, __key, #key)?,),
+                unflatten: quote!((#index, _) => ::core::option::Option::Some(Self::#ident),),
+                check: nothing.clone(),
+                load_into: nothing,
+            };
+        }
+        let place = |field: &Field| {
+            let variable = &field.variable;
+            quote!(#variable)
+        };
+        let code = Code {
+            product: &self.product,
+            name: &self.full_name,
+            constructor: quote!(Self::#ident),
+            place: &place,
+            krate,
+        };
+        let stored = self.product.fields.iter().filter(|field| !matches!(field.stored, Stored::Skipped));
+        let bindings = stored.map(|field| {
+            let (member, variable) = (&field.member, &field.variable);
+            quote!(#member: #variable)
+        });
+        let pattern = quote!(Self::#ident { #(#bindings,)* .. });
+        let add = code.flatten(&quote!(#krate::tree::Key::dict(#key)));
+        let (get, compare, load) = (code.unflatten(), code.check(), code.load_into());
+        let some = quote!(::core::option::Option::Some(__data));
+        Bodies {
+            flatten: quote!(#pattern => {
+                #support::open_variant(__build, __key)?;
+                #add
+                __build.close()?;
+            }),
+            unflatten: quote!((#index, #some) => __restore.inside(__data, |__node, __restore| #get)?,),
+            check: quote!((#pattern, #index, #some) => {
+                __restore.inside(__data, |__node, __restore| { #compare });
+            }),
+            load_into: quote!((#pattern, #index, #some) => {
+                __restore.inside(__data, |__node, __restore| { #load });
+            }),
+        }
+    }
+}
+
 struct Variants(Vec<Variant>);
 
 impl Variants {
@@ -143,50 +194,13 @@ impl Variants {
             quote!((#key, #has_data))
         });
         let which = quote!(#support::variant(__node, #name, &[#(#known),*], __restore));
-        let (mut flatten, mut unflatten, mut check, mut load_into) = (vec![], vec![], vec![], vec![]);
-        for (index, variant) in self.0.iter().enumerate() {
-            let (ident, key) = (&variant.ident, &variant.key);
-            let place = |field: &Field| {
-                let variable = &field.variable;
-                quote!(#variable)
-            };
-            let code = Code {
-                product: &variant.product,
-                name: &variant.full_name,
-                constructor: quote!(Self::#ident),
-                place: &place,
-                krate,
-            };
-            if variant.product.shape == Shape::Unit {
-                flatten.push(quote!(Self::#ident => #support::put_unit_variant(__build, __key, #key)?,));
-                unflatten.push(quote!((#index, _) => ::core::option::Option::Some(Self::#ident),));
-                check.push(quote!((Self::#ident, #index, _) => {}));
-                load_into.push(quote!((Self::#ident, #index, _) => {}));
-                continue;
-            }
-            let stored =
-                variant.product.fields.iter().filter(|field| !matches!(field.stored, Stored::Skipped));
-            let bindings = stored.map(|field| {
-                let (member, variable) = (&field.member, &field.variable);
-                quote!(#member: #variable)
-            });
-            let pattern = quote!(Self::#ident { #(#bindings,)* .. });
-            let add = code.flatten(&quote!(#krate::tree::Key::dict(#key)));
-            flatten.push(quote!(#pattern => {
-                #support::open_variant(__build, __key)?;
-                #add
-                __build.close()?;
-            }));
-            let (get, compare, load) = (code.unflatten(), code.check(), code.load_into());
-            let some = quote!(::core::option::Option::Some(__data));
-            unflatten.push(quote!((#index, #some) => __restore.inside(__data, |__node, __restore| #get)?,));
-            check.push(quote!((#pattern, #index, #some) => {
-                __restore.inside(__data, |__node, __restore| { #compare });
-            }));
-            load_into.push(quote!((#pattern, #index, #some) => {
-                __restore.inside(__data, |__node, __restore| { #load });
-            }));
-        }
+        let arms: Vec<Bodies> =
+            self.0.iter().enumerate().map(|(index, variant)| variant.arms(index, krate)).collect();
+        let of = |pick: fn(&Bodies) -> &TokenStream| arms.iter().map(pick);
+        let flatten = of(|arms| &arms.flatten);
+        let unflatten = of(|arms| &arms.unflatten);
+        let check = of(|arms| &arms.check);
+        let load_into = of(|arms| &arms.load_into);
         let unflatten_self = quote!(<Self as #krate::tree::Pytree>::unflatten(__node, __restore));
         let let_which = quote! {
             let ::core::option::Option::Some((__index, __data)) = #which else { return };

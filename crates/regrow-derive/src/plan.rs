@@ -1,6 +1,6 @@
 //! The stored parts of a struct or variant.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use quote::format_ident;
 use syn::{Fields, Ident, Member, Path, Result, Type};
@@ -58,36 +58,14 @@ impl Product {
             Fields::Unit => Shape::Unit,
         };
         let mut out = Self { shape, fields: Vec::new() };
-        let mut names: HashMap<String, ()> = HashMap::new();
-        let mut position = 0;
+        let mut names = Names { rename_all, known: HashSet::new(), positions: 0 };
         for (i, field) in fields.iter().enumerate() {
             let attributes = FieldAttributes::of(&field.attrs)?;
-            let skip = attributes.skip || is_phantom(&field.ty);
-            let refuse = |what: &str| Err(syn::Error::new_spanned(field, what));
-            let stored = match &field.ident {
-                _ if skip => Stored::Skipped,
-                Some(_) if attributes.flatten => Stored::Flattened,
-                Some(ident) => {
-                    let own = unraw(ident);
-                    let name = match (&attributes.rename, rename_all) {
-                        (Some(name), _) => name.clone(),
-                        (None, Some(case)) => case.apply(&own),
-                        (None, None) => own,
-                    };
-                    if names.insert(name.clone(), ()).is_some() {
-                        return refuse(&format!("another field is also stored as `{name}`"));
-                    }
-                    Stored::Named(name)
-                }
-                None if attributes.flatten || attributes.rename.is_some() => {
-                    return refuse("fields of a tuple have positions: flatten and rename need named fields");
-                }
-                None => {
-                    position += 1;
-                    Stored::At(position - 1)
-                }
+            let stored = match attributes.skip || is_phantom(&field.ty) {
+                true => Stored::Skipped,
+                false => names.stored(field, &attributes)?,
             };
-            if skip && shape == Shape::Newtype {
+            if matches!(stored, Stored::Skipped) && shape == Shape::Newtype {
                 // Nothing is left to be transparent to.
                 out.shape = Shape::Tuple;
             }
@@ -117,6 +95,40 @@ impl Product {
     /// Number of fields that are stored by position.
     pub fn tuple_len(&self) -> usize {
         self.fields.iter().filter(|field| matches!(field.stored, Stored::At(_))).count()
+    }
+}
+
+/// The names and positions of the fields so far.
+struct Names {
+    rename_all: Option<Case>,
+    known: HashSet<String>,
+    positions: usize,
+}
+
+impl Names {
+    /// How the next field is stored.
+    fn stored(&mut self, field: &syn::Field, attributes: &FieldAttributes) -> Result<Stored> {
+        let refuse = |what: &str| Err(syn::Error::new_spanned(field, what));
+        let Some(ident) = &field.ident else {
+            if attributes.flatten || attributes.rename.is_some() {
+                return refuse("fields of a tuple have positions: flatten and rename need named fields");
+            }
+            self.positions += 1;
+            return Ok(Stored::At(self.positions - 1));
+        };
+        if attributes.flatten {
+            return Ok(Stored::Flattened);
+        }
+        let own = unraw(ident);
+        let name = match (&attributes.rename, self.rename_all) {
+            (Some(name), _) => name.clone(),
+            (None, Some(case)) => case.apply(&own),
+            (None, None) => own,
+        };
+        match self.known.insert(name.clone()) {
+            true => Ok(Stored::Named(name)),
+            false => refuse(&format!("another field is also stored as `{name}`")),
+        }
     }
 }
 

@@ -118,30 +118,13 @@ impl Glance {
             return None;
         }
         if let Some(quote) = self.quote {
-            match byte {
-                _ if self.is_escaped => self.is_escaped = false,
-                b'\\' => self.is_escaped = true,
-                _ if byte == quote => self.quote = None,
-                _ if byte < b' ' && self.language == Language::Json => {
-                    return Some("a text holds a control character");
-                }
-                _ => {}
-            }
+            return self.step_in_text(byte, quote);
+        }
+        if byte == b'#' && self.language == Language::Python {
+            self.is_comment = true;
             return None;
         }
-        let class = match (byte, self.language) {
-            (b' ' | b'\t' | b'\n' | b'\r' | b'\x0c', _) => Class::Space,
-            (b'{' | b'[', _) | (b'(', Language::Python) => Class::Open,
-            (b'}' | b']', _) | (b')', Language::Python) => Class::Close,
-            (b',' | b':', _) => Class::Separator,
-            (b'"', _) | (b'\'', Language::Python) => Class::Quote,
-            (b'#', Language::Python) => {
-                self.is_comment = true;
-                return None;
-            }
-            (b'!'..=b'~', _) | (_, Language::Python) => Class::Word,
-            _ => return Some("it holds bytes that are no JSON"),
-        };
+        let Some(class) = self.class_of(byte) else { return Some("it holds bytes that are no JSON") };
         self.run = if self.run.0 == class { (class, self.run.1 + 1) } else { (class, 1) };
         let is_repeated = matches!(class, Class::Space | Class::Word | Class::Separator);
         if is_repeated && self.run.1 > RUN_MAX_BYTES {
@@ -154,26 +137,70 @@ impl Glance {
             }
             return None;
         }
-        self.follow(class, byte)
+        if let Some(what) = self.misplaced(class) {
+            return Some(what);
+        }
+        self.follow(class, byte);
+        None
     }
 
-    /// Checks whether this kind of byte can follow the last token.
-    fn follow(&mut self, class: Class, byte: u8) -> Option<&'static str> {
-        let is_json = self.language == Language::Json;
-        let after_value = matches!(self.before, Before::Value | Before::Word);
-        if is_json && self.depth == 0 && after_value && !(class == Class::Word && self.before == Before::Word)
+    /// Takes a byte between quotes.
+    fn step_in_text(&mut self, byte: u8, quote: u8) -> Option<&'static str> {
+        match byte {
+            _ if self.is_escaped => self.is_escaped = false,
+            b'\\' => self.is_escaped = true,
+            _ if byte == quote => self.quote = None,
+            _ if byte < b' ' && self.language == Language::Json => {
+                return Some("a text holds a control character");
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// The class of a byte outside of texts and comments; `None` if the language has no such byte.
+    fn class_of(&self, byte: u8) -> Option<Class> {
+        Some(match (byte, self.language) {
+            (b' ' | b'\t' | b'\n' | b'\r' | b'\x0c', _) => Class::Space,
+            (b'{' | b'[', _) | (b'(', Language::Python) => Class::Open,
+            (b'}' | b']', _) | (b')', Language::Python) => Class::Close,
+            (b',' | b':', _) => Class::Separator,
+            (b'"', _) | (b'\'', Language::Python) => Class::Quote,
+            (b'!'..=b'~', _) | (_, Language::Python) => Class::Word,
+            _ => return None,
+        })
+    }
+
+    /// What is wrong with a class after the one before, spaces left out.
+    fn misplaced(&self, class: Class) -> Option<&'static str> {
+        if self.language == Language::Json
+            && let Some(what) = self.misplaced_in_json(class)
         {
+            return Some(what);
+        }
+        match class {
+            Class::Close if self.depth == 0 => Some("a bracket is closed that was not opened"),
+            Class::Open if self.depth == TREE_DEPTH_MAX => Some("it is nested too deeply"),
+            _ => None,
+        }
+    }
+
+    fn misplaced_in_json(&self, class: Class) -> Option<&'static str> {
+        let after_value = matches!(self.before, Before::Value | Before::Word);
+        let is_of_word = class == Class::Word && self.before == Before::Word;
+        if self.depth == 0 && after_value && !is_of_word {
             return Some("it goes on after its end");
         }
         match class {
-            Class::Open | Class::Quote if is_json && after_value => return Some("a value follows a value"),
-            Class::Word if is_json && self.before == Before::Value => return Some("a value follows a value"),
-            Class::Separator if is_json && !after_value => return Some("a value is missing"),
-            Class::Close if is_json && self.before == Before::Separator => return Some("a value is missing"),
-            Class::Close if self.depth == 0 => return Some("a bracket is closed that was not opened"),
-            Class::Open if self.depth == TREE_DEPTH_MAX => return Some("it is nested too deeply"),
-            _ => {}
+            Class::Open | Class::Quote if after_value => Some("a value follows a value"),
+            Class::Word if self.before == Before::Value => Some("a value follows a value"),
+            Class::Separator if !after_value => Some("a value is missing"),
+            Class::Close if self.before == Before::Separator => Some("a value is missing"),
+            _ => None,
         }
+    }
+
+    fn follow(&mut self, class: Class, byte: u8) {
         self.before = match class {
             Class::Open => {
                 self.depth += 1;
@@ -190,7 +217,6 @@ impl Glance {
             Class::Separator => Before::Separator,
             Class::Word | Class::Space => Before::Word,
         };
-        None
     }
 }
 

@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::OnceLock;
 use std::thread;
 
-use crossbeam_channel::unbounded;
+use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::error::Result;
 
@@ -108,15 +108,7 @@ fn run<T: Send, R: Send>(
         let mut started = 0;
         for _ in 0..threads {
             let (to_do, done) = (to_do.clone(), done.clone());
-            let worker = move || {
-                for (index, item) in to_do {
-                    let outcome = catch_unwind(AssertUnwindSafe(|| work(item)));
-                    let failed = !matches!(outcome, Ok(Ok(_)));
-                    if done.send((index, outcome)).is_err() || failed && order == Order::Any {
-                        break;
-                    }
-                }
-            };
+            let worker = move || work_off(order, to_do, &done, work);
             let name = "regrow-pool".to_owned();
             if thread::Builder::new().name(name).spawn_scoped(scope, worker).is_err() {
                 break;
@@ -168,7 +160,23 @@ fn run<T: Send, R: Send>(
     })
 }
 
-/// The items between admission and consumption, and their cost.
+/// Works on the items of a queue until it is closed. In any order, the first failure ends the work.
+fn work_off<T, R>(
+    order: Order,
+    to_do: Receiver<(u64, T)>,
+    done: &Sender<(u64, Outcome<R>)>,
+    work: &impl Fn(T) -> Result<R>,
+) {
+    for (index, item) in to_do {
+        let outcome = catch_unwind(AssertUnwindSafe(|| work(item)));
+        let failed = !matches!(outcome, Ok(Ok(_)));
+        if done.send((index, outcome)).is_err() || failed && order == Order::Any {
+            break;
+        }
+    }
+}
+
+/// The items between admission and consumption, and what they cost.
 #[derive(Default)]
 struct Admitted {
     cost_bytes: u64,

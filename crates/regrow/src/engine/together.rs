@@ -227,56 +227,62 @@ fn check_same_tree(session: &Session, tree: &Tree<Leaf>, options: &SaveOptions) 
     });
     let told = session.agree("structure", told)?;
     let all = session.gather("tree", told)?;
-    let verdict = session.broadcast("tree-result", || {
-        let all = all.unwrap_or_default();
-        let (Some(first), mut differ) = (all.first(), BTreeMap::<&str, Vec<usize>>::new()) else {
-            return Ok(Bytes::new());
-        };
-        let lines =
-            |told: &Bytes| String::from_utf8_lossy(told).lines().map(str::to_owned).collect::<Vec<_>>();
-        let ours = lines(first);
-        for (rank, theirs) in all.iter().map(lines).enumerate() {
-            let what = [
-                "a different version of regrow",
-                "a different number of leaves",
-                "other options",
-                "another tree",
-            ];
-            if let Some((what, _)) = what.into_iter().zip(ours.iter().zip(&theirs)).find(|(_, (a, b))| a != b)
-            {
-                differ.entry(what).or_default().push(rank);
-            }
-        }
-        match differ.into_iter().next() {
-            None => Ok(Bytes::new()),
-            // If the trees differ, the processes find the first differing leaf in another exchange.
-            Some(("another tree", _)) => Ok(Bytes::from_static(b"differ")),
-            Some((what, ranks)) => {
-                let said = |line: usize, rank: usize| {
-                    let told = all.get(rank).map(lines).unwrap_or_default();
-                    told.get(line).cloned().unwrap_or_default()
-                };
-                let line = if what == "a different version of regrow" { 0 } else { 1 };
-                let rank = ranks.first().copied().unwrap_or(0);
-                let error = Error::invalid(format!("{} has {what} than rank 0", ranks_text(&ranks)));
-                let error = if what == "other options" {
-                    error
-                } else {
-                    error.expected(said(line, 0), said(line, rank))
-                };
-                Err(error.help(
-                    "save the same tree with the same arguments in every process, each with its own shards",
-                ))
-            }
-        }
-    })?;
+    let verdict = session.broadcast("tree-result", || compare_told(&all.unwrap_or_default()))?;
     if verdict.is_empty() {
         return Ok(());
     }
     name_first_difference(session, tree)
 }
 
-/// Returns an error in every process that names the first leaf in which the trees differ.
+/// What can differ, by the lines that each process tells.
+const VERSION: &str = "a different version of regrow";
+const LEAVES: &str = "a different number of leaves";
+const OPTIONS: &str = "other options";
+const TREE: &str = "another tree";
+
+/// Compares what the processes told; not empty if only their trees differ.
+///
+/// # Errors
+/// `InvalidArgument` for any other difference from rank 0.
+fn compare_told(all: &[Bytes]) -> Result<Bytes> {
+    let lines =
+        |told: &Bytes| -> Vec<String> { String::from_utf8_lossy(told).lines().map(str::to_owned).collect() };
+    let told: Vec<Vec<String>> = all.iter().map(lines).collect();
+    let Some(ours) = told.first() else { return Ok(Bytes::new()) };
+    let mut differ = BTreeMap::<&str, Vec<usize>>::new();
+    for (rank, theirs) in told.iter().enumerate() {
+        let pairs = [VERSION, LEAVES, OPTIONS, TREE].into_iter().zip(ours.iter().zip(theirs));
+        if let Some((what, _)) = pairs.into_iter().find(|(_, (a, b))| a != b) {
+            differ.entry(what).or_default().push(rank);
+        }
+    }
+    match differ.into_iter().next() {
+        None => Ok(Bytes::new()),
+        // The processes find the differing leaf together in a next exchange.
+        Some((TREE, _)) => Ok(Bytes::from_static(b"differ")),
+        Some((what, ranks)) => Err(other_than_rank_0(what, &ranks, &told)),
+    }
+}
+
+fn other_than_rank_0(what: &str, ranks: &[usize], told: &[Vec<String>]) -> Error {
+    let error = Error::invalid(format!("{} has {what} than rank 0", ranks_text(ranks)));
+    let line = match what {
+        VERSION => Some(0),
+        LEAVES => Some(1),
+        _ => None,
+    };
+    let said = |line: usize, rank: usize| told.get(rank).and_then(|lines| lines.get(line)).cloned();
+    let error = match line {
+        Some(line) => {
+            let first = ranks.first().copied().unwrap_or(0);
+            error.expected(said(line, 0).unwrap_or_default(), said(line, first).unwrap_or_default())
+        }
+        None => error,
+    };
+    error.help("save the same tree with the same arguments in every process, each with its own shards")
+}
+
+/// Which leaf it is in which the trees differ: an error in every process.
 fn name_first_difference(session: &Session, tree: &Tree<Leaf>) -> Result<()> {
     let own: Vec<String> = tree.iter().map(|(path, leaf)| format!("{path}: {}", leaf_text(leaf))).collect();
     let all = session.gather("leaves", Bytes::from(own.join("\n")))?;

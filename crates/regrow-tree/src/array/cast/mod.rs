@@ -40,8 +40,13 @@ pub fn cast_bytes(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Result<
         out.copy_from_slice(src);
         return Ok(true);
     }
+    Ok(cast_elements(src, from, to, out))
+}
+
+/// One loop for each source; whether all values were kept.
+fn cast_elements(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> bool {
     use Dtype as D;
-    Ok(match from {
+    match from {
         D::Bool => cast_numbers(src, to, out, |[b]: [u8; 1]| i32::from(b != 0)),
         D::Int8 => cast_numbers(src, to, out, |b| i32::from(i8::from_le_bytes(b))),
         D::Int16 => cast_numbers(src, to, out, |b| i32::from(i16::from_le_bytes(b))),
@@ -69,7 +74,7 @@ pub fn cast_bytes(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Result<
         _ => {
             SmallFloat::of(from).is_none_or(|format| cast_by_table(src, to, out, |b| Small(format.decode(b))))
         }
-    })
+    }
 }
 
 /// Casts all elements in one loop for each target dtype. Returns whether all values were kept.

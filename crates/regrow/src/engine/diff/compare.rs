@@ -293,27 +293,22 @@ impl<'c> Comparison<'c> {
             return Ok(Ok(distance));
         }
         let step = pair.piece_elements().min(job.count);
-        let [small_a, small_b] = [small[0].get(pair.a.leaf), small[1].get(pair.b.leaf)];
+        let small = [small[0].get(pair.a.leaf), small[1].get(pair.b.leaf)];
         let buffer = |dtype: Dtype, is_needed: bool| match is_needed {
             true => allocate(step.saturating_mul(dtype.size_bytes() as u64)),
             false => Ok(Vec::new()),
         };
-        let mut of_a = buffer(a.dtype, small_a.is_none())?;
-        let mut of_b = buffer(b.dtype, small_b.is_none() && !job.is_same_file)?;
+        let mut of_a = buffer(a.dtype, small[0].is_none())?;
+        let mut of_b = buffer(b.dtype, small[1].is_none() && !job.is_same_file)?;
         let (mut first, end) = (job.first, job.first + job.count);
         let mut told_bytes = 0;
         loop {
             self.options.monitor.check()?;
             let run = (first, step.min(end - first));
-            // A small leaf has only one part.
-            let piece_a = match small_a {
-                Some(bytes) => Ok(bytes),
-                None => pair.a.read(a, run, &mut of_a),
-            };
-            let piece_b = match small_b {
-                _ if job.is_same_file => Ok(&[][..]),
-                Some(bytes) => Ok(bytes),
-                None => pair.b.read(b, run, &mut of_b),
+            let piece_a = piece_of(pair.a, a, small[0], run, &mut of_a);
+            let piece_b = match job.is_same_file {
+                true => Ok(&[][..]),
+                false => piece_of(pair.b, b, small[1], run, &mut of_b),
             };
             let (piece_a, piece_b) = match (piece_a, piece_b) {
                 (Ok(a), Ok(b)) => (a, b),
@@ -396,6 +391,20 @@ impl Half<'_> {
 
     fn read<'o>(self, info: &LeafInfo, run: (u64, u64), out: &'o mut [u8]) -> Result<&'o [u8]> {
         read_elements(self.checkpoint, self.leaf, info, run, out)
+    }
+}
+
+/// The elements of a run: of a small leaf, which is one part, or read into `out`.
+fn piece_of<'o>(
+    half: Half<'_>,
+    info: &LeafInfo,
+    small: Option<&'o [u8]>,
+    run: (u64, u64),
+    out: &'o mut [u8],
+) -> Result<&'o [u8]> {
+    match small {
+        Some(bytes) => Ok(bytes),
+        None => half.read(info, run, out),
     }
 }
 

@@ -22,28 +22,32 @@ pub(super) enum Task {
 /// How to compare two leaves, from their metadata.
 pub(super) fn task(a: &LeafInfo, b: &LeafInfo) -> Task {
     use LeafKind as K;
-    let other_dtype = |info: &LeafInfo| match &info.kind {
-        K::NumpyOther(dtype) | K::NumpyOtherScalar(dtype) => Some(dtype.clone()),
-        _ => None,
-    };
     match (&a.kind, &b.kind) {
         (K::Str, K::Str) => Task::Texts,
         (K::Placeholder, K::Placeholder) => Task::Known(LeafStatus::Equal),
-        (K::Unknown(a), K::Unknown(b)) if a == b && a.starts_with(BIG_INTEGER) => {
-            Task::Known(LeafStatus::Equal)
-        }
         (K::Unknown(a), K::Unknown(b)) if a.starts_with(BIG_INTEGER) && b.starts_with(BIG_INTEGER) => {
-            Task::Known(LeafStatus::Values)
+            Task::Known(if a == b { LeafStatus::Equal } else { LeafStatus::Values })
         }
         (K::Unknown(name_a), K::Unknown(name_b)) if name_a == name_b => Task::Unknown,
-        _ if !a.kind.is_array() || !b.kind.is_array() => Task::Known(LeafStatus::Kind),
-        _ => match (other_dtype(a), other_dtype(b)) {
-            (None, None) if a.shape != b.shape => Task::Known(LeafStatus::Shape),
-            (None, None) => Task::Numbers,
-            (own, other) if own != other => Task::Known(LeafStatus::Dtype),
-            _ if a.shape != b.shape => Task::Known(LeafStatus::Shape),
-            _ => Task::Opaque,
-        },
+        (kind_a, kind_b) if kind_a.is_array() && kind_b.is_array() => array_task(a, b),
+        _ => Task::Known(LeafStatus::Kind),
+    }
+}
+
+/// How to compare two arrays.
+fn array_task(a: &LeafInfo, b: &LeafInfo) -> Task {
+    let other_dtype = |info: &LeafInfo| match &info.kind {
+        LeafKind::NumpyOther(dtype) | LeafKind::NumpyOtherScalar(dtype) => Some(dtype.clone()),
+        _ => None,
+    };
+    let other = other_dtype(a);
+    if other != other_dtype(b) {
+        return Task::Known(LeafStatus::Dtype);
+    }
+    match (a.shape == b.shape, other) {
+        (false, _) => Task::Known(LeafStatus::Shape),
+        (true, None) => Task::Numbers,
+        (true, Some(_)) => Task::Opaque,
     }
 }
 
