@@ -17,11 +17,6 @@ LINES_MAX = 70
 BRANCHES_MAX = 20
 PACKAGE = Path(__file__).parents[1] / "regrow"
 
-TO_BE_SPLIT = {
-    "orbax/_read.py: _wish",
-    "orbax/v1/_find.py: pytree",
-    "trak/_arrays.py: rows_of",
-}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -85,9 +80,7 @@ def test_functions_are_short() -> None:
                 place = f"{path.relative_to(PACKAGE).as_posix()}: {name}"
                 long[place] = "{} lines, {} branches".format(*size)
     assert count > 1500, "too few functions were read"
-    new = {place: size for place, size in long.items() if place not in TO_BE_SPLIT}
-    assert not new, f"more than {LINES_MAX} lines or {BRANCHES_MAX} branches"
-    assert not TO_BE_SPLIT - set(long), "these are short or gone, strike them from the list"
+    assert not long, f"more than {LINES_MAX} lines or {BRANCHES_MAX} branches"
 
 
 @pytest.mark.parametrize(

@@ -286,7 +286,7 @@ class _Wishes:
 
 
 def _wish(leaf: Leaf, args: Any, path: KeyPath) -> Wish:
-    kind, dtype, shape = leaf.kind, leaf.dtype, leaf.shape
+    kind = leaf.kind
     if kind == "placeholder":
         return Wish(...)
     if kind == "str":
@@ -305,9 +305,15 @@ def _wish(leaf: Leaf, args: Any, path: KeyPath) -> Wish:
         wanted = jax.Array if kind == "jax_array" else int if kind == "scalar" else np.ndarray
     if isinstance(wanted, type) and issubclass(wanted, jax.Array):
         return _wish_jax(leaf, args, cast, path)
-    template = _number_like(dtype) if kind == "scalar" else np.broadcast_to(np.zeros((), dtype), shape)
+    return _wish_numpy(leaf, args, cast, wanted)
+
+
+def _wish_numpy(leaf: Leaf, args: Any, cast: np.dtype[Any] | None, wanted: Any) -> Wish:
+    """A number if a class of numbers is wanted, else an array of NumPy."""
+    dtype, shape, is_scalar = leaf.dtype, leaf.shape, leaf.kind == "scalar"
+    template = _number_like(dtype) if is_scalar else np.broadcast_to(np.zeros((), dtype), shape)
     if isinstance(wanted, type) and issubclass(wanted, (int, float, complex)) and shape == ():
-        if kind == "scalar" and getattr(args, "restore_type", None) is None:
+        if is_scalar and getattr(args, "restore_type", None) is None:
             number: Callable[[Any], Any] | None = None if cast is None else lambda value: _NUMBERS[cast.kind](value)
             return Wish(template, number)
         to_number = wanted if wanted in (int, float, complex, bool) else _NUMBERS[dtype.kind]

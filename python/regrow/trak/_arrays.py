@@ -403,11 +403,7 @@ def rows_of(index: Any, sizes: tuple[int, ...]) -> tuple[Rows, tuple[int, ...]] 
     """
     length = sizes[0] if sizes else 0
     if isinstance(index, tuple):
-        rest = [part for part in index[1:] if part is not Ellipsis]
-        is_whole = all(isinstance(part, slice) and part.indices(sizes[-1]) == (0, sizes[-1], 1) for part in rest)
-        if not index or not is_whole or len(rest) >= len(sizes) or (index[0] is Ellipsis and rest):
-            return None
-        index = index[0]
+        index = _part_of_rows(index, sizes)
     if index is Ellipsis:
         return np.arange(length), (length,)
     if isinstance(index, slice):
@@ -431,3 +427,12 @@ def rows_of(index: Any, sizes: tuple[int, ...]) -> tuple[Rows, tuple[int, ...]] 
     if rows.size and (rows.min() < 0 or rows.max() >= length):
         raise IndexError(f"row {index!r} does not exist: there are {length} rows")
     return rows, array.shape
+
+
+def _part_of_rows(index: tuple[Any, ...], sizes: tuple[int, ...]) -> Any:
+    """The part of an index that names the rows; `None` if the rows are not whole."""
+    rest = [part for part in index[1:] if part is not Ellipsis]
+    is_whole = all(isinstance(part, slice) and part.indices(sizes[-1]) == (0, sizes[-1], 1) for part in rest)
+    if not index or not is_whole or len(rest) >= len(sizes) or (index[0] is Ellipsis and rest):
+        return None
+    return index[0]

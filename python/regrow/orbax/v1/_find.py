@@ -93,26 +93,32 @@ def pytree(path: Any, name: str | None) -> tuple[Any, str | None]:
         if not any(file.name.endswith(".safetensors") for file in path.iterdir()):
             raise invalid(path, f"{path} has no safetensors files")
         return path, None
-    if not path.is_dir() or (name in (AUTO, None) and is_pytree(path)):
-        if name not in (AUTO, None):
+    wanted = None if name == AUTO else name
+    if not path.is_dir() or (wanted is None and is_pytree(path)):
+        if wanted is not None:
             raise no_pytree(path, "it is one file", "leave checkpointable_name out")
         return path, None
-    names = names_in(path, requested=() if name in (AUTO, None) else (name,))
+    names = names_in(path, requested=() if wanted is None else (wanted,))
     found = sorted((one for one in names if is_pytree(path / one)), key=lambda one: (one != STATE, one))
     if name == AUTO and found:
         return path, found[0]
-    if name is not None and name in found:
-        return path, name
-    if name not in (AUTO, None) and is_pytree(path):
+    if wanted is None:
+        _refuse_others(path, found)
+        return path, None
+    if wanted in found:
+        return path, wanted
+    if is_pytree(path):
         raise no_pytree(path, f"it is one pytree, and has no {name!r}", "give checkpointable_name=None")
-    if name not in (AUTO, None):
-        raise no_pytree(path, f"it has no pytree {name!r}; it has {found}", "give one of these names")
+    raise no_pytree(path, f"it has no pytree {name!r}; it has {found}", "give one of these names")
+
+
+def _refuse_others(path: Any, found: list[str]) -> None:
+    """Refuses a folder of Orbax that is not itself a pytree."""
     if found or _is_v1(path) or isinstance(read_step_metadata(path).item_handlers, dict):
         help = "use load_checkpointables()" if not found else "give one of these names, or none"
         raise no_pytree(path, f"the pytrees in it have names: {found}", help)
     if _is_of_orbax(path):
         raise no_pytree(path, f"{PYTREE_METADATA_FILE} is missing", _COPY)
-    return path, None
 
 
 def _is_of_orbax(path: Any) -> bool:
