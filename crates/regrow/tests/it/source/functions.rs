@@ -14,57 +14,25 @@ use std::path::{Path, PathBuf};
 const LINES_MAX: usize = 70;
 const CONDITIONS_MAX: usize = 20;
 
-/// Tables: a value of a file's format leads to a constant or to one call. Each with its subject.
-const TABLES: [(&str, &str); 5] = [
+/// Tables: each value leads to a constant or to one call. Each table with its subject.
+const TABLES: [(&str, &str); 8] = [
     ("crates/regrow-layouts/src/flax/msgpack.rs: token", "the first byte of a msgpack value"),
     ("crates/regrow-layouts/src/torch/dtypes.rs: of_name", "the dtypes of PyTorch"),
+    ("crates/regrow-layouts/src/torch/pickle/machine.rs: step", "the opcodes of pickle"),
     ("crates/regrow-layouts/src/torch/pickle/opcodes.rs: of", "the opcodes of pickle"),
     (
         "crates/regrow-report/src/page/head.rs: render",
         "the names of a template: `context!` writes them with `=>`",
     ),
+    ("crates/regrow-tree/src/array/cast/mod.rs: cast_elements", "the dtypes that are cast"),
+    ("crates/regrow-tree/src/array/cast/mod.rs: cast_numbers", "the dtypes that are cast to"),
     ("python/src/memory/dlpack.rs: dtype", "the dtypes of DLPack"),
 ];
 
 /// Functions that are to be split.
-const TO_BE_SPLIT: [&str; 37] = [
-    "crates/regrow-base/src/bytes/glance.rs: step",
-    "crates/regrow-base/src/bytes/glance.rs: follow",
-    "crates/regrow-base/src/threads/pool.rs: run",
-    "crates/regrow-derive/src/container.rs: bodies",
-    "crates/regrow-derive/src/plan.rs: of",
-    "crates/regrow-layouts/src/equinox/plan.rs: losses",
-    "crates/regrow-layouts/src/flax/decode/leaves.rs: scalar",
-    "crates/regrow-layouts/src/flax/reader.rs: open_file",
-    "crates/regrow-layouts/src/npy/reader.rs: open_archive",
-    "crates/regrow-layouts/src/orbax/bare.rs: run",
-    "crates/regrow-layouts/src/orbax/detect.rs: detect",
-    "crates/regrow-layouts/src/orbax/items.rs: of",
-    "crates/regrow-layouts/src/orbax/open.rs: open_items",
-    "crates/regrow-layouts/src/pytree_data/plan.rs: losses",
-    "crates/regrow-layouts/src/regrow/save/remake.rs: remake",
-    "crates/regrow-layouts/src/regrow/views.rs: check_leaf_of_orbax",
-    "crates/regrow-layouts/src/structure/gather.rs: of_columns",
-    "crates/regrow-layouts/src/structure/put_together.rs: put_together",
-    "crates/regrow-layouts/src/torch/dcp/reader.rs: open",
-    "crates/regrow-layouts/src/torch/objects.rs: called",
-    "crates/regrow-layouts/src/torch/pickle/machine.rs: step",
-    "crates/regrow-layouts/src/torch/reader.rs: of",
-    "crates/regrow-layouts/src/torch/tree.rs: value",
-    "crates/regrow-storage/src/archive/tar.rs: read_member",
-    "crates/regrow-storage/src/object/cloud/error.rs: tell",
-    "crates/regrow-storage/src/object/cloud/options/gcs.rs: add",
-    "crates/regrow-storage/src/object/cloud/options/given.rs: take",
-    "crates/regrow-storage/src/object/cloud/options/s3.rs: add",
-    "crates/regrow-storage/src/object/cloud/options/unknown.rs: unknown",
-    "crates/regrow-storage/src/object/transfer.rs: begin",
-    "crates/regrow-tree/src/array/cast/mod.rs: cast_bytes",
-    "crates/regrow-tree/src/array/cast/mod.rs: cast_numbers",
-    "crates/regrow/src/engine/diff/compare.rs: distance",
-    "crates/regrow/src/engine/diff/judge.rs: task",
+const TO_BE_SPLIT: [&str; 2] = [
     "crates/regrow/src/engine/open.rs: open_as",
     "crates/regrow/src/engine/repair/mod.rs: repair_found",
-    "python/src/leaves.rs: to_leaf",
 ];
 
 /// Crates that only tests use.
