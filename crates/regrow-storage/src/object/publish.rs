@@ -331,8 +331,8 @@ impl NewObjects {
         }
     }
 
-    /// Errs if another save has written over an object of this one: both took the same dead
-    /// writer's place.
+    /// Returns an error if another save has overwritten an object of this one. This happens if both
+    /// took over the claim of the same dead writer.
     fn check_written(&self) -> Result<()> {
         let listed = self.objects.list(&format!("{}/", self.folder))?;
         let state = self.state();

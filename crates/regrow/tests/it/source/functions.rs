@@ -30,10 +30,8 @@ const TABLES: [(&str, &str); 8] = [
 ];
 
 /// Functions that are to be split.
-const TO_BE_SPLIT: [&str; 2] = [
-    "crates/regrow/src/engine/open.rs: open_as",
-    "crates/regrow/src/engine/repair/mod.rs: repair_found",
-];
+const TO_BE_SPLIT: [&str; 2] =
+    ["crates/regrow/src/engine/open.rs: open_as", "crates/regrow/src/engine/repair/mod.rs: repair_found"];
 
 /// Crates that only tests use.
 const FOR_TESTS: [&str; 2] = ["mutants", "testkit"];
