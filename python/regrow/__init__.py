@@ -88,9 +88,9 @@ __all__ = [
     "verify",
 ]
 
-# Names that need NumPy, also the functions, are imported at their first use: NumPy alone takes ten
-# times as long as all that is above. There the names that their annotations use are real, for
-# `typing.get_type_hints`.
+# Functions, and all names that need NumPy, are imported at their first use: importing NumPy takes
+# ten times as long as everything above. The modules they come from import the types in their
+# annotations, so `typing.get_type_hints` works.
 _HOMES = {
     "_core._cache": ("Cache",),
     "_core._location": ("Location",),

@@ -12,13 +12,13 @@ from . import _native
 def main() -> int:
     """Runs the command with the arguments of this process; the number to end it with."""
     for stream in (0, 1, 2):
-        # A file that the command opens must not get the number of a stream that is closed.
+        # If a standard stream is closed, a file that the command opens must not get its number.
         try:
             os.fstat(stream)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # Python would only note the signal, and nothing asks for it before the command is over.
+        # With Python's own handler the signal would take effect only after the command has ended.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     return _native.command(["regrow", *sys.argv[1:]], _packages)
 

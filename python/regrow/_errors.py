@@ -27,7 +27,7 @@ class RegrowError(Exception):
         offset_bytes: int | None = None,
         help: str | None = None,
     ) -> None:
-        # Names in it come from files and paths, and exceptions end on terminals.
+        # Messages contain names from files and paths, and terminals print them.
         message = printable(message)
         super().__init__(message)
         self.message = message

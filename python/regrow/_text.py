@@ -22,7 +22,8 @@ def counted(count: int, one: str, many: str) -> str:
 
 
 def _is_space(c: str) -> bool:
-    # White space above ASCII is line ends and spaces; U+0085, U+2028 and U+2029 are the line ends.
+    # White space above ASCII consists of spaces and of line ends. The line ends are U+0085, U+2028
+    # and U+2029.
     return c >= "\xa0" and c.isspace() and c not in "\u2028\u2029"
 
 

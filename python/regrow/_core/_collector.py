@@ -40,7 +40,9 @@ class Paused(ContextDecorator):
 
 
 def _in_child() -> None:
-    """The threads that had paused it are the parent's."""
+    """Resets the state in a forked child: the threads that paused the collector belong to the
+    parent.
+    """
     Paused._lock = threading.Lock()
     if Paused._inside > 0:
         Paused._inside = 0

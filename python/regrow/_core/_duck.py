@@ -16,7 +16,7 @@ _ANSWERS: WeakKeyDictionary[type[Any], bool] = WeakKeyDictionary()
 
 
 def _answers_others(cls: type[Any]) -> bool:
-    """Whether objects of a class answer names by code of their own."""
+    """Whether a class answers unknown attribute names with its own code."""
     found = _ANSWERS.get(cls)
     if found is None:
         found = _ANSWERS[cls] = any(

@@ -10,7 +10,7 @@ _PLAIN: tuple[tuple[type[Any], Callable[[Any], Any]], ...] = (
     (int, int.__int__),
     (float, float.__float__),
     (complex, complex.__complex__),
-    # `str(member)` can be its name.
+    # `str(member)` can be the member's name, so use `str.__str__`.
     (str, str.__str__),
     (bytes, bytes.__bytes__),
 )

@@ -17,7 +17,7 @@ from .._errors import failure
 
 
 class _Ours(Loader):
-    """Gives a module of this package in the place of another one."""
+    """Loads a module of this package in the place of another one."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -28,12 +28,12 @@ class _Ours(Loader):
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        # The import system has put its own there.
+        # The import system has put its own spec there.
         module.__spec__ = self._spec
 
 
 class _Places(MetaPathFinder):
-    """Knows which originals are replaced."""
+    """Finds the replacement of a module."""
 
     def __init__(self, ours: Mapping[str, str]) -> None:
         self.ours = dict(ours)
@@ -66,14 +66,15 @@ def install(ours: Mapping[str, str]) -> None:
             f"{present[0]} has been imported already",
             help=f"call {first}.install() before anything imports it",
         )
-    # First: to look for a package may import the one above it, which imports an original.
+    # Insert the finder first: the search below may import a parent package, which may import an
+    # original.
     sys.meta_path.insert(0, _Places(ours))
     for name in ours:
         _make_package(name.rpartition(".")[0])
 
 
 def _make_package(name: str) -> None:
-    """An empty package, unless there is one to be imported."""
+    """Makes an empty package, unless one can be imported."""
     if not name or name in sys.modules:
         return
     parent, _, last = name.rpartition(".")

@@ -26,7 +26,7 @@ def text(name: str, value: Any) -> str:
 
 
 def _number(value: Any) -> Any:
-    """A number or an array without axes, of NumPy or JAX, as Python has it."""
+    """A number or an array without axes, of NumPy or JAX, as a Python number."""
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         number = value.item()
         if isinstance(number, (bool, int, float)):
@@ -35,7 +35,7 @@ def _number(value: Any) -> Any:
 
 
 def _first_refused(value: Any) -> str:
-    """The keys of the first value that JSON cannot say, as they are written: ``["a"][0]``."""
+    """The keys of the first value that JSON cannot represent: ``["a"][0]``."""
     children: Any = ()
     if isinstance(value, Mapping):
         children = value.items()

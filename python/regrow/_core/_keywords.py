@@ -133,7 +133,7 @@ _WORDS = {
 
 
 def _meant(function: str, name: str, takes: list[str]) -> str | None:
-    """The replacement of a keyword."""
+    """The keyword that the caller probably meant; `None` if there is no similar one."""
     is_manager = function == "Manager"
     if is_manager and name in _KEPT:
         return f"keep=regrow.Keep({_KEPT[name]}=...)"
@@ -177,7 +177,7 @@ _SAVES = ("save", "save_async", "save_items", "save_items_async", "async_save")
 
 
 def _posting(function: str, given: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
-    """Posts an error to the other processes of the job, which wait for this one."""
+    """Sends an error to the other processes of the job, which would otherwise wait for this one."""
     from .._jobs import _job, _together
     from . import _options
 

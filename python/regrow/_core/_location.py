@@ -205,7 +205,7 @@ def local_path(place: Place) -> str | None:
     scheme = _URL.match(place)
     if scheme is None:
         return place
-    # Only for such: of a bucket this would look for credentials.
+    # Only for `file://` URLs: for a bucket, the native half would look for credentials.
     return _native.Location(place, []).local_path if scheme[1].lower() == "file" else None
 
 
@@ -215,7 +215,7 @@ def is_url(text: str) -> bool:
 
 
 class _Taken(NamedTuple):
-    """The path in an argument."""
+    """An argument as a path, with options for its storage."""
 
     text: str
     options: dict[str, str]
@@ -245,8 +245,8 @@ def _taken(name: str, value: Any) -> _Taken:
         return _Taken(value.url, value._options, value._native)
     if isinstance(value, (str, bytes)):
         return _Taken(os.path.expanduser(os.fsdecode(value)), {})
-    # Path objects of other libraries: `str` first, since `__fspath__` of a CloudPath downloads the
-    # file. A UPath of a bucket has no `__fspath__`.
+    # A path object of another library. Use `str` first: `__fspath__` of a CloudPath downloads the
+    # file, and a UPath of a bucket has no `__fspath__`.
     if isinstance(value, os.PathLike) or hasattr(type(value), "joinpath"):
         text = str(value)
         if _URL.match(text):
@@ -314,7 +314,7 @@ def _json(name: str, value: Mapping[Any, Any], where: str) -> str:
     try:
         return json.dumps(dict(value))
     except (TypeError, ValueError, RecursionError):
-        # Without the cause, which might show a part of it.
+        # Without the cause, because it might show a part of the value.
         raise _bad_option(name, value, where) from None
 
 

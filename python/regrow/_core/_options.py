@@ -30,7 +30,7 @@ from ._report import LoadReport
 
 
 def _calls(names: str) -> dict[str, frozenset[str]]:
-    """The calls that a field is for."""
+    """The calls that a field applies to, from their names."""
     return {"calls": frozenset(names.split())}
 
 

@@ -78,7 +78,7 @@ class Bar:
             if self._drawing is None:
                 self._drawing = _drawing(self._what, total, self._stays)
             self._drawing.update(done, total)
-        except Exception:  # a terminal that went away must not cost the work
+        except Exception:  # an error of the terminal must not stop the work
             self._is_broken = True
 
     def close(self) -> None:
@@ -86,21 +86,21 @@ class Bar:
         if self._drawing is not None:
             try:
                 self._drawing.close()
-            except Exception:  # as above
+            except Exception:  # an error of the terminal must not stop the work
                 self._is_broken = True
 
 
 class _Running(Protocol):
-    """A save in the background."""
+    """A save in the background, as the bar sees it."""
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Whether the save has ended."""
 
     def progress(self) -> tuple[int, int]:
-        """Bytes done, and bytes in all."""
+        """Bytes done, and bytes in total."""
 
     def give_up(self, error: BaseException) -> None:
-        """Ends it soon, with this error."""
+        """Ends the save soon, with this error."""
 
 
 FOLLOW_EVERY_SECONDS = 0.05
@@ -149,7 +149,7 @@ def _is_terminal() -> bool:
     try:
         return sys.stderr.isatty()
     except (AttributeError, OSError, ValueError):
-        return False  # no stderr, or a closed one
+        return False  # there is no stderr, or it is closed
 
 
 def _drawing(what: str, total: int, stays: bool) -> _Tqdm | _Rich | _Plain:
@@ -157,7 +157,7 @@ def _drawing(what: str, total: int, stays: bool) -> _Tqdm | _Rich | _Plain:
         if importlib.util.find_spec(name) is not None:
             try:
                 return drawing(what, total, stays)
-            except Exception:  # one that cannot be imported, or is something else of that name
+            except Exception:  # the import fails, or the module is another package of the same name
                 continue
     return _Plain(what, stays)
 
@@ -201,7 +201,7 @@ class _Rich:
 
 
 class _Plain:
-    """One line that is written over; where there is no terminal, a line a second."""
+    """One line that is overwritten. Without a terminal, at most one line a second."""
 
     def __init__(self, what: str, stays: bool) -> None:
         self._what = what

@@ -44,7 +44,7 @@ class Broadcast:
                 help=help,
             )
         self._jax = jax
-        # Automatic axes, for any kind of axes in the caller's mesh.
+        # Axes of the type `Auto`, for any axis types in the caller's mesh.
         self._mesh = jax.sharding.Mesh(mesh.devices, mesh.axis_names)
         self._axis = mesh.axis_names[axis]
         own = jax.process_index()
@@ -129,7 +129,7 @@ def _local_mesh(devices: tuple[Any, ...]) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _zeros(devices: tuple[Any, ...], ones: tuple[int, ...], words: int) -> Any:
-    """Makes zeros on devices of this process, which only they have to do with."""
+    """Makes zeros on devices of this process, without other processes."""
     jax: Any = sys.modules["jax"]
     sharding = jax.sharding.NamedSharding(_local_mesh(devices), jax.sharding.PartitionSpec("local"))
     shape = (len(devices), *ones, words)
@@ -156,7 +156,7 @@ def _sum(mesh: Any, axis: str, words: int) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def _taken(mesh: Any, axis: str, spec: Any, shape: tuple[int, ...], dtype: np.dtype[Any], is_whole: bool) -> Any:
-    """Makes an array of a part of what was received."""
+    """Makes the function that takes one array out of the received words."""
     jax: Any = sys.modules["jax"]
     words, everywhere = part_words(shape, dtype), jax.sharding.PartitionSpec()
 
@@ -170,13 +170,13 @@ def _taken(mesh: Any, axis: str, spec: Any, shape: tuple[int, ...], dtype: np.dt
 
 
 def _without(mesh: Any, axis: str) -> Any:
-    """How words lie after the sum: as before, and the same all along the axis."""
+    """The sharding of the words after the sum: replicated along the axis, otherwise unchanged."""
     jax: Any = sys.modules["jax"]
     return jax.sharding.PartitionSpec(*(None if name == axis else name for name in mesh.axis_names))
 
 
 def _of_words(jax: Any, words: Any, count: int, dtype: np.dtype[Any]) -> Any:
-    """So many numbers of this dtype, from 32-bit words."""
+    """Converts 32-bit words to `count` numbers of this dtype."""
     bits = jax.lax.bitcast_convert_type
     if dtype.kind == "c":
         half = np.dtype(f"f{dtype.itemsize // 2}")
@@ -190,7 +190,7 @@ def _of_words(jax: Any, words: Any, count: int, dtype: np.dtype[Any]) -> Any:
         return numbers != 0
     width = _bits_of(jax, dtype)
     if width < 8:
-        # In memory of the host each has a byte of its own.
+        # In the memory of the host, each such number takes one byte.
         numbers = numbers.astype(f"uint{width}")
     return bits(numbers, dtype)
 

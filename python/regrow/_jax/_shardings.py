@@ -209,7 +209,7 @@ class JaxArrays:
         return on_their_way
 
     def _of_devices(self, spread: Spread, parts: Sequence[Any]) -> Any:
-        """An array of keys, or an array without shards in this process."""
+        """Makes an array of keys, or an array without shards in this process."""
         target, jax = spread.target, self._jax
         kind = getattr(target.sharding, "memory_kind", None)
         on = [jax.sharding.SingleDeviceSharding(device, memory_kind=kind) for device in spread.devices or ()]
@@ -259,15 +259,15 @@ class JaxArrays:
 
 
 def _cut(target: Target, shape: tuple[int, ...]) -> tuple[Cut, list[Any] | None]:
-    """The shards of an array of this shape on the devices of this process, and these devices."""
+    """The shards of an array of this shape for the devices of this process, and these devices."""
     sharding = target.sharding
     if sharding is not None:
-        # It says more of a spec that is longer than the rank than what comes after it.
+        # For a spec that is longer than the rank, this gives a clearer error than the next call.
         getattr(sharding, "check_compatible_aval", sharding.shard_shape)(shape)
     if sharding is None or (len(sharding.device_set) == 1 and sharding.is_fully_addressable):
         return Cut((whole(target.wanted),), target.saved), None
     by_device = sharding.addressable_devices_indices_map(shape)
-    # Of keys, their data has axes more.
+    # For keys: their data has more axes than their shape.
     rest = (slice(None),) * (len(target.wanted) - len(shape))
     boxes: list[Box] = [box_of((*index, *rest), target.wanted) for index in by_device.values()]
     return Cut(boxes, target.saved), list(by_device)

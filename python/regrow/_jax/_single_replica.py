@@ -193,7 +193,7 @@ class Replicas:
             broadcast = self._broadcasts[mesh]
             places = [common.place for common in group]
             words = sum(common.words for common in group)
-            # A single array is taken whole: it may be longer than JAX can slice.
+            # A single array is not rounded: it may be longer than JAX can slice.
             words = words if len(group) == 1 else broadcast.rounded(words)
             parts = reading.read(places) if broadcast.is_reader else []
             with reading.stages.stage("receive"):
@@ -264,7 +264,7 @@ def _check_processes(jax: Any, size: int) -> None:
 
 
 def _why_not(wanted: SingleReplica, spread: Spread) -> str:
-    """Why a leaf is read by every process; empty if it is the same in all replicas."""
+    """The reason why every process reads a leaf; empty if all replicas have the same leaf."""
     jax: Any = sys.modules["jax"]
     sharding = spread.target.sharding
     if not isinstance(sharding, jax.sharding.NamedSharding):
@@ -347,8 +347,8 @@ def _nothing_in_common(wanted: SingleReplica, reasons: Mapping[str, Sequence[str
 def _buffers(
     group: Sequence[_Common], parts: Sequence[Sequence[np.ndarray[Any, Any]]], words: int
 ) -> dict[Any, np.ndarray[Any, Any]]:
-    """The buffers that the devices of a reader send: the parts of the group, one behind the other.
-    Devices that hold the same parts share a buffer.
+    """The buffers that the devices of a reader send: the concatenated parts of the group. Devices
+    with the same parts share a buffer.
     """
     sent: dict[Any, np.ndarray[Any, Any]] = {}
     if not parts:

@@ -68,14 +68,14 @@ class JaxCoordinator:
         except Exception as error:
             if _is(error, "NOT_FOUND"):
                 return {}
-            # More than a message takes: one by one they fit.
+            # The values together exceed the limit of a message. One by one they fit.
             if _is(error, "RESOURCE_EXHAUSTED"):
                 return None
             raise
         return {key: bytes(value) for key, value in there if key in wanted}
 
     def remove(self, key: str) -> None:
-        # The keys below this key go with it.
+        # This also deletes the keys below this key.
         self._client.key_value_delete(key)
 
     def live(self) -> list[int] | None:
@@ -113,7 +113,7 @@ class _Living:
         try:
             ranks = sorted(self._client.get_live_nodes(list(range(self._size))))
         except Exception:
-            # The service is gone: a waiting process finds out when it asks for a key.
+            # The service is gone. A waiting process notices this when it asks for a key.
             ranks = None
         with self._lock:
             self._asking = False
@@ -132,7 +132,8 @@ def find() -> JaxCoordinator | None:
     if client is not None and state is not None:
         size = state.num_processes or 1
         return None if size == 1 else JaxCoordinator(client, state.process_id, size, _is_recoverable())
-    # Each process would take itself for the only one, and all would write to the same place.
+    # Without this check, each process would consider itself the only one, and all would write to
+    # the same path.
     is_initialized = getattr(getattr(jax, "distributed", None), "is_initialized", None)
     if is_initialized is not None and is_initialized():
         raise _changed("it has no client")
@@ -147,8 +148,8 @@ def find() -> JaxCoordinator | None:
 
 
 def _has_devices() -> bool:
-    """Whether JAX has looked for devices already: to ask it for the number of processes would
-    make it do so.
+    """Whether JAX has already looked for devices. Asking for the number of processes would make JAX
+    look for them.
     """
     has_looked = getattr(sys.modules.get("jax._src.xla_bridge"), "backends_are_initialized", None)
     return has_looked is not None and bool(has_looked())
@@ -165,7 +166,7 @@ def _is_recoverable() -> bool:
 
 
 def _is(error: Exception, status: str) -> bool:
-    """Whether an error of the client has this status of gRPC."""
+    """Whether an error of the client has this gRPC status."""
     return str(error).startswith(status)
 
 

@@ -57,7 +57,7 @@ class MpiCoordinator:
         self._server = threading.Thread(target=self._serve, name="regrow-mpi", daemon=True)
         if self.rank == 0:
             self._server.start()
-        # This comes before mpi4py ends MPI, after which no call may be made.
+        # `atexit` runs this before mpi4py ends MPI. After that no MPI call is allowed.
         atexit.register(self._end)
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
@@ -121,8 +121,8 @@ class MpiCoordinator:
                     return None
 
     def _end(self) -> None:
-        """Of rank 0: answers until all others have ended, too, or have asked nothing for a
-        while.
+        """For rank 0: answers until all others have ended, too, or have asked nothing for some
+        time.
         """
         self._ends.set()
         if self.rank == 0:
@@ -154,7 +154,7 @@ class MpiCoordinator:
 
 
 def _until(done: Any, otherwise: str) -> None:
-    """Polls until `done()`."""
+    """Polls until `done()` returns true."""
     until = time.monotonic() + ANSWER_SECONDS
     pause, longest = LOOKS_SECONDS
     while not done():

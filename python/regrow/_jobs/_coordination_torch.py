@@ -30,8 +30,8 @@ class TorchCoordinator:
         self._known: set[str] = set()
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
-        # The store answers with what it holds then. A token tells our value from an equal one of
-        # another process.
+        # The store answers with its current value. A token distinguishes our value from an equal
+        # value of another process.
         mine = secrets.token_bytes(TOKEN_LEN_BYTES) + value
         held = self._store.compare_set(key, "", mine)
         self._known.add(key)
@@ -53,15 +53,15 @@ class TorchCoordinator:
         get = getattr(self._store, "multi_get", None)
         if get is None:
             return None
-        # It waits for what is not there: so it is asked only when all are.
+        # A `get` would wait for missing keys, so ask only if all keys exist.
         if not self._store.check(keys):
             return {}
         self._known.update(keys)
         return {key: bytes(value)[TOKEN_LEN_BYTES:] for key, value in zip(keys, get(keys), strict=True)}
 
     def remove(self, key: str) -> None:
-        # Not every store lists its keys, or by the names they were given: those go as well that
-        # were put or read here.
+        # Some stores cannot list their keys, or list other names. So also delete the keys that this
+        # process has put or read.
         keys = set(self._known)
         with contextlib.suppress(AttributeError, NotImplementedError, RuntimeError):
             keys.update(self._store.list_keys())

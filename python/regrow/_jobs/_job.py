@@ -71,8 +71,8 @@ def posts_errors(job: Any, path: StrPath, purpose: str = "save") -> Iterator[Non
     try:
         yield
     except Exception as error:
-        # A process that cannot be told finds out at its time-out, or was told of another error
-        # before.
+        # A process that does not get this message ends at its time-out, or has already received
+        # another error.
         with contextlib.suppress(RegrowError):
             if (native_job := chosen(job)) is not None:
                 found, (timeout, prefix) = native_job

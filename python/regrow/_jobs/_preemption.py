@@ -20,7 +20,8 @@ class Flag:
     """Set by SIGTERM, from `watch` on."""
 
     def __init__(self, takes_sigterm: bool) -> None:
-        # JAX's service sets the flag of all processes before the same step, SIGTERM that of one.
+        # JAX's service sets the flag of all processes before the same step; SIGTERM sets it in one
+        # process.
         self.native = _native.Preemption(not takes_sigterm)
         self._before: Any = None
         self._watches = False
@@ -81,5 +82,5 @@ def jax_says(step: int) -> bool:
     try:
         return bool(multihost_utils.reached_preemption_sync_point(step))
     except RuntimeError:
-        # The service is off.
+        # The preemption service of JAX is off.
         return False

@@ -74,7 +74,7 @@ class Together:
                 session.agree("restored")
                 return
             told = error if isinstance(error, RegrowError) else f"{type(error).__name__}: {error}"
-            # Others may have been told before, or it is from them.
+            # The others may already have an error, or this error may come from one of them.
             with contextlib.suppress(RegrowError):
                 session.agree("failed", told)
 
@@ -88,7 +88,7 @@ class Together:
         done: list[T] = []
         with self._stages.stage("wait_for_turn"):
             ranks = self._ranks_of_this_host(session)
-        # Each rank is waited for by itself, so that the time-out is one for each turn.
+        # Wait for each rank separately, so that each turn has the full time-out.
         for rank in ranks:
             if rank == self.rank:
                 done.append(work())

@@ -98,7 +98,7 @@ def to_native(flat: Flat, replica_parallel: bool = False) -> LeafColumns:
 
 
 def _begin_transfers(leaves: list[Any], replica_parallel: bool) -> None:
-    """Has all accelerators send their shards at once, before the first is waited for."""
+    """Lets all accelerators send their shards at once, before regrow waits for the first."""
     jax_array_type = _jax_array_type()
     if jax_array_type is None or sys.modules["jax"].default_backend() == "cpu":
         return
@@ -235,7 +235,9 @@ def is_numpys_alone(dtype: np.dtype[Any]) -> bool:
 
 
 def _from_other_dtype(value: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[int, Any]:
-    """Such an array as bytes, with an axis more; its dtype is told as npy headers spell it."""
+    """An array of another dtype as bytes, with one more axis. The note has its dtype as in npy
+    headers.
+    """
     if value.dtype.hasobject:
         _refuse_dtype(value, flat, at, "convert it to an array of numbers or text")
     try:
@@ -273,8 +275,9 @@ def _is_jax_literal(leaf: Any) -> bool:
 
 
 def _shows_memory(cls: type[Any]) -> bool:
-    """Whether a class is JAX' own of arrays, which show their memory where they have one on this
-    machine, and refuse to where they were deleted; neither tracers nor PRNG keys are of it."""
+    """Whether a class is JAX' own class of arrays. Such an array gives access to its memory on this
+    machine, and refuses if it was deleted. Tracers and PRNG keys are of other classes.
+    """
     jax_array_type = _jax_array_type()
     return (
         jax_array_type is not None
@@ -285,9 +288,10 @@ def _shows_memory(cls: type[Any]) -> bool:
 
 
 def _jax_hooks() -> tuple[type[Any], Callable[[Any], Any]] | None:
-    """JAX' class of shardings on one device, and what is behind ``jax.Array.__dlpack__``, which
-    takes five times as long to get there. Before jaxlib 0.6 it was elsewhere, and could delete the
-    arrays of the caller: not used."""
+    """JAX' class of shardings on one device, and the function that ``jax.Array.__dlpack__`` calls,
+    which itself takes five times as long. Not used before jaxlib 0.6: the function was in another
+    place, and could delete arrays of the caller.
+    """
     export = getattr(sys.modules.get("jaxlib._jax"), "buffer_to_dlpack_managed_tensor", None)
     sharding = getattr(sys.modules.get("jax"), "sharding", None)
     return None if export is None or sharding is None else (sharding.SingleDeviceSharding, export)
@@ -320,7 +324,7 @@ def _from_jax(leaf: Any, flat: Flat, at: int, notes: dict[int, str], replica_par
 
 
 def _sharding_text(sharding: Any, texts: dict[Any, str | None]) -> str | None:
-    """A sharding as Orbax' JSON; `None` for those that Orbax does not write either."""
+    """A sharding as Orbax' JSON; `None` if Orbax cannot write it either."""
     if sharding in texts:
         return texts[sharding]
     jax = sys.modules["jax"]
@@ -469,7 +473,8 @@ def dtype_of_descr(descr: Any) -> np.dtype[Any]:
             if not (is_type or part in np.sctypeDict):
                 raise ValueError(f"{part!r} is not a type string")
         elif isinstance(part, (list, tuple)):
-            # Of a field: name, type, perhaps a shape. The type of an array is a pair with a shape.
+            # A field has a name, a type and perhaps a shape. The type of an array is a pair with a
+            # shape.
             types = (
                 part
                 if isinstance(part, list)
@@ -488,7 +493,7 @@ def _placeholder(_value: Any, _note: str | None) -> Any:
 
 
 def _unknown(_value: Any, note: str | None) -> Any:
-    # A JSON document has an integer beyond 64 bits there.
+    # A JSON document has an integer beyond 64 bits here.
     is_integer = note is not None and note.startswith("int ")
     return int(note.removeprefix("int ")) if note is not None and is_integer else UnknownLeaf(note or "")
 
@@ -505,6 +510,6 @@ _FINISH: dict[int, Callable[[Any, str | None], Any]] = {
 }
 
 
-# Before any thread does: what is being initialised while the process forks stays locked in the
-# child.
+# Call it now, before there are threads: if the process forked during the initialisation, its locks
+# would stay locked in the child.
 _native.leaf_columns([np.zeros(1), np.float32(1), 1, 1.0, "", b""], (_KINDS, DTYPE_NUMBERS, None, None, None, None))

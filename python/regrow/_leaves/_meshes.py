@@ -145,7 +145,7 @@ def named_sharding(spec: tuple[tuple[int, ...], ...], names: Sequence[str], ids:
 
 
 class _Order(NamedTuple):
-    """Who cuts one axis of an array, in order."""
+    """The mesh axes that divide one axis of an array, in order."""
 
     cuts: tuple[tuple[int, int], ...]
     """Axes of the mesh, with their sizes."""
@@ -156,7 +156,7 @@ class _Order(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _orders(placed: Placed) -> tuple[_Order, ...]:
-    """For each axis of the array."""
+    """The order for each axis of the array."""
     shape, mesh, cuts = placed
     if len(mesh) != len(cuts):
         raise Unknown(f"a mesh of {len(mesh)} axes, and {len(cuts)} placements")
@@ -188,15 +188,15 @@ def _orders(placed: Placed) -> tuple[_Order, ...]:
 
 
 def _chunk(start: int, length: int, count: int, at: int) -> tuple[int, int]:
-    """Start and length of one of `count` parts."""
+    """Start and length of part number `at` of `count` parts."""
     step = -(-length // count)
     first = min(at * step, length)
     return start + first, min(step, length - first)
 
 
 def _spans(dim: int, order: _Order, coordinate: Sequence[int] | Mapping[int, int]) -> list[tuple[int, int, int]]:
-    """Of one axis, what the process there holds: start and length, and where that begins in what
-    it holds.
+    """The pieces of one axis in the process at `coordinate`: start and length, and the start in the
+    process's own part.
     """
     start, length = 0, dim
     for axis, size in order.cuts:
@@ -212,7 +212,7 @@ def _spans(dim: int, order: _Order, coordinate: Sequence[int] | Mapping[int, int
 
 @lru_cache(maxsize=4096)
 def _step(dim: int, order: _Order) -> int:
-    """The longest step such that all bounds between pieces are multiples of it."""
+    """The longest step for which all bounds between pieces are multiples."""
     axes = {axis: size for axis, size in order.cuts}
     if order.behind is not None:
         axes[order.behind[0]] = order.behind[1]
@@ -221,7 +221,7 @@ def _step(dim: int, order: _Order) -> int:
     for coordinate in itertools.product(*(range(axes[axis]) for axis in places)):
         for start, length, _ in _spans(dim, order, dict(zip(places, coordinate, strict=True))):
             if length:
-                # The end of the axis is where the last chunk is cut off.
+                # The end of the axis is no bound: the last chunk is cut off there.
                 step = math.gcd(step, start, start + length if start + length < dim else 0)
     return step or dim
 

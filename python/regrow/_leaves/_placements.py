@@ -43,7 +43,7 @@ def placement(leaf: Any) -> Placement | None:
         return None
     shard_shape = tuple(leaf.sharding.shard_shape(shape))
     shards = list(enumerate(leaf.addressable_shards))
-    # A replica that every process has is no piece of one of them.
+    # If every process has the whole array, one shard is enough.
     chosen = shards[:1] if leaf.is_fully_replicated else [each for each in shards if each[1].replica_id == 0]
     parts = []
     for number, shard in chosen:
@@ -84,7 +84,7 @@ def shards_of(leaf: Any, replica_parallel: bool) -> Any:
 
 @lru_cache(maxsize=64)
 def _dtype_name(dtype: np.dtype[Any]) -> str:
-    """NumPy makes the name again at each access, which takes longer than all other questions about
-    a leaf.
+    """The name of a dtype. NumPy makes it again at each access, which takes longer than all other
+    checks of a leaf.
     """
     return dtype.name

@@ -54,7 +54,7 @@ class Leaf:
         self._known: tuple[str, str, int, int, tuple[int, ...]] | None = None
 
     def _info(self) -> tuple[str, str, int, int, tuple[int, ...]]:
-        """Key path, stored name, kind, dtype, shape; computed at the first use."""
+        """Key path, stored name, kind, dtype and shape; read at the first use."""
         if self._known is None:
             self._known = self._native.leaf(self._at)
         return self._known
@@ -201,8 +201,8 @@ def basic_region(index: Any, shape: tuple[int, ...]) -> BasicRegion:
             rest = shape[axis : axis + len(shape) - given]
             starts += [0] * len(rest)
             lens += rest
-            # Only where the caller wrote it: with all-integer indices it makes an array of what was
-            # a scalar.
+            # Add the ellipsis only if the caller wrote one: after integer indices for all axes, it
+            # turns a scalar into an array.
             then += [Ellipsis] if dots else [slice(None)] * len(rest)
         elif isinstance(entry, slice):
             steps = range(*entry.indices(shape[axis]))
@@ -249,7 +249,7 @@ class Checkpoint(Mapping[str, Leaf]):
 
     @functools.cached_property
     def _by_path(self) -> dict[str, int]:
-        """The leaves by key path; made when first asked for, since `load` does not need it."""
+        """The leaves by key path; made at the first use, because `load` does not need them."""
         keys = self._native.keys()
         return dict(zip(keys, range(len(keys)), strict=True))
 
@@ -284,8 +284,8 @@ class Checkpoint(Mapping[str, Leaf]):
             ) from None
 
     def _item(self, name: str, path: str | None = None) -> Any:
-        """The item of a name, or the part of it at a path, where key paths do not begin with its
-        name; `None` if it has no such item.
+        """The item of this name, or its part at a path; `None` if there is no such item. For
+        checkpoints whose key paths do not begin with the item's name.
         """
         trees = [each for each, kind in self._item_kinds.items() if not kind.startswith(("files: ", "metrics"))]
         if name in self._item_kinds and _load.holds_files(self._native, name):
@@ -297,7 +297,7 @@ class Checkpoint(Mapping[str, Leaf]):
                 leaf=f"{name}/{path}",
                 help=f"read all of its files with checkpoint[{name!r}]",
             )
-        # The key paths of the only tree have no name in front.
+        # If there is only one tree, its key paths do not begin with its name.
         if trees != [name]:
             return None
         whole = part_of(self._native)
@@ -312,7 +312,7 @@ class Checkpoint(Mapping[str, Leaf]):
 
     def __iter__(self) -> Iterator[str]:
         if not self._is_indexed:
-            # The first few keys need no index.
+            # Finding the first few keys does not need an index.
             first = self._native.first_keys(FIRST_PATHS)
             if first is not None:
                 yield from first

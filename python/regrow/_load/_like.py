@@ -193,7 +193,7 @@ class Template:
                 continue
             sharding = shardings.get(at, sharding_of(like))
             if at in self._numbers and dtypes[at] != self._number_of(np.dtype(like.dtype), at):
-                # Read whole: a number of Python, which has 64 bits, or what does not fit.
+                # Read whole: the stored leaf is a 64-bit Python number, or has another dtype.
                 self._numbers[at] = _Number(sharding, kinds[at] == SCALAR)
                 continue
             is_key = is_prng_key(like)
@@ -214,7 +214,8 @@ class Template:
         for at, like in self._torch.items():
             if leaves[at] >= 0 and kinds[at] in _ARRAY_KINDS:
                 if len(shapes[at]) != like.dim():
-                    # Asked for only here: the path of one leaf takes as long as those of all.
+                    # Get the paths only here: the path of one leaf takes as long as those of all
+                    # leaves.
                     check_axes(self.path_of(at), shapes[at], tuple(like.shape))
                 wishes.append(Wish(at, leaves[at], dtypes[at], shapes[at], like))
         self._coming |= {wish.at for wish in wishes}
@@ -296,7 +297,7 @@ class Template:
         return None
 
     def _wanted_member(self, leaf: Any, at: int) -> Wanted | None:
-        """What a member of an enum wants: the number or text of a member."""
+        """The request for a member of an enum: a number or a text."""
         want = self._wanted(plain(leaf), at)
         if want is None:
             return None
@@ -311,7 +312,9 @@ class Template:
         return want._replace(make=make)
 
     def _wanted_jax(self, leaf: Any, at: int) -> Wanted:
-        """The request of a `jax.Array` or `jax.ShapeDtypeStruct`; for typed keys, of their data."""
+        """The request for a `jax.Array` or `jax.ShapeDtypeStruct`. For typed keys, the request for
+        their data.
+        """
         self._jax[at] = leaf
         if is_prng_key(leaf):
             jax = sys.modules["jax"]
@@ -322,7 +325,7 @@ class Template:
         return Wanted(self._number_of(np.dtype(leaf.dtype), at), tuple(leaf.shape), _array_at)
 
     def _weak_number(self, value: Any, at: int) -> Any:
-        """A stored number of Python as the array that JAX makes of it."""
+        """A stored Python number as the array that JAX makes of it."""
         like, number = self.flat.leaves[at], self._numbers[at]
         value = _array(value)
         made = None
@@ -378,7 +381,7 @@ def _in_order(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _check_implementation(leaf: Any, loaded: LoadedLeaves, at: int) -> None:
-    """A PRNG key of another implementation would be another stream of numbers."""
+    """Refuses a PRNG key of another implementation: its random numbers would differ."""
     stored = loaded.notes.get(at) if loaded.kinds[at] == PRNG_KEY else None
     if stored is None:
         return
@@ -401,8 +404,8 @@ def _plain(loaded: LoadedLeaves, at: int) -> Any:
             raise Differs("the checkpoint has a placeholder, or this leaf was used for another one")
         raise Differs(f"the checkpoint has a leaf of the unknown type {loaded.notes.get(at)!r}")
     if kind in (NUMPY_OTHER, NUMPY_OTHER_SCALAR):
-        # A scalar, too, is an array without axes here: what the template holds decides what becomes
-        # of it.
+        # A scalar is also an array without axes here. The template decides which of the two the
+        # result is.
         return numpy_other(loaded.values[at], loaded.notes.get(at))
     return loaded.values[at]
 

@@ -227,7 +227,7 @@ def _load(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
 
 
 def _check_arguments(like: Any, wishes: Wishes) -> None:
-    """Refuses keywords that do not go together."""
+    """Refuses keywords that cannot be combined."""
     if like is None and wishes.out is None:
         for name, is_given in (("missing", wishes.keeps_missing), ("extra", wishes.drops_extra)):
             if is_given:
@@ -268,8 +268,8 @@ def refuse_placeholders(paths: list[str], help: str) -> None:
 def _replicas(
     native: _native.Checkpoint, wishes: Wishes, arrays: JaxArrays | None, path_of: Callable[[int], str]
 ) -> Replicas | None:
-    """The replicas, one of them the reader; `None` without `single_replica`. All processes agree on
-    them.
+    """The replicas, with one of them as the reader; `None` without `single_replica`. All processes
+    agree on them.
     """
     together = wishes.together
     if together.single_replica is None:
@@ -301,14 +301,16 @@ def _read_whole(
     with wishes.stages.stage("read"):
         structure, leaves = native.load(request, watch)
     if wishes.stages.is_asked_for:
-        # A leaf that comes by regions is `None` here.
+        # A leaf that is read by regions is `None` here.
         whole = (getattr(value, "nbytes", 0) for value in LoadedLeaves(*leaves).values)
         wishes.stages.add("read", len_bytes=sum(whole))
     return structure, leaves
 
 
 def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes, in_place: bool = False) -> Any:
-    """Into the containers of a template; `in_place` into the memory of its tensors, too."""
+    """Loads into the containers of a template. With `in_place`, also into the memory of its
+    tensors.
+    """
     template = Template(like, wishes.only, wishes.handlers)
     template.leave_out_paths(wishes.lost)
     if wishes.keeps_missing:
@@ -372,7 +374,7 @@ def _refuse_descriptions(kept: Mapping[str, Any]) -> None:
 
 
 def _load_parts(native: _native.Checkpoint, wishes: Wishes) -> Any:
-    """Without a template: JAX arrays by `shardings`, or NumPy's by `region`."""
+    """Loads without a template: JAX arrays by `shardings`, or NumPy arrays by `region`."""
     selected: Selected = native.select(LoadRequest(casts=wishes.casts, only=wishes.only))
     positions, kinds, dtypes, shapes = selected
     all_paths = native.paths()
@@ -400,11 +402,11 @@ def _load_parts(native: _native.Checkpoint, wishes: Wishes) -> Any:
         found = _by_regions(reading, makers, places)
     register_nodes()
     loaded = LoadedLeaves(*leaves)
-    # Sequences have placeholders for what was not selected: arrays are arrays, in the same order.
+    # Sequences have placeholders for leaves that were not selected. Arrays have the same order.
     chosen = [at for at, kind in enumerate(kinds) if kind in _SPREAD]
     results = [at for at, kind in enumerate(loaded.kinds) if kind in _SPREAD]
     done = {result: found[at] for at, result in zip(chosen, results, strict=True) if at in found}
-    # Leaves by regions have their final kind; the rest are NumPy's.
+    # Leaves that are read by regions already have their final kind; the rest are NumPy arrays.
     as_it_is = bytes(NUMPY_ARRAY if at in done else kind for at, kind in enumerate(loaded.kinds))
     values = from_native(loaded._replace(kinds=as_it_is), lambda at: path_text(structure, at))
     for at, value in done.items():
@@ -419,7 +421,7 @@ _UNKNOWN = object()
 
 
 def _with_impl(native: _native.Checkpoint, target: Target) -> Target:
-    """With the implementation of the keys, which the data does not record."""
+    """Adds the implementation of the keys, which the data does not record."""
     with Watch(False, "loading") as watch:
         unread = list(range(native.leaf_count))
         _, leaves = native.load(LoadRequest(casts=casts(None), unread=unread), watch)
@@ -427,8 +429,8 @@ def _with_impl(native: _native.Checkpoint, target: Target) -> Target:
 
 
 def _check_alone(targets: Iterable[Target], tensors: Iterable[Any]) -> None:
-    """Refuses to salvage arrays that other processes hold parts of: each process would find
-    other losses.
+    """Refuses to salvage arrays of which other processes read parts: each process would find other
+    losses.
     """
     is_shared = any(target.sharding is not None and not target.sharding.is_fully_addressable for target in targets)
     if is_shared or any(has(tensor, "placements") for tensor in tensors):
@@ -438,7 +440,7 @@ def _check_alone(targets: Iterable[Target], tensors: Iterable[Any]) -> None:
 
 
 def _boxes(wishes: Wishes, paths: list[str], kinds: bytes, shapes: list[Any]) -> dict[int, Any]:
-    """The box of each leaf with a region."""
+    """The requested box of each leaf that has a region."""
     region, pad = wishes.region, wishes.pad_or_truncate
     if callable(region):
         given = {at: region(path, shapes[at]) for at, path in enumerate(paths) if kinds[at] in (JAX_ARRAY, NUMPY_ARRAY)}
@@ -471,7 +473,7 @@ def _are_slices(given: Any) -> bool:
 
 
 class _Reads:
-    """Reads with one progress; how many bytes of it are read whole."""
+    """Reads regions with one common progress. Also has the number of bytes that are read whole."""
 
     def __init__(
         self,
@@ -510,19 +512,19 @@ class _Reads:
 
 
 class _Makers(NamedTuple):
-    """Makes arrays and tensors of regions."""
+    """The makers of arrays and tensors from regions."""
 
     arrays: JaxArrays | None
     replicas: Replicas | None
     tensors: TorchTensors | None = None
 
     def places(self) -> list[Place]:
-        """All that they read."""
+        """The places that all makers read."""
         made = [each for each in (self.arrays, self.tensors) if each is not None]
         return [place for each in made for place in each.places]
 
     def read(self, reading: Reading) -> dict[int, Any]:
-        """The arrays and tensors, by the numbers of their leaves in the result."""
+        """Reads the arrays and tensors, by the index of their leaf in the result."""
         found: dict[int, Any] = {}
         if self.arrays is not None:
             found = self.arrays.read(reading, but=() if self.replicas is None else self.replicas.places)
@@ -542,7 +544,7 @@ def _by_regions(reading: Reading, makers: _Makers, places: list[Place]) -> dict[
 
 
 def _load_out(native: _native.Checkpoint, wishes: Wishes) -> Any:
-    """Fills the caller's own arrays: contiguous ones as they are read, others by a copy
+    """Fills the caller's own arrays. Contiguous arrays are filled during the read, others by a copy
     afterwards.
     """
     out = wishes.out
@@ -554,7 +556,7 @@ def _load_out(native: _native.Checkpoint, wishes: Wishes) -> Any:
             path = _native.paths(flat.structure)[at]
             raise InvalidArgumentError(f"`out` must have only writable NumPy arrays\n  leaf {path}", leaf=path)
     template = Template(out, wishes.only)
-    # The engine fills plain numbers. Other dtypes, swapped bytes and gaps are for NumPy, by the
+    # The engine fills plain numbers. NumPy handles other dtypes, swapped bytes and gaps with the
     # copy below.
     outs = [
         leaf if leaf.dtype in DTYPE_NUMBERS and template.is_wanted(at) else None for at, leaf in enumerate(flat.leaves)
@@ -580,9 +582,7 @@ def _load_out(native: _native.Checkpoint, wishes: Wishes) -> Any:
 
 
 def _load_tensors(native: _native.Checkpoint, wishes: Wishes, flat: Flat) -> Any:
-    """Fills the caller's tensors, and the arrays beside them. Numbers and text come in
-    containers of their own.
-    """
+    """Fills the caller's tensors and arrays. Numbers and texts are returned in new containers."""
     for at, leaf in enumerate(flat.leaves):
         is_array = isinstance(leaf, np.ndarray) and leaf.flags.writeable
         if not (is_array or is_tensor(leaf) or isinstance(leaf, (bool, int, float, complex, str, bytes))):

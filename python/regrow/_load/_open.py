@@ -195,7 +195,7 @@ def load_as(
                 at = part if asked.at is None else f"{asked.at}/{part}"
                 advise(error, f"the template fits the part {part!r}: pass at={at!r}")
             found = None if separator is not None else _nest.separator_of(opened.paths(), like)
-            # Some trees print as the names do, and are no flat dict.
+            # Some trees print like their names, but are not a flat dict.
             if found is not None and opened.layout in _FLAT:
                 advise(error, f"its names are flat: options=regrow.Options(nest={found!r}) makes dicts of them")
             raise
@@ -217,11 +217,11 @@ def load_as(
 
     try:
         with Together(path, rare, stages) as together:
-            # A process that reads for others cannot start again by itself.
+            # A process that reads for others cannot restart alone.
             again = together.single_replica is None
             loaded = together.in_turn(lambda: _native.read_unreplaced(read) if again else read(_native.Attempt()))
     finally:
-        # Once, however often it was opened, and of the one that was read.
+        # Warn once, about the checkpoint that was finally read, even after several opens.
         _warn(path, warned)
     for found in salvaged:
         _salvage.tell(salvages, found)
@@ -387,7 +387,7 @@ def _open(
     strict: bool = False,
     mmap: bool = False,
 ) -> _native.Checkpoint:
-    """Opens without a word: the caller passes the warnings on."""
+    """Opens without printing warnings: the caller passes them on."""
     return _native.open(at, Opening(_arguments.count("step", step), item, strict, mmap=mmap))
 
 

@@ -45,7 +45,7 @@ def keys_of(trusted_keys: TrustedKeys) -> tuple[str, ...]:
         given = list(trusted_keys)
     else:
         raise _arguments.wrong("trusted_keys", trusted_keys, wanted)
-    # No key is trusted: nothing could be loaded. It is more likely that the list was not filled.
+    # An empty list trusts no key, so nothing could be loaded. It is probably a mistake.
     if not given or not all(isinstance(key, (str, os.PathLike)) for key in given):
         raise _arguments.wrong("trusted_keys", trusted_keys, wanted)
     return tuple(_native.public_key(os.fspath(key)) for key in given)

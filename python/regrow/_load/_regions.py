@@ -179,7 +179,7 @@ class Reading:
         if not wanted:
             return []
         filled = _native.load_regions_into(self._native, wanted, outs, self._how, self.watch(len_bytes))
-        # The others are read again, and counted then.
+        # The others are read again, and are counted then.
         self._done -= sum(place.len_bytes() for place, is_filled in zip(places, filled, strict=True) if not is_filled)
         return filled
 
@@ -189,7 +189,7 @@ class Reading:
         """
         group: list[Place] = []
         len_bytes = 0
-        # In the order of the checkpoint: neighbours in a group are neighbours on disk.
+        # Sort by leaf, because neighbours in the checkpoint are usually neighbours on disk.
         for place in sorted(places, key=lambda place: place.leaf):
             more = place.len_bytes()
             if group and len_bytes + more > self._budget // 4:
@@ -251,7 +251,7 @@ def slices_box(path: str, given: Any, saved: tuple[int, ...], *, pad: bool) -> B
 
 
 def _inside(box: Box, saved: tuple[int, ...]) -> Box | None:
-    """The stored part of a box; `None` if there is none."""
+    """The stored part of a box; `None` if nothing is stored there."""
     lens = [min(size, max(dim - start, 0)) for start, size, dim in zip(box.starts, box.lens, saved, strict=True)]
     return Box(box.starts, tuple(lens)) if all(lens) else None
 
@@ -259,7 +259,7 @@ def _inside(box: Box, saved: tuple[int, ...]) -> Box | None:
 def _padded(
     arrays: list[np.ndarray[Any, Any]], first: int, number: int, box: Box, dtype: np.dtype[Any]
 ) -> np.ndarray[Any, Any]:
-    """A box that reaches beyond what is stored."""
+    """Makes a box that exceeds the stored part, with zeros for the rest."""
     padded = np.zeros(box.lens, dtype)
     if number >= 0:
         array = arrays[first + number]

@@ -65,7 +65,7 @@ def root(directory: StrPath, storage_options: Any) -> Location:
     """The folder of steps, also if the program changes its working directory later."""
     if isinstance(directory, Location) and not storage_options:
         return directory
-    # Checks both, and how they go together.
+    # This checks both arguments, and that they match.
     found = local_path(place("directory", directory, storage_options))
     if found is not None:
         return Location(os.path.abspath(found))

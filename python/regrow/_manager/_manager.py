@@ -158,7 +158,7 @@ class Manager(Reading):
             on_saved=_tells(_arguments.function("on_saved", on_saved)),
         )
         if run_options.job is None:
-            # In a job the first save says it to all processes.
+            # In a job, the first save sends the request to all processes.
             self._writing.request(None)
         root = _given.root(path, storage_options)
         super().__init__(root, _native.Run(place("directory", root), run_options), metric)
@@ -222,7 +222,7 @@ class Manager(Reading):
         try:
             plain = _given.metrics(metrics)
         except Exception as error:
-            # Raised in all processes, if the step is due.
+            # All processes raise the error if the step is due.
             wrong = error
         due = self._run.begin(number, is_forced, replaces, json.dumps(plain or {}, default=str), wrong)
         if due is None:
@@ -355,11 +355,11 @@ class Manager(Reading):
     def _as_saved(
         self, items: dict[str, Any], options: Mapping[str, Mapping[str, Any]]
     ) -> tuple[dict[str, Any], Mapping[str, Mapping[str, Any]]]:
-        """Items, and the keywords of each, as `save_items` takes them."""
+        """Items and their keywords in the form that `save_items` takes."""
         return items, options
 
     def _asked_of_jax(self, step: int) -> int:
-        """The number of a step, at which JAX's preemption service may ask for a save."""
+        """The step number for JAX's preemption service, which may ask for a save."""
         number = number_of(step)
         if self.reached_preemption(number):
             self._flag.set()
@@ -367,14 +367,14 @@ class Manager(Reading):
 
 
 def _keeps(where: Callable[[Any], object] | None) -> Callable[[Sequence[Any]], set[int]] | None:
-    """The steps of a list that the caller's function keeps."""
+    """A function that returns the steps of a list that the caller's function keeps."""
     if where is None:
         return None
     return lambda found: {step.number for step in map(step_of, found) if where(step)}
 
 
 def _tells(on_saved: Callable[[int, SaveReport], object] | None) -> Callable[[int, Any], object] | None:
-    """The caller's function, called with the report of the native half."""
+    """A function that calls the caller's function with the report of the native half."""
     if on_saved is None:
         return None
     return lambda step, report: on_saved(step, SaveReport.from_native(report))

@@ -54,7 +54,7 @@ def load_step(
 
 
 def _chosen(kinds: Mapping[str, str], at: str | None, number: int) -> str | None:
-    """The key path in a step: from an item's name on, or within the usual item, or the only
+    """The key path in a step: with an item's name in front, or within the default item or the only
     tree.
     """
     if not kinds or (at is not None and at.partition("/")[0] in kinds):

@@ -215,7 +215,7 @@ def diff(
         with Watch(progress, "comparing") as watch:
             return _report(_native.diff(opened_a, opened_b, request, watch))
 
-    # A replaced path is read again; a checkpoint that the caller has opened is not.
+    # If a path is replaced, it is read again. A checkpoint that the caller has opened is not.
     return _native.read_unreplaced(compare) if all(takes_options) else compare(_native.Attempt())
 
 

@@ -94,7 +94,7 @@ def chosen(executor: Any, workers: Any) -> tuple[Executor, int] | None:
 
 
 def _workers(executor: Any) -> int:
-    """The number of workers that an executor tells."""
+    """The number of workers according to the executor."""
     told = getattr(executor, "workers", None) or getattr(executor, "_max_workers", None)
     if told is None and callable(getattr(executor, "nthreads", None)):
         told = sum(executor.nthreads().values())

@@ -92,7 +92,7 @@ class ReportPage:
         return f"ReportPage({self.title!r})"
 
     def _repr_html_(self) -> str:
-        # Without `allow-same-origin` its script can reach nothing of the notebook.
+        # Without `allow-same-origin`, the page's script cannot access the notebook.
         return (
             f'<iframe sandbox="allow-scripts" style="width:100%;height:{HEIGHT};border:0" '
             f'title="{_html.escape(self.title)}" srcdoc="{_html.escape(self.html)}"></iframe>'

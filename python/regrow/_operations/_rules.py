@@ -19,19 +19,18 @@ def with_kept(options: Mapping[str, Any], rules: StrPath) -> dict[str, Any]:
     kept: dict[str, Any] = {"only": only or None, "lossy": lossy}
     own = json.loads(of_layout)
     if own and layout is None:
-        # Without a name they are options of the default layout.
+        # Without a layout name, these are options of the default layout.
         layout = layouts.Regrow.name
     if layout is not None:
         kept["layout"] = layouts.of_options(layout, own)
     said = dict(options)
     if said.get("layout") == layout:
-        # Named again, without options: those of the file hold.
+        # The call has the layout again without options, so the options of the file apply.
         said.pop("layout", None)
     for name, own_rules in (("rename", rename), ("cast", cast), ("transpose", transpose), ("reshape", reshape)):
         first = said.get(name, {})
         if isinstance(first, Mapping):
-            # The first match decides: the call's rules before the file's, and the first of two
-            # equal ones.
+            # The first match decides: the rules of the call come before those of the file.
             said[name] = dict(first)
             for pattern, rule in own_rules:
                 said[name].setdefault(pattern, rule)

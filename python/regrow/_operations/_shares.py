@@ -67,9 +67,9 @@ def _convert(
         begun = _native.SharedConvert(arrived(source), arrived(target), here, rules, gets_signals)
         try:
             ticket, step, share_bytes = begun.about(count)
-            # A newer step may be there before the last share opens the source.
+            # A newer step may exist when the last share opens the source, so fix the step.
             pinned = rules if step is None else replace(rules, step=step)
-            # Where there are more shares than leaves, the last have none.
+            # If there are more shares than leaves, the last shares are empty.
             numbers = [share for share in range(count) if share_bytes[share] > 0] or [0]
             calls = [(source, target, base, save, pinned, (ticket, share, count)) for share in numbers]
             written = run(executor, "a conversion", convert_share, calls, _told(callback, share_bytes))
@@ -156,8 +156,8 @@ def _verify(
 
 
 def _opened(at: Portable, opening: Opening) -> _native.Checkpoint:
-    """The checkpoint; without its seal, or its arrays alone, where its side files are damaged: a
-    finding.
+    """Opens the checkpoint. If its side files are damaged, which is a finding, opens it without its
+    seal, or only its arrays.
     """
     try:
         return _native.open(arrived(at), opening)
@@ -205,7 +205,8 @@ def run(
     nonce = uuid.uuid4().hex
 
     def submit(at: int, tried: int) -> Any:
-        # All calls differ, so that no executor takes one for the other.
+        # The nonce makes all calls different, so that no executor reuses the result of another
+        # call.
         return submitter.submit(work, *calls[at], (nonce, at, tried))
 
     pending: deque[tuple[int, int, Any]] = deque()
@@ -234,9 +235,9 @@ def run(
 
 
 def _wait(futures: list[Any]) -> None:
-    """Until none of them is under way: what they would write is removed afterwards."""
+    """Waits until no call is running, because the files they write are removed afterwards."""
     for future in futures:
-        # Those of others may give a running call up, which goes on all the same.
+        # Other executors may report a running call as cancelled although it continues.
         if isinstance(future, Future):
             future.cancel()
     for future in futures:
@@ -256,7 +257,7 @@ def _lost(what: str, at: int, count: int, lost: Exception) -> IoError:
 
 
 class _Submitter:
-    """An executor; or, once it is broken, another one like it."""
+    """An executor. If it is broken, it is replaced by a new one of the same kind."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -288,7 +289,7 @@ def _another(pool: ProcessPoolExecutor) -> ProcessPoolExecutor:
 
 
 def _told(callback: Callable[[int, int], object] | None, share_bytes: Sequence[int]) -> Callable[[int, Any], None]:
-    """Tells the caller's progress function what the shares that have ended come to."""
+    """A function that reports finished shares, in bytes, to the caller's progress function."""
     total, so_far = sum(share_bytes), 0
 
     def done(share: int, _result: Any) -> None:

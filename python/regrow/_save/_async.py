@@ -130,7 +130,7 @@ class SaveHandle:
     def __await__(self) -> Generator[Any, None, SaveReport | None]:
         import asyncio
 
-        # The wait lets the interpreter go, so a thread of the loop's own is enough.
+        # The wait releases the GIL, so a thread of the event loop is enough.
         return asyncio.get_running_loop().run_in_executor(None, self.result).__await__()
 
     def __repr__(self) -> str:
@@ -357,7 +357,7 @@ _TELL_AFTER_SECONDS = 1.0
 def saver_of_calls() -> AsyncSaver:
     """The saver behind `save_async` and `save_items_async`."""
     global _default
-    # A saver is of no use in a child: its thread is the parent's.
+    # A forked child needs its own saver: the thread of this one belongs to the parent.
     if _default is None or _default._pid != os.getpid():
         _default = AsyncSaver()
     return _default
@@ -378,7 +378,8 @@ def _wait_at_exit() -> None:
     global _waits_at_exit
     if not _waits_at_exit:
         _waits_at_exit = True
-        # Handlers run last first: this one before those of what was imported earlier, JAX among it.
+        # Exit handlers run in reverse order: this one runs before those of earlier imports such as
+        # JAX.
         atexit.register(_at_exit)
 
 
@@ -393,8 +394,8 @@ def _end_badly(failures: Sequence[BaseException]) -> NoReturn:
     """Ends the program with status 1 for failures that no call has raised."""
     for failure in failures:
         print(printable(f"regrow: {failure}"), file=sys.stderr)
-    # An exception raised here would not change the exit status, and a job whose last checkpoint is
-    # missing must not look well. The other handlers have their turn first.
+    # An exception raised here would not change the exit status, and a job without its last
+    # checkpoint must not seem successful. Let the other handlers run first.
     atexit.unregister(_at_exit)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -404,7 +405,7 @@ def _end_badly(failures: Sequence[BaseException]) -> NoReturn:
 
 
 def _drain(saver: AsyncSaver) -> list[RegrowError]:
-    """Waits for all its saves; the failures that no call has raised."""
+    """Waits for all saves of a saver. Returns the failures that no call has raised."""
     failures: list[RegrowError] = []
     is_told = False
     while True:

@@ -183,7 +183,7 @@ class ItemsSave:
         self.drop(error)
 
     def _add_file(self, name: str, item: Any) -> bool:
-        """Adds `Json` or `Files`; whether it was one."""
+        """Adds `Json` or `Files`. Returns whether the item was one of them."""
         if isinstance(item, Json):
             self._native.json(name, item.text, item.file)
             return True
@@ -217,7 +217,7 @@ class ItemsSave:
         return flat, leaves, request
 
     def _of_item(self, own: Mapping[str, Any]) -> Writing:
-        """How one tree is saved."""
+        """The options with which one tree is saved."""
         if own.get("layout", self) is None:
             own = {name: value for name, value in own.items() if name != "layout"}
         for name in own:
@@ -504,7 +504,7 @@ def load_items_as(
         if holds_files(opened, name):
             loaded[name] = Files(dict(opened.item_files(name)))
         else:
-            # Another step may have become the newest since.
+            # The newest step may have changed since then.
             of_item = asked if like is not None else replace(asked, missing="error", extra="error")
             loaded[name] = load_as(
                 path, like, replace(of_item, at=name), step=opened.step, storage_options=storage_options,
@@ -517,7 +517,7 @@ def load_items_as(
 
 
 def _begin(save: ItemsSave, items: Mapping[str, Any], metrics: Mapping[str, Any] | None) -> None:
-    """Adds all that is no tree."""
+    """Adds all items that are not trees."""
     for name, item in items.items():
         save._add_file(name, item)
     if metrics is not None:

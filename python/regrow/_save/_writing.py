@@ -110,7 +110,7 @@ def dtype_name(dtype: Any) -> str:
     """NumPy's name of a dtype that arrays are to be cast to, ml_dtypes' included."""
     name = dtype if isinstance(dtype, str) and hasattr(ml_dtypes, dtype) else None
     try:
-        # NumPy takes nothing for float64.
+        # NumPy interprets `None` as float64.
         name = name or (None if dtype is None else str(np.dtype(dtype).name))
     except (TypeError, ValueError, SyntaxError):
         name = None

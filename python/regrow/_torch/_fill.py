@@ -91,7 +91,7 @@ class TorchTensors:
             shown = _tensors.memory(target) if _tensors.can_be_written(target) else None
             for piece in local.pieces:
                 cut = _cut(piece)
-                # The whole is not cut: views of views take time.
+                # Do not slice a whole tensor: views of views take time.
                 is_whole = piece.box.lens == tuple(target.shape)
                 self._parts.append(
                     Part(
@@ -102,7 +102,7 @@ class TorchTensors:
                 )
 
     def _say_that_they_changed(self) -> None:
-        """Has autograd know: a graph that holds what they were must not go on."""
+        """Tells autograd that the tensors have changed: graphs with their old values are invalid."""
         graph = sys.modules["torch"].autograd.graph
         for tensor in self._found.values():
             if not tensor.is_inference() and hasattr(graph, "increment_version"):
@@ -127,7 +127,7 @@ def refusal(refused: _tensors.Refused, path: str) -> LeafTypeError | InvalidArgu
 
 
 def _is_direct(part: Part) -> bool:
-    """Whether the engine can read it to where it goes."""
+    """Whether the engine can read directly into the destination."""
     memory = part.memory
     return (
         memory is not None
@@ -138,7 +138,7 @@ def _is_direct(part: Part) -> bool:
 
 
 def _put(part: Part, array: np.ndarray[Any, Any]) -> None:
-    """Copies what was read to where it goes."""
+    """Copies read bytes to their destination."""
     if part.memory is not None:
         np.copyto(part.memory, array, casting="no")
         return

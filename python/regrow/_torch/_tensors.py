@@ -73,7 +73,7 @@ byte.
 
 @lru_cache(maxsize=1)
 def _dtypes() -> dict[Any, int]:
-    """Numbers of torch's dtypes: those of the same name."""
+    """The number of each dtype of torch: that of the dtype with the same name."""
     torch = sys.modules["torch"]
     names = ((number, dtype.name) for number, dtype in enumerate(DTYPES) if dtype.name not in _PACKED)
     known = ((number, getattr(torch, name, None)) for number, name in names)
@@ -176,7 +176,7 @@ def local_of(tensor: Any, *, has_data: bool = True) -> Local:
 
 
 def _waited_for(tensor: Any) -> Any:
-    """The result of a collective that may still be under way."""
+    """The result of a collective, after a wait if it is still running."""
     return tensor.wait() if type(tensor).__name__ == "AsyncCollectiveTensor" else tensor
 
 
@@ -303,7 +303,7 @@ class Teller:
         return known
 
     def _text_of(self, placed: Placed, mesh: Any) -> str | None:
-        """The sharding in the words of JAX, if it has words for it."""
+        """The sharding as JAX text; `None` if JAX has no text for it."""
         spec = placed.spec()
         if spec is None:
             return None
@@ -315,7 +315,7 @@ class Teller:
 
 
 def _slices(local: Local, axis: int, chunk: int, step: int, number: int) -> list[tuple[Sequence[int], Any]]:
-    """Of each chunk along an axis the slice of one replica."""
+    """For each chunk along an axis, the slice of one replica."""
     shards: list[tuple[Sequence[int], Any]] = []
     if not local.pieces:
         return shards
@@ -331,5 +331,5 @@ def _slices(local: Local, axis: int, chunk: int, step: int, number: int) -> list
 
 
 def _cut(piece: Piece) -> tuple[Any, ...]:
-    # With an ellipsis what has no axes is an array still.
+    # With an ellipsis, the result for an array without axes is still an array.
     return (..., *(slice(at, at + size) for at, size in zip(piece.at, piece.box.lens, strict=True)))

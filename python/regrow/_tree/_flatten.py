@@ -90,7 +90,7 @@ def unflatten(structure: Structure, leaves: Sequence[Any], handlers: LeafRegistr
 
 
 def _build_other(kind: int, keys: list[str | int], key_kinds: bytes, type_name: str | None, children: list[Any]) -> Any:
-    """Makes one container that is no dict, list, tuple or `None`."""
+    """Makes one container that is not a dict, list, tuple or `None`."""
     if kind == ORDERED_DICT:
         return collections.OrderedDict(zip(keys, children, strict=True))
     if kind == DEFAULT_DICT:
@@ -108,8 +108,8 @@ def path_text(structure: Structure, leaf: int) -> str:
 
 
 def _place_of(structure: Structure, node: int) -> str:
-    """The printed key path of the container of a node, from the path of the first leaf at or
-    below it.
+    """The printed key path of a node's container, from the path of the first leaf at or below the
+    node.
     """
     before = structure.node_kinds[:node].count(LEAF)
     paths = _native.paths(structure)
@@ -190,8 +190,8 @@ def _open_dataclass(node: Any, _trail: list[str | int]) -> Opened:
     names = [field.name for field in dataclasses.fields(node)]
 
     def rebuild(children: list[Any]) -> Any:
-        # As it stands, not through __init__: a field may have init=False, or __post_init__ may
-        # insist on more.
+        # Copy the object without calling `__init__`: a field may have init=False, or
+        # `__post_init__` may refuse the values.
         made = copy.copy(node)
         for name, child in zip(names, children, strict=True):
             object.__setattr__(made, name, child)
@@ -202,7 +202,7 @@ def _open_dataclass(node: Any, _trail: list[str | int]) -> Opened:
 
 
 def _open_registered(node: Any, trail: list[str | int]) -> Opened:
-    """A class registered with JAX: JAX takes it apart, one level deep."""
+    """A class registered with JAX. JAX flattens it by one level."""
     tree_util = sys.modules["jax"].tree_util
     at_root = True
 
@@ -251,7 +251,7 @@ def _jax_keys(entries: list[Any], trail: list[str | int]) -> tuple[list[int], li
 
 
 def _opener_for(node: Any) -> Callable[[Any, list[str | int]], Opened] | None:
-    """How to take a class apart that is not in the table; `None` for a leaf."""
+    """The function that flattens a class that is not in the table; `None` for a leaf."""
     cls = type(node)
     if issubclass(cls, np.generic):
         _OPENERS[cls] = None
@@ -271,8 +271,8 @@ def _opener_for(node: Any) -> Callable[[Any, list[str | int]], Opened] | None:
 
 
 def _flax_opener_for(node: Any) -> Callable[[Any, list[str | int]], Opened] | None:
-    """As `_opener_for`; a `FrozenDict` in the order of its entries, in which Flax writes it: JAX
-    sorts them.
+    """As `_opener_for`, but a `FrozenDict` keeps the order of its entries. Flax writes it in this
+    order, and JAX sorts it.
     """
     cls = getattr(sys.modules.get("flax.core.frozen_dict"), "FrozenDict", None)
     return _open_frozen_dict if cls is not None and type(node) is cls else _opener_for(node)
@@ -299,7 +299,7 @@ dict is here to be refused for its keys."""
 
 
 def _type_name(cls: type[Any]) -> str:
-    """The qualified name; that of the saved class for a stand-in."""
+    """The qualified name of a class. For a stand-in of a saved class, that of the saved class."""
     return getattr(cls, "__regrow_type__", None) or f"{cls.__module__}.{cls.__qualname__}"
 
 

@@ -236,7 +236,7 @@ def named_tuple_class(type_name: str, fields: tuple[str, ...]) -> type[Any] | No
     usable = [*fields, name]
     if not all(word.isidentifier() and not keyword.iskeyword(word) for word in usable):
         return None
-    # Two spellings of one name are one to Python, which takes names in their NFKC form.
+    # For Python, two names with the same NFKC form are one name.
     if len({unicodedata.normalize("NFKC", field) for field in fields}) != len(fields):
         return None
     if any(field.startswith("_") for field in fields):
@@ -244,7 +244,7 @@ def named_tuple_class(type_name: str, fields: tuple[str, ...]) -> type[Any] | No
     members: dict[str, Any] = {
         field: property(operator.itemgetter(at), doc=f"Alias for field number {at}") for at, field in enumerate(fields)
     }
-    # After the fields: one of them may have any other name, but not be one of these.
+    # After the fields: a field may have any name except these.
     members |= {
         "__slots__": (),
         "__module__": module or "regrow",

@@ -215,12 +215,12 @@ def tree_deserialise_leaves(
 
 
 def _calls(default: Callable[..., Any], own: Callable[[Any], Any], file: Any) -> Callable[[Any, Any], Any]:
-    """How a function is called on a leaf: the default one with the caller's options."""
+    """The function that is called for a leaf: the default function with the caller's options."""
     return lambda spec, leaf: own(leaf) if spec is default else spec(file, leaf)
 
 
 def _line(hyperparameters: Any) -> bytes:
-    """The line in front of the leaves; nothing for none."""
+    """The line before the leaves; empty without hyperparameters."""
     if hyperparameters is None:
         return b""
     try:

@@ -138,7 +138,7 @@ def restore_file(
 
 
 class _Restore:
-    """One call: which leaf is which record, and what is wrong with it."""
+    """One call: the record of each leaf, and the differences found."""
 
     def __init__(self, path: FilePath, flat: Flattened, options: Options, stop_at_first: bool) -> None:
         self._path = path
@@ -152,7 +152,7 @@ class _Restore:
         self._cached_names: list[str] | None = None
 
     def compare(self) -> None:
-        """Compares all headers with all leaves; no data is read."""
+        """Compares all headers with all leaves. Reads no data."""
         problems: list[Problem] = []
         rounded: list[Path] = []
         dtypes: dict[str, np.dtype[Any]] = {}
@@ -188,7 +188,7 @@ class _Restore:
             warnings.warn(f"64-bit data becomes 32-bit data, as jax_enable_x64 is off: {names}", stacklevel=4)
 
     def _missing(self, record: int) -> Exception:
-        """Why there is no such record."""
+        """The reason why a record is missing."""
         if record == len(self._headers) and self._file.is_broken:
             with open(self._path, "rb") as file:
                 file.seek(self._file.end)
@@ -208,7 +208,7 @@ class _Restore:
         return self._cached_names
 
     def check_end(self, strict: bool) -> None:
-        """Tells of what the file has and `like` does not ask for."""
+        """Reports records in the file that `like` does not have."""
         count, trailing = len(self._headers) - self._used, self._file.trailing_len
         if self._file.trailer_damage is not None:
             warnings.warn(f"the leaves cannot be checked: {self._file.trailer_damage}", stacklevel=4)
@@ -228,7 +228,7 @@ class _Restore:
         warnings.warn(message, stacklevel=4)
 
     def read(self) -> Any:
-        """Reads the data, and puts everything together."""
+        """Reads the data, and builds the pytree."""
         arrays = []
         for _, _, record, dtype in self._wanted:
             header = self._headers[record]

@@ -142,7 +142,7 @@ def difference(path: Path, result: Result, like: Any, kind: Kind = Kind.SKIP) ->
     if kind is Kind.KEY:
         shape, dtype = _key_data(like)
         return _of_array(path, result, shape, dtype)
-    # In a function that JAX traces the arrays of `like` are tracers; those that are read stay
+    # In a function that JAX traces, the arrays of `like` are tracers. The loaded arrays stay
     # arrays.
     if jax is not None and (wanted is jax.ShapeDtypeStruct or isinstance(like, jax.core.Tracer)):
         wanted = array_impl()
@@ -241,7 +241,7 @@ def raise_problems(problems: list[Problem], stop_at_first: bool) -> None:
     if not problems:
         return
     failed = [problem for problem in problems if problem.cause is not None]
-    # Equinox reads everything before it compares anything.
+    # Equinox reads all data before it compares anything.
     first = failed[0] if failed else problems[0]
     lines = [first.message, *_about(first)]
     others = [problem for problem in problems if problem is not first]
@@ -274,7 +274,7 @@ def _about(problem: Problem) -> list[str]:
 
 
 def _inner(problem: Problem) -> TreePathError:
-    """The error in between: Equinox walks over filters, and below each over leaves."""
+    """The inner error of two: Equinox walks over filters, and below each filter over leaves."""
     inner = tree_path_error(failed_at(problem.path), problem.path)
     inner.__cause__ = problem.cause
     return inner

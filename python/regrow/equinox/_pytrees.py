@@ -83,7 +83,7 @@ class GetAttrKey:
 
 
 class _Node(NamedTuple):
-    """One container, taken apart; `None` in place of it stands for a leaf."""
+    """One flattened container. A leaf is represented by `None` instead."""
 
     kind: type[Any]
     keys: Sequence[Any]
@@ -108,7 +108,7 @@ class _Treedef:
         return self._node.rebuild([child._build(leaves) for child in self._children])
 
     def flatten_up_to(self, tree: Any) -> list[Any]:
-        """The values of `tree` at the places of the leaves."""
+        """The values of `tree` at the positions of the leaves."""
         if self._node is None:
             return [tree]
         found = _open(tree)

@@ -110,7 +110,7 @@ def _of_number(leaf: Any, options: Options) -> np.ndarray[Any, Any]:
         return array
     if options.strict:
         raise TypeError("an integer of more than 64 bits needs pickle, which regrow never uses")
-    # int() takes decimal bytes, so Equinox reads such a record into an int as it is.
+    # `int()` accepts decimal bytes, so Equinox reads this record into an int without changes.
     return np.array(str(int(leaf)).encode())
 
 
@@ -132,7 +132,7 @@ def is_ml_dtype(dtype: np.dtype[Any]) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _descr(dtype: np.dtype[Any], is_numpy: bool, options: Options) -> str:
-    # `<V2` is bfloat16 to a JAX leaf and to a scalar; a NumPy leaf, and every other type, needs the
+    # A JAX leaf or a scalar reads `<V2` as bfloat16. A NumPy leaf, and every other type, needs the
     # name.
     is_lost = is_ml_dtype(dtype) and (dtype != ml_dtypes.bfloat16 or is_numpy)
     if is_lost and not options.strict:
@@ -154,7 +154,7 @@ def _write(file: Any, data: bytes | memoryview) -> None:
     if not isinstance(file, io.RawIOBase):
         file.write(data)
         return
-    # An unbuffered file may take less than it is given.
+    # An unbuffered file may write fewer bytes than it gets.
     rest = memoryview(data)
     while len(rest):
         rest = rest[file.write(rest) :]
@@ -190,7 +190,7 @@ def read_record(file: Any) -> np.ndarray[Any, Any]:
         array = allocate(header, dtype)
         _read_into(file, raw_view(array))
         return array
-    # Never more memory than the file turns out to have bytes.
+    # Never allocate more memory than the bytes that the file really has.
     data = _read_up_to(file, length)
     if len(data) < length:
         raise ValueError(_cut_off(file, header, dtype, len(data)))
@@ -261,8 +261,8 @@ def allocate(header: Header, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     if dtype.itemsize == 0:
         return np.empty(header.shape, dtype)
     if length >= _MAPPED_FROM_BYTES:
-        # NumPy asks the system for large pages, and takes seconds where those have to be made by
-        # moving others. The engine asks for one at a time; maps of whole ones begin on one.
+        # NumPy asks the system for large pages, which takes seconds if the system must move other
+        # pages. The engine asks for one large page at a time. The map begins on a large page.
         mapped = mmap.mmap(-1, -(-length // _LARGE_PAGE) * _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         return np.frombuffer(mapped, dtype, length // dtype.itemsize).reshape(header.shape, order=order)
     memory = np.empty(length + _ALIGNMENT, np.uint8)
@@ -277,15 +277,15 @@ def raw_view(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _is_real(file: Any) -> bool:
-    """Whether it is a file of the system, and not one that decodes another or only looks like
-    one.
+    """Whether it is a file of the system. False for an object that decodes another file or only
+    resembles a file.
     """
     raw = getattr(file, "raw", file) if isinstance(file, (io.BufferedReader, io.BufferedRandom)) else file
     return isinstance(raw, io.FileIO)
 
 
 def _left(file: Any) -> int | None:
-    """Bytes that are left, for files that can tell without reading them."""
+    """The number of remaining bytes, if the file can tell without reading; otherwise `None`."""
     if isinstance(file, io.BytesIO):
         return len(file.getbuffer()) - file.tell()
     if _is_real(file) and file.seekable():
@@ -304,7 +304,7 @@ def _read_into(file: Any, out: np.ndarray[Any, Any]) -> None:
 
 
 def _cut_off(file: Any, header: Header, dtype: np.dtype[Any], got: int) -> str:
-    """NumPy has other words for a file of the system."""
+    """The error for a truncated file. NumPy's text differs for a file of the system."""
     length = len_bytes(header, dtype)
     if not _is_real(file):
         return _short("array data", length, got)
@@ -326,7 +326,9 @@ def _short(what: str, expected: int, got: int) -> str:
 
 
 def _read_up_to(file: Any, length: int) -> bytearray:
-    """`length` bytes, or what there is of them: never more memory than that."""
+    """Reads `length` bytes, or fewer at the end of the file. Allocates only memory for bytes that
+    exist.
+    """
     out = bytearray()
     while len(out) < length:
         data = file.read(min(length - len(out), _PIECE_LEN))

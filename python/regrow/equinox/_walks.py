@@ -146,7 +146,7 @@ def read_leaf(options: Options, file: Any, leaf: Any) -> Any:
 def changed(path: Path, new: Any, old: Any, options: Options) -> str | None:
     """The difference of a read leaf and the leaf of `like`."""
     if kind_of(old, options) is Kind.KEY:
-        # Its data was checked when it was made.
+        # The data of a key was checked when the key was made.
         shapes = [key.data.shape if isinstance(key, PrngKey) else getattr(key, "shape", None) for key in (old, new)]
         return None if shapes[0] == shapes[1] else changed_message(path, "shape", *shapes)
     jax = imported("jax")
