@@ -1,16 +1,16 @@
 //! Maps whose keys are addresses of Python objects (classes, containers on the path). The caller
 //! keeps the objects alive.
 //!
-//! No attacker can choose addresses, so the hash only has to spread them. It must be fast: a
-//! hundred thousand leaves need one each.
+//! No attacker can choose addresses, so the hash only has to spread them. It must be fast: a tree
+//! of a hundred thousand leaves hashes as many addresses.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Values by address.
+/// A map whose keys are addresses.
 pub type AddressMap<V> = HashMap<usize, V, BuildHasherDefault<AddressHasher>>;
 
-/// Addresses.
+/// A set of addresses.
 pub type AddressSet = HashSet<usize, BuildHasherDefault<AddressHasher>>;
 
 /// Spreads the bits of an address over the whole hash.

@@ -1,4 +1,4 @@
-//! Saves in the background. Every wait releases the interpreter, and looks for signals ten times a
+//! Saves in the background. Every wait releases the interpreter, and checks for signals ten times a
 //! second.
 
 use std::ffi::OsString;
@@ -19,10 +19,10 @@ use crate::leaves::{LeavesIn, to_leaves};
 use crate::location::LocationIn;
 use crate::options::{SaveIn, or_posted, save_options};
 
-/// How often a wait looks for Ctrl-C.
+/// The time between two checks for Ctrl-C.
 const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
 
-/// Saves one value after another, on its own thread.
+/// Saves values one after another, on a thread of its own.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct AsyncSaver(regrow::engine::AsyncSaver);
 
@@ -31,8 +31,8 @@ pub struct AsyncSaver(regrow::engine::AsyncSaver);
 pub struct SaveHandle(regrow::engine::SaveHandle);
 
 impl Drop for AsyncSaver {
-    /// The saving thread needs the interpreter for a moment at the end of each save: no thread may
-    /// hold it and wait.
+    /// The saving thread needs the interpreter briefly at the end of each save, so release it
+    /// during the wait.
     fn drop(&mut self) {
         Python::attach(|py| py.detach(|| self.0.join()));
     }
@@ -45,8 +45,8 @@ impl AsyncSaver {
         Self(regrow::engine::AsyncSaver::new())
     }
 
-    /// Takes the snapshot; `None` if the save is skipped. New objects in `structure` and `leaves`
-    /// stay referenced until the save has ended, unless they are copied.
+    /// Takes the snapshot; returns `None` if the save is skipped. New objects in `structure` and
+    /// `leaves` stay referenced until the save has ended, unless they are copied.
     fn save(
         &self,
         py: Python<'_>,
@@ -74,7 +74,7 @@ impl AsyncSaver {
         Ok(handle.map(SaveHandle))
     }
 
-    /// Waits until a save need not wait for an earlier one; seconds.
+    /// Waits until a save would not have to wait for an earlier one. Returns the seconds.
     fn wait_for_room(&self, py: Python<'_>, when_busy: &str) -> PyResult<f64> {
         let (when_busy, since) = (to_when_busy(when_busy).or_raise()?, Instant::now());
         let has_room = |step| self.0.wait_for_room(when_busy, step);
@@ -82,8 +82,8 @@ impl AsyncSaver {
         Ok(since.elapsed().as_secs_f64())
     }
 
-    /// Adds the trees in `items`, as they are now, and commits the checkpoint after `before_commit`
-    /// has returned. The caller must keep an exception of `before_commit`.
+    /// Adds the trees in `items` with their current values. Commits the checkpoint after
+    /// `before_commit` has returned. The caller must keep an exception of `before_commit`.
     #[pyo3(signature = (items, how, before_commit=None))]
     fn save_items(
         &self,
@@ -108,7 +108,7 @@ impl AsyncSaver {
         released(py, || self.0.save_items(begun, trees, &options)).map(SaveHandle)
     }
 
-    /// Waits for all saves; `False` if this takes longer than `timeout` seconds.
+    /// Waits for all saves. Returns `False` if this takes longer than `timeout` seconds.
     #[pyo3(signature = (timeout))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let waited = wait(py, timeout, |step| self.0.wait_for(step).map(|is_idle| is_idle.then_some(())))?;
@@ -119,7 +119,7 @@ impl AsyncSaver {
         py.detach(|| self.0.is_busy())
     }
 
-    /// The target of the running save, bytes done, bytes in all.
+    /// The target of the running save, and its bytes done and in all; `None` if no save is running.
     fn running(&self, py: Python<'_>) -> Option<(OsString, u64, u64)> {
         let (path, progress) = py.detach(|| self.0.running())?;
         Some((path.into_os_string(), progress.done_bytes, progress.total_bytes))
@@ -137,14 +137,15 @@ impl SaveHandle {
         self.0.path().into()
     }
 
-    /// Seconds of the call, seconds of it that it waited for an earlier save, bytes copied.
+    /// The seconds of the call, the part of them spent waiting for an earlier save, and the bytes
+    /// copied.
     #[getter]
     fn blocked(&self) -> (f64, f64, u64) {
         let blocked = self.0.blocked();
         (blocked.seconds, blocked.waited_seconds, blocked.copied_bytes)
     }
 
-    /// Stage, bytes done, bytes in all.
+    /// The stage, the bytes done, and the bytes in all.
     fn progress(&self) -> (&'static str, u64, u64) {
         let progress = self.0.progress();
         (progress.stage.name(), progress.done_bytes, progress.total_bytes)
@@ -158,7 +159,7 @@ impl SaveHandle {
         self.0.cancel();
     }
 
-    /// The report; `None` if that takes longer than `timeout` seconds.
+    /// Waits for the report; returns `None` if this takes longer than `timeout` seconds.
     #[pyo3(signature = (timeout))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<SaveOut>> {
         let report = wait(py, timeout, |step| self.0.wait_for(step).transpose())?;
@@ -172,13 +173,14 @@ impl SaveHandle {
         self.0.path().to_owned()
     }
 
-    /// The report, when the save has ended.
+    /// Waits until the save has ended, and returns the report.
     pub fn wait_for_end(&self) -> Result<SaveReport> {
         self.0.wait()
     }
 }
 
-/// Waits in steps, without the interpreter, until `step` gives something or the time is up.
+/// Calls `step` in short steps, without the interpreter, until it returns a value or the time is
+/// up.
 pub fn wait<T: Send>(
     py: Python<'_>,
     timeout: Option<f64>,
@@ -210,8 +212,8 @@ struct BackgroundIn {
 }
 
 fn async_options(how: &BackgroundIn) -> Result<AsyncOptions> {
-    // The worker thread drops references without the interpreter. Release them here once, so that
-    // arrays do not live on until the next call.
+    // The saving thread drops references without the interpreter. JAX releases such arrays only in
+    // its next call, so call JAX here once.
     let on_end = OnEnd::new(|| {
         Python::try_attach(let_go);
     });

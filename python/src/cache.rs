@@ -13,7 +13,7 @@ pub struct Cache(pub regrow::Cache);
 
 #[pymethods]
 impl Cache {
-    /// A cache in a folder, with its largest size as text with a unit.
+    /// A cache in a folder. `max_size` is its largest size as text with a unit.
     #[new]
     fn new(folder: PathBuf, max_size: &str) -> PyResult<Self> {
         let made = || {
@@ -23,8 +23,8 @@ impl Cache {
         made().map(Self).or_raise()
     }
 
-    /// Bytes read from the folder, bytes fetched since it did not have them, blocks that were
-    /// damaged.
+    /// Bytes read from the folder, bytes fetched because the folder did not have them, and the
+    /// number of damaged blocks.
     fn report(&self) -> (u64, u64, u64) {
         let report = self.0.report();
         (report.hit_bytes, report.miss_bytes, report.damaged)

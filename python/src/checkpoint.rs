@@ -31,8 +31,8 @@ use crate::regions::{RegionsIn, leaf_regions};
 use crate::safetensors::{MapsOut, maps_out};
 use crate::watch::{WatchIn, watched};
 
-/// Path, stored bytes, number of leaves, bytes of data, seconds, stages (name, seconds, bytes,
-/// GB/s), I/O path, reused bytes.
+/// A save report: path, stored bytes, number of leaves, bytes of data, seconds, stages (name,
+/// seconds, bytes, GB/s), I/O path, reused bytes, notes, losses.
 pub type SaveOut = (
     OsString,
     u64,
@@ -46,7 +46,7 @@ pub type SaveOut = (
     Vec<LossOut>,
 );
 
-/// Saves a tree; gives the report.
+/// Saves a tree, and returns the report.
 #[pyfunction]
 pub fn save(
     py: Python<'_>,
@@ -74,15 +74,15 @@ pub fn save(
     Ok(save_report(report?))
 }
 
-/// Kind, key path, what happens to the leaf.
+/// A loss: its kind, the key path, and what happens to the leaf.
 pub type LossOut = (&'static str, String, String);
 
-/// Something that the layout cannot give back as it was.
+/// A loss as a tuple for Python.
 pub fn loss_out(loss: &Loss) -> LossOut {
     (loss.kind.name(), loss.path.to_string(), loss.what.clone())
 }
 
-/// The report in columns.
+/// A save report as a tuple for Python.
 pub fn save_report(report: SaveReport) -> SaveOut {
     let gb_per_s =
         report.stages.iter().map(|stage| (stage.stage.name(), stage.seconds, stage.bytes, stage.gb_per_s()));
@@ -101,7 +101,7 @@ pub fn save_report(report: SaveReport) -> SaveOut {
     )
 }
 
-/// How to open: `regrow/_load/_opening.py`.
+/// The options of an opening: `regrow/_load/_opening.py`.
 #[derive(FromPyObject)]
 pub struct OpeningIn {
     step: Option<u64>,
@@ -110,9 +110,9 @@ pub struct OpeningIn {
     arrays_only: bool,
     mmap: bool,
     ignore_seal: bool,
-    /// As hex digits.
+    /// Public keys as hex digits.
     trusted_keys: Vec<String>,
-    /// Whether a template gives the tree.
+    /// Whether the tree comes from a template, so that leaves are found by name.
     by_names: bool,
 }
 
@@ -138,17 +138,17 @@ pub fn lost_files(is_error: bool) -> LostFiles {
     if is_error { LostFiles::Error } else { LostFiles::Warn }
 }
 
-/// Opens a checkpoint of any layout: metadata only.
+/// Opens a checkpoint of any layout. Reads only metadata.
 #[pyfunction]
 pub fn open(py: Python<'_>, path: LocationIn, opening: OpeningIn) -> PyResult<Checkpoint> {
     released(py, || regrow::open_with(path, &open_options(opening)?)).map(Checkpoint)
 }
 
-/// The intact part of a checkpoint, with placeholders for lost leaves; the losses; other damage;
-/// whether the pytree is lost.
+/// The intact part of a checkpoint, with placeholders for lost leaves; then the losses, other
+/// damage, and whether the pytree is lost.
 type IntactOut = (Checkpoint, Vec<FindingOut>, Vec<FindingOut>, bool);
 
-/// Opens the intact part of a damaged checkpoint, and verifies all of it.
+/// Opens the intact part of a damaged checkpoint. Verifies all of it.
 #[pyfunction]
 pub fn open_intact(
     py: Python<'_>,
@@ -173,11 +173,11 @@ pub fn verify(py: Python<'_>, path: LocationIn, opening: OpeningIn, watch: Watch
     Ok(verify_out(report))
 }
 
-/// Number of a step, its report, or the error of its opening.
+/// The number of a step, and its report or the error of its opening.
 type VerifiedStepOut = (u64, Option<VerifyOut>, Option<FindingOut>);
 
-/// Verifies each committed step of a folder: its number, and the report or the error of its
-/// opening.
+/// Verifies each committed step of a folder. Returns for each its number, and the report or the
+/// error of its opening.
 #[pyfunction]
 pub fn verify_steps(
     py: Python<'_>,
@@ -196,7 +196,7 @@ pub fn verify_steps(
     Ok(verified.into_iter().map(step).collect())
 }
 
-/// Reads and checks one share of the leaves. Also returns, for each finding, its rank among the
+/// Reads and checks one share of the leaves. For each finding, also returns its rank among the
 /// findings of all shares, and its text on one line.
 #[pyfunction]
 pub fn verify_share(
@@ -231,24 +231,24 @@ fn verify_out(report: VerifyReport) -> VerifyOut {
     )
 }
 
-/// An error as something that was found.
+/// An error as a finding for Python.
 pub fn finding_out(error: &Error) -> FindingOut {
     let error = error.in_words_of(Caller::Python);
     let (file, leaf, offset_bytes) = place(&error);
     (error.kind().name(), error.to_string(), file, leaf, offset_bytes)
 }
 
-/// Notes and warnings in Python's words.
+/// Notes and warnings with the names that options have in Python.
 pub fn in_python(texts: &[String]) -> Vec<String> {
     texts.iter().map(|text| in_words_of(Caller::Python, text)).collect()
 }
 
-/// An opened checkpoint; leaves go by their position in flatten order.
+/// An opened checkpoint. A leaf is given by its position in flatten order.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct Checkpoint(regrow::Checkpoint);
 
 impl Checkpoint {
-    /// One that was opened in a layout's own way.
+    /// Wraps a checkpoint that the engine has opened.
     pub fn new(checkpoint: regrow::Checkpoint) -> Self {
         Self(checkpoint)
     }
@@ -263,25 +263,25 @@ impl Checkpoint {
     }
 }
 
-/// The structure; kinds, dtypes, shapes and stored names of the leaves.
+/// The structure; then the kinds, dtypes, shapes and stored names of the leaves.
 type TreeOut<'py> =
     (Structure, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>);
 
-/// Key path, stored name, kind, dtype, shape.
+/// A leaf: its key path, stored name, kind, dtype and shape.
 type LeafOut<'py> = (String, String, u8, u8, Bound<'py, PyTuple>);
 
-/// Chunk shape, write shape, sharding as JSON, coding.
+/// More metadata of a leaf: chunk shape, write shape, sharding as JSON, encoding.
 type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, Option<String>, String);
 
-/// Positions of leaves, kinds, dtypes, shapes.
+/// Selected leaves: their positions, kinds, dtypes and shapes.
 type SelectedOut<'py> = (Bound<'py, PyList>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>);
 
-/// Findings, bytes read, leaves, whether there are checksums, notes, bytes that nothing protects,
-/// whose signature it is, the files with such bytes, the step of a folder of steps.
+/// A verification report: findings, bytes read, number of leaves, whether there are checksums,
+/// notes, bytes without checksums, signer, files with such bytes, the step of a folder of steps.
 type VerifyOut =
     (Vec<FindingOut>, u64, usize, bool, Vec<String>, u64, Option<String>, Vec<(OsString, u64)>, Option<u64>);
 
-/// Kind, message, file, leaf, offset.
+/// A finding: its kind, message, file, leaf and offset.
 pub type FindingOut = (&'static str, String, Option<String>, Option<String>, Option<u64>);
 
 #[pymethods]
@@ -316,12 +316,12 @@ impl Checkpoint {
         self.0.description().items.clone()
     }
 
-    /// The subtree at a printed key path.
+    /// The subtree at a printed key path, as a checkpoint.
     fn at(&self, path: &str) -> PyResult<Self> {
         self.0.at(path).or_raise().map(Self)
     }
 
-    /// The leaves renamed, transposed and reshaped.
+    /// The checkpoint with its leaves renamed, transposed and reshaped.
     fn transformed(
         &self,
         rename: Vec<(String, String)>,
@@ -332,13 +332,13 @@ impl Checkpoint {
         self.0.transformed(&rules).or_raise().map(Self)
     }
 
-    /// Items that are lost, and why.
+    /// The names of lost items, each with the reason.
     #[getter]
     fn lost_items(&self) -> Vec<(String, String)> {
         self.0.description().lost_items.clone()
     }
 
-    /// The files of an item, by their names below it.
+    /// The files of an item, by their names in the item's folder.
     fn item_files<'py>(&self, py: Python<'py>, item: &str) -> PyResult<Vec<(String, Bound<'py, PyBytes>)>> {
         let files = released(py, || self.0.item_files(item))?;
         Ok(files.into_iter().map(|(name, bytes)| (name, PyBytes::new(py, &bytes))).collect())
@@ -375,7 +375,7 @@ impl Checkpoint {
         Ok((Structure::of(tree)?, kinds, dtypes, shapes, names))
     }
 
-    /// The structure alone.
+    /// The structure without metadata of the leaves.
     #[getter]
     fn structure(&self) -> PyResult<Structure> {
         Structure::of(self.0.tree())
@@ -394,18 +394,18 @@ impl Checkpoint {
         Ok((path, info.name.to_string(), kind_number(&info.kind), info.dtype as u8, shape))
     }
 
-    /// The first of the keys; `None` if this needs the paths of all leaves.
+    /// The first `count` keys; `None` if they depend on the paths of all leaves.
     fn first_keys(&self, count: usize) -> Option<Vec<String>> {
         self.0.first_keys(count)
     }
 
-    /// A text for each leaf, by which `find` finds it and no other.
+    /// A text for each leaf, with which `find` finds exactly this leaf.
     fn keys(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         released(py, || Ok(self.0.keys()))
     }
 
-    /// The printed key paths of leaves without data that match one of the patterns; of all such
-    /// leaves, without patterns.
+    /// The printed key paths of leaves without data that match one of the patterns; of all leaves
+    /// without data if there are no patterns.
     fn placeholders(&self, only: Vec<String>) -> PyResult<Vec<String>> {
         let only =
             only.iter().map(|text| PathPattern::new(text)).collect::<Result<Vec<_>, _>>().or_raise()?;
@@ -419,7 +419,7 @@ impl Checkpoint {
         Ok(self.0.tree().iter().filter(is_placeholder).map(|(path, _)| path.to_string()).collect())
     }
 
-    /// The printed key paths. Two leaves may have the same.
+    /// The printed key paths. Two leaves may have the same text.
     fn paths(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         released(py, || Ok(print_paths(self.0.paths())))
     }
@@ -469,7 +469,7 @@ impl Checkpoint {
         })
     }
 
-    /// Private maps of the files of these leaves, and the place of each leaf.
+    /// Private maps of the files of these leaves, and the position of each leaf in its map.
     fn map_private(
         &self,
         py: Python<'_>,
@@ -483,8 +483,8 @@ impl Checkpoint {
         Ok(maps_out(maps))
     }
 
-    /// The leaves that a load would give, -1 where it gives none: positions, kinds, dtypes as
-    /// wanted, shapes.
+    /// The leaves that a load would return: positions (-1 for none), kinds, dtypes after casts,
+    /// shapes.
     fn select<'py>(&self, py: Python<'py>, load: LoadRequest<'py>) -> PyResult<SelectedOut<'py>> {
         let options = load_options(load)?;
         let selected = released(py, || self.0.select(&options))?;
@@ -522,8 +522,8 @@ impl Checkpoint {
         Ok((structure, leaves))
     }
 
-    /// Loads into arrays, one or `None` a leaf of the template; says which of them were filled
-    /// where they are.
+    /// Loads into arrays: one array, or `None`, for each leaf of the template. Returns which arrays
+    /// were filled in place.
     fn load_into<'py>(
         &self,
         py: Python<'py>,
@@ -557,7 +557,7 @@ impl Checkpoint {
         self.len_bytes()
     }
 
-    /// Whether another checkpoint has taken the path since this one was opened.
+    /// Whether another checkpoint has replaced this one at its path since the opening.
     fn is_replaced(&self, py: Python<'_>) -> bool {
         py.detach(|| self.0.is_replaced())
     }

@@ -1,5 +1,5 @@
-//! The structure of a tree. Its nodes stay in Rust; `regrow/_tree/` describes how it is made and
-//! used.
+//! The structure of a tree. Its nodes stay in Rust. `regrow/_tree/` documents how a structure is
+//! made and used.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use regrow::{Error, Result};
 
 use crate::error::{OrRaise, released, to_py_err};
 
-/// Names of the node kinds, by their number in Python.
+/// The names of the node kinds. Python uses their positions as numbers.
 pub const NODE_KINDS: [&str; 10] = [
     "leaf",
     "none",
@@ -25,7 +25,7 @@ pub const NODE_KINDS: [&str; 10] = [
     "custom",
 ];
 
-/// Names of the key kinds, by their number in Python.
+/// The names of the key kinds. Python uses their positions as numbers.
 pub const KEY_KINDS: [&str; 4] = ["dict", "dict_int", "index", "attr"];
 
 /// The number of [`Key::Dict`].
@@ -39,17 +39,17 @@ pub const KEY_DICT_INT: u8 = 1;
 pub struct Structure(Tree<()>);
 
 impl Structure {
-    /// The columns of a tree without leaves of its own.
+    /// The structure of a tree whose leaves are empty.
     pub fn new(tree: Tree<()>) -> Self {
         Self(tree)
     }
 
-    /// The columns of a tree with leaves.
+    /// The structure of a tree, without its leaves.
     pub fn of<L>(tree: &Tree<L>) -> PyResult<Self> {
         tree.with_leaves(vec![(); tree.len()]).or_raise().map(Self)
     }
 
-    /// The tree, its leaves nothing.
+    /// The tree. Its leaves are empty.
     pub fn tree(&self) -> &Tree<()> {
         &self.0
     }
@@ -65,7 +65,7 @@ impl Structure {
     }
 }
 
-/// A structure on its way in.
+/// A structure as an argument from Python.
 pub type StructureIn<'py> = PyRef<'py, Structure>;
 
 /// The printed key path of every leaf.
@@ -75,12 +75,12 @@ pub fn paths(py: Python<'_>, structure: StructureIn<'_>) -> PyResult<Vec<String>
     released(py, || Ok(print_paths(&tree.paths())))
 }
 
-/// Key paths as people read them.
+/// The printed key paths.
 pub fn print_paths(paths: &[KeyPath]) -> Vec<String> {
     paths.iter().map(ToString::to_string).collect()
 }
 
-/// For each path the position of the first matching pattern; -1 if none matches.
+/// For each path, the position of the first matching pattern; -1 if no pattern matches.
 #[pyfunction]
 pub fn match_paths(py: Python<'_>, patterns: Vec<String>, paths: Vec<String>) -> PyResult<Vec<i64>> {
     let patterns: Result<Vec<PathPattern>> = patterns.iter().map(|text| PathPattern::new(text)).collect();
@@ -104,7 +104,8 @@ pub fn idle_patterns(py: Python<'_>, patterns: Vec<String>, paths: Vec<String>) 
     Ok(patterns.into_iter().zip(idle).filter_map(|(text, is_idle)| is_idle.then_some(text)).collect())
 }
 
-/// Printed paths have lost their keys' kinds; a pattern looks at the printed form only.
+/// A key path from its printed form. The kinds of its keys are lost, but patterns use only the
+/// printed form.
 fn from_printed(path: &str) -> KeyPath {
     match path {
         "." => KeyPath::root(),
@@ -112,22 +113,22 @@ fn from_printed(path: &str) -> KeyPath {
     }
 }
 
-/// Python's keys as the engine's. Most come again and again (`w` in every layer, often the very
-/// same object), so the texts of some are kept.
+/// Converts Python's keys to keys of the engine. Most keys repeat (`w` in every layer, often as the
+/// same object), so some texts are cached.
 pub struct KeysIn {
-    /// Text of a key by the address of its object: the caller keeps the object alive.
+    /// Cached texts by the address of the key object, which the caller keeps alive.
     texts: Vec<Option<(usize, Arc<str>)>>,
 }
 
 impl KeysIn {
     const KEPT: usize = 512;
 
-    /// No text yet.
+    /// An empty cache.
     pub fn new() -> Self {
         Self { texts: vec![None; Self::KEPT] }
     }
 
-    /// The key of a kind; `key` has to outlive `self`.
+    /// The key of a kind. The object `key` must live longer than `self`.
     pub fn get(&mut self, kind: u8, key: &Bound<'_, PyAny>) -> PyResult<Key> {
         match kind {
             KEY_DICT => Ok(Key::Dict(self.text(key)?)),
@@ -163,23 +164,23 @@ fn no_text(key: &Bound<'_, PyAny>) -> PyErr {
     )
 }
 
-/// The engine's keys as Python's. Names repeat in every layer of a model: one string serves all of
-/// them.
+/// Converts keys of the engine to Python's keys. Names repeat in every layer of a model, so one
+/// string is used for all of them.
 pub struct KeysOut<'a, 'py> {
     by_text: HashMap<&'a str, Bound<'py, PyAny>>,
-    /// Some texts, by their addresses: most keys share one text.
+    /// Some strings by the addresses of the engine's texts: most keys share one text.
     recent: Vec<Option<(usize, Bound<'py, PyAny>)>>,
 }
 
 impl<'a, 'py> KeysOut<'a, 'py> {
     const RECENT: usize = 2048;
 
-    /// No string yet.
+    /// An empty cache.
     pub fn new() -> Self {
         Self { by_text: HashMap::new(), recent: vec![None; Self::RECENT] }
     }
 
-    /// The key, and the number of its kind.
+    /// The number of the key's kind, and the key.
     pub fn get(&mut self, py: Python<'py>, key: &'a Key) -> PyResult<(u8, Bound<'py, PyAny>)> {
         Ok(match key {
             Key::Dict(text) => (KEY_DICT, self.text(py, text)),
@@ -206,7 +207,7 @@ impl<'a, 'py> KeysOut<'a, 'py> {
     }
 }
 
-/// The kind of a number, with the name of the type where the kind carries one.
+/// The node kind of a number, with the name of the type if the kind has one.
 pub fn to_node_kind(number: u8, type_name: Option<&str>) -> Result<NodeKind> {
     let named = || type_name.map(Arc::from).ok_or_else(|| Error::invalid("a type name is missing"));
     Ok(match number {
@@ -223,7 +224,7 @@ pub fn to_node_kind(number: u8, type_name: Option<&str>) -> Result<NodeKind> {
     })
 }
 
-/// The number of a kind.
+/// The number of a node kind.
 pub fn node_kind_number(kind: &NodeKind) -> u8 {
     match kind {
         NodeKind::Leaf => 0,

@@ -9,8 +9,8 @@ use regrow_cli::Package;
 /// The exit status of a Rust program after a panic, whose message was printed on stderr.
 const PANICKED: u8 = 101;
 
-/// Runs the command, and returns the exit status. The command calls `packages` if it needs them:
-/// for each, the name, the version if installed, and its use.
+/// Runs the command, and returns the exit status. If the command needs `packages`, it calls this
+/// function, which returns for each package the name, the version if installed, and its use.
 #[pyfunction]
 pub fn command(py: Python<'_>, arguments: Vec<OsString>, packages: Py<PyAny>) -> u8 {
     let ask = || {

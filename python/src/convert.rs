@@ -1,4 +1,4 @@
-//! Conversions: takes the options, and returns a plan or a report. Several processes can each
+//! Conversions: converts the options, and returns a plan or a report. Several processes can each
 //! convert a share.
 
 use std::sync::{Mutex, PoisonError};
@@ -31,14 +31,14 @@ pub struct ConvertIn {
     salvage: bool,
 }
 
-/// Kind, dtype, shape.
+/// Metadata of a leaf: its kind, dtype and shape.
 type InfoOut = (&'static str, &'static str, Vec<u64>);
 
-/// Path in the source, path in the target, the stored leaf, the converted leaf.
+/// A planned leaf: path in the source, path in the target, the stored leaf, the converted leaf.
 type PlannedOut = (String, Option<String>, InfoOut, InfoOut);
 
-/// Layout, its options as JSON, selection, renames, casts, transposes, reshapes, whether it may
-/// lose something.
+/// A file of rules: the layout, its options as JSON, the selection, renames, casts, transposes,
+/// reshapes, and whether losses are allowed.
 type RulesOut = (
     Option<String>,
     String,
@@ -66,21 +66,20 @@ pub fn convert_rules(py: Python<'_>, file: LocationIn) -> PyResult<RulesOut> {
     ))
 }
 
-/// Leaves, losses, damage.
+/// A plan: its leaves, losses and damage.
 type PlanOut = (Vec<PlannedOut>, Vec<LossOut>, Vec<FindingOut>);
 
-/// The report of the save, losses, damage.
+/// A conversion report: the report of the save, losses and damage.
 type ReportOut = (SaveOut, Vec<LossOut>, Vec<FindingOut>);
 
-/// One value for each step if all steps are converted; otherwise one value.
+/// One value for each step if all steps are converted; otherwise a single value.
 type OfSteps<T> = Vec<(Option<u64>, T)>;
 
 fn of_steps<T>(each: Vec<(u64, T)>) -> OfSteps<T> {
     each.into_iter().map(|(step, each)| (Some(step), each)).collect()
 }
 
-/// Plans a conversion, raises the errors of the conversion, and writes nothing. Returns leaves,
-/// losses, damage.
+/// Plans a conversion: raises its errors, and writes nothing. Returns leaves, losses and damage.
 #[pyfunction]
 pub fn plan_convert(
     py: Python<'_>,
@@ -108,7 +107,7 @@ pub fn plan_convert(
     Ok(plans.into_iter().map(plan_out).collect())
 }
 
-/// Converts; gives the report of the save, losses, damage.
+/// Converts. Returns the report of the save, losses and damage.
 #[pyfunction]
 pub fn convert(
     py: Python<'_>,
@@ -137,13 +136,13 @@ pub fn convert(
     Ok(reports.into_iter().map(report_out).collect())
 }
 
-/// Ticket, number of the share, of how many.
+/// A share: the ticket, the number of the share, and the number of shares.
 type ShareIn = (String, u32, u32);
 
-/// Writer, stored bytes, reused bytes.
+/// A written share: the writer's number, stored bytes, reused bytes, changed leaves.
 type ShareOut = (u32, u64, u64, Vec<u32>);
 
-/// A conversion by several processes, which this one has begun.
+/// A conversion by several processes that this process has begun.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct SharedConvert {
     begun: Mutex<Option<engine::SharedConvert>>,
@@ -175,7 +174,7 @@ impl SharedConvert {
         Ok((begun.ticket().to_owned(), begun.step(), begun.share_len_bytes(count)))
     }
 
-    /// Makes one checkpoint of the shares.
+    /// Merges the shares, and commits the checkpoint.
     fn finish(
         &self,
         py: Python<'_>,
@@ -252,7 +251,7 @@ fn convert_options(save: SaveIn, convert: ConvertIn) -> Result<ConvertOptions> {
     })
 }
 
-/// The rules that move and turn leaves.
+/// The rules that rename, transpose and reshape leaves.
 pub fn transform_rules(
     rename: Vec<(String, String)>,
     transpose: Vec<(String, Vec<usize>)>,

@@ -1,8 +1,8 @@
-//! Coordinators and sessions: shows those of the engine to Python, and those of Python to the
-//! engine.
+//! Coordinators and sessions: makes those of the engine available to Python, and those of Python
+//! available to the engine.
 //!
-//! For each question, the engine calls an object of the protocol `regrow.Coordinator`, on the
-//! thread that asks. It holds the interpreter only during the call.
+//! For each message, the engine calls an object with the protocol `regrow.Coordinator`, on the
+//! current thread. It holds the interpreter only during the call.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,19 +19,19 @@ use regrow::{Error, ErrorKind, Result};
 use crate::error::{OrRaise, called, from_py_err, released};
 use crate::location::LocationIn;
 
-/// A coordinator of the engine's own: it keeps the protocol, too.
+/// A coordinator of the engine, which also has the methods of the protocol.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct Coordinator(Arc<dyn coordination::Coordinator>);
 
 #[pymethods]
 impl Coordinator {
-    /// A job of one process.
+    /// The coordinator of a single process.
     #[staticmethod]
     fn single() -> Self {
         Self(Arc::new(Single::new()))
     }
 
-    /// A folder that all processes see.
+    /// A coordinator that uses a folder which all processes see.
     #[staticmethod]
     fn folder(path: LocationIn, rank: usize, size: usize) -> PyResult<Self> {
         let folder = path.to_location().and_then(|at| Folder::new(at, rank, size));
@@ -86,19 +86,19 @@ impl Coordinator {
     }
 }
 
-/// A coordinator, of the engine or of Python.
+/// A coordinator, either of the engine or of Python.
 #[derive(FromPyObject)]
 pub enum CoordinatorIn {
-    /// The engine's own.
+    /// A coordinator of the engine.
     #[pyo3(transparent)]
     Made(Py<Coordinator>),
-    /// An object of the protocol.
+    /// A Python object with the protocol.
     #[pyo3(transparent)]
     Foreign(Py<PyAny>),
 }
 
 impl CoordinatorIn {
-    /// The coordinator, whose waits Ctrl-C ends; rank and size are asked for once.
+    /// The coordinator. Ctrl-C ends its waits. Reads rank and size only once.
     pub fn into_coordinator(self, py: Python<'_>) -> PyResult<Arc<dyn coordination::Coordinator>> {
         Ok(Arc::new(Interruptible(self.into_found(py)?)))
     }
@@ -125,7 +125,7 @@ impl CoordinatorIn {
     }
 }
 
-/// An object of the protocol `regrow.Coordinator`.
+/// A Python object with the protocol `regrow.Coordinator`.
 #[derive(Debug)]
 struct Foreign {
     object: Py<PyAny>,
@@ -137,8 +137,8 @@ struct Foreign {
 }
 
 impl Foreign {
-    /// Calls a method. A session may be dropped after the interpreter has ended: then there is no
-    /// object to call.
+    /// Calls a method. A session may be dropped after the interpreter has ended: then the object no
+    /// longer exists.
     fn call<T>(
         &self,
         name: &str,
@@ -154,7 +154,7 @@ impl Foreign {
 
 fn raised_by(object: &Bound<'_, PyAny>, name: &str, raised: PyErr) -> Error {
     if !raised.is_instance_of::<PyException>(object.py()) {
-        // The exception is Ctrl-C, raised on the thread that gets signals.
+        // The exception comes from Ctrl-C, on the thread that receives signals.
         return from_py_err(object.py(), raised);
     }
     let is_late = raised.is_instance_of::<PyTimeoutError>(object.py());
@@ -214,7 +214,7 @@ impl coordination::Coordinator for Foreign {
     }
 }
 
-/// A coordinator whose waits end when a signal handler raises, as that of Ctrl-C does.
+/// A coordinator whose waits end if a signal handler raises, for example for Ctrl-C.
 #[derive(Debug)]
 struct Interruptible(Arc<dyn coordination::Coordinator>);
 
@@ -254,16 +254,16 @@ impl coordination::Coordinator for Interruptible {
     }
 }
 
-/// Calls the handlers of signals that have come, on the thread that gets signals. The error is the
+/// Calls the handlers of signals that have come, if this thread receives signals. The error is the
 /// exception of a handler.
 pub fn check_signals() -> Result<()> {
     called(|py| py.check_signals())
 }
 
-/// How processes wait for each other: seconds, and the prefix of their keys.
+/// The options of waits between processes: a timeout in seconds, and the prefix of keys.
 pub type WaitIn = (f64, Option<String>);
 
-/// The options of a session; long waits are told to Python's `logging`.
+/// The options of a session. Long waits are logged with Python's `logging`.
 pub fn session_options((timeout, prefix): WaitIn) -> Result<SessionOptions> {
     let options = SessionOptions::default();
     Ok(SessionOptions {
@@ -275,7 +275,7 @@ pub fn session_options((timeout, prefix): WaitIn) -> Result<SessionOptions> {
 }
 
 fn log(waiting: &Waiting) {
-    // A log that cannot be written is no error.
+    // Ignore an error of the log.
     let _ = Python::try_attach(|py| {
         let logger = py.import("logging")?.call_method1("getLogger", ("regrow",))?;
         logger.call_method1("warning", ("%s", waiting.to_string())).map(drop)
@@ -288,7 +288,7 @@ fn seconds(seconds: f64) -> Result<Duration> {
     })
 }
 
-/// One save or restore by all processes.
+/// One save or restore of all processes.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct Session(Mutex<Option<Arc<coordination::Session>>>);
 
@@ -321,27 +321,27 @@ impl Session {
         Ok(all.map(|all| all.iter().map(|value| PyBytes::new(py, value)).collect()))
     }
 
-    /// The value of rank 0, on every process.
+    /// Sends the value of rank 0 to every process.
     fn broadcast<'py>(&self, py: Python<'py>, phase: &str, value: Vec<u8>) -> PyResult<Bound<'py, PyBytes>> {
         let session = self.session()?;
         let work = || session.broadcast(phase, || Ok(value.into()));
         Ok(PyBytes::new(py, &released(py, work)?))
     }
 
-    /// Gives a value to the process that asks for it.
+    /// Makes a value available to the process that asks for it.
     fn post(&self, py: Python<'_>, phase: &str, value: Vec<u8>) -> PyResult<()> {
         let (session, value) = (self.session()?, value.into());
         released(py, || session.post(phase, &value))
     }
 
-    /// The value of another process.
+    /// Receives the value of another process.
     fn receive<'py>(&self, py: Python<'py>, phase: &str, rank: usize) -> PyResult<Bound<'py, PyBytes>> {
         let session = self.session()?;
         let work = || session.receive(phase, rank);
         Ok(PyBytes::new(py, &released(py, work)?))
     }
 
-    /// Errs in every process if one of them passes an error: its kind and its text.
+    /// Raises in every process if one of them passes an error: its kind and its text.
     fn agree(&self, py: Python<'_>, phase: &str, error: Option<(String, String)>) -> PyResult<()> {
         let session = self.session()?;
         let result = error.map_or(Ok(()), |(kind, what)| {
@@ -350,21 +350,21 @@ impl Session {
         released(py, || session.agree(phase, result))
     }
 
-    /// Errs in every process unless all processes see the files of rank 0 there.
+    /// Raises in every process unless all processes see the files that rank 0 writes to the target.
     fn shares_storage(&self, py: Python<'_>, target: LocationIn) -> PyResult<()> {
         let session = self.session()?;
         let target = target.to_location().or_raise()?;
         released(py, || session.shares_storage(&target))
     }
 
-    /// Ends it well.
+    /// Ends the session successfully.
     fn finish(&self, py: Python<'_>) {
         let session = self.taken();
         py.detach(|| session.and_then(Arc::into_inner).into_iter().for_each(coordination::Session::finish));
     }
 
-    /// Ends the session, as a failure if it was not finished; the other processes learn of the
-    /// failure.
+    /// Ends the session. If it was not finished, it counts as failed, and the other processes learn
+    /// of the failure.
     fn leave(&self, py: Python<'_>) {
         let session = self.taken();
         py.detach(|| drop(session));

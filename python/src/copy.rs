@@ -1,4 +1,4 @@
-//! Copies a checkpoint to another place, byte for byte.
+//! Copies a checkpoint to another location, byte for byte.
 
 use std::ffi::OsString;
 
@@ -9,7 +9,7 @@ use regrow::{CopyOptions, CopyReport};
 use crate::location::LocationIn;
 use crate::watch::{WatchIn, watched};
 
-/// How a checkpoint is copied: `regrow/_core/_requests.py`.
+/// The options of a copy: `regrow/_core/_requests.py`.
 #[derive(FromPyObject)]
 pub struct CopyIn {
     overwrite: bool,
@@ -18,10 +18,10 @@ pub struct CopyIn {
     budget_bytes: Option<u64>,
 }
 
-/// Path, files, bytes, bytes that were there already, seconds.
+/// The report of a copy: path, number of files, bytes, reused bytes, seconds.
 type CopyOut = (OsString, usize, u64, u64, f64);
 
-/// Copies; gives the report.
+/// Copies a checkpoint, and returns the report.
 #[pyfunction]
 pub fn copy(
     py: Python<'_>,

@@ -16,7 +16,7 @@ use crate::gather::let_go;
 use crate::leaves::{LeavesIn, to_leaves};
 use crate::watch::{WatchIn, watched};
 
-/// What is compared, and how: `regrow/_core/_requests.py`.
+/// The options of a comparison: `regrow/_core/_requests.py`.
 #[derive(FromPyObject)]
 pub struct DiffIn {
     only: Vec<String>,
@@ -30,12 +30,12 @@ pub struct DiffIn {
     budget_bytes: Option<u64>,
 }
 
-/// Kind, dtype, shape.
+/// The form of a leaf: its kind, dtype and shape.
 type FormOut<'py> = (&'static str, String, Bound<'py, PyTuple>);
 
-/// Count of elements, of those that differ, are outside, have no distance; NaN and infinities on
-/// both sides; the largest absolute, relative and ULP distance; cosine; index of the worst pair,
-/// and the pair.
+/// A distance: the number of elements, of those that differ, that are outside the tolerance, and
+/// that have no distance; NaN and infinities on both sides; the largest absolute, relative and ULP
+/// distance; the cosine; the index of the worst pair, and the pair.
 type DistanceOut<'py> = (
     (u64, u64, u64, u64),
     ([u64; 2], [u64; 2]),
@@ -43,12 +43,12 @@ type DistanceOut<'py> = (
     Option<(Bound<'py, PyTuple>, [[f64; 2]; 2])>,
 );
 
-/// Key path, status, form on both sides, whether it is one file, distance.
+/// A leaf: its key path, status, form on both sides, whether it is the same file, distance.
 type LeafOut<'py> =
     (String, &'static str, Option<FormOut<'py>>, Option<FormOut<'py>>, bool, Option<DistanceOut<'py>>);
 
-/// Paths; verdict; leaves, the worst first; counts by status; containers; leaves of another kind;
-/// findings by side; bytes read; the report as text.
+/// A report: paths; verdict; leaves, the worst first; counts by status; containers; leaves of two
+/// kinds; findings by side; bytes read; the report as text.
 pub type DiffOut<'py> = (
     (OsString, OsString),
     bool,

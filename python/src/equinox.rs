@@ -1,7 +1,7 @@
-//! Equinox leaf files: headers of records, and whole files of them.
+//! Equinox leaf files: the headers of records, and whole files of records.
 //!
-//! The Python half (`regrow/equinox/`) decides which leaf becomes which record. If a file has a
-//! path, its bytes never pass through Python.
+//! The Python half (`regrow/equinox/`) decides which leaf becomes which record. The bytes of a file
+//! on disk never pass through Python.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -29,30 +29,30 @@ use crate::columns::{StructureIn, print_paths};
 use crate::error::{OrRaise, released};
 use crate::memory::borrow_array;
 
-/// The dtype as a Python literal, Fortran order, shape.
+/// A header from Python: the dtype as a Python literal, Fortran order, shape.
 type HeaderIn = (String, bool, Vec<u64>);
 
-/// A header on its way to Python.
+/// A header for Python, with the same fields.
 type HeaderOut<'py> = (String, bool, Bound<'py, PyTuple>);
 
-/// Structure; for each leaf its kind and its value: the number of its record, text, bytes, or
-/// nothing; names of PRNG implementations and of dtypes that the records do not tell, by the number
-/// of the leaf.
+/// The structure; for each leaf its kind and its value (the number of its record, text, bytes, or
+/// nothing); and, by the number of the leaf, names of PRNG implementations and of dtypes that the
+/// records do not contain.
 type TrailerIn<'py> =
     (StructureIn<'py>, PyBackedBytes, Vec<Option<LeafIn>>, HashMap<usize, String>, HashMap<usize, String>);
 
-/// The record of a leaf, or its value.
+/// The value of a leaf, or the number of its record.
 #[derive(FromPyObject)]
 pub enum LeafIn {
     /// The leaf is in a record.
     Record(usize),
-    /// Text.
+    /// The leaf is this text.
     Text(String),
-    /// Bytes.
+    /// The leaf is these bytes.
     Bytes(PyBackedBytes),
 }
 
-/// Everything before the data of a record.
+/// The bytes of a record before its data.
 #[pyfunction]
 pub fn npy_header<'py>(
     py: Python<'py>,
@@ -63,20 +63,20 @@ pub fn npy_header<'py>(
     Ok(PyBytes::new(py, &to_header((descr, fortran_order, shape)).or_raise()?.to_bytes()))
 }
 
-/// Describes the data of a record, from the bytes before the data.
+/// Parses the bytes of a record before its data.
 #[pyfunction]
 pub fn parse_npy_header<'py>(py: Python<'py>, prelude: PyBackedBytes) -> PyResult<HeaderOut<'py>> {
     let (header, _) = Header::parse(&prelude).or_raise()?;
     from_header(py, &header)
 }
 
-/// For each leaf in JAX' order its position in the tree's own order.
+/// For each leaf in JAX' order, its position in the order of the tree.
 #[pyfunction]
 pub fn jax_leaf_order(structure: StructureIn<'_>) -> PyResult<Vec<usize>> {
     Ok(jax_order(structure.tree()))
 }
 
-/// Writes a file of records, all of it or nothing; gives its length.
+/// Writes a file of records, all of it or nothing. Returns the length of the file.
 #[pyfunction]
 #[pyo3(signature = (path, line, records, trailer, durable))]
 pub fn write_equinox(
@@ -156,7 +156,7 @@ fn to_trailer(trailer: TrailerIn<'_>, records: &[RecordOut]) -> PyResult<(Traile
     Ok((Trailer::new(structure, record_of, None), blobs))
 }
 
-/// The kind of a leaf with a record, by its number in the columns.
+/// The kind of a leaf that has a record, by the number that Python uses.
 fn array_kind(kind: u8, implementation: Option<String>) -> LeafKind {
     match kind {
         1 => LeafKind::NumpyScalar,
@@ -169,7 +169,7 @@ fn array_kind(kind: u8, implementation: Option<String>) -> LeafKind {
 
 fn to_header((descr, fortran_order, shape): HeaderIn) -> Result<Header> {
     let descr = match parse(&descr, LiteralOptions::default())? {
-        // NumPy writes this text for float8_e5m2, though the text also reads as another dtype.
+        // NumPy writes this text for float8_e5m2, although it normally means another dtype.
         Literal::Str(text) if text == "<f1" => Descr::as_numpy_writes(Dtype::Float8E5m2),
         literal => Descr::from_literal(&literal)?,
     };
@@ -180,7 +180,7 @@ fn from_header<'py>(py: Python<'py>, header: &Header) -> PyResult<HeaderOut<'py>
     Ok((header.descr.repr(), header.fortran_order, PyTuple::new(py, header.shape.dims())?))
 }
 
-/// An opened file of records: headers in memory, data on disk.
+/// An opened file of records. The headers are in memory, the data is on disk.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct EquinoxFile(LeafFile);
 

@@ -2,8 +2,7 @@
 //! error.
 //!
 //! The engine is called through [`released`]. So a panic, which is a bug of regrow, becomes an
-//! ordinary error. Otherwise it would be PyO3's `PanicException`, and `except Exception` does not
-//! catch this.
+//! ordinary exception. PyO3's own `PanicException` would not be caught by `except Exception`.
 
 use std::any::Any;
 use std::error::Error as _;
@@ -16,12 +15,12 @@ use pyo3::sync::PyOnceLock;
 use regrow::{Error, ErrorKind, Result};
 use regrow_base::wording::Caller;
 
-/// Does `work` with the interpreter released.
+/// Runs `work` without the interpreter, and raises its error.
 pub fn released<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
     py.detach(|| caught(work)).or_raise()
 }
 
-/// Does `work`; a panic is an error.
+/// Runs `work`, and turns a panic into an error.
 pub fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(&*panic)))
 }
@@ -34,8 +33,7 @@ pub fn panicked(panic: &(dyn Any + Send)) -> Error {
         .help("this is a bug in regrow: please report it with the text on standard error")
 }
 
-/// The exception for an error of the engine. If an exception caused the error, the exception
-/// itself.
+/// The exception for an error of the engine. If an exception caused the error, that exception.
 pub fn to_py_err(error: Error) -> PyErr {
     Python::attach(|py| {
         let source = error.source();
@@ -50,7 +48,7 @@ pub fn to_py_err(error: Error) -> PyErr {
     })
 }
 
-/// An exception as an error of the engine, which is raised again as the exception.
+/// An exception as an error of the engine. If the error is raised later, it is the same exception.
 pub fn from_py_err(py: Python<'_>, raised: PyErr) -> Error {
     let value = raised.value(py);
     let kind = value.getattr(intern!(py, "kind")).and_then(|kind| kind.extract::<String>());
@@ -63,7 +61,7 @@ pub fn from_py_err(py: Python<'_>, raised: PyErr) -> Error {
     Error::new(kind, what).caused_by(raised)
 }
 
-/// Calls Python from work of the engine.
+/// Calls Python from inside the engine.
 pub fn called<T>(call: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T> {
     let called = Python::try_attach(|py| call(py).map_err(|raised| from_py_err(py, raised)));
     called.unwrap_or_else(|| Err(Error::new(ErrorKind::Io, "Python has ended")))
@@ -77,7 +75,7 @@ fn exception<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>>
     from_native.call1((error.kind().name(), error.to_string(), file, leaf, offset_bytes, error.help_text()))
 }
 
-/// File, leaf and offset, as Python has them.
+/// The file, leaf and offset of an error, as values for Python.
 pub fn place(error: &Error) -> (Option<String>, Option<String>, Option<u64>) {
     let place = error.place();
     (
@@ -87,9 +85,9 @@ pub fn place(error: &Error) -> (Option<String>, Option<String>, Option<u64>) {
     )
 }
 
-/// `?` on the engine's results.
+/// Turns results of the engine into Python results, so that `?` can raise them.
 pub trait OrRaise<T> {
-    /// The value, or the exception.
+    /// The value, or the error as an exception.
     fn or_raise(self) -> PyResult<T>;
 }
 

@@ -1,5 +1,5 @@
-//! Files and folders that Python's own code puts in place or removes, by the rules of a commit: all
-//! of it or nothing, on the disk before the call returns.
+//! Files and folders that Python code writes or removes, with the guarantees of a commit: all of it
+//! or nothing, and synced to the disk before the call returns.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use regrow_storage::local;
 use crate::error::released;
 use regrow_storage::NewFile;
 
-/// Writes a file, or replaces an existing one. A new file gets `mode`.
+/// Writes a file, or replaces an existing file. A new file gets the mode `mode`.
 #[pyfunction]
 #[pyo3(signature = (path, data, mode=None))]
 pub fn put_file(py: Python<'_>, path: PathBuf, data: PyBackedBytes, mode: Option<u32>) -> PyResult<()> {
@@ -21,15 +21,15 @@ pub fn put_file(py: Python<'_>, path: PathBuf, data: PyBackedBytes, mode: Option
         let staged = local::StagedFile::create(&path, true)?;
         fill(&staged, &data)?;
         if let Some(mode) = mode {
-            // Some file systems refuse every change of the mode. Commit the file with the mode that
-            // it has.
+            // Some file systems refuse any change of the mode. Then commit the file with its
+            // current mode.
             let _ = local::set_mode(&staged.single_file(), mode);
         }
         staged.commit()
     })
 }
 
-/// Writes a checkpoint of one file; with `overwrite`, over a checkpoint of any kind.
+/// Writes a checkpoint of one file. With `overwrite` it replaces a checkpoint of any kind.
 #[pyfunction]
 pub fn put_checkpoint_file(
     py: Python<'_>,
@@ -57,31 +57,31 @@ pub fn sweep_folder(py: Python<'_>, folder: PathBuf) {
     py.detach(|| local::sweep_folder(&folder));
 }
 
-/// Removes a folder with any content. The name becomes free first.
+/// Removes a folder with any content. Renames it first, so that its name is free at once.
 #[pyfunction]
 pub fn remove_folder(py: Python<'_>, folder: PathBuf) -> PyResult<()> {
     released(py, || local::remove_folder(&folder))
 }
 
-/// Whether a live writer of regrow has, or may have, the lock of a temporary folder.
+/// Whether a writer of regrow has, or may have, the lock of a temporary folder.
 #[pyfunction]
 pub fn is_locked(py: Python<'_>, folder: PathBuf) -> bool {
     py.detach(|| local::is_locked(&folder))
 }
 
-/// Puts the names in a local folder on the disk, where its file system can.
+/// Syncs the names in a local folder to the disk, if its file system can.
 #[pyfunction]
 pub fn sync_folder(py: Python<'_>, folder: PathBuf) -> PyResult<()> {
     released(py, || local::sync_folder(&folder))
 }
 
-/// Gives a local file or folder a mode, unless it has it.
+/// Sets the mode of a local file or folder, unless it already has this mode.
 #[pyfunction]
 pub fn set_mode(py: Python<'_>, path: PathBuf, mode: u32) -> PyResult<()> {
     released(py, || local::set_mode(&path, mode))
 }
 
-/// A file under a temporary name, for Python to write. `commit` gives it its own name.
+/// A file under a temporary name, which Python writes. `commit` renames it.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct StagedFile(Mutex<Option<local::StagedFile>>);
 
@@ -98,7 +98,7 @@ impl StagedFile {
         self.staged().as_ref().map(|staged| staged.single_file().into_os_string())
     }
 
-    /// Syncs the file and gives it its name.
+    /// Syncs the file and renames it to its final name.
     fn commit(&self, py: Python<'_>) -> PyResult<()> {
         let Some(staged) = self.staged().take() else { return Ok(()) };
         staged.sync_later();

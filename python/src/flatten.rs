@@ -1,9 +1,9 @@
-//! Takes a user's tree apart. This module handles exact dicts, lists, tuples, `None` and known
-//! leaves; `regrow/_tree/` takes every other class apart, one level at a time. So each class has
+//! Flattens a user's tree. This module handles exact dicts, lists, tuples, `None` and known leaves.
+//! `regrow/_tree/` handles every other class, one level at a time. So each class is handled in only
 //! one place.
 //!
-//! Nothing recurses: one list holds the remaining children, and another the open containers. So a
-//! deep tree needs memory, but no deep call stack.
+//! There is no recursion: one list holds the pending children, and another the open containers. So
+//! a deep tree needs memory, but not a deep call stack.
 
 use std::collections::HashMap;
 
@@ -18,40 +18,41 @@ use crate::columns::{KEY_DICT, KEY_DICT_INT, KeysIn, Structure, to_node_kind};
 use crate::error::OrRaise;
 use crate::unflatten;
 
-/// A tree taken apart: its structure, its leaves in order, and how each container is made again.
+/// A flattened tree: its structure, its leaves in order, and how to rebuild each container.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct Flat {
     structure: Py<Structure>,
     leaves: Py<PyList>,
-    /// For each node, its key object in its dict.
+    /// For each node, its key object if the parent is a dict.
     pub(crate) dict_keys: Vec<Option<Py<PyAny>>>,
-    /// For containers that this module does not know: the function that rebuilds the container from
-    /// its children, by node number.
+    /// For containers that this module does not handle: by node number, the function that rebuilds
+    /// the container from its children.
     pub(crate) rebuilds: HashMap<usize, Py<PyAny>>,
 }
 
 #[pymethods]
 impl Flat {
-    /// The nodes.
+    /// The nodes of the tree.
     #[getter]
     pub fn structure(&self, py: Python<'_>) -> Py<Structure> {
         self.structure.clone_ref(py)
     }
 
-    /// The leaves, in order.
+    /// The leaves in order.
     #[getter]
     fn leaves(&self, py: Python<'_>) -> Py<PyList> {
         self.leaves.clone_ref(py)
     }
 
-    /// The same containers with other leaves.
+    /// Rebuilds the containers with other leaves.
     fn with_leaves<'py>(&self, leaves: Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
         unflatten::with_leaves(self, &leaves)
     }
 }
 
-/// The parts of a walk that Python does: the table of classes, the opener of a class outside the
-/// table, the opener for objects of a handler, the errors for cycles and for depth.
+/// The parts of the walk that Python does: the table of classes, the opener for classes outside the
+/// table, the opener for objects of a handler, and the functions that make errors for cycles and
+/// depth.
 type Hooks<'py> =
     (Bound<'py, PyDict>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
 
@@ -75,7 +76,7 @@ pub fn flatten<'py>(
     walk.finish()
 }
 
-/// A node still to come.
+/// A node that the walk has not visited yet.
 struct Child<'py> {
     key: ChildKey<'py>,
     value: Bound<'py, PyAny>,
@@ -83,11 +84,11 @@ struct Child<'py> {
 
 enum ChildKey<'py> {
     Index(usize),
-    /// A kind of key, and the key.
+    /// The kind of a key, and the key.
     Object(u8, Bound<'py, PyAny>),
 }
 
-/// A container on the way down.
+/// A container whose children the walk has not finished.
 struct Open<'py> {
     key: ChildKey<'py>,
     value: Bound<'py, PyAny>,
@@ -95,7 +96,7 @@ struct Open<'py> {
     pending_after: usize,
 }
 
-/// How objects of a class are handled.
+/// How the walk handles objects of a class.
 #[derive(Clone, Copy)]
 enum Way {
     Leaf,
@@ -103,7 +104,7 @@ enum Way {
     Dict,
     List,
     Tuple,
-    /// Ask Python.
+    /// Ask Python for this class.
     Other,
 }
 
@@ -234,7 +235,7 @@ impl<'py> Walk<'py> {
         self.opened(child, NodeKind::Dict, pending_after)
     }
 
-    /// Has Python open it.
+    /// Opens a container with a function of Python.
     fn open_other(&mut self, child: Child<'py>, opener: &Bound<'py, PyAny>) -> PyResult<()> {
         self.enter(&child)?;
         let trail = self.trail_to(&child.key)?;
@@ -250,7 +251,7 @@ impl<'py> Walk<'py> {
         })
     }
 
-    /// Refuses to go round in circles, or down for ever.
+    /// Returns an error if the container contains itself, or if the tree is too deep.
     fn enter(&mut self, child: &Child<'py>) -> PyResult<()> {
         if !self.open_ids.insert(child.value.as_ptr().addr()) {
             let trail = self.trail_to(&child.key)?;
@@ -273,7 +274,8 @@ impl<'py> Walk<'py> {
         self.opened(child, kind, pending_after)
     }
 
-    /// Opens a container, whose children lie on the stack above `pending_after`, the last on top.
+    /// Opens a container. Its children are on the stack above `pending_after`, the last child on
+    /// top.
     fn opened(&mut self, child: Child<'py>, kind: NodeKind, pending_after: usize) -> PyResult<()> {
         let Child { key, value } = child;
         if let Some(new) = self.pending.get_mut(pending_after..) {
@@ -316,8 +318,8 @@ impl<'py> Walk<'py> {
         }
     }
 
-    /// The keys from the root to a child, as Python's openers take them. Built keys are kept until
-    /// their container is closed, so that a deep tree costs no more than a flat one.
+    /// The keys from the root to a child, for openers in Python. Keys that were built are kept
+    /// until their container is closed, so that a deep tree costs no more than a flat one.
     fn trail_to(&self, key: &ChildKey<'py>) -> PyResult<Bound<'py, PyList>> {
         let append = |key: &ChildKey<'py>| match key {
             ChildKey::Index(index) => self.trail.append(index),
@@ -343,7 +345,7 @@ fn at_index<'py>((index, value): (usize, Bound<'py, PyAny>)) -> Child<'py> {
     Child { key: ChildKey::Index(index), value }
 }
 
-/// The address of a class, which identifies it: the leaves, or the table, keep the class alive.
+/// The address of a class, which identifies the class: the leaves, or the table, keep it alive.
 fn address(class: &Bound<'_, PyType>) -> usize {
     class.as_ptr().addr()
 }

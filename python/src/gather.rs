@@ -1,11 +1,10 @@
-//! Finds the kind of each of a user's leaves, as columns for the engine. This module recognises
-//! NumPy's arrays and scalars of the engine's dtypes, Python's own types, and arrays of JAX in this
-//! machine's memory. `regrow/_leaves/` recognises all others.
-//!
-//! JAX shows an array by DLPack: the call waits until the array is computed. While the returned
-//! tensor is held, the memory does not change: if another thread donates the array, JAX copies it.
-//! The call takes one or two microseconds for any dtype. `np.asarray` takes ten times as long for
-//! dtypes that buffers cannot name (bfloat16, float8).
+//! Finds the kind of each leaf of a user's tree, as columns for the engine. This module recognises
+//! NumPy's arrays and scalars with dtypes of the engine, Python's own types, and JAX arrays in this
+//! machine's memory. `regrow/_leaves/` recognises all other leaves.
+//! JAX exports an array through DLPack. The call waits until the array is computed. While the
+//! returned tensor exists, its memory does not change: if another thread donates the array, JAX
+//! copies it. The call takes one or two microseconds for any dtype. `np.asarray` takes ten times as
+//! long for dtypes that buffers cannot describe (bfloat16, float8).
 
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::intern;
@@ -21,10 +20,10 @@ use crate::leaves::kind_number;
 use crate::memory::tensor_host_device;
 use crate::shards::Placements;
 
-/// What Python knows: kinds by class, numbers by dtype, `other(leaf, at) -> (kind, value, note,
-/// sharding)`, `exportable(class) -> bool`, `sharding(sharding) -> (text or None, is plain)`, and
-/// of JAX, if it is there, the class of shardings on one device, `export(array) -> capsule of a
-/// DLPack tensor`, and `placement(array)` of arrays on several devices.
+/// Functions and tables of Python: kinds by class, numbers by dtype, `other(leaf, at) -> (kind,
+/// value, note, sharding)`, `exportable(class) -> bool`, `sharding(sharding) -> (text or None, is
+/// plain)`. If JAX is imported, also the class of shardings on one device, `export(array) ->
+/// capsule of a DLPack tensor`, and `placement(array)` of arrays on several devices.
 type Hooks<'py> = (
     Bound<'py, PyDict>,
     Bound<'py, PyDict>,
@@ -39,7 +38,7 @@ type JaxHooks<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
 /// Kinds, values, notes and shardings, as `leaves::LeavesIn` takes them.
 type Columns<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyDict>, Bound<'py, PyDict>);
 
-/// The leaves as the engine sees them, in columns.
+/// The leaves in columns, in the form that the engine reads.
 #[pyfunction]
 pub fn leaf_columns<'py>(
     py: Python<'py>,
@@ -82,19 +81,19 @@ pub fn leaf_columns<'py>(
     Ok((PyBytes::new(py, &kinds), PyList::new(py, values)?, notes, shardings))
 }
 
-/// Kind, value and sharding of a leaf.
+/// The kind, the value and the sharding of a leaf.
 type Told<'py> = (u8, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
 
-/// How leaves of a class are handled.
+/// How this module handles leaves of a class.
 #[derive(Clone, Copy)]
 enum Way {
     /// An exact NumPy array.
     Array,
     /// A NumPy scalar.
     Scalar,
-    /// An array of JAX whose class shows its memory.
+    /// A JAX array whose class can export its memory.
     Jax,
-    /// A leaf of this kind, as it is.
+    /// A leaf of this kind, passed on unchanged.
     Plain(u8),
     Other,
 }
@@ -103,25 +102,25 @@ struct Gather<'a, 'py> {
     py: Python<'py>,
     hooks: &'a Hooks<'py>,
     dtypes: KnownDtypes<'a, 'py>,
-    /// Ways by the address of the class, which the leaves keep alive.
+    /// How to handle a class, by the address of the class. The leaves keep the class alive.
     ways: AddressMap<Way>,
     /// The last few shardings of JAX arrays, with their texts.
     shardings: Vec<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, bool)>,
-    /// Python's answers for shardings by value: arrays may have equal shardings of their own.
+    /// Python's results for shardings, by value: equal arrays may have different sharding objects.
     shardings_by_value: Bound<'py, PyDict>,
-    /// The places of the shards of arrays on several devices.
+    /// The placements of arrays on several devices.
     placements: Option<Placements<'a, 'py>>,
     /// The shardings of arrays on one device, as texts by the number of the device. Each array may
     /// have its own sharding object.
     devices: Vec<(i32, Option<Bound<'py, PyAny>>)>,
     /// The class of JAX arrays, and the function that exports an array.
     jax: Option<&'a JaxHooks<'py>>,
-    /// Descriptors of arrays that JAX would not export.
+    /// Descriptors of dtypes that JAX does not export.
     refused: Vec<Bound<'py, PyAny>>,
 }
 
 impl<'a, 'py> Gather<'a, 'py> {
-    /// `None` if Python must handle the leaf.
+    /// The kind, value and sharding of a leaf; `None` if Python must handle the leaf.
     fn leaf(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Option<Told<'py>>> {
         match self.way_of(leaf)? {
             Way::Plain(kind) => Ok(Some((kind, leaf.clone(), None))),
@@ -140,8 +139,8 @@ impl<'a, 'py> Gather<'a, 'py> {
         Ok(is_known.then(|| (kind_number(kind), value, None)))
     }
 
-    /// Borrows the memory of an array that is contiguous on this machine. Python handles any other
-    /// array, and any array to refuse.
+    /// Borrows the memory of an array that is contiguous and on this machine. Python handles all
+    /// other arrays, including arrays that are errors.
     fn jax_array(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Option<Told<'py>>> {
         let py = self.py;
         let Some((one_device, export, _)) = self.jax else { return Ok(None) };
@@ -245,8 +244,8 @@ impl<'a, 'py> Gather<'a, 'py> {
     }
 }
 
-/// Has JAX let go of the arrays whose tensors were dropped: it does so in its next call, but there
-/// may be none.
+/// Makes JAX release the arrays whose tensors were dropped. JAX does this in its next call, but
+/// there may be no next call.
 pub fn let_go(py: Python<'_>) {
     let collect = || {
         let modules = py.import(intern!(py, "sys"))?.getattr(intern!(py, "modules"))?;
@@ -256,8 +255,8 @@ pub fn let_go(py: Python<'_>) {
     let _: PyResult<_> = collect();
 }
 
-/// The last few objects that are remembered: a search among more would take longer than asking
-/// again.
+/// The number of objects in a cache. A search among more objects would take longer than asking
+/// Python again.
 const KNOWN_MAX: usize = 32;
 
 fn numpy_asarray(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
@@ -270,7 +269,7 @@ fn numpy_generic(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     GENERIC.import(py, "numpy", "generic").cloned()
 }
 
-/// The engine's numbers of descriptors, by the very object: most arrays share one for each dtype.
+/// The engine's dtypes by descriptor object: most arrays share one descriptor for each dtype.
 struct KnownDtypes<'a, 'py> {
     numbers: &'a Bound<'py, PyDict>,
     known: Vec<(Bound<'py, PyAny>, Option<Dtype>)>,
@@ -281,7 +280,7 @@ impl<'a, 'py> KnownDtypes<'a, 'py> {
         Self { numbers, known: Vec::new() }
     }
 
-    /// `None` if the engine has no such dtype in this byte order.
+    /// The dtype of an array; `None` if the engine has no such dtype in this byte order.
     fn get(&mut self, array: &Bound<'py, PyUntypedArray>) -> PyResult<Option<Dtype>> {
         let descriptor = array.dtype().into_any();
         if let Some((_, dtype)) = self.known.iter().find(|(known, _)| known.is(&descriptor)) {
@@ -298,13 +297,13 @@ impl<'a, 'py> KnownDtypes<'a, 'py> {
     }
 }
 
-/// The requirements of a template's leaves.
+/// The requirements of the leaves of a template.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct TemplateLeaves(Vec<TemplateLeaf>);
 
 impl TemplateLeaves {
-    /// All of them; those with a 1 in `skips` are to be left alone, those with a 2 may have any
-    /// shape.
+    /// The requirements of all leaves. A leaf with 1 in `skips` is skipped; a leaf with 2 may have
+    /// any shape.
     pub fn leaves(&self, skips: &[u8]) -> Vec<TemplateLeaf> {
         let mut leaves = self.0.clone();
         for (leaf, &skip) in leaves.iter_mut().zip(skips) {
@@ -318,8 +317,8 @@ impl TemplateLeaves {
     }
 }
 
-/// The requirements of a template's leaves. For plain arrays their dtype and shape; for other
-/// leaves the answer of `wanted(leaf, at)`: dtype, shape and the kind to make, or nothing. The
+/// The requirements of the leaves of a template. For plain arrays, their dtype and shape. For other
+/// leaves, the result of `wanted(leaf, at)`: dtype, shape and the kind to make, or nothing. The
 /// second result is by the number of the leaf.
 #[pyfunction]
 pub fn template_leaves<'py>(

@@ -1,5 +1,4 @@
-//! A checkpoint of several items that become visible together: begin it, fill it from any thread,
-//! commit it.
+//! Saves several items in one checkpoint, committed at once. Any thread may add items.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,7 +19,7 @@ use crate::location::LocationIn;
 use crate::options::{JobIn, SaveIn, metadata_members, save_options, to_job};
 use crate::watch::cancellable;
 
-/// A save of several items: `regrow/_core/_requests.py`.
+/// The options of a save of several items: `regrow/_core/_requests.py`.
 #[derive(FromPyObject)]
 struct ItemsIn {
     overwrite: bool,
@@ -34,10 +33,10 @@ struct ItemsIn {
     mode: Option<u32>,
 }
 
-/// A tree that waits for the background.
+/// A tree that a background save will add later.
 type Waiting = (String, Tree<Leaf>, SaveOptions);
 
-/// A checkpoint of several items that is being written.
+/// An unfinished checkpoint of several items.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct ItemsSave {
     begun: Mutex<Option<Arc<engine::ItemsSave>>>,
@@ -48,8 +47,8 @@ pub struct ItemsSave {
 
 #[pymethods]
 impl ItemsSave {
-    /// Begins a checkpoint. The working thread calls `progress` with the bytes done and the bytes
-    /// in all.
+    /// Begins a checkpoint. The thread that works calls `progress` with the bytes done and the
+    /// bytes in all.
     #[new]
     fn new(
         py: Python<'_>,
@@ -89,7 +88,7 @@ impl ItemsSave {
         self.path.clone()
     }
 
-    /// Adds a tree.
+    /// Adds a tree to the checkpoint.
     fn tree(
         &self,
         py: Python<'_>,
@@ -123,14 +122,14 @@ impl ItemsSave {
         Ok(())
     }
 
-    /// Adds a JSON document of this text, in a file of this name or the usual one.
+    /// Adds a JSON document of this text, in a file named `file` or the default name.
     #[pyo3(signature = (name, text, file))]
     fn json(&self, py: Python<'_>, name: &str, text: &str, file: Option<&str>) -> PyResult<()> {
         let begun = self.begun().or_raise()?;
         released(py, || begun.json_text(name, file, text.as_bytes()))
     }
 
-    /// Adds metrics, a JSON object of this text.
+    /// Adds metrics. `text` is a JSON object.
     fn metrics(&self, py: Python<'_>, text: &str) -> PyResult<()> {
         let begun = self.begun().or_raise()?;
         released(py, || begun.metrics_text(text.as_bytes()))
@@ -160,25 +159,25 @@ impl ItemsSave {
         Ok(())
     }
 
-    /// The class by which Orbax reads an item.
+    /// Sets the class with which Orbax reads an item.
     fn handler(&self, item: &str, handler: &str) -> PyResult<()> {
         self.begun().or_raise()?.handler(item, handler);
         Ok(())
     }
 
-    /// Adds members to the checkpoint's own metadata, a JSON object of this text.
+    /// Adds entries to the checkpoint's own metadata. `text` is a JSON object.
     fn metadata(&self, text: String) -> PyResult<()> {
         self.begun().or_raise()?.metadata(&metadata_members(Some(text)).or_raise()?);
         Ok(())
     }
 
-    /// Gives the checkpoint its name; the report.
+    /// Commits the checkpoint, and returns the report.
     fn commit(&self, py: Python<'_>, gets_signals: bool) -> PyResult<SaveOut> {
         let begun = self.take().or_raise()?;
         cancellable(py, gets_signals, &self.monitor, || begun.commit()).map(save_report)
     }
 
-    /// Tells the other processes why this process stops: the kind of an error, and its text.
+    /// Sends the reason for a failure to the other processes: the kind of an error, and its text.
     fn fail(&self, py: Python<'_>, kind: &str, what: String) -> PyResult<()> {
         let Ok(begun) = self.begun() else { return Ok(()) };
         let error = Error::new(ErrorKind::from_name(kind).unwrap_or(ErrorKind::Io), what);
@@ -188,7 +187,7 @@ impl ItemsSave {
         })
     }
 
-    /// Gives up the save, and removes all its files.
+    /// Ends the save without a commit, and removes all its files.
     fn drop(&self, py: Python<'_>) {
         let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -200,7 +199,7 @@ impl ItemsSave {
         self.monitor.cancel();
     }
 
-    /// Bytes done, bytes in all.
+    /// The bytes done, and the bytes in all.
     fn progress(&self) -> (u64, u64) {
         let progress = self.monitor.progress();
         (progress.done_bytes, progress.total_bytes)
@@ -213,7 +212,7 @@ impl ItemsSave {
         begun.clone().ok_or_else(|| self.is_over())
     }
 
-    /// The whole save, for its commit.
+    /// Takes the save out of this object, for its commit.
     pub fn take(&self) -> Result<engine::ItemsSave> {
         let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
         let all = begun.take().ok_or_else(|| self.is_over())?;
@@ -225,7 +224,7 @@ impl ItemsSave {
         })
     }
 
-    /// The trees that wait.
+    /// The trees that a background save will add.
     pub fn take_waiting(&self) -> Vec<Waiting> {
         std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
     }

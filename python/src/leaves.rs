@@ -23,7 +23,7 @@ use crate::error::{OrRaise, to_py_err};
 use crate::memory::{Shapes, Shown, borrow_one_of_many, take_tensor};
 use crate::shards::HeldShards;
 
-/// Names of the leaf kinds, by their number in the columns.
+/// The names of the leaf kinds. The columns use their positions as numbers.
 pub const LEAF_KINDS: [&str; 11] = [
     "numpy_array",
     "numpy_scalar",
@@ -38,14 +38,14 @@ pub const LEAF_KINDS: [&str; 11] = [
     "numpy_other_scalar",
 ];
 
-/// Kinds, values (arrays, capsules of tensors, Python's own), notes and shardings, as they come
-/// from Python.
+/// Columns from Python: kinds, values (arrays, capsules of tensors, Python values), notes and
+/// shardings.
 pub type LeavesIn<'py> = (PyBackedBytes, Bound<'py, PyList>, HashMap<usize, String>, Bound<'py, PyDict>);
 
-/// Kinds, values and notes, on the way to Python.
+/// Columns for Python: kinds, values and notes.
 pub type LeavesOut<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyDict>);
 
-/// The leaves of `tree`; an error names the key path.
+/// The leaves of `tree`. An error contains the key path of the leaf.
 pub fn to_leaves(tree: &Tree<()>, columns: &LeavesIn<'_>) -> PyResult<Vec<Leaf>> {
     let (kinds, values, notes, shardings) = columns;
     let (mut dtypes, mut shapes) = (Dtypes::default(), Shapes::default());
@@ -64,8 +64,8 @@ pub fn to_leaves(tree: &Tree<()>, columns: &LeavesIn<'_>) -> PyResult<Vec<Leaf>>
     Ok(leaves)
 }
 
-/// Shardings by the number of the leaf, as JSON. Thousands of leaves share a few, most as the very
-/// same text.
+/// Shardings as JSON, by the number of the leaf. Thousands of leaves share few shardings, most as
+/// the same text object.
 struct Shardings<'a, 'py> {
     texts: &'a Bound<'py, PyDict>,
     is_empty: bool,
@@ -91,7 +91,8 @@ impl<'a, 'py> Shardings<'a, 'py> {
     }
 }
 
-/// The outer error is the engine's and still lacks the key path; the inner one is Python's own.
+/// Converts one leaf. The outer error is of the engine and has no key path yet; the inner error is
+/// an exception of Python.
 fn to_leaf<'a>(
     kind: u8,
     value: &Bound<'_, PyAny>,
@@ -153,8 +154,8 @@ fn to_array(
     Ok(Ok(of_array(kind, borrow_one_of_many(array, dtype, shapes)?)))
 }
 
-/// An array on several devices: its dtype, shape and chunk shape, whether every process has all of
-/// it, and the shards of this one, each with where it begins.
+/// An array on several devices: its dtype, shape and chunk shape, whether every process has the
+/// whole array, and the shards of this process, each with its start.
 type ShardsIn<'py> = (String, Vec<u64>, Vec<u64>, bool, Vec<(Vec<u64>, Bound<'py, PyUntypedArray>)>);
 
 fn to_sharded(told: ShardsIn<'_>, shapes: &mut Shapes) -> Result<Array> {
@@ -172,7 +173,7 @@ fn of_array(kind: LeafKind, array: Array) -> Leaf {
     Leaf { kind, data: LeafData::Array(array), sharding: None }
 }
 
-/// Numbers as Python has them; a bool is an int too, so it comes first.
+/// A Python number as a leaf. A bool is also an int, so bools are checked first.
 fn to_scalar(value: &Bound<'_, PyAny>) -> Result<PyResult<Leaf>> {
     let scalar = if let Ok(value) = value.cast::<PyBool>() {
         Scalar::Bool(value.is_true())
@@ -214,7 +215,7 @@ fn to_bytes(value: &Bound<'_, PyAny>) -> PyResult<Leaf> {
     Ok(Leaf { kind: LeafKind::Bytes, data: LeafData::Array(array), sharding: None })
 }
 
-/// The dtypes of NumPy's descriptors: asking one for its name is slow, and a tree has few.
+/// Cached dtypes of NumPy's descriptors: a name is slow to compute, and a tree has few dtypes.
 #[derive(Default)]
 struct Dtypes(Vec<(Py<PyAny>, Dtype)>);
 
@@ -261,8 +262,8 @@ fn note_of(kind: &LeafKind) -> Option<&str> {
     }
 }
 
-/// The columns of loaded leaves, whose key paths `path_of` knows: arrays are views of the engine's
-/// bytes.
+/// The columns of loaded leaves. Arrays are views of the engine's bytes. `path_of` returns the key
+/// path of a leaf, for errors.
 pub fn from_leaves<'py>(
     py: Python<'py>,
     leaves: Vec<Leaf>,
@@ -288,7 +289,8 @@ pub fn from_leaves<'py>(
     Ok((PyBytes::new(py, &kinds), PyList::new(py, values)?, notes))
 }
 
-/// Arrays as NumPy's, which are views of the engine's bytes; `path_of` returns the leaf of each.
+/// Arrays as NumPy arrays, which are views of the engine's bytes. `path_of` returns the key path of
+/// each.
 pub fn show_arrays<'py>(
     py: Python<'py>,
     arrays: &[Array],
@@ -303,7 +305,8 @@ pub fn show_arrays<'py>(
     PyList::new(py, values)
 }
 
-/// NumPy refuses shapes of too many axes or elements; which leaf has one, only its path says.
+/// The error if NumPy refuses a shape with too many axes or elements, with the key path of the
+/// leaf.
 fn cannot_show(py: Python<'_>, error: PyErr, shape: &Shape, path: &KeyPath) -> PyErr {
     if !error.is_instance_of::<PyValueError>(py) {
         return error;
@@ -315,7 +318,7 @@ fn cannot_show(py: Python<'_>, error: PyErr, shape: &Shape, path: &KeyPath) -> P
     to_py_err(error.at_leaf(path))
 }
 
-/// NumPy's (or ml_dtypes') descriptor of a dtype.
+/// The descriptor of a dtype, from NumPy or ml_dtypes.
 fn descriptor<'py>(py: Python<'py>, dtype: Dtype) -> PyResult<&'py Bound<'py, PyArrayDescr>> {
     static ALL: PyOnceLock<Vec<Py<PyArrayDescr>>> = PyOnceLock::new();
     let all = ALL.get_or_try_init(py, || py.import("regrow._leaves")?.getattr("DTYPES")?.extract())?;
@@ -323,10 +326,10 @@ fn descriptor<'py>(py: Python<'py>, dtype: Dtype) -> PyResult<&'py Bound<'py, Py
     found.ok_or_else(|| Error::unsupported(format!("NumPy has no dtype {dtype}"))).or_raise()
 }
 
-/// Kinds, dtypes, shapes and stored names of leaves that have not been read.
+/// Metadata of leaves: their kinds, dtypes, shapes and stored names.
 pub type InfosOut<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>);
 
-/// The columns of the leaves' metadata.
+/// The metadata of leaves in columns.
 pub fn from_infos<'py>(py: Python<'py>, infos: &[LeafInfo]) -> PyResult<InfosOut<'py>> {
     let mut shapes = ShapeTuples::default();
     let kinds: Vec<u8> = infos.iter().map(|info| kind_number(&info.kind)).collect();
@@ -340,7 +343,7 @@ pub fn from_infos<'py>(py: Python<'py>, infos: &[LeafInfo]) -> PyResult<InfosOut
     ))
 }
 
-/// Shapes as Python tuples; `None` for `None`.
+/// Shapes as Python tuples; `None` stays `None`.
 pub fn shape_tuples<'a, 'py>(
     py: Python<'py>,
     shapes: impl Iterator<Item = Option<&'a Shape>>,
@@ -350,7 +353,7 @@ pub fn shape_tuples<'a, 'py>(
     PyList::new(py, shapes.map(tuple).collect::<PyResult<Vec<_>>>()?)
 }
 
-/// Shapes as Python tuples, one for all leaves of the same shape.
+/// Python tuples of shapes. All leaves of the same shape share one tuple.
 #[derive(Default)]
 struct ShapeTuples<'py>(HashMap<Shape, Bound<'py, PyTuple>>);
 

@@ -1,10 +1,10 @@
-//! regrow's Python extension. It takes arguments, calls the engine with core types, and returns
+//! regrow's Python extension. It converts arguments, calls the engine with core types, and returns
 //! views.
 //!
-//! One call passes a whole tree between Python and Rust. The extension takes common containers and
-//! leaves apart and puts them together, in a fraction of a microsecond each; for all others it asks
-//! the Python half (`python/regrow/`). Array data is never copied: saved data stays in the memory
-//! of its Python owner, and NumPy gets views of loaded data.
+//! One call passes a whole tree between Python and Rust. The extension flattens and rebuilds common
+//! containers and leaves in a fraction of a microsecond each. For all others it calls the Python
+//! half (`python/regrow/`). Array data is never copied: saved data stays in the memory of its
+//! Python owner, and NumPy gets views of loaded data.
 //!
 //! | module | does |
 //! |---|---|
@@ -44,8 +44,8 @@
 //! | `error` | turns errors into exceptions |
 //!
 //! All work of the engine releases the interpreter. The engine's threads end with the call, so a
-//! later `fork` cannot break them. Only `background` has threads that outlive a call; a child
-//! process knows that they belong to its parent.
+//! later `fork` cannot break them. Only `background` has threads that outlive a call. In a child
+//! process these threads do not exist, and calls return an error.
 
 mod addresses;
 mod background;

@@ -1,4 +1,4 @@
-//! The checkpoints in a folder.
+//! Lists the checkpoints in a folder.
 
 use std::ffi::OsString;
 use std::time::UNIX_EPOCH;
@@ -11,8 +11,8 @@ use crate::checkpoint::{FindingOut, finding_out};
 use crate::error::released;
 use crate::location::LocationIn;
 
-/// Name, path, layout, state, steps; files, bytes and seconds since 1970, if the storage knows
-/// them; the error.
+/// A checkpoint: name, path, layout, state, steps; files, bytes and seconds since 1970, if the
+/// storage has them; the error.
 type ListedOut = (
     String,
     OsString,
@@ -23,7 +23,7 @@ type ListedOut = (
     Option<FindingOut>,
 );
 
-/// Lists the checkpoints right in a folder.
+/// Lists the checkpoints directly in a folder.
 #[pyfunction]
 pub fn list_checkpoints(py: Python<'_>, folder: LocationIn) -> PyResult<Vec<ListedOut>> {
     let found = released(py, || regrow::list(folder.to_location()?))?;

@@ -1,4 +1,4 @@
-//! Turns Python literals in a file (dtypes of records, paths of dicts) into Python's objects. The
+//! Converts Python literals in a file (dtypes of records, paths of dicts) to Python objects. The
 //! engine parses them, so that no content of a file reaches Python's own compiler.
 
 use pyo3::prelude::*;
@@ -7,13 +7,13 @@ use regrow_base::bytes::python_literal::{Literal, LiteralOptions, parse};
 
 use crate::error::OrRaise;
 
-/// The value of a literal, as `ast.literal_eval` gives it.
+/// The value of a literal, like `ast.literal_eval`.
 #[pyfunction]
 pub fn literal<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
     to_python(py, &parse(text, LiteralOptions::default()).or_raise()?)
 }
 
-/// The parser bounds the depth.
+/// Converts a literal. The recursion is limited, because the parser limits the depth.
 fn to_python<'py>(py: Python<'py>, literal: &Literal) -> PyResult<Bound<'py, PyAny>> {
     let all = |items: &[Literal]| items.iter().map(|item| to_python(py, item)).collect::<PyResult<Vec<_>>>();
     Ok(match literal {

@@ -44,7 +44,7 @@ impl Location {
         Self(self.0.cached(&cache.0))
     }
 
-    /// The path, if it is one of the local file system.
+    /// The path; `None` unless it is a path of the local file system.
     #[getter]
     fn local_path(&self) -> Option<OsString> {
         self.0.local_path().ok().map(|path| path.as_os_str().to_owned())
@@ -60,19 +60,20 @@ impl Location {
         }))
     }
 
-    /// The names in the folder, sorted, and whether each leads to a folder.
+    /// The sorted names in the folder, each with true if it is a folder or a link to one.
     fn entries(&self, py: Python<'_>) -> PyResult<Vec<(OsString, bool)>> {
         let mut entries = released(py, || self.0.entries())?;
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries.into_iter().map(|entry| (entry.name.clone(), entry.is_folder())).collect())
     }
 
-    /// The bytes of a small file, at most so many; `None` if there is none.
+    /// At most `len_max_bytes` bytes from the beginning of a file; `None` if it does not exist.
     fn read(&self, py: Python<'_>, len_max_bytes: u64) -> PyResult<Option<Cow<'static, [u8]>>> {
         Ok(released(py, || self.0.read_beginning(len_max_bytes))?.map(Cow::Owned))
     }
 
-    /// Writes a small file, and replaces an existing one: a reader sees the old or the new one.
+    /// Writes a small file or replaces an existing one. A reader sees either the old or the new
+    /// file.
     fn write(&self, py: Python<'_>, data: Vec<u8>) -> PyResult<()> {
         let name = self.0.name_text();
         released(py, || self.0.parent().store().put(name.as_bytes(), data.into()))
@@ -83,7 +84,7 @@ impl Location {
     }
 }
 
-/// A location, or a path or URL that stands for one.
+/// A location; or a path or URL, from which a location is made.
 #[derive(FromPyObject)]
 pub enum LocationIn {
     /// An existing location, with its options.
@@ -103,14 +104,14 @@ impl ToLocation for LocationIn {
     }
 }
 
-/// The local path that a path or URL names: for modules that read or write by themselves.
+/// The local path of a path or URL, for modules that read or write files themselves.
 #[pyfunction]
 pub fn local_path(path: LocationIn) -> PyResult<OsString> {
     let location = path.to_location().or_raise()?;
     location.local_path().map(|path| path.as_os_str().to_owned()).or_raise()
 }
 
-/// The layout that a save to a path has where the caller names none: that of its suffix, or the
+/// The layout of a save to a path if the caller names none: the layout of its suffix, or the
 /// default layout.
 #[pyfunction]
 pub fn layout_for(path: LocationIn) -> PyResult<&'static str> {
@@ -118,7 +119,7 @@ pub fn layout_for(path: LocationIn) -> PyResult<&'static str> {
     Ok(layout.name())
 }
 
-/// Errs if a folder at a path would have the name of a file.
+/// Raises if a folder at a path would have the name of a file.
 #[pyfunction]
 pub fn refuse_folder_named_like_a_file(path: LocationIn, layout: &str) -> PyResult<()> {
     let refused = path.to_location().and_then(|at| refuse_folder(&at, layout));

@@ -1,5 +1,5 @@
-//! The manager of a training loop's steps: the engine's [`manager::TrainingRun`], with functions of
-//! Python as its hooks.
+//! The manager of a training loop's steps: the engine's [`manager::TrainingRun`] with hooks that
+//! are Python functions.
 //!
 //! Python functions are called on the caller's thread or on the manager's thread. Their exceptions
 //! are raised again unchanged.
@@ -99,13 +99,13 @@ impl OptionsIn {
     }
 }
 
-/// Whether the program is asked to end.
+/// A flag that means that the program must end.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct Preemption(manager::Preemption);
 
 #[pymethods]
 impl Preemption {
-    /// With `agreed`, all processes of a job set it before the same step, or none does.
+    /// With `agreed`, either all processes of a job set the flag before the same step, or none.
     #[new]
     fn new(agreed: bool) -> Self {
         Self(if agreed { manager::Preemption::agreed() } else { manager::Preemption::new() })
@@ -121,11 +121,11 @@ impl Preemption {
     }
 }
 
-/// The steps of a folder, which this run alone writes to.
+/// Manages the steps of a folder. No other process may write to the folder.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct Run(Arc<manager::TrainingRun>);
 
-/// Number, the value of `load`, skipped newer steps with the exception of each.
+/// The number of the step, the result of `load`, and skipped newer steps with their exceptions.
 type RestoredOut = (u64, Py<PyAny>, Vec<(u64, PyErr)>);
 
 #[pymethods]
@@ -137,7 +137,7 @@ impl Run {
             .map(|run| Self(Arc::new(run)))
     }
 
-    /// The folder, without the other processes of a job.
+    /// The folder and its steps, without messages to other processes of a job.
     #[getter]
     fn steps(&self) -> Steps {
         Steps::of(self.0.steps().clone())
@@ -153,7 +153,7 @@ impl Run {
         released(py, || self.0.latest())
     }
 
-    /// The steps of other histories.
+    /// The steps of abandoned histories.
     fn abandoned(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
         released(py, || self.0.abandoned())
     }
@@ -169,8 +169,8 @@ impl Run {
         released(py, || self.0.should_save(step, false))
     }
 
-    /// Begins a step, if it is due. `metrics` is a JSON object. An exception in its place is raised
-    /// in all processes.
+    /// Begins a step if it is due. `metrics` is a JSON object. If an exception is passed instead,
+    /// it is raised in all processes.
     #[pyo3(signature = (step, force, overwrite, metrics, raised))]
     fn begin(
         &self,
@@ -188,12 +188,12 @@ impl Run {
         Ok(due.map(|due| DueStep { run: self.0.clone(), due: Mutex::new(Some(due)) }))
     }
 
-    /// Waits for the save of a program that is asked to end.
+    /// After the program was asked to end: waits for the save of a step.
     fn wait_for_grace(&self, py: Python<'_>, step: u64) -> PyResult<()> {
         released(py, || self.0.wait_for_grace(step))
     }
 
-    /// Waits for all saves; `False` if that takes longer than `timeout` seconds.
+    /// Waits for all saves. Returns `False` if this takes longer than `timeout` seconds.
     #[pyo3(signature = (timeout))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         released(py, || self.0.wait_for(time(timeout)))
@@ -221,7 +221,8 @@ impl Run {
         released(py, || self.0.roll_back(step))
     }
 
-    /// Calls `load` with the number and the name of a step, or with `None` of the newest good one.
+    /// Calls `load` with the number and the name of a step; if `step` is `None`, of the newest good
+    /// step.
     fn restore(&self, py: Python<'_>, step: Option<u64>, load: Py<PyAny>) -> PyResult<RestoredOut> {
         let attempt = |step: &manager::Step| called(|py| load.call1(py, (step.number, &step.name)));
         let Restored { step, value, passed_over } = released(py, || match step {
@@ -235,7 +236,7 @@ impl Run {
         Ok((step.number, value, passed_over.collect()))
     }
 
-    /// Waits for a step newer than `after`, and keeps it from being deleted; `None` after the time.
+    /// Waits for a step newer than `after`, and protects it from deletion; `None` after the time.
     fn wait_for_new(
         &self,
         py: Python<'_>,
@@ -247,7 +248,7 @@ impl Run {
         released(py, || self.0.wait_for_new(after, timeout, every))
     }
 
-    /// Waits for all saves, and gives the folder up.
+    /// Waits for all saves, and releases the folder.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         // Wait here, where Ctrl-C can end the wait.
         self.wait(py, None)?;
@@ -257,14 +258,14 @@ impl Run {
 }
 
 impl Drop for Run {
-    /// The manager's thread needs the interpreter at the end of each save: no thread may hold it
-    /// and wait.
+    /// The manager's thread needs the interpreter at the end of each save, so release it during the
+    /// wait.
     fn drop(&mut self) {
         Python::attach(|py| py.detach(|| self.0.close()));
     }
 }
 
-/// A step that is to be saved now.
+/// A step that must be saved now.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct DueStep {
     run: Arc<manager::TrainingRun>,
@@ -273,13 +274,13 @@ pub struct DueStep {
 
 #[pymethods]
 impl DueStep {
-    /// The name in the folder.
+    /// The name of the step in the folder.
     #[getter]
     fn name(&self) -> PyResult<String> {
         self.with(|due| Ok(self.run.steps().names().format(due.number)))
     }
 
-    /// The record for its metadata, as JSON.
+    /// The record for the step's metadata, as JSON.
     #[getter]
     fn record(&self) -> PyResult<String> {
         self.with(|due| {
@@ -288,7 +289,7 @@ impl DueStep {
         })
     }
 
-    /// Whether the program was asked to end.
+    /// Whether the program has been asked to end.
     #[getter]
     fn is_preempted(&self) -> PyResult<bool> {
         self.with(|due| Ok(due.is_preempted))
@@ -299,13 +300,13 @@ impl DueStep {
         py.detach(|| self.with(|due| Ok(self.run.may_replace(due))))
     }
 
-    /// The name of the step whose files are linked.
+    /// The name of the step whose unchanged files the save links; `None` if there is none.
     fn base(&self, py: Python<'_>) -> PyResult<Option<String>> {
         py.detach(|| self.with(|due| Ok(self.run.base(due)?.map(|step| step.name))))
     }
 
-    /// Takes over the save. `handle` is the `regrow.SaveHandle`: it knows the exceptions of the
-    /// progress function.
+    /// Takes a started save, and does the work after it. `handle` is the `regrow.SaveHandle`, which
+    /// has the exceptions of the progress function.
     fn follow(&self, py: Python<'_>, handle: Py<PyAny>, blocked_seconds: f64) -> PyResult<Followed> {
         let saving: Py<SaveHandle> = handle.getattr(py, intern!(py, "_handle"))?.extract(py)?;
         let due = self.due.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -334,7 +335,7 @@ impl DueStep {
     }
 }
 
-/// The save of a step, and the work after it.
+/// The save of a step with the work after it.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct Followed(manager::Followed);
 
@@ -344,7 +345,7 @@ impl Followed {
         self.0.is_done()
     }
 
-    /// The report; `None` if that takes longer than `timeout` seconds.
+    /// Waits for the report; returns `None` if this takes longer than `timeout` seconds.
     #[pyo3(signature = (timeout))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<SaveOut>> {
         Ok(wait(py, timeout, |step| self.0.wait_for(step))?.map(save_report))
@@ -363,14 +364,14 @@ impl Together {
         Ok(Self(manager::Together::new(job.as_ref(), &root.to_location().or_raise()?)))
     }
 
-    /// The text that `look` gives on rank 0, in every process.
+    /// Calls `look` on rank 0, and returns its text in every process.
     fn of_rank_0(&self, py: Python<'_>, purpose: &str, look: Py<PyAny>) -> PyResult<String> {
         let look = || called(|py| look.call0(py)?.extract::<String>(py));
         released(py, || self.0.of_rank_0(purpose, look))
     }
 }
 
-/// Seconds; without an end for `None`, and for a number that is too large.
+/// A time-out from seconds. `None`, or a number that is too large, means no time-out.
 fn time(seconds: Option<f64>) -> Duration {
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok());
     time.unwrap_or(Duration::MAX)

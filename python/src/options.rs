@@ -75,14 +75,14 @@ impl SaveIn {
 /// A coordinator, and how its processes wait for each other.
 pub type JobIn = (CoordinatorIn, WaitIn);
 
-/// `"none"`, or a level of zstd.
+/// The compression: `"none"`, or a level of zstd.
 #[derive(FromPyObject)]
 pub enum CompressionIn {
     Level(i32),
     Name(String),
 }
 
-/// The options of a save.
+/// Converts the options of a save.
 pub fn save_options(save: SaveIn) -> Result<SaveOptions> {
     let compression = match save.compression {
         None => None,
@@ -119,8 +119,8 @@ pub fn save_options(save: SaveIn) -> Result<SaveOptions> {
     })
 }
 
-/// Runs `make` for a save of `path`. The other processes of the job, which join that save, receive
-/// its error.
+/// Runs `make` for a save of `path`. If it fails, the other processes of the job, which join this
+/// save, receive the error.
 pub fn or_posted<T>(
     py: Python<'_>,
     path: &LocationIn,
@@ -150,7 +150,7 @@ fn to_metadata(text: &str) -> Result<Value> {
         .map_err(|error| Error::invalid(format!("the metadata is not JSON: {}", error.what())))
 }
 
-/// The members of metadata that have to be an object.
+/// The entries of metadata, which must be a JSON object.
 pub fn metadata_members(text: Option<String>) -> Result<Map<String, Value>> {
     match text.as_deref().map(to_metadata).transpose()? {
         None => Ok(Map::new()),
@@ -160,14 +160,14 @@ pub fn metadata_members(text: Option<String>) -> Result<Map<String, Value>> {
     }
 }
 
-/// The layout of a name, with its options as JSON.
+/// The layout with this name. `options` are its options as JSON.
 pub fn to_layout(name: &str, options: &str) -> Result<Layout> {
     let options = serde_json::from_str(options)
         .map_err(|error| Error::invalid(format!("the options of layout {name:?} are not JSON: {error}")))?;
     Layout::from_name(name, options)
 }
 
-/// A load of an opened checkpoint.
+/// The options of a load of an opened checkpoint.
 #[derive(FromPyObject)]
 pub struct LoadRequest<'py> {
     only: Vec<String>,
@@ -180,7 +180,7 @@ pub struct LoadRequest<'py> {
     unread: Vec<usize>,
 }
 
-/// The options of a load.
+/// Converts the options of a load.
 pub fn load_options(load: LoadRequest<'_>) -> PyResult<LoadOptions> {
     let template = load.template.map(to_template).transpose()?;
     let only = load.only.iter().map(|text| PathPattern::new(text)).collect::<Result<_>>();
@@ -198,7 +198,7 @@ pub fn load_options(load: LoadRequest<'_>) -> PyResult<LoadOptions> {
     })
 }
 
-/// How regions of leaves are loaded.
+/// The options of a load of regions, from Python.
 #[derive(FromPyObject)]
 pub struct RegionsHowIn {
     casting: CastingIn,
@@ -206,7 +206,7 @@ pub struct RegionsHowIn {
     budget_bytes: Option<u64>,
 }
 
-/// The options of a load of regions.
+/// Converts the options of a load of regions.
 pub fn region_options(how: RegionsHowIn) -> RegionOptions {
     RegionOptions {
         casting: how.casting.0,
@@ -216,10 +216,10 @@ pub fn region_options(how: RegionsHowIn) -> RegionOptions {
     }
 }
 
-/// Structure, the requirements of its leaves, the leaves to skip.
+/// A template: the structure, the requirements of its leaves, and the leaves to skip.
 type TemplateIn<'py> = (StructureIn<'py>, PyRef<'py, TemplateLeaves>, PyBackedBytes);
 
-/// The template of a load.
+/// Converts the template of a load.
 fn to_template((structure, leaves, skips): TemplateIn<'_>) -> PyResult<Tree<TemplateLeaf>> {
     structure.tree().with_leaves(leaves.leaves(&skips)).or_raise()
 }

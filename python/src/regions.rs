@@ -11,13 +11,13 @@ use crate::memory::Destinations;
 use crate::options::{RegionsHowIn, region_options};
 use crate::watch::{WatchIn, watched};
 
-/// Regions of a leaf.
+/// The regions to read of a leaf.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct Regions(Vec<Region>);
 
 #[pymethods]
 impl Regions {
-    /// From where each begins, and how long it is.
+    /// Regions from their starts and lengths.
     #[new]
     fn new(boxes: Vec<(Vec<u64>, Vec<u64>)>) -> PyResult<Self> {
         let region = |(starts, lens): (Vec<u64>, Vec<u64>)| Region::new(starts, lens);
@@ -25,10 +25,10 @@ impl Regions {
     }
 }
 
-/// Leaf, the number of the wanted dtype, and the regions.
+/// A leaf, the number of the dtype of the result, and the regions.
 pub type RegionsIn<'py> = (usize, u8, Bound<'py, Regions>);
 
-/// All of them, one after the other.
+/// The regions of all leaves in one list.
 pub fn leaf_regions(wanted: Vec<RegionsIn<'_>>) -> Vec<LeafRegion> {
     let mut all = Vec::new();
     for (leaf, dtype, regions) in wanted {

@@ -1,4 +1,4 @@
-//! Removes one checkpoint, or the remains of a save.
+//! Removes one checkpoint, or the temporary files of an unfinished save.
 
 use std::ffi::OsString;
 
@@ -9,10 +9,10 @@ use regrow::location::ToLocation;
 use crate::error::released;
 use crate::location::LocationIn;
 
-/// Path, files, bytes.
+/// The report of a removal: path, number of files, bytes.
 type RemoveOut = (OsString, usize, u64);
 
-/// Removes; gives the report.
+/// Removes a checkpoint, and returns the report.
 #[pyfunction]
 pub fn remove(py: Python<'_>, path: LocationIn, unfinished: bool, force: bool) -> PyResult<RemoveOut> {
     let options = RemoveOptions { unfinished, force };

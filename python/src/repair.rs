@@ -1,4 +1,4 @@
-//! Writes parity beside a checkpoint, and repairs with it.
+//! Writes parity beside a checkpoint, and repairs checkpoints.
 
 use std::ffi::OsString;
 
@@ -10,10 +10,10 @@ use crate::checkpoint::{FindingOut, finding_out, in_python};
 use crate::location::LocationIn;
 use crate::watch::{WatchIn, watched};
 
-/// Path, files, bytes, bytes of parity, whether anything has changed.
+/// The report: path, number of files, bytes, bytes of parity, whether anything has changed.
 type ParityOut = (OsString, usize, u64, u64, bool);
 
-/// Makes parity, or takes it away; gives the report.
+/// Writes or removes parity, and returns the report.
 #[pyfunction]
 #[pyo3(signature = (path, ratio, step, remove, watch))]
 pub fn add_parity(
@@ -32,12 +32,12 @@ pub fn add_parity(
     Ok((path, report.file_count, report.bytes, report.parity_bytes, report.has_changed))
 }
 
-/// Path, length, source of the file, whether the content is unproved.
+/// A rebuilt file: path, length, source, whether the content is unproved.
 type RecoveredOut = (OsString, u64, String, bool);
 
-/// Path, bytes, healed files and bytes of each, recovered files, what is lost, what verification
-/// finds, notes, whether the parity was damaged, whether it was a check, the report as text, the
-/// verdict, what proves it.
+/// A repair report: path, bytes, repaired files with their bytes, rebuilt files, losses, findings
+/// of the verification, notes, whether the parity was damaged, whether it was a check, the report
+/// as text, the verdict, the proof.
 type RepairOut = (
     OsString,
     u64,
@@ -53,7 +53,7 @@ type RepairOut = (
     Option<&'static str>,
 );
 
-/// Repairs a checkpoint; gives the report.
+/// Repairs a checkpoint, and returns the report.
 #[pyfunction]
 #[pyo3(signature = (path, from_, step, check, watch))]
 pub fn repair(

@@ -15,18 +15,18 @@ use crate::gather::let_go;
 use crate::location::LocationIn;
 use crate::watch::{WatchIn, watched};
 
-/// An opened checkpoint, or where one is.
+/// An opened checkpoint, or the location of one.
 #[derive(FromPyObject)]
 pub enum SubjectIn {
-    /// Opened, or in memory.
+    /// An opened checkpoint, or a pytree in memory.
     #[pyo3(transparent)]
     Opened(Py<Checkpoint>),
-    /// A place.
+    /// The location of a checkpoint.
     #[pyo3(transparent)]
     At(LocationIn),
 }
 
-/// What the page shows: `regrow/_core/_requests.py`.
+/// The options of a report: `regrow/_core/_requests.py`.
 #[derive(FromPyObject)]
 pub struct ReportIn {
     title: Option<String>,
@@ -39,13 +39,14 @@ pub struct ReportIn {
     budget_bytes: Option<u64>,
 }
 
-/// The number of elements that were looked at, of NaNs, infinities and zeros, by leaf.
+/// The number of elements that were read, and of NaNs, infinities and zeros, by leaf.
 type CountsOut = (Vec<u64>, Vec<u64>, Vec<u64>, Vec<u64>);
 
-/// The lowest, the highest, mean, standard deviation and norm, by leaf; NaN where there is none.
+/// The lowest and the highest element, mean, standard deviation and norm, by leaf; NaN if there is
+/// none.
 type NumbersOut = (Vec<f64>, Vec<f64>, Vec<f64>, Vec<f64>, Vec<f64>);
 
-/// The data of a page, and the page.
+/// The data of a report, from which the page is made.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct ReportPage(Report);
 
@@ -93,7 +94,7 @@ fn report_options(request: ReportIn) -> Result<ReportOptions> {
 
 #[pymethods]
 impl ReportPage {
-    /// The page.
+    /// The page as HTML.
     fn html(&self, py: Python<'_>) -> PyResult<String> {
         released(py, || {
             let mut html = Vec::new();
@@ -121,7 +122,7 @@ impl ReportPage {
         self.0.is_sound()
     }
 
-    /// Key paths by leaf, and numbers; `None` without statistics.
+    /// The key paths and the numbers of all leaves; `None` without statistics.
     fn statistics(&self) -> Option<(Vec<String>, CountsOut, NumbersOut)> {
         let leaves = &self.0.leaves;
         let columns = leaves.statistics.as_ref()?;

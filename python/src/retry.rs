@@ -1,4 +1,4 @@
-//! Reads by Python's code that start again when their checkpoint is replaced in between.
+//! Reads by Python code that start again if their checkpoint is replaced during the read.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -7,7 +7,7 @@ use regrow::{Error, ErrorKind, engine};
 use crate::checkpoint::Checkpoint;
 use crate::error::{caught, to_py_err};
 
-/// One attempt of a read.
+/// One attempt of a read, which records the checkpoints that it opened.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct Attempt(engine::Attempt);
 
@@ -18,7 +18,7 @@ impl Attempt {
         Self(engine::Attempt::default())
     }
 
-    /// Notes a checkpoint that the attempt reads.
+    /// Records a checkpoint that the attempt reads.
     fn watch<'py>(&self, checkpoint: Bound<'py, Checkpoint>) -> Bound<'py, Checkpoint> {
         self.0.watch(checkpoint.get().opened().clone());
         checkpoint

@@ -1,4 +1,5 @@
-//! A progress bar on stderr, for work that takes longer than a second, on a terminal only.
+//! A progress bar on stderr. It is shown only on a terminal, and only if the work takes more than a
+//! second.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -8,18 +9,18 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use regrow::Monitor;
 
-/// Shorter work ends before a bar can be read.
+/// If the work takes less time than this, no bar is shown.
 const SHOW_AFTER: Duration = Duration::from_secs(1);
 
 const TICK_EVERY: Duration = Duration::from_millis(500);
 
 const TEMPLATE: &str = "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
 
-/// A bar that shows itself when it is time; gone from the terminal when it is dropped.
+/// A bar that appears after a second of work. Dropping it removes it from the terminal.
 #[derive(Debug)]
 pub struct Bar(Arc<OnceLock<Ticking>>);
 
-/// A bar, and the channel that ends its ticks.
+/// A bar, and a channel. The end of the channel stops the thread that moves the bar.
 #[derive(Debug)]
 struct Ticking(ProgressBar, #[expect(dead_code, reason = "its end is what is told")] Sender<()>);
 

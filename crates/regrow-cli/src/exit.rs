@@ -1,4 +1,4 @@
-//! The exit codes of a command: five numbers, and the failures of each.
+//! The exit codes of a command, and the failures that lead to them.
 
 use std::io;
 
@@ -8,39 +8,39 @@ use serde_json::{Value, json};
 
 use crate::out;
 
-/// The numbers a command can end with; scripts may rely on them.
+/// The exit codes. Scripts may rely on the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exit {
-    /// Nothing to complain about.
+    /// Success.
     Fine = 0,
     /// The command ran, and found damage or differences.
     FoundWrong = 1,
-    /// The command line makes no sense for this checkpoint, or at all.
+    /// The command line is not valid, or not for this checkpoint.
     WrongUsage = 2,
-    /// There was nothing that could be read.
+    /// The checkpoint could not be read, or another error occurred.
     CouldNotRead = 3,
-    /// Nothing wrong was found, but no checksum covers all bytes.
+    /// No damage was found, but no checksum covers all bytes.
     NotKnown = 4,
 }
 
-/// Why a command stopped.
+/// The reason why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The engine says no; its kind decides the number.
+    /// An error of the engine. Its kind decides the exit code.
     Engine(Error),
-    /// The checkpoint lacks something that the user named: a leaf, or a match for a glob.
+    /// The checkpoint has no leaf that the user named, or no match for a glob.
     Usage(Error),
     /// Stdout cannot be written.
     Output(io::Error),
 }
 
 impl Failure {
-    /// The number to end with.
+    /// The exit code of the failure.
     pub fn exit(&self) -> Exit {
         match self {
             Self::Engine(error) => exit_of(error.kind()),
             Self::Usage(_) => Exit::WrongUsage,
-            // The reader of our output closed the pipe, as in `regrow ls x | head`.
+            // The reader of the output closed the pipe, as in `regrow ls x | head`.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Fine,
             Self::Output(_) => Exit::CouldNotRead,
         }
@@ -68,7 +68,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Says an error on stderr, for people or as one line of JSON.
+/// Prints an error on stderr, as text or as one line of JSON.
 pub fn report(error: &Error, as_json: bool) {
     let error = &error.in_words_of(Caller::Shell);
     if as_json {
@@ -79,7 +79,7 @@ pub fn report(error: &Error, as_json: bool) {
     }
 }
 
-/// An error as JSON: its kind's name and its parts; `null` where a part is not known.
+/// An error as JSON: the name of its kind, and its parts. An unknown part is `null`.
 pub fn error_json(error: &Error) -> Value {
     let error = error.in_words_of(Caller::Shell);
     let place = error.place();

@@ -1,14 +1,14 @@
-//! The `regrow` command: look into checkpoints, verify, compare, convert, copy and remove them, see
-//! them on a page, see a demonstration.
+//! The `regrow` command. It shows checkpoints, verifies, compares, converts, copies and removes
+//! them, and writes pages about them.
 //!
 //! ```text
 //! the program `regrow`            main(arguments, None)
-//! the Python package              main(arguments, Some(&packages))      `regrow` of its wheel, `python -m regrow`
+//! the Python package              main(arguments, Some(&packages))
 //! ```
 //! [`main`] is the only function. Programs find everything else in the crate `regrow`.
 //!
-//! A command is a file in `cmd` that calls the library. Data goes to stdout through `out`, reports
-//! go to stderr, and `exit` says which number a failure ends with.
+//! Each command is a file in `cmd` that calls the library. Data goes to stdout through `out`.
+//! Reports go to stderr. `exit` decides the exit code of a failure.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -152,10 +152,11 @@ pub struct Package {
     pub used_for: String,
 }
 
-/// The packages around the command, looked for when they are asked for. The first is Python itself.
+/// A function that finds the Python packages when the command needs them. The first is Python
+/// itself.
 pub type Packages<'a> = &'a (dyn Fn() -> Vec<Package> + Sync);
 
-/// Public keys, or the files of such.
+/// Parses public keys from texts, or reads them from the files that the texts name.
 fn public_keys(texts: &[String]) -> Result<Vec<PublicKey>, Failure> {
     texts.iter().map(|text| PublicKey::parse_or_read(text)).collect::<Result<_, _>>().map_err(Failure::Usage)
 }
@@ -168,7 +169,7 @@ fn name_and_value(text: &str) -> Result<(String, String), String> {
 }
 
 impl Globals {
-    /// A bar for long work, if there is to be one, and the monitor that moves it.
+    /// A progress bar for long work, hidden if the options say so, and the monitor that moves it.
     fn bar(&self, message: &'static str) -> (Bar, Monitor) {
         Bar::new(message, !self.no_progress && !self.json)
     }
@@ -182,7 +183,7 @@ impl Globals {
         }
     }
 
-    /// How to open a checkpoint.
+    /// The options to open a checkpoint.
     fn open_options(&self) -> OpenOptions {
         OpenOptions {
             step: self.step,
@@ -198,7 +199,7 @@ impl Globals {
         }
     }
 
-    /// What a path or a URL names. The storage options are for URLs.
+    /// The location of a path or URL. Only URLs get the storage options.
     fn locate(&self, path: &Path) -> Result<Location, Error> {
         match is_url(path) {
             true => Location::with_options(path, &self.storage_options.iter().cloned().collect()),
@@ -206,7 +207,7 @@ impl Globals {
         }
     }
 
-    /// Errs if a step or an item is asked for where a whole checkpoint is meant.
+    /// Returns an error if a step or an item is given to a command that needs a whole checkpoint.
     fn refuse_step_and_item(&self) -> Result<(), Failure> {
         match (self.step, &self.item) {
             (None, None) => Ok(()),
@@ -217,7 +218,7 @@ impl Globals {
         }
     }
 
-    /// Errs if `step` and `all_steps` exclude each other.
+    /// Returns an error if both `--step` and `--all-steps` are given.
     fn refuse_step_with_all(&self, all_steps: bool) -> Result<(), Failure> {
         match self.step.filter(|_| all_steps) {
             None => Ok(()),
@@ -227,7 +228,7 @@ impl Globals {
         }
     }
 
-    /// Errs if an item is asked for where all of a checkpoint is meant, or a step of it.
+    /// Returns an error if an item is given to a command that needs a whole checkpoint or step.
     fn refuse_item(&self) -> Result<(), Failure> {
         match &self.item {
             None => Ok(()),
@@ -238,8 +239,7 @@ impl Globals {
         }
     }
 
-    /// Errs if there are storage options and no URL that they could be for, or some that would be
-    /// passed over.
+    /// Returns an error if storage options are given without a URL, or if some would be ignored.
     fn check_storage_options(&self, paths: &[&Path]) -> Result<(), Error> {
         // If options stand before and after the command's name, clap returns only the later ones.
         if self.storage_options_given > self.storage_options.len() {
@@ -255,7 +255,7 @@ impl Globals {
         }
     }
 
-    /// Opens a checkpoint, and says on stderr what is missing of it.
+    /// Opens a checkpoint, and prints its warnings about missing files on stderr.
     fn open(&self, path: &Path) -> Result<Checkpoint, Error> {
         let mut location = self.locate(path)?;
         if let Some(folder) = &self.cache {
@@ -296,7 +296,7 @@ enum Command {
 }
 
 impl Command {
-    /// The paths and URLs that it was given.
+    /// The paths and URLs of the command.
     fn paths(&self) -> Vec<&Path> {
         match self {
             Self::Ls(ls) => vec![ls.path()],
@@ -322,7 +322,7 @@ impl Command {
 }
 
 impl Cli {
-    /// Errs if trusted keys are given to a command that would not ask for signatures.
+    /// Returns an error if trusted keys are given to a command that does not check signatures.
     fn check_trusted_keys(&self) -> Result<(), Error> {
         let is_asked = match &self.command {
             Command::Ls(_)
@@ -354,7 +354,7 @@ impl Cli {
     }
 }
 
-/// The command line. The options of every command have one page of help, `options`.
+/// The command line. The options that every command has are on one help page, `options`.
 fn command_line() -> clap::Command {
     let globals = Globals::augment_args(clap::Command::new(""));
     on_one_page(Cli::command(), None)
@@ -368,8 +368,8 @@ fn command_line() -> clap::Command {
         })
 }
 
-/// Moves the details of a command behind its options, in front of the examples. Without details
-/// clap prints each option on one line, for `-h` and for `--help`.
+/// Moves the details of a command below its options and above the examples. Without details, clap
+/// prints each option on one line, both for `-h` and for `--help`.
 fn on_one_page(command: clap::Command, last: Option<&str>) -> clap::Command {
     let long = command.get_long_about().map(ToString::to_string).unwrap_or_default();
     let details = long.split_once("\n\n").map(|(_, details)| details.to_owned());
@@ -379,7 +379,8 @@ fn on_one_page(command: clap::Command, last: Option<&str>) -> clap::Command {
     command.long_about(None::<&str>).after_help(after)
 }
 
-/// Adds today's name to an error about a command of other tools or an old option.
+/// If the user typed a command of another tool or an old option, adds the current name to the
+/// error.
 fn suggest(usage: &mut clap::Error) {
     const OLD_OPTIONS: [(&str, &str); 2] = [("--bare", "--arrays-only"), ("--strict", "--lost-files error")];
     const WORDS: [(&str, &[&str]); 8] = [
@@ -408,15 +409,14 @@ fn suggest(usage: &mut clap::Error) {
     }
 }
 
-/// Runs the command, and gives the number to end the process with. The first argument is the name
-/// of the program.
+/// Runs the command, and returns the exit code of the process. The first argument is the name of
+/// the program.
 ///
-/// Uses the stdout, stderr and stdin of the process directly, not the buffers of a language around
-/// it.
+/// Uses the stdout, stderr and stdin of the process directly, and not the buffers of Python.
 pub fn main(arguments: impl IntoIterator<Item = OsString>, packages: Option<Packages<'_>>) -> u8 {
     signals::ignore_file_size_limit();
     let exit = run_and_report(&arguments.into_iter().collect::<Vec<_>>(), packages);
-    // The caller's process may go on, and no other code flushes stdout. Errors were reported
+    // The caller's process may continue, and no other code flushes stdout. Errors were reported
     // before, or the pipe is closed.
     let _ = std::io::stdout().flush();
     exit as u8
@@ -428,7 +428,7 @@ fn run_and_report(arguments: &[OsString], packages: Option<Packages<'_>>) -> Exi
         Ok(cli) => cli,
         Err(mut usage) => {
             suggest(&mut usage);
-            // Help and version are no failures; clap chooses the stream. Ignore a closed pipe.
+            // Help and version are not failures. Clap chooses the stream. Ignore a closed pipe.
             if !usage.use_stderr() {
                 let _ = usage.print();
                 return Exit::Fine;

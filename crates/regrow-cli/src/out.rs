@@ -1,11 +1,11 @@
-//! Writing to stdout and stderr: closed pipes are handled, columns are aligned, and no text (also
-//! in JSON) can control a terminal.
+//! Writes to stdout and stderr. Columns are aligned, a closed pipe is an error instead of a panic,
+//! and no text, also in JSON, can control the terminal.
 //!
 //! If stdout is a terminal, tables fit its width and words have colours. Otherwise, and with
 //! `NO_COLOR`, the text is plain.
 //!
-//! `println!` panics on a closed pipe and on a full disk; here every write gives a `Result`, and
-//! [`Failure`](crate::exit::Failure) decides.
+//! `println!` panics on a closed pipe and on a full disk. Here every write returns a `Result`, and
+//! [`Failure`](crate::exit::Failure) decides what to do.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,12 +20,12 @@ use regrow_base::text::{is_printable, printable, printable_lines};
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 
-/// Stdout, buffered: flush it before the end.
+/// Stdout with a buffer. Flush it before the end.
 pub fn stdout() -> BufWriter<StdoutLock<'static>> {
     BufWriter::with_capacity(1 << 16, io::stdout().lock())
 }
 
-/// Writes one report to stderr. If even that cannot be written, the report is lost.
+/// Writes a report to stderr. If stderr cannot be written, the report is lost.
 pub fn warn(text: &str) {
     let text = printable_lines(text);
     let word = text.split_once(": ").map(|(word, _)| word).filter(|_| console::colors_enabled_stderr());
@@ -38,16 +38,16 @@ pub fn warn(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}{rest}", tint.applied(word, tint != Tint::Plain));
 }
 
-/// The meaning of a word, shown as a colour.
+/// The meaning of a text, which decides its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tint {
-    /// Nothing in particular.
+    /// Text without a special meaning.
     Plain,
     /// The title of a column.
     Title,
-    /// All is well.
+    /// A good result.
     Good,
-    /// Something is wrong.
+    /// A bad result.
     Bad,
     /// For information.
     Note,
@@ -69,15 +69,15 @@ impl Tint {
     }
 }
 
-/// A word for stdout, in its colour where there are any.
+/// A text for stdout, in its colour if stdout has colours.
 pub fn tint(tint: Tint, text: &str) -> Cow<'_, str> {
     tint.applied(text, Look::of_stdout().has_colors)
 }
 
-/// What the terminal can show.
+/// The properties of the output.
 #[derive(Debug, Clone, Copy, Default)]
 struct Look {
-    /// Columns of the terminal; `None` where there is none.
+    /// The columns of the terminal; `None` if the output is not a terminal.
     width: Option<usize>,
     has_colors: bool,
 }
@@ -92,24 +92,24 @@ impl Look {
     }
 }
 
-/// Columns of the terminal that stdout is, if it is one.
+/// The columns of the terminal; `None` if stdout is not a terminal.
 pub fn terminal_width() -> Option<usize> {
     Look::of_stdout().width
 }
 
-/// A value as pretty JSON and a line feed.
+/// Writes a value as pretty JSON, with a line feed.
 pub fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     value.serialize(&mut Serializer::with_formatter(&mut *out, Harmless(PrettyFormatter::new())))?;
     writeln!(out)
 }
 
-/// A value as JSON on one line.
+/// Writes a value as JSON on one line.
 pub fn json_line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     value.serialize(&mut Serializer::with_formatter(&mut *out, Harmless(CompactFormatter)))?;
     writeln!(out)
 }
 
-/// JSON in the style of another formatter. Characters that are not printable become escapes
+/// A JSON formatter that wraps another one. Characters that are not printable become escapes
 /// (`\u202e`); a JSON parser reads the same text.
 pub struct Harmless<F>(pub F);
 
@@ -164,22 +164,22 @@ impl<F: Formatter> Formatter for Harmless<F> {
     }
 }
 
-/// How the cells of a column are shown.
+/// How the cells of a column are aligned and shortened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// Names, at the left edge. On a narrow terminal they lose their middle, unless two names would
+    /// Names, aligned left. On a narrow terminal their middle is left out, unless two names would
     /// then look the same.
     Left,
-    /// Words, at the left edge. On a narrow terminal the last ones are left out.
+    /// Words, aligned left. On a narrow terminal the last words are left out.
     Words,
-    /// Numbers, at the right edge, never shortened.
+    /// Numbers, aligned right, never shortened.
     Right,
-    /// Not at all.
+    /// The column is not printed.
     Hidden,
 }
 
-/// Rows as aligned columns, two spaces apart, without trailing spaces; `header` first unless it is
-/// empty.
+/// Prints rows as aligned columns, two spaces apart, without trailing spaces. A non-empty `header`
+/// comes first.
 pub fn columns<const N: usize>(
     out: &mut impl Write,
     indent: &str,
@@ -195,14 +195,13 @@ pub fn columns<const N: usize>(
     table.print(out, indent, align)
 }
 
-/// A longer cell moves only the rest of its own row, so that other rows stay short.
+/// The widest cell that widens its column. A longer cell moves only the rest of its own row.
 const COLUMN_WIDTH_MAX: usize = 160;
 
-/// Columns of text are not made narrower than this to fit a terminal.
+/// The narrowest width to which a column of text is shortened.
 const FITTED_WIDTH_MIN: usize = 16;
 
-/// A table of any length. One string holds the text of all cells, so that a row needs no
-/// allocation.
+/// A table of any length. One string has the text of all cells, so that a row needs no allocation.
 #[derive(Debug)]
 pub struct Table<const N: usize> {
     text: String,
@@ -218,17 +217,17 @@ struct Cell {
 }
 
 impl<const N: usize> Table<N> {
-    /// No rows yet.
+    /// A table without rows.
     pub fn new() -> Self {
         Self { text: String::new(), cells: Vec::new() }
     }
 
-    /// The titles of the columns.
+    /// Adds a row with the titles of the columns.
     pub fn titles(&mut self, titles: [&str; N]) {
         titles.into_iter().for_each(|title| self.tinted(Tint::Title, title));
     }
 
-    /// Adds a cell; after `N` cells the next row begins.
+    /// Adds a cell. After `N` cells a new row begins.
     pub fn cell(&mut self, value: impl fmt::Display) {
         self.tinted(Tint::Plain, value);
     }
@@ -248,12 +247,12 @@ impl<const N: usize> Table<N> {
         self.cells.push(Cell { end: self.text.len(), width, tint });
     }
 
-    /// The rows as aligned columns, two spaces apart, without trailing spaces.
+    /// Prints the rows as aligned columns, two spaces apart, without trailing spaces.
     pub fn print(&self, out: &mut impl Write, indent: &str, align: [Align; N]) -> io::Result<()> {
         self.print_for(Look::of_stdout(), out, indent, align)
     }
 
-    /// The table as lines, each with its line feed; no cell is shortened.
+    /// The table as lines, each with its line feed. No cell is shortened.
     pub fn lines(&self, indent: &str, align: [Align; N]) -> Vec<String> {
         let mut text = Vec::new();
         let look = Look { width: None, ..Look::of_stdout() };
@@ -262,13 +261,13 @@ impl<const N: usize> Table<N> {
         String::from_utf8_lossy(&text).split_inclusive('\n').map(str::to_owned).collect()
     }
 
-    /// Columns that a row takes on a terminal if nothing is shortened.
+    /// The width of the widest row if nothing is shortened.
     pub fn width(&self, align: [Align; N]) -> usize {
         let shown = align.iter().filter(|align| **align != Align::Hidden).count();
         self.widths(align).iter().sum::<usize>() + 2 * shown.saturating_sub(1)
     }
 
-    /// The longest cell of each column.
+    /// The width of the longest cell in each column.
     fn widths(&self, align: [Align; N]) -> [usize; N] {
         let mut widths = [0; N];
         for row in self.cells.chunks(N.max(1)) {
@@ -352,7 +351,7 @@ impl<const N: usize> Table<N> {
     }
 }
 
-/// Makes columns of text narrower, the widest first, until a row has room.
+/// Makes columns of text narrower, the widest first, until a row fits.
 fn fit<const N: usize>(widths: &mut [usize; N], align: [Align; N], room: usize) {
     loop {
         let excess = widths.iter().sum::<usize>().saturating_sub(room);
@@ -374,7 +373,7 @@ fn shortened(text: &str, own_width: usize, width: usize) -> String {
     chars().take(before).chain(['…']).chain(chars().skip(own_width.saturating_sub(after))).collect()
 }
 
-/// The first words that fit into the width.
+/// The first words of a text that fit into a width.
 fn first_words(text: &str, width: usize) -> String {
     let room = width.saturating_sub(2);
     let mut end = 0;
@@ -440,10 +439,10 @@ mod tests {
         let wide = printed(&table, Look { width: Some(200), has_colors: true }, align);
         assert!(wide.starts_with("\u{1b}[1mKEY PATH\u{1b}[0m  "), "{wide:?}");
         assert!(wide.contains("  \u{1b}[31m1000000\u{1b}[0m\n"), "{wide:?}");
-        // Elsewhere nothing is left out, and nothing added.
+        // If the output is not a terminal, nothing is left out or added.
         let plain = printed(&table, Look::default(), align);
         assert!(plain.contains("layers/11/attention/query/kernel  1000000\n") && !plain.contains('\u{1b}'));
-        // Numbers are never cut, however narrow it is.
+        // Numbers are never shortened, even on a very narrow terminal.
         assert!(printed(&table, Look { width: Some(3), has_colors: false }, align).contains("1000000"));
     }
 
@@ -457,7 +456,7 @@ mod tests {
         let align = [Align::Left, Align::Right];
         let shown = printed(&table, Look { width: Some(24), has_colors: false }, align);
         assert!(shown.contains("0/mu/Dense_0") && shown.contains("0/nu/Dense_0"), "{shown}");
-        // At this width the keys that differ are there.
+        // At this width the keys that differ are visible.
         let shown = printed(&table, Look { width: Some(31), has_colors: false }, align);
         assert!(shown.contains("m…") && shown.contains("n…"), "{shown}");
     }

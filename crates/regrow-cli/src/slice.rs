@@ -1,12 +1,12 @@
-//! `kernel[0:4,-1,...]`: the name of a leaf, followed by NumPy's basic slicing.
+//! Parses `kernel[0:4,-1,...]`: the name of a leaf, followed by NumPy's basic slicing.
 //!
 //! ```text
 //! LEAF            the whole leaf
-//! LEAF[i]         one index; drops the axis; negative ones count from the end
-//! LEAF[a:b]       from a up to, not including, b; either may be missing or negative, ends are clamped
-//! LEAF[..., i]    dots stand for all axes that are not named
+//! LEAF[i]         one index; removes the axis; a negative index counts from the end
+//! LEAF[a:b]       from a to b, without b; either may be missing or negative; bounds are clamped
+//! LEAF[..., i]    the dots stand for all axes that are not given
 //! ```
-//! Steps other than 1 are refused: a region on disk is a hyper-rectangle.
+//! Steps other than 1 are errors, because a region on disk is a hyper-rectangle.
 
 use regrow::Error;
 use regrow::array::{Region, Shape};
@@ -23,12 +23,12 @@ enum Axis {
     Dots,
 }
 
-/// A region, and the shape of its elements without the indexed axes.
+/// A region, and the shape of the result without the indexed axes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Selection {
     /// The region to read.
     pub region: Region,
-    /// The shape to show it in.
+    /// The shape in which the region is printed.
     pub shape: Shape,
 }
 
@@ -42,7 +42,7 @@ impl Slice {
     /// Parses the text within the brackets.
     ///
     /// # Errors
-    /// `InvalidArgument` that names the part which makes no sense.
+    /// `InvalidArgument`, which names the part that is not valid.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let axes: Vec<Axis> =
             text.split(',').map(|axis| parse_axis(axis.trim())).collect::<Result<_, _>>()?;
@@ -52,7 +52,7 @@ impl Slice {
         Ok(Self(axes))
     }
 
-    /// The region it means in an array of `shape`.
+    /// The region that the slice selects in an array of `shape`.
     ///
     /// # Errors
     /// `InvalidArgument` for too many axes, or an index outside the shape.
@@ -85,8 +85,8 @@ impl Slice {
         Ok(Selection { region: Region::new(starts, lens)?, shape: Shape::new(kept)? })
     }
 
-    /// One axis for each of the shape's: dots, given or understood at the end, become as many as
-    /// are missing.
+    /// One entry for each axis of the shape. Dots, written or implied at the end, stand for the
+    /// missing axes.
     fn for_rank(&self, shape: &Shape) -> Result<Vec<Axis>, Error> {
         let dots = self.0.iter().position(|axis| *axis == Axis::Dots);
         let named = self.0.len() - usize::from(dots.is_some());
@@ -119,7 +119,8 @@ fn parse_axis(text: &str) -> Result<Axis, Error> {
     }
 }
 
-/// `at`, counted from the end if negative; `None` if the result lies before the start.
+/// `at` as an index from the start; a negative `at` counts from the end. `None` if it is before the
+/// start.
 fn from_end(at: i64, dim: u64) -> Option<u64> {
     if at < 0 { dim.checked_sub(at.unsigned_abs()) } else { Some(at.unsigned_abs()) }
 }
@@ -132,7 +133,7 @@ fn bad(what: String) -> Error {
 mod tests {
     use super::*;
 
-    /// Starts, lengths and the shape left, or the error's text.
+    /// The starts, the lengths and the remaining shape, or the text of the error.
     fn select(text: &str, shape: &[u64]) -> Result<[Vec<u64>; 3], String> {
         let shape = Shape::new(shape).unwrap();
         let Selection { region, shape } =

@@ -1,9 +1,9 @@
-//! The elements of an array as text: NumPy's way for people, nested lists for JSON.
+//! Prints the elements of an array: in NumPy's form for people, as nested lists for JSON.
 //!
-//! Like NumPy, floats have the fewest digits that give the same number in their own dtype: `0.1`
-//! for the nearest bfloat16, not `0.10009766` as float32 would need. An array of more than
-//! [`SUMMARY_FROM_ELEMENTS`] elements shows only its edges. An array without elements is `[]` for
-//! people, in any shape. JSON has its empty lists, up to [`EMPTY_LISTS_MAX`].
+//! Like NumPy, a float has the fewest digits that give the same number in its own dtype: `0.1` for
+//! the nearest bfloat16, not `0.10009766` as float32 would need. An array of more than
+//! [`SUMMARY_FROM_ELEMENTS`] elements shows only its edges. An array without elements prints as
+//! `[]` in any shape. JSON shows its empty lists, at most [`EMPTY_LISTS_MAX`].
 
 use std::io::Write;
 
@@ -11,17 +11,17 @@ use bytes::Bytes;
 use regrow::Error;
 use regrow::array::{Array, Dtype, DtypeClass, cast_bytes};
 
-/// NumPy's `threshold`.
+/// The same as NumPy's `threshold`.
 const SUMMARY_FROM_ELEMENTS: u64 = 1000;
 
-/// NumPy's `edgeitems`.
+/// The same as NumPy's `edgeitems`.
 const EDGE_ELEMENTS: u64 = 3;
 
-/// Most empty lists that JSON shows of an array without elements: a shape may promise any number of
-/// them.
+/// The most empty lists that JSON shows for an array without elements. A shape may have any number
+/// of them.
 const EMPTY_LISTS_MAX: u64 = 1000;
 
-/// Writes the array as nested brackets, and a line feed; all of it if `full`.
+/// Writes the array as nested brackets, with a line feed. With `full` no element is left out.
 pub fn write_text(out: &mut impl Write, array: &Array, full: bool) -> Result<(), crate::exit::Failure> {
     let elements = Elements::new(array)?;
     let summarise = !full && array.shape().len_elements() > SUMMARY_FROM_ELEMENTS;
@@ -37,7 +37,7 @@ pub fn write_text(out: &mut impl Write, array: &Array, full: bool) -> Result<(),
     })?;
     let width = shown.iter().map(|text| text.chars().count()).max().unwrap_or(0);
     let mut shown = shown.into_iter();
-    // `pending` counts the lists that have ended: the next gap has as many newlines.
+    // `ended` counts the lists that have ended: the next gap has as many newlines.
     let (mut depth, mut ended, mut first) = (0_usize, 0_usize, true);
     collect(dims, 0, summarise, &mut |at| {
         if matches!(at, At::Open | At::Element(_) | At::Gap) && !first {
@@ -95,8 +95,8 @@ pub fn write_json(out: &mut impl Write, array: &Array) -> Result<(), crate::exit
     })
 }
 
-/// The extents to walk. For an array without elements: the extents up to the first 0, or only that
-/// 0 if there are more than `lists_max` empty lists.
+/// The dimensions to walk. For an array without elements: up to the first 0, or only that 0 if
+/// there would be more than `lists_max` empty lists.
 fn extents(dims: &[u64], lists_max: u64) -> &[u64] {
     let Some(zero) = dims.iter().position(|&dim| dim == 0) else { return dims };
     let leading = dims.get(..zero).unwrap_or_default();
@@ -112,13 +112,13 @@ fn extents(dims: &[u64], lists_max: u64) -> &[u64] {
 enum At {
     Open,
     Close,
-    /// Left out by a summary.
+    /// Elements that a summary leaves out.
     Gap,
     /// An element, by its position in C order.
     Element(u64),
 }
 
-/// Walks the array of shape `dims`; recursion is as deep as the rank, which is bounded.
+/// Walks an array of shape `dims`. The recursion is as deep as the rank, which is limited.
 fn collect(
     dims: &[u64],
     base: u64,
@@ -151,7 +151,7 @@ enum Value {
     Bool(bool),
     Signed(i64),
     Unsigned(u64),
-    /// The number's digits, or `nan`, `inf`, `-inf`.
+    /// The digits of the number, or `nan`, `inf`, `-inf`.
     Float(String),
     Complex(String, String),
 }
@@ -216,7 +216,7 @@ fn wide(element: &[u8], from: Dtype, to: Dtype) -> Result<[u8; 8], Error> {
     Ok(out)
 }
 
-/// The fewest digits that mean this number in `dtype`.
+/// The fewest digits that identify this number in `dtype`.
 fn digits(element: &[u8], dtype: Dtype) -> Result<String, Error> {
     let value = f64::from_le_bytes(wide(element, dtype, Dtype::Float64)?);
     if value.is_nan() {

@@ -1,4 +1,4 @@
-//! The page as a file.
+//! Writes the page to a file.
 
 use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, Read, Write};
@@ -10,20 +10,20 @@ use regrow::{Error, ErrorKind, Result};
 use crate::model::Report;
 use crate::page::page;
 
-/// What every page begins with.
+/// The first bytes of every page.
 const BEGINNING: &[u8] = b"<!doctype html>";
 
-/// Writes the page to a file, all of it or nothing: under a temporary name beside it, which then
-/// becomes its own. With `overwrite` it replaces an HTML file.
+/// Writes the page to a file, all of it or nothing: first to a temporary file beside it, which is
+/// then renamed. With `overwrite` it replaces an HTML file.
 ///
 /// # Errors
-/// `AlreadyExists` if a file or folder is there that may not be replaced; `PermissionDenied`,
+/// `AlreadyExists` if a file or folder exists that may not be replaced; `PermissionDenied`,
 /// `StorageFull`, `Io`.
 pub fn save_page(report: &Report, path: &Path, overwrite: bool) -> Result<()> {
     check_target(path, overwrite)?;
     let cannot_write = |error| Error::io("cannot write the report", path, error);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // As every new file of a program, and not as a secret one.
+    // The mode of a new file of any program: a temporary file would be readable only by its owner.
     let mut builder = tempfile::Builder::new();
     builder.prefix(".report-").suffix(".tmp").permissions(Permissions::from_mode(0o666));
     let mut file = builder.tempfile_in(folder).map_err(cannot_write)?;
@@ -37,10 +37,10 @@ pub fn save_page(report: &Report, path: &Path, overwrite: bool) -> Result<()> {
     })
 }
 
-/// Errs if [`save_page`] would refuse the path. To be asked before a long read.
+/// Returns an error if [`save_page`] would not write to the path. Call it before a long read.
 ///
 /// # Errors
-/// `AlreadyExists`, `NotFound` for a folder that is not there.
+/// `AlreadyExists`; `NotFound` if the folder does not exist.
 pub fn check_target(path: &Path, overwrite: bool) -> Result<()> {
     let cannot_write = |error| Error::io("cannot write the report", path, error);
     let is_html = match File::open(path) {

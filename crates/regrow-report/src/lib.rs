@@ -13,7 +13,7 @@ pub use assemble::{ReportOptions, STEPS_READ_MAX, Subject, assemble};
 pub use file::{check_target, save_page};
 pub use page::page;
 
-/// The example in the README.
+/// Runs the example in the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,10 +1,10 @@
-//! Turns Python objects into Flax' msgpack and back, without the engine: the low level of
-//! `regrow.flax`.
+//! Converts Python objects to Flax' msgpack and back, without the engine. This is the lower level
+//! of `regrow.flax`.
 //!
 //! | module | does |
 //! |---|---|
-//! | `pack` | raw dicts, lists and leaves to one `bytes` object, filled in one pass |
-//! | `unpack` | bytes to raw dicts, lists and leaves; arrays are views of the bytes |
+//! | `pack` | converts raw dicts, lists and leaves to one `bytes` object |
+//! | `unpack` | converts bytes to raw dicts, lists and leaves; arrays are views of the bytes |
 
 mod pack;
 mod unpack;
@@ -12,5 +12,5 @@ mod unpack;
 pub use pack::msgpack_pack;
 pub use unpack::msgpack_unpack;
 
-/// The Python module with the types for these functions.
+/// The Python module with the classes that these functions use.
 const TYPES: &str = "regrow._msgpack";

@@ -23,11 +23,12 @@ use super::TYPES;
 use crate::error::{OrRaise, to_py_err};
 use crate::memory::{Piece, borrow_elements, join};
 
-/// Numbers that NumPy gives its own dtypes: object, bytes, str, void and records, variable-width
+/// The `num` of NumPy dtypes that are refused: object, bytes, str, void and records, variable-width
 /// text.
 const REFUSED_NUMS: [i32; 5] = [17, 18, 19, 20, 2056];
 
-/// The bit in `type.__flags__` of a class that was made at run time; only those have a bare name.
+/// The bit in `type.__flags__` of a class that was made at run time. C code names it without a
+/// module.
 const HEAP_TYPE: u64 = 1 << 9;
 
 /// Packs raw dicts, lists and leaves into one msgpack object. Arrays longer than `max_chunk_size`
@@ -58,7 +59,7 @@ pub fn msgpack_pack<'py>(
     join(py, &pieces)
 }
 
-/// A container that is being written, with its members at the time when it was met.
+/// A container that is being written, with its members at the time when the walk reached it.
 enum Open<'py> {
     Dict { keys: Bound<'py, PyList>, values: Bound<'py, PyList>, next: usize },
     List { items: Bound<'py, PyList>, len: usize, next: usize },
@@ -67,19 +68,19 @@ enum Open<'py> {
 struct Packer<'py> {
     encoder: Encoder,
     open: Vec<Open<'py>>,
-    /// Lists among `open`: arrays below one are not cut into chunks.
+    /// The number of lists among `open`: arrays below a list are not divided into chunks.
     open_lists: usize,
     max_chunk_size: u64,
-    /// Asking a dtype for its name is slow, and a tree has few.
+    /// Cached names of dtypes: computing a name is slow, and a tree has few dtypes.
     dtypes: Vec<(Bound<'py, PyArrayDescr>, String)>,
     types: Types<'py>,
 }
 
-/// Classes that are asked about often.
+/// Classes that are checked often.
 struct Types<'py> {
     generic: Bound<'py, PyAny>,
     asarray: Bound<'py, PyAny>,
-    /// If the program has imported JAX.
+    /// The class of JAX arrays; `None` if the program has not imported JAX.
     jax_array: Option<Bound<'py, PyAny>>,
     ext: Bound<'py, PyAny>,
     timestamp: Bound<'py, PyAny>,
@@ -163,7 +164,8 @@ impl<'py> Packer<'py> {
         Ok(())
     }
 
-    /// Writes a value whose exact type msgpack itself knows, and that is no container.
+    /// Writes a value of a type that msgpack itself has, except containers. Returns false for
+    /// others.
     fn plain(&mut self, value: &Bound<'py, PyAny>) -> PyResult<bool> {
         if let Ok(text) = value.cast_exact::<PyString>() {
             self.encoder.str(text.to_str()?).map_err(|error| self.raise(error))?;
@@ -228,7 +230,8 @@ impl<'py> Packer<'py> {
         Err(error)
     }
 
-    /// Code and payload of an extension by its own type, or by that of the msgpack package.
+    /// The code and the payload of an extension object, of this module's class or of the msgpack
+    /// package.
     fn ext_of(&self, value: &Bound<'py, PyAny>) -> PyResult<Option<(i8, Vec<u8>)>> {
         let class = value.get_type();
         let is_msgpacks = |name: &str| -> PyResult<bool> {
@@ -304,7 +307,7 @@ impl<'py> Packer<'py> {
         to_py_err(if path.is_root() { error } else { error.at_leaf(&path) })
     }
 
-    /// The end of a message of Python's own exceptions.
+    /// The key path, for the end of a message of Python's own exceptions.
     fn place(&self) -> String {
         match self.path() {
             path if path.is_root() => String::new(),
@@ -326,7 +329,7 @@ impl<'py> Packer<'py> {
     }
 }
 
-/// The name that C code calls a class by: with its module, unless it is a built-in or was made at
+/// The name that C code uses for a class: with its module, unless it is a built-in or was made at
 /// run time.
 fn type_name(class: &Bound<'_, PyType>) -> PyResult<String> {
     let name = class.name()?.to_string();
@@ -338,7 +341,7 @@ fn type_name(class: &Bound<'_, PyType>) -> PyResult<String> {
     })
 }
 
-/// The payload of a timestamp, in the shortest of its three forms.
+/// The payload of a timestamp, in the shortest of the three forms.
 fn timestamp(seconds: i64, nanoseconds: u32) -> Vec<u8> {
     match u64::try_from(seconds) {
         Ok(seconds) if seconds >> 34 == 0 => match u32::try_from(seconds) {

@@ -1,9 +1,9 @@
-//! Turns msgpack into Python objects, like Flax' `msgpack_restore`, except that arrays are views.
+//! Converts msgpack to Python objects, like Flax' `msgpack_restore`, except that arrays are views.
 //!
-//! It accepts what Flax accepts of its own files (of a repeated key, the last value counts), and
-//! the text arrays that Flax writes but cannot read. It refuses data that only looks like an array:
-//! `-1` in a shape, `nil` instead of a shape, chunks of different dtypes. The error shows the
-//! offset and the key path.
+//! It accepts everything that Flax accepts from its own files (for a repeated key, the last value
+//! counts), and text arrays, which Flax writes but cannot read. Data that only looks like an array
+//! is an error: `-1` in a shape, `nil` instead of a shape, chunks of different dtypes. The error
+//! has the offset and the key path.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,8 +21,8 @@ use regrow_layouts::flax::msgpack::{DEPTH_MAX, Scanner, Token};
 use super::TYPES;
 use crate::memory::ReadOnly;
 
-/// The object in `data`, as raw dicts, lists and leaves. Arrays are read-only views of `data` and
-/// keep it alive; those in chunks are put together, writable.
+/// The object in `data`, as raw dicts, lists and leaves. Arrays are read-only views of `data`, and
+/// keep `data` alive. Arrays in chunks are joined in new, writable memory.
 #[pyfunction]
 pub fn msgpack_unpack<'py>(py: Python<'py>, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let buffer = ReadOnly::new(data)?;
@@ -52,7 +52,7 @@ pub fn msgpack_unpack<'py>(py: Python<'py>, data: &Bound<'py, PyAny>) -> PyResul
     })
 }
 
-/// The damage of the bytes, without its key path yet; or an error of Python.
+/// Damage in the bytes, still without its key path; or an exception of Python.
 enum Failed {
     Msgpack(Box<Error>),
     Python(PyErr),
@@ -82,15 +82,15 @@ struct Unpacker<'a, 'py> {
     py: Python<'py>,
     bytes: &'a [u8],
     scanner: Scanner<'a>,
-    /// The bytes as a read-only array, which keeps them at their address.
+    /// The bytes as a read-only array, which keeps them in memory at the same address.
     view: Bound<'py, PyAny>,
     ndarray: Bound<'py, PyAny>,
     concatenate: Bound<'py, PyAny>,
     types: Bound<'py, PyAny>,
     open: Vec<Open<'py>>,
-    /// Dtypes by name, with their size in bytes.
+    /// Dtypes by name, each with its size in bytes.
     dtypes: HashMap<&'a str, (Bound<'py, PyAny>, u64)>,
-    /// Names repeat in every layer of a model: one Python string serves all of them.
+    /// Names repeat in every layer of a model, so one Python string is used for all of them.
     keys: HashMap<&'a str, Bound<'py, PyAny>>,
 }
 
@@ -129,7 +129,7 @@ impl<'a, 'py> Unpacker<'a, 'py> {
         }
     }
 
-    /// The container that is complete.
+    /// Removes the complete container from the stack, and returns it.
     fn close(&mut self) -> Result<Bound<'py, PyAny>> {
         match self.open.pop() {
             Some(Open::Dict { dict, start, .. }) => {
@@ -167,7 +167,7 @@ impl<'a, 'py> Unpacker<'a, 'py> {
         Ok(())
     }
 
-    /// Reads a value; `None` if it is a container with something in it.
+    /// Reads a value; `None` if it is a container that is not empty.
     fn value(&mut self) -> Result<Option<Bound<'py, PyAny>>> {
         let at = self.scanner.offset_bytes();
         let open = match self.scanner.next()? {
@@ -221,7 +221,7 @@ impl<'a, 'py> Unpacker<'a, 'py> {
         }
     }
 
-    /// A view of the data in place.
+    /// An array as a view of the bytes.
     fn array(&mut self, payload: Range<usize>) -> Result<Bound<'py, PyAny>> {
         let StoredArray { dims, dtype_name, dtype_name_at, data } = parse_array(self.bytes, payload)?;
         let (dtype, size_bytes) = self.dtype(dtype_name, dtype_name_at)?;
@@ -252,7 +252,7 @@ impl<'a, 'py> Unpacker<'a, 'py> {
         Ok((dtype, size_bytes))
     }
 
-    /// Joins the array that a map of chunks stands for, in new memory.
+    /// Joins the chunks of an array, given as a map, in new memory.
     fn join_chunks(&self, dict: &Bound<'py, PyDict>, start: u64) -> Result<Bound<'py, PyAny>> {
         let broken = |what: &str| Failed::from(Error::corrupt(what.to_owned()).at_byte(start));
         let shape = numbered(dict, SHAPE_KEY)?.ok_or_else(|| broken("an array in chunks lacks its shape"))?;

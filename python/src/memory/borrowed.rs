@@ -6,10 +6,10 @@ use pyo3::prelude::*;
 use regrow::array::{Array, Dtype, Shape};
 use regrow::{Error, Result};
 
-/// The array in NumPy's memory: no copy, with any strides.
+/// An array that uses NumPy's memory without a copy, with any strides.
 ///
-/// The result keeps the Python array alive. As everywhere in NumPy, a write to an array while
-/// another thread reads it gives a mixture of old and new values.
+/// The result keeps the Python array alive. As always in NumPy, if a thread writes to an array
+/// while another reads it, the reader gets a mixture of old and new values.
 pub fn borrow_array(array: &Bound<'_, PyUntypedArray>, dtype: Dtype) -> Result<Array> {
     borrow_one_of_many(array, dtype, &mut Shapes::default())
 }
@@ -35,16 +35,16 @@ pub fn borrow_one_of_many(
     borrow(array, dtype, shape, strides)
 }
 
-/// The last few shapes: thousands of leaves share a few, which need no memory of their own.
+/// A cache of the last few shapes. Thousands of leaves share few shapes.
 #[derive(Default)]
 pub struct Shapes {
     known: Vec<Shape>,
-    /// The one that is forgotten next.
+    /// The position of the shape that is replaced next.
     oldest: usize,
 }
 
 impl Shapes {
-    /// The shape of these extents.
+    /// The shape with these extents, from the cache if it is there.
     pub fn get(&mut self, dims: impl Iterator<Item = u64> + Clone) -> Result<Shape> {
         if let Some(shape) = self.known.iter().find(|known| known.dims().iter().copied().eq(dims.clone())) {
             return Ok(shape.clone());
@@ -60,11 +60,11 @@ impl Shapes {
     }
 }
 
-/// Shapes that are remembered: more would be slower to go through than to make.
+/// The number of shapes in the cache: a search among more would be slower than making a new shape.
 const SHAPES_LEN: usize = 16;
 
-/// The elements of an array of any dtype in NumPy's memory, as numbers of the same size; elements
-/// of a size that no number has become an axis of bytes.
+/// The elements of an array of any dtype in NumPy's memory, as numbers of the same size. If no
+/// number has the size of an element, each element becomes an axis of bytes.
 pub fn borrow_elements(array: &Bound<'_, PyUntypedArray>) -> Result<Array> {
     let mut dims: Vec<u64> = array.shape().iter().map(|&dim| dim as u64).collect();
     let mut strides: Vec<i64> = array.strides().iter().map(|&stride| stride as i64).collect();
@@ -102,14 +102,14 @@ fn first_element(array: &Bound<'_, PyUntypedArray>) -> *const u8 {
     unsafe { (*array.as_array_ptr()).fields.data }.cast::<u8>().cast_const()
 }
 
-/// Bytes before and after the beginning of the first element that an array reaches.
+/// The bytes of an array before and after the start of its first element.
 pub(super) struct Reach {
     pub before: usize,
     pub after: usize,
 }
 
 impl Reach {
-    /// The reach of an array that has elements.
+    /// The reach of an array that has at least one element.
     pub fn of(shape: &[usize], strides: impl Iterator<Item = isize>, itemsize: usize) -> Self {
         let (mut before, mut after) = (0_usize, itemsize);
         for (stride, &dim) in strides.zip(shape) {
@@ -125,7 +125,7 @@ impl Reach {
     }
 }
 
-/// The memory between an array's lowest and highest element, and its owner.
+/// The memory from an array's lowest to its highest element, and the owner of the memory.
 pub(super) struct Memory<T> {
     pub start: *const u8,
     pub len_bytes: usize,

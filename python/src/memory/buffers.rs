@@ -1,4 +1,4 @@
-//! Shows the engine's bytes as Python's buffers, and Python's buffers as bytes.
+//! Makes the engine's bytes available as Python buffers, and Python buffers available as bytes.
 
 use std::ffi::{c_int, c_void};
 
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 use regrow_store::PrivateMap;
 
-/// Bytes that the engine holds (a view of a map, a buffer), for the buffer protocol; read-only.
+/// Read-only bytes of the engine (a view of a map, a buffer) with Python's buffer protocol.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct Slab(Bytes);
 
@@ -27,10 +27,10 @@ impl Slab {
         self.0.len()
     }
 
-    /// Fills `view`.
+    /// Fills `view` for Python's buffer protocol.
     ///
     /// # Safety
-    /// Python calls this with a `view` that is its own to write to.
+    /// Python calls this with a `view` that may be written.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
             return Err(PyBufferError::new_err("no buffer to fill"));
@@ -47,7 +47,7 @@ impl Slab {
     }
 }
 
-/// A private, writable map of a file, for the buffer protocol. Writes do not reach the file.
+/// A private, writable map of a file with the buffer protocol. Writes do not reach the file.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct MapBuffer(PrivateMap);
 
@@ -64,10 +64,10 @@ impl MapBuffer {
         self.0.len()
     }
 
-    /// Fills `view`.
+    /// Fills `view` for Python's buffer protocol.
     ///
     /// # Safety
-    /// Python calls this with a `view` that is its own to write to.
+    /// Python calls this with a `view` that may be written.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
             return Err(PyBufferError::new_err("no buffer to fill"));
@@ -84,7 +84,7 @@ impl MapBuffer {
     }
 }
 
-/// The bytes of any contiguous Python buffer (`bytes`, `memoryview`, `mmap`), read in place.
+/// The bytes of any contiguous Python buffer (`bytes`, `memoryview`, `mmap`), read without a copy.
 pub struct ReadOnly(PyBuffer<u8>, Py<PyAny>);
 
 impl ReadOnly {

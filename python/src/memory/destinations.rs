@@ -1,14 +1,14 @@
-//! NumPy's arrays that the engine fills in place.
+//! NumPy arrays of the caller that the engine fills in place.
 
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods, npyffi};
 use pyo3::prelude::*;
 
-/// Writable C-contiguous arrays of the caller, to be filled.
+/// Writable C-contiguous arrays of the caller that the engine fills.
 pub struct Destinations<'py>(Vec<Option<(Bound<'py, PyUntypedArray>, usize, usize)>>);
 
 impl<'py> Destinations<'py> {
-    /// The arrays that can be filled in place. An array that shares memory with another cannot: the
-    /// order of the writes would decide its content.
+    /// Chooses the arrays that can be filled in place. An array that shares memory with another
+    /// cannot: the order of the writes would decide its content.
     pub fn new(arrays: Vec<Option<Bound<'py, PyUntypedArray>>>) -> Self {
         let place = |array: Bound<'py, PyUntypedArray>| {
             // SAFETY: the pointer comes from a live NumPy array, whose struct is a public part of
@@ -49,8 +49,8 @@ impl<'py> Destinations<'py> {
         self.0.iter().map(Option::is_some).collect()
     }
 
-    /// The bytes of the arrays. As everywhere in NumPy, a read of an array while it is filled gives
-    /// a mixture.
+    /// The bytes of the arrays. As always in NumPy, a read of an array while it is filled returns a
+    /// mixture.
     pub fn bytes_mut(&mut self) -> Vec<Option<&mut [u8]>> {
         let bytes = |place: &mut Option<(Bound<'py, PyUntypedArray>, usize, usize)>| {
             let (array, _, len) = place.as_ref()?;

@@ -1,5 +1,5 @@
-//! Arrays that other libraries show in DLPack capsules: used without a copy, and held until they
-//! are released.
+//! Uses arrays that other libraries export in DLPack capsules, without a copy. The engine keeps
+//! each array until it is dropped.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
@@ -30,7 +30,7 @@ struct DlTensor {
     first_byte: u64,
 }
 
-/// A tensor and its destructor: the caller that takes it out of its capsule owns it.
+/// A tensor and its destructor. The caller that takes the tensor out of its capsule owns it.
 #[repr(C)]
 struct DlManagedTensor {
     tensor: DlTensor,
@@ -42,12 +42,12 @@ struct DlManagedTensor {
 const TENSOR: &CStr = c"dltensor";
 const TENSOR_TAKEN: &CStr = c"used_dltensor";
 
-/// DLPack's number of memory that this machine's processors reach.
+/// DLPack's number for memory that this machine's processors can read.
 const DEVICE_CPU: c_int = 1;
 
 impl DlTensor {
     /// The dtype; `None` for vectors, for numbers that share bytes, and for dtypes that the engine
-    /// does not know.
+    /// does not have.
     fn dtype(&self) -> Option<Dtype> {
         if self.dtype_lanes != 1 {
             return None;
@@ -81,7 +81,7 @@ impl DlTensor {
     }
 }
 
-/// The tensor in a capsule, if it has not been taken.
+/// The tensor in a capsule; `None` if it was already taken.
 fn tensor_in(capsule: &Bound<'_, PyAny>) -> Option<NonNull<DlManagedTensor>> {
     // SAFETY: both take any object of Python's; the second is asked only if it has a pointer of
     // this name.
@@ -94,8 +94,8 @@ fn tensor_in(capsule: &Bound<'_, PyAny>) -> Option<NonNull<DlManagedTensor>> {
     NonNull::new(pointer.cast())
 }
 
-/// The number of the device on whose behalf a tensor lies in this machine's memory; `None` if it
-/// lies elsewhere, or its elements are none of the engine's.
+/// The number of the device that owns a tensor in this machine's memory. `None` if the tensor is in
+/// other memory, or if the engine does not have its dtype.
 pub fn tensor_host_device(capsule: &Bound<'_, PyAny>) -> Option<i32> {
     let told = tensor_in(capsule)?;
     // SAFETY: the capsule holds the tensor until it is taken, and it does not change.
@@ -103,7 +103,7 @@ pub fn tensor_host_device(capsule: &Bound<'_, PyAny>) -> Option<i32> {
     (tensor.device_type == DEVICE_CPU && tensor.dtype().is_some()).then_some(tensor.device_id)
 }
 
-/// Takes the tensor out of a capsule: its elements in place, until the array is dropped, on any
+/// Takes the tensor out of a capsule. The array uses the tensor's memory, and can be dropped on any
 /// thread.
 pub fn take_tensor(capsule: &Bound<'_, PyAny>, shapes: &mut Shapes) -> Result<Array> {
     let unfit = || Error::invalid("a capsule has no tensor in the memory of this machine");
@@ -179,7 +179,7 @@ unsafe fn numbers_at<'a>(start: *const i64, len: usize) -> Option<&'a [i64]> {
     (!start.is_null()).then(|| unsafe { std::slice::from_raw_parts(start, len) })
 }
 
-/// A tensor that was taken out of its capsule.
+/// A tensor that was taken out of its capsule, and is released on drop.
 struct Taken(NonNull<DlManagedTensor>);
 
 impl Drop for Taken {

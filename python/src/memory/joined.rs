@@ -13,7 +13,7 @@ use regrow::array::Array;
 
 use crate::error::{OrRaise, caught};
 
-/// A part of a `bytes` object that is being made.
+/// A part of the `bytes` object to make.
 pub enum Piece<'a> {
     /// These bytes.
     Bytes(&'a [u8]),
@@ -21,7 +21,7 @@ pub enum Piece<'a> {
     Array(&'a Array, Range<u64>),
 }
 
-/// Bytes that one thread copies at a time.
+/// Bytes that one thread copies at once.
 const COPY_LEN_BYTES: usize = 4 << 20;
 
 /// From here on, a thread costs less than it saves: most of the time goes into fresh pages, which

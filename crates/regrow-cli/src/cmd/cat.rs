@@ -72,8 +72,8 @@ impl Cat {
         Ok(Exit::Fine)
     }
 
-    /// The leaf's position, and the slice. A key path may itself end in brackets, so the whole text
-    /// comes first.
+    /// The position of the leaf, and the slice. A key path may end in brackets itself, so the whole
+    /// text is tried as a key path first.
     fn find(&self, checkpoint: &Checkpoint) -> Result<(usize, Option<Slice>), Failure> {
         let whole = match checkpoint.find(&self.leaf) {
             Ok(leaf) => return Ok((leaf, None)),
@@ -95,8 +95,8 @@ impl Cat {
         if self.raw {
             out.write_all(&array.to_c_order()?)?;
         } else if globals.json {
-            // Write the elements in parts: one JSON value of a large array would take many times
-            // its size.
+            // Write the elements in parts, because a single JSON value of a large array would take
+            // many times its size.
             let head = json!({
                 "key_path": path.to_string(),
                 "kind": info.kind.name(),

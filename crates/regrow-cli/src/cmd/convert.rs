@@ -174,7 +174,7 @@ impl Convert {
         Ok(exit)
     }
 
-    /// One value, or those of all steps, each with its step.
+    /// A single value; or the values of all steps, each with its step.
     fn all_json<T>(&self, each: &[(Option<u64>, T)], as_json: impl Fn(&T) -> Value) -> Value {
         let value = |(step, each): &(Option<u64>, T)| {
             let mut value = as_json(each);
@@ -218,7 +218,7 @@ impl Convert {
         writeln!(out)
     }
 
-    /// How a refusal ends, on a dry run as on a run.
+    /// Reports a refused conversion, and returns the exit code. The same for a dry run.
     fn refused(error: Error, source: &Location, is_lossy: bool, globals: &Globals) -> Result<Exit, Failure> {
         // The source was opened before, so this error means that a glob matches no leaf.
         if error.kind() == ErrorKind::NotFound && error.place().file.as_deref() == Some(&*source.describe()) {
@@ -310,7 +310,7 @@ fn report_json(report: &ConvertReport, layout: &str) -> Value {
     })
 }
 
-/// Puts rules of texts before those that are there.
+/// Parses rules from texts, and puts them before the existing rules.
 fn prepend<R>(
     rules: &mut Vec<R>,
     texts: &[String],
@@ -321,13 +321,14 @@ fn prepend<R>(
     Ok(())
 }
 
-/// The two halves around the last `=`: keys and expressions may hold one.
+/// Splits a text at its last `=`, because keys and expressions may contain one. For options, at the
+/// first.
 fn split<'a>(text: &'a str, form: &str) -> Result<(&'a str, &'a str), Error> {
     let split = if form.starts_with("NAME") { text.split_once('=') } else { text.rsplit_once('=') };
     split.ok_or_else(|| Error::invalid(format!("{text:?} lacks a =")).expected(form, text))
 }
 
-/// A glob, and a list of numbers.
+/// Parses a glob and a list of numbers.
 fn numbers<T: std::str::FromStr>(text: &str, form: &str) -> Result<(String, Vec<T>), Error> {
     let (glob, numbers) = split(text, form)?;
     let numbers: Result<Vec<T>, _> =

@@ -1,4 +1,4 @@
-//! `regrow demo`: a demonstration of one second with its own data.
+//! `regrow demo`: a demonstration with its own data, which takes a second.
 
 use std::fs;
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ use crate::Globals;
 use crate::exit::{self, Exit, Failure};
 use crate::out;
 
-/// Where in the middle of a data file the demonstration flips a bit.
+/// The bit that the demonstration flips in a byte of a data file.
 const FLIPPED_BIT: u8 = 1 << 4;
 
 const EXAMPLES: &str = "\
@@ -71,7 +71,7 @@ impl Demo {
     }
 }
 
-/// Tells what happens while it happens, or collects it for JSON.
+/// Prints each event when it happens, or collects the events for JSON.
 struct Story<'a, W> {
     out: &'a mut W,
     silent: bool,
@@ -93,7 +93,7 @@ impl<W: Write> Story<'_, W> {
     }
 }
 
-/// All of it; whether the damage was found.
+/// Runs the demonstration. Returns whether the damage was found.
 fn tell(story: &mut Story<'_, impl Write>, folder: &Path) -> Result<bool, Failure> {
     let tree = sample()?;
     let data: u64 = tree.leaves().iter().filter_map(Leaf::as_array).map(Array::len_bytes).sum();
@@ -141,7 +141,7 @@ fn tell(story: &mut Story<'_, impl Write>, folder: &Path) -> Result<bool, Failur
     damage(story, folder)
 }
 
-/// Flips a bit in a copy and shows what loading says.
+/// Flips a bit in a copy, and prints the error that loading it returns.
 fn damage(story: &mut Story<'_, impl Write>, folder: &Path) -> Result<bool, Failure> {
     let (whole, copy) = (folder.join("step_1"), folder.join("step_1_damaged"));
     copy_folder(&whole, &copy).map_err(|error| cannot("cannot copy", &whole, error))?;
@@ -170,8 +170,8 @@ fn damage(story: &mut Story<'_, impl Write>, folder: &Path) -> Result<bool, Fail
     }
 }
 
-/// A dense layer in two precisions, its optimizer's named tuple, and what else a training state
-/// holds.
+/// A dense layer in two precisions, the named tuple of its optimizer, and other typical leaves of a
+/// training state.
 fn sample() -> Result<Tree<Leaf>, Error> {
     let mut build = TreeBuilder::new();
     build.open(Key::Index(0), NodeKind::Dict)?;
@@ -194,14 +194,13 @@ fn sample() -> Result<Tree<Leaf>, Error> {
     build.finish()
 }
 
-/// An array whose bytes follow a small rule, so that every run makes the same ones; all values are
-/// finite.
+/// An array with finite values that follow a simple rule, so that every run makes the same bytes.
 fn ramp(dtype: Dtype, dims: &[u64]) -> Result<Array, Error> {
     let shape = Shape::new(dims)?;
     let value = |i: u64| (i.wrapping_mul(2_654_435_761) % 2000) as f32 / 1000.0 - 1.0;
     let data: Vec<u8> = match dtype {
         Dtype::Float32 => (0..shape.len_elements()).flat_map(|i| value(i).to_le_bytes()).collect(),
-        // The upper half of a float32 is the same number as a truncated bfloat16.
+        // The upper half of a float32 is the number truncated to bfloat16.
         Dtype::BFloat16 => (0..shape.len_elements())
             .flat_map(|i| ((value(i).to_bits() >> 16) as u16).to_le_bytes())
             .collect(),
@@ -210,7 +209,7 @@ fn ramp(dtype: Dtype, dims: &[u64]) -> Result<Array, Error> {
     Array::new(dtype, shape, Bytes::from(data))
 }
 
-/// Whether all leaves that hold arrays hold the same bytes.
+/// Whether all arrays in both trees have the same bytes.
 fn same_bytes(a: &Tree<Leaf>, b: &Tree<Leaf>) -> bool {
     let arrays = |tree: &Tree<Leaf>| -> Vec<(String, Bytes)> {
         tree.iter()

@@ -1,4 +1,4 @@
-//! `regrow diff`: two checkpoints side by side.
+//! `regrow diff`: compares two checkpoints.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -17,7 +17,7 @@ use crate::Globals;
 use crate::exit::{self, Exit, Failure};
 use crate::out::{self, Align, Table, Tint};
 
-/// Leaves and containers that are shown unless all are asked for.
+/// The most leaves and containers that are listed without `--all`.
 const SHOWN_MAX: usize = 20;
 
 const EXAMPLES: &str = "\
@@ -109,8 +109,8 @@ impl Diff {
         let compared = regrow::diff_with(a, b, &options);
         drop(bar);
         let report = compared.map_err(|error| match error.kind() {
-            // An error about a missing checkpoint names a file; an error about an unmatched glob
-            // names none.
+            // An error about a missing checkpoint has a file; an error about a glob without a match
+            // has none.
             ErrorKind::NotFound if error.place().file.is_none() => Failure::Usage(error),
             _ => Failure::Engine(error),
         })?;
@@ -185,8 +185,8 @@ impl Diff {
     }
 }
 
-/// A row a leaf, with as many columns as there is room for. If its key path has no room in the row,
-/// a leaf takes two lines.
+/// Prints a row for each leaf, with as many columns as fit into the terminal. A leaf whose key path
+/// does not fit takes two lines.
 fn print_leaves(out: &mut impl Write, table: &Table<10>) -> std::io::Result<()> {
     use Align::{Hidden, Left, Right};
     const INDENT: &str = "        ";
@@ -233,7 +233,8 @@ fn table(leaves: &[&LeafDiff]) -> Table<10> {
             continue;
         };
         table.cell(format_args!("{} of {}", distance.differing_count(), distance.count()));
-        // Count the pairs that have no distance: the next columns leave these pairs out.
+        // Show the number of pairs without a distance, because the next columns leave these pairs
+        // out.
         table.cell(or_none(Some(distance.incomparable_count()).filter(|&count| count > 0)));
         table.cell(or_none(distance.max_abs().map(number)));
         table.cell(or_none(distance.max_relative().map(number)));
@@ -243,7 +244,7 @@ fn table(leaves: &[&LeafDiff]) -> Table<10> {
     table
 }
 
-/// What both sides have, said once if it is the same.
+/// A text for both sides, printed once if it is the same.
 fn both(leaf: &LeafDiff, text: impl Fn(&LeafInfo) -> String) -> String {
     let texts: Vec<String> = [&leaf.a, &leaf.b].into_iter().flatten().map(text).collect();
     match texts.as_slice() {
@@ -332,7 +333,7 @@ fn distance_json(leaf: &LeafDiff, distance: &Distance) -> Value {
     })
 }
 
-/// What JSON lacks, as the strings that `cat` has for it.
+/// A float as JSON. NaN and infinities, which JSON lacks, become strings as in `cat`.
 fn float_json(value: f64) -> Value {
     match value {
         value if value.is_nan() => "NaN".into(),

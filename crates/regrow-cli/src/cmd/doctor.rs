@@ -1,4 +1,5 @@
-//! `regrow doctor`: the features of the machine, the missing ones, and their effects.
+//! `regrow doctor`: checks the machine and its file systems. Lists missing features and their
+//! effects.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -31,21 +32,21 @@ pub struct Doctor {
     path: PathBuf,
 }
 
-/// All that was found.
+/// Everything that the command found.
 struct Findings {
     machine: Machine,
     place: Place,
     packages: Option<Vec<Package>>,
 }
 
-/// What is known of the path.
+/// The properties of the path.
 enum Place {
     Disk(Disk),
-    /// What is at a URL.
+    /// A URL, and what exists there.
     Url(PathBuf, Result<Option<Found>, Error>),
 }
 
-/// What is missing, and what that means.
+/// A missing feature, and its effect.
 struct Missing {
     what: String,
     why: String,
@@ -85,7 +86,7 @@ impl Place {
         }
     }
 
-    /// Why nothing can be done there.
+    /// The error that makes the path unusable; `None` if there is none.
     fn error(&self) -> Option<&Error> {
         match self {
             Self::Disk(disk) => disk.abilities.as_ref().err(),
@@ -232,8 +233,8 @@ impl Findings {
     }
 }
 
-/// The folder that a save to `path` would write in: that of the checkpoint if there is one, and the
-/// nearest that exists.
+/// The folder into which a save to `path` would write. For a checkpoint, its parent folder; for
+/// other paths, the nearest existing folder.
 fn folder_to_write(at: &Location, path: &Path) -> PathBuf {
     let is_checkpoint = || {
         regrow::open_with(at.clone(), &OpenOptions::default())

@@ -1,4 +1,4 @@
-//! `regrow info`: a checkpoint on one page.
+//! `regrow info`: shows a checkpoint on one page.
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! `regrow ls`: the leaves of a checkpoint, or the checkpoints in a folder, as a table, from
-//! metadata alone.
+//! `regrow ls`: lists the leaves of a checkpoint, or the checkpoints in a folder, as a table. Reads
+//! only metadata.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -83,7 +83,7 @@ impl Ls {
             }
             opened => opened?,
         };
-        // Build the key paths again for each pass: a list of all paths would cost more than two
+        // Compute the key paths again for each pass: a list of all paths would cost more than two
         // passes.
         let leaves = || {
             let leaves = checkpoint.tree().iter();
@@ -107,10 +107,10 @@ impl Ls {
             self.print_leaves(globals, out, &checkpoint, leaves)?;
         }
         if checkpoint.tree().is_empty() {
-            // The notes say why a checkpoint has no leaves.
+            // The notes explain why a checkpoint has no leaves.
             checkpoint.description().notes.iter().for_each(|note| out::warn(&format!("note: {note}")));
         }
-        // The process ends here and frees its memory at once, which is faster than leaf by leaf.
+        // The process ends here, and the system frees its memory faster than the destructors would.
         std::mem::forget(checkpoint);
         Ok(Exit::Fine)
     }
@@ -131,7 +131,7 @@ impl Ls {
         print(globals, out, leaves(), self.long)
     }
 
-    /// The subtrees at the depth that is asked for, and the leaves above it.
+    /// Prints the subtrees at the requested depth, and the leaves above that depth.
     fn print_subtrees(
         &self,
         globals: &Globals,
@@ -172,7 +172,7 @@ impl Ls {
         print_totals(out, totals)
     }
 
-    /// The checkpoints in a folder.
+    /// Prints the checkpoints in a folder.
     fn print_folder(
         &self,
         globals: &Globals,
@@ -293,7 +293,7 @@ fn print_totals(out: &mut impl Write, Share { leaf_count, bytes }: Share) -> std
     writeln!(out, "{}, {bytes} bytes ({})", counted(leaf_count, "leaf", "leaves"), out::size(bytes))
 }
 
-/// The cells that every list has.
+/// Adds the cells that both forms of the list have.
 fn row<const N: usize>(globals: &Globals, table: &mut Table<N>, path: &KeyPath, leaf: &LeafInfo) {
     table.cell(path);
     table.cell(leaf.dtype_text());
@@ -306,8 +306,8 @@ fn row<const N: usize>(globals: &Globals, table: &mut Table<N>, path: &KeyPath, 
     table.cell(if leaf.coding.is_empty() { "-" } else { &*leaf.coding });
 }
 
-/// The leaves as JSON, each written when its turn comes: a document of a million leaves would take
-/// gigabytes.
+/// The leaves as JSON. Each leaf is converted only when it is written, because a document of a
+/// million leaves would take gigabytes.
 struct Listing<'a, F> {
     checkpoint: &'a Checkpoint,
     leaves: F,

@@ -1,4 +1,4 @@
-//! A file for each command.
+//! The commands, one file for each.
 
 use regrow::engine::Share;
 use regrow::monitor::StageReport;
@@ -26,7 +26,7 @@ pub mod steps;
 pub mod tree;
 pub mod verify;
 
-/// A leaf as JSON, one form in every command. `keys` is exact where `key_path` is for people.
+/// A leaf as JSON, the same in every command. `keys` is exact; `key_path` is the printed form.
 fn leaf_json(path: &KeyPath, leaf: &LeafInfo) -> Value {
     let keys: Vec<Value> = path.keys().iter().map(key_json).collect();
     json!({
@@ -45,7 +45,7 @@ fn leaf_json(path: &KeyPath, leaf: &LeafInfo) -> Value {
     })
 }
 
-/// What a part of the work took, as JSON.
+/// A stage of the work as JSON.
 fn stage_json(stage: &StageReport) -> Value {
     json!({
         "stage": stage.stage.name(),
@@ -59,16 +59,16 @@ fn share_json(share: Share) -> Value {
     json!({ "leaf_count": share.leaf_count, "bytes": share.bytes })
 }
 
-/// A part of the pytree, or a leaf.
+/// A part of the pytree that may be a single leaf.
 struct Subtree<'a> {
     path: KeyPath,
     share: Share,
-    /// If it is a leaf.
+    /// The leaf; `None` for a container.
     leaf: Option<&'a LeafInfo>,
 }
 
-/// The root and all that is at most `depth` keys below it, each before its children. The leaves
-/// come in flatten order.
+/// The root and all subtrees at most `depth` keys below it, each before its children. The leaves
+/// must come in flatten order.
 fn subtrees<'a>(leaves: impl Iterator<Item = (KeyPath, &'a LeafInfo)>, depth: usize) -> Vec<Subtree<'a>> {
     let mut all = Vec::<Subtree<'_>>::new();
     // The subtrees that contain the previous leaf, from the root down.

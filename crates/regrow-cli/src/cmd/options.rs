@@ -1,4 +1,4 @@
-//! `regrow options`: the options of every command.
+//! `regrow options`: prints the options that every command has.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! `regrow parity`: writes parity, with which a checkpoint can be repaired.
+//! `regrow parity`: writes parity, which can repair a checkpoint.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

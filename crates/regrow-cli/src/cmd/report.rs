@@ -1,4 +1,4 @@
-//! `regrow report`: writes a page about a checkpoint.
+//! `regrow report`: writes an HTML page about a checkpoint.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out::{self, Tint};
 
-/// The page, where nothing else is asked for.
+/// The default file of the page.
 const OUTPUT_DEFAULT: &str = "report.html";
 
 const EXAMPLES: &str = "\
@@ -78,7 +78,7 @@ impl Report {
             None if globals.json => None,
             output => Some(output.clone().unwrap_or_else(|| OUTPUT_DEFAULT.into())),
         };
-        // Check the target before the long read.
+        // Check the target before the read, which may take long.
         file.as_deref().map_or(Ok(()), |file| check_target(file, self.overwrite))?;
         let (bar, monitor) = globals.bar("reading");
         let options = ReportOptions {
@@ -105,7 +105,8 @@ impl Report {
             save_page(&model, file, self.overwrite)?;
         }
         if globals.json {
-            // Write arrays as columns: one line for each number would be too long to read.
+            // Write arrays as columns on one line: with one line for each number the output would
+            // be very long.
             out::json_line(out, &model)?;
         } else if let Some(file) = &file {
             say(out, file, &model)?;
@@ -124,7 +125,7 @@ impl Report {
         Ok(if model.is_sound() { Exit::Fine } else { Exit::FoundWrong })
     }
 
-    /// The command as the page shows it.
+    /// The command line, for the page.
     fn command(&self) -> String {
         let mut words = vec!["regrow report".to_owned()];
         words.extend(self.paths().into_iter().map(|path| path.to_string_lossy().into_owned()));
@@ -135,7 +136,7 @@ impl Report {
     }
 }
 
-/// A line of verdict.
+/// Prints a line with the verdict.
 fn say(out: &mut impl Write, file: &Path, model: &Model) -> std::io::Result<()> {
     let about = &model.checkpoint;
     let damaged =

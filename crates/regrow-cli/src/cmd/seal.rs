@@ -1,4 +1,4 @@
-//! `regrow seal`: checksums beside a checkpoint of a layout that has none.
+//! `regrow seal`: writes checksums beside a checkpoint of a layout without checksums.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `regrow sign`: a signature beside a checkpoint.
+//! `regrow sign`: writes a signature beside a checkpoint.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

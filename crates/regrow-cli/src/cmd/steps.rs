@@ -97,13 +97,13 @@ impl Steps {
             out.flush()?;
             seen.extend(rows.iter().map(|row| row.name.clone()));
             std::thread::sleep(pause);
-            // New steps can show the form of the names, so read the form again.
+            // New steps may show another form of names, so determine the form again.
             let folder = Folder::new(&at, None)?;
             rows = self.rows(&folder, &folder.list()?, &seen)?;
         }
     }
 
-    /// What is to be said of the steps that were not seen before.
+    /// The rows of the steps whose names are not in `seen`.
     fn rows(&self, folder: &Folder, list: &StepList, seen: &BTreeSet<String>) -> Result<Vec<Row>, Failure> {
         let leased = folder.leased()?;
         let mut rows = Vec::new();
@@ -201,7 +201,7 @@ impl Row {
         SystemTime::UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(seconds).ok()?)
     }
 
-    /// Step, name, state, bytes, when, how long ago, metrics.
+    /// The cells of a row: step, name, state, bytes, time, age, metrics.
     fn cells(&self, globals: &Globals) -> [String; 7] {
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let age = self.saved().and_then(|saved| saved.elapsed().ok());
@@ -218,7 +218,7 @@ impl Row {
         ]
     }
 
-    /// The same in a line, for who watches.
+    /// The row as one line, for `--watch`.
     fn line(&self, globals: &Globals) -> String {
         printable(&self.cells(globals).join("  ")).into_owned()
     }
@@ -239,7 +239,7 @@ impl Row {
     }
 }
 
-/// `3 d`, `2 h`, `5 min`, `7 s`.
+/// An age as text: `3 d`, `2 h`, `5 min`, `7 s`.
 fn age_text(age: Duration) -> String {
     let seconds = age.as_secs();
     match seconds {
@@ -250,7 +250,7 @@ fn age_text(age: Duration) -> String {
     }
 }
 
-/// `eval/loss=0.25 accuracy=0.9`.
+/// Metrics as text: `eval/loss=0.25 accuracy=0.9`.
 fn metrics_text(metrics: &Map<String, Value>) -> String {
     let mut said = Vec::new();
     add_metrics("", metrics, &mut said);

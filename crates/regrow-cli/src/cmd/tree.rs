@@ -1,4 +1,4 @@
-//! `regrow tree`: the pytree, with the leaves and bytes of each subtree.
+//! `regrow tree`: shows the pytree, with the leaves and bytes of each subtree.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

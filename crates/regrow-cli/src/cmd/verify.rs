@@ -12,7 +12,7 @@ use crate::Globals;
 use crate::exit::{self, Exit, Failure};
 use crate::out::{self, Tint};
 
-/// Files without checksums that are named; others are counted.
+/// The most files without checksums that are listed. Others are only counted.
 const FILES_SHOWN: usize = 10;
 
 const EXAMPLES: &str = "\
@@ -86,7 +86,7 @@ fn numbered(step: (u64, Verified)) -> (Option<u64>, Verified) {
     (Some(step.0), step.1)
 }
 
-/// Says what was found of one checkpoint; how that ends.
+/// Prints the findings of one checkpoint. Returns the exit code.
 fn tell(
     out: &mut impl Write,
     globals: &Globals,
@@ -155,7 +155,8 @@ fn print(out: &mut impl Write, path: &Path, report: &VerifyReport) -> std::io::R
     Ok(())
 }
 
-/// Flushed at once, so that verdicts and the findings on stderr keep their order.
+/// Prints the verdict and flushes stdout, so that verdicts and the findings on stderr keep their
+/// order.
 fn verdict_line(out: &mut impl Write, path: &Path, step: Option<u64>, verdict: &str) -> std::io::Result<()> {
     let step = step.map(|step| format!("step {step}: ")).unwrap_or_default();
     writeln!(out, "{}: {step}{verdict}", printable(&path.to_string_lossy()))?;

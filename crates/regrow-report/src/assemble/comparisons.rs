@@ -1,4 +1,4 @@
-//! The differences from another checkpoint.
+//! Compares the report's checkpoint with another one.
 
 use regrow::engine::{DiffFinding, LeafDiff, LeafStatus, Side};
 use regrow::tree::LeafInfo;
@@ -13,7 +13,7 @@ use crate::model::comparison::{Comparison, LeafDifferences};
 /// Compares the report's own checkpoint with another one.
 ///
 /// # Errors
-/// Those of [`Checkpoint::diff`].
+/// The errors of [`Checkpoint::diff`].
 pub(super) fn comparison(own: &Checkpoint, other: &Opened, options: &ReportOptions) -> Result<Comparison> {
     let report = own.diff(
         &other.checkpoint,

@@ -1,4 +1,4 @@
-//! The columns of the leaves.
+//! Makes the columns of the leaves.
 
 use regrow::Checkpoint;
 use regrow::array::Stats;
@@ -10,7 +10,7 @@ use super::protection;
 use super::words::{below, dtype};
 use crate::model::leaves::{Histograms, LeafState, Leaves, Statistics};
 
-/// What is known of each leaf, and what was read of it.
+/// The columns of all leaves: their metadata, and the results of `read`.
 pub(super) fn leaves(checkpoint: &Checkpoint, read: Option<&StatisticsReport>) -> Leaves {
     let mut leaves = Leaves::default();
     for (leaf, (path, info)) in checkpoint.tree().iter().enumerate() {

@@ -1,21 +1,21 @@
 //! Makes the model from the data of the engine.
 //!
 //! ```text
-//! open       the checkpoint, the others                     metadata alone
+//! open       the checkpoint and the other checkpoints       metadata only
 //! read       statistics and damage of the checkpoint        one pass, within the budget
-//! compare    each other with the first                      one pass over both
-//! steps      of a folder: some of its steps                 one pass over each of these
+//! compare    each other checkpoint with the first           one pass over both
+//! steps      of a folder: some of its steps                 one pass over each of these steps
 //! ```
 //!
 //! | module | makes |
 //! |---|---|
-//! | `overview` | the properties of a checkpoint in numbers and words, and its damage |
-//! | `protection` | what checksums protect, leaf by leaf and in words |
-//! | `leaves` | the columns: metadata, statistics, histograms |
-//! | `shardings` | how arrays lie on devices |
-//! | `comparisons` | the differences |
+//! | `overview` | the properties of a checkpoint as numbers and texts, and its damage |
+//! | `protection` | the checksums that cover the data, for each leaf and as text |
+//! | `leaves` | the columns of leaves: metadata, statistics, histograms |
+//! | `shardings` | the shardings of arrays on devices |
+//! | `comparisons` | the differences from other checkpoints |
 //! | `series` | a folder of steps over time |
-//! | `words` | dtypes, shapes and files as texts |
+//! | `words` | texts for dtypes, shapes and files |
 
 mod comparisons;
 mod leaves;
@@ -34,18 +34,18 @@ use regrow::{Checkpoint, Error, ErrorKind, Monitor, OpenOptions, Result, Statist
 use crate::model::{Reading, Report};
 pub use series::STEPS_READ_MAX;
 
-/// How often to start again if a checkpoint is replaced while it is read.
+/// The most times that a report starts again because a checkpoint was replaced during the read.
 const ATTEMPTS_MAX: usize = 4;
 
-/// Histograms of more leaves than this would make a page that no browser can open.
+/// The most leaves with a histogram: with more, no browser could open the page.
 const HISTOGRAMS_MAX: usize = 20_000;
 
-/// What a report can be about.
+/// The checkpoint that a report describes.
 #[derive(Debug, Clone)]
 pub enum Subject {
-    /// A checkpoint at a place; opened again if it is replaced in between.
+    /// The location of a checkpoint. It is opened again if it is replaced during the read.
     At(Location),
-    /// What the caller has opened, or has in memory.
+    /// A checkpoint that the caller has opened, or that is in memory.
     Opened(Checkpoint),
 }
 
@@ -61,32 +61,32 @@ impl From<Checkpoint> for Subject {
     }
 }
 
-/// What goes into a report.
+/// The options of a report.
 #[derive(Debug, Clone, Default)]
 pub struct ReportOptions {
-    /// What the page is called; the last part of the path if `None`.
+    /// The title of the page; the last part of the path if `None`.
     pub title: Option<String>,
-    /// The command or the call that asked for it, for the page to say.
+    /// The command or the call that made the report, which the page shows.
     pub command: String,
-    /// How to open the checkpoints.
+    /// The options to open the checkpoints.
     pub open: OpenOptions,
-    /// Read and compare only leaves that one of these matches; all if empty. All leaves are listed
-    /// in any case.
+    /// Read and compare only leaves that match one of these patterns; all leaves if empty. The
+    /// report lists all leaves in any case.
     pub only: Vec<PathPattern>,
-    /// Look at about so many bytes of each longer array; at all of them if `None`.
+    /// Read about this many bytes of each longer array; all bytes if `None`.
     pub sample_bytes: Option<u64>,
-    /// Read no data of the checkpoint and its steps: no statistics, and damage is not seen. What is
-    /// compared is read.
+    /// Read no data of the checkpoint and its steps. The report then has no statistics, and shows
+    /// no damage of data. Comparisons still read data.
     pub without_statistics: bool,
-    /// Extra memory for reading, in bytes; 64 MiB if `None`. The report itself takes some hundred
-    /// bytes a leaf beside it.
+    /// Extra memory for reading, in bytes; 64 MiB if `None`. The report itself needs some hundred
+    /// more bytes for each leaf.
     pub budget_bytes: Option<u64>,
-    /// Watches the work, and stops it.
+    /// Watches the work, and can cancel it.
     pub monitor: Monitor,
 }
 
 impl ReportOptions {
-    /// How much of each leaf is read.
+    /// The part of the data that is read.
     fn reading(&self) -> Reading {
         match (self.without_statistics, self.sample_bytes) {
             (true, _) => Reading::Metadata,
@@ -107,20 +107,20 @@ impl ReportOptions {
     }
 }
 
-/// A checkpoint, and why it could not be opened with all that belongs to it.
+/// A checkpoint, and the error if only its arrays could be opened.
 struct Opened {
     checkpoint: Checkpoint,
     damage: Option<Error>,
 }
 
-/// Reads a checkpoint, and what it is compared with, and says all that a page shows.
+/// Reads a checkpoint and the checkpoints to compare with, and makes the data of a page.
 ///
-/// Cost: one pass over the checkpoint's data, one over both sides of each comparison, and of a
-/// folder of steps one over each of at most [`STEPS_READ_MAX`](crate::STEPS_READ_MAX) steps. Damage
-/// is a part of the report, and no error.
+/// Cost: one pass over the checkpoint's data, one pass over both sides of each comparison, and for
+/// a folder of steps one pass over each of at most [`STEPS_READ_MAX`](crate::STEPS_READ_MAX) steps.
+/// Damage is part of the report, and not an error.
 ///
 /// # Errors
-/// Those of [`regrow::open`], of any of the checkpoints; `NotFound` for patterns that match
+/// The errors of [`regrow::open`] for any of the checkpoints; `NotFound` for patterns that match
 /// nothing; `Cancelled`.
 pub fn assemble(subject: &Subject, others: &[Subject], options: &ReportOptions) -> Result<Report> {
     let mut attempts = 1;
@@ -175,7 +175,7 @@ fn open(subject: &Subject, options: &OpenOptions) -> Result<Opened> {
     };
     match regrow::open_with(at, options) {
         Ok(checkpoint) => Ok(Opened { checkpoint, damage: None }),
-        // Where only the pytree beside the arrays is damaged, they are shown all the same.
+        // If only the pytree is damaged, show the arrays without it.
         Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {
             let arrays_only = OpenOptions { arrays_only: true, ..options.clone() };
             match regrow::open_with(at, &arrays_only) {

@@ -10,7 +10,7 @@ use super::words::below;
 use super::{Opened, protection};
 use crate::model::{Finding, Overview, Reading};
 
-/// What the metadata say.
+/// The properties of a checkpoint, from its metadata.
 pub(super) fn overview(opened: &Opened, reading: Reading) -> Result<Overview> {
     let checkpoint = &opened.checkpoint;
     let about = checkpoint.description();
@@ -41,7 +41,7 @@ pub(super) fn overview(opened: &Opened, reading: Reading) -> Result<Overview> {
     Ok(overview)
 }
 
-/// Bytes of all files, where the storage can say it of the very checkpoint.
+/// The bytes of all files; `None` for a step of a folder, for a pytree in memory, and if unknown.
 fn stored_bytes(checkpoint: &Checkpoint) -> Option<u64> {
     let is_a_step_of_several = !checkpoint.description().steps.is_empty();
     let at = checkpoint.location();
@@ -51,7 +51,7 @@ fn stored_bytes(checkpoint: &Checkpoint) -> Option<u64> {
     at.stock().ok()?.map(|stock| stock.bytes)
 }
 
-/// What a read has found.
+/// Adds the notes and the damage that a read has found.
 pub(super) fn add_findings(overview: &mut Overview, checkpoint: &Checkpoint, read: &StatisticsReport) {
     overview.notes.extend(read.notes.iter().cloned());
     let mut positions: HashMap<&KeyPath, u64> = HashMap::new();
@@ -64,7 +64,7 @@ pub(super) fn add_findings(overview: &mut Overview, checkpoint: &Checkpoint, rea
     }));
 }
 
-/// An error as data, its file as seen from the checkpoint.
+/// An error as data. Its file is relative to the checkpoint.
 pub(super) fn finding(checkpoint: &Checkpoint, error: &Error) -> Finding {
     let place = error.place();
     let (expected, found) = error.expected_found().unzip();

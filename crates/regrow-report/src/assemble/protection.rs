@@ -1,4 +1,4 @@
-//! The data that checksums cover.
+//! Finds the data that checksums cover.
 
 use regrow::Checkpoint;
 use regrow::engine::format_bytes;
@@ -8,7 +8,7 @@ use regrow_store::reads::{Source, Text};
 
 use crate::model::Protection;
 
-/// What vouches for the bytes of a leaf, in words; empty where nothing does.
+/// The checksum that covers the bytes of a leaf, as text; empty if there is none.
 pub(super) fn of_leaf(checkpoint: &Checkpoint, leaf: usize, info: &LeafInfo) -> &'static str {
     if info.data_len_bytes() == 0 {
         return "";
@@ -18,7 +18,7 @@ pub(super) fn of_leaf(checkpoint: &Checkpoint, leaf: usize, info: &LeafInfo) -> 
             "crc32c of blocks"
         }
         Ok(Source::Coded(coded)) if coded.seal.is_some() => "one checksum of the leaf",
-        // Of zarr's codecs; those of an index alone are not named here.
+        // Codecs of zarr. A checksum that covers only an index does not count here.
         Ok(_) if info.coding.ends_with("crc32c") => "crc32c of each chunk",
         _ => "",
     };
@@ -28,7 +28,7 @@ pub(super) fn of_leaf(checkpoint: &Checkpoint, leaf: usize, info: &LeafInfo) -> 
     }
 }
 
-/// How much is under checksums, and what that means.
+/// The bytes of a checkpoint with and without checksums, and a text that explains them.
 pub(super) fn of_checkpoint(checkpoint: &Checkpoint) -> Protection {
     let mut found = Protection::default();
     let (mut unprotected_count, mut kinds) = (0_u64, Vec::new());
@@ -69,7 +69,7 @@ pub(super) fn of_checkpoint(checkpoint: &Checkpoint) -> Protection {
     found
 }
 
-/// What a layout has instead of checksums of its data.
+/// A sentence about the checksums that a layout has or lacks.
 fn why(layout: &str) -> &'static str {
     match layout {
         "orbax" => {

@@ -13,21 +13,21 @@ use serde_json::{Map, Value};
 use super::ReportOptions;
 use crate::model::steps::{NormSeries, StepPoint, StepSeries};
 
-/// Steps of a folder whose data is read: evenly spread, the first and the last among them. Of the
-/// others only sizes, times and metrics are told.
+/// The most steps of a folder whose data is read: evenly spread, including the first and the last.
+/// For other steps the report has only sizes, times and metrics.
 pub const STEPS_READ_MAX: usize = 20;
 
-/// Parts of the pytree whose norms are told: those that come first.
+/// The most parts of the pytree whose norms are shown: the first ones in flatten order.
 const NORMS_MAX: usize = 20;
 
-/// Squares of elements by the part of the pytree that they are in.
+/// The sum of squared elements for each part of the pytree, by name.
 type Squares = Vec<(String, f64)>;
 
-/// What is known of all steps of the folder that a checkpoint was opened from; `None` if it is no
-/// step.
+/// The data of all steps of the folder from which a checkpoint was opened; `None` if the checkpoint
+/// is not a step.
 ///
 /// # Errors
-/// `Cancelled`. A step that cannot be read is damaged, or says why nothing is known.
+/// `Cancelled`. A step that cannot be read counts as damaged, or has a note with the reason.
 pub(super) fn series(
     checkpoint: &Checkpoint,
     read: Option<&StatisticsReport>,
@@ -65,13 +65,13 @@ pub(super) fn series(
     Ok(Some(found))
 }
 
-/// The steps whose data is read, by their places among so many.
+/// The steps whose data is read, by their positions among `count` steps.
 fn chosen(count: usize) -> BTreeSet<usize> {
     let last = count.saturating_sub(1);
     (0..STEPS_READ_MAX).map(|mark| mark * last / (STEPS_READ_MAX - 1)).collect()
 }
 
-/// Reads another step.
+/// Reads the data of another step.
 fn read_step(checkpoint: &Checkpoint, point: &mut StepPoint, options: &ReportOptions) -> Result<Squares> {
     let open = OpenOptions { step: Some(point.step), ..options.open.clone() };
     let opened = regrow::open_with(checkpoint.location(), &open);
@@ -95,7 +95,7 @@ fn read_step(checkpoint: &Checkpoint, point: &mut StepPoint, options: &ReportOpt
     }
 }
 
-/// Says whether a step is damaged.
+/// Sets whether a step is damaged.
 fn judge(point: &mut StepPoint, read: &StatisticsReport) {
     point.is_damaged = Some(!read.findings.is_empty());
     if let Some(first) = read.findings.first() {
@@ -114,8 +114,8 @@ fn said(error: &Error) -> String {
     }
 }
 
-/// Squares by the first key of the path, or, where all leaves share that, by the first two. Of
-/// numbers that are learnt: floats and complex ones.
+/// Sums of squares by the first key of the path, or by the first two keys if all leaves share the
+/// first. Only floats and complex numbers count, because only these are learnt.
 fn squares(checkpoint: &Checkpoint, read: &StatisticsReport) -> Squares {
     let has_one_top = checkpoint.tree().nodes().first().is_some_and(|root| root.child_count == 1);
     let depth = if has_one_top { 2 } else { 1 };
@@ -126,11 +126,11 @@ fn squares(checkpoint: &Checkpoint, read: &StatisticsReport) -> Squares {
             continue;
         };
         let Some(norm) = stats.l2_norm() else { continue };
-        // Of a sample: what it would be if the rest is like it.
+        // For a sample: the estimate for the whole array.
         let own = norm * norm * (info.shape.len_elements() as f64 / stats.count() as f64);
         let name = KeyPath::from_iter(path.keys().iter().take(depth).cloned()).to_string();
         match squares.last_mut() {
-            // Flatten order keeps what lies below one key together.
+            // In flatten order, leaves below the same key are neighbours.
             Some((known, sum)) if *known == name => *sum += own,
             _ => squares.push((name, own)),
         }
@@ -155,7 +155,7 @@ fn norm_series(steps: &[Squares]) -> Vec<NormSeries> {
     names.into_iter().map(of).collect()
 }
 
-/// The metrics that are numbers, by their names with slashes.
+/// Adds the metrics that are numbers. Names of nested objects are joined by slashes.
 fn add_metrics(before: &str, metrics: &Map<String, Value>, found: &mut BTreeMap<String, f64>) {
     for (name, value) in metrics {
         match value {

@@ -1,4 +1,4 @@
-//! The shardings of arrays on devices, each distinct one once.
+//! Collects the shardings of arrays on devices. Each distinct sharding is listed once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use regrow::tree::LeafInfo;
 
 use crate::model::sharding::{Part, ShardingExample, ShardingUse};
 
-/// Devices of a mesh that are drawn.
+/// The most devices of a mesh that the page draws.
 const PARTS_MAX: usize = 1024;
 
-/// The different shardings, in the order in which leaves have them.
+/// The distinct shardings, in the order in which leaves have them.
 pub(super) fn shardings(checkpoint: &Checkpoint) -> Vec<ShardingUse> {
     let leaves = checkpoint.tree().leaves();
     let mut uses: Vec<ShardingUse> = Vec::new();
@@ -39,10 +39,10 @@ pub(super) fn shardings(checkpoint: &Checkpoint) -> Vec<ShardingUse> {
     uses
 }
 
-/// For each leaf the position of its sharding among the different ones.
+/// For each leaf, the position of its sharding among the distinct shardings.
 pub(super) fn of_leaves(checkpoint: &Checkpoint) -> Vec<Option<u32>> {
     let mut by_words: HashMap<String, u32> = HashMap::new();
-    // Leaves share the objects of their shardings: most are known by their place in memory.
+    // Leaves share sharding objects, so most are found by their address in memory.
     let mut by_place: HashMap<*const Sharding, u32> = HashMap::new();
     let number = |info: &LeafInfo| {
         let sharding = info.sharding.as_ref()?;
@@ -77,7 +77,7 @@ fn axis_words(axis: &AxisSpec) -> String {
     names.join(", ")
 }
 
-/// The parts of an array; `None` where the sharding does not fit it.
+/// The parts of an array on devices; `None` if the sharding does not fit the array.
 fn example(leaf: usize, info: &LeafInfo, sharding: &Sharding) -> Option<ShardingExample> {
     let layout = sharding.layout(&info.shape).ok()?;
     let grid: Vec<u64> = match sharding {
@@ -105,7 +105,7 @@ fn example(leaf: usize, info: &LeafInfo, sharding: &Sharding) -> Option<Sharding
     })
 }
 
-/// Where a position in C order is in a grid.
+/// The coordinates in a grid of a position in C order.
 fn coordinates(position: u64, grid: &[u64]) -> Vec<u64> {
     let mut rest = position;
     let mut coordinates: Vec<u64> = grid

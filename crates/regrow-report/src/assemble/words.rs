@@ -6,7 +6,7 @@ use std::path::Path;
 use regrow::Checkpoint;
 use regrow::tree::{LeafInfo, LeafKind};
 
-/// What a page about a checkpoint is called.
+/// The title of a page about a checkpoint.
 pub(super) fn title(checkpoint: &Checkpoint) -> String {
     let path = checkpoint.path();
     match path.file_name() {
@@ -16,7 +16,7 @@ pub(super) fn title(checkpoint: &Checkpoint) -> String {
     }
 }
 
-/// The dtype: text has none, and a PRNG key is more than its integers.
+/// The dtype as text. Texts show `str`, and PRNG keys also show their implementation.
 pub(super) fn dtype(leaf: &LeafInfo) -> Cow<'_, str> {
     match &leaf.kind {
         LeafKind::Str => "str".into(),
@@ -29,7 +29,7 @@ pub(super) fn dtype(leaf: &LeafInfo) -> Cow<'_, str> {
     }
 }
 
-/// dtype and shape: `float32[64, 10]`.
+/// The dtype and the shape as text: `float32[64, 10]`.
 pub(super) fn form(leaf: &LeafInfo) -> String {
     match leaf.kind.is_array() {
         true => format!("{}{}", dtype(leaf), leaf.shape),
@@ -37,7 +37,7 @@ pub(super) fn form(leaf: &LeafInfo) -> String {
     }
 }
 
-/// A file as seen from the checkpoint; as it is if it lies elsewhere.
+/// The path of a file relative to the checkpoint; for a file elsewhere, only its name.
 pub(super) fn below(file: &Path, checkpoint: &Checkpoint) -> String {
     let inner = file.strip_prefix(checkpoint.path()).ok().filter(|inner| !inner.as_os_str().is_empty());
     inner.or_else(|| file.file_name().map(Path::new)).unwrap_or(file).to_string_lossy().into_owned()

@@ -7,13 +7,13 @@ use regrow::tree::{Key, KeyPath};
 use regrow::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// A parent that is none: that of the root.
+/// The parent of the root: it stands for no node.
 pub const NO_PARENT: u32 = u32::MAX;
 
-/// Key paths as a tree of nodes, each a name below a parent.
+/// Key paths as a tree of nodes. Each node has a name and a parent.
 ///
 /// Node 0 is the root. A node comes after its parent, and the nodes of one branch are together if
-/// key paths are added in flatten order. Names are exact: a `/` in a key is no separator.
+/// key paths are added in flatten order. Names are exact: a `/` in a key does not separate keys.
 ///
 /// ```
 /// use regrow::tree::{Key, KeyPath};
@@ -26,7 +26,7 @@ pub const NO_PARENT: u32 = u32::MAX;
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KeyTree {
-    /// Names, each once. The first one is that of the root, and empty.
+    /// All distinct names. The first name belongs to the root, and is empty.
     pub names: Vec<String>,
     /// The name of each node, by its position in `names`.
     pub name: Vec<u32>,
@@ -36,15 +36,15 @@ pub struct KeyTree {
     building: Building,
 }
 
-/// What is known while key paths are added.
+/// The state that is needed only while key paths are added.
 #[derive(Debug, Clone, Default)]
 struct Building {
     positions: HashMap<Arc<str>, u32>,
-    /// The path that was added last, with its nodes.
+    /// The last added path, with the node of each of its keys.
     last: Vec<(Key, u32)>,
 }
 
-/// It says nothing of what has been built.
+/// Always equal, so that only the built columns are compared.
 impl PartialEq for Building {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -63,8 +63,8 @@ impl Default for KeyTree {
 }
 
 impl KeyTree {
-    /// Adds a key path and says which node it ends in. Shares nodes with the path that was added
-    /// before it.
+    /// Adds a key path, and returns its last node. Nodes that the path shares with the previous
+    /// path are reused.
     pub fn add(&mut self, path: &KeyPath) -> u32 {
         let last = &mut self.building.last;
         let shared = last.iter().zip(path.keys()).take_while(|((last, _), key)| last == *key).count();
@@ -80,7 +80,8 @@ impl KeyTree {
         node
     }
 
-    /// The key path of a node. What kind of keys they were is lost.
+    /// The key path of a node. All its keys are dict keys, because the tree does not store other
+    /// kinds.
     pub fn path(&self, node: u32) -> KeyPath {
         let mut names = Vec::new();
         let mut at = node as usize;
@@ -94,7 +95,7 @@ impl KeyTree {
         names.into_iter().rev().collect()
     }
 
-    /// Errs if the nodes are no tree, or a row of `node` is none of them.
+    /// Returns an error if the nodes are not a tree, or if a row of `node` is not a node of it.
     pub(super) fn check(&self, node: &[u32]) -> Result<()> {
         let has_names = self.name.iter().all(|name| (*name as usize) < self.names.len());
         let is_root = |node: usize, parent: u32| node == 0 && parent == NO_PARENT;
@@ -112,12 +113,12 @@ impl KeyTree {
         Err(Error::invalid("the key paths of a report are not a tree").help("add them with KeyTree::add"))
     }
 
-    /// Nodes, with the root.
+    /// The number of nodes, including the root.
     pub fn len(&self) -> usize {
         self.name.len()
     }
 
-    /// Whether there is the root alone.
+    /// Whether there is only the root.
     pub fn is_empty(&self) -> bool {
         self.name.len() <= 1
     }
@@ -130,7 +131,7 @@ impl KeyTree {
 /// A column of texts with many equal values: dtypes, files.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Words {
-    /// The texts, each once.
+    /// All distinct texts.
     pub values: Vec<String>,
     /// The text of each row, by its position in `values`.
     pub index: Vec<u32>,
@@ -145,7 +146,7 @@ impl Words {
         self.index.push(at);
     }
 
-    /// Errs if there are not `len` rows, or one has no text.
+    /// Returns an error if there are not `len` rows, or if a row has no text.
     pub(super) fn check(&self, name: &str, len: usize) -> Result<()> {
         let has_texts = self.index.iter().all(|at| (*at as usize) < self.values.len());
         if has_texts && self.index.len() == len {
@@ -156,7 +157,7 @@ impl Words {
             .help("add a row for each leaf with Words::push"))
     }
 
-    /// Rows.
+    /// The number of rows.
     pub fn len(&self) -> usize {
         self.index.len()
     }
@@ -167,7 +168,7 @@ impl Words {
     }
 }
 
-/// The position of `text` in `values`, to which it is added if it is new.
+/// The position of `text` in `values`. A new text is added.
 fn position(positions: &mut HashMap<Arc<str>, u32>, values: &mut Vec<String>, text: &str) -> u32 {
     if let Some(position) = positions.get(text) {
         return *position;
@@ -178,7 +179,8 @@ fn position(positions: &mut HashMap<Arc<str>, u32>, values: &mut Vec<String>, te
     position
 }
 
-/// Leaves are fewer than 2^32: their metadata would not fit in memory.
+/// The count as u32. There are fewer than 2^32 leaves: the metadata of more would not fit in
+/// memory.
 fn as_u32(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

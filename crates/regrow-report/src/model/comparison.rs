@@ -6,54 +6,56 @@ use serde::{Deserialize, Serialize};
 use super::columns::{KeyTree, Words};
 use super::{Overview, check_len};
 
-/// A checkpoint that the report's own is compared with.
+/// The comparison of the report's checkpoint with another one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// The other checkpoint. Its findings are those of the comparison.
+    /// The other checkpoint. Its findings are the findings of the comparison.
     pub other: Overview,
     /// Whether nothing differs.
     pub is_equal: bool,
-    /// The verdict in a sentence.
+    /// The verdict as a sentence.
     pub words: String,
-    /// Leaves of each status that there is: `values`, `only_a`. Also of those that are not listed.
+    /// The number of leaves of each status that occurs (`values`, `only_a`), including unlisted
+    /// leaves.
     pub counts: Vec<(String, u64)>,
-    /// Bytes of both that were read, decoded.
+    /// Decoded bytes that were read, of both checkpoints.
     pub read_bytes: u64,
-    /// Containers that differ: key path, what it is here, what it is there; empty where it is not.
+    /// Containers that differ: key path, kind here, kind there; empty if one side has no such
+    /// container.
     pub containers: Vec<(String, String, String)>,
     /// The leaves that differ, the worst first.
     pub leaves: LeafDifferences,
 }
 
-/// Leaves that differ. Every column has a row for each.
+/// Leaves that differ. Every column has a row for each of these leaves.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LeafDifferences {
-    /// Their key paths.
+    /// The key paths of these leaves.
     pub keys: KeyTree,
-    /// The node in `keys` of each.
+    /// The node in `keys` of each leaf.
     pub node: Vec<u32>,
-    /// What came of it: `values`, `shape`, `only_b`, as `regrow diff` says it.
+    /// The status, as in `regrow diff`: `values`, `shape`, `only_b`.
     pub status: Words,
-    /// dtype and shape in the report's own checkpoint; empty if it has no such leaf.
+    /// dtype and shape in the report's checkpoint; empty if the leaf is not in it.
     pub form_a: Words,
-    /// dtype and shape in the other one.
+    /// dtype and shape in the other checkpoint; empty if the leaf is not in it.
     pub form_b: Words,
     /// Pairs of elements that were compared.
     pub count: Vec<u64>,
-    /// Those that differ.
+    /// Pairs of elements that differ.
     pub differing_count: Vec<u64>,
-    /// The largest distance.
+    /// The largest absolute distance.
     pub max_abs: Vec<Option<f64>>,
-    /// The largest distance, relative to the other one's element.
+    /// The largest distance, relative to the element of the other checkpoint.
     pub max_relative: Vec<Option<f64>>,
-    /// The largest distance in values of the dtype.
+    /// The largest distance in representable values of the dtype.
     pub max_ulp: Vec<Option<u64>>,
-    /// The cosine of the angle between both.
+    /// The cosine of the angle between both arrays.
     pub cosine: Vec<Option<f64>>,
 }
 
 impl LeafDifferences {
-    /// Errs if the columns do not fit together.
+    /// Returns an error if the columns do not fit together.
     pub(super) fn check(&self) -> Result<()> {
         let count = self.node.len();
         self.keys.check(&self.node)?;

@@ -6,64 +6,64 @@ use serde::{Deserialize, Serialize};
 use super::check_len;
 use super::columns::{KeyTree, Words};
 
-/// The leaves of a checkpoint, in flatten order. Every column has a row for each.
+/// The leaves of a checkpoint, in flatten order. Every column has a row for each leaf.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Leaves {
-    /// All key paths.
+    /// The key paths of all leaves.
     pub keys: KeyTree,
     /// The node in `keys` of each leaf.
     pub node: Vec<u32>,
-    /// What it is: `jax_array`, `scalar`, `str`.
+    /// The kind of the leaf: `jax_array`, `scalar`, `str`.
     pub kind: Words,
     /// The dtype; for text `str`, for bytes `bytes`.
     pub dtype: Words,
-    /// The shape as people write it: `[64, 10]`.
+    /// The shape as text: `[64, 10]`.
     pub shape: Words,
-    /// Elements; 0 of what is no array.
+    /// The number of elements; 0 for leaves that are not arrays.
     pub elements: Vec<u64>,
-    /// Bytes, decoded.
+    /// Decoded bytes.
     pub bytes: Vec<u64>,
-    /// How its bytes are coded: `raw`, `zstd`.
+    /// The encoding of the bytes: `raw`, `zstd`.
     pub coding: Words,
-    /// The shape of its chunks; empty where it is stored in one piece.
+    /// The shape of a chunk; empty if the leaf is not divided into chunks.
     pub chunk_shape: Words,
-    /// How many chunks; 1 where it is stored in one piece.
+    /// The number of chunks; 1 if the leaf is not divided into chunks.
     pub chunk_count: Vec<u64>,
-    /// What vouches for its bytes: `crc32c of blocks`; empty where nothing does.
+    /// The checksum that covers the bytes: `crc32c of blocks`; empty if there is none.
     pub checksum: Words,
-    /// What is known of its bytes.
+    /// The result of checking the bytes.
     pub state: Vec<LeafState>,
-    /// The file with its data, relative to the checkpoint; the first one if there are several;
-    /// empty if there is none.
+    /// The file with the leaf's data, relative to the checkpoint; the first file if there are
+    /// several; empty if there is none.
     pub file: Words,
-    /// How it lies on devices, as a position in [`Report::shardings`](super::Report::shardings).
+    /// The leaf's sharding, as a position in [`Report::shardings`](super::Report::shardings).
     pub sharding: Vec<Option<u32>>,
-    /// What its numbers look like; `None` where no data was read.
+    /// Statistics of the numbers; `None` if no data was read.
     pub statistics: Option<Statistics>,
 }
 
-/// What is known of the bytes of a leaf.
+/// The result of checking the bytes of a leaf.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeafState {
-    /// All of them were read, and their checksums are right.
+    /// All bytes were read, and their checksums match.
     Verified,
-    /// They are not what was written, or cannot be read: there is a finding.
+    /// The bytes differ from what was written, or cannot be read. A finding has the error.
     Damaged,
-    /// Not all of them were read.
+    /// Some bytes were not read.
     #[default]
     NotRead,
-    /// Nothing protects them: damage could go unseen.
+    /// No checksum covers the bytes, so damage could be missed.
     Unprotected,
 }
 
-/// What the numbers of leaves look like: a row for each leaf, zeros and `None` where a leaf has no
-/// numbers.
+/// Statistics of the numbers in leaves, one row for each leaf. A leaf without numbers has zeros and
+/// `None`.
 ///
-/// Bounds, mean, deviation and norm are of the finite elements.
+/// Bounds, mean, deviation and norm are computed from the finite elements.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Statistics {
-    /// Elements looked at: all, or a sample if they are fewer than [`Leaves::elements`].
+    /// Elements that were read: all, or a sample if there are fewer than [`Leaves::elements`].
     pub count: Vec<u64>,
     /// Elements that are NaN.
     pub nan_count: Vec<u64>,
@@ -71,9 +71,9 @@ pub struct Statistics {
     pub infinity_count: Vec<u64>,
     /// Elements that are zero.
     pub zero_count: Vec<u64>,
-    /// The lowest.
+    /// The lowest finite element.
     pub min: Vec<Option<f64>>,
-    /// The highest.
+    /// The highest finite element.
     pub max: Vec<Option<f64>>,
     /// The mean.
     pub mean: Vec<Option<f64>>,
@@ -81,17 +81,17 @@ pub struct Statistics {
     pub standard_deviation: Vec<Option<f64>>,
     /// The square root of the sum of squares.
     pub l2_norm: Vec<Option<f64>>,
-    /// How they are distributed.
+    /// The distributions of the elements.
     pub histograms: Histograms,
 }
 
-/// A small histogram for each leaf; none where a leaf has no finite numbers.
+/// A small histogram for each leaf. A leaf without finite numbers has no bins.
 ///
-/// The bins of a leaf are the rows from `first` of it to `first` of the next one, in rising order;
-/// between bins there may be gaps, in which no element lies.
+/// The bins of a leaf are the rows from its entry in `first` up to the next entry, in rising order.
+/// There may be gaps between bins, in which there are no elements.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Histograms {
-    /// The first bin of each leaf, and behind the last leaf the number of all bins.
+    /// The first bin of each leaf, and at the end the number of all bins.
     pub first: Vec<u64>,
     /// The lower edge of each bin.
     pub lower: Vec<f64>,
@@ -102,7 +102,7 @@ pub struct Histograms {
 }
 
 impl Leaves {
-    /// The columns of words, with their names.
+    /// The columns of texts, with their names.
     pub(crate) fn words(&self) -> [(&'static str, &Words); 7] {
         [
             ("kind", &self.kind),
@@ -115,7 +115,7 @@ impl Leaves {
         ]
     }
 
-    /// Errs if the columns do not fit together.
+    /// Returns an error if the columns do not fit together.
     pub(super) fn check(&self, sharding_count: usize) -> Result<()> {
         let count = self.node.len();
         self.keys.check(&self.node)?;

@@ -4,12 +4,12 @@
 //! leaf, so that a million leaves need some dozen allocations. Texts are unchanged texts of the
 //! files; the page escapes them.
 //!
-//! | module | holds |
+//! | module | has |
 //! |---|---|
 //! | [`columns`] | key paths as a tree of nodes, and texts that repeat |
 //! | [`leaves`] | the leaves of the checkpoint, and their statistics |
-//! | [`sharding`] | how arrays lie on devices, part by part |
-//! | [`comparison`] | another checkpoint, and what differs |
+//! | [`sharding`] | the shardings of arrays on devices, part by part |
+//! | [`comparison`] | another checkpoint, and the differences |
 //! | [`steps`] | a folder of steps over time |
 
 pub mod columns;
@@ -28,32 +28,32 @@ use leaves::Leaves;
 use sharding::ShardingUse;
 use steps::StepSeries;
 
-/// All that a report says.
+/// All data of a report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What the page is called: the last part of the path, or what the caller says.
+    /// The title of the page: the caller's title, or the last part of the path.
     pub title: String,
-    /// The version of regrow that wrote it.
+    /// The version of regrow that made the report.
     pub version: String,
-    /// When it was made, in seconds since 1970.
+    /// The time when the report was made, in seconds since 1970.
     pub written_seconds: f64,
-    /// The command or the call that made it.
+    /// The command or the call that made the report.
     pub command: String,
-    /// The checkpoint that it is about; of a folder of steps the one that was opened.
+    /// The checkpoint that the report describes. For a folder of steps, the opened step.
     pub checkpoint: Overview,
-    /// Its leaves, in flatten order.
+    /// The leaves of the checkpoint, in flatten order.
     pub leaves: Leaves,
-    /// How its arrays lie on devices: each way once. Leaves refer to them by position.
+    /// The distinct shardings of its arrays. Leaves refer to them by position.
     pub shardings: Vec<ShardingUse>,
-    /// The checkpoints that it is compared with, each with what differs.
+    /// The comparisons with other checkpoints.
     pub comparisons: Vec<Comparison>,
-    /// The steps of the folder, if it is about one.
+    /// The steps of the folder; `None` if the checkpoint is not a step.
     pub steps: Option<StepSeries>,
 }
 
 impl Report {
-    /// Whether nothing that was looked at is damaged: neither the checkpoint nor those it is
-    /// compared with, nor a step.
+    /// Whether no damage was found: in the checkpoint, in the checkpoints that it is compared with,
+    /// or in the steps that were read.
     pub fn is_sound(&self) -> bool {
         let others = self.comparisons.iter().map(|comparison| &comparison.other);
         let mut steps = self.steps.iter().flat_map(|series| &series.steps);
@@ -62,61 +62,61 @@ impl Report {
     }
 }
 
-/// A checkpoint in numbers and words.
+/// The properties of a checkpoint, as numbers and texts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Overview {
     /// Its path or URL; empty for a pytree in memory.
     pub location: String,
     /// The layout: `regrow`, `orbax`, `safetensors`.
     pub layout: String,
-    /// The variant in words: `ocdbt, zarr v3`; empty if the layout has one alone.
+    /// The variant of the layout as text: `ocdbt, zarr v3`; empty if the layout has only one.
     pub variant: String,
-    /// The step, of a folder of steps.
+    /// The step; `None` if the checkpoint is not a step of a folder.
     pub step: Option<u64>,
-    /// Named parts: name and kind.
+    /// The name and the kind of each item.
     pub items: Vec<(String, String)>,
     /// The user's own metadata.
     pub custom_metadata: Option<Value>,
-    /// The metrics that were saved with it.
+    /// The metrics that were saved with the checkpoint.
     pub metrics: Option<Value>,
     /// The number of all leaves.
     pub leaf_count: u64,
-    /// Leaves with array data behind them.
+    /// The number of leaves that are arrays.
     pub array_count: u64,
-    /// Elements of these arrays.
+    /// The number of elements in all arrays.
     pub element_count: u64,
-    /// Bytes of the leaves, decoded.
+    /// Decoded bytes of all leaves.
     pub data_bytes: u64,
     /// Bytes of all files; `None` if unknown.
     pub stored_bytes: Option<u64>,
-    /// What checksums protect.
+    /// How much of the data checksums cover.
     pub protection: Protection,
-    /// What was read to make the report.
+    /// The part of the data that was read to make the report.
     pub reading: Reading,
-    /// What is wrong.
+    /// The damage that was found.
     pub findings: Vec<Finding>,
-    /// What is missing of a checkpoint that can still be read.
+    /// Missing parts of a checkpoint that can still be read.
     pub warnings: Vec<String>,
-    /// What a reader should know, though nothing is wrong.
+    /// Notes about the checkpoint that are not damage.
     pub notes: Vec<String>,
 }
 
-/// How much of a checkpoint is under checksums.
+/// How much of a checkpoint's data checksums cover.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Protection {
-    /// Bytes of array data under a checksum, decoded.
+    /// Decoded bytes of array data that a checksum covers.
     pub protected_bytes: u64,
-    /// Bytes of array data that no checksum protects.
+    /// Decoded bytes of array data that no checksum covers.
     pub unprotected_bytes: u64,
-    /// The same in a sentence or two: what protects the data, and what nothing protects.
+    /// A sentence or two about the data that checksums cover, and the data that none covers.
     pub words: String,
 }
 
-/// What was read to make a report.
+/// The part of the data that was read to make a report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reading {
-    /// Metadata alone: there are no statistics, and damage to data is not seen.
+    /// Only metadata. There are no statistics, and damage to data is not found.
     #[default]
     Metadata,
     /// Some elements of each array.
@@ -125,41 +125,41 @@ pub enum Reading {
     Whole,
 }
 
-/// One thing that is wrong.
+/// One error that was found.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The leaf, by its position in [`Leaves`]; `None` for what is no leaf's, and for findings of
-    /// other checkpoints.
+    /// The leaf, as a position in [`Leaves`]; `None` for errors outside of leaves, and for findings
+    /// of other checkpoints.
     pub leaf: Option<u64>,
-    /// The key path as people read it.
+    /// The printed key path.
     pub key_path: Option<String>,
-    /// The file, relative to the checkpoint where it lies below it.
+    /// The file. A file in the checkpoint has its relative path.
     pub file: Option<String>,
-    /// Where in the file.
+    /// The offset in the file.
     pub offset_bytes: Option<u64>,
-    /// What is wrong.
+    /// What failed.
     pub what: String,
-    /// What should be there.
+    /// The expected value.
     pub expected: Option<String>,
-    /// What is there.
+    /// The value that was found.
     pub found: Option<String>,
-    /// What to do.
+    /// The advice for the user.
     pub help: Option<String>,
 }
 
 impl Report {
-    /// Errs if the columns do not fit together: one is not as long as the others, or names what is
-    /// not there.
+    /// Returns an error if the columns do not fit together: a column has another length than the
+    /// others, or refers to a row that does not exist.
     ///
     /// # Errors
-    /// `InvalidArgument`, with the name of the column.
+    /// `InvalidArgument` with the name of the column.
     pub fn check(&self) -> Result<()> {
         self.leaves.check(self.shardings.len())?;
         self.comparisons.iter().try_for_each(|comparison| comparison.leaves.check())
     }
 }
 
-/// Errs if a column is not as long as it has to be.
+/// Returns an error if a column does not have the expected length.
 fn check_len(name: &str, len: usize, expected: usize) -> Result<()> {
     if len == expected {
         return Ok(());

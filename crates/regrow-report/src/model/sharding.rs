@@ -1,53 +1,53 @@
-//! How arrays lie on devices.
+//! The shardings of arrays on devices.
 
 use serde::{Deserialize, Serialize};
 
-/// One way in which arrays lie on devices, and how many do.
+/// A sharding, and how many leaves have it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ShardingUse {
-    /// In words: `P('x', None) over x=4,y=2`.
+    /// The sharding as text: `P('x', None) over x=4,y=2`.
     pub words: String,
-    /// The axes of the mesh, names and sizes in devices; empty where there is no mesh.
+    /// The axes of the mesh: name, and size in devices; empty if there is no mesh.
     pub mesh: Vec<(String, u64)>,
-    /// For each axis of the array the axes of the mesh that cut it, in words: `x`, `x, y`; empty
-    /// where nothing does.
+    /// For each axis of the array, the mesh axes that divide it, as text: `x` or `x, y`; empty if
+    /// the axis is not divided.
     pub spec: Vec<String>,
-    /// Leaves that lie like this.
+    /// The number of leaves that have this sharding.
     pub leaf_count: u64,
-    /// Their bytes.
+    /// The bytes of these leaves.
     pub bytes: u64,
-    /// The largest of them, drawn; `None` where it cannot be laid out.
+    /// The largest of these leaves, to be drawn; `None` if the sharding does not fit its shape.
     pub example: Option<ShardingExample>,
 }
 
-/// An array on devices.
+/// The placement of an array on devices.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ShardingExample {
-    /// The leaf, by its position in [`Leaves`](super::leaves::Leaves).
+    /// The leaf, as a position in [`Leaves`](super::leaves::Leaves).
     pub leaf: u64,
-    /// Its shape.
+    /// The shape of the leaf.
     pub shape: Vec<u64>,
-    /// The shape of the longest part.
+    /// The shape of the largest part.
     pub part_shape: Vec<u64>,
-    /// How many devices hold each part.
+    /// The number of devices that hold the same part.
     pub replica_count: u64,
-    /// All devices.
+    /// The number of all devices.
     pub device_count: u64,
-    /// What each device holds, in the order of the mesh; of large meshes the first ones.
+    /// The part on each device, in the order of the mesh. For a large mesh only the first devices.
     pub parts: Vec<Part>,
 }
 
-/// What one device holds.
+/// The part of an array that one device holds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// Its id.
+    /// The id of the device.
     pub device: u64,
-    /// Where it is in the mesh.
+    /// The coordinates of the device in the mesh.
     pub coordinates: Vec<u64>,
-    /// First element along each axis of the array.
+    /// The first element of the part, along each axis of the array.
     pub start: Vec<u64>,
-    /// The element behind the last one.
+    /// The end of the part, one past its last element, along each axis.
     pub end: Vec<u64>,
-    /// Which of the equal copies it is, from 0.
+    /// The number of this copy among equal copies, from 0.
     pub replica: u64,
 }

@@ -7,36 +7,36 @@ use serde::{Deserialize, Serialize};
 /// The steps of a folder, by number.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepSeries {
-    /// The steps.
+    /// The steps, sorted by number.
     pub steps: Vec<StepPoint>,
-    /// The norms of parts of the pytree over these steps.
+    /// The norms of parts of the pytree over the steps.
     pub norms: Vec<NormSeries>,
 }
 
-/// One step.
+/// The data of one step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepPoint {
-    /// Its number.
+    /// The number of the step.
     pub step: u64,
-    /// When it was written, in seconds since 1970.
+    /// The time when the step was written, in seconds since 1970.
     pub written_seconds: Option<f64>,
-    /// Bytes of all its files.
+    /// The bytes of all files of the step.
     pub stored_bytes: Option<u64>,
-    /// What the save took, in seconds, where that was recorded.
+    /// The duration of the save in seconds; `None` if it was not recorded.
     pub save_seconds: Option<f64>,
-    /// The metrics that are numbers.
+    /// The metrics of the step that are numbers.
     pub metrics: BTreeMap<String, f64>,
-    /// Whether it is damaged; `None` if that was not looked at.
+    /// Whether the step is damaged; `None` if this was not checked.
     pub is_damaged: Option<bool>,
-    /// What is wrong with it, or why nothing is known.
+    /// The damage of the step, or the reason why nothing is known; empty otherwise.
     pub note: String,
 }
 
-/// The L2 norm of what lies below one key, step by step.
+/// The L2 norm of a part of the pytree, step by step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct NormSeries {
-    /// The key path as people read it.
+    /// The printed key path of the part.
     pub name: String,
-    /// A norm for each of the steps; `None` where a step has no such part, or it was not read.
+    /// The norm in each step; `None` if a step has no such part or was not read.
     pub l2_norm: Vec<Option<f64>>,
 }

@@ -1,7 +1,7 @@
 //! A column in the page: zlib, then base64, in a script element that the browser does not run.
 //!
-//! The bytes of numbers are in planes, with the lowest byte of every number first, because they
-//! then compress several times better.
+//! The bytes of numbers are written in planes: first the lowest byte of every number, then the next
+//! byte, because they then compress several times better.
 
 use std::io::{self, Write};
 
@@ -11,14 +11,14 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use serde::Serialize;
 
-/// Bytes of a plane that are put together at a time.
+/// Bytes of a plane that are collected before they are compressed.
 const BATCH: usize = 16 << 10;
 
-/// A number as the page's script reads it.
+/// A number in the form that the page's script reads.
 pub trait Cell: Copy {
-    /// What the script calls it.
+    /// The script's name for the type.
     const KIND: &'static str;
-    /// Its bytes, little endian.
+    /// The bytes of the number, little endian.
     type Bytes: AsRef<[u8]>;
     fn to_bytes(self) -> Self::Bytes;
 }
@@ -47,8 +47,8 @@ impl Cell for f64 {
     }
 }
 
-/// Writes a column of `count` numbers, in one pass for each byte of a number. `name` is one of
-/// ours, and plain.
+/// Writes a column of `count` numbers, in one pass for each byte of a number. `name` comes from
+/// this crate, so it needs no escaping.
 pub fn numbers<C: Cell>(
     out: &mut impl Write,
     name: &str,
@@ -77,18 +77,18 @@ pub fn counts(out: &mut impl Write, name: &str, values: &[u64]) -> io::Result<()
     numbers(out, name, values.len(), values.iter().map(|count| *count as f64))
 }
 
-/// Writes a column of numbers. Unknown numbers are NaN.
+/// Writes a column of numbers. An unknown number becomes NaN.
 pub fn optional(out: &mut impl Write, name: &str, values: &[Option<f64>]) -> io::Result<()> {
     numbers(out, name, values.len(), values.iter().map(|value| value.unwrap_or(f64::NAN)))
 }
 
-/// Writes a list of texts, as JSON.
+/// Writes a list of texts as JSON.
 pub fn texts(out: &mut impl Write, name: &str, texts: &[impl Serialize]) -> io::Result<()> {
     element(out, (name, "texts", texts.len()), |encoder| Ok(serde_json::to_writer(encoder, texts)?))
 }
 
-/// An element with what `write` writes, encoded. It says its name, its kind and how many values it
-/// has.
+/// Writes an element with the encoded output of `write`, and with its name, its kind and the number
+/// of its values.
 fn element<W: Write>(
     out: &mut W,
     (name, kind, count): (&str, &str, usize),

@@ -1,4 +1,4 @@
-//! The data behind the page: columns of leaves, and JSON of the rest.
+//! Writes the data of the page: columns of leaves, and everything else as JSON.
 
 use std::cmp::Reverse;
 use std::io::{self, Write};
@@ -15,10 +15,10 @@ use crate::model::leaves::{Histograms, LeafState, Leaves, Statistics};
 use crate::model::sharding::ShardingUse;
 use crate::model::steps::StepSeries;
 
-/// Most leaves whose histograms a page has: a million of them would take hundreds of megabytes.
+/// The most leaves with a histogram in a page. A million would take hundreds of megabytes.
 const HISTOGRAMS_MAX: usize = 50_000;
 
-/// What is no column.
+/// The data that is not in columns.
 #[derive(Serialize)]
 struct Rest<'r> {
     shardings: &'r [ShardingUse],
@@ -66,7 +66,7 @@ fn leaves(leaves: &Leaves, out: &mut impl Write) -> io::Result<()> {
     leaves.statistics.as_ref().map_or(Ok(()), |statistics| self::statistics(statistics, &leaves.bytes, out))
 }
 
-/// As `assets/src/leaves.js` numbers them.
+/// The number of a state in `assets/src/leaves.js`.
 fn state_number(state: LeafState) -> u8 {
     match state {
         LeafState::Verified => 0,
@@ -94,11 +94,11 @@ fn statistics(statistics: &Statistics, sizes: &[u64], out: &mut impl Write) -> i
     numbers(out, "histograms.count", bin_count, bins.filter_map(|bin| Some(*count.get(bin)? as f64)))
 }
 
-/// The histograms that come into the page.
+/// The histograms that the page contains.
 struct ShownHistograms<'h> {
-    /// Where the bins of each leaf begin.
+    /// The first bin of each leaf.
     first: &'h [u64],
-    /// Whether a leaf is among them; all if empty.
+    /// Whether the page contains the histogram of each leaf. Empty if it contains all of them.
     is_shown: Vec<bool>,
 }
 
@@ -123,7 +123,7 @@ impl<'h> ShownHistograms<'h> {
         Self { first, is_shown }
     }
 
-    /// The bins of each leaf, none of those that are not shown.
+    /// The range of bins of each leaf; empty for a leaf whose histogram the page does not contain.
     fn ranges(&self) -> impl Iterator<Item = Range<usize>> + Clone + '_ {
         self.first.array_windows().enumerate().map(|(leaf, [from, to])| {
             let is_shown = self.is_shown.get(leaf).copied().unwrap_or(true);
@@ -135,7 +135,8 @@ impl<'h> ShownHistograms<'h> {
         self.ranges().flatten()
     }
 
-    /// Where the bins of each leaf begin among those that are shown, and where the last ones end.
+    /// The first bin of each leaf among the bins in the page, and at the end the number of these
+    /// bins.
     fn first(&self) -> Vec<u32> {
         let mut end = 0_u32;
         let ends = self.ranges().map(|bins| {

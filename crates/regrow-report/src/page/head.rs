@@ -1,4 +1,4 @@
-//! The top of the page, from the template: the part that is readable without the script.
+//! Renders the top of the page from the template: the part that is readable without the script.
 
 use std::io;
 use std::time::{Duration, UNIX_EPOCH};
@@ -17,10 +17,10 @@ use crate::model::{Finding, Report};
 const TEMPLATE: &str = include_str!("../../assets/head.html");
 const STYLE: &str = include_str!("../../assets/page.css");
 
-/// Most findings, and containers of another kind, that a page lists.
+/// The most findings, and the most containers that differ, that a page lists.
 const LISTED_MAX: usize = 200;
 
-/// The last second that a date of four digits can say.
+/// The last second that a date with a year of four digits can show.
 const LAST_SECOND: f64 = 253_402_300_799.0;
 
 #[derive(Serialize)]
@@ -54,10 +54,10 @@ struct Compared<'r> {
     has_leaves: bool,
 }
 
-/// The page from its first byte to where data begins. `script` is all that may run in it.
+/// The page from its first byte to the start of the data. Only `script` may run in the page.
 ///
 /// # Errors
-/// `Other` if the template is wrong, which tests would show.
+/// `Other` if the template is not valid, which tests would find.
 pub fn render(report: &Report, script: &str) -> io::Result<String> {
     let checkpoint = &report.checkpoint;
     let documents = [("Custom metadata", &checkpoint.custom_metadata), ("Metrics", &checkpoint.metrics)];
@@ -91,7 +91,7 @@ pub fn render(report: &Report, script: &str) -> io::Result<String> {
         has_steps => report.steps.is_some(),
         comparisons => comparisons,
     };
-    // The name makes it HTML, which is escaped.
+    // The suffix of the name makes the template HTML, in which values are escaped.
     let mut environment = Environment::new();
     environment.set_formatter(|out, state, value| match value.as_str().filter(|_| !value.is_safe()) {
         Some(text) => escape_formatter(out, state, &Value::from(printable_lines(text).as_ref())),
@@ -110,7 +110,7 @@ fn has_shardings(report: &Report) -> bool {
     has_leaves(report) && !report.shardings.is_empty()
 }
 
-/// The sections that the page has, in its order.
+/// The sections of the page, in their order.
 fn sections(report: &Report) -> Vec<Section> {
     let section = |id: &str, title: &str| Section { id: id.to_owned(), title: title.to_owned() };
     let mut sections = vec![section("summary", "Summary")];
@@ -197,7 +197,7 @@ fn shown<T>(list: &[T]) -> &[T] {
     list.get(..LISTED_MAX).unwrap_or(list)
 }
 
-/// A moment as people write it; `None` for what is no date.
+/// A time as text for people; `None` if it is not a date.
 fn date(seconds: f64) -> Option<String> {
     let is_date = (1.0..LAST_SECOND).contains(&seconds);
     is_date.then(|| httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs_f64(seconds)))

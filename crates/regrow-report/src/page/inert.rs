@@ -1,8 +1,9 @@
-//! JSON inside a script element, where `</script>` in a text would end it.
+//! Writes JSON into a script element. A `</script>` in a text must not end the element.
 
 use std::io::{self, Write};
 
-/// Writes JSON with `<` as `\u003c`: it stands only in texts, and a parser reads the same text.
+/// Writes JSON with `<` as `\u003c`. In JSON `<` occurs only in texts, and a parser reads the same
+/// text.
 pub struct Inert<W>(pub W);
 
 impl<W: Write> Write for Inert<W> {

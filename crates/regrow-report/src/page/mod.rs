@@ -1,14 +1,14 @@
 //! The page: a template, followed by the data and the script that shows them.
 //!
 //! ```text
-//! assets/head.html      summary, findings, the skeleton of the sections: readable without its script
-//! <script data-column>  a column each: zlib, base64
-//! <script id="report">  JSON of what is no column
-//! <script>              assets/page.js, the only thing that runs: the policy of the page names its digest
+//! assets/head.html      summary, findings, empty sections: readable without the script
+//! <script data-column>  one for each column: zlib, base64
+//! <script id="report">  everything else as JSON
+//! <script>              assets/page.js: the page's policy allows only the script with its digest
 //! ```
 //!
-//! Texts from a checkpoint go through the template, which escapes them, or into data. The script
-//! makes text nodes of them.
+//! Texts from a checkpoint go through the template, which escapes them, or into the data. The
+//! script shows them as text nodes.
 
 mod columns;
 mod data;
@@ -20,18 +20,18 @@ use std::io::{self, Write};
 
 use crate::model::Report;
 
-/// What `assets/build.mjs` makes of `assets/src`.
+/// The script that `assets/build.mjs` builds from `assets/src`.
 const SCRIPT: &str = include_str!("../../assets/page.js");
 
-/// Writes the page: HTML, in one file, that needs nothing else.
+/// Writes the page: one HTML file that needs no other file.
 ///
-/// One pass over the report. Beside it the page takes some hundred kilobytes of memory, and four
-/// bytes for each leaf if more than fifty thousand have a histogram: then the page has those of the
-/// largest.
+/// Makes one pass over the report. The page needs some hundred kilobytes of memory in addition. If
+/// more than fifty thousand leaves have a histogram, the page contains only those of the largest
+/// leaves, and needs four more bytes for each leaf.
 ///
 /// # Errors
-/// `InvalidInput` if a column of the report is not as long as the others; those of `out`, with a
-/// part written.
+/// `InvalidInput` if a column of the report has another length than the others; errors of `out`,
+/// after which a part may be written.
 pub fn page(report: &Report, out: &mut impl Write) -> io::Result<()> {
     report.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
     out.write_all(head::render(report, SCRIPT)?.as_bytes())?;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::model::comparison::Comparison;
 use crate::model::{Overview, Reading, Report};
 
-/// A verdict: a word, a sign that needs no colour, and a class that gives it one.
+/// A verdict: a text, a sign that is clear without colour, and a CSS class for the colour.
 #[derive(Debug, Serialize)]
 pub struct Verdict {
     class: &'static str,
@@ -14,7 +14,7 @@ pub struct Verdict {
     words: String,
 }
 
-/// Whether the checkpoint is sound, as far as it was looked at.
+/// Whether the checkpoint is sound, as far as it was read.
 pub fn verdict(checkpoint: &Overview) -> Verdict {
     let found = checkpoint.findings.len();
     let (class, sign, words) = match checkpoint.reading {
@@ -39,7 +39,7 @@ pub fn verdict_of(comparison: &Comparison) -> Verdict {
     Verdict { class, sign, words: words.to_owned() }
 }
 
-/// What was read, in a sentence.
+/// A sentence about the data that was read.
 pub fn reading(reading: Reading) -> &'static str {
     match reading {
         Reading::Metadata => {
@@ -53,7 +53,7 @@ pub fn reading(reading: Reading) -> &'static str {
     }
 }
 
-/// What it is, how big, what vouches for it, what differs.
+/// Sentences about the layout, the size, the checksums and the differences.
 pub fn sentences(report: &Report) -> Vec<String> {
     let Overview { layout, variant, step, leaf_count, array_count, data_bytes, .. } = &report.checkpoint;
     let mut what = match step {
