@@ -1,4 +1,4 @@
-//! What a caller asks for. The fields are those of the classes in `regrow/_core/_requests.py`.
+//! The options of callers. The fields are those of the classes in `regrow/_core/_requests.py`.
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -17,14 +17,14 @@ use crate::error::OrRaise;
 use crate::gather::TemplateLeaves;
 use crate::location::LocationIn;
 
-/// Patterns and names of dtypes, and the allowed changes of values.
+/// The casts, as patterns with the names of dtypes, and the allowed changes of values.
 #[derive(FromPyObject)]
 pub struct CastsIn {
     rules: Vec<(String, String)>,
     casting: CastingIn,
 }
 
-/// `"checked"`, `"lossy"` or `"as_numpy"`.
+/// The allowed changes of values: `"checked"`, `"lossy"` or `"as_numpy"`.
 pub struct CastingIn(pub Casting);
 
 impl FromPyObject<'_, '_> for CastingIn {
@@ -39,15 +39,15 @@ impl FromPyObject<'_, '_> for CastingIn {
     }
 }
 
-/// What a save may replace: nothing, a checkpoint, or `"any file"`, for functions that replace
-/// another library's.
+/// The files that a save may replace: none, a checkpoint, or `"any file"`. The last is for
+/// functions that replace functions of another library.
 #[derive(FromPyObject)]
 pub enum OverwriteIn {
     Checkpoint(bool),
     Name(String),
 }
 
-/// A save.
+/// The options of a save.
 #[derive(FromPyObject)]
 pub struct SaveIn {
     overwrite: OverwriteIn,
@@ -66,13 +66,13 @@ pub struct SaveIn {
 }
 
 impl SaveIn {
-    /// Takes out the job, which is known before the rest is checked.
+    /// Takes the job out of the options, so that it can be used before the others are checked.
     pub fn take_job(&mut self) -> Result<Option<Job>> {
         self.job.take().map(to_job).transpose()
     }
 }
 
-/// A coordinator, and how its processes wait for each other.
+/// The job of a save: a coordinator, and the options of waits between its processes.
 pub type JobIn = (CoordinatorIn, WaitIn);
 
 /// The compression: `"none"`, or a level of zstd.

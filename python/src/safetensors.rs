@@ -1,6 +1,6 @@
 //! safetensors files in the form that safetensors itself shows: flat, even if regrow has stored a
-//! pytree beside the tensors. They come from disk or from memory. This module also gives their
-//! bytes as private maps, and makes the bytes of a file without writing one.
+//! pytree with the tensors. The files come from disk or from memory. This module also returns their
+//! bytes as private maps, and makes the bytes of a file without writing it.
 
 use std::cell::RefCell;
 
@@ -21,13 +21,13 @@ use crate::location::LocationIn;
 use crate::memory::MapBuffer;
 use crate::options::{SaveIn, save_options};
 
-/// For each dtype of the engine, safetensors' name if it has one.
+/// The name that safetensors has for each dtype of the engine; `None` if it has none.
 pub fn tags() -> Vec<Option<&'static str>> {
     Dtype::all().map(layout::tag_of).collect()
 }
 
-/// Opens a file of any name, an index or a folder: a flat dict, or with a separator dicts in each
-/// other.
+/// Opens a file of any name, an index or a folder. The result is a flat dict, or nested dicts if a
+/// separator is given.
 #[pyfunction]
 #[pyo3(signature = (path, separator))]
 pub fn safetensors_open(py: Python<'_>, path: LocationIn, separator: Option<String>) -> PyResult<Checkpoint> {
@@ -37,11 +37,11 @@ pub fn safetensors_open(py: Python<'_>, path: LocationIn, separator: Option<Stri
     opened.map(Checkpoint::new)
 }
 
-/// Maps of the files; for each leaf the number of its map, its first byte and its length in bytes.
+/// Maps of the files. For each leaf: the number of its map, its first byte and its length in bytes.
 pub type MapsOut = (Vec<MapBuffer>, Vec<Option<(usize, u64, u64)>>);
 
-/// Opens the same as a flat dict, with its files as private maps; without them where the file
-/// system has no maps.
+/// Opens the same as a flat dict, and maps its files privately. There are no maps if the file
+/// system does not support them.
 #[pyfunction]
 pub fn safetensors_open_mapped(py: Python<'_>, path: LocationIn) -> PyResult<(Checkpoint, Option<MapsOut>)> {
     let (checkpoint, maps) = released(py, || {
@@ -56,13 +56,13 @@ pub fn safetensors_open_mapped(py: Python<'_>, path: LocationIn) -> PyResult<(Ch
     Ok((Checkpoint::new(checkpoint), maps.map(maps_out)))
 }
 
-/// Maps and places in columns.
+/// The maps and the positions of leaves, as columns for Python.
 pub fn maps_out(PrivateMaps { files, places }: PrivateMaps) -> MapsOut {
     let places = places.into_iter().map(|place| place.map(|at| (at.file, at.offset_bytes, at.len_bytes)));
     (files.into_iter().map(MapBuffer::new).collect(), places.collect())
 }
 
-/// Opens the bytes of a file, without a copy of them.
+/// Opens the bytes of a file without copying them.
 #[pyfunction]
 #[pyo3(signature = (file, separator))]
 pub fn safetensors_open_bytes(
@@ -75,7 +75,7 @@ pub fn safetensors_open_bytes(
     Ok(Checkpoint::new(regrow::Checkpoint::in_memory(reader)))
 }
 
-/// The bytes of the file that `save` would write.
+/// The bytes of the file that a save would write.
 #[pyfunction]
 pub fn safetensors_bytes<'py>(
     py: Python<'py>,

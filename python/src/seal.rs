@@ -1,4 +1,4 @@
-//! Seals a checkpoint, and signs it.
+//! Seals and signs checkpoints.
 
 use std::ffi::OsString;
 
@@ -9,10 +9,10 @@ use crate::error::released;
 use crate::location::LocationIn;
 use crate::watch::{WatchIn, watched};
 
-/// Path, files, bytes, whether anything has changed.
+/// The report of sealing: path, number of files, bytes, whether anything has changed.
 type SealOut = (OsString, usize, u64, bool);
 
-/// Seals, or takes the seal away; gives the report.
+/// Writes or removes a seal, and returns the report.
 #[pyfunction]
 #[pyo3(signature = (path, step, remove, watch))]
 pub fn seal(
@@ -28,10 +28,10 @@ pub fn seal(
     Ok((report.path.into_os_string(), report.file_count, report.bytes, report.has_changed))
 }
 
-/// Path, files, bytes, the public keys of all signers as hex digits.
+/// The report of signing: path, number of files, bytes, public keys of all signers as hex digits.
 type SignOut = (OsString, usize, u64, Vec<String>);
 
-/// Signs by the private key in a file, or of this text; gives the report.
+/// Signs with a private key, given as text or as the path of its file. Returns the report.
 #[pyfunction]
 #[pyo3(signature = (path, key, step, watch))]
 pub fn sign(
@@ -53,7 +53,7 @@ pub fn sign(
     Ok((report.path.into_os_string(), report.file_count, report.bytes, signers))
 }
 
-/// The hex digits of a public key, or of the one in a file.
+/// The hex digits of a public key, given as text or as the path of its file.
 #[pyfunction]
 pub fn public_key(py: Python<'_>, text: &str) -> PyResult<String> {
     released(py, || PublicKey::parse_or_read(text)).map(|key| key.to_string())

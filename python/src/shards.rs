@@ -1,9 +1,9 @@
-//! The shards of JAX arrays on several devices: those that this process holds, without a copy.
+//! The shards of JAX arrays on several devices that this process holds, without a copy.
 //!
-//! The sharding and the shape of an array determine where its parts are. Thousands of leaves share
-//! both, so Python (`regrow/_leaves/`) computes the places once for each pair. This module then
-//! takes the memory of each shard with two calls of JAX. Asking each array for its shards would
-//! take JAX four times as long.
+//! The sharding and the shape of an array determine the regions of its shards. Thousands of leaves
+//! share both, so Python (`regrow/_leaves/`) computes the regions once for each pair. This module
+//! then takes the memory of each shard with two calls of JAX. Asking each array for its shards
+//! would take four times as long.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -14,12 +14,12 @@ use regrow::{Error, Result};
 use crate::error::OrRaise;
 use crate::memory::{Shapes, take_tensor, tensor_host_device};
 
-/// The places of the shards: shape, shape of a chunk, whether every process has the whole array;
-/// and for each shard of this process its number among those it holds, the number of its device,
-/// its start and its extent.
+/// A placement: the shape, the shape of a chunk, and whether every process has the whole array. For
+/// each shard of this process: its number among these shards, the number of its device, its start
+/// and its extent.
 type PlacementIn = (Vec<u64>, Vec<u64>, bool, Vec<(usize, i32, Vec<u64>, Vec<u64>)>);
 
-/// The places of the shards of arrays of one shape under one sharding.
+/// The regions of the shards of all arrays with one shape and one sharding.
 #[pyclass(frozen, module = "regrow._native")]
 struct Placement {
     shape: Shape,
@@ -28,7 +28,7 @@ struct Placement {
     parts: Vec<Part>,
 }
 
-/// A shard.
+/// One shard of this process.
 struct Part {
     number: usize,
     device: i32,
@@ -45,24 +45,24 @@ impl Placement {
     }
 }
 
-/// The placements that are known.
+/// A cache of placements.
 pub struct Placements<'a, 'py> {
-    /// `placement(array)`: a `PlacementIn`, or nothing where an array is taken otherwise.
+    /// `placement(array)`: returns a `PlacementIn`, or `None` if Python handles the array.
     tell: &'a Bound<'py, PyAny>,
-    /// The engine's numbers of dtypes.
+    /// The engine's number of each dtype.
     dtypes: &'a Bound<'py, PyDict>,
-    /// Placements by sharding and shape; `None` if Python has given none.
+    /// Placements by sharding and shape; the value is `None` if Python handles such arrays.
     known: Bound<'py, PyDict>,
 }
 
 impl<'a, 'py> Placements<'a, 'py> {
-    /// None yet.
+    /// An empty cache.
     pub fn new(tell: &'a Bound<'py, PyAny>, dtypes: &'a Bound<'py, PyDict>) -> Self {
         Self { tell, dtypes, known: PyDict::new(tell.py()) }
     }
 
-    /// Takes the shards of an array; `None` if Python has to go about it, also where anything is to
-    /// be refused.
+    /// Takes the shards of an array; `None` if Python must handle the array, for example to raise
+    /// an error.
     pub fn take(
         &self,
         array: &Bound<'py, PyAny>,
@@ -113,18 +113,18 @@ impl<'a, 'py> Placements<'a, 'py> {
     }
 }
 
-/// The shards of one array on their way to the engine.
+/// The shards of one array, to be passed to the engine.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct HeldShards {
     placement: Py<Placement>,
-    /// Capsules of DLPack.
+    /// The DLPack capsules of the shards.
     tensors: Vec<Py<PyAny>>,
-    /// Where there are none.
+    /// The dtype of the array if this process has no shards.
     dtype: Option<Dtype>,
 }
 
 impl HeldShards {
-    /// The array; to be asked for once.
+    /// The array with these shards. Call it only once, because it takes the tensors.
     pub fn to_array(&self, py: Python<'_>, shapes: &mut Shapes) -> Result<Array> {
         let Placement { shape, chunk_shape, is_replicated, parts } = self.placement.get();
         let shard = |(part, tensor): (&Part, &Py<PyAny>)| {

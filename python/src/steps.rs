@@ -1,4 +1,4 @@
-//! A folder of steps: its steps, the kept ones, its readers and its writer.
+//! A folder of steps: its list, its deletions, its leases and its lock.
 
 use std::ffi::OsString;
 use std::sync::{Mutex, PoisonError};
@@ -14,10 +14,10 @@ use crate::checkpoint::{FindingOut, finding_out};
 use crate::error::released;
 use crate::location::{Location, LocationIn};
 
-/// Number, name, place, seconds since 1970, metrics and metadata as JSON.
+/// A step: its number, name, location, seconds since 1970, metrics and metadata as JSON.
 pub type StepOut = (u64, String, Location, Option<f64>, String, String);
 
-/// Number, result, bytes, new path, error if the step is unchanged.
+/// A deletion: the step's number, the result, bytes, the new path, and the error if it failed.
 type DeletionOut = (u64, &'static str, u64, Option<OsString>, Option<FindingOut>);
 
 /// A folder of steps.
@@ -26,8 +26,8 @@ pub struct Steps(manager::Steps);
 
 #[pymethods]
 impl Steps {
-    /// The steps of a folder. A form of names is a prefix and a width, the form to write first; or
-    /// the names themselves.
+    /// The steps of a folder. A form of names is a prefix and a width, the form to write first.
+    /// Alternatively the caller gives the names themselves.
     #[new]
     #[pyo3(signature = (root, forms, given=None))]
     fn new(
@@ -43,7 +43,7 @@ impl Steps {
         released(py, || manager::Steps::new(root.to_location()?, names()?)).map(Self)
     }
 
-    /// The folder.
+    /// The location of the folder.
     #[getter]
     fn root(&self) -> Location {
         Location::of(self.0.root().clone())
@@ -54,34 +54,34 @@ impl Steps {
         self.0.names().format(step)
     }
 
-    /// Committed steps, names of saves that never ended, and notes.
+    /// The committed steps, the names of unfinished saves, and notes.
     fn list(&self, py: Python<'_>) -> PyResult<(Vec<StepOut>, Vec<String>, Vec<String>)> {
         let list = released(py, || self.0.list())?;
         let steps = list.steps.into_iter().map(step_out).collect::<PyResult<_>>()?;
         Ok((steps, list.unfinished, list.notes))
     }
 
-    /// Finds a step, if it exists.
+    /// The step with this number; `None` if it does not exist.
     fn find(&self, py: Python<'_>, step: u64) -> PyResult<Option<StepOut>> {
         released(py, || self.0.find(step))?.map(step_out).transpose()
     }
 
-    /// A step.
+    /// The step with this number. Raises if it does not exist.
     fn step(&self, py: Python<'_>, step: u64) -> PyResult<StepOut> {
         step_out(released(py, || self.0.step(step))?)
     }
 
-    /// Steps that have readers.
+    /// The numbers of the steps that have readers.
     fn leased(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
         released(py, || self.0.leased())
     }
 
-    /// Keeps a step from being deleted.
+    /// Protects a step from deletion.
     fn lease(&self, py: Python<'_>, step: u64) -> PyResult<StepLease> {
         released(py, || self.0.lease(step)).map(|lease| StepLease(Mutex::new(Some(lease))))
     }
 
-    /// Takes the right to write.
+    /// Takes the right to write to the folder.
     fn lock(&self, py: Python<'_>) -> PyResult<WriterLock> {
         released(py, || self.0.lock()).map(|lock| WriterLock(Mutex::new(Some(lock))))
     }
@@ -98,7 +98,7 @@ impl Steps {
         Ok(deletions_out(released(py, || self.0.delete(&steps, &options))?))
     }
 
-    /// Brings the pointer in line with the list.
+    /// Updates the pointer from the list of steps, and removes files of killed writers.
     fn refresh(&self, py: Python<'_>) -> PyResult<()> {
         released(py, || self.0.refresh())
     }
@@ -111,13 +111,13 @@ impl Steps {
     }
 }
 
-/// Keeps a step from being deleted, until it is released.
+/// A lease: protects a step from deletion until it is released.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct StepLease(Mutex<Option<manager::Lease>>);
 
 #[pymethods]
 impl StepLease {
-    /// Lets the step go.
+    /// Releases the lease.
     fn release(&self, py: Python<'_>) {
         let lease = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| drop(lease));
@@ -130,20 +130,20 @@ pub struct WriterLock(Mutex<Option<manager::WriterLock>>);
 
 #[pymethods]
 impl WriterLock {
-    /// Gives it up.
+    /// Releases the lock.
     fn release(&self, py: Python<'_>) {
         py.detach(|| drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take()));
     }
 }
 
-/// Prefix and width of each, the form that is written first.
+/// The forms of names, each as a prefix and a width. The first form is written.
 pub fn names(forms: Vec<(Option<String>, Option<usize>)>) -> Result<StepNames> {
     let mut forms = forms.iter().map(|(prefix, width)| StepName::new(prefix.as_deref(), *width));
     let written = forms.next().unwrap_or_else(|| Ok(StepName::default()))?;
     Ok(StepNames::composite(written, forms.collect::<Result<Vec<_>>>()?))
 }
 
-/// A step as Python has it.
+/// A step as a tuple for Python.
 pub fn step_out(step: manager::Step) -> PyResult<StepOut> {
     let text = |members: Map<String, Value>| json_text::to_text(&Value::Object(members));
     let place = Location::of(step.location);

@@ -1,5 +1,5 @@
-//! A TRAK store. Rows, marks and flags pass between Python and Rust; for an array Python gets the
-//! place in its file, and maps it.
+//! A TRAK store. Rows, marks and flags pass between Python and Rust. For an array, Python gets the
+//! position in its file, and maps it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,19 +18,19 @@ use serde_json::{Map, Value};
 use crate::error::{OrRaise, released};
 use crate::memory::borrow_array;
 
-/// Key, path, dtype, rows, columns, where the data begins.
+/// An array: its key, path, dtype, rows, columns, and the offset of its data.
 type Described = (String, OsString, &'static str, u64, u64, u64);
 
-/// Models with their two flags, `experiments.json` as text, the damage.
+/// The models with their two flags, `experiments.json` as text, and the damage.
 type CatalogOut = (Vec<(i64, bool, bool)>, String, Vec<String>);
 
-/// A store that is being worked on.
+/// An opened store.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct TrakStore(trak::TrakStore);
 
 #[pymethods]
 impl TrakStore {
-    /// `mode` is `create` or `join`; the metadata are JSON.
+    /// Creates or joins a store. `mode` is `create` or `join`; the metadata are JSON.
     #[new]
     fn new(
         py: Python<'_>,
@@ -140,7 +140,7 @@ impl TrakStore {
     }
 }
 
-/// The open arrays of a model, or of an experiment for one model.
+/// The open arrays of one model, or of an experiment for one model.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct TrakArrays {
     rows: Rows,
@@ -150,7 +150,7 @@ pub struct TrakArrays {
 
 #[pymethods]
 impl TrakArrays {
-    /// All arrays; the mask comes last, as `mask`.
+    /// Describes all arrays. The mask comes last, as `mask`.
     fn describe(&self) -> Vec<Described> {
         let plain = [(self.plain.0, &self.plain.1), ("mask", self.rows.mask())];
         let all = self.rows.arrays().chain(plain);
@@ -162,8 +162,8 @@ impl TrakArrays {
         .collect()
     }
 
-    /// Writes rows, even with NaN or infinities. Returns the first row of a masked array that holds
-    /// one.
+    /// Writes rows, even with NaN or infinities. Returns the first row of a masked array that
+    /// contains NaN or infinities.
     fn write_rows(
         &self,
         py: Python<'_>,
@@ -206,7 +206,7 @@ impl TrakArrays {
     }
 }
 
-/// Repairs a store, and returns a description of the work.
+/// Repairs a store. Returns a description of the repairs.
 #[pyfunction]
 #[pyo3(signature = (path, metadata, half_precision, recompute_zero_rows))]
 pub fn trak_repair(
@@ -230,7 +230,7 @@ fn object(text: &str) -> Result<Map<String, Value>> {
         .map_err(|error| Error::invalid(format!("the metadata is not a JSON object: {error}")))
 }
 
-/// Row numbers of an `int64` array.
+/// The row numbers in an `int64` array.
 fn numbers(rows: &Bound<'_, PyUntypedArray>) -> Result<Vec<u64>> {
     let bytes = borrow_array(rows, Dtype::Int64)?.to_c_order()?;
     let (rows, _) = bytes.as_chunks::<8>();

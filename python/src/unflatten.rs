@@ -1,5 +1,5 @@
-//! Puts a tree together, from a checkpoint's structure or from a template's own containers. This
-//! module makes exact dicts, lists, tuples and `None`; Python makes every other class.
+//! Builds a tree, from a checkpoint's structure or from the containers of a template. This module
+//! makes exact dicts, lists, tuples and `None`. Python makes all other classes.
 //!
 //! It makes the nodes from the last to the first, so that children exist before their container.
 
@@ -15,13 +15,14 @@ use crate::flatten::Flat;
 /// Children with the numbers of their nodes, in order.
 type Children<'a, 'py> = std::iter::Rev<std::vec::Drain<'a, (usize, Bound<'py, PyAny>)>>;
 
-/// The keys that mark the state of a handled leaf: the key of its type's name and the key of its
-/// state.
+/// The two keys of a dict that holds the state of a handled leaf: the key of the type's name, and
+/// the key of the state.
 type StateKeys = (String, String);
 
-/// Builds what a checkpoint holds. `other(kind, keys, key_kinds, type_name, children)` makes what
-/// is no dict, list, tuple or `None`; `handled((type_key, state_key), restore)` has `restore(dict,
-/// first_child)` make what the dicts of just these two keys stand for.
+/// Builds the tree of a checkpoint. `other(kind, keys, key_kinds, type_name, children)` makes
+/// containers that are not a dict, list, tuple or `None`. With `handled((type_key, state_key),
+/// restore)`, `restore(dict, first_child)` makes the value of a dict that has exactly these two
+/// keys.
 #[pyfunction]
 #[pyo3(signature = (structure, leaves, other, handled))]
 pub fn unflatten<'py>(
@@ -84,7 +85,7 @@ fn is_state(nodes: &[Node], first: usize, made: &Bound<'_, PyDict>, keys: &State
         && made.contains(&keys.1).unwrap_or_default()
 }
 
-/// The containers of `flat` with other leaves.
+/// The containers of `flat` with new leaves.
 pub fn with_leaves<'py>(flat: &Flat, leaves: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
     let py = leaves.py();
     let structure = flat.structure(py);
@@ -109,15 +110,14 @@ pub fn with_leaves<'py>(flat: &Flat, leaves: &Bound<'py, PyList>) -> PyResult<Bo
     })
 }
 
-/// Makes every container of its children with `build`, which is given the container's number and
-/// node.
+/// Makes every container from its children by calling `build` with its number and its node.
 fn fold<'py>(
     nodes: &[Node],
     leaves: &Bound<'py, PyList>,
     mut build: impl FnMut(usize, &Node, Children<'_, 'py>) -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let too_few = || Error::invalid("a tree needs exactly one value for each leaf");
-    // Nodes that are built and wait for their parent. The last one is the first of its siblings.
+    // Built nodes that wait for their parent. The last node is the first of its siblings.
     let mut made: Vec<(usize, Bound<'py, PyAny>)> = Vec::new();
     let mut leaves = leaves.iter().rev();
     for (at, node) in nodes.iter().enumerate().rev() {

@@ -1,15 +1,15 @@
-//! Progress callbacks and Ctrl-C during long work, both on the caller's own thread.
+//! Progress callbacks and Ctrl-C during long work. Both run on the caller's own thread.
 //!
 //! ```text
-//! caller's thread:  waits, the interpreter released; every 50 ms it looks for signals
-//!                     ▲ progress        │ go on, or stop
+//! caller's thread:  waits without the interpreter; checks for signals every 50 ms
+//!                     ▲ progress        │ continue, or stop
 //! engine's thread:  hook ──────────────▶ waits for the answer
 //! ```
 //! A callback runs on the thread of its caller, like any other function, and the engine's threads
 //! never wait for the interpreter. An exception in a callback or a signal handler stops the work,
-//! and is raised again after all of the work has ended. There is no second thread without a
-//! callback, on a thread that gets no signals, for very short work, or if the system gives no
-//! thread.
+//! and is raised again after the work has ended. Without a callback, there is no second thread if
+//! the caller's thread receives no signals, or if the work is very short. There is also none if the
+//! system cannot start one.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,22 +21,22 @@ use regrow::{Error, ErrorKind, Monitor, Result};
 
 use crate::error::{OrRaise, caught, panicked, released};
 
-/// How often the thread looks for signals.
+/// The time between two checks for signals.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Below this many bytes a Ctrl-C can wait.
+/// Work on fewer bytes is so short that Ctrl-C can wait until it ends.
 const LONG_FROM_BYTES: u64 = 1 << 20;
 
-/// Whether the caller is on the thread that gets signals, and its progress callback.
+/// Whether the caller's thread receives signals, and the progress callback.
 pub type WatchIn = (bool, Option<Py<PyAny>>);
 
-/// A message of the engine's thread to the caller's thread.
+/// A message from the engine's thread to the caller's thread.
 enum Event {
     Progress(Progress),
     Done,
 }
 
-/// Does `work` of about `len_bytes` with the interpreter released.
+/// Does `work` on about `len_bytes` bytes without the interpreter.
 pub fn watched<T: Send>(
     py: Python<'_>,
     (gets_signals, progress): WatchIn,
@@ -84,8 +84,8 @@ pub fn watched<T: Send>(
     }
 }
 
-/// Does `work` on the calling thread, which is the only one there is: the callback is called as
-/// well, and Ctrl-C is noticed where the callback would be.
+/// Does `work` on the calling thread, without a second thread. The callback is still called, and
+/// Ctrl-C is noticed at each call.
 fn unwatched<T: Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,
@@ -112,8 +112,8 @@ fn unwatched<T: Send>(
     }
 }
 
-/// Does `work`, which looks at `monitor` while it waits for others, with the interpreter released:
-/// a signal cancels it.
+/// Does `work` without the interpreter. A signal cancels `monitor`, which `work` checks while it
+/// waits for other processes.
 pub fn cancellable<T: Send>(
     py: Python<'_>,
     gets_signals: bool,
@@ -139,12 +139,12 @@ pub fn cancellable<T: Send>(
     raised.map_or_else(|| result.or_raise(), Err)
 }
 
-/// Fixes the type that the channel carries.
+/// Calls `work`. This function fixes the type that the channel carries.
 fn run<T>(work: impl FnOnce(Monitor) -> Result<T>, monitor: Monitor) -> Result<T> {
     work(monitor)
 }
 
-/// The hook: asks the caller's thread.
+/// The hook of the monitor: asks the caller's thread whether to continue.
 fn ask(
     tell: Sender<Event>,
     answers: Receiver<bool>,
@@ -187,13 +187,13 @@ fn attend(
             }
         }
         if event.is_ok() {
-            // The receiver is gone only if the work has ended.
+            // The receiver no longer exists only if the work has ended.
             let _ = answer.send(raised.is_none());
         }
     }
 }
 
-/// Says that the work is done, also if it panics.
+/// Sends the message that the work has ended, even after a panic.
 struct Done(Sender<Event>);
 
 impl Drop for Done {

@@ -24,15 +24,16 @@ pub enum Piece<'a> {
 /// Bytes that one thread copies at once.
 const COPY_LEN_BYTES: usize = 4 << 20;
 
-/// From here on, a thread costs less than it saves: most of the time goes into fresh pages, which
-/// the kernel clears on the thread that first touches them. (Huge pages take several times as long
-/// where memory is fragmented.)
+/// A copy of at least this length uses several threads. Most of the time goes into new pages, which
+/// the kernel clears on the thread that first writes to them. (Huge pages take several times as
+/// long if memory is fragmented.)
 const LARGE_LEN_BYTES: usize = 8 << 20;
 
-/// Threads that copy.
+/// The number of threads that copy.
 const COPY_THREADS: usize = 2;
 
-/// The pieces, one after another, as one `bytes` object: allocated once, every byte written once.
+/// The pieces, one after another, as one `bytes` object. It is allocated once, and every byte is
+/// written once.
 pub fn join<'py>(py: Python<'py>, pieces: &[Piece<'_>]) -> PyResult<Bound<'py, PyBytes>> {
     let len = pieces.iter().try_fold(0_usize, |len, piece| len.checked_add(piece.len()?));
     let too_long = || PyMemoryError::new_err("the bytes do not fit in memory");
@@ -69,8 +70,8 @@ pub fn join<'py>(py: Python<'py>, pieces: &[Piece<'_>]) -> PyResult<Bound<'py, P
     Ok(made)
 }
 
-/// Has the kernel make all pages of fresh memory at once, which is cheaper than a fault for each;
-/// advice only.
+/// Asks the kernel to make all pages of new memory at once, which is cheaper than a fault for each
+/// page. The kernel may ignore this.
 #[cfg(target_os = "linux")]
 fn make_present(room: &mut [MaybeUninit<u8>]) {
     use rustix::mm::{Advice, madvise};
@@ -84,7 +85,7 @@ fn make_present(room: &mut [MaybeUninit<u8>]) {
     let _ = unsafe { madvise(start.wrapping_add(skip).cast(), len, Advice::LinuxPopulateWrite) };
 }
 
-/// Only Linux does that.
+/// Does nothing: only Linux has this advice.
 #[cfg(not(target_os = "linux"))]
 fn make_present(_room: &mut [MaybeUninit<u8>]) {}
 
@@ -119,7 +120,7 @@ impl Piece<'_> {
         }
     }
 
-    /// At most `len_max` bytes from `done` on; `None` at the end.
+    /// The part from `done` on, at most `len_max` bytes long; `None` at the end of the piece.
     fn part(&self, done: usize, len_max: usize) -> Option<Piece<'_>> {
         let left = self.len()?.checked_sub(done).filter(|&left| left > 0)?;
         let end = done + left.min(len_max);
@@ -131,7 +132,7 @@ impl Piece<'_> {
         })
     }
 
-    /// Writes every byte of `room`, which is as long as the piece.
+    /// Copies the piece into `room`, which must be as long as the piece.
     fn copy(&self, room: &mut [MaybeUninit<u8>]) -> Result<()> {
         let bytes = match self {
             Self::Bytes(bytes) => Some(*bytes),

@@ -1,4 +1,4 @@
-//! Shows the engine's arrays to NumPy, without a copy.
+//! Makes the engine's arrays available to NumPy, without a copy.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, PoisonError};
@@ -13,8 +13,9 @@ use regrow::array::Array;
 use super::Slab;
 use crate::error::OrRaise;
 
-/// Arrays up to this size share the object that keeps their memory alive: one for each would take
-/// longer to make than the array, and Python's garbage collector would go through all of them.
+/// Arrays up to this size share an object that keeps their memory alive. An object for each array
+/// would take longer to make than the array, and Python's garbage collector would visit all of
+/// them.
 const SMALL_LEN_BYTES: usize = 4 << 10;
 
 /// The most bytes of neighbours that a small array keeps alive.
@@ -27,22 +28,22 @@ const GROUP_LEN: usize = 256;
 #[pyclass(frozen, module = "regrow._native")]
 pub struct SmallSlabs(Mutex<Vec<Bytes>>);
 
-/// Shows the engine's arrays to NumPy, without a copy.
+/// Makes NumPy arrays of the engine's arrays, and groups the small ones.
 pub struct Shown<'py> {
     py: Python<'py>,
     group: Option<Bound<'py, SmallSlabs>>,
-    /// Arrays and bytes of the group.
+    /// The number of arrays in the current group, and their bytes.
     group_len: usize,
     group_len_bytes: usize,
 }
 
 impl<'py> Shown<'py> {
-    /// None yet.
+    /// No arrays yet.
     pub fn new(py: Python<'py>) -> Self {
         Self { py, group: None, group_len: 0, group_len_bytes: 0 }
     }
 
-    /// The array as a read-only array of NumPy's, which keeps its bytes alive.
+    /// A read-only NumPy array that uses the array's bytes and keeps them alive.
     pub fn show(
         &mut self,
         descriptor: &Bound<'py, PyArrayDescr>,
@@ -92,7 +93,7 @@ impl<'py> Shown<'py> {
         }
     }
 
-    /// An object that holds the bytes.
+    /// A Python object that keeps the bytes alive.
     fn keeper(&mut self, bytes: Bytes) -> PyResult<Bound<'py, PyAny>> {
         let len_bytes = bytes.len();
         if len_bytes > SMALL_LEN_BYTES {

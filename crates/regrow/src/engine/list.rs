@@ -123,7 +123,7 @@ fn look(folder: &Location, name: String) -> Option<Listed> {
             listed.steps.clone_from(&about.steps);
         }
         Err(error) => match error.kind() {
-            // Another process removed it, or the folder is no checkpoint.
+            // Another process removed it, or the folder is not a checkpoint.
             ErrorKind::NotACheckpoint | ErrorKind::NotFound => return None,
             ErrorKind::Uncommitted => listed.state = ListedState::Unfinished,
             _ => listed.state = ListedState::Damaged(error),

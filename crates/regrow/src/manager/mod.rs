@@ -2,18 +2,18 @@
 //!
 //! ```text
 //! ROOT/
-//!   100/  200/  …                      steps, named in one of Orbax' forms; each a checkpoint that is committed by itself
-//!   300.orbax-checkpoint-tmp-…/        a save in progress, or one that was killed: in no list
-//!   trash/100/                         a step that was moved aside, where the caller asked for that
-//!   .regrow/latest.json                the pointer: which step was newest, and how many there were
-//!   .regrow/writer.lock, writer.json   who writes: a lock of the system on a disk, a lease in a bucket
+//!   100/  200/  …                      steps in one of Orbax' forms of names, each with its own commit
+//!   300.orbax-checkpoint-tmp-…/        a save that is in progress or was killed: not listed
+//!   trash/100/                         a step that was moved aside, if the caller asked for this
+//!   .regrow/latest.json                the pointer: the newest step, and the number of steps
+//!   .regrow/writer.lock, writer.json   the writer's lock: of the system, or a lease in a bucket
 //!   .regrow/leases/100~<nonce>         a process reads step 100, until the time in the file
 //!   .regrow/deleting/100               step 100 is about to be removed
 //! ```
-//! The list of steps has exactly the steps that the storage has committed: a failed or killed save
-//! is never in it, and no process keeps its own list that could differ. The files in `.regrow` are
-//! never required: without them there is no pointer, no lease and no known writer. Orbax ignores
-//! them.
+//! The list contains exactly the steps that the storage has committed. It never contains a failed
+//! or killed save, and no process keeps a list of its own that could differ. The files in `.regrow`
+//! are never required: without them there is no pointer, no lease and no known writer. Orbax
+//! ignores them.
 //!
 //! | module | does |
 //! |---|---|
@@ -40,8 +40,8 @@
 //! | `records` | the small files in `.regrow` |
 //!
 //! A deletion and a reader always notice each other. A deletion announces itself before it looks
-//! for leases, and a reader writes its lease before it looks for announcements. So at least one of
-//! them finds the other, and stops.
+//! for leases. A reader writes its lease before it looks for announcements. So at least one of them
+//! finds the other, and stops.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | plain | `5` | |
 //! | with a prefix | `step_5` | |
-//! | of a fixed width | `000005` | `step_000005`; a number that is too long for it takes more digits |
+//! | with a fixed width | `000005` | `step_000005`; a longer number takes more digits |
 //! | composite | one form is written, several are read | the first form that matches a name applies |
 //!
 //! By default new steps have the form of the existing steps.
@@ -20,25 +20,25 @@ use crate::error::{Error, Result};
 use crate::formats::container::{number_of, split_name};
 use crate::storage::UNCOMMITTED_MARK;
 
-/// Most digits that a form may ask for: as many as the largest number has.
+/// The largest width of a form: the number of digits of the largest step.
 const WIDTH_MAX: usize = 20;
 
 /// One form of names: `[prefix_]number`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StepName {
-    /// Empty if there is none.
+    /// The prefix without its underscore; empty if there is none.
     prefix: String,
-    /// Digits at least; 0 for a plain number.
+    /// The least number of digits; 0 for a plain number.
     width: usize,
 }
 
 impl StepName {
-    /// The form with this prefix, before which an underscore is put, and so many digits, both as
-    /// Orbax takes them.
+    /// A form with this prefix, which an underscore follows, and with at least `width` digits, as
+    /// in Orbax.
     ///
     /// # Errors
-    /// `InvalidArgument` for a prefix that is no part of a name, or that a temporary or a hidden
-    /// name would begin with; for a width of 0, or one that no number has.
+    /// `InvalidArgument` for a prefix that cannot be part of a name, or with which temporary or
+    /// hidden names begin; for a width of 0 or above 20.
     pub fn new(prefix: Option<&str>, width: Option<usize>) -> Result<Self> {
         let prefix = prefix.unwrap_or_default();
         if prefix.contains(['/', '\0']) || prefix.starts_with('.') || prefix.contains(UNCOMMITTED_MARK) {
@@ -61,22 +61,23 @@ impl StepName {
         Some(self.prefix.as_str()).filter(|prefix| !prefix.is_empty())
     }
 
-    /// The digits that a name has at least.
+    /// The least number of digits; `None` for a plain number.
     pub fn width(&self) -> Option<usize> {
         Some(self.width).filter(|width| *width > 0)
     }
 
-    /// The name of a step.
+    /// The name of a step in this form.
     pub fn format(&self, step: u64) -> String {
         let underscore = if self.prefix.is_empty() { "" } else { "_" };
         format!("{}{underscore}{step:0width$}", self.prefix, width = self.width)
     }
 
-    /// The step of a name; `None` for a name of another form.
+    /// The number of the step with this name; `None` for a name of another form.
     pub fn parse(&self, name: &str) -> Option<u64> {
         let (prefix, digits) = split_name(name)?;
         let step = number_of(digits)?;
-        // Accept only the name that this form writes: `05` is no name of a plain step 5.
+        // Accept only the name that this form writes: `05` is not the name of step 5 in the plain
+        // form.
         (prefix == self.prefix && self.format(step) == name).then_some(step)
     }
 }
@@ -87,13 +88,13 @@ impl fmt::Display for StepName {
     }
 }
 
-/// The forms of a folder of steps: one that is written, and all that are read.
+/// The forms of names in a folder of steps: the form to write, and all forms to read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepNames {
     written: StepName,
     /// The forms to read, in order of precedence, including the form to write.
     read: Vec<StepName>,
-    /// Steps whose names have no form, by name.
+    /// The numbers of steps with given names that follow no form.
     given: BTreeMap<String, u64>,
 }
 
@@ -120,14 +121,14 @@ impl StepNames {
         Self { written, read, given: BTreeMap::new() }
     }
 
-    /// These names and no others, of any form: the caller knows how they are made.
+    /// Only the given names, in any form. The caller knows how the names are made.
     pub fn given(names: impl IntoIterator<Item = (u64, String)>) -> Self {
         let given = names.into_iter().map(|(step, name)| (name, step)).collect();
         Self { written: StepName::default(), read: Vec::new(), given }
     }
 
-    /// The forms that the names in a folder have, the most frequent first, which is the one that is
-    /// written; plain numbers where there are no steps.
+    /// The forms of the names in a folder, the most frequent first. That form is written. Without
+    /// steps the form is a plain number.
     #[doc(hidden)]
     pub fn found_in<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         // For each prefix: the count of plain names, and the count of padded names of each width.
@@ -151,7 +152,7 @@ impl StepNames {
             *counts.entry(form).or_default() += 1;
         }
         let mut forms: Vec<_> = counts.into_iter().collect();
-        // The sort is stable: of equal counts, plain numbers win, then shorter ones.
+        // The sort is stable: among equal counts plain numbers come first, then smaller widths.
         forms.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         let mut forms = forms
             .into_iter()
@@ -163,13 +164,13 @@ impl StepNames {
         }
     }
 
-    /// The form that is written.
+    /// The form for new names.
     #[doc(hidden)]
     pub fn written(&self) -> &StepName {
         &self.written
     }
 
-    /// The forms that are read, in the order in which they count.
+    /// The forms for reading, in order of precedence.
     #[doc(hidden)]
     pub fn read(&self) -> &[StepName] {
         &self.read
@@ -180,13 +181,13 @@ impl StepNames {
         self.written.format(step)
     }
 
-    /// The step of a name, and which of the forms it has.
+    /// The number of the step with this name, and the position of the form that matches.
     pub fn parse(&self, name: &str) -> Option<(u64, usize)> {
         let formed = self.read.iter().enumerate().find_map(|(form, read)| Some((read.parse(name)?, form)));
         formed.or_else(|| Some((*self.given.get(name)?, 0)))
     }
 
-    /// The names that a step may have, in the order in which they count.
+    /// The possible names of a step, in order of precedence.
     #[doc(hidden)]
     pub fn names_of(&self, step: u64) -> impl Iterator<Item = String> + '_ {
         let given = self.given.iter().filter(move |(_, number)| **number == step);

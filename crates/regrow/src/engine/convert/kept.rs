@@ -47,17 +47,17 @@ pub struct ConvertRules {
     pub layout: Option<String>,
     /// Options of that layout, by name.
     pub options: Map<String, Value>,
-    /// As [`ConvertOptions::only`].
+    /// The same as [`ConvertOptions::only`].
     pub only: Vec<String>,
-    /// As [`ConvertOptions::rename`].
+    /// The same as [`ConvertOptions::rename`].
     pub rename: Vec<RenameRule>,
-    /// As [`SaveOptions::cast`].
+    /// The same as [`SaveOptions::cast`].
     pub cast: Vec<CastRule>,
-    /// As [`ConvertOptions::transpose`].
+    /// The same as [`ConvertOptions::transpose`].
     pub transpose: Vec<TransposeRule>,
-    /// As [`ConvertOptions::reshape`].
+    /// The same as [`ConvertOptions::reshape`].
     pub reshape: Vec<ReshapeRule>,
-    /// As [`ConvertOptions::lossy`].
+    /// The same as [`ConvertOptions::lossy`].
     pub lossy: bool,
 }
 
