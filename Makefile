@@ -230,7 +230,7 @@ LONG_COMMENT := ^(?=.{101})\s*(//[/!]?|\x23) (?! )(?!.*(\S {2,}\S|\||\{|──|-
 check: check-rust check-text ## Format, lints, licences, types, spelling, words
 
 # Needs no package of Python: `make -j2 check` installs the packages at the same time.
-check-rust: rust-prerequisites $(VENV)/bin/python
+check-rust: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/bin/python
 	$(SAY) "cargo fmt"
 	unset MAKEFLAGS # or cargo would share its jobs with make
 	$(CARGO) fmt --all --check
@@ -243,8 +243,8 @@ check-rust: rust-prerequisites $(VENV)/bin/python
 	printf '==> %s\n' "cargo doc"
 	# With the features that clippy built dependencies with.
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --no-deps --locked -p regrow $(INTERNALS) -p regrow-python --features regrow-python/tests
-	printf '==> %s\n' "licences and sources of dependencies"
-	$(CARGO) metadata --locked --all-features --format-version 1 | $(PYTHON) .ci/dependencies
+	printf '==> %s\n' "cargo deny"
+	$(TOOLS)/bin/cargo-deny check licenses bans sources
 	printf '==> %s\n' "one build of the engine for its tests and for Python"
 	features() { $(CARGO) tree --locked --prefix none --format '{p} {f}' "$$@" | sed 's/ (\*)$$//' | sort -u; }
 	tested="$$(features --workspace --edges normal,build,dev)"
@@ -638,6 +638,10 @@ $(TOOLS)/cross/.installed: .ci/cross requirements-cross.txt | python-prerequisit
 $(TOOLS)/bin/cargo-nextest: | rust-prerequisites
 	$(SAY) "cargo-nextest into .tools (once, some minutes)"
 	$(INSTALL) cargo-nextest --version 0.9.143
+
+$(TOOLS)/bin/cargo-deny: | rust-prerequisites
+	$(SAY) "cargo-deny into .tools (once, some minutes)"
+	$(INSTALL) cargo-deny --version 0.20.2
 
 $(TOOLS)/bin/cargo-llvm-cov: | rust-prerequisites
 	$(SAY) "cargo-llvm-cov into .tools (once)"
