@@ -7,7 +7,7 @@ use regrow::tree::{Key, KeyPath};
 use regrow::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// The parent of the root: it stands for no node.
+/// The parent of the root: not the number of any node.
 pub const NO_PARENT: u32 = u32::MAX;
 
 /// Key paths as a tree of nodes. Each node has a name and a parent.

@@ -24,7 +24,7 @@ pub(super) fn check_place(at: &Location, options: &SaveOptions) -> Result<()> {
     Retries::until_unreplaced(|| replace::check_place(at, options))
 }
 
-/// Errs if the layout would make a folder under the name of a file.
+/// Returns an error if the layout would make a folder with the name of a file, such as `x.npz`.
 pub(super) fn check_name(at: &Location, options: &SaveOptions) -> Result<()> {
     let format = options.layout.format();
     if options.replace_any_file || format.target(at, options) != Target::Folder {

@@ -150,7 +150,7 @@ mod tests {
                 prop_assert_eq!(checkpoint.find(key).unwrap(), leaf, "{:?}", key);
             }
             if print_apart(checkpoint.tree()) {
-                // Of the tree as it was saved: positions count children there.
+                // A position counts the children of the tree that was saved.
                 let tree = checkpoint.tree();
                 prop_assert_eq!(keys, tree.paths().iter().map(ToString::to_string).collect::<Vec<_>>());
             }

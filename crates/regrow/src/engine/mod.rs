@@ -1,37 +1,37 @@
-//! Open, save, load, verify: the calls that users make, and the threads and budgets behind them.
+//! Open, save, load, verify: the functions that users call, with their threads and memory budgets.
 //!
 //! | module | does |
 //! |---|---|
-//! | `open` | finds the layout, returns a [`Checkpoint`] of lazy leaves; starts again if it is replaced in between |
+//! | `open` | finds the layout, returns a [`Checkpoint`] of lazy leaves; starts again if it is replaced |
 //! | `attempt` | reads that start again if one of their checkpoints is replaced |
 //! | `leaves` | reads one leaf, or a part of one |
-//! | `search`, `keys` | finds a leaf by its key path, also if two print as the same text |
-//! | `patterns` | refuses globs that match nothing |
-//! | `load`, `template` | selection, casts, restoring into a template: a plan of reads, and the one executor of it |
-//! | `regions` | loads regions of many leaves at once, each byte of them read once |
+//! | `search`, `keys` | find a leaf by its key path, even if two key paths print as the same text |
+//! | `patterns` | errors for globs that match nothing |
+//! | `load`, `template` | selection, casts, restoring into a template: makes a plan of reads, and runs it |
+//! | `regions` | loads regions of many leaves at once, and reads each byte only once |
 //! | `in_memory` | a pytree in memory as a checkpoint |
-//! | `mapped` | leaves as memory of this process: private maps of their files |
-//! | `arena` | memory for what is loaded |
+//! | `mapped` | private maps of the files with leaves |
+//! | `arena` | memory for loaded leaves |
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
-//! | `checks` | what a save refuses before anything is written |
-//! | `save`, `replace` | stages, lets the format write, commits; which files an overwrite may replace |
+//! | `checks` | the checks before the first write of a save |
+//! | `save`, `replace` | saves and commits; decides which files an overwrite may replace |
 //! | `items` | several items in one checkpoint, committed at once |
 //! | `together` | saves by all processes of a job, each its own shards |
 //! | `background` | saves while the caller continues |
-//! | `convert` | converts any layout to any other, a leaf at a time, also by several processes |
+//! | `convert` | converts any layout to any other, one leaf at a time, also with several processes |
 //! | `shares` | divides leaves between processes that do not exchange messages |
 //! | `copy` | copies a checkpoint byte for byte |
 //! | `seal`, `sealed` | writes seals; opens sealed and signed checkpoints |
 //! | `sign` | writes signatures |
 //! | `parity`, `repair` | writes parity; repairs checkpoints |
 //! | `side_files` | the seal and parity of a save |
-//! | `names` | the files of a checkpoint's folder |
+//! | `names` | the files in a checkpoint's folder |
 //! | `remove` | removes one checkpoint, or the files of an unfinished save |
 //! | `list` | the checkpoints in a folder |
-//! | `verify`, `steps` | reads everything once and reports all that is wrong; the same of each step of a folder |
+//! | `verify`, `steps` | reads everything once, and reports all damage; the same for each step of a folder |
 //! | `salvage` | loads the intact leaves of a damaged checkpoint, and lists the losses |
 //! | `statistics` | statistics of every leaf, and damage, in one pass |
-//! | `pieces`, `small` | reads for `diff` and `statistics`: pieces of several leaves at once; many small leaves at once |
+//! | `pieces`, `small` | for `diff` and `statistics`: read pieces of several leaves, or many small leaves |
 //! | `diff` | compares two checkpoints of any layouts |
 //! | `overview` | the checkpoint on one page for people |
 //!
@@ -125,7 +125,7 @@ pub use statistics::{
 pub use steps::{CommittedStep, committed_steps, verify_steps};
 pub use verify::{verify, verify_with};
 
-// For regrow's own programs.
+// Only for the other crates of regrow.
 #[doc(hidden)]
 pub use attempt::{Attempt, read_unreplaced};
 #[doc(hidden)]

@@ -35,7 +35,7 @@ const FOLDERS_ABOVE_MAX: usize = 4;
 pub(super) fn check_file(at: &Location) -> Result<()> {
     let len_bytes = match at.look()? {
         Some(Found::File { len_bytes }) => len_bytes,
-        // Another process removed the file in between.
+        // Another process removed the file after the first look.
         None => return Ok(()),
         Some(Found::Folder | Found::Other(_)) => 0,
     };
@@ -55,8 +55,8 @@ pub(super) fn check_file(at: &Location) -> Result<()> {
         .help("an overwrite would remove it: choose another path, or remove it yourself"))
 }
 
-/// Errs if the target lies inside an archive or a checkpoint folder. An uncommitted folder is
-/// allowed, because its writer, such as Orbax, may put a checkpoint into it.
+/// Returns an error if the target lies inside an archive or a checkpoint folder. An uncommitted
+/// folder is allowed, because its writer, such as Orbax, may put a checkpoint into it.
 pub(super) fn check_place(target: &Location, options: &SaveOptions) -> Result<()> {
     archive::refuse_inside(target)?;
     if options.replace_any_file {

@@ -1,4 +1,4 @@
-//! The promises of a background save: its snapshot, its order, its errors, and its files.
+//! Tests of background saves: the snapshot, the order, the errors and the files.
 
 use std::fs;
 use std::sync::mpsc;
@@ -28,8 +28,8 @@ fn one(len: usize, value: u8) -> Tree<Leaf> {
     tree_of(vec![(LeafKind::NumpyArray, array_of(len, value))])
 }
 
-/// An array whose bytes come only when the gate is opened: a save of it runs as long as the test
-/// wants.
+/// An array whose bytes are available only when the test opens the gate. A save of it runs until
+/// then.
 #[derive(Debug)]
 struct Gate(Mutex<mpsc::Receiver<()>>);
 
@@ -42,7 +42,7 @@ fn gated(len: u64) -> (Tree<Leaf>, mpsc::Sender<()>) {
 
 impl ArraySource for Gate {
     fn read_c_order(&self, _offset_bytes: u64, out: &mut [u8]) -> Result<()> {
-        // Once the sender is gone nothing is waited for any more.
+        // If the sender was dropped, the gate is open.
         let _ = self.0.lock().unwrap().recv();
         out.fill(7);
         Ok(())
@@ -53,7 +53,7 @@ impl ArraySource for Gate {
     }
 }
 
-/// Memory that is written without Rust's knowledge, as NumPy's.
+/// Memory that is written without Rust's knowledge, like memory of NumPy.
 #[derive(Clone)]
 struct Foreign(Arc<Vec<std::sync::atomic::AtomicU8>>);
 
@@ -67,7 +67,7 @@ impl Foreign {
     }
 }
 
-/// Gives another array each time it is read once `set` was called.
+/// After a call of `set`, reads return another first byte.
 impl std::fmt::Debug for Foreign {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Foreign")
@@ -287,7 +287,7 @@ fn what_is_there_already_is_said_at_once() {
 fn a_cancelled_save_leaves_nothing_and_is_no_failure() {
     let folder = tempfile::tempdir().unwrap();
     let saver = AsyncSaver::new();
-    // Larger than the writer's buffers, so that there is a buffer at which to stop.
+    // Larger than the writer's buffers, so that the save can stop at a buffer.
     let (blocker, open) = gated(32 << 20);
     let with_monitor = || {
         let mut options = options(WhenBusy::Queue);

@@ -1,4 +1,4 @@
-//! Plans as data: no test here reads a leaf.
+//! Tests of load plans. No test here reads a leaf.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 
 const ROWS: u64 = 1000;
 
-/// Two arrays, a text and nothing.
+/// A tree of two arrays, a text and an empty leaf.
 fn tree() -> Tree<Leaf> {
     let array = |dtype: Dtype| {
         let shape = Shape::new(vec![ROWS]).unwrap();
@@ -27,7 +27,7 @@ fn tree() -> Tree<Leaf> {
     build.finish().unwrap()
 }
 
-/// A checkpoint of them, and the folder that holds it.
+/// A checkpoint of the tree, and the folder that contains it.
 fn saved(name: &str, layout: Layout) -> (tempfile::TempDir, Checkpoint) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
@@ -42,7 +42,7 @@ fn plan_all<'r>(checkpoint: &'r Checkpoint, options: &LoadOptions, given: &[usiz
     Plan::of(checkpoint, &wanted, options, &|leaf| given.contains(&leaf)).unwrap()
 }
 
-/// The leaves in order, how each comes, and to where.
+/// The leaves in the order of the plan: how each is read, and its destination.
 fn shown(plan: &Plan<'_>) -> Vec<(usize, String, Destination)> {
     let how = |how: &How<'_>| match how {
         How::Nothing => "nothing".to_owned(),
@@ -90,7 +90,7 @@ fn what_the_caller_has_a_place_for_is_read_by_its_blocks_and_what_is_cast_in_ban
     ]);
     assert_eq!(shown(&plan), steps);
     assert_eq!(plan.steps[1].dtype, Dtype::Float64);
-    // Where its bytes are is what the layout has recorded, and each is under a checksum.
+    // The extent is the range that the layout has recorded, and checksums cover it.
     let How::Blocks(extent) = &plan.steps[0].how else { panic!("{:?}", plan.steps[0]) };
     let checks = extent.checks.unwrap();
     assert_eq!(checks.start_bytes..checks.end_bytes, extent.offset_bytes..extent.offset_bytes + 4000);

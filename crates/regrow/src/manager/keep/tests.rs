@@ -9,8 +9,8 @@ fn step(number: u64, seconds: f64, loss: Option<f64>) -> StepFacts {
     StepFacts { number, seconds: Some(seconds), metrics, ..StepFacts::default() }
 }
 
-/// Steps 10, 20, … 100, one every 60 seconds; the loss falls to step 50 and rises again, and step
-/// 70 has none.
+/// Steps 10, 20, … 100, one every 60 seconds. The loss falls until step 50 and then rises. Step 70
+/// has no loss.
 fn run() -> Vec<StepFacts> {
     (1..=10)
         .map(|at| {
@@ -35,11 +35,11 @@ fn each_policy_by_itself() {
     assert_eq!(left(&Keep::All).len(), 10);
     assert_eq!(left(&Keep::Latest(3)), [80, 90, 100]);
     assert_eq!(left(&Keep::EverySteps(40)), [40, 80, 100]);
-    // Nearest to 0, 30, 60, 90 and 120; to 0, 40, 80 and 120, where 20, 60 and 100 lie in the
-    // middle.
+    // The first list has the steps nearest to 0, 30, 60, 90 and 120. The second has those nearest
+    // to 0, 40, 80 and 120; steps 20, 60 and 100 are in the middle between two of these.
     assert_eq!(left(&Keep::ClosestSteps(30)), [10, 30, 60, 90, 100]);
     assert_eq!(left(&Keep::ClosestSteps(40)), [10, 40, 80, 100]);
-    // 20 and 30 are as far from 25, 70 and 80 from 75: the newer ones stay.
+    // Steps 20 and 30 are equally near to 25, and 70 and 80 to 75. The newer steps stay.
     assert_eq!(left(&Keep::ClosestSteps(25)), [10, 30, 50, 80, 100]);
     assert_eq!(left(&Keep::ClosestSteps(7)).len(), 10);
     assert_eq!(left(&Keep::EverySeconds(150.0)), [10, 40, 70, 100]);
@@ -171,23 +171,23 @@ proptest! {
         steps.dedup_by_key(|step| step.number);
         let gone = to_delete(&steps, &keep);
         let is_gone = |step: &&StepFacts| gone.contains(&step.number);
-        // The newest ranked one stays, and all that are read or not ranked.
+        // The newest ranked step stays, and all steps that are read or not ranked.
         let ranked = |step: &&StepFacts| !step.is_damaged && !step.is_other;
         prop_assert!(steps.iter().rfind(ranked).is_none_or(|newest| !is_gone(&newest)));
         prop_assert!(steps.iter().filter(is_gone).all(|step| ranked(&step) && !step.is_leased));
-        // Nothing goes that is not there, and each goes once.
+        // Only existing steps are deleted, and each only once.
         prop_assert!(gone.is_sorted() && gone.iter().all(|number| steps.iter().any(|step| step.number == *number)));
-        // What a policy keeps by itself, several together keep.
+        // If one policy alone keeps a step, several policies together keep it too.
         if let Keep::Any(several) = &keep {
             for one in several {
                 let alone = to_delete(&steps, one);
                 prop_assert!(gone.iter().all(|number| alone.contains(number)), "{one:?}");
             }
         }
-        // What is left is left again.
+        // A second call deletes nothing more.
         let left: Vec<StepFacts> = steps.iter().filter(|step| !is_gone(step)).cloned().collect();
         prop_assert_eq!(to_delete(&left, &keep), Vec::<u64>::new());
-        // The order in which steps are given is of no account.
+        // The order of the given steps does not matter.
         steps.reverse();
         prop_assert_eq!(to_delete(&steps, &keep), gone);
     }
