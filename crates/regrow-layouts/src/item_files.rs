@@ -7,7 +7,7 @@
 //! | `regrow-structure.json` | npy files |
 //! | `arrays.npz`, `array.npy`, `checkpoint.msgpack`, `checkpoint.eqx` | this file |
 
-use super::builtin_formats;
+use super::formats;
 use crate::options::Layout;
 use regrow_base::error::{Error, Result};
 
@@ -22,7 +22,7 @@ pub(crate) enum Place {
 
 /// The path for the reader of an item with these files; `None` if no layout has them.
 pub(crate) fn find(names: &[&str]) -> Option<Place> {
-    let layouts = || builtin_formats().into_iter().map(|format| format.file_names());
+    let layouts = || formats().map(|format| format.file_names());
     if layouts().any(|own| own.of_item_folders.iter().any(|name| names.contains(name))) {
         return Some(Place::Folder);
     }

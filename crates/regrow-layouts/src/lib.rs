@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use crate::options::{Layout, OpenOptions, SaveOptions};
+use crate::options::{OpenOptions, SaveOptions};
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_storage::COMMITTED_MARKER;
 use regrow_storage::location::Location;
@@ -57,6 +57,7 @@ pub use format::{
     WriterRank,
 };
 pub use loss::{Loss, LossKind};
+pub use options::list::{add_format, formats};
 pub use own_files::{FileNames, OwnNames, tell_storage};
 pub use own_files::{beginnings, checkpoint_markers, located};
 pub use preview::Preview;
@@ -66,64 +67,26 @@ pub use regrow_storage::COMMIT_MARKERS;
 pub use regrow_storage::{Target, UNCOMMITTED_MARK};
 pub use torch::pointer as object_pointer;
 
-/// Every layout that this build reads, in the order in which a reader tries them: the most specific
-/// first.
-pub fn builtin_formats() -> [&'static dyn Format; 9] {
-    [
-        &regrow::Regrow,
-        &trak::Trak,
-        &orbax::Orbax,
-        &safetensors::Safetensors,
-        &pytree_data::PytreeData,
-        &npy::Npy,
-        &equinox::Equinox,
-        &flax::Flax,
-        &torch::Torch,
-    ]
-}
-
 /// The file names that readers look for, as a list for error messages.
 pub fn looked_for() -> String {
-    let words: Vec<&str> =
-        builtin_formats().into_iter().flat_map(|format| format.file_names().looked_for).copied().collect();
+    let words: Vec<&str> = formats().flat_map(|format| format.file_names().looked_for).copied().collect();
     words.join(", ")
 }
 
 /// Whether another program may have written the file, although a layout recognises it.
 pub fn may_be_anothers(file: &Location) -> bool {
-    builtin_formats().iter().any(|format| format.file_names().may_be_anothers.is_some_and(|may| may(file)))
+    formats().any(|format| format.file_names().may_be_anothers.is_some_and(|may| may(file)))
 }
 
 /// The layout of this name, as [`Description::layout`] has it.
 pub fn format_named(name: &str) -> Option<&'static dyn Format> {
-    builtin_formats().into_iter().find(|format| format.name() == name)
+    formats().find(|format| format.name() == name)
 }
 
 impl SaveOptions {
     /// The features of a save with these options.
     pub fn features(&self) -> Features<'_> {
         self.layout.format().features(self)
-    }
-}
-
-impl Layout {
-    /// The layout's name.
-    pub fn name(&self) -> &'static str {
-        self.format().name()
-    }
-
-    /// The implementation of the layout.
-    pub fn format(&self) -> &'static dyn Format {
-        match self {
-            Self::Regrow(_) => &regrow::Regrow,
-            Self::Orbax(_) => &orbax::Orbax,
-            Self::Flax(_) => &flax::Flax,
-            Self::Equinox(_) => &equinox::Equinox,
-            Self::PytreeData(_) => &pytree_data::PytreeData,
-            Self::Trak(_) => &trak::Trak,
-            Self::Safetensors(_) => &safetensors::Safetensors,
-            Self::Npy(_) => &npy::Npy,
-        }
     }
 }
 

@@ -12,7 +12,7 @@
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
-use super::builtin_formats;
+use super::formats;
 use super::item_files::ItemForm;
 use crate::options::Layout;
 use regrow_base::error::Result;
@@ -71,6 +71,8 @@ pub struct FileNames {
     pub may_be_anothers: Option<fn(&Location) -> bool>,
     /// Whether a file of this name may be a step in a folder of steps.
     pub may_be_step: Option<fn(&str) -> bool>,
+    /// Suffixes of paths that choose the layout for a save.
+    pub suffixes: &'static [&'static str],
     /// The names that readers look for, for error messages.
     pub looked_for: &'static [&'static str],
 }
@@ -95,6 +97,7 @@ impl FileNames {
         is_part: None,
         may_be_anothers: None,
         may_be_step: None,
+        suffixes: &[],
         looked_for: &[],
     };
 }
@@ -131,7 +134,7 @@ pub(super) fn first_files() -> &'static [&'static str] {
 }
 
 fn of_all(which: fn(FileNames) -> &'static [&'static str]) -> Vec<&'static str> {
-    builtin_formats().iter().flat_map(|format| which(format.file_names())).copied().collect()
+    formats().flat_map(|format| which(format.file_names())).copied().collect()
 }
 
 /// The location of a path or URL. Registers the layouts' file names with the storage first.
@@ -173,7 +176,7 @@ impl Names for OfAll {
     }
 
     fn are_of_one(&self, files: &[&str]) -> bool {
-        let mut layouts = builtin_formats().into_iter().filter_map(|format| format.file_names().are_of_one);
+        let mut layouts = formats().filter_map(|format| format.file_names().are_of_one);
         layouts.any(|are_of_one| are_of_one(files))
     }
 
@@ -183,9 +186,9 @@ impl Names for OfAll {
     }
 
     fn own_in<'f>(&self, folder: &'f Location) -> IsOwn<'f> {
-        let names = builtin_formats().map(|format| format.file_names());
-        let listed = names.iter().find_map(|names| names.listed_in?(folder));
-        let own = names.iter().filter_map(|names| Some(names.own_in?(folder, listed.is_some())));
+        let names = formats().map(|format| format.file_names());
+        let listed = names.clone().find_map(|names| names.listed_in?(folder));
+        let own = names.filter_map(|names| Some(names.own_in?(folder, listed.is_some())));
         let own: Vec<Box<dyn OwnNames + 'f>> = own.collect();
         Box::new(move |name| {
             let is_listed = || listed.as_ref().is_some_and(|listed| listed.contains(name.text));

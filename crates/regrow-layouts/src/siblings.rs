@@ -1,13 +1,13 @@
 //! Checkpoints that are several files with one stem: the path `model` stands for `model.data` and
 //! `model.manifest`. No file has the name of the path.
 
-use super::{Format, FormatExt, Siblings, builtin_formats};
+use super::{Format, FormatExt, Siblings, formats};
 use regrow_base::error::{Error, Result};
 use regrow_storage::location::Location;
 
 /// The layouts whose checkpoints are several files with one stem.
 pub fn layouts() -> impl Iterator<Item = (&'static dyn Format, &'static dyn Siblings)> {
-    builtin_formats().into_iter().filter_map(|format| Some((format, format.roles().siblings?)))
+    formats().filter_map(|format| Some((format, format.roles().siblings?)))
 }
 
 /// For each such layout, the current path of the file that describes the others.
@@ -39,7 +39,7 @@ pub fn stem_of(name: &str) -> Option<&str> {
 /// # Errors
 /// `InvalidArgument`, with `help`.
 pub fn refuse_part(at: &Location, help: &str) -> Result<()> {
-    match builtin_formats().iter().any(|format| format.is_part(at)) {
+    match formats().any(|format| format.is_part(at)) {
         true => Err(Error::invalid("the checkpoint has several files, and this is one of them")
             .in_file(at)
             .help(help)),

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 
-use super::{Format, FormatExt, UNCOMMITTED_MARK, builtin_formats, checkpoint_markers, torch};
+use super::{Format, FormatExt, UNCOMMITTED_MARK, checkpoint_markers, formats, torch};
 use regrow_storage::Entry;
 use regrow_storage::location::Location;
 
@@ -30,7 +30,7 @@ pub fn checkpoints_in(folder: &Location) -> Option<String> {
 
 /// Whether a file's name alone shows that it has some layout.
 pub fn is_named_like_one(name: &OsStr) -> bool {
-    builtin_formats().iter().any(|format| format.claims_name(name))
+    formats().any(|format| format.claims_name(name))
 }
 
 /// Whether a file may be a checkpoint by its name. Also true for PyTorch's names, which other files
@@ -42,8 +42,8 @@ pub fn may_be_one(name: &OsStr) -> bool {
 /// Whether a file may be a checkpoint or a step by its name.
 pub fn may_be_listed(name: &str) -> bool {
     let may_be_step =
-        |format: &&dyn Format| format.file_names().may_be_step.is_some_and(|may_be| may_be(name));
-    may_be_one(name.as_ref()) || builtin_formats().iter().any(may_be_step)
+        |format: &'static dyn Format| format.file_names().may_be_step.is_some_and(|may_be| may_be(name));
+    may_be_one(name.as_ref()) || formats().any(may_be_step)
 }
 
 /// The name of the checkpoint marker in `folder`; `None` if the folder has no marker.

@@ -63,13 +63,16 @@ const ITEM_FILE: &str = "checkpoint.eqx";
 /// The number of bytes read to recognise a file with another suffix.
 const LOOKED_AT_BYTES: u64 = 64 << 10;
 
+/// The name of the layout.
+pub(crate) const NAME: &str = "equinox";
+
 /// Equinox leaf files: npy records one after another.
 #[derive(Debug)]
 pub struct Equinox;
 
 impl Format for Equinox {
     fn name(&self) -> &'static str {
-        "equinox"
+        NAME
     }
 
     fn file_names(&self) -> FileNames {
@@ -77,6 +80,7 @@ impl Format for Equinox {
             of_item_files: &[ITEM_FILE],
             item: Some(|layout, _| ItemForm::of_file(layout, ITEM_FILE)),
             step_name: Some(|_, plain, _| format!("{plain}{ENDING}")),
+            suffixes: &[ENDING],
             looked_for: &["eqx files"],
             ..FileNames::NONE
         }

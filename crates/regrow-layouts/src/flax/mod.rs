@@ -64,13 +64,16 @@ const INDEXED: Names = Names { index: "flax_model.msgpack.index.json", suffix: f
 /// The name of the file in an item's folder.
 const ITEM_FILE: &str = "checkpoint.msgpack";
 
+/// The name of the layout.
+pub(crate) const NAME: &str = "flax";
+
 /// Flax msgpack: one msgpack object, arrays as extension 1.
 #[derive(Debug)]
 pub struct Flax;
 
 impl Format for Flax {
     fn name(&self) -> &'static str {
-        "flax"
+        NAME
     }
 
     fn file_names(&self) -> FileNames {
@@ -80,6 +83,7 @@ impl Format for Flax {
             step_name: Some(|number, _, _| format!("{}{number}", step_names::PREFIX)),
             is_part: Some(|file| file.with_suffix(steps::ARRAYS_SUFFIX).is_folder()),
             may_be_step: Some(|name| step_names::split(name).is_some()),
+            suffixes: &[files::ENDING],
             looked_for: &["msgpack files"],
             ..FileNames::NONE
         }

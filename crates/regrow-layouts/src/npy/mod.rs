@@ -57,13 +57,16 @@ pub use crate::options::{Form, NpyOptions};
 pub(super) use detect::read_of;
 pub(super) use names::SUFFIX;
 
+/// The name of the layout.
+pub(crate) const NAME: &str = "npy";
+
 /// NumPy files: one `.npy`, an archive of them (`.npz`), or a folder tree of them.
 #[derive(Debug)]
 pub struct Npy;
 
 impl Format for Npy {
     fn name(&self) -> &'static str {
-        "npy"
+        NAME
     }
 
     fn file_names(&self) -> FileNames {

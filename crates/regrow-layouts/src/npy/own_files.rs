@@ -29,6 +29,7 @@ pub(super) const FILE_NAMES: FileNames = FileNames {
         Some(Form::Npy) => format!("{plain}{SUFFIX}"),
         Some(Form::Folder) => plain.to_owned(),
     }),
+    suffixes: &[ARCHIVE_SUFFIX, SUFFIX],
     looked_for: &["npy and npz files"],
     ..FileNames::NONE
 };

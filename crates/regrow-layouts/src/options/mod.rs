@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use regrow_base::error::{Error, Result};
 use regrow_base::monitor::Monitor;
 use regrow_coordination::Job;
 use regrow_protection::PublicKey;
@@ -16,6 +15,7 @@ use regrow_tree::tree::{PathPattern, Tree};
 mod casts;
 mod equinox;
 mod flax;
+pub(crate) mod list;
 mod npy;
 mod pytree_data;
 mod regrow;
@@ -26,6 +26,7 @@ pub mod trak;
 pub use casts::{CastPattern, cast_for};
 pub use equinox::EquinoxOptions;
 pub use flax::{CHUNK_LEN_MAX_BYTES, FlaxOptions};
+pub use list::Layout;
 pub use npy::{Form, NpyOptions};
 pub use pytree_data::{DATA_SUFFIX, MANIFEST_SUFFIX, PytreeDataOptions};
 pub use regrow::{DataFormat, RegrowOptions};
@@ -210,99 +211,9 @@ pub struct AboutCheckpoint {
     pub custom_metadata: serde_json::Map<String, serde_json::Value>,
 }
 
-/// The layouts that can be written.
-#[derive(Debug, Clone)]
-pub enum Layout {
-    /// An Orbax checkpoint and safetensors files in one set of bytes.
-    Regrow(RegrowOptions),
-    /// One of Orbax' own forms.
-    Orbax(OrbaxOptions),
-    /// Flax' msgpack.
-    Flax(FlaxOptions),
-    /// Equinox' leaf file.
-    Equinox(EquinoxOptions),
-    /// Data and manifest.
-    PytreeData(PytreeDataOptions),
-    /// A TRAK result store.
-    Trak(TrakOptions),
-    /// Plain safetensors files.
-    Safetensors(SafetensorsOptions),
-    /// `.npy`, `.npz`, or a folder of `.npy` files.
-    Npy(NpyOptions),
-}
-
 impl Default for Layout {
     fn default() -> Self {
         Self::Regrow(RegrowOptions::default())
-    }
-}
-
-/// Names of options of layouts in other tools, and old names, each with today's name.
-const OTHER_NAMES: [(&str, &str); 9] = [
-    ("use_ocdbt", "ocdbt"),
-    ("use_zarr3", "zarr3"),
-    ("data_format", "format"),
-    ("metadata", "format"),
-    ("strict_orbax", "strict"),
-    ("strict_upstream", "strict"),
-    ("max_chunk_size", "max_chunk_bytes"),
-    ("max_shard_size", "max_shard_bytes"),
-    ("sep", "separator"),
-];
-
-impl Layout {
-    /// The names that [`from_name`](Self::from_name) takes.
-    pub const NAMES: [&'static str; 8] =
-        ["regrow", "orbax", "flax", "equinox", "pytree_data", "trak", "safetensors", "npy"];
-
-    /// The layout of a name, with options as JSON: an object with fields of its options type
-    /// (`null` for none).
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a name or an option that is not known, or a value of the wrong type.
-    pub fn from_name(name: &str, options: serde_json::Value) -> Result<Self> {
-        fn parse<T: Default + serde::de::DeserializeOwned>(
-            name: &str,
-            options: serde_json::Value,
-        ) -> Result<T> {
-            if options.is_null() {
-                return Ok(T::default());
-            }
-            serde_json::from_value(options.clone()).map_err(|error| {
-                // serde's error does not name the option, so try each option alone to find the
-                // wrong one.
-                let single = |(name, value): (&String, &serde_json::Value)| {
-                    let alone = serde_json::json!({ name.as_str(): value });
-                    serde_json::from_value::<T>(alone).err().map(|error| (name.clone(), error))
-                };
-                match options.as_object().and_then(|options| options.iter().find_map(single)) {
-                    Some((option, error)) => {
-                        let error = Error::invalid(format!(
-                            "the option `{option}` of layout {name:?} cannot be used: {error}"
-                        ));
-                        match OTHER_NAMES.iter().find(|(other, _)| *other == option) {
-                            Some((_, own)) => error.help(format!("the option is called `{own}`")),
-                            None => error,
-                        }
-                    }
-                    None => Error::invalid(format!("the options of layout {name:?} cannot be used: {error}")),
-                }
-            })
-        }
-        Ok(match name {
-            "regrow" => Self::Regrow(parse(name, options)?),
-            "orbax" => Self::Orbax(parse(name, options)?),
-            "flax" => Self::Flax(parse(name, options)?),
-            "equinox" => Self::Equinox(parse(name, options)?),
-            "pytree_data" => Self::PytreeData(parse(name, options)?),
-            "trak" => Self::Trak(parse(name, options)?),
-            "safetensors" => Self::Safetensors(parse(name, options)?),
-            "npy" => Self::Npy(parse(name, options)?),
-            _ => {
-                return Err(Error::invalid(format!("the layout {name:?} is not known"))
-                    .expected(format_args!("one of {}", Self::NAMES.join(", ")), format_args!("{name:?}")));
-            }
-        })
     }
 }
 

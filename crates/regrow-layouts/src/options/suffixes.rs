@@ -3,13 +3,10 @@
 
 use std::ffi::OsStr;
 
-use super::Layout;
+use super::list::{Layout, formats};
+use crate::Format;
 use regrow_base::error::{Error, Result};
 use regrow_storage::location::{Location, suffix_of};
-
-/// Suffixes of single files, each with the layout that a save chooses for it.
-const WRITTEN: [(&str, &str); 5] =
-    [("safetensors", "safetensors"), ("npz", "npy"), ("npy", "npy"), ("msgpack", "flax"), ("eqx", "equinox")];
 
 /// Suffixes of files that regrow does not write, each with whose they are.
 const NOT_WRITTEN: [(&str, &str); 26] = [
@@ -57,10 +54,11 @@ impl Layout {
                 "regrow does not write .{suffix} files ({owner})"
             ))
             .in_file(at)
-            .help(
-                "for one file end the path in .safetensors, .npz, .npy, .msgpack or .eqx; for a folder in \
-                 the default layout give no suffix; or give a layout that writes one file",
-            )),
+            .help(format!(
+                "for one file end the path in {}; for a folder in the default layout give no suffix; or \
+                 give a layout that writes one file",
+                written().map(|(suffix, _)| suffix).collect::<Vec<_>>().join(", ")
+            ))),
         }
     }
 }
@@ -90,7 +88,15 @@ pub fn refuse_folder_named_like_a_file(at: &Location, layout: &str) -> Result<()
 
 fn layout_of(name: &OsStr) -> Option<&'static str> {
     let suffix = suffix_of(name)?;
-    WRITTEN.iter().find(|(written, _)| *written == suffix).map(|(_, layout)| *layout)
+    written().find(|(written, _)| written.strip_prefix('.') == Some(&*suffix)).map(|(_, layout)| layout)
+}
+
+/// The suffixes of single files, each with the layout that a save chooses for it.
+fn written() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let of = |format: &'static dyn Format| {
+        format.file_names().suffixes.iter().map(|&suffix| (suffix, format.name()))
+    };
+    formats().flat_map(of)
 }
 
 fn owner_of(name: &OsStr) -> Option<(&'static str, &'static str)> {
@@ -128,7 +134,9 @@ mod tests {
     #[test]
     fn a_folder_never_has_the_name_of_a_file() {
         let of = |name: &str| refuse_folder_named_like_a_file(&Location::local(name), "regrow");
-        for (suffix, _) in WRITTEN.iter().chain(&NOT_WRITTEN) {
+        let written: Vec<&str> = written().filter_map(|(suffix, _)| suffix.strip_prefix('.')).collect();
+        assert_eq!(written, ["safetensors", "npz", "npy", "eqx", "msgpack"]);
+        for suffix in written.into_iter().chain(NOT_WRITTEN.map(|(suffix, _)| suffix)) {
             let error = of(&format!("x.{suffix}")).unwrap_err().to_string();
             assert!(error.contains(&format!("without .{suffix}")), "{error}");
         }

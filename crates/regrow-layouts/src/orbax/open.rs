@@ -26,7 +26,7 @@ use crate::item_folder::ItemFolder;
 use crate::items_record::{self, ItemsRecord};
 use crate::options::OpenOptions;
 use crate::regrow::{self, Regrow};
-use crate::{Description, Format, Reader, builtin_formats};
+use crate::{Description, Format, Reader, formats};
 use regrow_base::error::{Error, ErrorKind, Result, ResultExt};
 use regrow_base::text::{counted, printable};
 use regrow_storage::location::{Location, StepFolder};
@@ -551,7 +551,7 @@ fn open_layout(
     };
     let options =
         OpenOptions { salvage: options.salvage, by_names: options.by_names, ..OpenOptions::default() };
-    for format in builtin_formats().into_iter().filter(|format| format.name() != Orbax.name()) {
+    for format in formats().filter(|format| format.name() != Orbax.name()) {
         if let Some(open) = format.detect(at, &options)? {
             return open(at, &options);
         }

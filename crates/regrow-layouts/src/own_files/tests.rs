@@ -61,8 +61,8 @@ fn part(folder: &Path, has_npy: bool) -> bool {
         fs::write(top.path().join("regrow-structure.json"), "{}").unwrap();
     }
     let top = Location::local(top.path());
-    let names = builtin_formats().map(|format| format.file_names());
-    let own: Vec<_> = names.iter().filter_map(|names| Some(names.own_in?(&top, false))).collect();
+    let names = formats().map(|format| format.file_names());
+    let own: Vec<_> = names.filter_map(|names| Some(names.own_in?(&top, false))).collect();
     is_part(&Location::local(folder), &own, DEPTH_MAX).unwrap()
 }
 

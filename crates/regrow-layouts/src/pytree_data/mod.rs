@@ -51,6 +51,9 @@ mod writer;
 pub use crate::options::PytreeDataOptions;
 pub use files::{DATA_SUFFIX, Files, MANIFEST_SUFFIX, appears};
 
+/// The name of the layout.
+pub(crate) const NAME: &str = "pytree_data";
+
 /// Data and manifest: `STEM.data` with the arrays, `STEM.manifest` with a Python literal that says
 /// where they lie.
 #[derive(Debug)]
@@ -58,7 +61,7 @@ pub struct PytreeData;
 
 impl Format for PytreeData {
     fn name(&self) -> &'static str {
-        "pytree_data"
+        NAME
     }
 
     fn file_names(&self) -> FileNames {

@@ -59,13 +59,16 @@ mod views;
 
 pub(crate) use small_file::{open_whole, summed_whole};
 
+/// The name of the layout.
+pub(crate) const NAME: &str = "regrow";
+
 /// The default layout.
 #[derive(Debug)]
 pub struct Regrow;
 
 impl Format for Regrow {
     fn name(&self) -> &'static str {
-        "regrow"
+        NAME
     }
 
     fn file_names(&self) -> FileNames {

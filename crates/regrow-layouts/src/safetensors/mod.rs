@@ -59,13 +59,16 @@ pub use pytree::TreeForm;
 pub(crate) use reader::read_header;
 pub use writer::FileImage;
 
+/// The name of the layout.
+pub(crate) const NAME: &str = "safetensors";
+
 /// Plain safetensors files.
 #[derive(Debug)]
 pub struct Safetensors;
 
 impl Format for Safetensors {
     fn name(&self) -> &'static str {
-        "safetensors"
+        NAME
     }
 
     fn file_names(&self) -> FileNames {

@@ -15,6 +15,7 @@ pub(super) const FILE_NAMES: FileNames = FileNames {
     item: Some(|layout, _| ItemForm::of_file(layout, MODEL_FILE_NAME)),
     step_name: Some(|_, plain, _| format!("{plain}{SUFFIX}")),
     is_part: Some(|file| file.name_text().ends_with(INDEX_SUFFIX)),
+    suffixes: &[SUFFIX],
     looked_for: &["safetensors files"],
     ..FileNames::NONE
 };

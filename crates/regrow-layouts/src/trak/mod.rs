@@ -80,13 +80,16 @@ pub use crate::options::TrakOptions;
 /// The longest `metadata.json` that is read to recognise a store: TRAK's have three members.
 const RECOGNISED_LEN_MAX_BYTES: u64 = 1 << 20;
 
+/// The name of the layout.
+pub(crate) const NAME: &str = "trak";
+
 /// TRAK result stores.
 #[derive(Debug)]
 pub struct Trak;
 
 impl Format for Trak {
     fn name(&self) -> &'static str {
-        "trak"
+        NAME
     }
 
     fn file_names(&self) -> FileNames {

@@ -11,7 +11,7 @@ use super::{AboutCheckpoint, Compression, SaveOptions, replace};
 use crate::array::{Array, Casting, Dtype};
 use crate::error::{Error, Result};
 use crate::formats::refusals::Refusals;
-use crate::formats::{Features, Loss, LossKind, builtin_formats};
+use crate::formats::{Features, Loss, LossKind, formats};
 use crate::location::Location;
 use crate::options::refuse_folder_named_like_a_file;
 use crate::storage::Retries;
@@ -178,7 +178,7 @@ fn unused(options: &SaveOptions, what: &str, has: fn(&Features<'_>) -> bool) -> 
 /// The layouts whose saves have a feature, as text: `the layout regrow or orbax`.
 pub(super) fn layouts_with(has: fn(&Features<'_>) -> bool) -> String {
     let defaults = SaveOptions::default();
-    let formats = builtin_formats().into_iter().filter(|format| has(&format.features(&defaults)));
+    let formats = formats().filter(|format| has(&format.features(&defaults)));
     let names: Vec<&str> = formats.map(|format| format.name()).collect();
     match names.as_slice() {
         [rest @ .., last] if !rest.is_empty() => format!("the layout {} or {last}", rest.join(", ")),

@@ -12,8 +12,8 @@ use super::search;
 use crate::commit::reappears;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{
-    Description, Detected, Format, Reader, beginnings, builtin_formats, contents, foreign, located,
-    looked_for, siblings, suggestions,
+    Description, Detected, Format, Reader, beginnings, contents, foreign, formats, located, looked_for,
+    siblings, suggestions,
 };
 use crate::location::{Location, StepFolder, ToLocation};
 use crate::options::LostFiles;
@@ -114,7 +114,7 @@ fn open_any(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         }
         Err(error) => return Err(unfinished().unwrap_or(error)),
     };
-    for format in builtin_formats() {
+    for format in formats() {
         let may_be = is_there || format.roles().siblings.is_some();
         if let Some(open) = may_be.then(|| format.detect(at, options)).transpose()?.flatten() {
             return open_detected(format, open, at, options);

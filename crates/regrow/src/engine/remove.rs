@@ -19,7 +19,7 @@ use super::standing::{is_gone, take_away};
 use super::{SaveOptions, replace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::siblings::{self, refuse_part};
-use crate::formats::{builtin_formats, located};
+use crate::formats::{formats, located};
 use crate::location::{Location, ToLocation};
 use crate::seal::side_files_of;
 use crate::storage::{Found, Removal, Removed, archive};
@@ -104,8 +104,7 @@ fn check(at: &Location) -> Result<Removal> {
         let source = std::io::Error::from_raw_os_error(2);
         return Err(Error::io("cannot remove the checkpoint", at, source));
     }
-    let mut formats =
-        builtin_formats().into_iter().filter(|format| looked.is_some() || format.roles().siblings.is_some());
+    let mut formats = formats().filter(|format| looked.is_some() || format.roles().siblings.is_some());
     let found = formats.find_map(|format| match format.recognise(&reading.location) {
         Ok(false) => None,
         Ok(true) => Some(Ok(format)),

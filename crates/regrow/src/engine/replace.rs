@@ -19,8 +19,7 @@
 use super::SaveOptions;
 use crate::error::{Error, Result};
 use crate::formats::{
-    COMMIT_MARKERS, Format, FormatExt, UNCOMMITTED_MARK, builtin_formats, contents, may_be_anothers,
-    suggestions,
+    COMMIT_MARKERS, Format, FormatExt, UNCOMMITTED_MARK, contents, formats, may_be_anothers, suggestions,
 };
 use crate::location::Location;
 use crate::storage::{Found, Publication, archive};
@@ -40,7 +39,7 @@ pub(super) fn check_file(at: &Location) -> Result<()> {
         Some(Found::Folder | Found::Other(_)) => 0,
     };
     let is_recognised = || {
-        let is_one = builtin_formats().iter().any(|format| format.recognise(at).unwrap_or(false));
+        let is_one = formats().any(|format| format.recognise(at).unwrap_or(false));
         (is_one || matches!(contents::layout_of(at), Ok(Some(_)))) && !may_be_anothers(at)
     };
     if len_bytes == 0 || suggestions::is_named_like_one(at.name()) || is_recognised() {
@@ -116,7 +115,7 @@ pub(super) fn check_written(
     if options.replace_any_file || format.claims_name(target.name()) {
         return Ok(());
     }
-    let found = builtin_formats().into_iter().find(|format| format.recognise(&written).unwrap_or(false));
+    let found = formats().find(|format| format.recognise(&written).unwrap_or(false));
     must_be(format, found, target)
 }
 
@@ -131,8 +130,7 @@ pub(super) fn check_name_ahead(
         return Ok(());
     }
     let preview = format.preview(tree, options)?;
-    let found =
-        builtin_formats().into_iter().find(|format| format.recognise_preview(target.name(), &preview));
+    let found = formats().find(|format| format.recognise_preview(target.name(), &preview));
     must_be(format, found, target)
 }
 

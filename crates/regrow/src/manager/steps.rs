@@ -18,7 +18,7 @@ use crate::formats::container::StepRecord;
 use crate::formats::container::is_checkpoint;
 use crate::formats::container::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers};
 use crate::formats::located;
-use crate::formats::{builtin_formats, refuse_unmarked};
+use crate::formats::{formats, refuse_unmarked};
 use crate::location::{Location, StepFolder, ToLocation};
 use crate::storage::{Found, Stock, UNCOMMITTED_MARK};
 use crate::threads::map_ordered;
@@ -132,7 +132,7 @@ impl Steps {
         if let Some(Found::File { .. } | Found::Other(_)) = root.look()? {
             return Err(Error::invalid("this is a file, not a folder of steps").in_file(&root));
         }
-        let records = builtin_formats().into_iter().filter_map(|format| format.file_names().record);
+        let records = formats().filter_map(|format| format.file_names().record);
         let marks: Vec<&str> = [CHECKPOINT_METADATA_FILE, METADATA_FILE].into_iter().chain(records).collect();
         if let Some(mark) = root.first_file(&marks) {
             return Err(Error::invalid("this is one checkpoint, not a folder of steps")

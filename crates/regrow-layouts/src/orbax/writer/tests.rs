@@ -434,7 +434,7 @@ fn a_name_that_no_database_has_room_for_is_refused_with_its_leaf() {
     assert!(error.place().leaf.is_some() && error.help_text().unwrap().contains("shorten"));
     assert!(error.to_string().len() < 2000, "{error}");
     // It is known without a write.
-    let said = crate::builtin_formats().into_iter().find(|format| format.name() == "orbax").unwrap();
+    let said = crate::formats().find(|format| format.name() == "orbax").unwrap();
     let checked = said.check(&of_len(fits + 1), &Location::local("x"), &options).unwrap_err();
     assert_eq!(checked.to_string(), error.to_string());
 }

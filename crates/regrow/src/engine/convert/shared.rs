@@ -22,7 +22,7 @@ use crate::engine::shares::shares_of;
 use crate::engine::side_files::SideFiles;
 use crate::engine::{Checkpoint, SaveOptions, SaveReport, open_with};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::{Claims, Format, ManyWriters, WriterRank, builtin_formats, located};
+use crate::formats::{Claims, Format, ManyWriters, WriterRank, formats, located};
 use crate::location::{Location, ToLocation};
 use crate::storage::{Publication, Target};
 use crate::tree::{Leaf, LeafData, Tree};
@@ -246,7 +246,7 @@ fn many_writers(save: &SaveOptions, target: &Location) -> Result<Claiming> {
         Some(Claiming { many, claims: many.claims()? })
     };
     claiming(format).ok_or_else(|| {
-        let others = builtin_formats().into_iter().filter(|format| claiming(*format).is_some());
+        let others = formats().filter(|format| claiming(*format).is_some());
         let others: Vec<&str> = others.map(|format| format.name()).collect();
         Error::unsupported(format!("several workers cannot write the layout {} together", format.name()))
             .in_file(target)

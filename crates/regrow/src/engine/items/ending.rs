@@ -15,7 +15,7 @@ use crate::formats::container::note_of_files;
 use crate::formats::container::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, OF_THE_WHOLE};
 use crate::formats::container::{COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
 use crate::formats::items_record::{self, MARKER_LINE, sum_of_bytes};
-use crate::formats::{Format, builtin_formats};
+use crate::formats::{Format, formats};
 use crate::location::Location;
 use crate::storage::Publication;
 
@@ -84,7 +84,7 @@ impl ItemsSave {
             let is_whole = lent.below() == WHOLE;
             let has_record =
                 |format: &&dyn Format| format.file_names().record.is_some_and(|name| lent.has(name));
-            if let Some(format) = builtin_formats().iter().find(|format| is_whole && has_record(format)) {
+            if let Some(format) = formats().find(|format| is_whole && has_record(format)) {
                 return Err(Error::unsupported(format!(
                     "a handler has saved a pytree in the layout {} as the checkpoint itself: that layout has checksums of all files beside it",
                     format.name()

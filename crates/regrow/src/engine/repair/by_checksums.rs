@@ -12,7 +12,7 @@ use super::rewrite::rewrite_file;
 use super::{HealedFile, RepairOptions, RepairReport, is_damage};
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
-use crate::formats::{Counterpart, SummedFile, builtin_formats};
+use crate::formats::{Counterpart, SummedFile, formats};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
 use crate::reads::{Block, BlockTable};
@@ -176,7 +176,7 @@ impl Summed {
         if !at.is_folder() {
             return Ok(None);
         }
-        for recovery in builtin_formats().into_iter().filter_map(|format| format.roles().recovery) {
+        for recovery in formats().filter_map(|format| format.roles().recovery) {
             if let Some(files) = recovery.summed_files(at)? {
                 let counterpart = recovery.counterpart(at, from)?;
                 let (folder, theirs) = (at.clone(), from.clone());

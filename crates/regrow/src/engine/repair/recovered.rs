@@ -8,7 +8,7 @@ use super::proof::{Proof, refused};
 use super::{RepairOptions, RepairReport, is_damage};
 use crate::error::{Error, Result};
 use crate::formats::container::item_folders;
-use crate::formats::{self, builtin_formats};
+use crate::formats::{self, formats};
 use crate::location::Location;
 use crate::storage::side_files::DAMAGED_PREFIX;
 use crate::store::StoreExt;
@@ -77,7 +77,7 @@ fn files_of(
     report: &mut RepairReport,
 ) -> Result<Vec<formats::RecoveredFile>> {
     let options = writing.options;
-    for format in builtin_formats() {
+    for format in formats() {
         options.monitor.check()?;
         let files = match format.roles().recovery.map(|it| it.recover(folder, other)) {
             Some(Ok(files)) => files,

@@ -16,7 +16,7 @@ use regrow::engine::Layout;
 use regrow::location::{Location, ToLocation};
 use regrow::tree::{Key, Leaf, LeafKind, NodeKind, Scalar, Tree, TreeBuilder};
 use regrow::{Checkpoint, ErrorKind, OpenOptions, SaveOptions};
-use regrow_layouts::builtin_formats;
+use regrow_layouts::formats;
 use regrow_store::StoreExt;
 use regrow_testkit::{damages, fixtures};
 
@@ -369,7 +369,7 @@ fn files_of_another_layout_are_refused_by_every_reader() {
         );
     }
     for sample in &samples {
-        for format in builtin_formats() {
+        for format in formats() {
             let what = format!("{} as {}", sample.display(), format.name());
             if let Err(error) = format.recognise(&Location::local(sample)) {
                 check_error(&error, &what);

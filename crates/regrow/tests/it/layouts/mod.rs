@@ -11,6 +11,7 @@
 //! | `orbax_fixtures` | every golden Orbax checkpoint, leaf by leaf, and damaged ones |
 //! | `dialects` | checkpoints that other programs made with the same tools |
 //! | `archives` | every layout is read inside tar and zip |
+//! | `toy` | a layout of another crate is saved, read and converted |
 
 mod archives;
 mod base;
@@ -21,3 +22,4 @@ mod default_layout;
 mod dialects;
 mod items;
 mod orbax_fixtures;
+mod toy;

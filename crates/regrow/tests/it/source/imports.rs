@@ -29,7 +29,9 @@ const FOLDERS: [(&str, &str); 10] = [
 ];
 
 /// Pairs that need each other, and why.
-const INSEPARABLE: [&str; 2] = [
+const INSEPARABLE: [&str; 3] = [
+    // A layout reads the options of a save, and the options of a save have a layout.
+    "regrow-layouts: format and options",
     // A step of Orbax may be in the default layout, which writes Orbax' documents.
     "regrow-layouts: orbax and regrow",
     "regrow-storage/object: keys and listing",

@@ -9,7 +9,7 @@
 
 use std::path::Path;
 
-use regrow_layouts::builtin_formats;
+use regrow_layouts::formats;
 
 use super::file_names::code;
 
@@ -58,7 +58,7 @@ fn is_above(file: &str) -> bool {
 /// The names of layouts in a line of code.
 fn named(line: &str) -> impl Iterator<Item = String> {
     let mut found = Vec::new();
-    for name in builtin_formats().map(|format| format.name()) {
+    for name in formats().map(|format| format.name()) {
         let text = format!("\"{name}\"");
         let modules = ["formats::", "formats::{", "regrow_layouts::", "regrow_layouts::{"];
         let paths = modules.into_iter().map(|module| format!("{module}{name}"));
