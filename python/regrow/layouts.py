@@ -209,9 +209,7 @@ class Npy(Layout):
     """Keep the exact pytree beside the arrays."""
 
 
-_ALL: dict[str, type[Layout]] = {
-    each.name: each for each in (Regrow, Orbax, Flax, Equinox, PytreeData, Trak, Safetensors, Npy)
-}
+_ALL: dict[str, type[Layout]] = {each.name: each for each in Layout.__subclasses__()}
 
 
 def chosen(layout: Any) -> Layout:
