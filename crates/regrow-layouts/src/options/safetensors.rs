@@ -5,7 +5,6 @@ use std::fmt;
 use serde::de::{Error as _, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::{Layout, SaveOptions};
 use regrow_base::error::{Error, Result};
 
 /// Alignments beyond this would be worth nothing: a huge page.
@@ -51,14 +50,6 @@ impl Default for SafetensorsOptions {
 }
 
 impl SafetensorsOptions {
-    /// The options of a save; the defaults if the save uses another layout.
-    pub(crate) fn of(save: &SaveOptions) -> Self {
-        match &save.layout {
-            Layout::Safetensors(options) => options.clone(),
-            _ => Self::default(),
-        }
-    }
-
     /// The alignment, checked.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ use std::ffi::OsStr;
 use bytes::Bytes;
 
 use super::{Features, Fidelity, FileNames, Format, Loss, Preview, Reader, Roles, SingleFile, Target};
-use crate::options::{OpenOptions, SaveOptions};
+use crate::options::{Layout, OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
 use regrow_base::system::not_found;
 use regrow_storage::Publication;
@@ -104,6 +104,16 @@ impl Format for Safetensors {
 
     fn roles(&self) -> Roles<'_> {
         Roles { single_file: Some(self), recovery: Some(self), ..Roles::default() }
+    }
+}
+
+impl SafetensorsOptions {
+    /// The options of a save; the defaults if the save uses another layout.
+    pub(crate) fn of(save: &SaveOptions) -> Self {
+        match &save.layout {
+            Layout::Safetensors(options) => options.clone(),
+            _ => Self::default(),
+        }
     }
 }
 
