@@ -43,7 +43,7 @@ class Layout:
         return given
 
     def _json(self) -> str:
-        """The options as the engine takes them."""
+        """The options as JSON for the engine."""
         texts = []
         for name, value in self._given().items():
             if name == "per_leaf":
@@ -254,7 +254,7 @@ def _per_leaf(rules: Any) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value for another sequence (a list) and for NumPy's integers."""
+    """Converts other sequences to lists, and NumPy's integers to Python's, for JSON."""
     if isinstance(value, np.integer):
         return int(value)
     if isinstance(value, (Sequence, np.ndarray)):

@@ -83,7 +83,7 @@ def step_to_save(step: object) -> int | float:
         text = f"{step}"
         number = step_of(text)
     except ValueError:
-        # An integer of thousands of digits.
+        # The number has thousands of digits, more than Python converts.
         text, number = "an integer that long", None
     if number is None or not math.isfinite(float(text)):
         help = "give an integer, or a finite float"

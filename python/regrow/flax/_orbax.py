@@ -80,12 +80,12 @@ def _run_after_waiting(checkpointer: Any, waiting: list[Task]) -> None:
     def wait_until_finished() -> None:
         due = waiting[:]
         waiting.clear()
-        # If a save has failed, this raises, and what it was to replace stays.
+        # If a save has failed, this raises, and the old checkpoint stays.
         original(itself())
         for task in due:
             task()
 
-    # One that takes no attributes keeps a checkpoint more until the next save.
+    # If the object allows no attributes, one checkpoint too many stays until the next save.
     with contextlib.suppress(AttributeError):
         checkpointer.wait_until_finished = wait_until_finished
 
@@ -151,20 +151,21 @@ def restore(path: str, target: Any, transforms: dict[str, Any] | None, strict: b
 
 
 def _restore_what_fits(path: str, target: Any, attempt: _native.Attempt) -> Any:
-    """As Orbax does with the arguments that the original gives it: the checkpoint says shapes, and
-    dtypes too unless the target has JAX arrays; what it does not have stays as it is in the target.
+    """Restores as Orbax does with the arguments of the original. The checkpoint determines shapes,
+    and also dtypes unless the target has JAX arrays. Leaves that it lacks keep the value of the
+    target.
     """
     flat = flatten(target)
     paths = _native.paths(flat.structure)
     has_shardings = any(own_attribute(leaf, "sharding") is not None for leaf in flat.leaves)
-    # The load before has passed its warnings on.
+    # The warnings were already passed on by the earlier load.
     checkpoint = Checkpoint(attempt.watch(_open(path)))
     stored: dict[str, list[regrow.reports.Leaf]] = {}
     for found in checkpoint.values():
         stored.setdefault(found.path, []).append(found)
     for printed in paths:
         if len(stored.get(printed, [])) > 1:
-            # To take none of them would leave an untrained value there, without a word.
+            # Ignoring these leaves would leave untrained values in the target without a message.
             help = "give a target that fits the checkpoint: then the keys decide, not their printed form"
             what = f"several leaves of the checkpoint have the printed key path {printed}"
             raise failure(MismatchError, what, first_leaf=printed, help=help)
@@ -180,7 +181,7 @@ def _restore_what_fits(path: str, target: Any, attempt: _native.Attempt) -> Any:
 
 
 def _asked(leaf: Any, stored: regrow.reports.Leaf | None) -> Any:
-    """The request to regrow for a leaf: the leaf where it fits what is stored, else
+    """The template for a leaf: the leaf itself if it matches the stored form, otherwise an array of
     the stored form.
     """
     if stored is None or stored.kind in ("placeholder", "unknown"):
@@ -191,7 +192,7 @@ def _asked(leaf: Any, stored: regrow.reports.Leaf | None) -> Any:
         is_same = stored.dtype.kind in _KINDS_OF_NUMBERS[type(leaf)]
     else:
         is_same = own_attribute(leaf, "shape") == stored.shape and own_attribute(leaf, "dtype") == stored.dtype
-    # A zero that takes no memory, in any shape.
+    # A zero in any shape that needs no memory.
     return leaf if is_same else np.broadcast_to(np.zeros((), stored.dtype), stored.shape)
 
 
@@ -199,7 +200,7 @@ _KINDS_OF_NUMBERS = {bool: "b", int: "iu", float: "f", complex: "c"}
 
 
 def _as_target(value: Any, leaf: Any, has_shardings: bool) -> Any:
-    """The value that Orbax makes of a stored value with another form than the target's leaf."""
+    """Converts a stored value in the way of Orbax, if its form differs from the target's leaf."""
     sharding = own_attribute(leaf, "sharding")
     if sharding is not None:
         is_committed = not is_jax_array(leaf) or leaf.committed

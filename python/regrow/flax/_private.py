@@ -49,7 +49,7 @@ def _record_path(name: str) -> Iterator[None]:
 
 
 class _NamedTuple:
-    """Stands for all named tuples in Flax' registry."""
+    """Represents all named tuples in Flax' registry."""
 
 
 def _is_namedtuple(x: Any) -> bool:
@@ -114,7 +114,7 @@ def _ndarray_from_bytes(data: bytes) -> np.ndarray[Any, Any]:
 
 
 def _msgpack_ext_pack(x: Any) -> Any:
-    """For ``msgpack.packb(..., default=_msgpack_ext_pack)``."""
+    """The function for ``msgpack.packb(..., default=_msgpack_ext_pack)``."""
     if isinstance(x, np.ndarray) or is_jax_array(x):
         return _ext_type()(_MsgpackExtType.ndarray, _ndarray_to_bytes(x))
     if isinstance(x, np.generic):
@@ -125,7 +125,7 @@ def _msgpack_ext_pack(x: Any) -> Any:
 
 
 def _msgpack_ext_unpack(code: int, data: bytes) -> Any:
-    """For ``msgpack.unpackb(..., ext_hook=_msgpack_ext_unpack)``."""
+    """The function for ``msgpack.unpackb(..., ext_hook=_msgpack_ext_unpack)``."""
     if code == _MsgpackExtType.ndarray:
         return _ndarray_from_bytes(data)
     if code == _MsgpackExtType.native_complex:
@@ -137,7 +137,7 @@ def _msgpack_ext_unpack(code: int, data: bytes) -> Any:
 
 
 def _ext_type() -> Any:
-    """msgpack's own class, if the program has imported it: its packer takes no other."""
+    """msgpack's own class, if the program has imported msgpack: its packer accepts no other."""
     return getattr(loaded("msgpack"), "ExtType", ExtType)
 
 

@@ -73,7 +73,7 @@ def current_path() -> str:
 
 
 class _ErrorContext(threading.local):
-    """For each thread: the names on the way to what is being restored."""
+    """For each thread, the keys on the path to the value that is being restored."""
 
     def __init__(self) -> None:
         self.path: list[str] = []
@@ -171,7 +171,7 @@ def _is_registered(cls: type[Any]) -> bool:
 
 
 def _hand_over(shared: dict[Any, Handlers]) -> None:
-    """Flax was imported after types were registered here: now it knows them too."""
+    """Registers types with Flax if the program imported Flax after it had registered them here."""
     while _registered:
         cls, handlers = _registered.popitem()
         if cls not in shared or cls in _BUILTIN:

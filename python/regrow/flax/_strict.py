@@ -53,7 +53,7 @@ _Difference = tuple[str, str, str]
 
 def _differences(target: Any, state: Any) -> list[_Difference]:
     found: list[_Difference] = []
-    # Not by recursion: the file may be nested deeper than Python's stack.
+    # Without recursion, because a file may be nested deeper than Python's stack allows.
     waiting: list[tuple[tuple[str, ...], Any, Any]] = [((), target, state)]
     while waiting:
         path, expected, stored = waiting.pop()
@@ -73,7 +73,7 @@ def _differences(target: Any, state: Any) -> list[_Difference]:
 
 
 def _children(expected: Any, stored: Any) -> tuple[dict[str, Any], dict[Any, Any]] | None:
-    """Both as maps, if both are containers of one kind."""
+    """The children of both by key, if both are containers of the same kind; otherwise `None`."""
     if isinstance(expected, dict) and isinstance(stored, dict):
         if set(stored) == _LEGACY and set(expected) != _LEGACY:
             stored = unfold_legacy_named_tuple(stored)

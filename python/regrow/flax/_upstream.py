@@ -33,8 +33,8 @@ def flax_registry() -> dict[Any, Handlers] | None:
     if module is _known[0]:
         return _known[1]
     registry = getattr(module, "_STATE_DICT_REGISTRY", None)
-    # `to_bytes` is the last thing in it. Until it is there the module is still filling its
-    # registry.
+    # `to_bytes` is the last name that the module defines. Before that, its registry is not
+    # complete.
     if not isinstance(registry, dict) or not hasattr(module, "to_bytes"):
         return None
     _known = module, registry
@@ -67,7 +67,7 @@ def is_jax_array(value: Any) -> bool:
 
 
 class _Stop(Exception):
-    """Ends the chain of constructors, whose arguments differ between our class and the original."""
+    """Ends the chain of constructors, because our class and the original have different arguments."""
 
     def __init__(self, *args: object) -> None:
         BaseException.__init__(self, *args)

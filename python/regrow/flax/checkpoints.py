@@ -299,7 +299,7 @@ def natural_sort(file_list: Iterable[str], signed: bool = True) -> list[str]:
     number = SIGNED_FLOAT_RE if signed else UNSIGNED_FLOAT_RE
 
     def pieces(text: str) -> list[str | float]:
-        # Numbers are every second piece: the pattern has one group.
+        # The pattern has one group, so every second piece is a number.
         return [float(piece) if at % 2 else piece for at, piece in enumerate(number.split(text))]
 
     return sorted(file_list, key=pieces)
@@ -335,7 +335,7 @@ def convert_pre_linen(params: Any) -> Any:
 
 
 class _Save:
-    """One save: where to, and what goes afterwards."""
+    """One save: its target, and the checkpoints to remove afterwards."""
 
     def __init__(
         self,
@@ -364,7 +364,7 @@ class _Save:
             raise raised(InvalidCheckpointError)(self.path, self.step)
 
     def run(self, data: bytes, async_manager: AsyncManager | None) -> None:
-        """Writes, now or in the background."""
+        """Writes the file, now or in the background."""
         if async_manager is not None:
             async_manager.save_async(lambda: self._write(data))
         else:
@@ -378,8 +378,8 @@ class _Save:
         else:
             _orbax_mode.check(target)
         if self.with_arrays and _multiprocess.is_first_process():
-            # The original's order in this mode: one checkpoint more than `keep` is there
-            # afterwards.
+            # The order of the original in this mode. Afterwards there is one checkpoint more than
+            # `keep`.
             self._clean_up()
         if orbax_checkpointer:
             orbax_checkpointer.save(os.path.abspath(self.path), target, force=self.overwrite)
@@ -406,7 +406,7 @@ class _Save:
 
 
 def _base(ckpt_dir: AnyPath, prefix: str) -> str:
-    """Folder and prefix: what the path of every checkpoint begins with."""
+    """The folder and prefix with which the path of every checkpoint begins."""
     return os.path.join(_folder(ckpt_dir), prefix)
 
 
@@ -416,7 +416,7 @@ def _folder(ckpt_dir: AnyPath) -> str:
 
 
 def _path_to_restore(ckpt_dir: AnyPath, step: Any, prefix: str, missing_ok: bool) -> str | None:
-    """The checkpoint that is meant; `None` if there is none and `missing_ok` allows it."""
+    """The path of the checkpoint to restore; `None` if there is none and `missing_ok` allows it."""
     base = _base(ckpt_dir, prefix)
     folder = _folder(ckpt_dir)
     if step is not None:
@@ -436,8 +436,8 @@ def _path_to_restore(ckpt_dir: AnyPath, step: Any, prefix: str, missing_ok: bool
         return found[-1].path
     what = f"{folder} has no checkpoint named {prefix!r} and a number"
     if strays:
-        # The original would take one of these for a checkpoint. A fresh start beside them could
-        # lose the run's progress.
+        # The original would treat one of these as a checkpoint. A fresh start beside them could
+        # lose the progress of the run.
         help = "give the path of one of them, or move them away to begin with the target"
         what += f"; similar names: {', '.join(strays)}"
     elif missing_ok:
@@ -446,7 +446,7 @@ def _path_to_restore(ckpt_dir: AnyPath, step: Any, prefix: str, missing_ok: bool
 
 
 def _contents(path: str) -> bytes:
-    # Arrays become views of these bytes. They are read and not mapped, since programs write such
-    # files in place.
+    # Arrays become views of these bytes. The file is read and not mapped, because programs
+    # overwrite such files in place.
     with as_regrow_error("cannot read", path), open(path, "rb") as file:
         return file.read()

@@ -47,7 +47,7 @@ empty_node: Any
 
 
 class _EmptyNode:
-    """Stands for a dict without entries in a flat dict."""
+    """Represents an empty dict in a flat dict."""
 
     def __repr__(self) -> str:
         return "_EmptyNode()"
@@ -179,8 +179,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _empty_node() -> Any:
-    """Flax' own where the program has imported it, so that a flat dict of one can be unflattened
-    by the other.
+    """The object for an empty dict: that of Flax if the program has imported Flax. So Flax and
+    regrow can unflatten each other's flat dicts.
     """
     theirs = getattr(original("flax.traverse_util"), "empty_node", None)
     if theirs is not None:
@@ -190,8 +190,8 @@ def _empty_node() -> Any:
 
 
 def _register_with_jax() -> None:
-    """To JAX it is a container without leaves, as Flax' is: `jax.tree.map` over a flat dict
-    passes over it.
+    """Registers the object as a container without leaves, like that of Flax. So `jax.tree.map` over
+    a flat dict ignores it.
     """
     global _jax_knows_it
     register = getattr(loaded("jax.tree_util"), "register_pytree_node", None)

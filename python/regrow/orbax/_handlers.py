@@ -320,7 +320,7 @@ class ArrayCheckpointHandler(OwnHandler):
 
 
 class _TextHandler(OrbaxHandler):
-    """A value in one file of text."""
+    """A handler that stores a value as text in one file."""
 
     def __init__(self, filename: str) -> None:
         self._filename = filename

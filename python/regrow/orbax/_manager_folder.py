@@ -68,7 +68,9 @@ class Folder:
 
     @property
     def _engine(self) -> _native.Steps:
-        """The engine's steps. A name format that the engine does not know finds them itself."""
+        """The engine's steps. If the engine does not know the name format, the format object finds
+        the steps.
+        """
         if self._forms is not None:
             return self._steps
         found = self.name_format.find_all(self.path) if self.path.exists() else ()
@@ -370,7 +372,7 @@ class Deletions(Followed):
             self._folder.point()
 
     def _tidy(self, saved: int, chosen: threading.Event, is_unranked: bool) -> None:
-        """Deletes the steps that the options do not keep, once the save exists. Never all steps."""
+        """Deletes the steps that the options do not keep, after the save. Never deletes all steps."""
         doomed: list[int] = []
         try:
             try:

@@ -37,7 +37,7 @@ class _Group:
 
 
 class _Groups(dict[int, _Group]):
-    """By handler, in the order of their first leaves."""
+    """The leaves of each handler, in the order of their first leaves."""
 
     def of(self, handler: Any) -> _Group:
         return self.setdefault(id(handler), _Group(handler))

@@ -99,7 +99,7 @@ def open_pytree(path: Any, registry: Any = None, *, by_names: bool = False) -> S
 
 
 def _as_stored_by_orbax(leaf: Any) -> Any:
-    """An empty node of another class, as Orbax stores it."""
+    """An empty node of another class in the form in which Orbax stores it."""
     if isinstance(leaf, Leaf) or leaf is None or type(leaf) in (dict, list, tuple):
         return leaf
     return {} if isinstance(leaf, Mapping) else None
@@ -273,7 +273,7 @@ class _Wishes:
 
     def of(self, leaf: Leaf, args: Any, path: KeyPath) -> Wish:
         kind = leaf.kind
-        # Only for these kinds the wish depends on nothing of the leaf itself, except its saved
+        # Only for these kinds does the wish not depend on the leaf itself, apart from its saved
         # sharding.
         if kind not in ("jax_array", "numpy_array") or getattr(args, "sharding", None) is None:
             return _wish(leaf, args, path)

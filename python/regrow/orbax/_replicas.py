@@ -67,7 +67,7 @@ def from_process_0(
 
 
 def _agree(session: Session, phase: str, check: Callable[[], None]) -> None:
-    """Continues if `check` raises in no process; else raises its error."""
+    """Continues if `check` raises in no process; otherwise raises its error."""
     failed = None
     try:
         check()

@@ -189,7 +189,9 @@ class CheckpointManager(Closing):
             self._infos = self._folder.listed()
 
     def _committed(self) -> list[PolicyCheckpointInfo]:
-        """The committed steps in the order of their saves; steps from before, by number."""
+        """The committed steps in the order of their saves. Steps of earlier managers come first, by
+        number.
+        """
         return [info for info in list(self._infos.values()) if info.step not in self._deletions.doomed]
 
     def _listed(self) -> list[PolicyCheckpointInfo]:

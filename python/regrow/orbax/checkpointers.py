@@ -113,7 +113,7 @@ class Checkpointer(AbstractCheckpointer, Closing):
             self._end(_saving.begin(self._handler, path, call, overwrite=force, saver=self._saver, about=about))
 
     def _wait(self) -> None:
-        """Waits for the save before."""
+        """Waits for the previous save."""
 
     def _end(self, pending: _saving.Pending) -> None:
         pending.finish()

@@ -152,7 +152,7 @@ def deserialize_tree(serialized: Any, target: Any, keep_empty_nodes: bool = Fals
 
 
 def _child(node: Any, key: Any) -> Any:
-    """The child at a key: of dicts and sequences by its name, of others by the key itself."""
+    """The child at a key. For dicts and sequences by the key's name, for others by the key itself."""
     name = get_key_name(key)
     if isinstance(node, Mapping):
         return node[name if name in node else str(name)]

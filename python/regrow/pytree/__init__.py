@@ -120,7 +120,7 @@ def _leaves(tree: Any) -> Iterator[tuple[Path, Any]]:
 
 
 def _empty_dicts(tree: Any) -> list[Path]:
-    """Paths of dicts without anything in them, below the root."""
+    """The paths of empty dicts below the root."""
     found: list[Path] = []
 
     def handler(path: RevTuplePath, node: Any) -> Any:
@@ -159,7 +159,7 @@ def _array_summary(x: Any, sep: str) -> str | None:
     if not (isinstance(x, np.ndarray) or _is_jax_array(x)):
         return None
     array = np.asarray(x)
-    # Types of ml_dtypes (`isbuiltin == 2`) may call themselves floats.
+    # Dtypes of ml_dtypes (`isbuiltin == 2`) may have the kind of floats.
     if array.dtype.kind not in "biufc" or array.dtype.isbuiltin == 2 or not array.size:
         return None
     fingerprint = hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
@@ -183,7 +183,9 @@ def _start(array: Array) -> list[str]:
 
 
 def _number_text(item: Any) -> str:
-    """NumPy 2 prints large numbers of float16 shorter than NumPy 1 did; all others are the same."""
+    """The text of a number. Only for large float16 numbers does NumPy 2 print fewer digits than
+    NumPy 1.
+    """
     if isinstance(item, np.float16) and 1000 <= abs(item) < np.inf:
         return np.format_float_positional(item, unique=True, trim="0")
     return str(item)
@@ -199,7 +201,7 @@ def model_overview(tree: Any, out: TextIO | None = None) -> None:
 
 
 class _Stored(NamedTuple):
-    """An array on its way to the file; `nbytes` are those it has there."""
+    """An array that is being saved; `nbytes` is its length in the file."""
 
     path: Path
     array: Array
@@ -278,7 +280,7 @@ def model_save(
             layout=layout,
             overwrite="any file" if overwrite else False,
             durable=durable,
-            # The original says nothing of what it changes.
+            # The original changes values without a warning.
             lossy=True,
         ).request(None, alone=True),
         unwatched(),
@@ -310,7 +312,7 @@ def _prepare(path: Path, leaf: Any, transforms: Mapping[Path, Any] | None, nativ
     array = np.asarray(leaf)
     transform = (transforms or {}).get(path)
     if transform is not None:
-        # As the original does: what is transformed has been widened already.
+        # Like the original: an array that was transformed has already been widened.
         widened = array.astype(np.float32) if array.dtype == _BFLOAT16 and not native else array
         array = np.asarray(transform(widened))
     if array.dtype.hasobject:
@@ -334,7 +336,7 @@ def _widened_start(array: Array) -> Array:
 
 
 def _columns(stored: list[_Stored]) -> tuple[bytes, list[Any], dict[int, str], dict[int, str]]:
-    """The arrays as the engine takes them: numbers as they are, all else as bytes with their
+    """The arrays as columns for the engine: numbers as they are, all others as bytes with their
     type string.
     """
     kinds = bytearray()
@@ -345,7 +347,7 @@ def _columns(stored: list[_Stored]) -> tuple[bytes, list[Any], dict[int, str], d
             kinds.append(NUMPY_ARRAY)
             values.append(array)
             continue
-        # Other byte orders too: they are written as they are.
+        # Arrays of other byte orders, too: their bytes are written as they are.
         descr = np.lib.format.dtype_to_descr(array.dtype)
         notes[at] = descr if isinstance(descr, str) else repr(descr)
         kinds.append(NUMPY_OTHER)
@@ -397,8 +399,8 @@ def model_load(
             data, entries, empty = _native.pytree_entries(stem, data_suffix, manifest_suffix, verify)
             memory = _map(data, mode if mmapped else "r")
         except (RegrowError, OSError) as error:
-            # Absent before and after: of several writers one may have ended, and the next begun, in
-            # between.
+            # The manifest was absent before and after. One writer may have ended in between, and
+            # another begun.
             if before is None:
                 is_replaced = _native.pytree_appears(stem, manifest_suffix)
             else:
@@ -406,7 +408,8 @@ def model_load(
             if is_replaced:
                 raise replaced() from error
             raise
-        # A manifest that is still there has the data that was mapped: it goes before the data does.
+        # If the manifest still exists, it belongs to the mapped data: a save removes the manifest
+        # before the data.
         if before is None or _native.pytree_identity(stem, manifest_suffix) != before:
             raise replaced()
         return memory, entries, empty
@@ -425,7 +428,7 @@ def model_load(
 
 def _map(path: str, mode: str) -> Any:
     with open(path, "r+b" if mode == "r+" else "rb") as file:
-        # An empty file cannot be mapped, and holds nothing but empty arrays.
+        # An empty file cannot be mapped. All its arrays are empty.
         if not os.fstat(file.fileno()).st_size:
             return bytearray()
         try:
@@ -443,7 +446,7 @@ def _map(path: str, mode: str) -> Any:
 
 
 def _paths(literals: list[str]) -> list[Path]:
-    """Paths that the engine has read and printed again, all at once."""
+    """The key paths for texts of the engine, parsed in one call."""
     paths: list[Path] = _native.literal(f"[{','.join(literals)}]")
     return paths
 

@@ -77,7 +77,8 @@ def pytree_map(
     opened = node_handler((), tree)
     if opened is None:
         return leaf_transform((), tree)
-    # For each open node: its path, how to make it, its children still to come, and those done.
+    # For each open node: its path, the function that rebuilds it, its remaining children, and its
+    # finished children.
     open_nodes = [((), opened[0], iter(opened[1]), list[Any]())]
     while True:
         above, rebuild, children, done = open_nodes[-1]
@@ -187,7 +188,7 @@ def revtuple_autovifify_from_linear(keys_and_vals: Iterable[tuple[tuple[Hashable
             lie below another.
     """
     root: dict[Any, Any] = {}
-    # The dicts made here; any other value is a leaf, even if it is a dict.
+    # The dicts made here. All other values are leaves, even if they are dicts.
     branches = {id(root)}
     root_values: list[Any] = []
     for path, value in keys_and_vals:

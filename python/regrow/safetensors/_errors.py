@@ -1,4 +1,4 @@
-"""safetensors has one exception; ours is it, with what the engine knows."""
+"""`SafetensorError`, the one exception of safetensors, with the fields of regrow's errors."""
 
 from __future__ import annotations
 

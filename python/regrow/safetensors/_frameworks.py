@@ -1,4 +1,4 @@
-"""Tensors as each framework has them: NumPy, JAX, torch."""
+"""The tensors of each framework: NumPy, JAX, torch."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class Tensors:
 
 @contextmanager
 def _opening(path: StrPath) -> Iterator[None]:
-    """A missing file is said in safetensors' words."""
+    """Reports a missing file with the words of safetensors."""
     with as_safetensor_errors():
         try:
             yield

@@ -74,7 +74,8 @@ def _integer(entry: Any, axis: int, shape: tuple[int, ...]) -> int:
 def _check_bounds(entries: list[Any], shape: tuple[int, ...]) -> None:
     if len(entries) > len(shape):
         raise _outside(entries, shape, "more slicing indexes than dimensions in tensor")
-    # From the last axis on: of several that leave the tensor the last is named.
+    # From the last axis back: if several bounds exceed the tensor, the error is about the last
+    # axis.
     for axis, (entry, size) in reversed(list(enumerate(zip(entries, shape, strict=False)))):
         if isinstance(entry, slice):
             start, stop = entry.start or 0, size if entry.stop is None else entry.stop

@@ -18,7 +18,7 @@ def storage_ptr(tensor: Any) -> int:
     """The address of the memory that a tensor is part of; 0 if it has none."""
     try:
         pointer: int = tensor.untyped_storage().data_ptr()
-    except (AttributeError, NotImplementedError, RuntimeError):  # tensors that only say what they would be
+    except (AttributeError, NotImplementedError, RuntimeError):  # meta tensors
         return 0
     return pointer
 
@@ -33,7 +33,7 @@ def storage_size(tensor: Any) -> int:
 
 
 def _end_ptr(tensor: Any) -> int:
-    """The address behind the last byte that a tensor reaches."""
+    """The address after the last byte of a tensor."""
     start: int = tensor.data_ptr()
     if not tensor.nelement():
         return start
@@ -42,9 +42,7 @@ def _end_ptr(tensor: Any) -> int:
 
 
 def _find_shared_tensors(state_dict: Mapping[str, Any]) -> list[set[str]]:
-    """The names in sets: of one set are those that reach into each other. Not those without
-    memory.
-    """
+    """The names in sets. The tensors of one set share memory. Tensors without memory are left out."""
     by_storage: dict[Any, set[str]] = {}
     for name, tensor in state_dict.items():
         if tensor.device.type != "meta" and storage_ptr(tensor) != 0 and storage_size(tensor) != 0:
@@ -54,7 +52,7 @@ def _find_shared_tensors(state_dict: Mapping[str, Any]) -> list[set[str]]:
 
 
 def _filter_shared_not_shared(tensors: Iterable[set[str]], state_dict: Mapping[str, Any]) -> list[set[str]]:
-    """Cuts the names of each storage where one tensor begins behind the one before."""
+    """Divides the names of each storage at places where one tensor ends before the next begins."""
     out: list[set[str]] = []
     for names in tensors:
         if len(names) < 2:
@@ -72,7 +70,7 @@ def _filter_shared_not_shared(tensors: Iterable[set[str]], state_dict: Mapping[s
 
 
 def _is_complete(tensor: Any) -> bool:
-    """Whether a tensor is all of its memory."""
+    """Whether a tensor covers its whole memory."""
     whole: bool = tensor.nelement() * tensor.element_size() == storage_size(tensor)
     return whole and tensor.data_ptr() == storage_ptr(tensor)
 

@@ -14,7 +14,7 @@ from ._frameworks import Reads
 from ._open import Tensors
 from ._raw import F4, TAGS, pack_pairs, unpack_pairs
 
-# By name: regrow works without torch, and its types are not checked against it.
+# Import by name: regrow works without torch, so type checks do not cover it.
 torch: Any = importlib.import_module("torch")
 
 _TYPES: dict[str, Any] = {tag: getattr(torch, name) for name, tag in TAGS.items() if hasattr(torch, name)}
@@ -86,7 +86,8 @@ class TorchReads(Reads):
         buffer, start, length = place
         if not length:
             return torch.empty(shape, dtype=dtype, device="cpu")
-        # A storage of its own for each: what saves it later does not take the whole file along.
+        # Each tensor gets its own storage. Otherwise saving a tensor later would save the whole
+        # file.
         return torch.frombuffer(buffer, dtype=torch.uint8, count=length, offset=start).view(dtype).reshape(shape)
 
 
@@ -123,7 +124,7 @@ def _pairs(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _getdtype(dtype_str: str) -> Any:
-    """torch's dtype by its name in the file."""
+    """The torch dtype for its name in the file."""
     dtype = _TYPES.get(dtype_str)
     if dtype is None:
         raise SafetensorError(f"this torch has no dtype {dtype_str}")

@@ -68,14 +68,18 @@ def load_file(filename: StrPath, *, backend: str = "mmap", nested: bool = False,
 
 
 def _np2jnp(numpy_dict: dict[str, Any]) -> dict[str, Any]:
-    """JAX arrays of NumPy's, in the same dict: private there, and others import it."""
+    """Replaces NumPy arrays in the dict by JAX arrays. Private in the original, but other packages
+    import it.
+    """
     for name, array in numpy_dict.items():
         numpy_dict[name] = jnp.array(array)
     return numpy_dict
 
 
 def _jnp2np(jnp_dict: dict[str, Any]) -> dict[str, Any]:
-    """The reverse."""
+    """Replaces JAX arrays in the dict by NumPy arrays. Private in the original, like the function
+    above.
+    """
     for name, array in jnp_dict.items():
         jnp_dict[name] = np.asarray(array)
     return jnp_dict

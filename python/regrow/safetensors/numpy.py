@@ -130,7 +130,7 @@ _TYPES: dict[str, Any] = {tag: dtype.type for tag, dtype in DTYPES.items()}
 
 
 def _getdtype(dtype_str: str) -> Any:
-    """NumPy's type of a dtype by its name in the file."""
+    """The NumPy type for the name of a dtype in the file."""
     return _TYPES[dtype_str]
 
 
@@ -140,7 +140,7 @@ def _is_little_endian(tensor: np.ndarray[Any, Any]) -> bool:
 
 
 def _flatten(tensor_dict: Mapping[str, np.ndarray[Any, Any]], keep_alive_buffer: list[Any]) -> dict[str, TensorSpec]:
-    """Where each array lies; those that do not lie as in a file are copied, into
+    """The address of each array. An array whose bytes are not as in a file is copied into
     `keep_alive_buffer`.
     """
     out = {}

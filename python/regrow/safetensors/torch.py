@@ -181,7 +181,8 @@ def load_model(
             if name in missing:
                 missing.remove(name)
             else:
-                # The file has it, though it is another name of a tensor that the file has, too.
+                # The file has this name, although it is another name of a tensor that the file
+                # already has.
                 unexpected.append(name)
     if strict and (missing or unexpected):
         lines = [f"Error(s) in loading state_dict for {type(model).__name__}:"]
@@ -237,7 +238,7 @@ def _check_contiguous(tensors: Mapping[str, Any]) -> None:
 
 
 def _flatten_as_ptr(tensors: Any, keep_alive_buffer: list[Any]) -> dict[str, TensorSpec]:
-    """Where each tensor lies; what owns that memory is put into `keep_alive_buffer`."""
+    """The address of each tensor. Objects that own the memory are added to `keep_alive_buffer`."""
     _evaluate_tensors_for_save(tensors)
     _check_contiguous(tensors)
     out = {}

@@ -229,7 +229,7 @@ def plan_of(plans: list[Any]) -> Planned:
 
 
 def _chunk_shape(name: str, shape: tuple[int, ...], boxes: list[Box]) -> tuple[int, ...]:
-    """The largest chunk of a regular grid that all boxes are made of."""
+    """The largest chunk shape for which all boxes consist of whole chunks of a regular grid."""
     chunk = []
     for axis, length in enumerate(shape):
         cuts = {box.starts[axis] for box in boxes}
@@ -250,7 +250,7 @@ def _chunk_shape(name: str, shape: tuple[int, ...], boxes: list[Box]) -> tuple[i
 
 
 def _of_this(plan: Any, planner: Any, planned: Planned) -> tuple[dict[str, Any], dict[str, Encoded]]:
-    """This process' part of the flat dict: its shards of all tensors, and its objects."""
+    """The part of this process in the flat dict: its shards of all tensors, and its objects."""
     shards: dict[str, list[tuple[tuple[int, ...], Any]]] = {name: [] for name in planned.grids}
     arrays: dict[str, Any] = {}
     objects: dict[str, Encoded] = {}
@@ -282,7 +282,7 @@ def _check(name: str, tensor: Any) -> None:
 
 
 def _object(planner: Any, item: Any) -> Any:
-    """The objects, before the planner pickles them."""
+    """The object of an item, before the planner pickles it."""
     lookup = getattr(planner, "lookup_object", None)
     if lookup is None:
         raise failure(
@@ -297,7 +297,9 @@ def _object(planner: Any, item: Any) -> Any:
 def _of_all(
     plan: Any, planner: Any, planned: Planned, job: _job.NativeJob | None, path: StrPath
 ) -> tuple[dict[str, Any], dict[str, Encoded]]:
-    """The arrays of this process, and the objects of all: each of them is in the plan of one."""
+    """The arrays of this process, and the objects of all processes. Each object is in the plan of
+    one process.
+    """
     if job is None:
         return _of_this(plan, planner, planned)
     found, (timeout, prefix) = job
@@ -466,7 +468,7 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
             {name: self._objects[name] for name in {item.storage_index.fqn for item in objects}}, self._asked
         )
         for item in objects:
-            # DCP's planners take an object as torch.save writes it; this one never was in a file.
+            # DCP's planners expect the bytes of torch.save, but this object was never in a file.
             stream = io.BytesIO()
             torch.save(made[item.storage_index.fqn], stream)
             stream.seek(0)

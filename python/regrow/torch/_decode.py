@@ -1,5 +1,5 @@
-"""The objects of `_encode` again, of the tree that a checkpoint holds, its record, and the
-values of its leaves.
+"""Restores the objects of `_encode` from the tree of a checkpoint, its record, and the values of
+its leaves.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Decoder:
         return tensor.requires_grad_(entry.get("requires_grad", tensor.requires_grad))
 
     def _first(self, place: str) -> Any:
-        """The tensor of another place, also where that is not loaded."""
+        """The tensor at another key path, even if that path is not loaded."""
         if place not in self._made:
             self._made[place] = self._tensor(self._numbers[place], self._entries.get(place, {}))
         return self._made[place]
@@ -236,7 +236,7 @@ def _copy(value: Any) -> Any:
 
 
 _KINDS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {
-    # Loaded arrays are read-only views; those of torch.load can be written.
+    # Loaded arrays are read-only views, but arrays of torch.load are writable.
     "numpy": lambda value, _: _copy(value),
     "int": lambda value, _: int(value, 0),
     "numbers": _numbers,

@@ -128,7 +128,7 @@ class Walk:
     def _sequence(self, value: Any, keys: Keys) -> Any:
         cls = type(value)
         if cls in (set, frozenset):
-            # Sets have no order: one that does not change from process to process.
+            # Sets have no order, so use one that is the same in all processes.
             ordered = sorted(value, key=lambda each: (type(each).__name__, repr(each)))
             return self._as(self._children(ordered, keys), keys, {"is": cls.__name__})
         if cls is torch.Size:
@@ -140,7 +140,7 @@ class Walk:
             return self._children(value, keys)
         if cls is tuple:
             return tuple(self._children(value, keys))
-        # Keys of a named tuple are its fields.
+        # The keys of a named tuple are its fields.
         children = (self.encoded(child, (*keys, name)) for name, child in zip(cls._fields, value, strict=True))
         return cls._make(children)
 
@@ -153,7 +153,7 @@ class Walk:
         if isinstance(value, collections.defaultdict):
             entry["factory"] = _factory(value, keys)
         if cls is collections.Counter:
-            # To the engine it is a dict.
+            # The engine treats it as a dict.
             entry["class"], cls = cls.__name__, dict
         attributes = getattr(value, "__dict__", None)
         if attributes:
@@ -203,7 +203,7 @@ def _is_key(key: Any) -> bool:
 
 
 def _numbers(value: Any) -> np.ndarray[Any, Any] | None:
-    """A long sequence of nothing but integers, or nothing but floats, as an array."""
+    """A long sequence of only integers, or only floats, as an array; `None` for others."""
     if len(value) < NUMBERS_LEN_MIN:
         return None
     classes = set(map(type, value))
@@ -236,7 +236,7 @@ def _tensor_entry(tensor: Any, keys: Keys) -> dict[str, Any]:
 
 
 def _is_dense(tensor: Any) -> bool:
-    """Whether its elements fill a piece of memory, in another order of axes."""
+    """Whether the elements of a tensor fill a contiguous range of memory, in any order of axes."""
     expected = 1
     for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if length > 1:
@@ -257,8 +257,8 @@ def _factory(value: Any, keys: Keys) -> str | None:
 
 
 def _attributes(attributes: dict[str, Any], keys: Keys) -> dict[str, Any]:
-    """Attributes of an OrderedDict. A module's state has one: ``_metadata``, the versions of its
-    modules.
+    """The attributes of an OrderedDict. The state of a module has one: ``_metadata``, with the
+    versions of its modules.
     """
     told = {}
     for name, value in attributes.items():

@@ -1,4 +1,4 @@
-"""torch itself. By name: regrow works without torch, and its types are not checked against it."""
+"""torch itself, imported by name: regrow works without torch, so type checks do not cover it."""
 
 from __future__ import annotations
 

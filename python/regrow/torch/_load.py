@@ -1,4 +1,4 @@
-"""Loading what a training script has saved."""
+"""Loads objects that a training script has saved."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def load(
             "`like` names the tensors and their devices: give no `map_location`, `mmap` or `only` with it"
         )
     where = through(rare.cache, place("path", path, storage_options))
-    # Tensors are mapped by their own means.
+    # Tensors have their own way to be mapped.
     opening = opening_of(replace(rare, mmap=False), step, at)
     warned: list[str] = []
 

@@ -1,5 +1,5 @@
-"""A manager of steps whose states are what training scripts have: dicts of state dicts,
-counters, random states.
+"""A manager of steps for the states of training scripts: dicts of state dicts, counters, random
+states.
 """
 
 from __future__ import annotations

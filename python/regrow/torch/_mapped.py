@@ -1,4 +1,4 @@
-"""Tensors where a file has them: in private maps, whose pages are read when they are used."""
+"""Tensors in private maps of a file. The system reads a page at its first use."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ def paths_of(metadata: Any) -> dict[str, Keys] | None:
 
 
 def _with_numbers(paths: dict[str, Keys]) -> dict[str, Keys]:
-    """With numbers as the keys of optimizers' states: DCP makes texts of them, and
-    `load_state_dict` takes none.
+    """Converts the keys of optimizers' states back to numbers: DCP makes them text, and
+    `load_state_dict` does not accept text.
     """
     optimizers = {keys[: keys.index("param_groups")] for keys in paths.values() if "param_groups" in keys}
 
@@ -84,6 +84,6 @@ def nested(flat: Any, metadata: Any) -> Any:
             if following is not None and not isinstance(node, dict):
                 raise CorruptError(f"{PATHS!r} in the metadata names {name!r} below a value without keys")
     for parent, key in reversed(lists):
-        # Innermost first: a list is a dict of positions until all of it is there.
+        # Innermost lists first: a list is a dict of positions until all its items exist.
         parent[key] = [child for _, child in sorted(parent[key].items())]
     return root

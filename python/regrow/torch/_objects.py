@@ -1,5 +1,5 @@
-"""Encoded objects as bytes, for the other processes of a save: msgpack, which says nothing of
-tuples and their like.
+"""Encodes objects as msgpack for the other processes of a save. msgpack itself does not know
+tuples.
 """
 
 from __future__ import annotations

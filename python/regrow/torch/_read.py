@@ -1,5 +1,5 @@
-"""The tensors of a checkpoint: in memory of their own; in private maps; or where a template
-says.
+"""Reads the tensors of a checkpoint: into new memory, as private maps, or into the tensors of a
+template.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Opened:
     def __init__(self, native: _native.Checkpoint, metadata: Any) -> None:
         self._native = native
         self._structure, self._kinds, self._dtypes, self._shapes, self._names = native.tree()
-        # Files of torch.save have no metadata; what their pickle says of storages is the engine's
-        # word.
+        # Files of torch.save have no metadata. The engine reports the storages that their pickle
+        # describes.
         self._is_of_torch = native.objects is not None
         self._entries = record_of({RECORD: native.objects} if self._is_of_torch else metadata)
         self._tree = unflatten(self._structure, list(range(native.leaf_count)))
@@ -84,7 +84,7 @@ class Opened:
         return Decoder(self._entries, found.__getitem__, self._numbers).decoded(tree)
 
     def _needed(self, tree: Any) -> set[int]:
-        """The leaves of a part of the tree, and those in whose memory they lie."""
+        """The leaves of a part of the tree, and the leaves whose memory they share."""
         needed = set()
         for _, leaf in leaves_of(tree):
             while leaf not in needed:
@@ -101,8 +101,8 @@ class Opened:
         return device if isinstance(device, str) else "cpu"
 
     def _values(self, leaves: set[int], asked: Asked) -> dict[int, Any]:
-        """Leaves by number: tensors where they are wanted, the others as `regrow.load` gives
-        them.
+        """The values of leaves by number: tensors where they are requested, others as `regrow.load`
+        returns them.
         """
         tensors = [leaf for leaf in self._tensor_dtypes if leaf in leaves and leaf not in self._tied]
         sharing = [leaf for leaf in tensors if "storage" in self._entry_of(leaf)]
@@ -124,8 +124,9 @@ class Opened:
         return found | made
 
     def _in_storages(self, leaves: Sequence[int], maps: Maps, asked: Asked) -> dict[int, Any]:
-        """Tensors of a file of torch.save that share storages, or have gaps there: in such storages
-        again, as far as those are mapped."""
+        """Tensors of a torch.save file whose storages are shared or have gaps. They get such
+        storages again, if the storages are mapped.
+        """
         storages: dict[int, Any] = {}
         made: dict[int, Any] = {}
         if not self._is_of_torch:
@@ -142,9 +143,7 @@ class Opened:
         return made
 
     def _filled(self, leaves: Sequence[int], found: Mapping[int, Any], asked: Asked) -> dict[int, Any]:
-        """The same of tensors that were read, each for itself: in storages that are made of
-        them.
-        """
+        """As above, for tensors that were read one by one: makes the shared storages from them."""
         storages: dict[str, Any] = {}
         lens: dict[str, int] = defaultdict(int)
         for leaf in self._tensor_dtypes:
@@ -164,7 +163,7 @@ class Opened:
                 value = found[leaf]
                 for axis, step in enumerate(view.stride()):
                     if step == 0 and view.shape[axis]:
-                        # Elements that are one.
+                        # Elements that share one memory position.
                         view, value = view.narrow(axis, 0, 1), value.narrow(axis, 0, 1)
                 view.copy_(value)
             except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -186,7 +185,8 @@ class Opened:
                 expected = f"{like.dtype} {list(like.shape)}"
                 different.append(f"{shown(keys)}: expected {expected}, found {saved[0]} {list(saved[1])}")
                 continue
-            # Behind the numbers of the leaves: two tensors may be of one leaf.
+            # These numbers follow the numbers of the leaves, because two tensors may be parts of
+            # one leaf.
             at = self._native.leaf_count + len(wishes)
             places[at] = place
             wishes.append(Wish(at, leaf, self._dtypes[leaf], saved[1], like))
@@ -194,7 +194,7 @@ class Opened:
             raise _mismatch("tensors differ from the template", different)
         found = self._read_all(TorchTensors(wishes, places.__getitem__, in_place=False), asked, set(self._places))
         by_place = {place: found[at] for at, place in places.items()}
-        # For tensors the template comes before the record.
+        # For tensors the template has priority over the record.
         entries = {place: entry for place, entry in self._entries.items() if place not in by_place}
         made = _Likes(entries, found.__getitem__, self._numbers, by_place).decoded(self._tree)
         for keys in likes:
@@ -235,7 +235,7 @@ class Opened:
         return tensors, objects
 
     def _is_traversed(self, node: Any, keys: Keys) -> bool:
-        """Whether DCP goes into a list: one with dicts or tensors in it."""
+        """Whether DCP flattens a list: it contains dicts or tensors."""
         if type(node) is not list or pointer(keys) in self._entries:
             return False
         return any(
@@ -274,9 +274,9 @@ class Opened:
         return {name: decoder.decoded(node, keys) for name, (keys, node) in parts.items()}
 
     def _made(self, leaves: Iterable[int]) -> TorchTensors:
-        """Tensors in new memory."""
+        """Makes tensors in new memory."""
         wishes: list[Wish] = []
-        # The last first: systems give memory from the top down, and it is filled front to back.
+        # From the last to the first: systems allocate memory downwards, and it is filled in order.
         for leaf in sorted(leaves, reverse=True):
             dtype, shape = self.form(leaf)
             like = torch.empty(shape, dtype=dtype, device="meta")
@@ -293,7 +293,7 @@ class Opened:
             return self._read(tensors, reading, leaves, asked)
 
     def _read(self, tensors: TorchTensors, reading: Reading, leaves: set[int], asked: Asked) -> dict[int, Any]:
-        """These tensors by number, and of the leaves those that are none."""
+        """Reads these tensors by number, and those of the leaves that are not tensors."""
         others = leaves - set(self._tensor_dtypes)
         unread = [leaf for leaf in self._places if leaf not in others]
         request = LoadRequest(casts=casts(None), verify=asked.verify, budget_bytes=asked.budget, unread=unread)
@@ -301,14 +301,14 @@ class Opened:
         made = tensors.read(reading)
         paths = _native.paths(structure)
         loaded = LoadedLeaves(*columns)
-        # An unread leaf has no value, in any kind.
+        # An unread leaf has no value of any kind.
         kinds = bytes(kind if leaf in others else NUMPY_ARRAY for leaf, kind in enumerate(loaded.kinds))
         values = from_native(loaded._replace(kinds=kinds), paths.__getitem__)
         return {**dict(enumerate(values)), **made}
 
 
 class _Likes(Decoder):
-    """Puts the tensors of a template in their places."""
+    """Puts the tensors of a template into their positions."""
 
     def __init__(self, entries: Any, value_of: Any, numbers: Any, by_place: Mapping[str, Any]) -> None:
         super().__init__(entries, value_of, numbers)
@@ -320,15 +320,13 @@ class _Likes(Decoder):
 
 
 def _saved_as(place: str, saved: Container[str]) -> str:
-    """The place of a tensor that is called the same: DCP writes the integers among the keys of
-    dicts as text.
-    """
+    """The key path of the tensor with the same name: DCP writes integer keys of dicts as text."""
     return place if place in saved else next((at for at in _with_texts(place) if at in saved), place)
 
 
 def _with_texts(place: str) -> Iterator[str]:
-    """The same place with integer keys as text: the outermost, the two outermost, and so on;
-    then each by itself.
+    """The same key path with integer keys as text: the outermost, the two outermost, and so on;
+    then each key alone.
     """
     keys = place.split("/")
     integers = [at for at, key in enumerate(keys) if is_integer(key)]
@@ -337,7 +335,7 @@ def _with_texts(place: str) -> Iterator[str]:
 
 
 def _give_integers(node: Any, keys: Keys) -> None:
-    """Makes text keys of dicts the integers of a template, at the same place among the others."""
+    """Replaces text keys of dicts by the integer keys of a template, in the same order."""
     for key in keys:
         if isinstance(node, dict) and key not in node and isinstance(key, int) and str(key) in node:
             items = [(key if each == str(key) else each, value) for each, value in node.items()]

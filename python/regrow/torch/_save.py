@@ -1,4 +1,4 @@
-"""Saving what a training script has."""
+"""Saves the objects of a training script."""
 
 from __future__ import annotations
 
@@ -105,6 +105,6 @@ def with_record(writing: Writing, encoded: Encoded, **more: str) -> Writing:
     told = {**(metadata or {}), **more, RECORD: record_text(encoded.record)}
     layout = chosen(writing.layout or "regrow")
     if isinstance(layout, Safetensors) and not layout.structure:
-        # A file without a pytree has no record.
+        # A file without a pytree has no record, so add the format.
         told = {"format": FORMAT, **told}
     return replace(writing, metadata=told)

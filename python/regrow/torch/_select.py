@@ -44,7 +44,7 @@ def marked(tree: Any, entries: Entries, globs: Sequence[str], path_of: Callable[
 
 
 def _ends(node: Any, keys: Keys) -> list[tuple[Keys, Any]]:
-    """Nodes without children: leaves, `None`, empty containers."""
+    """The nodes without children: leaves, `None`, empty containers."""
     if not is_container(node) or not node:
         return [(keys, node)]
     return [end for key, child in children_of(node) for end in _ends(child, (*keys, key))]

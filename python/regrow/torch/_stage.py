@@ -22,7 +22,8 @@ from .._core._location import StrPath, places, shown
 from .._core._options import Options
 from .._core._report import SaveReport
 
-# Before any thread does: a fork in the middle of an import leaves the child half a module.
+# Import it before any thread could: a fork during an import would leave the child with half a
+# module.
 from .._jobs import _coordination_torch as _coordination_torch
 from .._jobs._job import Job
 from .._save import _async
@@ -158,7 +159,7 @@ def async_save(
 
 
 class _Staging:
-    """The saver and the thread that copies: those of one process."""
+    """The saver and the copying thread of one process."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -169,7 +170,7 @@ class _Staging:
         _async.end_with_program(self)
 
     def save(self, name: str, path: StrPath, tree: Any, writing: Writing) -> SaveHandle:
-        """Begins a save when the one before it is copied."""
+        """Begins a save after the copy of the previous one."""
         with self._lock:
             if self._last is not None:
                 self._last._staged.exception()
@@ -178,10 +179,10 @@ class _Staging:
             return self._last
 
     def drain(self) -> list[BaseException]:
-        """Waits for the last copy; its failure, if no call has raised it. The saver raises later
-        failures.
+        """Waits for the last copy. Returns its failure, if no call has raised it. The saver raises
+        later failures.
         """
-        # In a child the worker is the parent's, which tells.
+        # In a forked child the worker belongs to the parent, which reports the failure.
         if self._last is None or self._last._is_told or self.pid != os.getpid():
             return []
         error = self._last._staged.exception()

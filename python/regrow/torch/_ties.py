@@ -56,7 +56,7 @@ def ties(tensors: Sequence[Seen]) -> dict[int, dict[str, Any]]:
 
 
 def _extent(tensor: Any) -> tuple[int, int]:
-    """First byte in its storage, and the byte behind the last."""
+    """The first byte of a tensor in its storage, and the byte after the last."""
     size = tensor.element_size()
     start = tensor.storage_offset() * size
     last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -64,8 +64,8 @@ def _extent(tensor: Any) -> tuple[int, int]:
 
 
 def _touching(members: Sequence[int], tensors: Sequence[Seen]) -> list[list[int]]:
-    """Tensors of one storage in groups, each in the order of the tree, of those that reach into
-    each other.
+    """Divides the tensors of one storage into groups that share bytes. Each group is in the order
+    of the tree.
     """
     groups: list[list[int]] = []
     reached = 0
@@ -99,12 +99,12 @@ def storage_len_max(lens_bytes: Iterable[int]) -> int:
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Whether what is stored of it is its memory, byte for byte."""
+    """Whether the stored bytes of a tensor are the bytes of its memory."""
     return bool(tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg())
 
 
 def _view(tensor: Any, start: int) -> dict[str, Any]:
-    """The record that makes the tensor of the bytes from `start` on."""
+    """The record entry that makes the tensor from the bytes from `start` on."""
     view: dict[str, Any] = {
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "shape": list(tensor.shape),

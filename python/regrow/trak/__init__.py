@@ -152,7 +152,7 @@ class MmapSaver(AbstractSaver):
         self._targets: tuple[int, str, OpenArrays] | None = None
         self._open: dict[str, OpenArrays] = {}
         self._scores: list[weakref.ref[StoreArray]] = []
-        # Also if the interpreter ends without a call of `close`.
+        # This also runs if the program ends without a call of `close`.
         self._at_exit = weakref.finalize(self, _flush, self._open)
         if load_from_save_dir:
             self._store.refresh_flags()
@@ -228,7 +228,8 @@ class MmapSaver(AbstractSaver):
         if mode == "w+":
             self.init_store(model_id)
             return
-        # In any case, nothing is written to another model's arrays under this one's name.
+        # Close them in any case, so that nothing is written to another model's arrays under this
+        # name.
         self._close_train()
         self.current_model_id = model_id
         writable = mode == "r+"
@@ -269,7 +270,7 @@ class MmapSaver(AbstractSaver):
             writable,
             self.logger,
             before_plain=unfinalize,
-            # Scores stay final while targets are written again.
+            # Scores stay final even if targets are written again.
             before_undone=lambda keep_final: None if keep_final else unfinalize(),
             marks_itself=True,
         )
@@ -424,7 +425,8 @@ class MmapSaver(AbstractSaver):
         if self._targets is not None:
             _, exp_name, _ = self._targets
             _revoke(self.current_store.get(f"{exp_name}_grads"))
-            # Not those of the scores: TRAKer goes on with the ones of the first model it loads.
+            # Not those of the scores: TRAKer continues with the scores of the first model that it
+            # loads.
             self.current_store.update(dict.fromkeys((f"{exp_name}_grads", f"{exp_name}_scores")))
         self._targets = None
         self._open.pop("targets", None)

@@ -43,7 +43,7 @@ class StoreArray(np.memmap):
 
     def __array_finalize__(self, obj: Any) -> None:
         super().__array_finalize__(obj)
-        # Views write to the map: only the whole array knows which rows are meant.
+        # Views write directly to the map: only the whole array knows the rows.
         self._write = None
         self._before = None
 
@@ -81,7 +81,7 @@ class StoreArray(np.memmap):
             self.flags.writeable = False
 
     def _of_rows(self, rows: Rows, values: NDArray[Any]) -> NDArray[Any]:
-        """The values of these rows; subclasses add to it."""
+        """The values for these rows. Subclasses extend it."""
         return values
 
 
@@ -100,7 +100,7 @@ class DataArray(StoreArray):
         super().__setitem__(index, value)
         if self._write is None or not self._marks_itself or rows_of(index, self.shape) is not None:
             return
-        # Single elements: the map has them. A row is there once all of its columns are.
+        # Single elements are already in the map. A row is complete when all of its columns are.
         touched = np.zeros(self.shape, np.bool_)
         touched[index] = True
         rows = np.flatnonzero(touched.all(axis=1))
@@ -110,8 +110,8 @@ class DataArray(StoreArray):
             self._write(part, np.asarray(self)[part])
 
     def _of_rows(self, rows: Rows, values: NDArray[Any]) -> NDArray[Any]:
-        """TRAKer leaves out rows that are done, but computes values for the whole batch: picks
-        those of the others.
+        """The values of the rows that are not done. TRAKer leaves out done rows, but computes
+        values for the whole batch.
         """
         asked = None if self._mask is None else self._mask.asked
         if asked is None or values.ndim != self.ndim or len(values) in (1, len(rows)):
@@ -160,8 +160,7 @@ class MaskArray(StoreArray):
     def __getitem__(self, index: Any) -> Any:
         rows = None if self._write is None else rows_of(index, self.shape)
         if rows is not None and self._plain is not None and isinstance(index, np.ndarray):
-            # By far the most common: rows by number. NumPy copies them, so nothing is lost with the
-            # class.
+            # The most common case: rows by number. NumPy copies them, so a plain array is enough.
             marks = self._plain[rows[0]]
             self.asked = rows[0].copy(), marks == 1
             return marks.reshape(*rows[1], 1)
@@ -184,8 +183,8 @@ class MaskArray(StoreArray):
             super().__setitem__(index, value)
             self._reconcile_whole()
             return
-        # A row that is marked again is told again: so the rows are those that are named, not those
-        # that change.
+        # A row that is marked again is reported again. So report the rows of the assignment, not
+        # only the rows that change.
         touched = np.zeros(self.shape, np.bool_)
         touched[index] = True
         if self._write is not None:
@@ -222,10 +221,10 @@ class MaskArray(StoreArray):
             self._told[...] = self._plain
 
     def _mark(self, rows: Rows, values: NDArray[Any]) -> None:
-        """Assigns to rows, and tells the engine, of rows that were marked so already, too."""
+        """Assigns to rows and reports them to the engine, including rows that were already marked."""
         plain = np.asarray(self).reshape(-1)
         plain[rows] = values.reshape(-1)
-        # Where a row is named twice, the last value counts.
+        # If a row appears twice, the last value counts.
         rows = np.unique(rows)
         marks = plain[rows] == 1
         self._tell_rows(rows[~marks], False)
@@ -347,11 +346,11 @@ class OpenArrays:
             self.mask[rows] = 1
 
     def _do(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Lets the engine work; if it fails, the mask says no more than the engine does."""
+        """Calls the engine. If the call fails, the mask is reset to the state of the engine."""
         try:
             return work(*arguments)
         except BaseException:
-            # A row that cannot be read is not done.
+            # A row that cannot be read counts as not done.
             missing = np.arange(len(self.mask))
             try:
                 missing = np.array(self.native.missing(), np.int64)
@@ -365,8 +364,8 @@ def open_array(kind: type[StoreArray], place: Place, writable: bool) -> Any:
     _, path, dtype, rows, columns, offset = place
     mode = kind._MODE if writable else "r"
     access = os.O_RDWR if mode == "r+" else os.O_RDONLY
-    # The engine has opened it before. If it has become a pipe since, this open does not wait for
-    # its other end.
+    # The engine has opened this file before. If it is a pipe now, this open does not wait for its
+    # other end.
     file = os.open(path, access | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):

@@ -112,7 +112,7 @@ def finalize_scores(
             saver.logger.warning(f"Model {model_id} has no targets of {exp_name}, it is skipped.")
             continue
         missing = saver.missing_targets(exp_name, model_id)
-        # None of them is known to be done: TRAK wrote them.
+        # It is unknown whether any of them is done: TRAK wrote them.
         if 0 < len(missing) < num_targets:
             raise ModelIDException(f"Model ID {model_id}: targets {missing[:10]} of {exp_name} are not scored yet.")
         targets = saver.current_store[f"{exp_name}_grads"]

@@ -115,7 +115,7 @@ def begin(
             if are_states and value is None:
                 raise ValueError("checkpointable must not be None for saving: found no pytree")
             if are_states:
-                # Not earlier: the other processes of a job get the error here.
+                # Not earlier: only here do the other processes of a job get the error.
                 _pytrees.check_leaves(value)
             _checkpointables.add(save, name, value, context, written, in_background=in_background)
 

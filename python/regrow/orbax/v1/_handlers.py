@@ -97,7 +97,7 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
 
 
 class _TextHandler(CheckpointableHandler[Any, Any]):
-    """A value in one file of text."""
+    """A handler that stores a value as text in one file."""
 
     def __init__(self, filename: str) -> None:
         self.filename = filename

@@ -158,7 +158,7 @@ def _of_type(kind: type[Any]) -> Any:
 
 
 def _sharding(sharding: Any) -> Any:
-    """The sharding; one on an abstract mesh is moved to the mesh in force."""
+    """The sharding. If it is on an abstract mesh, it is moved to the current mesh."""
     if isinstance(sharding, jax.sharding.NamedSharding) and isinstance(sharding.mesh, jax.sharding.AbstractMesh):
         return jax.sharding.NamedSharding(jax.sharding.get_mesh(), sharding.spec)
     return sharding

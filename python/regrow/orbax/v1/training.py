@@ -39,7 +39,7 @@ __getattr__ = refusing(__name__, ("pathways", "use the original with Pathways"))
 
 
 def _default_policy() -> Any:
-    """Saves when the save before has ended, and when the machine is about to be preempted."""
+    """The default: save when the previous save has ended, and before the machine is preempted."""
     own = save_decision_policies
     policies = (own.InitialSavePolicy, own.ContinuousCheckpointingPolicy, own.PreemptionCheckpointingPolicy)
     return own.AnySavePolicy([policy() for policy in policies])
