@@ -171,7 +171,7 @@ impl Glance {
         })
     }
 
-    /// What is wrong with a class after the one before, spaces left out.
+    /// Checks whether this kind of byte can follow the last token.
     fn misplaced(&self, class: Class) -> Option<&'static str> {
         if self.language == Language::Json
             && let Some(what) = self.misplaced_in_json(class)

@@ -236,7 +236,7 @@ fn item_of(files: &Files, file: usize, member: &Member, salvage: bool) -> Result
     let content = match header.and_then(|header| check_end(&stored, "member").map(|()| header)) {
         Ok(header) => Ok((stored, header)),
         Err(error) => {
-            // A wrong checksum is a better reason than an error in damaged content.
+            // Report damage first, before errors about the contents.
             let checked = files.check(&stored).map_err(|error| named(error, &member.name));
             let error =
                 checked.err().unwrap_or_else(|| named(error.shift(member.offset_bytes), &member.name));
@@ -252,7 +252,7 @@ fn item_of(files: &Files, file: usize, member: &Member, salvage: bool) -> Result
     Ok(Item { keys: vec![name.clone()], name, content })
 }
 
-/// A file that is one array.
+/// Reads the header of a file that is one array.
 fn plain(files: &Files, file: usize, file_len_bytes: u64, arrays_only: bool) -> Result<Content> {
     let mut stored = Stored {
         file,

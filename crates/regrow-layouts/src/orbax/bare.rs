@@ -269,8 +269,8 @@ impl Walk {
             }
             let listed = match folder.at.entries() {
                 Ok(listed) => listed,
-                // An unreadable folder holds no array of this checkpoint, or a check notices that
-                // the array is missing.
+                // An unreadable subfolder either has no array of this checkpoint, or a later read
+                // reports the missing array.
                 Err(_) if !folder.name.is_empty() => continue,
                 Err(error) => return Err(error),
             };
@@ -298,7 +298,7 @@ impl Walk {
                 continue;
             }
             if entry.is_folder() {
-                // The walk does not follow links.
+                // Links to folders are not followed.
                 if !entry.is_link && !own.contains(TMP_MARK) {
                     let at = folder.at.join(own);
                     open.push(Open { at, name: folder.below(own), in_array, is_database: false });
@@ -341,7 +341,8 @@ impl Found {
         if folder.is_database {
             self.databases.push(folder.name.clone());
         }
-        // An array of zeros alone has no files but its document.
+        // An array whose chunks are all zeros has no file but its document, so an empty folder may
+        // be an array that has lost its document.
         if listed.is_empty() && !folder.in_array && !folder.name.is_empty() {
             self.lost.get_or_insert_with(|| document_above(&folder.name));
         }

@@ -283,7 +283,7 @@ impl Items<'_> {
 
     /// Looks into each folder for the kind of the item.
     fn classify(&mut self, description: &mut Description) -> Result<()> {
-        // Folders of a handler that has written right into the checkpoint are no items.
+        // If one handler wrote directly into the checkpoint's folder, the subfolders are not items.
         if matches!(self.handlers(), ItemHandlers::One(_)) && self.record().is_none() {
             return Ok(());
         }
@@ -359,7 +359,7 @@ impl Items<'_> {
                     .and_then(|()| items::read_metrics(&folder, file));
                 match or_lost(read, Wanted::of(self.options), self.found.len())? {
                     Ok(metrics) => description.metrics = Some(metrics),
-                    // The metadata of the checkpoint have them, too.
+                    // The metadata of the checkpoint also have the metrics.
                     Err(_) if !self.documents.said.metrics.is_empty() => {}
                     Err(why) => {
                         description.warnings.push(format!("the metrics are lost: {}", why.what()));
@@ -438,7 +438,7 @@ impl Items<'_> {
 }
 
 /// The files that the handler of a checkpoint that is itself one item has written directly into its
-/// folder, and that regrow does not read; for a note. `false` if this is no such checkpoint.
+/// folder, and that regrow does not read; for a note. `false` for any other checkpoint.
 ///
 /// # Errors
 /// `Corrupt` if all of its files are gone.

@@ -259,8 +259,8 @@ impl RegrowReader {
         match (self.source(leaf)?, told.view.source(told.leaf)?) {
             (Source::Raw(own), Source::Raw(other)) => check_place(&own, &other),
             (Source::Raw(own), Source::Memory(other)) => check_bytes(&own, &other),
-            // A zarr reader checks each element of some dtypes, such as bool: it does not say where
-            // they lie.
+            // For some dtypes, such as bool, the zarr reader checks each element, so it gives no
+            // position.
             (Source::Raw(own), Source::Coded(_)) if own.len_bytes <= DECODED_LEN_MAX_BYTES => {
                 self.check_elements(leaf, info, own.len_bytes, told)
             }
@@ -275,7 +275,7 @@ impl RegrowReader {
         if self.read_region(leaf, &region, &mut own).is_err() {
             return Ok(());
         }
-        // An error of Orbax' reader is no other value.
+        // An error of the other reader is not a wrong value.
         match told.view.read_region(told.leaf, &region, &mut other).is_err() || own == other {
             true => Ok(()),
             false => Err(leaf_differs("the bytes in the data file", "others")),
@@ -303,7 +303,7 @@ fn check_place(own: &Extent<'_>, other: &Extent<'_>) -> Result<()> {
 
 /// Compares the data of a leaf with bytes of the database.
 fn check_bytes(own: &Extent<'_>, other: &[u8]) -> Result<()> {
-    // Damaged bytes are a finding of the leaf itself, and say nothing about the views.
+    // Damaged bytes are reported for the leaf itself. They are not a disagreement of the views.
     if own.check(CheckFor::Verify).is_err() {
         return Ok(());
     }

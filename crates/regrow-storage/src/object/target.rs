@@ -137,8 +137,8 @@ fn look_in_folder(
     Ok(Some(Before::Old(below)))
 }
 
-/// The same of files beside each other. The last one is written last: without it the others are no
-/// checkpoint of this kind.
+/// As `look`, for several files of one stem. The last file makes the checkpoint: without it the
+/// others are not a checkpoint of this kind.
 fn look_beside(
     objects: &Arc<dyn Objects>,
     target: &Location,

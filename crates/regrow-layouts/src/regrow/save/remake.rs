@@ -144,7 +144,7 @@ fn remake_indexes(
     wants_database: bool,
     small: &mut SmallFiles<'_>,
 ) -> Result<Option<NewDatabase>> {
-    // Chunks of compressed leaves have no header, and are in no index.
+    // The index lists no chunks of compressed leaves, whose files have no header.
     if files.iter().filter(|file| file.data_offset > 0).count() > 1 {
         small.write_whole(INDEX_FILE_NAME, &safetensors_index(plan, files)?)?;
     }
@@ -178,14 +178,14 @@ fn remake_indexes_of_parts(
     Ok(Some(NewDatabase { uuid: index_of_pieces(plan, &places, compression)?.write(small)? }))
 }
 
-/// The record of the commit marker. The marker of the scratch folder has another text.
+/// The record of the commit marker. The publication in memory writes another marker.
 fn marker() -> SmallFile {
     let mut sum = Sum::new();
     sum.update(COMMIT_TEXT.as_bytes());
     sum.record(COMMIT_MARKERS[0].to_owned(), COMMIT_TEXT.len() as u64)
 }
 
-/// What was found of a checkpoint that has lost its `regrow.json`.
+/// The data found in a checkpoint that has lost its `regrow.json`.
 pub(in super::super) struct Found<'a> {
     /// The exact pytree, as JSON.
     pub structure: &'a str,

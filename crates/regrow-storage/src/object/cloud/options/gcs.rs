@@ -17,7 +17,7 @@ const KEYS: [&str; 4] = [
     "google_bearer_token",
 ];
 
-/// Adds to `config` what was not given by hand.
+/// Adds to `config` the settings that the caller did not give.
 pub(super) fn add(
     given: &mut Given,
     around: &Surroundings,

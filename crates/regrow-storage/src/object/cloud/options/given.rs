@@ -128,7 +128,8 @@ fn flag(name: &str, value: &str) -> Result<bool> {
     }
 }
 
-/// Leaves out the value: it may be a secret in the wrong place.
+/// The error for an invalid value. It omits the value, which may be a secret that was given under
+/// the wrong name.
 fn bad_value(name: &str, wanted: &str) -> Error {
     Error::invalid(format!("the value of the storage option {} is not valid", quoted(name)))
         .expected(wanted, "something else")

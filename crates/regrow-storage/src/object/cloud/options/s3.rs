@@ -19,7 +19,7 @@ const ROLE: [&str; 3] = [
     "aws_container_credentials_full_uri",
 ];
 
-/// Adds to `config` what was not given by hand.
+/// Adds to `config` the settings that the caller did not give.
 pub(super) fn add(
     given: &mut Given,
     around: &Surroundings,

@@ -62,7 +62,7 @@ const AZURE: [&str; 9] = [
     "use_azure_cli",
 ];
 
-/// Refuses a name, and says which it may be meant to be.
+/// The error for an unknown name. It suggests similar names.
 pub(super) fn unknown(service: Service, name: &str) -> Error {
     let own: &[&str] = match service {
         Service::S3 => &S3,
