@@ -100,7 +100,7 @@ pub use tree::{Pytree, StateDict};
 #[doc(hidden)]
 pub use tree::pytree::derive_support as __derive;
 
-// The programs of the tutorial run with the examples of this documentation.
+// Runs the programs of the tutorial as doctests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/tutorials/rust.md")]
 mod tutorial {}

@@ -132,15 +132,15 @@ pub(super) struct Memory<T> {
     pub _owner: T,
 }
 
-// SAFETY: the pointer is only read through, and the memory behind it stays until the owner is
-// dropped, which PyO3 does safely on any thread for an object, and `Taken` for a tensor.
+// SAFETY: the pointer is only used for reads, and the memory exists until the owner is dropped.
+// PyO3 drops an object safely on any thread, and so does `Taken` with a tensor.
 unsafe impl<T: Send> Send for Memory<T> {}
 
 impl<T> AsRef<[u8]> for Memory<T> {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: NumPy, and who exports a tensor, promise that the elements, at start + strides,
-        // are memory of the array; `Reach` has computed their bounds, and `_owner` keeps them
-        // there.
+        // SAFETY: NumPy, or the exporter of a tensor, promises that the elements (start + strides)
+        // are memory of the array. `Reach` has computed their bounds, and `_owner` keeps the memory
+        // alive.
         unsafe { std::slice::from_raw_parts(self.start, self.len_bytes) }
     }
 }

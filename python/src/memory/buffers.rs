@@ -38,8 +38,8 @@ impl Slab {
         let bytes = &slf.get().0;
         let start = bytes.as_ptr().cast_mut().cast::<c_void>();
         // SAFETY: the bytes never move or change (the class is frozen, `Bytes` are shared and
-        // read-only) and live as long as `slf`, which the view references; it is marked read-only,
-        // so there are no writes.
+        // read-only). They live as long as `slf`, which the view references. The view is marked
+        // read-only, so Python does not write to it.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, bytes.len() as ffi::Py_ssize_t, 1, flags)
         };

@@ -54,9 +54,9 @@ impl<'py> Destinations<'py> {
     pub fn bytes_mut(&mut self) -> Vec<Option<&mut [u8]>> {
         let bytes = |place: &mut Option<(Bound<'py, PyUntypedArray>, usize, usize)>| {
             let (array, _, len) = place.as_ref()?;
-            // SAFETY: a writable C-contiguous array has `len` bytes at `data`; `self` keeps the
-            // array alive and is borrowed for as long as the slices; no two of them overlap, as
-            // `new` has seen to.
+            // SAFETY: a writable C-contiguous array has `len` bytes at `data`. `self` keeps the
+            // array alive and is borrowed for as long as the slices. No two slices overlap: `new`
+            // has checked this.
             Some(unsafe {
                 let data = (*array.as_array_ptr()).fields.data.cast::<u8>();
                 std::slice::from_raw_parts_mut(data, *len)

@@ -83,8 +83,8 @@ impl DlTensor {
 
 /// The tensor in a capsule; `None` if it was already taken.
 fn tensor_in(capsule: &Bound<'_, PyAny>) -> Option<NonNull<DlManagedTensor>> {
-    // SAFETY: both take any object of Python's; the second is asked only if it has a pointer of
-    // this name.
+    // SAFETY: both functions accept any Python object. The second is called only if the object has
+    // a pointer of this name.
     let pointer = unsafe {
         if ffi::PyCapsule_IsValid(capsule.as_ptr(), TENSOR.as_ptr()) != 1 {
             return None;
@@ -98,7 +98,7 @@ fn tensor_in(capsule: &Bound<'_, PyAny>) -> Option<NonNull<DlManagedTensor>> {
 /// other memory, or if the engine does not have its dtype.
 pub fn tensor_host_device(capsule: &Bound<'_, PyAny>) -> Option<i32> {
     let told = tensor_in(capsule)?;
-    // SAFETY: the capsule holds the tensor until it is taken, and it does not change.
+    // SAFETY: the capsule owns the tensor until it is taken, and the tensor does not change.
     let tensor = unsafe { &told.as_ref().tensor };
     (tensor.device_type == DEVICE_CPU && tensor.dtype().is_some()).then_some(tensor.device_id)
 }
@@ -108,11 +108,11 @@ pub fn tensor_host_device(capsule: &Bound<'_, PyAny>) -> Option<i32> {
 pub fn take_tensor(capsule: &Bound<'_, PyAny>, shapes: &mut Shapes) -> Result<Array> {
     let unfit = || Error::invalid("a capsule has no tensor in the memory of this machine");
     let told = tensor_in(capsule).ok_or_else(unfit)?;
-    // SAFETY: as above; below, the array is what holds it.
+    // SAFETY: the capsule owns the tensor. Below, the array becomes its owner.
     let tensor = unsafe { &told.as_ref().tensor };
     let dtype = tensor.dtype().filter(|_| tensor.device_type == DEVICE_CPU).ok_or_else(unfit)?;
     let rank = usize::try_from(tensor.rank).map_err(|_| unfit())?;
-    // SAFETY: DLPack promises `rank` numbers at both, where there are any.
+    // SAFETY: DLPack promises `rank` numbers at each pointer that is not null.
     let (dims, strides) = unsafe { (numbers_at(tensor.dims, rank), numbers_at(tensor.strides, rank)) };
     let dims = dims.unwrap_or_default();
     if dims.len() != rank || dims.iter().any(|&dim| dim < 0) {
@@ -144,8 +144,8 @@ pub fn take_tensor(capsule: &Bound<'_, PyAny>, shapes: &mut Shapes) -> Result<Ar
         return Err(unfit());
     }
     let first = tensor.data.wrapping_add(tensor.first_byte as usize);
-    // SAFETY: a capsule can be renamed while it is valid, and the name lives for ever. From then on
-    // the tensor is ours, and a destructor would only find that out.
+    // SAFETY: a capsule can be renamed while it is valid, and the name is static. From then on we
+    // own the tensor, and the capsule's destructor would do nothing.
     let is_ours = unsafe {
         ffi::PyCapsule_SetName(capsule.as_ptr(), TENSOR_TAKEN.as_ptr()) == 0
             && ffi::PyCapsule_SetDestructor(capsule.as_ptr(), None) == 0
@@ -184,7 +184,7 @@ struct Taken(NonNull<DlManagedTensor>);
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        // SAFETY: the tensor is ours, and this is the only time that it is let go.
+        // SAFETY: we own the tensor, and release it only here.
         unsafe {
             if let Some(deleter) = self.0.as_ref().deleter {
                 deleter(self.0.as_ptr());
@@ -193,7 +193,7 @@ impl Drop for Taken {
     }
 }
 
-// SAFETY: a tensor is let go on any thread, with or without the interpreter: its exporter takes
-// what it needs. JAX' puts the array aside until it next holds the interpreter (see
+// SAFETY: a tensor may be released on any thread, with or without the interpreter, because its
+// exporter takes what it needs. JAX keeps the array until it next has the interpreter (see
 // `gather::let_go`).
 unsafe impl Send for Taken {}

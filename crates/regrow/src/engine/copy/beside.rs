@@ -1,5 +1,5 @@
-//! Copies the side files of a checkpoint of single files with it: seal, signature and parity. In a
-//! folder, side files are ordinary files of the folder.
+//! Copies the side files (seal, signature, parity) of a checkpoint that consists of single files.
+//! In a folder, side files are ordinary files of the folder.
 
 use std::sync::Arc;
 
