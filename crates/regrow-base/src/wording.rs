@@ -154,12 +154,14 @@ mod tests {
         "max_shard_bytes",
         "metadata",
         "paths",
+        "protection",
         "recompute_zero_rows",
         "repair",
         "separator",
         "set",
         "sort_keys",
         "to",
+        "torch",
         "write",
     ];
 
