@@ -3,13 +3,13 @@
 use std::io;
 use std::path::Path;
 
-/// A name and the bytes that go by it.
+/// The name of a member, and its bytes.
 pub type Member = (String, Vec<u8>);
 
-/// The files below a folder, by their paths in it, sorted.
+/// All files below a folder, sorted, with their paths relative to the folder.
 ///
 /// # Errors
-/// What the file system says.
+/// Errors of the file system.
 pub fn files_below(folder: &Path) -> io::Result<Vec<Member>> {
     let mut files = Vec::new();
     let mut pending = vec![(folder.to_owned(), String::new())];
@@ -40,8 +40,8 @@ pub fn tar_end() -> Vec<u8> {
     vec![0; 1024]
 }
 
-/// A member of a tar with its header; a name that is too long for that goes before it, as GNU has
-/// it.
+/// A member of a tar with its header. A name that is too long for the header is in a member before
+/// it, as in GNU tar.
 pub fn tar_member(name: &str, kind: u8, bytes: &[u8]) -> Vec<u8> {
     let mut member = Vec::new();
     if name.len() > 100 {
@@ -56,7 +56,7 @@ pub fn tar_member(name: &str, kind: u8, bytes: &[u8]) -> Vec<u8> {
     member
 }
 
-/// A pax header that says these things of the member that follows.
+/// A pax header with these records for the next member.
 pub fn tar_pax(kind: u8, records: &[(&str, &str)]) -> Vec<u8> {
     let mut text = String::new();
     for (key, value) in records {
@@ -70,7 +70,7 @@ pub fn tar_pax(kind: u8, records: &[(&str, &str)]) -> Vec<u8> {
     [tar_header("pax", kind, text.len() as u64, ""), filled_up(text.as_bytes())].concat()
 }
 
-/// A header of a tar, whose checksum is right.
+/// A header of a tar, with the right checksum.
 pub fn tar_header(name: &str, kind: u8, len_bytes: u64, link: &str) -> Vec<u8> {
     let mut header = vec![0; 512];
     let mut put = |at: usize, bytes: &[u8]| {
@@ -87,7 +87,7 @@ pub fn tar_header(name: &str, kind: u8, len_bytes: u64, link: &str) -> Vec<u8> {
     with_tar_checksum(header)
 }
 
-/// The header with the checksum that it should have.
+/// The header with the right checksum.
 pub fn with_tar_checksum(mut header: Vec<u8>) -> Vec<u8> {
     if let Some(field) = header.get_mut(148..156) {
         field.fill(b' ');
@@ -105,32 +105,32 @@ fn filled_up(bytes: &[u8]) -> Vec<u8> {
     filled
 }
 
-/// A zip of these members, stored.
+/// A zip of these members, uncompressed.
 pub fn zip(members: &[Member]) -> Vec<u8> {
     let members: Vec<ZipMember<'_>> =
         members.iter().map(|(name, bytes)| ZipMember::stored(name, bytes)).collect();
     zip_of(&members)
 }
 
-/// A member of a zip as its headers describe it.
+/// A member of a zip, with the fields of its headers.
 #[derive(Debug, Clone)]
 pub struct ZipMember<'a> {
-    /// Its name.
+    /// The name.
     pub name: &'a str,
-    /// Its bytes as they are stored.
+    /// The bytes as they are in the archive.
     pub bytes: &'a [u8],
-    /// 0 for stored.
+    /// The number of the method; 0 for stored.
     pub method: u16,
-    /// 1 for encrypted, `1 << 11` for a name in UTF-8.
+    /// The flags: 1 for encrypted, `1 << 11` for a name in UTF-8.
     pub flags: u16,
-    /// Bytes of an extra field before the data.
+    /// Length of the extra field before the data.
     pub extra_len: u16,
-    /// Where the directory says that its header is; `None` for where it is.
+    /// The offset of the header that the directory gives; `None` for the right offset.
     pub offset: Option<u32>,
 }
 
 impl<'a> ZipMember<'a> {
-    /// Stored as it is.
+    /// A member that is stored without compression.
     pub fn stored(name: &'a str, bytes: &'a [u8]) -> Self {
         Self { name, bytes, method: 0, flags: 1 << 11, extra_len: 0, offset: None }
     }

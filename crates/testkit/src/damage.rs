@@ -1,20 +1,20 @@
-//! Damage for the conformance suite, as by bad disks, truncated downloads and attackers.
+//! Damages files for the conformance suite, like bad disks, truncated downloads and attackers.
 
 /// One damaged copy of a file.
 #[derive(Debug, Clone)]
 pub struct Damage {
-    /// What was done, for messages.
+    /// A description of the damage, for messages.
     pub what: String,
-    /// What is left.
+    /// The damaged bytes.
     pub bytes: Vec<u8>,
 }
 
-/// Every truncation, every flipped byte (a bit of it, and all of it), and hostile numbers over
-/// every place where a length could stand: all of them for a file of at most `each_max` bytes,
-/// `each_max` of each kind, evenly spread, for a longer one.
+/// Truncates the file at every length, flips bits of every byte (one bit, and all of them), and
+/// writes hostile numbers at every offset. A file of at most `each_max` bytes gets all of these
+/// damages. A longer file gets `each_max` of each kind, evenly spread.
 pub fn damages(bytes: &[u8], each_max: usize) -> impl Iterator<Item = Damage> + '_ {
     let len = bytes.len();
-    // Headers are dense at the front: its first places are always among them.
+    // Headers are at the beginning, so the first offsets are always included.
     let spread = move |places: usize| {
         let front = places.min(each_max / 2);
         let step = ((places - front) / (each_max - each_max / 2).max(1)).max(1);
@@ -46,7 +46,7 @@ pub fn damages(bytes: &[u8], each_max: usize) -> impl Iterator<Item = Damage> + 
     cuts.chain(flips).chain(numbers).chain(more)
 }
 
-/// Every copy with one bit flipped.
+/// All copies with one flipped bit.
 pub fn flipped_bits(bytes: &[u8]) -> impl Iterator<Item = Damage> + '_ {
     (0..8 * bytes.len()).map(move |bit| {
         let (at, mask) = (bit / 8, 1_u8 << (bit % 8));

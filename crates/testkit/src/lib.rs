@@ -24,7 +24,7 @@ pub fn fixtures() -> PathBuf {
 /// The parsed `expected.json` of a fixture such as `orbax/sd_files_zarr2`.
 ///
 /// # Panics
-/// If the fixture is not there or is no JSON: a test cannot go on without it.
+/// If the fixture does not exist or is not JSON: a test cannot continue without it.
 #[expect(clippy::panic, reason = "a test without its fixture must stop at once and say which one")]
 pub fn expected(fixture: &str) -> serde_json::Value {
     let path = fixtures().join(fixture).join("expected.json");
@@ -32,20 +32,20 @@ pub fn expected(fixture: &str) -> serde_json::Value {
     serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A folder in memory, if the system has one: for tests of what is written that do not ask where.
-/// On a disk most of their time would be waiting until it has what was written.
+/// A temporary folder in memory, if the system has such a file system. For tests that write files
+/// but do not need a disk, because waiting for the disk would take most of their time.
 ///
 /// # Errors
-/// What the file system says.
+/// Errors of the file system.
 pub fn memory_folder() -> std::io::Result<tempfile::TempDir> {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }
 }
 
-/// Copies a folder, so that a test may damage the copy.
+/// Copies a folder, so that a test can damage the copy.
 ///
 /// # Errors
-/// What the file system says.
+/// Errors of the file system.
 pub fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from)? {
@@ -60,11 +60,11 @@ pub fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The files of a program of tests that no module names, from its `main.rs` on. They would not be
-/// compiled, and their missing tests would not be noticed.
+/// The files of a test program that are no module of it, beginning at its `main.rs`. Such files are
+/// not compiled, and their tests never run.
 ///
 /// # Errors
-/// What the file system says.
+/// Errors of the file system.
 pub fn files_without_a_module(main: &Path) -> std::io::Result<Vec<PathBuf>> {
     let text = std::fs::read_to_string(main)?;
     let names = text

@@ -1,4 +1,4 @@
-//! Folders and files as numbered inodes, so that a name can be lost without its file, and a file
+//! Folders and files as numbered inodes. So a crash can lose a name without its file, and a file
 //! without its name.
 
 use std::collections::BTreeMap;
@@ -8,40 +8,41 @@ use std::path::Path;
 use std::sync::Arc;
 use std::{fs, io};
 
-/// The number of an inode; [`ROOT`] is the folder that is recorded.
+/// The number of an inode. [`ROOT`] is the recorded folder.
 pub type Inode = usize;
 
 pub const ROOT: Inode = 0;
 
-/// What an inode holds.
+/// The content of an inode.
 #[derive(Debug, Clone, Hash)]
 pub enum Content {
     Folder(BTreeMap<String, Inode>),
-    /// Shared until it is written to: a disk is copied for each state.
+    /// The bytes of a file. They are shared until a write, because the disk is copied for each
+    /// state.
     File(Arc<Vec<u8>>),
 }
 
-/// A change to a disk that a crash loses or keeps as one.
+/// A change to a disk that a crash either keeps or loses as a whole.
 #[derive(Debug, Clone)]
 pub enum Change {
-    /// Names that change together, as those of a rename: folder, name, and what it names from then
-    /// on.
+    /// Names that change together, as in a rename. Each has its folder, its name, and its new
+    /// inode.
     Names(Vec<(Inode, String, Option<Inode>)>),
-    /// Bytes of a file; one that ends before them is filled with zeros.
+    /// Bytes of a file. If the file ends before their offset, the gap is filled with zeros.
     Bytes { file: Inode, offset: usize, bytes: Arc<Vec<u8>> },
-    /// A file becomes at least so long; what is new is zero.
+    /// A file gets at least this length. New bytes are zero.
     Grow { file: Inode, len: usize },
-    /// A file becomes so long.
+    /// A file gets this length.
     Resize { file: Inode, len: usize },
 }
 
 impl Change {
-    /// Whether it is of names, not of what is in a file.
+    /// Whether the change is about names, and not about the content of a file.
     pub fn is_of_names(&self) -> bool {
         matches!(self, Self::Names(_))
     }
 
-    /// Whether it is of this inode: of what is in a file, or of names in a folder.
+    /// Whether the change is about this inode: the content of a file, or names in a folder.
     pub fn is_of(&self, inode: Inode) -> bool {
         match self {
             Self::Names(names) => names.iter().any(|(folder, ..)| *folder == inode),
@@ -50,17 +51,18 @@ impl Change {
     }
 }
 
-/// What is on a disk.
+/// The content of a disk.
 #[derive(Debug, Clone)]
 pub struct Disk {
     inodes: Vec<Content>,
 }
 
 impl Disk {
-    /// What lies in a folder, and by which number of the system each inode there is known.
+    /// Reads a folder. Returns its content, and the number of each inode by the system's inode
+    /// number.
     ///
     /// # Errors
-    /// What the file system says; `Unsupported` for what is neither a folder nor a file.
+    /// Errors of the file system; `Unsupported` for anything except folders and files.
     pub fn of_folder(root: &Path) -> io::Result<(Self, BTreeMap<u64, Inode>)> {
         let mut disk = Self { inodes: Vec::new() };
         let mut known = BTreeMap::new();
@@ -91,7 +93,7 @@ impl Disk {
         Ok(inode)
     }
 
-    /// What lies where: the bytes of files, and folders.
+    /// The bytes of all files by their paths; `None` for folders.
     pub fn listing(&self) -> BTreeMap<String, Option<Arc<Vec<u8>>>> {
         let mut found = BTreeMap::new();
         let mut left = vec![(ROOT, String::new())];
@@ -108,7 +110,7 @@ impl Disk {
         found
     }
 
-    /// A new inode that no folder names yet.
+    /// Makes a new inode that has no name yet.
     pub fn create(&mut self, is_folder: bool) -> Inode {
         let content =
             if is_folder { Content::Folder(BTreeMap::new()) } else { Content::File(Arc::default()) };
@@ -116,7 +118,7 @@ impl Disk {
         self.inodes.len() - 1
     }
 
-    /// What a name in a folder names.
+    /// The inode of a name in a folder.
     pub fn find(&self, folder: Inode, name: &str) -> Option<Inode> {
         match self.inodes.get(folder) {
             Some(Content::Folder(names)) => names.get(name).copied(),
@@ -137,7 +139,7 @@ impl Disk {
         matches!(self.inodes.get(inode), Some(Content::Folder(_)))
     }
 
-    /// How many inodes there have been.
+    /// The number of inodes, including those without a name.
     pub fn inode_count(&self) -> usize {
         self.inodes.len()
     }
@@ -178,8 +180,8 @@ impl Disk {
         }
     }
 
-    /// A number that tells what can be reached from the root; `None` for a state that no file
-    /// system comes to: a folder under two names.
+    /// A hash of everything that is reachable from the root. `None` for a state that no file system
+    /// can have: a folder with two names.
     pub fn fingerprint(&self) -> Option<u64> {
         let mut hasher = DefaultHasher::new();
         let mut seen = vec![false; self.inodes.len()];
@@ -207,10 +209,10 @@ impl Disk {
         }
     }
 
-    /// Writes it into an empty folder. Two names of one file are two names there.
+    /// Writes the content into an empty folder. Two names of one file stay two names of one file.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Errors of the file system.
     pub fn write_to(&self, folder: &Path) -> io::Result<()> {
         self.write_inode(ROOT, folder, &mut BTreeMap::new())
     }

@@ -1,4 +1,4 @@
-//! The calls of a child, as changes of a disk.
+//! Records the system calls of a child as changes of a disk.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -14,19 +14,19 @@ use libc::pid_t;
 use super::disk::{Change, Disk, Inode, ROOT, name, unsupported};
 use crate::trace::{Action, Call, Observer, observe, writes};
 
-/// Longer paths are not looked for in the memory of the child.
+/// Longest path that is read from the memory of the child.
 const PATH_LEN_MAX: usize = 4096;
 
-/// What a call did.
+/// The effect of a call.
 #[derive(Debug, Clone)]
 pub(super) enum Event {
-    /// It is made, and may be lost.
+    /// A change that a crash may lose.
     Change(Change),
-    /// What was changed before the event of this number is on the disk now.
+    /// A sync. Changes before the event with number `before` are on the disk now.
     Sync { what: Synced, before: usize },
 }
 
-/// What is on the disk after a sync.
+/// The part of the disk that a sync writes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Synced {
     /// A file, or the names in a folder.
@@ -34,38 +34,37 @@ pub(super) enum Synced {
     All,
 }
 
-/// What a child did to a folder, in order.
+/// The calls of a child that concern a folder, in order.
 #[derive(Debug)]
 pub struct Recording {
     pub(super) before: Disk,
     pub(super) events: Vec<Event>,
-    /// Whether what was recorded leads to what lies in the folder. Calls of several threads at once
-    /// may be taken for others: then nothing can be told by it.
+    /// Whether the recorded changes lead to the final content of the folder. Calls of several
+    /// threads at once may be recorded in the wrong order; then the recording is useless.
     pub is_right: bool,
-    /// Its exit code, unless a signal ended it.
+    /// The exit code of the child; `None` if a signal ended it.
     pub code: Option<i32>,
-    /// What it wrote to stdout.
+    /// The child's output to stdout.
     pub stdout: String,
 }
 
 impl Recording {
-    /// Calls that changed something or synced it.
+    /// The number of calls that changed or synced something.
     pub fn event_count(&self) -> usize {
         self.events.len()
     }
 
-    /// Calls that synced something.
+    /// The number of calls that synced something.
     pub fn sync_count(&self) -> usize {
         self.events.iter().filter(|event| matches!(event, Event::Sync { .. })).count()
     }
 }
 
-/// Runs a child that marks what it does ([`crate::trace::mark`]), and records what it does to a
-/// folder.
+/// Runs a child that calls [`crate::trace::mark`], and records its calls that concern a folder.
 ///
 /// # Errors
-/// What the system says; `EPERM` where tracing is not allowed; `Unsupported` for a call that the
-/// model of a disk lacks.
+/// Errors of the system; `EPERM` if tracing is not allowed; `Unsupported` for a call that the model
+/// of a disk does not have.
 pub fn record(command: &mut Command, root: &Path) -> io::Result<Recording> {
     let mut recorder = Recorder {
         root: root.to_owned(),
@@ -91,24 +90,24 @@ struct Recorder {
     root: PathBuf,
     device: u64,
     before: Option<Disk>,
-    /// As the running system shows it: nothing is lost.
+    /// The disk as the running system shows it, with all changes.
     now: Disk,
-    /// The system's numbers of the inodes that there are.
+    /// The inodes by the system's inode numbers.
     known: BTreeMap<u64, Inode>,
     events: Vec<Event>,
-    /// What threads are doing, to be recorded when it is done.
+    /// The calls of threads that have begun. They are recorded when they end.
     pending: HashMap<pid_t, Pending>,
 }
 
-/// A call under way.
+/// A call that has begun.
 #[derive(Debug)]
 enum Pending {
-    /// An open that may create: the folder and the name, or a file without one.
+    /// An open that may create a file: the folder and name, or a file without a name.
     Open {
         at: Option<(Inode, String)>,
         truncates: bool,
     },
-    /// Bytes go to a file; the offset at which they begin.
+    /// A write to a file, with its offset.
     Write {
         thread: pid_t,
         fd: u64,
@@ -160,7 +159,7 @@ impl Observer for Recorder {
     }
 }
 
-/// Whether a call opens a file that has no name, or cuts one.
+/// Whether a call opens a file without a name, or truncates a file.
 fn opens_to_write(call: &Call) -> bool {
     let [_, second, third, ..] = call.arguments;
     let flags = match call.number {
@@ -172,7 +171,7 @@ fn opens_to_write(call: &Call) -> bool {
 }
 
 impl Recorder {
-    /// What a call is about to do to the folder; `None` if nothing.
+    /// The effect that a call will have on the folder; `None` if it has none.
     fn pending(&self, caller: &Caller<'_>) -> io::Result<Option<Pending>> {
         let [first, second, third, fourth, fifth, _] = caller.call.arguments;
         let here = libc::AT_FDCWD as u64;
@@ -223,7 +222,7 @@ impl Recorder {
             libc::SYS_truncate | libc::SYS_symlink | libc::SYS_symlinkat => {
                 return Err(unsupported(caller.call.name().unwrap_or("a call").to_owned()));
             }
-            // Modes and owners: no reader asks for them.
+            // Readers do not depend on modes and owners.
             _ => None,
         })
     }
@@ -292,7 +291,7 @@ impl Recorder {
         }
     }
 
-    /// Records a call that has been made.
+    /// Records a call that has ended.
     fn done(&mut self, thread: pid_t, pending: Pending, result: i64) -> io::Result<()> {
         match pending {
             Pending::Open { at, truncates } => {
@@ -339,13 +338,13 @@ impl Recorder {
         self.events.push(Event::Change(change));
     }
 
-    /// The inode at a path, if it is in the folder.
+    /// The inode at a path, if the path is in the folder.
     fn known(&self, path: &Path) -> Option<Inode> {
         let found = fs::metadata(path).ok()?;
         (found.dev() == self.device).then(|| self.known.get(&found.ino()).copied()).flatten()
     }
 
-    /// The folder and the name in it that a path stands for, if it is in the recorded folder.
+    /// The folder and name for a path, if the path is in the recorded folder.
     fn place(&self, path: &Path) -> io::Result<Option<(Inode, String)>> {
         let (Some(parent), Some(last)) = (path.parent(), path.file_name()) else { return Ok(None) };
         match self.known(parent) {
@@ -358,13 +357,13 @@ impl Recorder {
         let path = caller.descriptor(fd);
         match fs::metadata(&path) {
             Ok(found) if found.is_file() || found.is_dir() => Ok(self.known(&path)),
-            // A pipe, or a descriptor that is not there: the call says so itself.
+            // The descriptor is a pipe or not valid. The call itself reports this.
             _ => Ok(None),
         }
     }
 }
 
-/// A thread that makes a call, and its memory.
+/// A thread that makes a call, and access to its memory.
 struct Caller<'c> {
     thread: pid_t,
     call: &'c Call,
@@ -375,7 +374,7 @@ impl Caller<'_> {
         PathBuf::from(format!("/proc/{}/fd/{}", self.thread, fd as u32))
     }
 
-    /// A path as this process finds it.
+    /// A path in the child's memory, as this process can use it.
     fn path(&self, folder: u64, address: u64) -> io::Result<PathBuf> {
         let text = self.text(address)?;
         let path = Path::new(OsStr::from_bytes(&text));
@@ -389,12 +388,12 @@ impl Caller<'_> {
         Ok(base.join(path))
     }
 
-    /// The bytes at an address up to a zero.
+    /// The bytes at an address up to the next zero byte.
     fn text(&self, address: u64) -> io::Result<Vec<u8>> {
         let memory = fs::File::open(format!("/proc/{}/mem", self.thread))?;
         let mut text = Vec::new();
         while text.len() < PATH_LEN_MAX {
-            // Not beyond the page: the next one may not be there.
+            // Do not read beyond the page, because the next page may not exist.
             let at = address + text.len() as u64;
             let mut piece = [0; 256];
             let in_page = usize::try_from(4096 - at % 4096).unwrap_or(1).min(piece.len());
@@ -412,14 +411,14 @@ impl Caller<'_> {
         Err(io::Error::other("a path without an end"))
     }
 
-    /// A number of 64 bits at an address.
+    /// The 64-bit number at an address.
     fn number(&self, address: u64) -> io::Result<u64> {
         let mut bytes = [0; 8];
         fs::File::open(format!("/proc/{}/mem", self.thread))?.read_exact_at(&mut bytes, address)?;
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Where the next write to a descriptor goes.
+    /// The offset of the next write to a descriptor.
     fn position(&self, fd: u64) -> io::Result<u64> {
         let text = fs::read_to_string(format!("/proc/{}/fdinfo/{}", self.thread, fd as u32))?;
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);

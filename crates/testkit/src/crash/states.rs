@@ -6,55 +6,56 @@ use std::sync::Arc;
 use super::disk::{Change, Disk};
 use super::record::{Event, Recording, Synced};
 
-/// A write is torn at multiples of this.
+/// A write is torn only at multiples of this.
 const SECTOR_LEN_BYTES: usize = 512;
 
-/// A write is torn into at most so many pieces.
+/// Largest number of pieces into which a write is torn.
 const PIECES_MAX: usize = 8;
 
-/// What a file system promises of what is not synced.
+/// The guarantees of a file system for changes that are not synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rules {
-    /// As little as POSIX says: any of it may be lost, in any order. A name is on disk once the
-    /// folder is synced, what is in a file once the file is.
+    /// Only the guarantees of POSIX: any change may be lost, in any order. A name is on disk after
+    /// a sync of the folder, and the content of a file after a sync of the file.
     Posix,
-    /// As ext4: names are lost from the last one backwards, and any sync makes all names before it
-    /// last. What is in files is lost as before.
+    /// The guarantees of ext4: names are lost only from the last one backwards, and every sync
+    /// makes all earlier names durable. The content of files is lost as in `Posix`.
     Journal,
 }
 
-/// A disk after a power cut.
+/// The content of a disk after a power cut.
 #[derive(Debug)]
 pub struct CrashState {
-    /// How many of the recorded calls had been made.
+    /// The number of recorded calls before the power cut.
     pub after: usize,
-    /// Whether the child had made all its calls, and so had said how it ended.
+    /// Whether the child had made all its calls, so that it had reported its result.
     pub is_at_end: bool,
-    /// What of them had been lost, for people.
+    /// A description of the lost changes, for messages.
     pub lost: String,
-    /// What is on it.
+    /// The content of the disk.
     pub disk: Disk,
 }
 
-/// All states that a recording can leave, each once. Where much was not synced, some of its
-/// subsets: none, all, each alone, all but each, the first ones, and some by chance.
+/// All states that a recording can lead to, each once. If many changes were not synced, only some
+/// subsets of them are lost: none, all, each alone, all but each, the first ones, and some random
+/// ones.
 #[derive(Debug)]
 pub struct States<'r> {
     recording: &'r Recording,
     rules: Rules,
-    /// The pieces that are lost or kept, each with the number of its call.
+    /// The changes that may be lost, each with the number of its call.
     pieces: Vec<(usize, Change)>,
     seen: HashSet<(bool, u64)>,
     after: usize,
-    /// Calls from one look at the disk to the next.
+    /// The number of calls between two checks of the disk.
     pace: usize,
-    /// What is lost in the states to come of this call, as numbers of pieces.
+    /// The sets of changes that are lost in the next states, as indexes of `pieces`.
     to_come: Vec<Vec<usize>>,
     random: u64,
 }
 
 impl<'r> States<'r> {
-    /// The states of a recording; `seed` is for those that chance chooses.
+    /// The states of a recording. `seed` determines the random subsets.
     pub fn new(recording: &'r Recording, rules: Rules, seed: u64) -> Self {
         let mut now = recording.before.clone();
         let mut pieces = Vec::new();
@@ -78,14 +79,14 @@ impl<'r> States<'r> {
         states
     }
 
-    /// Only those after each so many calls, those right before a sync, where the most can be lost,
-    /// and those at the end.
+    /// Limits the states to those after every `pace` calls, those right before a sync, where most
+    /// can be lost, and those at the end.
     #[must_use]
     pub fn paced(self, pace: usize) -> Self {
         Self { pace: pace.max(1), ..self }
     }
 
-    /// The number of calls after which the disk is looked at next.
+    /// The number of calls before the next check of the disk.
     fn next_look(&self) -> usize {
         let events = &self.recording.events;
         let farthest = events.len().min(self.after + self.pace);
@@ -93,7 +94,7 @@ impl<'r> States<'r> {
         (self.after + 1..farthest).find(is_before_sync).unwrap_or(farthest)
     }
 
-    /// Whether a change is on the disk in any case, after so many calls.
+    /// Whether a change is certainly on the disk after the calls so far.
     fn is_synced(&self, at: usize, change: &Change) -> bool {
         let syncs = self.recording.events.iter().take(self.after).skip(at);
         syncs.into_iter().any(|event| match event {
@@ -106,7 +107,7 @@ impl<'r> States<'r> {
         })
     }
 
-    /// The sets of pieces that may be lost after so many calls.
+    /// The sets of changes that may be lost after the calls so far.
     fn losses(&mut self) -> Vec<Vec<usize>> {
         let made = self.pieces.iter().enumerate().filter(|(_, (at, _))| *at < self.after);
         let open: Vec<usize> =
@@ -126,7 +127,7 @@ impl<'r> States<'r> {
         losses
     }
 
-    /// The disk without some pieces; `None` if it has been seen, or if there is none like it.
+    /// The disk without these changes; `None` if this state is not new or is not possible.
     fn state(&mut self, lost: &[usize]) -> Option<CrashState> {
         let is_at_end = self.after == self.recording.events.len();
         let lost: HashSet<usize> = lost.iter().copied().collect();
@@ -170,7 +171,7 @@ impl Iterator for States<'_> {
     }
 }
 
-/// Sets of what is lost.
+/// Some subsets of the changes that may be lost.
 fn subsets(open: &[usize], random: &mut u64) -> Vec<Vec<usize>> {
     let mut subsets = vec![Vec::new(), open.to_vec()];
     for (at, &piece) in open.iter().enumerate() {
@@ -178,7 +179,7 @@ fn subsets(open: &[usize], random: &mut u64) -> Vec<Vec<usize>> {
         subsets.push(open.iter().copied().filter(|&other| other != piece).collect());
         subsets.push(open.get(at..).unwrap_or_default().to_vec());
         let mut by_chance = || {
-            // Of Marsaglia: enough to choose by.
+            // Marsaglia's xorshift. It is random enough for choosing subsets.
             *random ^= *random << 13;
             *random ^= *random >> 7;
             *random ^= *random << 17;
@@ -189,19 +190,19 @@ fn subsets(open: &[usize], random: &mut u64) -> Vec<Vec<usize>> {
     subsets
 }
 
-/// The pieces that a change may be torn into.
+/// The pieces into which a change may be torn.
 fn torn(change: &Change, now: &Disk) -> Vec<Change> {
     let Change::Bytes { file, offset, bytes } = change else { return vec![change.clone()] };
     let mut pieces = Vec::new();
     let end = offset + bytes.len();
     if end > now.len_bytes(*file) {
-        // The length may be on the disk before what is there.
+        // The new length may be on the disk before the new bytes.
         pieces.push(Change::Grow { file: *file, len: end });
     }
     let step = bytes.len().div_ceil(PIECES_MAX).next_multiple_of(SECTOR_LEN_BYTES);
     let mut first = 0;
     while first < bytes.len() {
-        // At a border of the file's sectors, not of the write.
+        // Tear at sectors of the file, not of the write.
         let last = ((offset + first + step) / SECTOR_LEN_BYTES * SECTOR_LEN_BYTES - offset).min(bytes.len());
         let piece = bytes.get(first..last).unwrap_or_default().to_vec();
         pieces.push(Change::Bytes { file: *file, offset: offset + first, bytes: Arc::new(piece) });

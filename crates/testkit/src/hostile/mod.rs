@@ -20,32 +20,32 @@ pub use sums::Sums;
 /// The files of a checkpoint by their paths, with slashes between names.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
-/// How many of the checksums are put right.
+/// Which checksums are corrected after a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repair {
-    /// None.
+    /// No checksums.
     Nothing,
-    /// Those that a document has of itself.
+    /// Checksums that a document has of itself.
     Documents,
-    /// All, and the lengths that documents have of other files.
+    /// All checksums, and the lengths of other files in documents.
     All,
 }
 
-/// A checkpoint on disk that is changed again and again, and each time is what it was before.
+/// A checkpoint on disk that is changed many times, always from its original state.
 #[derive(Debug)]
 pub struct Victim {
     root: PathBuf,
     files: Files,
     sums: Sums,
-    /// Paths whose files are others now.
+    /// The paths of files that differ from the original now.
     changed: Vec<String>,
 }
 
 impl Victim {
-    /// All files below `root`, which belongs to this checkpoint alone.
+    /// Reads all files below `root`, which contains only this checkpoint.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Errors of the file system.
     pub fn new(root: &Path) -> io::Result<Self> {
         let mut files: Files = crate::archives::files_below(root)?.into_iter().collect();
         sums::forget_digests(&mut files);
@@ -56,16 +56,16 @@ impl Victim {
         Ok(victim)
     }
 
-    /// The files as they were.
+    /// The original files.
     pub fn files(&self) -> &Files {
         &self.files
     }
 
-    /// Changes the files on disk as `choices` say. The first of these says how many checksums are
-    /// put right.
+    /// Changes the files on disk according to `choices`. The first byte decides which checksums are
+    /// corrected.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Errors of the file system.
     pub fn change(&mut self, choices: &[u8]) -> io::Result<()> {
         let (first, rest) = choices.split_first().unwrap_or((&0, &[]));
         let repair = match first % 8 {
@@ -79,19 +79,19 @@ impl Victim {
         self.replace(files)
     }
 
-    /// Puts other files on disk, as they are.
+    /// Replaces the files on disk, without corrected checksums.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Errors of the file system.
     pub fn replace(&mut self, files: Files) -> io::Result<()> {
         self.restore()?;
         self.write(files)
     }
 
-    /// Puts all files back as they were.
+    /// Restores all original files.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Errors of the file system.
     pub fn restore(&mut self) -> io::Result<()> {
         for name in std::mem::take(&mut self.changed) {
             let path = self.root.join(&name);
@@ -103,8 +103,8 @@ impl Victim {
         Ok(())
     }
 
-    /// Writes what is not on disk yet. A file that is written over would change under the maps of
-    /// it.
+    /// Writes files that differ from those on disk. Each gets a new inode, because a changed file
+    /// would change under its maps.
     fn write(&mut self, files: Files) -> io::Result<()> {
         for name in self.files.keys().filter(|name| !files.contains_key(*name)) {
             fs::remove_file(self.root.join(name))?;
@@ -127,7 +127,7 @@ fn rewrite_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::write(path, bytes)
 }
 
-/// A row of bytes that follows from a number, for mutations without a fuzzer.
+/// Pseudo-random bytes from a seed, for mutations without a fuzzer.
 pub fn choices(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {

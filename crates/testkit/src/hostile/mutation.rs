@@ -3,14 +3,15 @@
 
 use super::Files;
 
-/// Changes one row of choices makes, at most.
+/// Largest number of changes for one sequence of choices.
 const CHANGES_MAX: usize = 8;
 
-/// Longest file, and most files, that come of changes: what is to be met are claims, not bytes.
+/// Longest file and largest number of files after changes: tests need wrong numbers, not many
+/// bytes.
 const FILE_LEN_MAX_BYTES: usize = 1 << 20;
 const FILES_MAX: usize = 64;
 
-/// Numbers at which parsers fail.
+/// Numbers that parsers often handle wrongly.
 const NUMBERS: [&str; 18] = [
     "0",
     "1",
@@ -32,7 +33,7 @@ const NUMBERS: [&str; 18] = [
     "0.5",
 ];
 
-/// Texts at which they fail.
+/// Texts that parsers often handle wrongly.
 const TEXTS: [&str; 16] = [
     "",
     ".",
@@ -52,10 +53,10 @@ const TEXTS: [&str; 16] = [
     "\\ud800",
 ];
 
-/// What takes the place of one value of a document.
+/// Replacements for one value of a document.
 const VALUES: [&str; 8] = ["null", "true", "[]", "{}", "[[]]", "\"\"", "None", "()"];
 
-/// The choices that are left.
+/// The remaining choices.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -65,7 +66,7 @@ impl Choices<'_> {
         usize::from(*first)
     }
 
-    /// A number below `end`; 0 if that is 0.
+    /// A number below `end`; 0 if `end` is 0.
     fn below(&mut self, end: usize) -> usize {
         let number = match end {
             0..=256 => self.byte(),
@@ -80,14 +81,14 @@ impl Choices<'_> {
         all.get(at).copied().unwrap_or(otherwise)
     }
 
-    /// A place in bytes: as often near their beginning, where headers are, as anywhere.
+    /// An offset in the bytes. Half of the offsets are near the beginning, where headers are.
     fn place(&mut self, len: usize) -> usize {
         let near = if self.byte() & 1 == 0 { len.min(512) } else { len };
         self.below(near)
     }
 }
 
-/// Changes the files as the choices say.
+/// Changes the files according to the choices.
 pub fn mutate(files: &mut Files, choices: &[u8]) {
     let mut choices = Choices(choices);
     for _ in 0..CHANGES_MAX {
@@ -119,7 +120,8 @@ pub fn mutate(files: &mut Files, choices: &[u8]) {
                     },
                 };
                 let bytes = files.get(&name).cloned();
-                // A name that is a folder already, or below a file, is none that a disk could have.
+                // A disk cannot have a file with the name of a folder, or a file below another
+                // file.
                 let is_possible = !files.keys().any(|known| {
                     known.starts_with(&format!("{copy}/")) || copy.starts_with(&format!("{known}/"))
                 });
@@ -166,7 +168,7 @@ fn set_bytes(bytes: &mut [u8], choices: &mut Choices<'_>) {
     }
 }
 
-/// A number of one to eight bytes, as files have them that are no text.
+/// Writes a number of one to eight bytes, as binary files have them.
 fn set_number(bytes: &mut [u8], choices: &mut Choices<'_>) {
     let at = choices.place(bytes.len());
     let len = 1 << (choices.byte() % 4);
@@ -190,7 +192,7 @@ fn set_number(bytes: &mut [u8], choices: &mut Choices<'_>) {
     }
 }
 
-/// The runs of bytes like the chosen one. A text is written over one of them.
+/// Chooses a sequence of bytes of the same class, and replaces it by a text.
 fn write_over(bytes: &mut Vec<u8>, choices: &mut Choices<'_>, of: impl Fn(u8) -> bool, text: &str) {
     let from = choices.place(bytes.len());
     let Some(start) =
@@ -216,13 +218,13 @@ fn write_text(bytes: &mut Vec<u8>, choices: &mut Choices<'_>) {
     write_over(bytes, choices, |byte| byte.is_ascii_alphanumeric() || b"._-/".contains(&byte), text);
 }
 
-/// What is between two commas, brackets or colons.
+/// Replaces the text between two commas, brackets or colons.
 fn write_value(bytes: &mut Vec<u8>, choices: &mut Choices<'_>) {
     let text = choices.of(&VALUES, "null");
     write_over(bytes, choices, |byte| !b",:[]{}()".contains(&byte), text);
 }
 
-/// A part of other bytes, put in or over.
+/// Inserts a part of other bytes, or overwrites bytes with it.
 fn splice(bytes: &mut Vec<u8>, other: &[u8], choices: &mut Choices<'_>) {
     let (from, to) = (choices.place(other.len()), choices.place(bytes.len()));
     let len = 1 << (choices.byte() % 12);
@@ -232,7 +234,7 @@ fn splice(bytes: &mut Vec<u8>, other: &[u8], choices: &mut Choices<'_>) {
     bytes.splice(to..(to + over).min(bytes.len()), part.repeat(times));
 }
 
-/// Brackets, or the markers of containers in msgpack and pickles, many inside each other.
+/// Inserts many nested brackets, or container markers of msgpack and pickles.
 fn nest(bytes: &mut Vec<u8>, choices: &mut Choices<'_>) {
     let at = choices.place(bytes.len());
     let open: &[u8] = choices.of(&[b"[", b"{\"a\":", b"(", b"\x91", b"\x81\xa1a", b"\x28", b"]("], b"[");

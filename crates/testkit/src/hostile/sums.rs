@@ -24,18 +24,19 @@ const MAGICS: [[u8; 4]; 3] =
 const FRAME_LEN_MIN: usize = 16;
 const SEAL: &str = "regrow.seal";
 const TRAILER_END: &[u8] = b"\nworger\xff";
-/// Most chunks of a shard whose index is known by its checksum.
+/// Largest number of chunks in a shard whose index is found by its checksum.
 const SHARD_CHUNKS_MAX: usize = 64;
 
-/// What is known of the checksums of a checkpoint before it was changed.
+/// The positions of checksums in the original checkpoint.
 #[derive(Debug, Clone, Default)]
 pub struct Sums {
-    /// Files whose last four bytes are the CRC-32C of so many bytes before them; `None` for all.
+    /// Files whose last four bytes are a CRC-32C, with the number of bytes that it covers; `None`
+    /// for all bytes before it.
     tails: Vec<(String, Option<usize>)>,
 }
 
 impl Sums {
-    /// Looks which files end in a checksum.
+    /// Finds the files that end in a checksum.
     pub fn of(files: &Files) -> Self {
         let ends = |bytes: &[u8], len: usize| {
             let (covered, sum) = bytes.split_last_chunk::<4>()?;
@@ -54,7 +55,7 @@ impl Sums {
         Self { tails }
     }
 
-    /// Computes checksums again.
+    /// Computes the checksums again.
     pub fn put_right(&self, files: &mut Files, repair: Repair) {
         if repair == Repair::Nothing {
             return;
@@ -73,7 +74,7 @@ impl Sums {
             trailer_sum(bytes);
             structure_sum(bytes);
         }
-        // A manifest records the parts, a seal all of these.
+        // First the parts, then the manifest that lists them, then a seal that covers all of them.
         let mut documents: Vec<String> = files
             .iter()
             .filter(|(_, bytes)| bytes.starts_with(OPENING))
@@ -94,7 +95,7 @@ impl Sums {
     }
 }
 
-/// Takes away digests that nothing here computes; a manifest without them is as good.
+/// Removes digests that this module cannot compute. They are optional in a manifest.
 pub(super) fn forget_digests(files: &mut Files) {
     let names: Vec<String> =
         files.iter().filter(|(_, bytes)| bytes.starts_with(OPENING)).map(|(name, _)| name.clone()).collect();
@@ -118,8 +119,8 @@ fn bytes_of(document: &Value) -> Vec<u8> {
     serde_json::to_vec(document).unwrap_or_default()
 }
 
-/// The document with lengths and checksums of the files that it records; `None` if it is none any
-/// more.
+/// The document with the new lengths and checksums of its files; `None` if it can no longer be
+/// parsed.
 fn recorded_again(name: &str, bytes: &[u8], files: &Files) -> Option<Vec<u8>> {
     let mut document = parse(bytes)?;
     let folder = name.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
@@ -174,7 +175,7 @@ fn put(bytes: &mut [u8], at: usize, what: &[u8]) {
     }
 }
 
-/// Where manifests and nodes of OCDBT lie whole.
+/// The offsets of complete manifests and nodes of OCDBT.
 fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     for at in 0..bytes.len().saturating_sub(FRAME_LEN_MIN - 1) {
@@ -191,7 +192,7 @@ fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
 }
 
 fn frame_sums(bytes: &mut [u8]) {
-    // A manifest is all of its file.
+    // A manifest is a whole file.
     if bytes.first_chunk() == MAGICS.first() {
         let len = bytes.len() as u64;
         put(bytes, 4, &len.to_le_bytes());
@@ -211,7 +212,8 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?)).ok()
 }
 
-/// Stored members. If several archives follow each other, their beginnings are unknown.
+/// Corrects stored members. Does nothing for several archives in one file, because their beginnings
+/// are unknown.
 fn zip_sums(bytes: &mut [u8]) {
     let ends = bytes.windows(4).filter(|bytes| *bytes == b"PK\x05\x06").count();
     if !bytes.starts_with(b"PK") || ends != 1 {
@@ -230,7 +232,7 @@ fn zip_sums(bytes: &mut [u8]) {
         };
         if let Some((local, sum)) = member(bytes) {
             put(bytes, at + 16, &sum.to_le_bytes());
-            // Where the sum follows the data, there is none in front of them.
+            // If the checksum follows the data, the local header has none.
             if u16_at(bytes, local + 6).is_some_and(|flags| flags & 8 == 0) {
                 put(bytes, local + 14, &sum.to_le_bytes());
             }
@@ -245,8 +247,7 @@ fn tar_sums(bytes: &mut [u8]) {
     }
 }
 
-/// The JSON behind the records of an Equinox file, in front of its length, its checksum and the
-/// last bytes.
+/// Corrects the length and checksum of the JSON at the end of an Equinox file.
 fn trailer_sum(bytes: &mut [u8]) {
     let Some(end) = bytes.len().checked_sub(TRAILER_END.len() + 12).filter(|_| bytes.ends_with(TRAILER_END))
     else {
@@ -258,7 +259,7 @@ fn trailer_sum(bytes: &mut [u8]) {
         return;
     };
     let start = usize::try_from(len).ok().and_then(|len| end.checked_sub(len));
-    // Where the JSON has another length now, it begins where the first brace of a trailer is.
+    // If the JSON has another length now, search for the first brace of the trailer.
     let begins = |at: usize| bytes.get(at..at + 11) == Some(b"{\"version\":");
     let start = start.filter(|&start| begins(start)).or_else(|| (0..end).rev().find(|&at| begins(at)));
     let Some(start) = start else { return };
@@ -275,7 +276,7 @@ fn structure_sum(bytes: &mut [u8]) {
     }
 }
 
-/// CRC-32C, of polynomial 0x1edc6f41.
+/// CRC-32C, with the polynomial 0x1edc6f41.
 fn crc32c(bytes: &[u8]) -> u32 {
     const TABLE: [u32; 256] = table();
     !bytes.iter().fold(!0, |crc: u32, &byte| {

@@ -1,4 +1,4 @@
-//! Answers: empty ones, documents, and the headers that say which object it is.
+//! Answers: empty ones, documents, and the headers that describe an object.
 
 use bytes::Bytes;
 use hyper::header::{self, HeaderName, HeaderValue};
@@ -35,7 +35,7 @@ pub(super) fn set(response: &mut Response<Payload>, name: &'static str, value: &
     }
 }
 
-/// The headers that say which object this is.
+/// Sets the headers that describe an object.
 pub(super) fn describe(response: &mut Response<Payload>, object: &Object) {
     set(response, "etag", &object.listed.etag);
     set(response, "last-modified", &httpdate::fmt_http_date(object.listed.modified));

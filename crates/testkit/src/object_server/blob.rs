@@ -1,4 +1,4 @@
-//! The bytes of an object, and how they come in and go out.
+//! The bytes of an object, and their way through requests and answers.
 //!
 //! A [`Blob`] is a row of shared slices. A `PUT` copies its body once, from hyper's buffers into
 //! one allocation of its exact length, so that a small object never keeps a large buffer alive. All
@@ -20,7 +20,7 @@ use tokio::time::Sleep;
 /// The bytes of an object or of an answer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Blob {
-    /// None of them is empty.
+    /// The slices; none of them is empty.
     pieces: Vec<Bytes>,
     len_bytes: u64,
 }
@@ -42,7 +42,7 @@ impl Blob {
         self.len_bytes += other.len_bytes;
     }
 
-    /// The bytes of a range, which is cut to what there is.
+    /// The bytes of a range. The part of the range after the end is ignored.
     pub(super) fn slice(&self, range: Range<u64>) -> Self {
         let mut out = Self::default();
         let mut offset = 0_u64;
@@ -59,7 +59,7 @@ impl Blob {
         out
     }
 
-    /// All of it in one piece, copied when there are several.
+    /// All bytes in one slice. Copies them if there are several slices.
     pub(super) fn to_bytes(&self) -> Bytes {
         match self.pieces.as_slice() {
             [] => Bytes::new(),
@@ -68,7 +68,8 @@ impl Blob {
         }
     }
 
-    /// A copy with one byte inverted; `offset` counts around the end. An empty blob stays as it is.
+    /// A copy with one inverted byte. An offset after the end wraps around. An empty blob does not
+    /// change.
     pub(super) fn with_wrong_byte(&self, offset: u64) -> Self {
         let mut bytes = self.to_bytes().to_vec();
         if let Some(at) = offset.checked_rem(self.len_bytes)
@@ -96,7 +97,7 @@ impl From<Bytes> for Blob {
     }
 }
 
-/// Reads a request's body to its end, into one allocation when its length is announced.
+/// Reads the whole body of a request, into one allocation if its length is known.
 pub(super) async fn collected(mut body: Incoming) -> Result<Bytes, hyper::Error> {
     let len = body.size_hint().exact().unwrap_or(0);
     let mut bytes = BytesMut::with_capacity(usize::try_from(len).unwrap_or(0));
@@ -108,8 +109,8 @@ pub(super) async fn collected(mut body: Incoming) -> Result<Bytes, hyper::Error>
     Ok(bytes.freeze())
 }
 
-/// The data of an `aws-chunked` body, without its headers and trailers. `None` when it is malformed
-/// or ends early.
+/// The data of an `aws-chunked` body, without its headers and trailers. `None` if it is malformed
+/// or incomplete.
 ///
 /// ```text
 /// 10000;chunk-signature=ad80...\r\n | 65536 bytes | \r\n ... 0;chunk-signature=b6c6...\r\n | trailers | \r\n
@@ -140,15 +141,15 @@ pub(super) fn unchunked(body: &Bytes) -> Option<Blob> {
 #[derive(Debug, Default)]
 pub(super) struct Payload {
     pieces: VecDeque<Bytes>,
-    /// What is announced and not yet sent.
+    /// The announced bytes that are not sent yet.
     left_bytes: u64,
-    /// How much is sent before the connection is closed.
+    /// The number of bytes after which the connection is closed.
     cut_bytes: Option<u64>,
     drip: Option<(usize, Duration)>,
     pause: Option<Pin<Box<Sleep>>>,
 }
 
-/// The connection is to be closed without an answer, or before its end.
+/// The error that closes a connection without an answer, or before the end of the answer.
 #[derive(Debug)]
 pub(super) struct Dropped;
 
@@ -165,17 +166,17 @@ impl Payload {
         self.left_bytes
     }
 
-    /// What is not yet sent, as it would be sent.
+    /// The bytes that are not sent yet.
     pub(super) fn into_blob(self) -> Blob {
         Blob { pieces: self.pieces.into(), len_bytes: self.left_bytes }
     }
 
-    /// The connection is closed after so many bytes. A body that is no longer than that is whole.
+    /// Closes the connection after this many bytes. A shorter body is sent completely.
     pub(super) fn cut_after(&mut self, bytes: u64) {
         self.cut_bytes = (bytes < self.left_bytes).then_some(bytes);
     }
 
-    /// The body is sent in chunks, with a pause before each.
+    /// Sends the body in chunks, with a pause before each.
     pub(super) fn drip(&mut self, chunk_bytes: usize, pause: Duration) {
         self.drip = Some((chunk_bytes.max(1), pause));
         self.pause = Some(Box::pin(tokio::time::sleep(pause)));
@@ -215,7 +216,7 @@ impl Body for Payload {
             *cut -= piece.len() as u64;
         }
         self.pause = match (self.cut_bytes, self.drip) {
-            // hyper flushes what it has while it waits, and forgets it once a body has failed.
+            // While it waits, hyper sends the bytes it has. It drops them when a body fails.
             (Some(0), _) => Some(Box::pin(tokio::time::sleep(Duration::from_millis(2)))),
             (_, Some((_, pause))) if self.left_bytes > 0 => Some(Box::pin(tokio::time::sleep(pause))),
             _ => None,

@@ -1,4 +1,4 @@
-//! Sockets: accepting them, and closing them as a fault demands.
+//! Accepts connections, and closes them if a fault requires it.
 
 use std::io;
 use std::pin::Pin;
@@ -15,14 +15,14 @@ use tokio::sync::oneshot;
 
 use super::service::{Shared, answer};
 
-/// Accepts connections until `stop` is told so or dropped. Each is a task of the runtime, and ends
-/// with it.
+/// Accepts connections until `stop` receives a message or is dropped. Each connection is a task of
+/// the runtime, and ends with it.
 pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>, mut stop: oneshot::Receiver<()>) {
     loop {
         tokio::select! {
             _ = &mut stop => return,
             accepted = listener.accept() => {
-                // Without descriptors there is nothing to do but to go on with those that are open.
+                // Without free descriptors, the server can only continue with the open connections.
                 if let Ok((stream, _)) = accepted {
                     tokio::spawn(serve(stream, Arc::clone(&shared)));
                 }
@@ -36,11 +36,11 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>) {
     let reset = Arc::new(AtomicBool::new(false));
     let socket = Socket { stream, reset: Arc::clone(&reset) };
     let service = service_fn(move |request| answer(Arc::clone(&shared), request, Arc::clone(&reset)));
-    // An error here is a client that went away or a fault that was asked for.
+    // An error here is a client that closed the connection, or a requested fault.
     _ = http1::Builder::new().serve_connection(TokioIo::new(socket), service).await;
 }
 
-/// A socket that is closed with a TCP reset if that was asked for.
+/// A socket that can be closed with a TCP reset.
 struct Socket {
     stream: TcpStream,
     reset: Arc<AtomicBool>,

@@ -25,7 +25,7 @@ use super::fault::Fault;
 use super::request::Target;
 use super::service::{Shared, locked};
 
-/// What stands in the place of a bucket.
+/// The name in the place of a bucket.
 pub(super) const BUCKET: &str = "-";
 
 pub(super) fn answer(shared: &Shared, target: &Target, body: &Bytes) -> Response<Payload> {

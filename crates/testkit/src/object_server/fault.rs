@@ -1,4 +1,4 @@
-//! Faults: which requests they befall, when, and what happens then.
+//! Faults: which requests they affect, when, and how.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::refusal::Refusal;
 use super::request::{Op, Target};
 use super::text::glob_matches;
 
-/// A rule of the schedule: requests that match, the turns at which it strikes, and what it does.
+/// A rule: the requests that it applies to, the turns at which it strikes, and its effect.
 ///
-/// Every rule counts the requests that match it, by itself. Several rules may strike one request:
-/// delays add up, and of what ends a request the first rule wins.
+/// Every rule counts its matching requests separately. Several rules may strike one request. Their
+/// delays add up. If several end the request, the first rule decides.
 ///
 /// As JSON, with every field but `action` optional:
 ///
@@ -35,31 +35,31 @@ pub struct Fault {
     applied: bool,
 }
 
-/// The turns of a fault, counted from 1 among the requests that match it.
+/// The turns at which a fault strikes, counted from 1 over the matching requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum When {
-    /// Each of them.
+    /// Every turn.
     #[default]
     Always,
-    /// This one alone.
+    /// Only this turn.
     Nth(u64),
-    /// So many from the first on.
+    /// This many turns, from the first on.
     First(u64),
-    /// All after so many.
+    /// All turns after this one.
     After(u64),
-    /// Each turn that this number divides.
+    /// Every turn that is a multiple of this number.
     Every(u64),
-    /// Each with this probability. The seed and the turn decide, so a run can be repeated.
+    /// Each turn with this probability. The seed and the turn decide, so a run can be repeated.
     Chance {
-        /// From 0 to 1.
+        /// The probability, from 0 to 1.
         probability: f64,
-        /// Any number.
+        /// The seed.
         seed: u64,
     },
 }
 
-/// What a fault does to a request.
+/// The effect of a fault on a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -76,10 +76,10 @@ pub enum Action {
     ErrorIn200(Refusal),
     /// Closes the connection without an answer, with a TCP reset.
     Reset,
-    /// Announces the whole body and closes the connection after so many bytes of it.
+    /// Announces the whole body, and closes the connection after this many bytes of it.
     TruncateBody(u64),
-    /// Inverts the byte at this offset of the body, counted around its end: what a read gets, or
-    /// what a write keeps.
+    /// Inverts the byte at this offset of the body that a read returns or a write stores. An offset
+    /// after the end wraps around.
     WrongBytes(u64),
     /// Sends the body in chunks, with a pause before each.
     SlowDrip {
@@ -88,14 +88,14 @@ pub enum Action {
         /// The pause in milliseconds.
         pause_ms: u64,
     },
-    /// Waits for so many milliseconds before the request is looked at.
+    /// Waits for this many milliseconds before the request is processed.
     DelayMs(u64),
-    /// Lists what there was before the last so many writes; at most 4096 are remembered.
+    /// Lists the objects before this many last writes; at most 4096 are recorded.
     StaleList(usize),
 }
 
 impl Fault {
-    /// A fault that befalls every request, until it is told otherwise.
+    /// A fault for all requests. Other methods limit it.
     pub fn new(action: Action) -> Self {
         Self { ops: Vec::new(), method: None, key: None, when: When::Always, action, applied: false }
     }
@@ -115,12 +115,12 @@ impl Fault {
         Self::new(Action::ErrorIn200(refusal))
     }
 
-    /// Closes the connection before anything is done.
+    /// Closes the connection before the request is processed.
     pub fn reset_before() -> Self {
         Self::new(Action::Reset)
     }
 
-    /// Does what was asked, then closes the connection without an answer.
+    /// Processes the request, then closes the connection without an answer.
     pub fn reset_after() -> Self {
         Self::new(Action::Reset).applied()
     }
@@ -130,7 +130,7 @@ impl Fault {
         Self::new(Action::TruncateBody(bytes))
     }
 
-    /// Inverts the byte at `offset` of the body, counted around its end.
+    /// Inverts the byte at `offset` of the body. An offset after the end wraps around.
     pub fn wrong_bytes(offset: u64) -> Self {
         Self::new(Action::WrongBytes(offset))
     }
@@ -140,65 +140,65 @@ impl Fault {
         Self::new(Action::SlowDrip { chunk_bytes, pause_ms: millis(pause) })
     }
 
-    /// Waits before the request is looked at.
+    /// Waits before the request is processed.
     pub fn delay(delay: Duration) -> Self {
         Self::new(Action::DelayMs(millis(delay)))
     }
 
-    /// Lists what there was before the last `writes` changes.
+    /// Lists the objects before the last `writes` writes.
     pub fn stale_list(writes: usize) -> Self {
         Self::new(Action::StaleList(writes)).on(Op::List)
     }
 
-    /// Befalls this kind of request; called again, that one too.
+    /// Limits the fault to this kind of request. Several calls add kinds.
     #[must_use]
     pub fn on(mut self, op: Op) -> Self {
         self.ops.push(op);
         self
     }
 
-    /// Befalls requests of this method.
+    /// Limits the fault to requests with this method.
     #[must_use]
     pub fn method(mut self, method: &str) -> Self {
         self.method = Some(method.to_owned());
         self
     }
 
-    /// Befalls requests whose key matches: `*` stands for any run, slashes included, and `?` for
-    /// one character. A pattern with neither matches every key that holds it. The key of a list is
-    /// its prefix.
+    /// Limits the fault to requests with a matching key. `*` matches any characters, including
+    /// slashes, and `?` one character. A pattern without both matches every key that contains it.
+    /// The key of a list is its prefix.
     #[must_use]
     pub fn key(mut self, pattern: &str) -> Self {
         self.key = Some(pattern.to_owned());
         self
     }
 
-    /// Strikes at these turns.
+    /// Sets the turns at which the fault strikes.
     #[must_use]
     pub fn when(mut self, when: When) -> Self {
         self.when = when;
         self
     }
 
-    /// Strikes at turn `turn` alone, counted from 1.
+    /// Lets the fault strike only at turn `turn`, counted from 1.
     #[must_use]
     pub fn nth(self, turn: u64) -> Self {
         self.when(When::Nth(turn))
     }
 
-    /// Strikes at the first `turns` turns.
+    /// Lets the fault strike at the first `turns` turns.
     #[must_use]
     pub fn first(self, turns: u64) -> Self {
         self.when(When::First(turns))
     }
 
-    /// Strikes with this probability; a run can be repeated with its seed.
+    /// Lets the fault strike with this probability. The same seed repeats a run.
     #[must_use]
     pub fn chance(self, probability: f64, seed: u64) -> Self {
         self.when(When::Chance { probability, seed })
     }
 
-    /// Does what was asked before the answer is lost or turned into an error.
+    /// Processes the request before the answer is lost or replaced by an error.
     #[must_use]
     pub fn applied(mut self) -> Self {
         self.applied = true;
@@ -240,7 +240,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The rules in force, each with the requests that matched it and the times it struck.
+/// All rules, each with the number of its matching requests and the number of its strikes.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     rules: Vec<(Fault, u64, u64)>,
@@ -255,12 +255,12 @@ impl Schedule {
         self.rules.clear();
     }
 
-    /// How often each rule struck.
+    /// The number of strikes of each rule.
     pub(super) fn struck(&self) -> Vec<u64> {
         self.rules.iter().map(|(_, _, struck)| *struck).collect()
     }
 
-    /// Counts the request and says what is to happen to it.
+    /// Counts the request, and returns the faults that strike it.
     pub(super) fn strike(&mut self, target: &Target) -> Strike {
         let mut strike = Strike::default();
         for (fault, matched, struck) in &mut self.rules {
@@ -304,7 +304,7 @@ impl Action {
     }
 }
 
-/// All that befalls one request.
+/// All faults for one request.
 #[derive(Debug, Default)]
 pub(super) struct Strike {
     pub(super) delay: Duration,
@@ -312,7 +312,7 @@ pub(super) struct Strike {
     pub(super) wrong_byte: Option<u64>,
     pub(super) drip: Option<(usize, Duration)>,
     pub(super) stale_writes: usize,
-    /// How the request ends instead, and whether it is carried out before.
+    /// The action that ends the request, and whether the request is processed before it.
     pub(super) end: Option<(Action, bool)>,
     pub(super) names: Vec<String>,
 }

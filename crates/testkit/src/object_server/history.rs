@@ -1,9 +1,9 @@
-//! What a writer that is killed leaves of its requests: each of them is kept while it is recorded,
-//! and every state that the bucket could have been left in can be put back.
+//! Records the changes of requests, and computes every state in which a killed writer can leave a
+//! bucket. A state can then be restored.
 //!
-//! A writer that ends takes with it what is on its way. So a state has all requests that were
-//! answered by then, and of those under way at the same time some. A request is done wholly or not
-//! at all.
+//! The requests that a killed writer has in flight may be lost. So a state has all requests that
+//! were answered by then, and some of those in flight at the same time. A request is done
+//! completely or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,44 +11,45 @@ use std::sync::Arc;
 use super::request::{Op, Target};
 use super::store::{Object, Store, Upload};
 
-/// Where an object is: its bucket and its key.
+/// The bucket and key of an object.
 type Place = (String, String);
 
-/// What is in all buckets.
+/// The content of all buckets.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Content {
     pub(super) objects: BTreeMap<Place, Arc<Object>>,
-    /// Uploads in parts that are neither completed nor aborted, by their ids.
+    /// Multipart uploads that are neither completed nor aborted, by their ids.
     pub(super) uploads: BTreeMap<String, Upload>,
 }
 
-/// What a request has changed.
+/// The changes of one request.
 #[derive(Debug, Clone)]
 struct Write {
     op: Op,
     key: String,
-    /// By the server's count of moments: when its headers came, and when its answer was ready.
+    /// The arrival of the request, as a number of the server's clock. The next field is the time
+    /// when its answer was ready.
     began: u64,
     ended: u64,
     objects: Vec<(Place, Option<Arc<Object>>)>,
     uploads: Vec<(String, Option<Upload>)>,
 }
 
-/// The requests of a writer, in the order in which they were done.
+/// The requests of a writer, in the order of their execution.
 #[derive(Debug, Default)]
 pub struct History {
     before: Content,
     writes: Vec<Write>,
 }
 
-/// What a writer may have left.
+/// A state in which a killed writer can leave the buckets.
 #[derive(Debug)]
 pub struct BucketState {
-    /// Requests that were done.
+    /// The number of requests that were done.
     pub done: usize,
-    /// Whether all were done, and the writer had been told so.
+    /// Whether all requests were done, and the writer had received all answers.
     pub is_at_end: bool,
-    /// The last request that was done, and those before it that were not, for people.
+    /// A description for messages: the last request that was done, and earlier ones that were not.
     pub told: String,
     pub(super) content: Content,
 }
@@ -58,7 +59,7 @@ impl History {
         Self { before: store.content(), writes: Vec::new() }
     }
 
-    /// Keeps what a request has changed, if it has; its number.
+    /// Records the changes of a request, if there are any. Returns the number of the record.
     pub(super) fn add(
         &mut self,
         target: &Target,
@@ -83,30 +84,30 @@ impl History {
         Some(self.writes.len() - 1)
     }
 
-    /// The answer to a request is ready.
+    /// Records that the answer to a request is ready.
     pub(super) fn end(&mut self, write: usize, now: u64) {
         if let Some(write) = self.writes.get_mut(write) {
             write.ended = now;
         }
     }
 
-    /// How many requests changed something.
+    /// The number of requests that changed something.
     pub fn write_count(&self) -> usize {
         self.writes.len()
     }
 
-    /// How many of them were of one kind.
+    /// The number of recorded requests of one kind.
     pub fn count(&self, op: Op) -> usize {
         self.writes.iter().filter(|write| write.op == op).count()
     }
 
-    /// Every state, once: after each request; and of those under way together, each one missing
-    /// while those after it are done, and each one done alone.
+    /// Every state, once. After each request; for requests in flight at the same time, also each of
+    /// them missing while later ones are done, and each of them done alone.
     pub fn states(&self) -> impl Iterator<Item = BucketState> + '_ {
         let count = self.writes.len();
         let mut sets: BTreeSet<BTreeSet<usize>> = (0..=count).map(|done| (0..done).collect()).collect();
         for (at, write) in self.writes.iter().enumerate() {
-            // What began before this was answered may be done without it.
+            // Requests that began before this answer may be done without this request.
             let mut without: BTreeSet<usize> = (0..at).collect();
             for (later, other) in self.writes.iter().enumerate().skip(at + 1) {
                 if other.began < write.ended {
@@ -150,7 +151,7 @@ fn put<K: Ord + Clone, V: Clone>(map: &mut BTreeMap<K, V>, key: &K, value: Optio
     };
 }
 
-/// What has to be put and removed to make one of the other.
+/// The entries to put and remove, to change `before` into the other map.
 fn changes<K: Ord + Clone, V: Clone>(
     before: &BTreeMap<K, V>,
     after: &BTreeMap<K, V>,

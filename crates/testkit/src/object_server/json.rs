@@ -23,7 +23,7 @@ use super::text::{iso_date, percent_decoded};
 const OBJECTS: &str = "/storage/v1/b/";
 const UPLOADS: &str = "/upload/storage/v1/b/";
 
-/// What a request of this dialect asks for: op, bucket and key. `None` for other dialects.
+/// The operation, bucket and key of a request in this dialect; `None` for other dialects.
 pub(super) fn parse(method: &Method, path: &str, query: &[(String, String)]) -> Option<(Op, String, String)> {
     let param = |name: &str| query.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str());
     let uploads = path.strip_prefix(UPLOADS);

@@ -1,4 +1,4 @@
-//! Pages of a listing, in both versions of S3's protocol; GCS speaks them too.
+//! Pages of a listing, in both versions of S3's protocol. GCS uses them, too.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -8,19 +8,19 @@ use super::store::{Listed, Store};
 use super::text::{iso_date, percent_encoded};
 use super::xml::Document;
 
-/// What S3 gives in a page at most, and when nothing is asked.
+/// Largest number of keys in a page of S3, and the default.
 pub(super) const PAGE_KEYS_MAX: usize = 1000;
 
-/// A request for a page.
+/// The parameters of a request for a page.
 #[derive(Debug, Default)]
 pub(super) struct Query {
     pub(super) version_2: bool,
     pub(super) prefix: String,
     pub(super) delimiter: String,
-    /// `start-after` of version 2, `marker` of version 1.
+    /// The parameter `start-after` of version 2, or `marker` of version 1.
     pub(super) after: String,
-    /// `startOffset` and `endOffset` of GCS's JSON API: the first key, and the one before which the
-    /// list ends.
+    /// The parameters `startOffset` and `endOffset` of GCS's JSON API: the first key, and the key
+    /// before which the list ends.
     pub(super) from: String,
     pub(super) until: Option<String>,
     pub(super) token: Option<String>,
@@ -29,7 +29,7 @@ pub(super) struct Query {
 }
 
 impl Query {
-    /// Reads the parameters; `page_keys_max` is the server's own bound.
+    /// Parses the parameters. `page_keys_max` is the limit of the server.
     pub(super) fn parse(query: &[(String, String)], page_keys_max: usize) -> Result<Self, Refusal> {
         let mut parsed = Self { keys_max: page_keys_max, ..Self::default() };
         for (name, value) in query {
@@ -53,17 +53,17 @@ impl Query {
     }
 }
 
-/// One page: objects and common prefixes together count as keys.
+/// One page. Objects and common prefixes both count as keys.
 #[derive(Debug, Default)]
 pub(super) struct Page {
     pub(super) objects: Vec<(String, Listed)>,
     pub(super) prefixes: Vec<String>,
-    /// The last entry of a page that is followed by another.
+    /// The last entry of the page, if another page follows.
     pub(super) last: Option<String>,
 }
 
 impl Page {
-    /// Cuts a page from what the store holds, or held `stale_writes` writes ago.
+    /// Makes a page from the store's content, now or `stale_writes` writes ago.
     pub(super) fn cut(
         store: &Store,
         bucket: &str,
@@ -91,7 +91,8 @@ impl Page {
         }
         let first = query.prefix.as_str().max(&query.from);
         let start = if after < first { Bound::Included(first) } else { Bound::Excluded(after) };
-        // A page that ended with a common prefix is followed by what comes after all of it.
+        // After a page that ends with a common prefix, the next page begins after all keys with
+        // this prefix.
         let done = (query.token.is_some() || !query.version_2)
             && !query.delimiter.is_empty()
             && after.len() > query.prefix.len()
@@ -123,7 +124,7 @@ impl Page {
         page
     }
 
-    /// The answer.
+    /// The XML document of the answer.
     pub(super) fn document(&self, bucket: &str, query: &Query) -> String {
         let coded = |text: &str| if query.url_encoded { percent_encoded(text) } else { text.to_owned() };
         let mut document = Document::new("ListBucketResult");
@@ -168,7 +169,7 @@ impl Page {
     }
 }
 
-/// Tokens are opaque: a client that takes them for keys finds nothing.
+/// Tokens do not look like keys, so a client that uses them as keys finds nothing.
 pub(super) fn token_of(last: &str) -> String {
     last.bytes().fold("t".to_owned(), |token, byte| token + &format!("{byte:02x}"))
 }

@@ -73,7 +73,7 @@ pub use refusal::Refusal;
 pub use request::{Op, Request};
 pub use turns::Stop;
 
-/// How a server is set up before it starts.
+/// The settings of a server before its start.
 #[derive(Debug)]
 #[must_use]
 pub struct Builder {
@@ -84,75 +84,75 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Listens on this port; 0, as at first, stands for any that is free.
+    /// Sets the port; 0, the default, means any free port.
     pub fn port(mut self, port: u16) -> Self {
         self.port = port;
         self
     }
 
-    /// The number of threads that answer; 2 at first.
+    /// Sets the number of threads that answer; the default is 2.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// Answers S3 requests only when they are signed with this access key: others get
-    /// `InvalidAccessKeyId`, or `AccessDenied` if they are not signed at all. The signature itself
-    /// is not checked, so there is no secret.
+    /// Accepts S3 requests only if they are signed with this access key. Other requests get
+    /// `InvalidAccessKeyId`, or `AccessDenied` if they are not signed. The signature itself is not
+    /// checked, so there is no secret.
     pub fn access_key(mut self, access_key: &str) -> Self {
         self.settings.access_key = Some(access_key.to_owned());
         self
     }
 
-    /// Answers GCS requests only when they bear this token.
+    /// Accepts GCS requests only with this token.
     pub fn bearer(mut self, token: &str) -> Self {
         self.settings.bearer = Some(token.to_owned());
         self
     }
 
     /// Answers a request that is signed for another region with `PermanentRedirect` and the name of
-    /// this one.
+    /// this region.
     pub fn region(mut self, region: &str) -> Self {
         self.settings.region = Some(region.to_owned());
         self
     }
 
-    /// Refuses lists, as buckets do whose policy only grants reads; a missing key then is
-    /// `AccessDenied`, too.
+    /// Refuses lists, like a bucket whose policy only allows reads. A missing key then also gives
+    /// `AccessDenied`.
     pub fn deny_list(mut self) -> Self {
         self.settings.list_denied = true;
         self
     }
 
-    /// Answers a second completion of a multipart upload like the first instead of with
+    /// Answers a second completion of a multipart upload like the first, instead of with
     /// `NoSuchUpload`.
     pub fn completes_again(mut self) -> Self {
         self.settings.completes_again = true;
         self
     }
 
-    /// Leaves the ETags out of lists in XML, as s3s-fs does.
+    /// Omits the ETags in XML lists, as s3s-fs does.
     pub fn lists_without_etags(mut self) -> Self {
         self.settings.lists_without_etags = true;
         self
     }
 
-    /// The length below which a part may only be the last, 5 MiB at first.
+    /// Sets the smallest length of a part that is not the last; the default is 5 MiB.
     pub fn part_bytes_min(mut self, bytes: u64) -> Self {
         self.settings.part_bytes_min = bytes;
         self
     }
 
-    /// The keys of a list's page at most, 1000 at first.
+    /// Sets the largest number of keys in a page of a list; the default is 1000.
     pub fn page_keys_max(mut self, keys: usize) -> Self {
         self.page_keys_max = keys.max(1);
         self
     }
 
-    /// Starts to listen.
+    /// Starts the server.
     ///
     /// # Errors
-    /// What the system says about the socket or the threads.
+    /// Errors of the system for the socket or the threads.
     pub fn start(self) -> io::Result<ObjectServer> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port))?;
         listener.set_nonblocking(true)?;
@@ -181,7 +181,7 @@ impl Builder {
         };
         let (stop, stopped) = oneshot::channel();
         let accepting = Arc::clone(&shared);
-        // The runtime ends on a thread of its own: one that runs a test of tokio's may not wait for
+        // The runtime ends on its own thread, because a thread in a tokio test must not wait for
         // it.
         let thread = std::thread::Builder::new().name("object-server-main".to_owned()).spawn(move || {
             runtime.block_on(connection::accept(listener, accepting, stopped));
@@ -191,7 +191,7 @@ impl Builder {
     }
 }
 
-/// A running server. Dropped, it closes its connections and ends its threads.
+/// A running server. When it is dropped, it closes its connections and ends its threads.
 #[derive(Debug)]
 pub struct ObjectServer {
     address: SocketAddr,
@@ -201,15 +201,15 @@ pub struct ObjectServer {
 }
 
 impl ObjectServer {
-    /// A server with no buckets, for every client, on a free port.
+    /// Starts a server without buckets, for all clients, on a free port.
     ///
     /// # Errors
-    /// What the system says about the socket or the threads.
+    /// Errors of the system for the socket or the threads.
     pub fn start() -> io::Result<Self> {
         Self::builder().start()
     }
 
-    /// A server that is set up first.
+    /// Settings for a server that is not started yet.
     pub fn builder() -> Builder {
         Builder {
             port: 0,
@@ -227,52 +227,52 @@ impl ObjectServer {
         }
     }
 
-    /// `http://127.0.0.1:` and the port.
+    /// The URL of the server: `http://127.0.0.1:` and the port.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Adds a rule to the schedule of faults.
+    /// Adds a fault to the schedule.
     pub fn fault(&self, fault: Fault) {
         locked(&self.shared.schedule).add(fault);
     }
 
-    /// Puts a schedule in the place of the one in force.
+    /// Replaces all faults of the schedule.
     pub fn faults(&self, faults: impl IntoIterator<Item = Fault>) {
         let mut schedule = locked(&self.shared.schedule);
         schedule.clear();
         faults.into_iter().for_each(|fault| schedule.add(fault));
     }
 
-    /// Ends all faults.
+    /// Removes all faults.
     pub fn clear_faults(&self) {
         locked(&self.shared.schedule).clear();
     }
 
-    /// How often each fault struck, in the order of the schedule.
+    /// The number of strikes of each fault, in the order of the schedule.
     pub fn struck(&self) -> Vec<u64> {
         locked(&self.shared.schedule).struck()
     }
 
-    /// Keeps what each request changes, from now on.
+    /// Starts to record the changes of each request.
     pub fn record(&self) {
         let history = History::of(&locked(&self.shared.store));
         *locked(&self.shared.history) = Some(history);
     }
 
-    /// What was recorded; ends that.
+    /// Returns the recorded changes, and ends the recording.
     pub fn recorded(&self) -> History {
         locked(&self.shared.history).take().unwrap_or_default()
     }
 
-    /// Puts a state that a writer may have left in the place of all that is in the buckets.
+    /// Replaces the content of all buckets by a state in which a killed writer can leave them.
     pub fn put_back(&self, state: &BucketState) {
         locked(&self.shared.store).put_back(&state.content);
     }
 
-    /// Has a client stand still at its request number `at`, counted from 0 and from now on, and at
-    /// those that come after it, until [`Stop::go_on`] or until that is dropped. The client is
-    /// known by its access key of S3 or its token of GCS.
+    /// Stops a client at its request number `at`, counted from 0 from now on, and at all later
+    /// ones, until [`Stop::go_on`] is called or the result is dropped. The client is identified by
+    /// its access key of S3 or its token of GCS.
     #[must_use]
     pub fn stop(&self, client: &str, at: u64) -> Stop {
         let (turn, stop) = turns::begin(at);
@@ -280,13 +280,13 @@ impl ObjectServer {
         stop
     }
 
-    /// Every request waits so long before it is looked at.
+    /// Lets every request wait for this time before it is processed.
     pub fn latency(&self, latency: Duration) {
         let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
         self.shared.latency_us.store(micros, Ordering::Relaxed);
     }
 
-    /// The keys of a list's page at most, from now on.
+    /// Sets the largest number of keys in a page of a list.
     pub fn page_keys_max(&self, keys: usize) {
         self.shared.page_keys_max.store(keys.max(1), Ordering::Relaxed);
     }
@@ -297,7 +297,7 @@ impl ObjectServer {
         locked(&self.shared.log).clone()
     }
 
-    /// How many requests of this kind there were.
+    /// The number of requests of this kind.
     pub fn count(&self, op: Op) -> usize {
         locked(&self.shared.log).iter().filter(|request| request.op == op).count()
     }
@@ -307,29 +307,28 @@ impl ObjectServer {
         locked(&self.shared.log).clear();
     }
 
-    /// The most requests that were under way at once, each counted from its headers to those of its
-    /// answer.
+    /// The largest number of requests in flight at the same time. A request counts from its headers
+    /// to the headers of its answer.
     pub fn in_flight_max(&self) -> usize {
         self.shared.in_flight_max.load(Ordering::SeqCst)
     }
 
-    /// Makes a bucket, if there is none of this name.
+    /// Makes a bucket, unless it already exists.
     pub fn create_bucket(&self, bucket: &str) {
         locked(&self.shared.store).create_bucket(bucket);
     }
 
-    /// Writes an object past the protocol: no fault, no line in the log. The bucket is made if
-    /// there is none.
+    /// Writes an object without a request: no fault, no log entry. Makes the bucket if necessary.
     pub fn put(&self, bucket: &str, key: &str, bytes: impl Into<Bytes>) {
         let blob = blob::Blob::from(bytes.into());
         let etag = etag_of(&blob);
         let mut store = locked(&self.shared.store);
         store.create_bucket(bucket);
-        // The bucket is there and no condition is set.
+        // The bucket exists and there is no condition.
         _ = store.put(bucket, key, (blob, etag), Vec::new(), &Conditions::default());
     }
 
-    /// The bytes of an object.
+    /// The bytes of an object; `None` if it does not exist.
     pub fn get(&self, bucket: &str, key: &str) -> Option<Bytes> {
         let object = locked(&self.shared.store).get(bucket, key).ok()?;
         Some(object.blob.to_bytes())
@@ -342,23 +341,23 @@ impl ObjectServer {
         keys.filter(|key| key.starts_with(prefix)).cloned().collect()
     }
 
-    /// Removes an object; says whether there was one.
+    /// Removes an object. Returns whether it existed.
     pub fn delete(&self, bucket: &str, key: &str) -> bool {
         locked(&self.shared.store).delete(bucket, key, &Conditions::default()).unwrap_or(false)
     }
 
-    /// Inverts a byte of an object, whose ETag stays as it is; says whether there was such an
-    /// object. `offset` counts around the end.
+    /// Inverts a byte of an object, and keeps its ETag. Returns whether the object exists. An
+    /// offset after the end wraps around.
     pub fn flip_byte(&self, bucket: &str, key: &str, offset: u64) -> bool {
         locked(&self.shared.store).damage(bucket, key, |blob| blob.with_wrong_byte(offset)).is_ok()
     }
 
-    /// Cuts an object to `len` bytes, its ETag as it was; says whether there was such an object.
+    /// Truncates an object to `len` bytes, and keeps its ETag. Returns whether the object exists.
     pub fn truncate(&self, bucket: &str, key: &str, len: u64) -> bool {
         locked(&self.shared.store).damage(bucket, key, |blob| blob.slice(0..len)).is_ok()
     }
 
-    /// How many multipart uploads are neither completed nor aborted.
+    /// The number of multipart uploads that are neither completed nor aborted.
     pub fn open_uploads(&self) -> usize {
         locked(&self.shared.store).uploads().count()
     }
@@ -368,7 +367,7 @@ impl Drop for ObjectServer {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // Its panic, if it had one, was printed.
+            // A panic of the thread was already printed.
             _ = thread.join();
         }
     }

@@ -25,7 +25,7 @@ impl Shared {
     pub(super) fn read(&self, target: &Target) -> Result<Response<Payload>, Refusal> {
         let object =
             locked(&self.store).get(&target.bucket, &target.key).map_err(|refusal| match refusal {
-                // Who may not list may not learn that there is nothing.
+                // A client without permission to list must not learn that the key is missing.
                 Refusal::NoSuchKey if self.settings.list_denied => Refusal::AccessDenied,
                 other => other,
             })?;
@@ -79,7 +79,7 @@ impl Shared {
         Ok(response)
     }
 
-    /// The object that a copy takes, if the conditions on it hold.
+    /// The source object of a copy, if the conditions on it are met.
     pub(super) fn copied(&self, target: &Target) -> Result<Arc<Object>, Refusal> {
         let (bucket, key) = target.copy_source().ok_or(Refusal::InvalidArgument)?;
         let object = locked(&self.store).get(&bucket, &key)?;
@@ -161,14 +161,14 @@ impl Shared {
     }
 }
 
-/// The conditions on the object that a request names.
+/// The conditions of a request on its object.
 pub(super) fn conditions(target: &Target) -> Result<Conditions, Refusal> {
     Conditions::of(&target.headers, "")?
         .with_generations(target.param("ifGenerationMatch"), target.param("ifGenerationNotMatch"))
 }
 
-/// The range that `text` asks for in `len` bytes. `None` where the header is to be ignored: another
-/// unit, several ranges, or no sense.
+/// Parses a range in an object of `len` bytes. `None` if the header must be ignored: another unit,
+/// several ranges, or an invalid range.
 pub(super) fn range(text: &str, len: u64) -> Result<Option<Range<u64>>, Refusal> {
     let Some((first, last)) = text.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
         return Ok(None);
@@ -182,9 +182,8 @@ pub(super) fn range(text: &str, len: u64) -> Result<Option<Range<u64>>, Refusal>
     if range.is_empty() { Err(Refusal::InvalidRange) } else { Ok(Some(range)) }
 }
 
-/// The content of a write and its ETag: unwrapped if it came in signed chunks, compared with the
-/// checksums that came in headers (which the answer repeats), and only then made wrong, should a
-/// fault ask for that.
+/// The content of a write and its ETag. Decodes signed chunks, and compares the content with the
+/// checksums in headers (which the answer repeats). Then a fault may invert a byte.
 pub(super) fn received(
     target: &Target,
     body: &Bytes,
@@ -221,7 +220,7 @@ pub(super) fn received(
     Ok((blob, etag))
 }
 
-/// The headers of a write that reads repeat.
+/// The headers of a write that later reads return.
 pub(super) fn kept_headers(target: &Target) -> Vec<(HeaderName, HeaderValue)> {
     let kept = |name: &HeaderName| {
         [header::CONTENT_TYPE, header::CACHE_CONTROL, header::CONTENT_DISPOSITION, header::CONTENT_LANGUAGE]

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::xml::Document;
 
-/// An error of the protocols, named as S3 names it.
+/// An error of the protocols, with the name that S3 uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are S3's own error codes")]
 pub enum Refusal {
@@ -40,10 +40,10 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The status that goes with the code.
+    /// The status code for the error.
     ///
-    /// Source: AWS, "Error responses"; for the two that S3 has not, Google, "HTTP status and error
-    /// codes for XML".
+    /// Source: AWS, "Error responses". For the two errors that S3 does not have: Google, "HTTP
+    /// status and error codes for XML".
     pub fn status(self) -> u16 {
         match self {
             Self::PermanentRedirect => 301,
@@ -114,7 +114,7 @@ impl Refusal {
         }
     }
 
-    /// The body of the answer.
+    /// The XML body of the answer.
     pub(super) fn document(self, resource: &str) -> String {
         error_document(&format!("{self:?}"), self.message(), resource)
     }

@@ -24,7 +24,7 @@ pub enum Op {
     List,
     CreateUpload,
     UploadPart,
-    /// A part that is a range of another object.
+    /// Uploads a part that is a range of another object.
     UploadPartCopy,
     Complete,
     Abort,
@@ -35,36 +35,36 @@ pub enum Op {
     DeleteBucket,
     ListBuckets,
     Location,
-    /// Nothing that the server knows.
+    /// A request that the server does not know.
     Other,
 }
 
-/// One line of the request log.
+/// One entry of the request log.
 #[derive(Debug, Clone, Serialize)]
 pub struct Request {
-    /// `GET`, `PUT` and so on.
+    /// The method, such as `GET` or `PUT`.
     pub method: String,
-    /// What it asked for.
+    /// The kind of the request.
     pub op: Op,
-    /// The bucket, empty for a list of buckets.
+    /// The bucket; empty for a list of buckets.
     pub bucket: String,
-    /// The object's key; for a list, its prefix.
+    /// The key of the object; for a list, the prefix.
     pub key: String,
     /// The header `Range`.
     pub range: Option<String>,
     /// The conditional headers, as `if-none-match: *`.
     pub conditions: Vec<String>,
-    /// The status of the answer, 0 where the connection was closed instead.
+    /// The status of the answer; 0 if the connection was closed instead.
     pub status: u16,
     /// The length of the request's body.
     pub received_bytes: u64,
-    /// The length of the answer's body, as announced.
+    /// The announced length of the answer's body.
     pub sent_bytes: u64,
-    /// What the faults did, in their order.
+    /// The faults that struck the request, in order.
     pub faults: Vec<String>,
 }
 
-/// Whose manners an answer has where they differ.
+/// The protocol of the client, where answers differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
     S3,
@@ -73,7 +73,7 @@ pub(super) enum Dialect {
     Json,
 }
 
-/// A request's first line and headers, resolved.
+/// The parsed first line and headers of a request.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) method: Method,
@@ -83,7 +83,7 @@ pub(super) struct Target {
     pub(super) key: String,
     pub(super) query: Vec<(String, String)>,
     pub(super) headers: HeaderMap,
-    /// The path as it was asked for, for error documents.
+    /// The path of the request, for error documents.
     pub(super) resource: String,
 }
 
@@ -163,7 +163,7 @@ impl Target {
         if self.key.is_empty() { self.param("prefix").unwrap_or("") } else { &self.key }
     }
 
-    /// The record of it, with no answer yet.
+    /// The log entry of the request, without an answer.
     pub(super) fn record(&self) -> Request {
         let conditions = self.headers.iter().filter(|(name, _)| name.as_str().contains("if-"));
         Request {
@@ -183,7 +183,7 @@ impl Target {
     }
 }
 
-/// GCS's clients send a bearer token, if only an empty one, or a header of Google's.
+/// Clients of GCS send a bearer token, which may be empty, or a header of Google.
 fn dialect(headers: &HeaderMap) -> Dialect {
     let bearer =
         headers.get(header::AUTHORIZATION).is_some_and(|value| value.as_bytes().starts_with(b"Bearer"));

@@ -1,4 +1,4 @@
-//! From a request to its answer: faults, then permission, then the operation.
+//! Processes a request: first faults, then permissions, then the operation.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ use super::store::Store;
 use super::turns::Turns;
 use super::xml::{self, Document};
 
-/// How the server was set up.
+/// The settings of the server.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) access_key: Option<String>,
@@ -32,17 +32,17 @@ pub(super) struct Settings {
     pub(super) part_bytes_min: u64,
 }
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) store: Mutex<Store>,
     pub(super) schedule: Mutex<Schedule>,
     pub(super) log: Mutex<Vec<Request>>,
-    /// While it is recorded.
+    /// The recorded changes, during a recording.
     pub(super) history: Mutex<Option<History>>,
     pub(super) turns: Mutex<Turns>,
-    /// Counts what is to be told apart by its order.
+    /// A counter that gives events an order.
     pub(super) moment: AtomicU64,
     pub(super) latency_us: AtomicU64,
     pub(super) page_keys_max: AtomicUsize,
@@ -50,12 +50,12 @@ pub(super) struct Shared {
     pub(super) in_flight_max: AtomicUsize,
 }
 
-/// Takes a lock. A panic elsewhere has left nothing half done here.
+/// Takes a lock. After a panic in another thread, the data is still consistent.
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Counts a request from its headers to its answer's.
+/// Counts a request as in flight, from its headers to the headers of its answer.
 struct InFlight<'a>(&'a Shared);
 
 impl<'a> InFlight<'a> {
@@ -72,7 +72,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Answers one request, or has its connection closed; `reset` says that a TCP reset is to close it.
+/// Answers one request, or closes its connection. `reset` requests a TCP reset.
 pub(super) async fn answer(
     shared: Arc<Shared>,
     request: hyper::Request<Incoming>,
@@ -98,12 +98,12 @@ pub(super) async fn answer(
         tokio::time::sleep(strike.delay).await;
         return drop_connection(record);
     }
-    // A client that goes away in the middle of its body has written nothing.
+    // A client that closes the connection during its body has written nothing.
     let body = collected(body).await.map_err(|_| Dropped)?;
     record.received_bytes = body.len() as u64;
     let turn = client_of(&target).and_then(|client| locked(&shared.turns).get_mut(client)?.take());
     if let Some(mut goes_on) = turn {
-        // An error is a test that has ended.
+        // An error means that the test has ended.
         _ = goes_on.wait_for(|goes_on| *goes_on).await;
     }
     let wait = strike.delay + Duration::from_micros(shared.latency_us.load(Ordering::Relaxed));
@@ -142,7 +142,7 @@ pub(super) async fn answer(
     Ok(response)
 }
 
-/// Who asks: the bearer token, or the access key of a signature.
+/// The client: the bearer token, or the access key of the signature.
 fn client_of(target: &Target) -> Option<&str> {
     let header = target.header(header::AUTHORIZATION.as_str())?;
     match header.strip_prefix("Bearer ") {
@@ -151,7 +151,7 @@ fn client_of(target: &Target) -> Option<&str> {
     }
 }
 
-/// Sets the length, and takes the body from answers that have none.
+/// Sets the length, and removes the body from answers without one.
 fn finish(response: &mut Response<Payload>, target: &Target, strike: &Strike) {
     let reads = matches!(target.op, Op::Get | Op::List);
     if reads
@@ -173,7 +173,7 @@ fn finish(response: &mut Response<Payload>, target: &Target, strike: &Strike) {
     }
 }
 
-/// The answer of a fault that ends a request. A reset has none.
+/// The answer for a fault that ends the request. A reset has no answer.
 fn struck_down(shared: &Shared, end: &Action, target: &Target) -> Response<Payload> {
     match end {
         Action::Refuse(refusal) => shared.refused(*refusal, target),
@@ -193,13 +193,13 @@ fn struck_down(shared: &Shared, end: &Action, target: &Target) -> Response<Paylo
 }
 
 impl Shared {
-    /// The region that the server says it is in.
+    /// The region of the server.
     pub(super) fn region(&self) -> &str {
         self.settings.region.as_deref().unwrap_or("us-east-1")
     }
 
-    /// Does what is asked for, and keeps what it changes while that is recorded: then nothing else
-    /// is done at the same time.
+    /// Processes the request, and records its changes during a recording. A recording processes
+    /// only one request at a time.
     fn recorded<T>(&self, target: &Target, began: u64, work: impl FnOnce() -> T) -> (T, Option<usize>) {
         let mut history = locked(&self.history);
         let Some(history) = &mut *history else {
@@ -226,7 +226,7 @@ impl Shared {
         response
     }
 
-    /// Checks who asks: the access key of a SigV4 header or presigned query and its region, or the
+    /// Checks the client: the access key and region in a SigV4 header or presigned query, or the
     /// bearer token. Signatures themselves are not checked.
     fn authorized(&self, target: &Target) -> Result<(), Refusal> {
         let header = target.header(header::AUTHORIZATION.as_str());

@@ -14,10 +14,10 @@ use super::blob::Blob;
 use super::history::Content;
 use super::refusal::Refusal;
 
-/// How many writes a stale list can reach back.
+/// Largest number of writes by which a list can be out of date.
 const JOURNAL_WRITES_MAX: usize = 4096;
 
-/// The smallest part that may be followed by another, unless the server is told otherwise.
+/// Default for the smallest part that is not the last.
 ///
 /// Source: AWS, "Amazon S3 multipart upload limits".
 pub(super) const PART_BYTES_MIN: u64 = 5 << 20;
@@ -27,15 +27,15 @@ pub(super) struct Object {
     pub(super) blob: Blob,
     pub(super) listed: Listed,
     pub(super) generation: u64,
-    /// Content type, user metadata and the like, to be answered as they came.
+    /// Content type, user metadata and similar headers, which answers repeat.
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// What a list says of an object.
+/// The facts about an object in a list.
 #[derive(Debug, Clone)]
 pub(super) struct Listed {
     pub(super) size_bytes: u64,
-    /// With its quotes.
+    /// The ETag, with its quotes.
     pub(super) etag: String,
     pub(super) modified: SystemTime,
 }
@@ -67,16 +67,16 @@ struct Undo {
 pub(super) struct Store {
     buckets: BTreeMap<String, BTreeMap<String, Arc<Object>>>,
     uploads: BTreeMap<String, Upload>,
-    /// Uploads that are done, for servers that answer a second completion like the first.
+    /// Completed uploads, for servers that answer a second completion like the first.
     completed: HashMap<String, Arc<Object>>,
     journal: VecDeque<Undo>,
-    /// The last generation given; they only grow.
+    /// The last generation. Generations only increase.
     generation: u64,
 }
 
 impl Default for Store {
     fn default() -> Self {
-        // As long as those of GCS, which are microseconds.
+        // As many digits as in GCS, whose generations are microseconds.
         let generation = 1_700_000_000_000_000;
         Self {
             buckets: BTreeMap::new(),
@@ -113,7 +113,7 @@ impl Store {
         self.bucket(bucket)?.get(key).cloned().ok_or(Refusal::NoSuchKey)
     }
 
-    /// Replaces the object at `key` if `conditions` hold for the one that is there. `etag` is that
+    /// Replaces the object at `key` if the existing object meets `conditions`. `etag` is the ETag
     /// of `blob`.
     pub(super) fn put(
         &mut self,
@@ -133,7 +133,7 @@ impl Store {
         Ok(object)
     }
 
-    /// Removes the object at `key`; says whether there was one.
+    /// Removes the object at `key`. Returns whether it existed.
     pub(super) fn delete(
         &mut self,
         bucket: &str,
@@ -152,8 +152,7 @@ impl Store {
         Ok(before.is_some())
     }
 
-    /// Changes an object's bytes behind the clients' back: neither its ETag nor its generation
-    /// tell.
+    /// Changes the bytes of an object without changing its ETag and generation.
     pub(super) fn damage(
         &mut self,
         bucket: &str,
@@ -177,7 +176,7 @@ impl Store {
         self.journal.clear();
     }
 
-    /// What is in all buckets.
+    /// The content of all buckets.
     pub(super) fn content(&self) -> Content {
         let objects = self.buckets.iter().flat_map(|(bucket, objects)| {
             objects.iter().map(|(key, object)| ((bucket.clone(), key.clone()), Arc::clone(object)))
@@ -185,7 +184,7 @@ impl Store {
         Content { objects: objects.collect(), uploads: self.uploads.clone() }
     }
 
-    /// Puts this in the place of all that is in the buckets.
+    /// Replaces the content of all buckets.
     pub(super) fn put_back(&mut self, content: &Content) {
         self.empty();
         for ((bucket, key), object) in &content.objects {
@@ -202,7 +201,7 @@ impl Store {
         self.journal.push_back(Undo { bucket: bucket.to_owned(), key: key.to_owned(), before });
     }
 
-    /// What a list of `bucket` would have said before the last `writes` changes of any bucket.
+    /// The list of `bucket` before the last `writes` changes of any bucket.
     pub(super) fn listing_before(
         &self,
         bucket: &str,
@@ -251,12 +250,12 @@ impl Store {
         Ok(())
     }
 
-    /// What an earlier completion of this upload made.
+    /// The object that an earlier completion of this upload has made.
     pub(super) fn completed(&self, id: &str) -> Option<Arc<Object>> {
         self.completed.get(id).cloned()
     }
 
-    /// Puts `parts` together, each of a number and the ETag that the client holds for it. A refused
+    /// Joins `parts`, each with its number and the ETag that the client has for it. A refused
     /// upload stays open.
     pub(super) fn complete_upload(
         &mut self,
@@ -291,8 +290,8 @@ impl Store {
     }
 }
 
-/// The ETag of some bytes: 32 hex digits in quotes, equal for equal bytes as S3's MD5 is, and much
-/// faster.
+/// The ETag for some bytes: 32 hex digits in quotes. Like S3's MD5, it is equal for equal bytes,
+/// but it is much faster.
 pub(super) fn etag_of(blob: &Blob) -> String {
     format!("\"{:016x}{:016x}\"", blob.checksum(CrcAlgorithm::Crc64Nvme), blob.len_bytes())
 }
@@ -302,7 +301,7 @@ fn same_etag(held: &str, asked: &str) -> bool {
     bare(held) == bare(asked)
 }
 
-/// The conditions that a request puts on the object it names.
+/// The conditions of a request on its object.
 #[derive(Debug, Default)]
 pub(super) struct Conditions {
     if_match: Option<String>,
@@ -314,7 +313,7 @@ pub(super) struct Conditions {
 }
 
 impl Conditions {
-    /// The conditions of a request; those on the source of a copy have the prefix
+    /// Reads the conditions from headers. Conditions on the source of a copy have the prefix
     /// `x-amz-copy-source-`.
     pub(super) fn of(headers: &HeaderMap, prefix: &str) -> Result<Self, Refusal> {
         let value = |name: &str| headers.get(format!("{prefix}{name}")).and_then(|value| value.to_str().ok());
@@ -335,7 +334,8 @@ impl Conditions {
         })
     }
 
-    /// The condition that there is nothing, under the name that R2 gives it on copies.
+    /// Adds the condition that the object does not exist, which R2 accepts on copies under its own
+    /// name.
     pub(super) fn or_absent(mut self, absent: bool) -> Self {
         if absent {
             self.if_none_match = Some("*".to_owned());
@@ -343,7 +343,7 @@ impl Conditions {
         self
     }
 
-    /// These with the generations that a request of GCS's JSON API asks for in its query.
+    /// Adds the conditions on generations from the query of a request to GCS's JSON API.
     pub(super) fn with_generations(
         mut self,
         is: Option<&str>,
@@ -357,8 +357,8 @@ impl Conditions {
         Ok(self)
     }
 
-    /// Whether a write may replace `current`. S3 answers `If-Match` with 404 where there is
-    /// nothing.
+    /// Whether a write may replace `current`. If there is no object, S3 answers `If-Match` with
+    /// 404.
     pub(super) fn check_write(&self, current: Option<&Object>) -> Result<(), Refusal> {
         if self.if_match.is_some() && current.is_none() {
             return Err(Refusal::NoSuchKey);
@@ -375,9 +375,9 @@ impl Conditions {
         }
     }
 
-    /// Whether a read may answer with `object`.
+    /// Whether a read may return `object`.
     pub(super) fn check_read(&self, object: &Object) -> Result<(), Refusal> {
-        // Dates of headers have no fractions.
+        // Dates in headers have no fractions of seconds.
         let seconds = |time: SystemTime| {
             time.duration_since(SystemTime::UNIX_EPOCH).map(|since| since.as_secs()).unwrap_or(0)
         };
@@ -398,7 +398,7 @@ impl Conditions {
         Ok(())
     }
 
-    /// Generation 0 is that of no object.
+    /// Whether the conditions on generations are met. A missing object has generation 0.
     fn generations_hold(&self, current: Option<&Object>) -> bool {
         let generation = current.map_or(0, |object| object.generation);
         self.if_generation_match.is_none_or(|wanted| wanted == generation)
@@ -406,7 +406,7 @@ impl Conditions {
     }
 }
 
-/// Whether one of the ETags of a header is that of `object`.
+/// Whether one of the ETags in a header is the ETag of `object`.
 fn matches(etags: Option<&str>, object: &Object) -> bool {
     etags.is_some_and(|etags| {
         etags.split(',').any(|etag| etag.trim() == "*" || same_etag(&object.listed.etag, etag))

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A path segment or key with its `%XX` resolved. A `+` stays a plus.
+/// Decodes `%XX` in a path segment or key. A `+` stays a plus.
 pub(super) fn percent_decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -27,7 +27,7 @@ fn digit(byte: u8) -> Option<u8> {
     char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
-/// What `encoding-type=url` makes of a key: all but unreserved characters and `/` are escaped.
+/// Encodes a key for `encoding-type=url`: escapes all characters except unreserved ones and `/`.
 pub(super) fn percent_encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -42,7 +42,7 @@ pub(super) fn percent_encoded(text: &str) -> String {
     out
 }
 
-/// The pairs of a query string; a `+` is a space there. A name alone has the empty value.
+/// The pairs of a query string. A `+` means a space. A name without `=` has the empty value.
 pub(super) fn query_pairs(query: &str) -> Vec<(String, String)> {
     query
         .split('&')
@@ -54,15 +54,15 @@ pub(super) fn query_pairs(query: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Whether `text` matches `pattern`: `*` stands for any run, slashes included, and `?` for one
-/// character. A pattern with neither matches every text that holds it.
+/// Whether `text` matches `pattern`. `*` matches any characters, including slashes, and `?` one
+/// character. A pattern without both matches every text that contains it.
 pub(super) fn glob_matches(pattern: &str, text: &str) -> bool {
     if !pattern.contains(['*', '?']) {
         return text.contains(pattern);
     }
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut at, mut here) = (0, 0);
-    // Where the last star was, and how far into the text its run reaches.
+    // The position of the last star, and the position in the text up to which it matches.
     let mut star: Option<(usize, usize)> = None;
     while here < text.len() {
         match (pattern.get(at), star) {
@@ -87,7 +87,7 @@ pub(super) fn glob_matches(pattern: &str, text: &str) -> bool {
 
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Standard base64 with padding, as checksum headers spell it.
+/// Standard base64 with padding, as in checksum headers.
 pub(super) fn base64(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
@@ -101,7 +101,7 @@ pub(super) fn base64(bytes: &[u8]) -> String {
     out
 }
 
-/// `2026-01-31T12:00:00.000Z`, the spelling of lists.
+/// A date in the form of lists: `2026-01-31T12:00:00.000Z`.
 pub(super) fn iso_date(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);

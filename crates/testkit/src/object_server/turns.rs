@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// The clients that are told where to stop, by their access keys or tokens.
+/// The clients to stop, by their access keys or tokens.
 pub(super) type Turns = HashMap<String, Turn>;
 
-/// Where one client is.
+/// The state of one client.
 #[derive(Debug)]
 pub(super) struct Turn {
     request_count: u64,
@@ -19,14 +19,14 @@ pub(super) struct Turn {
     goes_on: watch::Receiver<bool>,
 }
 
-/// A client that stops, or will; it goes on when this is dropped.
+/// Controls a client that stops. The client continues when this value is dropped.
 #[derive(Debug)]
 pub struct Stop {
     reached: Receiver<()>,
     goes_on: watch::Sender<bool>,
 }
 
-/// A client that waits from its request number `stops_at` on, from 0.
+/// Stops a client at its request number `stops_at`, counted from 0, and at all later ones.
 pub(super) fn begin(stops_at: u64) -> (Turn, Stop) {
     let (reach, reached) = channel();
     let (go, goes_on) = watch::channel(false);
@@ -34,21 +34,21 @@ pub(super) fn begin(stops_at: u64) -> (Turn, Stop) {
 }
 
 impl Turn {
-    /// Counts a request; what it is to wait for, if it is to wait.
+    /// Counts a request. Returns a receiver to wait for, if the request must stop.
     pub(super) fn take(&mut self) -> Option<watch::Receiver<bool>> {
         let is_before = self.request_count < self.stops_at;
         self.request_count += 1;
         if is_before || *self.goes_on.borrow() {
             return None;
         }
-        // The receiver may be gone.
+        // The receiver may have been dropped.
         _ = self.reached.send(());
         Some(self.goes_on.clone())
     }
 }
 
 impl Stop {
-    /// Waits until a request of the client stands still; `false` if none does by then.
+    /// Waits until a request of the client has stopped; `false` after the time-out.
     pub fn wait(&self, timeout: Duration) -> bool {
         match self.reached.recv_timeout(timeout) {
             Ok(()) => true,
@@ -56,9 +56,9 @@ impl Stop {
         }
     }
 
-    /// Has the client go on, to its end.
+    /// Lets the client continue, and not stop again.
     pub fn go_on(&self) {
-        // There is no receiver if no request has come.
+        // Without a request there is no receiver.
         _ = self.goes_on.send(true);
     }
 }

@@ -1,4 +1,4 @@
-//! Uploads in parts: begun, filled, completed, listed.
+//! Multipart uploads: begins, fills, completes and lists them.
 
 use bytes::Bytes;
 use hyper::Response;

@@ -6,7 +6,7 @@ use std::fmt::Write;
 pub(super) const HEAD: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
 pub(super) const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 
-/// A document under construction.
+/// An XML document that is being written.
 #[derive(Debug)]
 pub(super) struct Document {
     text: String,
@@ -19,19 +19,19 @@ impl Document {
         Self { text: format!("{HEAD}<{root} xmlns=\"{NAMESPACE}\">"), open: vec![root] }
     }
 
-    /// A document whose root has no namespace, as errors have none.
+    /// A document whose root has no namespace, as in errors.
     pub(super) fn bare(root: &'static str) -> Self {
         Self { text: format!("{HEAD}<{root}>"), open: vec![root] }
     }
 
-    /// One element with text.
+    /// Adds one element with a text.
     pub(super) fn element(&mut self, name: &str, text: impl std::fmt::Display) -> &mut Self {
         // A write to a string cannot fail.
         _ = write!(self.text, "<{name}>{}</{name}>", escaped(&text.to_string()));
         self
     }
 
-    /// One element with elements.
+    /// Adds one element that contains elements.
     pub(super) fn group(&mut self, name: &'static str, fill: impl FnOnce(&mut Self)) -> &mut Self {
         _ = write!(self.text, "<{name}>");
         fill(self);
@@ -39,7 +39,7 @@ impl Document {
         self
     }
 
-    /// The text, with the root closed.
+    /// Closes the root and returns the text.
     pub(super) fn finish(mut self) -> String {
         for name in self.open.iter().rev() {
             _ = write!(self.text, "</{name}>");
@@ -48,8 +48,8 @@ impl Document {
     }
 }
 
-/// Text as it may stand in an element. Control characters become references, as S3 writes them,
-/// although XML 1.0 forbids most of those.
+/// Escapes text for an element. Control characters become references, as in S3, although XML 1.0
+/// forbids most of them.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -65,8 +65,8 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// The insides of every element `name`, in order, with anything between them. An element may not
-/// hold one of its own name.
+/// The content of every element `name`, in order. An element must not contain another one of the
+/// same name.
 pub(super) fn elements<'a>(xml: &'a str, name: &str) -> Vec<&'a str> {
     let (start, end) = (format!("<{name}"), format!("</{name}>"));
     let mut found = Vec::new();
@@ -85,7 +85,7 @@ pub(super) fn elements<'a>(xml: &'a str, name: &str) -> Vec<&'a str> {
     found
 }
 
-/// The text of the first element `name`.
+/// The text of the first element `name`; `None` if there is none.
 pub(super) fn text(xml: &str, name: &str) -> Option<String> {
     elements(xml, name).first().map(|inside| unescaped(inside))
 }

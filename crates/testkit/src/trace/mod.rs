@@ -21,23 +21,23 @@ use libc::{c_int, c_long, c_void, pid_t};
 /// Set for the child, so that marks do nothing in an untraced process.
 const IS_TRACED: &str = "REGROW_TEST_IS_TRACED";
 
-/// A system call that is about to be made.
+/// A system call that will be made.
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
-    /// Its number.
+    /// The number of the call.
     pub number: c_long,
-    /// Its arguments.
+    /// The arguments of the call.
     pub arguments: [u64; 6],
 }
 
 impl Call {
-    /// Its name; `None` for one that no test asks for.
+    /// The name of the call; `None` for calls that no test uses.
     pub fn name(&self) -> Option<&'static str> {
         CALLS.iter().find(|(number, ..)| *number == self.number).map(|(_, name, _)| *name)
     }
 }
 
-/// The calls that files are made, changed and looked at with; whether each changes something.
+/// The calls that make, change or look at files, and whether each changes something.
 const CALLS: [(c_long, &str, bool); 45] = [
     (libc::SYS_write, "write", true),
     (libc::SYS_writev, "writev", true),
@@ -86,7 +86,7 @@ const CALLS: [(c_long, &str, bool); 45] = [
     (libc::SYS_readlink, "readlink", false),
 ];
 
-/// Whether a call changes something on disk, or makes it last.
+/// Whether a call changes something on disk, or syncs it.
 pub fn writes(call: &Call) -> bool {
     let creates = match call.number {
         libc::SYS_openat => call.arguments[2] & libc::O_CREAT as u64 != 0,
@@ -96,32 +96,32 @@ pub fn writes(call: &Call) -> bool {
     creates || CALLS.iter().any(|&(number, _, changes)| changes && number == call.number)
 }
 
-/// Whether a call has to do with files at all.
+/// Whether a call concerns files.
 pub fn touches(call: &Call) -> bool {
     call.name().is_some()
 }
 
-/// What is to happen at the chosen call.
+/// The fault at the chosen call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The process is killed; the call is not made.
+    /// Kills the process before the call is made.
     Kill,
-    /// The call is not made, and returns this error number.
+    /// Skips the call, which returns this error number.
     Fail(c_int),
 }
 
-/// How the child ended.
+/// The result of a child.
 #[derive(Debug)]
 pub struct Run {
-    /// The name of the call that the fault met; `None` if there were fewer calls.
+    /// The name of the call with the fault; `None` if there were fewer calls.
     pub hit: Option<&'static str>,
-    /// Its exit code; `None` if a signal ended it.
+    /// The exit code; `None` if a signal ended the child.
     pub code: Option<i32>,
-    /// What it wrote to stdout.
+    /// The output to stdout.
     pub stdout: String,
 }
 
-/// Begins what is to be tested, or ends it. Does nothing in a process that is not traced.
+/// Marks the beginning or the end of the tested code. Does nothing in a process that is not traced.
 pub fn mark() {
     if std::env::var_os(IS_TRACED).is_some() {
         // SAFETY: the signal stops the process until the tracer has it go on; no handler runs.
@@ -129,37 +129,37 @@ pub fn mark() {
     }
 }
 
-/// What is to be done with a call that begins.
+/// The decision about a call that begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// It is made.
+    /// Makes the call.
     Make,
-    /// It is not made: the process is killed, or the call returns an error.
+    /// Skips the call: kills the process, or returns an error.
     Fault(Fault),
 }
 
-/// Sees the calls between the marks.
+/// Observes the calls between the marks.
 pub trait Observer {
-    /// A mark has been reached; `is_first` for the one before what is tested.
+    /// Called at a mark. `is_first` is true for the mark before the tested code.
     ///
     /// # Errors
-    /// What ends the trace.
+    /// An error that ends the trace.
     fn at_mark(&mut self, is_first: bool) -> io::Result<()>;
 
-    /// A thread is about to make a call.
+    /// Called before a thread makes a call.
     ///
     /// # Errors
-    /// What ends the trace.
+    /// An error that ends the trace.
     fn begins(&mut self, thread: pid_t, call: &Call) -> io::Result<Action>;
 
-    /// The call that a thread has made has returned this: below zero an error number.
+    /// Called after a call of a thread. A negative result is an error number.
     ///
     /// # Errors
-    /// What ends the trace.
+    /// An error that ends the trace.
     fn ended(&mut self, thread: pid_t, result: i64) -> io::Result<()>;
 }
 
-/// A fault at one call.
+/// A fault at one chosen call.
 struct Injection {
     chosen: fn(&Call) -> bool,
     at: usize,
@@ -190,21 +190,22 @@ impl Observer for Injection {
     }
 }
 
-/// Runs a child to its end; the fault comes at the call number `at`, from 0, of those that `chosen`
-/// chooses.
+/// Runs a child to its end. The fault is at call number `at`, counted from 0, among the calls for
+/// which `chosen` returns true.
 ///
 /// # Errors
-/// What the system says; `EPERM` where tracing is not allowed.
+/// Errors of the system; `EPERM` if tracing is not allowed.
 pub fn run(command: &mut Command, chosen: fn(&Call) -> bool, at: usize, fault: Fault) -> io::Result<Run> {
     let mut injection = Injection { chosen, at, fault, count: 0, hit: None };
     let (code, stdout) = observe(command, &mut injection)?;
     Ok(Run { hit: injection.hit, code, stdout })
 }
 
-/// Runs a child to its end: its exit code, unless a signal ended it, and what it wrote to stdout.
+/// Runs a child to its end. Returns its exit code (`None` if a signal ended it) and its output to
+/// stdout.
 ///
 /// # Errors
-/// What the system or the observer says; `EPERM` where tracing is not allowed.
+/// Errors of the system or the observer; `EPERM` if tracing is not allowed.
 pub fn observe(command: &mut Command, observer: &mut impl Observer) -> io::Result<(Option<i32>, String)> {
     command.env(IS_TRACED, "1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     // SAFETY: between fork and exec the child makes this one system call and nothing else.
@@ -227,11 +228,11 @@ pub fn observe(command: &mut Command, observer: &mut impl Observer) -> io::Resul
     Ok((code?, stdout))
 }
 
-/// Where a thread is.
+/// The position of a thread: in a system call or outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
     Outside,
-    /// In a call; the error number that it is to return.
+    /// The thread is in a call, which will return this error number, if any.
     Inside(Option<c_int>),
 }
 
@@ -239,7 +240,7 @@ struct Tracer<'o, O> {
     main: pid_t,
     observer: &'o mut O,
     marks: usize,
-    /// Threads whose first stop has been seen.
+    /// The threads whose first stop has been seen.
     seen: HashMap<pid_t, At>,
 }
 
@@ -248,7 +249,7 @@ impl<O: Observer> Tracer<'_, O> {
         self.marks % 2 == 1
     }
 
-    /// Follows all threads until the process has ended; its exit code.
+    /// Follows all threads until the process has ended. Returns its exit code.
     fn trace(&mut self) -> io::Result<Option<i32>> {
         loop {
             let mut status = 0;
@@ -266,12 +267,12 @@ impl<O: Observer> Tracer<'_, O> {
             }
             let signal = self.stopped(pid, status)?;
             let request = if self.is_between_marks() { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT };
-            // A thread that a kill has ended in between is gone, which the next wait will report.
+            // If the thread was killed in between, the next wait reports it.
             let _ = trace(request, pid, std::ptr::null_mut(), signal as usize as *mut c_void);
         }
     }
 
-    /// Looks at a thread that has stopped; the signal that it goes on with.
+    /// Handles a stopped thread. Returns the signal with which it continues.
     fn stopped(&mut self, pid: pid_t, status: c_int) -> io::Result<c_int> {
         let signal = libc::WSTOPSIG(status);
         let is_new = !self.seen.contains_key(&pid);
@@ -299,7 +300,7 @@ impl<O: Observer> Tracer<'_, O> {
         }
     }
 
-    /// A call begins or ends.
+    /// Handles the beginning or the end of a call.
     fn at_call(&mut self, pid: pid_t) -> io::Result<()> {
         let at = self.seen.get(&pid).copied().unwrap_or(At::Outside);
         let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::uninit();
@@ -325,7 +326,7 @@ impl<O: Observer> Tracer<'_, O> {
                         return Ok(());
                     }
                     Action::Fault(Fault::Fail(number)) => {
-                        // No call has this number: the kernel does nothing.
+                        // No call has this number, so the kernel does nothing.
                         registers.orig_rax = u64::MAX;
                         self.seen.insert(pid, At::Inside(Some(number)));
                     }
@@ -351,7 +352,7 @@ fn trace(request: libc::c_uint, pid: pid_t, address: *mut c_void, data: *mut c_v
 mod tests {
     use super::*;
 
-    /// The child: does nothing unless it is traced.
+    /// The child of other tests: does nothing unless it is traced.
     #[test]
     fn makes_a_file_and_a_folder() {
         if let Some(folder) = std::env::var_os("REGROW_TEST_TRACED_FOLDER") {
