@@ -105,7 +105,8 @@ impl Session {
     /// Values may be megabytes. Rank 0 holds all of them.
     ///
     /// # Errors
-    /// The errors of [`begin`](Self::begin); `InvalidArgument` for a phase that there was already.
+    /// The errors of [`begin`](Self::begin); `InvalidArgument` for a phase that this session
+    /// already had.
     pub fn gather(&self, phase: &str, value: Bytes) -> Result<Option<Vec<Bytes>>> {
         let Some(exchange) = self.enter(phase)? else { return Ok(Some(vec![value])) };
         let gathered = self.contribute(exchange, phase, &value);
@@ -159,7 +160,7 @@ impl Session {
     /// [`receive`](Self::receive); does not wait.
     ///
     /// # Errors
-    /// Errors of the service; `InvalidArgument` for a phase that there was already.
+    /// Errors of the service; `InvalidArgument` for a phase that this session already had.
     pub fn post(&self, phase: &str, value: &Bytes) -> Result<()> {
         let Some(exchange) = self.enter(phase)? else { return Ok(()) };
         let put = exchange.put(&given_by(phase, self.rank), value);

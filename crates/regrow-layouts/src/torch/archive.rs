@@ -21,10 +21,10 @@ use super::storages::Storage;
 use regrow_base::bytes::zip::{find_headers, read_headers};
 use regrow_base::error::{Error, ErrorKind, Result};
 
-/// Longest pickle that is read.
+/// The longest pickle that is read.
 const PICKLE_LEN_MAX_BYTES: u64 = 1 << 30;
 
-/// Longest of the short texts.
+/// The longest member with a short text, such as `byteorder`.
 const TEXT_LEN_MAX_BYTES: u64 = 64;
 
 /// The newest format that PyTorch itself reads.
@@ -38,13 +38,13 @@ pub(super) struct TorchArchive {
     members: HashMap<String, Storage>,
     pub has_checksums: bool,
     pub big_endian: bool,
-    /// The object.
+    /// The pickle of the object.
     pub pickle: Bytes,
 }
 
 impl TorchArchive {
-    /// Opens the archive in `len_bytes` of a file, from `base_bytes` on; to salvage, one that is
-    /// cut.
+    /// Opens the archive in `len_bytes` of a file, from `base_bytes` on. With `salvage`, also a
+    /// truncated archive.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; with the offset in the file.
@@ -60,7 +60,7 @@ impl TorchArchive {
         let first = headers.first().map_or("", |header| header.member.name.as_str());
         let prefix = first.split_inclusive('/').next().filter(|part| part.ends_with('/')).unwrap_or_default();
         let prefix = prefix.to_owned();
-        // Who wants no checksums gets zeros in their place.
+        // PyTorch can be told to write no checksums. It then writes zeros.
         let has_checksums = headers.iter().any(|header| header.member.crc32 != 0);
         headers.sort_by_key(|header| header.member.header_offset_bytes);
         let ends: Vec<u64> = headers.iter().map(|header| header.member.header_offset_bytes).collect();
@@ -87,7 +87,7 @@ impl TorchArchive {
         Ok(archive)
     }
 
-    /// Reads what is not a storage.
+    /// Reads the members that are not storages.
     fn read_small(&mut self, file: &DataFile, base_bytes: u64) -> Result<()> {
         if self.member("constants.pkl").is_some() {
             return Err(Error::unsupported("this is a TorchScript archive, which is a program with weights")
@@ -142,7 +142,7 @@ impl TorchArchive {
         self.members.get(&format!("{}{name}", self.prefix))
     }
 
-    /// Where the pickle begins in the file.
+    /// The offset of the pickle in the file.
     ///
     /// # Errors
     /// As [`Storage::extent`].
@@ -150,12 +150,12 @@ impl TorchArchive {
         self.member("data.pkl").map_or(Ok(0), |member| Ok(member.extent(file, 0, 0)?.offset_bytes))
     }
 
-    /// Takes out the storage of this key; `None` if there is none.
+    /// Takes out the storage with this key; `None` if it is missing.
     pub fn take(&mut self, key: &str) -> Option<Storage> {
         self.members.remove(&format!("{}data/{key}", self.prefix))
     }
 
-    /// What has not been taken out, in the order of the file.
+    /// The members that were not taken out, in file order.
     pub fn into_rest(self) -> Vec<Storage> {
         let mut rest: Vec<Storage> = self.members.into_values().collect();
         rest.sort_by_key(Storage::order);

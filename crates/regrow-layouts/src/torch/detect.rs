@@ -12,13 +12,13 @@ use regrow_storage::location::{Location, suffix_of};
 /// The number in the first pickle of the legacy form: ten bytes, the lowest first.
 pub(super) const MAGIC: [u8; 10] = *b"\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 
-/// How a zip archive begins.
+/// The first bytes of a zip archive.
 const ZIP_BEGINNING: [u8; 4] = *b"PK\x03\x04";
 
-/// As much is looked at: the first member's header, and its name.
+/// The number of bytes read: the header and the name of a zip archive's first member.
 const FIRST_LEN_BYTES: u64 = 30 + 512;
 
-/// How the first pickle of the legacy form begins: PROTO, maybe a FRAME, then LONG1 of ten bytes.
+/// The first opcodes of the legacy form: PROTO, perhaps a FRAME, then LONG1 of ten bytes.
 const PROTO: u8 = 0x80;
 const PROTOCOLS: std::ops::RangeInclusive<u8> = 2..=5;
 const LONG1_OF_TEN: [u8; 2] = [0x8a, MAGIC.len() as u8];
@@ -29,13 +29,13 @@ const MAGIC_AT_MAX: usize = 13;
 pub(super) enum Form {
     Zip,
     Legacy,
-    /// A pickle that nothing says that PyTorch wrote.
+    /// A pickle without a sign that PyTorch wrote it.
     Pickle,
-    /// Of PyTorch before 0.1.10.
+    /// The tar archive of PyTorch before 0.1.10.
     Tar,
 }
 
-/// The form of the file `at` a location; `None` if it is of another program's.
+/// The form of the file `at` a location; `None` for a file of another program.
 ///
 /// # Errors
 /// Errors of the storage.
@@ -47,18 +47,18 @@ pub(super) fn form_of(at: &Location) -> Result<Option<Form>> {
     Ok(form_of_beginning(&first, suffix_of(at.name()).as_deref()))
 }
 
-/// Whether a file that begins so is of a form that other programs do not write.
+/// Whether a file with these first bytes has a form that only PyTorch writes.
 pub fn is_one_by_content(first: &[u8]) -> bool {
     form_of_beginning(first, None).is_some()
 }
 
-/// Whether the file `at` a location is a pickle, and nothing tells whose: its owner may not think
-/// of it as a checkpoint.
+/// Whether the file `at` a location is a pickle of an unknown program. Its owner may not think of
+/// it as a checkpoint.
 pub fn is_plain_pickle(at: &Location) -> bool {
     matches!(form_of(at), Ok(Some(Form::Pickle)))
 }
 
-/// Whether files of this name are mostly PyTorch's, or other pickles.
+/// Whether files with this name are usually PyTorch's files or other pickles.
 pub fn is_named_so(name: &OsStr) -> bool {
     let suffix = suffix_of(name);
     names_torch(suffix.as_deref()) || names_pickle(suffix.as_deref())

@@ -2,13 +2,14 @@
 
 use regrow_tree::array::Dtype;
 
-/// What a dtype of PyTorch is here.
+/// The type of elements that a dtype of PyTorch means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Element {
     Known(Dtype),
-    /// One that no layout has: quantised numbers, numbers of parts of a byte, bits of no type.
+    /// A dtype that no layout has: quantised numbers, numbers of parts of a byte, bits without a
+    /// type.
     Other {
-        /// Its bytes in a storage.
+        /// The bytes of an element in a storage.
         size_bytes: u64,
     },
 }
@@ -22,7 +23,7 @@ impl Element {
     }
 }
 
-/// The class of a storage, as old as PyTorch, and the dtype of its elements.
+/// PyTorch's old classes of storages, each with the dtype of its elements.
 const STORAGES: [(&str, Element); 17] = {
     use Dtype as D;
     use Element::{Known, Other};
@@ -50,10 +51,10 @@ const STORAGES: [(&str, Element); 17] = {
 /// The storage without a dtype: bytes. Each tensor has its own dtype.
 pub(super) const UNTYPED: &str = "UntypedStorage";
 
-/// Modules that storages are in.
+/// The modules with classes of storages.
 pub(super) const STORAGE_MODULES: [&str; 3] = ["torch", "torch.cuda", "torch.storage"];
 
-/// The elements of a class of storages by its name; `None` if it is none.
+/// The elements of a class of storages, by its name; `None` for another class.
 pub(super) fn of_storage(class: &str) -> Option<Element> {
     if class == UNTYPED {
         return Some(Element::Known(Dtype::UInt8));
@@ -61,7 +62,7 @@ pub(super) fn of_storage(class: &str) -> Option<Element> {
     STORAGES.iter().find(|(name, _)| *name == class).map(|(_, element)| *element)
 }
 
-/// The dtype that `torch.<name>` is; `None` if it is none that this build knows.
+/// The dtype `torch.<name>`; `None` for a name that this build does not know.
 pub(super) fn of_name(name: &str) -> Option<Element> {
     use Dtype as D;
     Some(Element::Known(match name {

@@ -10,7 +10,7 @@ use regrow_storage::location::Location;
 use regrow_store::reads::KeyedBlob;
 use regrow_store::{ByteRange, Store, StoreExt};
 
-/// A file, as long as it was when it was opened.
+/// A file, with its length when it was opened.
 #[derive(Debug)]
 pub(super) struct DataFile {
     store: Arc<dyn Store>,
@@ -23,7 +23,7 @@ impl DataFile {
     /// The file `at` a location.
     ///
     /// # Errors
-    /// Errors of the storage; `Corrupt` if it is not there.
+    /// Errors of the storage; `Corrupt` if the file is missing.
     pub fn open(at: &Location) -> Result<Self> {
         Self::in_store(at.parent().store(), at.name().as_encoded_bytes())
     }
@@ -42,7 +42,7 @@ impl DataFile {
         Ok(Self { store, key: key.to_owned(), len_bytes, blob })
     }
 
-    /// What a person would call it.
+    /// The path of the file, for errors.
     pub fn describe(&self) -> PathBuf {
         self.store.describe(&self.key)
     }
@@ -50,7 +50,7 @@ impl DataFile {
     /// A slice of its map, or a copy where there are no maps.
     ///
     /// # Errors
-    /// `Corrupt` if the file ends before it, or has changed.
+    /// `Corrupt` if the slice ends beyond the file, or the file has changed.
     pub fn slice(&self, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
         let end = offset_bytes.checked_add(len_bytes).filter(|&end| end <= self.len_bytes);
         let end = end.ok_or_else(|| {

@@ -20,31 +20,30 @@ use super::tensors::{self, StorageRef};
 use regrow_base::bytes::Cursor;
 use regrow_base::error::{Error, ErrorKind, Result};
 
-/// What the second pickle is of.
+/// The value of the second pickle.
 const PROTOCOL_VERSION: i64 = 1001;
 
-/// Bytes that are read at first where there is no map; four times as many each time they are not
-/// enough.
+/// The number of bytes read first without a map. It grows fourfold each time the pickles need more.
 const HEAD_LEN_BYTES: u64 = 1 << 20;
 
-/// Longest pickles that are read.
+/// The longest pickles that are read, in total.
 const PICKLES_LEN_MAX_BYTES: u64 = 1 << 30;
 
 /// A file of this form.
 #[derive(Debug)]
 pub(super) struct Legacy {
-    /// The object's pickle, and where it begins.
+    /// The pickle of the object, and its offset.
     pub pickle: Bytes,
     pub pickle_at: u64,
     pub big_endian: bool,
-    /// By their keys, with where each begins.
+    /// The storages by their keys.
     pub storages: HashMap<String, Storage>,
-    /// Where the last storage ends.
+    /// The offset of the end of the last storage.
     pub end_bytes: u64,
 }
 
 impl Legacy {
-    /// Opens a file; to salvage, one that is cut behind its pickles.
+    /// Opens a file. With `salvage`, also a file that is truncated after its pickles.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; with the offset.
@@ -59,7 +58,7 @@ impl Legacy {
             let is_all = len == file.len_bytes || len >= PICKLES_LEN_MAX_BYTES;
             let ends_inside = |error: &Error| error.kind() == ErrorKind::Corrupt && !is_all;
             match read {
-                // More of the file may be what is missing.
+                // The pickles may continue, so read more of the file.
                 Err(error) if ends_inside(&error) => len = len.saturating_mul(4).min(file.len_bytes),
                 read => return read,
             }
@@ -128,7 +127,7 @@ impl Legacy {
                 Ok((key, Storage::at(start, len_bytes), end))
             };
             let (key, storage, end) = match storage() {
-                // Where the next one would begin is not known.
+                // The offset of the next storage is unknown.
                 Err(error) if salvage && error.kind().is_damage() => break,
                 storage => storage?,
             };

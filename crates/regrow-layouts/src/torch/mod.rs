@@ -69,10 +69,10 @@ pub use dcp::INDEX as DCP_INDEX;
 pub(crate) use detect::{is_named_so, is_one_by_content};
 pub use pointer::pointer;
 
-/// The files of a model that transformers has cut.
+/// The names of the files of a model that transformers has split.
 const INDEXED: Names = Names { index: "pytorch_model.bin.index.json", suffix: ".bin", nests: false };
 
-/// What torch.save and torch.distributed.checkpoint write. Read only.
+/// The files of torch.save and torch.distributed.checkpoint. regrow only reads them.
 #[derive(Debug)]
 pub struct Torch;
 
@@ -147,7 +147,7 @@ fn read(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     Ok(Box::new(reader::TorchReader::open(at, form, options.salvage)?))
 }
 
-/// Opens files that an index joins. What their objects are is told of all of them.
+/// Opens the files of an index. The record of objects covers all files.
 #[cfg(feature = "torch")]
 fn open_indexed(index: &Location, salvage: bool) -> Result<Box<dyn Reader>> {
     let (mut objects, mut storages) = (record::Record::default(), 0);

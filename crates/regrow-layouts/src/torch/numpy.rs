@@ -21,14 +21,14 @@ use crate::npy::record::Record;
 use regrow_base::error::Result;
 use regrow_tree::array::Shape;
 
-/// Bytes of a pickle.
+/// The bytes of an array in a pickle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Payload {
-    /// As they stand there.
+    /// The bytes as they are in the pickle.
     Raw(Span),
-    /// Each character of the text is one.
+    /// A text whose characters are one byte each.
     Latin1(Span),
-    /// None at all.
+    /// No bytes.
     Empty,
 }
 
@@ -38,11 +38,11 @@ pub(super) struct NumpyValue {
     pub record: Record,
     pub payload: Payload,
     pub is_scalar: bool,
-    /// JAX made it.
+    /// Whether JAX made the array.
     pub is_jax: bool,
 }
 
-/// The bytes that a value is; `None` if it is something else.
+/// The bytes of a value; `None` for a value that is not bytes.
 pub(super) fn payload(pickle: &Pickle<'_>, id: Id) -> Option<Payload> {
     if let Value::Bytes(span) = pickle.value(id) {
         return Some(Payload::Raw(*span));
@@ -73,14 +73,14 @@ pub(super) fn payload(pickle: &Pickle<'_>, id: Id) -> Option<Payload> {
     }
 }
 
-/// The array or scalar that a call would build; `None` if it is something else, or of a dtype that
-/// is not read.
+/// The array or scalar that a call would build; `None` for another value, or a dtype that regrow
+/// does not read.
 ///
 /// # Errors
-/// `Corrupt`, `Limit` for shapes that nothing can have.
+/// `Corrupt`, `Limit` for impossible shapes.
 pub(super) fn value(pickle: &Pickle<'_>, id: Id) -> Result<Option<NumpyValue>> {
     let Some((call, (module, name), args)) = pickle.call(id) else { return Ok(None) };
-    // JAX puts the parts of NumPy's call into a call of its own.
+    // JAX wraps the parts of NumPy's call in its own call.
     let (module, name, state, is_jax) = match (module, name, args) {
         (
             "jax._src.array" | "jax._src.device_array",
@@ -132,8 +132,8 @@ fn array_bytes(pickle: &Pickle<'_>, id: Id) -> Option<Payload> {
     }
 }
 
-/// Whether a call would build an array or a scalar: one whose dtype is not read, where there is no
-/// [`value`].
+/// Whether a call would build an array or a scalar, also if [`value`] gives none because of its
+/// dtype.
 pub(super) fn is_array(module: &str, name: &str) -> bool {
     let module = module.strip_prefix("numpy.core").or_else(|| module.strip_prefix("numpy._core"));
     matches!(
@@ -142,13 +142,13 @@ pub(super) fn is_array(module: &str, name: &str) -> bool {
     )
 }
 
-/// The dtype that a call would build; `None` for records, objects and what is not NumPy's own.
+/// The dtype that a call would build; `None` for records, objects and dtypes that are not NumPy's.
 fn descr(pickle: &Pickle<'_>, id: Id) -> Option<Descr> {
     let (call, name, args): (&Call, _, _) = pickle.call(id)?;
     let (("numpy", "dtype"), &[code, ..]) = (name, args) else { return None };
     let state = call.state.and_then(|state| pickle.sequence(state)).unwrap_or_default();
     let order = state.get(1).and_then(|&order| pickle.text(order)).unwrap_or("|");
-    // Parts, names and fields: of numbers there are none.
+    // Subarrays, names and fields, which dtypes of numbers lack.
     let is_plain = state.iter().skip(2).take(3).all(|&part| matches!(pickle.value(part), Value::None));
     // Dates have their unit in a further member.
     let order = if order == "=" { "<" } else { order };

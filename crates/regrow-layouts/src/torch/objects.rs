@@ -11,10 +11,10 @@ use regrow_base::error::{Error, Result};
 use regrow_base::text::brief;
 use regrow_tree::tree::{NodeKind, Scalar};
 
-/// Longest integer that is shown in decimal.
+/// The longest integer that is converted to decimal.
 const LONG_LEN_MAX_BYTES: usize = 128;
 
-/// What a value is.
+/// The meaning of a value.
 #[derive(Debug)]
 pub(super) enum Object<'p> {
     None,
@@ -23,7 +23,7 @@ pub(super) enum Object<'p> {
     BigInt(String),
     Text(Span),
     Bytes(Payload),
-    /// Named so in PyTorch: a dtype, a device, a layout.
+    /// A name of PyTorch: a dtype, a device, a layout.
     Name(String),
     Sequence(NodeKind, &'p [Id]),
     /// A set, in the order in which it was written.
@@ -37,18 +37,18 @@ pub(super) enum Object<'p> {
     Refused(Refusal),
 }
 
-/// Something that only Python could make, and why it is not made.
+/// A value that only Python could make, and the reason why regrow refuses it.
 #[derive(Debug)]
 pub(super) struct Refusal {
-    /// `argparse.Namespace`.
+    /// The name of the class, such as `argparse.Namespace`.
     pub name: String,
     pub why: Error,
 }
 
-/// What the value `id` is.
+/// The meaning of the value `id`.
 ///
 /// # Errors
-/// `Corrupt` for what torch.save never writes.
+/// `Corrupt` for values that torch.save never writes.
 pub(super) fn object<'p>(pickle: &'p Pickle<'_>, id: Id) -> Result<Object<'p>> {
     Ok(match pickle.value(id) {
         Value::None => Object::None,
@@ -80,7 +80,7 @@ fn long<'p>(pickle: &Pickle<'_>, id: Id, bytes: &[u8]) -> Object<'p> {
         let why = pickle.unsupported(id, format!("regrow does not read integers of {} bytes", bytes.len()));
         return Object::Refused(Refusal { name: "int".to_owned(), why });
     }
-    // The magnitude, little endian: of a negative number all bits are turned, and one is added.
+    // The magnitude, little endian. For a negative number, all bits are inverted, and one is added.
     let mut magnitude: Vec<u8> = bytes.to_vec();
     if is_negative {
         let mut carry = true;
@@ -164,7 +164,7 @@ fn called<'p>(pickle: &'p Pickle<'_>, id: Id, call: &'p Call) -> Result<Object<'
         return Ok(value);
     }
     Ok(match (module, name, args) {
-        // How protocols 0 and 1 write objects of any class.
+        // The form in which protocols 0 and 1 write objects of any class.
         ("copy_reg" | "copyreg", "_reconstructor", &[class, ..]) if pickle.global(class).is_some() => {
             let (module, name) = pickle.global(class).unwrap_or_default();
             refused(pickle, class, module, name)
@@ -190,7 +190,7 @@ fn container<'p>(
                 _ => None,
             }
         }
-        // As Python 2 and older PyTorch wrote it: a list of pairs.
+        // The form of Python 2 and older PyTorch: a list of pairs.
         (("__builtin__" | "builtins", "set" | "frozenset"), [items]) => {
             pickle.sequence(*items).map(Object::Set)
         }

@@ -1,4 +1,4 @@
-//! A file of torch.save, or another pickle, as a checkpoint.
+//! The reader of a file of torch.save, or of another pickle.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -23,16 +23,16 @@ use regrow_store::reads::{CheckFor, Coded, Extent, Seal, Source, Text, Unreadabl
 use regrow_tree::array::{Dtype, Region, Shape};
 use regrow_tree::tree::{KeyPath, LeafInfo, Tree};
 
-/// Refused leaves and shared storages that are named in one text; further ones are counted.
+/// The most refused leaves and shared storages that one text lists; it counts further ones.
 const NAMED_MAX: usize = 10;
 
-/// With more refused leaves than these, each tells of itself alone.
+/// With more refused leaves than this, the error of each describes only itself.
 const REFUSED_MAX: usize = 1000;
 
-/// Longest file that is one pickle: positions in it have 32 bits.
+/// The longest file that is one pickle: positions in it have 32 bits.
 const PICKLE_LEN_MAX_BYTES: u64 = 4_294_967_295;
 
-/// The module of the class that stands for an array in files of joblib.
+/// The module of the class that joblib writes instead of an array.
 const JOBLIB: &[u8] = b"joblib.numpy_pickle";
 
 /// An opened file.
@@ -42,32 +42,32 @@ pub(super) struct TorchReader {
     tree: Tree<LeafInfo>,
     leaves: Vec<Leaf>,
     storages: Vec<Storage>,
-    /// What its objects are beyond the tree.
+    /// The record of objects that the tree cannot represent.
     objects: Record,
-    /// What else is in the archive.
+    /// The other members of the archive.
     rest: Vec<Storage>,
     file: Arc<DataFile>,
     big_endian: bool,
     has_checksums: bool,
 }
 
-/// Where the data of a leaf is.
+/// The position of a leaf's data.
 #[derive(Debug)]
 enum Leaf {
-    /// In a storage, by number.
+    /// A view of the storage with this number.
     View(usize, Tensor),
     Memory(Bytes),
     Text(Arc<str>),
     Refused(Error),
-    /// Of a file that is salvaged.
+    /// The reason why the leaf is lost, in a salvage.
     Lost(Error),
 }
 
-/// A file of either form, as far as it has been read.
+/// An opened file, by its form.
 enum Opened {
     Zip(TorchArchive),
     Legacy(Legacy),
-    /// Without storages.
+    /// A pickle without storages.
     Pickle,
 }
 
@@ -182,8 +182,8 @@ impl<'p> Storages<'p> {
 }
 
 impl TorchReader {
-    /// Opens the file `at` a location: reads its pickle, and no storage. To salvage, storages may
-    /// be missing.
+    /// Opens the file `at` a location: reads its pickle, but no storage. With `salvage`, storages
+    /// may be missing.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; with file, leaf and offset.
@@ -214,7 +214,7 @@ impl TorchReader {
         let bytes = file.slice(0, file.len_bytes)?;
         let joblib = || bytes.windows(JOBLIB.len()).any(|window| window == JOBLIB);
         let pickle = match Pickle::read(&bytes) {
-            // The arrays of joblib lie between the opcodes.
+            // joblib writes arrays between the opcodes.
             Err(_) if joblib() => {
                 return Err(Error::unsupported("this is a file of joblib, which regrow does not read").help(
                     "load it with joblib.load, if you trust its writer, and save it with regrow.save",
@@ -310,7 +310,7 @@ impl TorchReader {
         Ok(Self { description, tree, leaves, storages, objects, rest, file, big_endian, has_checksums })
     }
 
-    /// What its objects are beyond the tree, and how many storages that numbers.
+    /// The record of objects that the tree cannot represent, and the number of storages in it.
     pub(super) fn objects(&self) -> (&Record, usize) {
         (&self.objects, self.storages.len())
     }
@@ -324,7 +324,7 @@ impl TorchReader {
         })
     }
 
-    /// From the first element of a view to the last.
+    /// The bytes of a view, from its first element to its last.
     fn span_of(&self, number: usize, tensor: &Tensor) -> Result<Extent<'_>> {
         let offset_bytes = tensor.offset_elements.saturating_mul(tensor.dtype.size_bytes() as u64);
         let mut extent = self.storage(number)?.extent(&self.file, offset_bytes, tensor.span_len_bytes())?;
@@ -431,7 +431,8 @@ fn coding(tensor: &Tensor, big_endian: bool) -> String {
     out
 }
 
-/// Each refused leaf names the others, too: a load of all leaves reports one error.
+/// Lists all refused leaves in the error of each, since a load of all leaves reports only one
+/// error.
 fn name_all_refused(leaves: &mut [Leaf]) {
     let refused = leaves.iter().filter_map(|leaf| match leaf {
         Leaf::Refused(why) => why.place().leaf.as_ref().map(|path| brief(&path.to_string()).into_owned()),
@@ -492,7 +493,7 @@ fn refused_note(tree: &Tree<LeafInfo>, leaves: &[Leaf]) -> Option<String> {
     (!refused.is_empty()).then(|| format!("{leaves} not read: {texts}{more}"))
 }
 
-/// All of a storage is under one checksum.
+/// The seal of a whole storage, which has one checksum.
 #[derive(Debug)]
 struct Whole<'r> {
     storage: &'r Storage,
@@ -505,7 +506,7 @@ impl Seal for Whole<'_> {
     }
 }
 
-/// What stands in the pickle has been checked with it.
+/// The seal of values in the pickle, which are checked with the pickle.
 #[derive(Debug)]
 struct InPickle;
 

@@ -152,13 +152,13 @@ pub fn side_files_of(at: &Location) -> impl Iterator<Item = Location> + '_ {
 /// The seal of a checkpoint, or its signature, and its files.
 #[derive(Debug)]
 pub struct Seal {
-    /// Where the seal is.
+    /// The location of the seal.
     pub place: Place,
-    /// The files under it.
+    /// The files that the seal covers.
     pub files: Vec<Arc<SealedFile>>,
-    /// How the path that was opened relates to the seal.
+    /// The errors for files that do not match.
     pub said: Said,
-    /// Whose signature it is; `None` of a seal.
+    /// The key that signed; `None` for a seal.
     pub signer: Option<PublicKey>,
     by_name: HashMap<String, usize>,
 }
@@ -166,7 +166,7 @@ pub struct Seal {
 /// A file under a seal.
 #[derive(Debug)]
 pub struct SealedFile {
-    /// Below the folder of the seal.
+    /// The path of the file below the folder of the seal.
     pub name: String,
     /// The length that the seal lists.
     pub len_bytes: u64,
@@ -206,7 +206,7 @@ impl Seal {
     /// Parses a seal that was read at a place.
     ///
     /// # Errors
-    /// `Corrupt` and `Unsupported` for one that cannot be used.
+    /// `Corrupt` and `Unsupported` for an unusable seal.
     pub fn of(bytes: &[u8], place: Place) -> Result<Self> {
         let document = SealDocument::parse(bytes)?;
         if document.covers_folder != place.covers_folder {
@@ -233,7 +233,7 @@ impl Seal {
         Ok(Self::new(place, files, SAID, None))
     }
 
-    /// Files under checksums or digests.
+    /// A seal or signature with these files.
     pub fn new(place: Place, files: Vec<Arc<SealedFile>>, said: Said, signer: Option<PublicKey>) -> Self {
         let by_name = files.iter().enumerate().map(|(at, file)| (file.name.clone(), at)).collect();
         Self { place, files, said, signer, by_name }

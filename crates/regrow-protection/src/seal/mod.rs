@@ -1,7 +1,7 @@
 //! Seals: a side file with checksums of the files of a checkpoint, for layouts without checksums.
 //!
-//! A seal is made of files, not of leaves, so no layout knows of it. What reads under a seal is
-//! given a storage in which every byte of a sealed file is checked before it is handed out:
+//! A seal is made of files, not of leaves, so no layout knows of it. A reader of a sealed
+//! checkpoint gets a storage that checks every byte of a sealed file before it returns the byte:
 //!
 //! ```text
 //! layout     Location ── SealedStorage ── SealedStore, SealedBlob     each block is read whole and checked

@@ -1,11 +1,11 @@
-//! Reads of whole blocks: what is handed out has passed.
+//! Reads whole blocks, and returns only bytes whose block has passed its checksum.
 
 use super::files::SealedFile;
 use regrow_base::bytes::limits::work_space;
 use regrow_base::error::Result;
 use regrow_store::{Blob, ReadPath};
 
-/// Reads the bytes of a file from an offset on, unchecked.
+/// A function that reads the bytes of a file from an offset on, without a check.
 pub(super) type ReadRaw<'a> = &'a dyn Fn(u64, &mut [u8]) -> Result<()>;
 
 impl SealedFile {

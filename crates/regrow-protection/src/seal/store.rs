@@ -1,4 +1,4 @@
-//! A folder with sealed files in it.
+//! A folder with sealed files, as a store.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ impl Store for SealedStore {
         self.checked(key, &file, part.start, part.end).map(Some)
     }
 
-    /// A few blocks at a time.
+    /// Streams a value a few blocks at a time.
     fn stream(
         &self,
         key: &[u8],

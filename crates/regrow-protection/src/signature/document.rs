@@ -13,12 +13,12 @@
 //!            "block_blake3":"9a40..."}}     64 hex digits a block, file after file
 //! ```
 //!
-//! The signed bytes are those of the value of `signed` as they stand in the file, behind
-//! [`PREFIX`]. So JSON needs no canonical form, and nothing is parsed before it has verified.
+//! The signed bytes are [`PREFIX`] and then the bytes of the value of `signed`, exactly as in the
+//! file. So JSON needs no canonical form, and nothing is parsed before it is verified.
 //!
-//! Names are below the folder. Those of a checkpoint of single files begin with `*`, which stands
-//! for the checkpoint's own name: so the file can be copied with it under another name, and never
-//! speaks of its neighbours.
+//! Names are relative to the folder. In a checkpoint of single files, names begin with `*`, which
+//! means the checkpoint's own name. So the signature file can be copied with the checkpoint under
+//! another name, and never covers neighbouring files.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -30,11 +30,11 @@ use regrow_base::bytes::side_document::{SideDocument, now_unix_ns, writer};
 use regrow_base::error::{Error, ErrorKind, Result};
 pub(super) use regrow_storage::side_files::SIGNATURE as NAMES;
 
-/// Bytes of every block but the last of a file: the digests of a GiB take 256 KiB of the file, as
-/// those of a seal do.
+/// Length of a block; the last block of a file is shorter. The digests of a GiB take 256 KiB, as in
+/// a seal.
 pub const BLOCK_LEN_BYTES: u64 = 256 << 10;
 
-/// The version that is written, and the last that is read.
+/// The version that this build writes, and the highest that it reads.
 const VERSION: u32 = 1;
 
 const FORMAT: &str = "regrow-signature";
@@ -51,17 +51,17 @@ const KIND: SideDocument = SideDocument {
 /// checkpoint.
 const PREFIX: &[u8] = b"regrow signature 1\n";
 
-/// Most signatures in a file.
+/// The most signatures in a file.
 const SIGNATURES_MAX: usize = 64;
 
-/// Blocks of other lengths than these are read by no pass in one piece.
+/// The block lengths that a reader accepts, since a pass reads each block in one piece.
 const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 
 /// The help for an untrusted checkpoint.
 pub(super) const HELP: &str = "do not use the data: check the key, or get the checkpoint again from its \
     author; if you changed it yourself, sign it again (`regrow sign`)";
 
-/// The file, read: nothing of it is verified.
+/// The parsed file, not yet verified.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SignatureDocument {
     signatures: Vec<SignatureOf>,
@@ -80,30 +80,30 @@ struct SignatureOf {
 pub struct Signed {
     format: String,
     version: u32,
-    /// Program and version that made it.
+    /// Program and version that made the signature.
     writer: String,
     created_unix_ns: u64,
-    /// The layout that the checkpoint was opened in, for people: an item of it may have another.
+    /// The layout that the checkpoint was opened in, for people. An item may have another layout.
     layout: String,
     /// Whether the files are all files of the folder.
     pub covers_folder: bool,
-    /// Bytes of every block but the last of a file.
+    /// Length of a block; the last block of a file is shorter.
     pub block_len_bytes: u64,
     /// The files, by their paths below the folder.
     pub names: Vec<String>,
-    /// Their lengths.
+    /// The length of each file.
     pub len_bytes: Vec<u64>,
     /// BLAKE3 of each block.
     #[serde(with = "digests")]
     pub block_blake3: Vec<blake3::Hash>,
 }
 
-/// A file that is signed.
+/// A file to sign.
 #[derive(Debug)]
 pub struct FileDigests {
-    /// Below the folder.
+    /// The path of the file below the folder.
     pub name: String,
-    /// Its length.
+    /// Length of the file.
     pub len_bytes: u64,
     /// The digest of each block.
     pub block_blake3: Vec<blake3::Hash>,
@@ -144,7 +144,7 @@ impl SignatureDocument {
     /// Adds the signature of a key, in place of an earlier one.
     ///
     /// # Errors
-    /// `Limit` if there are too many.
+    /// `Limit` if the file has too many signatures.
     pub fn add(&mut self, key: &PrivateKey) -> Result<()> {
         let public_key = key.public_key().to_string();
         self.signatures.retain(|other| other.public_key != public_key);

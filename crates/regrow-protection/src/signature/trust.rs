@@ -17,7 +17,7 @@ const WORDS: Words = Words {
         again",
 };
 
-/// The texts for files that a signature does not fit.
+/// The texts for files that do not match their signature.
 const SAID: Said = Said {
     misfit: || {
         Error::corrupt(
@@ -65,7 +65,7 @@ pub fn unverified(at: &Location) -> Result<Option<Seal>> {
     Ok(read().ok())
 }
 
-/// Parses a signature that was read at a place, and verifies it with the keys that it names: it is
+/// Parses a signature that was read at a place, and verifies it with its own keys. It is then
 /// valid, but not yet trusted.
 ///
 /// # Errors

@@ -31,7 +31,7 @@ const SPLITS_MAX: usize = 16;
 /// Blocks of fewer elements than this are never split.
 const SPLIT_LEN_MIN_ELEMENTS: usize = 128;
 
-/// The configuration, as the document has it.
+/// The codec's configuration, which a reader does not need.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Blosc {
     /// The configuration as the document states it.
@@ -82,7 +82,7 @@ impl Header {
         self.flags & flag != 0
     }
 
-    /// Streams in a block of `len` bytes.
+    /// The number of streams in a block of `len` bytes.
     fn splits(&self, len: usize) -> usize {
         let splits = !self.has(FLAG_NOT_SPLIT)
             && self.typesize <= SPLITS_MAX
@@ -92,7 +92,7 @@ impl Header {
     }
 }
 
-/// How many bytes a frame decodes to.
+/// The decoded length of a frame.
 pub fn decoded_len_bytes(stored: &[u8]) -> Result<u64> {
     Ok(Header::parse(&mut Cursor::new(stored))?.content_len as u64)
 }
@@ -183,8 +183,8 @@ fn decompress(compressor: u8, stored: &[u8], out: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// First bytes of all elements, then second bytes, and so on; what is not a whole element comes
-/// last, unmoved.
+/// Reverses blosc's byte shuffle, which stores the first bytes of all elements, then the second
+/// bytes, and so on. Bytes after the last whole element are not moved.
 fn unshuffle(typesize: usize, shuffled: &[u8], out: &mut [u8]) {
     let count = out.len() / typesize;
     let (planes, tail) = shuffled.split_at(count * typesize);
@@ -199,8 +199,9 @@ fn unshuffle(typesize: usize, shuffled: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Lowest bits of the first bytes of all elements, then second bits, and so on. Blosc shuffles bits
-/// only where elements come in eights, and leaves a block alone otherwise.
+/// Reverses blosc's bit shuffle, which stores the lowest bits of the first bytes of all elements,
+/// then the second bits, and so on. Blosc shuffles bits only in blocks whose number of elements is
+/// a multiple of eight.
 fn unshuffle_bits(typesize: usize, shuffled: &[u8], out: &mut [u8]) {
     let count = out.len() / typesize;
     if !count.is_multiple_of(8) {

@@ -13,14 +13,14 @@
 use crate::bytes::Cursor;
 use crate::error::Result;
 
-/// Distances beyond this take two more bytes.
+/// The largest distance that needs no further two bytes.
 const NEAR_DISTANCE_MAX: usize = 8191;
-/// What the shortest match is long, less the smallest length code (1).
+/// The length of the shortest match, minus the smallest length code (1).
 const MATCH_LEN_BASE: usize = 2;
-/// The length code that says that more bytes of length follow.
+/// The length code after which more bytes of length follow.
 const LONG_MATCH: usize = 7;
 
-/// Decodes `stored` into `out`; gives the number of bytes written.
+/// Decodes `stored` into `out`, and returns the number of bytes written.
 pub(super) fn decode_into(stored: &[u8], out: &mut [u8]) -> Result<usize> {
     let mut input = Cursor::new(stored);
     let mut filled = 0;
@@ -59,7 +59,7 @@ pub(super) fn decode_into(stored: &[u8], out: &mut [u8]) -> Result<usize> {
     Ok(filled)
 }
 
-/// Repeats `len` bytes from `distance` back; both runs may overlap.
+/// Copies `len` bytes from `distance` bytes before `at`. Both runs may overlap.
 fn copy_match(out: &mut [u8], at: usize, distance: usize, len: usize) -> Option<()> {
     let from = at.checked_sub(distance)?;
     let window = out.get_mut(from..at.checked_add(len)?)?;

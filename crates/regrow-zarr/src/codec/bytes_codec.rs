@@ -20,10 +20,10 @@ pub enum Endian {
 }
 
 impl Endian {
-    /// From the configuration of the codec `bytes`.
+    /// Reads the configuration of the codec `bytes`.
     ///
     /// # Errors
-    /// `Corrupt` if a dtype wider than a byte leaves it open.
+    /// `Corrupt` if the configuration of a dtype wider than a byte has no endianness.
     pub fn from_v3(mut configuration: Members, word_bytes: usize) -> Result<Self> {
         let endian = match configuration.take("endian") {
             None if word_bytes == 1 => Self::Little,
@@ -40,7 +40,7 @@ impl Endian {
         Ok(if word_bytes == 1 { Self::Little } else { endian })
     }
 
-    /// As a codec of a zarr v3 document; one-byte dtypes need no configuration.
+    /// The codec in a zarr v3 document. One-byte dtypes need no configuration.
     pub fn to_v3(self, word_bytes: usize) -> Value {
         if word_bytes == 1 {
             return json!({"name": "bytes"});
@@ -50,7 +50,7 @@ impl Endian {
     }
 }
 
-/// Turns stored elements into those in memory, in place.
+/// Converts stored elements to their form in memory, in place.
 ///
 /// # Errors
 /// `Corrupt` for a bool that is neither `00` nor `01`.
@@ -66,7 +66,7 @@ pub fn to_memory(dtype: Dtype, endian: Endian, bytes: &mut [u8]) -> Result<()> {
     }
 }
 
-/// Turns elements in memory into those that are stored, in place.
+/// Converts elements in memory to their stored form, in place.
 ///
 /// # Errors
 /// `InvalidArgument` for a bool that is neither `00` nor `01`: other readers would refuse the
@@ -83,12 +83,12 @@ pub fn to_stored(dtype: Dtype, endian: Endian, bytes: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whether any bytes are elements of the dtype as they are: neither bool nor below 8 bits.
+/// Whether any bytes are valid elements of the dtype: true unless it is bool or below 8 bits.
 pub fn takes_any_bytes(dtype: Dtype) -> bool {
     dtype != Dtype::Bool && used_bits(dtype) == u8::MAX
 }
 
-/// Sets the bits of sub-byte elements that say nothing to zero.
+/// Sets the unused bits of sub-byte elements to zero.
 pub fn clear_unused_bits(dtype: Dtype, bytes: &mut [u8]) {
     let mask = used_bits(dtype);
     if mask != u8::MAX {

@@ -23,22 +23,22 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::zarr::Missing;
 use crate::zarr::json::Members;
 
-/// How far a compressed result may pass its input, for chains that compress twice: headers and raw
-/// blocks.
+/// The most bytes by which a compressed result may exceed its input (headers and raw blocks), for
+/// chains that compress twice.
 const COMPRESSED_GROWTH_BYTES: u64 = 1 << 16;
 
-/// Largest chunk whose shards are decoded as a whole because another step or shard is around them.
+/// The largest chunk whose shards are decoded as a whole, because another codec or shard encloses
+/// them.
 const NESTED_SHARD_LEN_MAX_BYTES: u64 = 1 << 30;
 
-/// What is decoded: a chunk's shape, its elements' type, and the bytes of the element that absent
-/// parts have.
+/// The form of a decoded chunk: its shape, its dtype, and the fill value of absent parts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoded {
     /// Shape of the chunk.
     pub shape: Shape,
     /// Type of its elements.
     pub dtype: Dtype,
-    /// Bytes of an element that was not written.
+    /// The bytes of one element of absent parts.
     pub fill: Vec<u8>,
 }
 
@@ -58,7 +58,7 @@ pub enum ArrayCodec {
     Sharding(Box<Sharding>),
 }
 
-/// The steps between a chunk and its stored bytes.
+/// The codecs between a chunk and its stored bytes.
 ///
 /// It keeps these promises: the decoded chunk is at most [`CHUNK_LEN_MAX_BYTES`] long, and nothing
 /// follows a sharding codec.
@@ -67,14 +67,15 @@ pub struct CodecChain {
     decoded: Decoded,
     len_bytes: u64,
     transposes: Vec<Order>,
-    /// All transposes in one; `None` if nothing moves.
+    /// All transposes combined; `None` if no axis moves.
     order: Option<Order>,
     array_codec: ArrayCodec,
     bytes_codecs: Vec<BytesCodec>,
 }
 
 impl CodecChain {
-    /// Checks and takes the steps. A sharding codec must be made for the transposed shape.
+    /// Checks the codecs, and makes a chain of them. A sharding codec must be made for the
+    /// transposed shape.
     pub fn new(
         decoded: Decoded,
         transposes: Vec<Order>,
@@ -147,7 +148,7 @@ impl CodecChain {
         Self::new(decoded, transposes, array_codec, bytes_codecs)
     }
 
-    /// As the list `codecs` of a zarr v3 document.
+    /// The list `codecs` in a zarr v3 document.
     pub fn to_v3(&self) -> Value {
         let mut list: Vec<Value> = self.transposes.iter().map(Order::to_v3).collect();
         list.push(match &self.array_codec {
@@ -183,7 +184,7 @@ impl CodecChain {
         &self.bytes_codecs
     }
 
-    /// The endianness of the `bytes` step; little where that is inside shards.
+    /// The endianness of the `bytes` codec; little if that codec is inside shards.
     pub fn endian(&self) -> Endian {
         match &self.array_codec {
             ArrayCodec::Bytes(endian) => *endian,
@@ -191,13 +192,13 @@ impl CodecChain {
         }
     }
 
-    /// Whether the axes are turned around as a whole.
+    /// Whether the order of the axes is reversed.
     pub fn is_column_major(&self) -> bool {
         self.transposes.first().is_some_and(Order::is_reversed)
     }
 
-    /// The sharding codec, where it alone is the chain, so that parts of a stored value can be
-    /// read.
+    /// The sharding codec, if it is the whole chain, so that parts of a stored value can be read;
+    /// `None` otherwise.
     pub fn sharding(&self) -> Option<&Sharding> {
         match &self.array_codec {
             ArrayCodec::Sharding(sharding) if self.order.is_none() => Some(sharding),
@@ -219,8 +220,7 @@ impl CodecChain {
         in_place && self.order.is_none() && self.bytes_codecs.is_empty()
     }
 
-    /// What a person calls the chain: `raw`, `zstd`, `sharding_indexed(zstd)`, `transpose, bytes
-    /// (big endian)`.
+    /// The chain as text for users:
     pub fn coding(&self) -> String {
         if self.is_raw() {
             return "raw".to_owned();
@@ -243,10 +243,10 @@ impl CodecChain {
     }
 
     /// Decodes a stored chunk into `out`, which is exactly as long as the chunk. `missing` says
-    /// what absent parts of a shard are.
+    /// whether absent parts of a shard are damage or have the fill value.
     ///
     /// # Errors
-    /// `Corrupt` if the bytes are not what the chain writes, or another number of them.
+    /// `Corrupt` if the bytes are not valid for the chain or have another length.
     pub fn decode_into(&self, stored: &[u8], out: &mut [u8], missing: Missing) -> Result<()> {
         if out.len() as u64 != self.len_bytes {
             return Err(wrong_len(self.len_bytes, out.len() as u64));
@@ -262,16 +262,16 @@ impl CodecChain {
         }
     }
 
-    /// Whether a stored chunk can be decoded as its bytes come in: then neither they nor the chunk
-    /// need a buffer.
+    /// Whether a stored chunk can be decoded piece by piece. Then neither the stored nor the
+    /// decoded chunk needs a buffer.
     pub fn is_streamed(&self) -> bool {
         self.order.is_none()
             && matches!(self.array_codec, ArrayCodec::Bytes(_))
             && matches!(self.bytes_codecs.as_slice(), [BytesCodec::Zstd(_)])
     }
 
-    /// Decodes a stored chunk of a chain that [is streamed](Self::is_streamed), whose bytes
-    /// `stored` hands out front to back, into `out`, which is exactly as long as the chunk.
+    /// Decodes a stored chunk of a chain that [is streamed](Self::is_streamed) into `out`, which is
+    /// exactly as long as the chunk. `stored` passes the bytes front to back.
     ///
     /// # Errors
     /// As [`decode_into`](Self::decode_into); errors of `stored`.
@@ -293,8 +293,8 @@ impl CodecChain {
         bytes_codec::to_memory(self.dtype(), self.endian(), out)
     }
 
-    /// Decodes a stored chunk into `buffer`, made as long as needed once it is known that so few
-    /// bytes can hold so many.
+    /// Decodes a stored chunk into `buffer`. First checks that so few bytes can hold the chunk,
+    /// then gives `buffer` the needed length.
     pub fn decode(&self, stored: &[u8], buffer: &mut Vec<u8>, missing: Missing) -> Result<()> {
         self.check_plausible(stored)?;
         resize(buffer, self.len_bytes)?;
@@ -305,7 +305,7 @@ impl CodecChain {
     ///
     /// # Errors
     /// `InvalidArgument` for another number of bytes or odd bools, `Unsupported` for codecs that
-    /// are only read.
+    /// regrow only reads.
     pub fn encode(&self, chunk: &[u8]) -> Result<Vec<u8>> {
         if chunk.len() as u64 != self.len_bytes {
             return Err(Error::invalid(format!("a chunk of shape {} has another size", self.shape()))
@@ -352,8 +352,8 @@ impl CodecChain {
         first.decode_into(&bytes, out)
     }
 
-    /// Returns an error if no bytes as few as these could hold the chunk, before memory is taken
-    /// for it.
+    /// Returns an error if `stored` is too short for the chunk, before memory is allocated for the
+    /// chunk.
     fn check_plausible(&self, stored: &[u8]) -> Result<()> {
         if self.has_shards() {
             return Ok(());

@@ -9,10 +9,10 @@
 use crate::bytes::checksum::crc32c;
 use crate::error::{Error, Result};
 
-/// Bytes that the checksum adds.
+/// The length that the checksum adds.
 pub const CRC32C_LEN_BYTES: usize = size_of::<u32>();
 
-/// The bytes without their checksum, which must match.
+/// Checks the checksum, and returns the bytes without it.
 pub fn strip(stored: &[u8]) -> Result<&[u8]> {
     let Some((bytes, stored_crc)) = stored.split_last_chunk::<CRC32C_LEN_BYTES>() else {
         return Err(Error::corrupt("the bytes end inside a crc32c")

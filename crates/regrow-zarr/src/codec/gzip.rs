@@ -19,11 +19,11 @@ use super::wrong_len;
 use crate::error::{Error, ErrorKind, Result};
 use crate::zarr::json::Members;
 
-/// Deflate spends at least a bit on a match of 258 bytes and one on its distance: 1032 to 1 at
-/// best.
+/// The highest compression ratio of deflate: a match of 258 bytes takes at least two bits, one for
+/// its distance.
 const RATIO_MAX: u64 = 1032;
 
-/// What is around the deflate stream.
+/// The format around the deflate stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wrapper {
     /// RFC 1952.
@@ -42,17 +42,17 @@ impl Wrapper {
     }
 }
 
-/// Which wrapper, and how hard to compress (0 to 9).
+/// The codec `gzip` or `zlib`, with its level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deflate {
     /// What surrounds the compressed bytes.
     pub wrapper: Wrapper,
-    /// From 0 to 9.
+    /// The compression level, from 0 to 9.
     pub level: u32,
 }
 
 impl Deflate {
-    /// Takes its members out of a codec's configuration.
+    /// Reads the members of a codec's configuration.
     pub fn from_members(members: &mut Members, wrapper: Wrapper, default_level: i64) -> Result<Self> {
         let level = members.integer("level", default_level)?;
         let level = u32::try_from(level).ok().filter(|level| *level <= 9).ok_or_else(|| {
@@ -98,7 +98,7 @@ impl Deflate {
         Ok(out)
     }
 
-    /// One member.
+    /// Encodes bytes as one member.
     pub fn encode(self, bytes: &[u8]) -> Result<Vec<u8>> {
         let level = Compression::new(self.level);
         match self.wrapper {

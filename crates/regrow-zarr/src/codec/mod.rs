@@ -46,7 +46,7 @@ pub use gzip::{Deflate, Wrapper};
 pub use sharding::{ByteSource, Sharding};
 pub use transpose::Order;
 
-/// A step from bytes to bytes: the one list of them.
+/// A codec from bytes to bytes. This enum is the only list of these codecs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BytesCodec {
     /// One zstd frame.
@@ -63,7 +63,7 @@ impl BytesCodec {
     /// The codec of a zarr v3 document.
     ///
     /// # Errors
-    /// `Unsupported` for a name or a member that is not known.
+    /// `Unsupported` for an unknown name or member.
     pub fn from_v3(name: &str, mut configuration: Members) -> Result<Self> {
         let codec = match name {
             "zstd" => Self::Zstd(zstd::from_members(&mut configuration, 3)?),
@@ -79,7 +79,7 @@ impl BytesCodec {
     /// The compressor of a zarr v2 document.
     ///
     /// # Errors
-    /// `Unsupported` for an id or a member that is not known.
+    /// `Unsupported` for an unknown id or member.
     pub fn from_v2(mut members: Members) -> Result<Self> {
         let id = members.required_text("id")?;
         let codec = match id.as_str() {
@@ -93,7 +93,7 @@ impl BytesCodec {
         Ok(codec)
     }
 
-    /// As a codec of a zarr v3 document.
+    /// The codec in a zarr v3 document.
     pub fn to_v3(&self) -> Value {
         let configuration = match self {
             Self::Zstd(codec) => json!({"level": codec.level, "checksum": codec.checksum}),
@@ -104,7 +104,7 @@ impl BytesCodec {
         json!({"name": self.name(), "configuration": configuration})
     }
 
-    /// As the compressor of a zarr v2 document.
+    /// The compressor in a zarr v2 document.
     pub fn to_v2(&self) -> Value {
         let mut members = match self {
             Self::Zstd(codec) => Map::from_iter([("level".to_owned(), codec.level.into())]),
@@ -145,7 +145,7 @@ impl BytesCodec {
         }
     }
 
-    /// Decodes to at most `max_bytes`: for a step whose result is the input of another.
+    /// Decodes to at most `max_bytes`, for a codec whose result another codec decodes.
     pub fn decode_at_most(&self, stored: &[u8], max_bytes: u64) -> Result<Vec<u8>> {
         match self {
             Self::Zstd(_) => zstd::decode_at_most(stored, max_bytes),
@@ -192,7 +192,7 @@ pub enum Compression {
     Zstd(i32),
 }
 
-/// `len_bytes` zeros, or an error instead of an abort where there is no memory for them.
+/// `len_bytes` zeros. Returns an error instead of aborting if the memory is too small.
 pub fn buffer(len_bytes: u64) -> Result<Vec<u8>> {
     zeroed(len_bytes).ok_or_else(|| no_memory(len_bytes))
 }
@@ -205,7 +205,7 @@ pub fn resize(buffer: &mut Vec<u8>, len_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// A copy, or an error instead of an abort where there is no memory for it.
+/// A copy of these bytes. Returns an error instead of aborting if the memory is too small.
 pub fn copied(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     out.try_reserve_exact(bytes.len()).map_err(|_| no_memory(bytes.len() as u64))?;
@@ -227,7 +227,7 @@ pub fn copy_exact(bytes: &[u8], out: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// A chunk that is not as long as its shape and dtype say.
+/// The error for a chunk whose length does not fit its shape and dtype.
 pub fn wrong_len(expected_bytes: u64, found_bytes: u64) -> Error {
     Error::corrupt("its size is not that of the chunk shape")
         .expected(format_args!("{expected_bytes} bytes"), format_args!("{found_bytes} bytes"))

@@ -25,10 +25,10 @@ use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::zarr::json::{Members, brief};
 use crate::zarr::{ChunkGrid, Destination, Missing};
 
-/// Bytes of an index entry: offset and length.
+/// Length of an index entry: an offset and a length.
 const ENTRY_LEN_BYTES: u64 = 2 * size_of::<u64>() as u64;
 
-/// Offset and length of an inner chunk that is not there.
+/// The offset and length that mark an absent inner chunk.
 const ABSENT: u64 = u64::MAX;
 
 /// A value that can be read in parts: bytes in memory, or a range of a file.
@@ -36,9 +36,9 @@ pub trait ByteSource {
     /// Length of the value.
     fn len_bytes(&self) -> u64;
 
-    /// Reads a part, which must lie inside the value, and shows it to `each`. An error of `each`
-    /// comes back with its offset counted from the start of the value, or of the file around it
-    /// where that is known.
+    /// Reads a part, which must be inside the value, and passes it to `each`. In an error of
+    /// `each`, the offset is changed to count from the start of the value or, if known, of the
+    /// file.
     fn visit(
         &self,
         offset_bytes: u64,
@@ -75,7 +75,7 @@ impl ByteSource for &[u8] {
     }
 }
 
-/// How the inner chunks of a shard lie, and how each is encoded.
+/// The division of a shard into inner chunks, and their codecs.
 ///
 /// It keeps these promises: the inner shape divides the outer one, and the index is at most
 /// [`CHUNK_LEN_MAX_BYTES`] long.
@@ -86,7 +86,7 @@ pub struct Sharding {
     index: IndexLayout,
 }
 
-/// How the index is encoded, and where it is.
+/// The codecs of the index, and its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct IndexLayout {
     endian: Endian,
@@ -95,7 +95,7 @@ struct IndexLayout {
 }
 
 impl Sharding {
-    /// As Orbax writes it: index at the end, little endian, with its crc32c.
+    /// The codec as Orbax writes it: the index is at the end, little endian, with its crc32c.
     pub fn new(outer_shape: Shape, inner: CodecChain) -> Result<Self> {
         let index = IndexLayout { endian: Endian::Little, has_crc32c: true, is_at_start: false };
         Self::with_index(outer_shape, inner, index)
@@ -120,7 +120,7 @@ impl Sharding {
         Ok(sharding)
     }
 
-    /// From the configuration of a zarr v3 document, for chunks like `outer`.
+    /// Reads the configuration in a zarr v3 document, for chunks like `outer`.
     pub fn from_v3(mut configuration: Members, outer: Decoded) -> Result<Self> {
         let inner_shape = Shape::new(configuration.dims("chunk_shape", 1)?)?;
         let codecs = configuration.required("codecs")?;
@@ -139,7 +139,7 @@ impl Sharding {
         Self::with_index(outer.shape, inner, IndexLayout { endian, has_crc32c, is_at_start })
     }
 
-    /// As a codec of a zarr v3 document.
+    /// The codec in a zarr v3 document.
     pub fn to_v3(&self) -> Value {
         let mut index_codecs = vec![self.index.endian.to_v3(size_of::<u64>())];
         if self.index.has_crc32c {
@@ -161,7 +161,7 @@ impl Sharding {
         self.grid.chunk_shape()
     }
 
-    /// How each inner chunk is encoded.
+    /// The codecs of each inner chunk.
     pub fn inner(&self) -> &CodecChain {
         &self.inner
     }
@@ -188,8 +188,8 @@ impl Sharding {
         self.read_into(&stored, &vec![0; whole.rank()], &mut destination, missing)
     }
 
-    /// Decodes those inner chunks that `destination` wants, reading no others. `origin` is where
-    /// the shard begins in the destination's coordinates.
+    /// Reads and decodes only the inner chunks that `destination` needs. `origin` is the start of
+    /// the shard in the destination's coordinates.
     pub fn read_into(
         &self,
         source: &dyn ByteSource,
@@ -222,8 +222,8 @@ impl Sharding {
         Ok(())
     }
 
-    /// Where the inner chunk lies, for a shard of one inner chunk: `(offset, length)` in bytes,
-    /// `None` if absent.
+    /// The position of the only inner chunk of a shard: `(offset, length)` in bytes, `None` if the
+    /// chunk is absent.
     pub fn only_inner(&self, source: &dyn ByteSource) -> Result<Option<(u64, u64)>> {
         self.read_index(source)?.entry(0)
     }
@@ -293,11 +293,11 @@ impl Sharding {
     }
 }
 
-/// The index of one shard, its checksum checked.
+/// The index of one shard, after the check of its checksum.
 struct ShardIndex {
     entries: Vec<u8>,
     endian: Endian,
-    /// Where it lies in the shard.
+    /// The offset of the index in the shard.
     offset_bytes: u64,
     shard_len_bytes: u64,
 }
@@ -330,8 +330,8 @@ impl ShardIndex {
     }
 }
 
-/// Endianness and whether a crc32c follows: the index has a fixed length, so nothing else may be
-/// there.
+/// Reads the codecs of the index: its endianness, and whether it has a crc32c. The index has a
+/// fixed length, so no other codec is allowed.
 fn index_codecs_from_v3(codecs: &Value) -> Result<(Endian, bool)> {
     // The index is an array of u64 of any shape; `bytes` and `crc32c` do not depend on the shape.
     let decoded = Decoded { shape: Shape::scalar(), dtype: Dtype::UInt64, fill: Vec::new() };

@@ -16,12 +16,12 @@ use crate::zarr::json::{Members, brief, integer};
 pub struct Order(Vec<usize>);
 
 impl Order {
-    /// The axes backwards.
+    /// The reversed order of axes.
     pub fn reversed(rank: usize) -> Self {
         Self((0..rank).rev().collect())
     }
 
-    /// From the configuration of the codec `transpose`.
+    /// Reads the configuration of the codec `transpose`.
     ///
     /// # Errors
     /// `Corrupt` if `order` is not a permutation of `rank` axes.
@@ -49,22 +49,22 @@ impl Order {
         Ok(Self(axes))
     }
 
-    /// As a codec of a zarr v3 document.
+    /// The codec in a zarr v3 document.
     pub fn to_v3(&self) -> Value {
         serde_json::json!({"name": "transpose", "configuration": {"order": self.0}})
     }
 
-    /// This order, then another.
+    /// This order followed by another, as one order.
     pub fn then(&self, next: &Self) -> Self {
         Self(next.0.iter().filter_map(|&axis| self.0.get(axis).copied()).collect())
     }
 
-    /// Whether nothing moves.
+    /// Whether no axis moves.
     pub fn is_identity(&self) -> bool {
         self.0.is_sorted()
     }
 
-    /// Whether it turns all axes around.
+    /// Whether all axes are reversed.
     pub fn is_reversed(&self) -> bool {
         *self == Self::reversed(self.0.len())
     }
@@ -86,7 +86,7 @@ impl Order {
         Array::with_strides(dtype, shape.clone(), strides, 0, encoded.into())?.copy_c_order(0, out)
     }
 
-    /// The encoded chunk.
+    /// Encodes a chunk.
     pub fn encode(&self, dtype: Dtype, shape: &Shape, decoded: &[u8]) -> Result<Vec<u8>> {
         let strides = pick(&self.0, &strides_bytes(shape, dtype));
         let data = Bytes::from(super::copied(decoded)?);

@@ -18,21 +18,20 @@ use crate::bytes::zstd::{Zstd, is_no_memory, no_context};
 use crate::error::{Error, ErrorKind, Result};
 use crate::zarr::json::Members;
 
-/// No block of a frame holds more than this once decoded.
+/// The longest decoded block of a frame.
 const BLOCK_LEN_MAX_BYTES: u64 = 128 << 10;
 
-/// The shortest block that decodes to anything: a header of three bytes and one byte that is
-/// repeated.
+/// The shortest stored block with content: a header of three bytes, and one byte that is repeated.
 const BLOCK_STORED_LEN_MIN_BYTES: u64 = 4;
 
-/// The longest window that zstd knows, as a power of two.
+/// The longest window of zstd, as a power of two.
 const WINDOW_LOG_MAX: u32 = if usize::BITS == 64 { 31 } else { 30 };
 
 thread_local! {
     static DECOMPRESSOR: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
 }
 
-/// Takes the members of a codec's configuration.
+/// Reads the members of a codec's configuration.
 pub fn from_members(members: &mut Members, default_level: i64) -> Result<Zstd> {
     let level = members.integer("level", default_level)?;
     let checksum = members.boolean("checksum", false)?;
@@ -60,9 +59,9 @@ pub fn decode_into(stored: &[u8], out: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Decodes one frame, whose bytes come piece by piece, into memory that it must fill exactly. What
-/// has been decoded stays where it is and is looked up there, so a frame of any window takes no
-/// more memory than this.
+/// Decodes one frame, whose bytes come piece by piece, into memory that the frame must fill
+/// exactly. zstd finds earlier output in this memory, so a frame with any window needs no further
+/// buffer.
 pub struct FrameDecoder<'o> {
     context: DCtx<'static>,
     out: OutBuffer<'o, [u8]>,
@@ -80,12 +79,12 @@ impl<'o> FrameDecoder<'o> {
         Ok(Self { context, out: OutBuffer::around(out), stored_len_bytes: 0, is_ended: false })
     }
 
-    /// How many bytes there are by now.
+    /// The number of decoded bytes so far.
     pub fn len_bytes(&self) -> usize {
         self.out.pos()
     }
 
-    /// Takes the next stored bytes.
+    /// Decodes the next stored bytes.
     pub fn push(&mut self, stored: &[u8]) -> Result<()> {
         let wanted = self.out.capacity() as u64;
         if self.stored_len_bytes == 0
@@ -111,7 +110,7 @@ impl<'o> FrameDecoder<'o> {
         Ok(())
     }
 
-    /// Returns an error unless the frame has come to its end and filled the memory.
+    /// Returns an error unless the frame is complete and has filled the memory.
     pub fn finish(self) -> Result<()> {
         if !self.is_ended {
             return Err(Error::corrupt("its zstd frame is cut off").at_byte(self.stored_len_bytes));
@@ -146,8 +145,8 @@ pub fn decode_at_most(stored: &[u8], max_bytes: u64) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Returns an error unless `stored` is one frame and nothing else; gives the content size if the
-/// frame states it.
+/// Returns an error unless `stored` is exactly one frame. Returns the content size if the frame
+/// states it.
 fn one_frame(stored: &[u8]) -> Result<Option<u64>> {
     let frame_len = zstd_safe::find_frame_compressed_size(stored).map_err(|code| {
         Error::corrupt(format!("its bytes are not a zstd frame: {}", zstd_safe::get_error_name(code)))

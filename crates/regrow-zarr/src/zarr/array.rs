@@ -25,20 +25,22 @@ use regrow_store::{Located, Span, Store};
 /// The index of a chunk in the grid, and the part of the array that it holds.
 pub type StoredChunk = (Vec<u64>, Region);
 
-/// Longest shard of several inner chunks that is read at once where all of it is wanted.
+/// The longest shard of several inner chunks that is read in one step if the region needs all of
+/// it.
 pub(super) const SHARD_READ_WHOLE_LEN_MAX_BYTES: u64 = 8 << 20;
 
-/// From this length on bytes are used as they come in.
+/// From this length on, values are decoded piece by piece.
 pub(super) const STREAMED_LEN_MIN_BYTES: u64 = 256 << 10;
 
-/// What using bytes as they come in takes at most: a buffer of a reader or a piece of raw rows, and
-/// a decoder.
+/// The most memory for decoding piece by piece: a buffer of a reader or a piece of raw rows, and a
+/// decoder.
 const STREAM_LEN_MAX_BYTES: u64 = 9 << 20;
 
-/// Where more chunks than these are wanted, and may be missing, those that are stored are listed.
+/// If a region needs more chunks than this, and chunks may be missing, the stored chunks are
+/// listed.
 pub const LISTED_MIN: u64 = 256;
 
-/// What a chunk, or an inner chunk of a shard, that is not stored means.
+/// The meaning of a chunk, or an inner chunk of a shard, that is not stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
     /// Damage: Orbax stores every chunk.
@@ -58,7 +60,7 @@ pub struct ZarrArray {
 }
 
 impl ZarrArray {
-    /// The array `name` in `store`, whose document said `meta`.
+    /// The array `name` in `store`, whose parsed document is `meta`.
     pub fn new(store: Arc<dyn Store>, name: &[u8], meta: Arc<ArrayMeta>, missing: Missing) -> Self {
         let mut prefix = name.to_vec();
         if !name.is_empty() {
@@ -67,7 +69,7 @@ impl ZarrArray {
         Self { store, prefix, meta, missing }
     }
 
-    /// What its document says.
+    /// The array's parsed document.
     pub fn meta(&self) -> &Arc<ArrayMeta> {
         &self.meta
     }
@@ -104,9 +106,9 @@ impl ZarrArray {
         Ok(())
     }
 
-    /// The chunks that are stored, in C order, each with the part of the array that it holds: by
-    /// the list of the keys that are there, however many the array claims. `None` where there are
-    /// no lists, as on web servers.
+    /// The stored chunks, in C order, each with its part of the array. The store lists its keys, so
+    /// the cost does not depend on the array's claimed shape. `None` if the store cannot list keys,
+    /// as on web servers.
     ///
     /// # Errors
     /// Errors of the store.
@@ -128,9 +130,9 @@ impl ZarrArray {
         Ok(Some(stored))
     }
 
-    /// Memory that reading whole rows of chunks takes beside the result, at most: a buffer, for
-    /// what is raw, or one zstd frame a chunk and decoded in place as its bytes come in; else an
-    /// (inner) chunk, stored and decoded, and the shard around it where that is read at once.
+    /// The most memory, in addition to the result, for reading whole rows of chunks. For raw
+    /// chunks, and for zstd chunks that are decoded in place, it is a buffer. Otherwise it is an
+    /// (inner) chunk, stored and decoded, and its shard if that is read in one step.
     pub fn working_len_bytes(&self) -> u64 {
         let meta = &*self.meta;
         let (mut chain, mut shard) = (meta.chain(), 0);
@@ -153,9 +155,9 @@ impl ZarrArray {
         }
     }
 
-    /// Where the array's plain C-order bytes lie, if they do: raw in one chunk (or in the one inner
-    /// chunk of one shard) of exactly the array's size. `None` also for bool and sub-byte dtypes,
-    /// whose elements must be checked or cleaned.
+    /// The position of the array's bytes, if they are stored raw in one chunk, or in the one inner
+    /// chunk of one shard, of exactly the array's size. `None` otherwise, and for bool and sub-byte
+    /// dtypes, whose elements must be checked or cleaned.
     ///
     /// # Errors
     /// `Corrupt` if the chunk is missing (with [`Missing::Error`]) or has another size.
@@ -184,7 +186,8 @@ impl ZarrArray {
         }
     }
 
-    /// Reads the parts of one chunk that `destination` wants. The array holds `part` of the chunk.
+    /// Reads the parts of one chunk that `destination` needs. `part` is the part of the chunk
+    /// inside the array.
     fn read_chunk(&self, index: &[u64], part: &Region, destination: &mut Destination<'_>) -> Result<()> {
         let key = self.chunk_key(index);
         let chain = self.meta.chain();
@@ -202,7 +205,7 @@ impl ZarrArray {
         [self.prefix.as_slice(), self.meta.chunk_key(index).as_bytes()].concat()
     }
 
-    /// The value at `key`; `None` if it is missing and that means the fill value.
+    /// The value at `key`; `None` if the value is missing and its elements have the fill value.
     fn stored(&self, key: &[u8]) -> Result<Option<Stored>> {
         match self.store.locate(key)? {
             Some(located) => Ok(Some(Stored(located))),
@@ -299,8 +302,7 @@ impl ByteSource for Stored {
     }
 }
 
-/// Reads a chunk that is stored encoded; a long one that belongs in one place is decoded there as
-/// its bytes come in.
+/// Reads an encoded chunk. A long chunk with one destination is decoded there piece by piece.
 fn read_encoded(
     stored: &Stored,
     chain: &CodecChain,
@@ -318,9 +320,9 @@ fn read_encoded(
     stored.visit(0, stored.len_bytes(), put)
 }
 
-/// Reads a shard. One that is wanted whole, or that has but one inner chunk, is read at once if it
-/// is not too long, so that index and data take one read; the one raw inner chunk of a shard is
-/// read like a raw chunk.
+/// Reads a shard. If the region needs the whole shard, or the shard has only one inner chunk, and
+/// it is not too long, one read gets index and data. The one raw inner chunk of a shard is read
+/// like a raw chunk.
 fn read_shard(
     stored: &Stored,
     sharding: &Sharding,

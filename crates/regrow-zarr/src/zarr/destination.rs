@@ -15,13 +15,13 @@ use crate::error::{Error, Result};
 
 use super::Missing;
 
-/// A slice that is to hold `region` in C order, little endian.
+/// The caller's slice for `region`, in C order, little endian.
 pub struct Destination<'a> {
     dtype: Dtype,
     region: &'a Region,
     shape: Shape,
     out: &'a mut [u8],
-    /// Kept from piece to piece.
+    /// A buffer that is used again for each piece.
     buffer: Vec<u8>,
 }
 
@@ -29,7 +29,7 @@ impl<'a> Destination<'a> {
     /// Takes a slice that is exactly as long as the region.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is not.
+    /// `InvalidArgument` if the slice has another length.
     pub fn new(dtype: Dtype, region: &'a Region, out: &'a mut [u8]) -> Result<Self> {
         let shape = region.shape();
         let len_bytes = shape.len_bytes(dtype)?;
@@ -42,12 +42,12 @@ impl<'a> Destination<'a> {
         Ok(Self { dtype, region, shape, out, buffer: Vec::new() })
     }
 
-    /// The region wanted.
+    /// The region of the array that the slice is for.
     pub fn region(&self) -> &Region {
         self.region
     }
 
-    /// Decodes the piece that holds `piece`, and keeps what is wanted of it.
+    /// Decodes a piece with the region `piece`, and keeps the part that the region needs.
     pub fn put_chunk(
         &mut self,
         piece: &Region,
@@ -63,7 +63,8 @@ impl<'a> Destination<'a> {
         copy_common(self.dtype, piece, &self.buffer, &common, self.region, &self.shape, self.out)
     }
 
-    /// Where the piece that holds `piece` belongs, if all of it is wanted and is one run.
+    /// The slice for a piece with the region `piece`, if the region needs all of it and it is one
+    /// run; `None` otherwise.
     pub fn slot(&mut self, piece: &Region) -> Result<Option<&mut [u8]>> {
         if self.region.intersect(piece).as_ref() != Some(piece) {
             return Ok(None);
@@ -71,7 +72,7 @@ impl<'a> Destination<'a> {
         slot(piece, self.region, &self.shape, self.dtype, self.out)
     }
 
-    /// Takes elements as they are stored raw: C order, little endian, those of `piece`.
+    /// Copies the raw elements of `piece`, which are in C order, little endian.
     pub fn put_raw(&mut self, piece: &Region, bytes: &[u8]) -> Result<()> {
         let Some(common) = self.region.intersect(piece) else { return Ok(()) };
         if bytes_codec::takes_any_bytes(self.dtype) {
@@ -83,7 +84,7 @@ impl<'a> Destination<'a> {
         copy_common(self.dtype, piece, &self.buffer, &common, self.region, &self.shape, self.out)
     }
 
-    /// Repeats one element in all of `piece` that is wanted.
+    /// Repeats one element in the part of `piece` that the region needs.
     pub fn fill(&mut self, piece: &Region, element: &[u8]) -> Result<()> {
         match self.region.intersect(piece) {
             None => Ok(()),
@@ -116,7 +117,7 @@ impl<'a> Destination<'a> {
     }
 }
 
-/// The part of `out` that holds `part` of `region`, if that is one run.
+/// The slice of `out` for `part` of `region`; `None` if the part is not one run.
 fn slot<'a>(
     part: &Region,
     region: &Region,
@@ -129,7 +130,7 @@ fn slot<'a>(
     Ok(run.and_then(|(offset, len)| out.get_mut(offset as usize..(offset + len) as usize)))
 }
 
-/// Copies what `piece`, whose elements are `bytes`, has in common with `region`.
+/// Copies the common part of `region` and `piece`, whose elements are `bytes`.
 fn copy_common(
     dtype: Dtype,
     piece: &Region,

@@ -23,18 +23,18 @@ use super::json::{brief, integer};
 use crate::array::{Dtype, DtypeClass};
 use crate::error::{Error, Result};
 
-/// How the floats of one or half a byte lay out sign, exponent and mantissa.
+/// The sign, exponent and mantissa of a float of one or half a byte.
 struct SmallFloat {
     dtype: Dtype,
     exponent_bits: u32,
     mantissa_bits: u32,
     bias: i32,
     specials: Specials,
-    /// The code that `"NaN"` stands for.
+    /// The code for `"NaN"`.
     nan: u8,
 }
 
-/// Which codes of a small float are not finite numbers.
+/// The codes of a small float that are not finite numbers.
 #[derive(Clone, Copy, PartialEq)]
 enum Specials {
     /// The highest exponent, as in IEEE 754: infinity, then NaNs.
@@ -43,7 +43,7 @@ enum Specials {
     AllOnesIsNan,
     /// Minus zero is the only NaN. No infinity.
     MinusZeroIsNan,
-    /// None at all.
+    /// All codes are finite numbers.
     Finite,
 }
 
@@ -68,10 +68,10 @@ const fn small(
     SmallFloat { dtype, exponent_bits: exponent, mantissa_bits: mantissa, bias, specials, nan }
 }
 
-/// The version of zarr whose spelling is meant.
+/// The version of zarr, which decides the form of fill values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spelling {
-    /// zarr v2, where bits cannot be given.
+    /// zarr v2, which has no form for bits.
     V2,
     /// zarr v3.
     V3,
@@ -80,8 +80,8 @@ pub enum Spelling {
 /// The bytes of one element, little endian, for a fill value other than `null`.
 ///
 /// # Errors
-/// `Corrupt` if the value cannot be one of the dtype, `Unsupported` for spellings that mean
-/// different things to different readers.
+/// `Corrupt` if the value does not fit the dtype, `Unsupported` for forms that different readers
+/// understand differently.
 pub fn parse(value: &Value, dtype: Dtype, spelling: Spelling) -> Result<Vec<u8>> {
     let size = dtype.size_bytes();
     match dtype.class() {
@@ -112,7 +112,7 @@ pub fn parse(value: &Value, dtype: Dtype, spelling: Spelling) -> Result<Vec<u8>>
     }
 }
 
-/// How the bytes of one element are spelled: the form TensorStore writes.
+/// The JSON form of one element, as TensorStore writes it.
 pub fn spell(bytes: &[u8], dtype: Dtype, spelling: Spelling) -> Value {
     let mut wide = [0_u8; 16];
     for (to, from) in wide.iter_mut().zip(bytes) {
@@ -179,7 +179,7 @@ fn spell_float(bits: u64, dtype: Dtype) -> Value {
     }
 }
 
-/// The bits of the value of `dtype` nearest to `value`; `None` if it has none such.
+/// The bits of the value of `dtype` nearest to `value`; `None` if there is none.
 fn encode(value: f64, dtype: Dtype) -> Option<u64> {
     if value.is_nan() {
         // Every machine gets the same NaN: quiet, with the sign and the other bits zero.
@@ -203,7 +203,7 @@ fn encode(value: f64, dtype: Dtype) -> Option<u64> {
     }
 }
 
-/// The value of bits; `None` where regrow does not name it.
+/// The value of bits; `None` if regrow writes the bits themselves.
 fn decode(bits: u64, dtype: Dtype) -> Option<f64> {
     match dtype {
         Dtype::Float16 => Some(f16::from_bits(bits as u16).to_f64()),
@@ -264,7 +264,7 @@ impl SmallFloat {
     }
 }
 
-/// Bits that say the value: fewer than the element has for the sub-byte types.
+/// The number of used bits in an element: fewer than its length for the sub-byte types.
 fn value_bits(dtype: Dtype) -> usize {
     match dtype {
         Dtype::Int2 | Dtype::UInt2 => 2,

@@ -17,7 +17,7 @@ use crate::array::{Region, Shape};
 use crate::error::{Error, Result};
 use crate::text::counted;
 
-/// An array cut into chunks of one shape.
+/// The division of an array into chunks of one shape.
 ///
 /// It keeps this promise: shape and chunk shape have the same rank, and chunks are at least 1 on
 /// every axis.
@@ -28,7 +28,7 @@ pub struct ChunkGrid {
 }
 
 impl ChunkGrid {
-    /// Checks and takes both shapes.
+    /// Makes a grid after a check of both shapes.
     ///
     /// # Errors
     /// `Corrupt` if the ranks differ or a chunk has an axis of length 0.
@@ -42,17 +42,17 @@ impl ChunkGrid {
         Ok(Self { shape, chunk_shape })
     }
 
-    /// The extent of the array.
+    /// The shape of the array.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// The extent of each chunk.
+    /// The shape of each chunk.
     pub fn chunk_shape(&self) -> &Shape {
         &self.chunk_shape
     }
 
-    /// Chunks along each axis; none along an axis of length 0.
+    /// The number of chunks along each axis; 0 for an axis of length 0.
     pub fn counts(&self) -> Vec<u64> {
         self.shape
             .dims()
@@ -62,7 +62,7 @@ impl ChunkGrid {
             .collect()
     }
 
-    /// The whole of chunk `index` in the array's coordinates; at the upper edge it reaches beyond
+    /// The region of chunk `index`, in the array's coordinates. At the upper edge it reaches beyond
     /// the array.
     ///
     /// # Errors
@@ -77,12 +77,12 @@ impl ChunkGrid {
         Region::new(starts, self.chunk_shape.dims())
     }
 
-    /// How many chunks there may be.
+    /// The number of chunks of the grid.
     pub fn chunk_count(&self) -> u64 {
         self.counts().into_iter().fold(1, u64::saturating_mul)
     }
 
-    /// How many chunks a region meets.
+    /// The number of chunks that a region meets.
     pub fn count_in(&self, region: &Region) -> u64 {
         let axes = region.starts().iter().zip(region.lens()).zip(self.chunk_shape.dims());
         let along = |((start, len), chunk): ((&u64, &u64), &u64)| match len {
@@ -92,7 +92,7 @@ impl ChunkGrid {
         axes.map(along).fold(1, u64::saturating_mul)
     }
 
-    /// Whether there is a chunk of this index.
+    /// Whether the grid has a chunk with this index.
     pub fn has(&self, index: &[u64]) -> bool {
         let counts = self.counts();
         index.len() == counts.len() && index.iter().zip(counts).all(|(index, count)| *index < count)
@@ -144,7 +144,7 @@ impl Iterator for Chunks<'_> {
     }
 }
 
-/// How chunk indices become keys.
+/// The form of chunk keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChunkKeys {
     /// `c` comes first (zarr v3's `default`).
@@ -154,12 +154,12 @@ pub struct ChunkKeys {
 }
 
 impl ChunkKeys {
-    /// As zarr v2 has them unless told otherwise: `2.1`.
+    /// The default of zarr v2: `2.1`.
     pub const V2: Self = Self { prefixed: false, separator: '.' };
-    /// As zarr v3 has them unless told otherwise: `c/2/1`.
+    /// The default of zarr v3: `c/2/1`.
     pub const V3: Self = Self { prefixed: true, separator: '/' };
 
-    /// The chunk of such a key, of an array with so many axes.
+    /// The index of the chunk with this key, in an array of this rank; `None` for other keys.
     pub fn index(self, key: &str, rank: usize) -> Option<Vec<u64>> {
         let digits = match self.prefixed {
             true => key.strip_prefix('c')?,
@@ -174,7 +174,7 @@ impl ChunkKeys {
         (index.len() == rank && self.key(&index) == key).then_some(index)
     }
 
-    /// The key of a chunk, below the array's own.
+    /// The key of a chunk, without the array's name.
     pub fn key(self, index: &[u64]) -> String {
         let mut key = String::new();
         if self.prefixed {

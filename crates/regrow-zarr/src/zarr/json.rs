@@ -12,7 +12,7 @@ use serde_json::{Map, Number, Value};
 use crate::bytes::limits::ZARR_DOCUMENT_LEN_MAX_BYTES;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Begins the message of a repeated member; what follows is its name.
+/// The start of the message about a repeated member. The name follows.
 const REPEATED: &str = "a JSON member is given twice: ";
 
 /// Parses a document.
@@ -119,17 +119,17 @@ impl Members {
         }
     }
 
-    /// Takes a member out; `None` if it is not there.
+    /// Takes a member out; `None` if it is missing.
     pub fn take(&mut self, name: &str) -> Option<Value> {
         self.map.shift_remove(name)
     }
 
-    /// Takes out a member that must be there.
+    /// Takes out a required member.
     pub fn required(&mut self, name: &str) -> Result<Value> {
         self.take(name).ok_or_else(|| Error::corrupt(format!("{} lacks the member {name:?}", self.what)))
     }
 
-    /// Takes out a text that must be there.
+    /// Takes out a required text.
     pub fn required_text(&mut self, name: &str) -> Result<String> {
         match self.required(name)? {
             Value::String(text) => Ok(text),
@@ -137,7 +137,7 @@ impl Members {
         }
     }
 
-    /// Takes out an integer; `default` if it is not there.
+    /// Takes out an integer; `default` if it is missing.
     pub fn integer(&mut self, name: &str, default: i64) -> Result<i64> {
         let Some(value) = self.take(name) else { return Ok(default) };
         integer(&value)
@@ -145,7 +145,7 @@ impl Members {
             .ok_or_else(|| self.bad(name, "an integer of 64 bits", &value))
     }
 
-    /// Takes out a truth value; `default` if it is not there.
+    /// Takes out a bool; `default` if it is missing.
     pub fn boolean(&mut self, name: &str, default: bool) -> Result<bool> {
         match self.take(name) {
             None => Ok(default),
@@ -154,7 +154,7 @@ impl Members {
         }
     }
 
-    /// Takes out a list of integers from `min` to 2^63-1 that must be there.
+    /// Takes out a required list of integers from `min` to 2^63-1.
     pub fn dims(&mut self, name: &str, min: u64) -> Result<Vec<u64>> {
         let value = self.required(name)?;
         let list = value.as_array().and_then(|items| {
@@ -175,7 +175,7 @@ impl Members {
         }
     }
 
-    /// Takes out all that is left.
+    /// Takes out all remaining members.
     pub fn take_rest(&mut self) -> Map<String, Value> {
         std::mem::take(&mut self.map)
     }
@@ -187,7 +187,7 @@ impl Members {
     }
 }
 
-/// The exact integer that a JSON number is; `4.0` counts as 4, as in TensorStore.
+/// The integer value of a JSON number; `None` for a fraction. `4.0` counts as 4, as in TensorStore.
 pub fn integer(value: &Value) -> Option<i128> {
     const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53: beyond it a float no longer says which integer it is
     let number = value.as_number()?;
@@ -249,8 +249,9 @@ fn write_list<T>(
     out.push(close);
 }
 
-/// The shortest digits that give the float back, always with a fraction or an exponent: plain from
-/// 1e-4 on and below 1e15, else scientific with a sign and at least two digits in the exponent.
+/// Writes the shortest digits that restore the float, always with a fraction or an exponent: plain
+/// from 1e-4 on and below 1e15, otherwise scientific with a sign and at least two digits in the
+/// exponent.
 fn write_float(value: f64, out: &mut String) {
     let scientific = format!("{value:e}");
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));

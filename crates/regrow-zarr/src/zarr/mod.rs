@@ -55,7 +55,7 @@ pub use array::{Missing, ZarrArray};
 pub use destination::Destination;
 pub use grid::{ChunkGrid, ChunkKeys, Chunks};
 
-/// What the metadata document of an array says.
+/// The checked contents of an array's metadata document.
 ///
 /// It keeps these promises: shape and chunk shape have the same rank, every size fits in 63 bits,
 /// TensorStore knows the dtype, and this build decodes every codec.
@@ -65,7 +65,7 @@ pub struct ArrayMeta {
     grid: ChunkGrid,
     keys: ChunkKeys,
     chain: CodecChain,
-    /// `false` for zarr v2's `null`, which reads as zero.
+    /// Whether the document has a fill value; false for zarr v2's `null`, which reads as zero.
     has_fill: bool,
 }
 
@@ -76,7 +76,7 @@ enum Version {
 }
 
 impl ArrayMeta {
-    /// Whether chunks that are not stored have a value: not with zarr v2's `null`.
+    /// Whether chunks that are not stored have a fill value; false for zarr v2's `null`.
     pub fn has_fill(&self) -> bool {
         self.has_fill
     }
@@ -84,8 +84,8 @@ impl ArrayMeta {
     /// Reads a `.zarray` document.
     ///
     /// # Errors
-    /// `Corrupt` for bytes that are not such a document, `Unsupported` for codecs, dtypes and fill values
-    /// beyond this build, `Limit` for sizes beyond 63 bits.
+    /// `Corrupt` for bytes that are not a `.zarray` document, `Unsupported` for codecs, dtypes and
+    /// fill values beyond this build, `Limit` for sizes beyond 63 bits.
     pub fn parse_v2(json: &[u8]) -> Result<Self> {
         v2::parse(json)
     }
@@ -157,7 +157,7 @@ impl ArrayMeta {
         }
     }
 
-    /// The extent of the array.
+    /// The shape of the array.
     pub fn shape(&self) -> &Shape {
         self.grid.shape()
     }
@@ -167,12 +167,13 @@ impl ArrayMeta {
         self.chain.dtype()
     }
 
-    /// The extent of a chunk of the grid, which has a key of its own; with shards, of a shard.
+    /// The shape of a chunk of the grid, which has its own key; with shards, the shape of a shard.
     pub fn chunk_shape(&self) -> &Shape {
         self.grid.chunk_shape()
     }
 
-    /// The extent of the smallest piece that is read and decoded alone; without shards, a chunk.
+    /// The shape of the smallest part that is read and decoded alone: an inner chunk, or without
+    /// shards a chunk.
     pub fn inner_chunk_shape(&self) -> &Shape {
         self.chain.sharding().map_or(self.chunk_shape(), |sharding| sharding.inner_shape())
     }

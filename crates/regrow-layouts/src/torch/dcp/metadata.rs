@@ -28,9 +28,9 @@ const MODULE: &str = "torch.distributed.checkpoint.";
 /// A tensor or an object.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// By which the files know it.
+    /// The name of the entry in the index.
     pub name: String,
-    /// Where it is in the tree.
+    /// The key path of the entry in the tree.
     pub path: KeyPath,
     pub content: Content,
 }
@@ -40,7 +40,7 @@ pub(super) enum Content {
     Tensor {
         dtype: Dtype,
         shape: Shape,
-        /// They fill it.
+        /// The pieces of the tensor, which together fill it.
         pieces: Vec<(Region, Place)>,
     },
     Object(Place),
@@ -48,7 +48,7 @@ pub(super) enum Content {
     Refused(Error),
 }
 
-/// So many bytes of a file of the folder.
+/// A range of bytes in a file of the folder.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     pub file: String,
@@ -84,7 +84,7 @@ pub(super) fn entries(pickle: &Pickle<'_>) -> Result<Vec<Entry>> {
 }
 
 /// Makes numbers of the keys of optimizers' states (`state/0` beside `param_groups`), which DCP
-/// writes as texts. `Optimizer.load_state_dict` silently takes no texts.
+/// writes as texts. `Optimizer.load_state_dict` silently ignores texts.
 fn number_states(entries: &mut [Entry]) {
     let is_key = |key: &Key, name: &str| *key == Key::dict(name);
     let mut optimizers: HashSet<Vec<Key>> = HashSet::new();
@@ -112,7 +112,7 @@ fn number_states(entries: &mut [Entry]) {
     }
 }
 
-/// A name of the index, and where a piece of it begins; an object has no beginning.
+/// The name of an entry, and the start of a piece in its tensor; `None` for an object.
 type Index<'p> = (&'p str, Option<Vec<u64>>);
 
 fn content<'p>(
@@ -131,7 +131,7 @@ fn content<'p>(
     }
     let tensor = record(pickle, id, "TensorStorageMetadata")?;
     let properties = record_of(pickle, tensor.field("properties")?, "TensorProperties")?;
-    // A tuple since PyTorch 2.0, whose first member is the dtype; before that the fields by name.
+    // Since PyTorch 2.0, a tuple whose first member is the dtype; before that, the fields by name.
     let dtype_at = match pickle.value(properties) {
         Value::Tuple(parts) => parts.first().copied(),
         Value::Dict(pairs) => {
@@ -172,7 +172,7 @@ fn content<'p>(
     Ok(Content::Tensor { dtype, shape, pieces })
 }
 
-/// Where each piece lies.
+/// The position of each piece.
 fn places<'p>(pickle: &'p Pickle<'_>, pairs: &[(Id, Id)]) -> Result<HashMap<Index<'p>, Place>> {
     let mut places = HashMap::with_capacity(pairs.len());
     for &(key, value) in pairs {
@@ -216,7 +216,7 @@ fn is_inside(path: &str) -> bool {
     !path.is_empty() && path.split('/').all(|part| !matches!(part, "" | "." | "..")) && !path.contains('\0')
 }
 
-/// The place of each name in the tree, and its number; `None` if the file has none.
+/// The key path of each name in the tree, and its number; `None` if the file has none.
 fn paths<'p>(pickle: &'p Pickle<'_>, id: Id) -> Result<Option<HashMap<&'p str, (usize, KeyPath)>>> {
     let pairs = match pickle.value(id) {
         Value::None => return Ok(None),
@@ -238,7 +238,7 @@ fn paths<'p>(pickle: &'p Pickle<'_>, id: Id) -> Result<Option<HashMap<&'p str, (
     Ok(Some(paths))
 }
 
-/// A record by its fields.
+/// A record, whose fields are read by name.
 struct Record<'p, 'b> {
     pickle: &'p Pickle<'b>,
     id: Id,
@@ -275,7 +275,7 @@ fn record<'p, 'b>(pickle: &'p Pickle<'b>, id: Id, class: &'static str) -> Result
     }
 }
 
-/// What the record of a class was to be made of.
+/// The state from which Python would make an object of a class.
 fn record_of(pickle: &Pickle<'_>, id: Id, class: &'static str) -> Result<Id> {
     let found = pickle.call(id);
     let is_it = |module: &str, name: &str| module.starts_with(MODULE) && name == class;

@@ -27,14 +27,14 @@ pub(super) use reader::DcpReader;
 /// The index of a folder.
 pub const INDEX: &str = ".metadata";
 
-/// How the files of pieces end.
+/// The suffix of the files with pieces.
 #[cfg(feature = "torch")]
 const SUFFIX: &str = ".distcp";
 
-/// How a pickle begins.
+/// The first byte of a pickle.
 const PROTO: u8 = 0x80;
 
-/// Whether the folder `at` a location is one.
+/// Whether the folder `at` a location is a checkpoint of `torch.distributed.checkpoint`.
 pub(super) fn is_one(at: &Location) -> bool {
     let index = at.join(INDEX);
     matches!(index.look(), Ok(Some(Found::File { .. })))

@@ -11,15 +11,15 @@ use regrow_store::reads::Source;
 use regrow_tree::array::{Dtype, Region, Shape, copy_region};
 use regrow_tree::tree::LeafInfo;
 
-/// A piece, and where it lies.
+/// A piece and its position.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub region: Region,
-    /// Its file, by number.
+    /// The number of its file.
     pub file: usize,
     pub offset_bytes: u64,
     pub len_bytes: u64,
-    /// Once it was wanted.
+    /// The opened archive, after the first request.
     loaded: OnceLock<TorchReader>,
 }
 
@@ -31,7 +31,7 @@ impl Piece {
     /// The archive, which is opened once.
     ///
     /// # Errors
-    /// `Corrupt` if it is not the tensor that the index says.
+    /// `Corrupt` if the archive has another tensor than the index says.
     pub(super) fn loaded(&self, file: &Arc<DataFile>, dtype: Dtype) -> Result<&TorchReader> {
         if let Some(loaded) = self.loaded.get() {
             return Ok(loaded);
@@ -54,7 +54,7 @@ impl Piece {
         Ok(self.loaded.get_or_init(|| loaded))
     }
 
-    /// Where its data is.
+    /// The position of the piece's data.
     ///
     /// # Errors
     /// As [`loaded`](Self::loaded).

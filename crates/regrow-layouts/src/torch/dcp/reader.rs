@@ -1,4 +1,4 @@
-//! A folder as a checkpoint.
+//! The reader of a folder of `torch.distributed.checkpoint`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use regrow_store::reads::{Coded, Seal, Source, Unreadable};
 use regrow_tree::array::{Dtype, Region, Shape};
 use regrow_tree::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
-/// Longest index that is read.
+/// The longest index that is read.
 const INDEX_LEN_MAX_BYTES: u64 = 1 << 30;
 
 /// An opened folder.
@@ -28,24 +28,24 @@ pub(in super::super) struct DcpReader {
     tree: Tree<LeafInfo>,
     leaves: Vec<Leaf>,
     files: Vec<Arc<DataFile>>,
-    /// What is not a tensor.
+    /// The objects that are not tensors.
     objects: Vec<TorchReader>,
 }
 
-/// Where the data of a leaf is.
+/// The position of a leaf's data.
 #[derive(Debug)]
 enum Leaf {
     Pieces(Vec<Piece>),
-    /// A leaf of an object, both by number.
+    /// The number of an object, and the number of a leaf in it.
     Object(usize, usize),
     Refused(Error),
-    /// Of a folder that is salvaged.
+    /// The reason why the leaf is lost, in a salvage.
     Lost(Error),
 }
 
 impl DcpReader {
-    /// Opens the folder `at` a location: reads its index, and the objects that are not tensors. To
-    /// salvage, files may be missing or cut.
+    /// Opens the folder `at` a location: reads its index, and the objects that are not tensors.
+    /// With `salvage`, files may be missing or truncated.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; with file, leaf and offset.
@@ -123,15 +123,15 @@ impl DcpReader {
     }
 }
 
-/// What has been opened so far.
+/// The state while a folder is being opened.
 struct Opening<'a> {
     at: &'a Location,
     files: Vec<Arc<DataFile>>,
     by_name: HashMap<String, usize>,
     objects: Vec<TorchReader>,
-    /// What all objects are beyond the tree.
+    /// The record of all objects that the tree cannot represent.
     record: Record,
-    /// How many storages that numbers.
+    /// The number of storages in that record.
     storages: usize,
     count_of_pieces: usize,
     salvage: bool,
@@ -177,7 +177,7 @@ impl Opening<'_> {
         build.leaf(key, leaf)
     }
 
-    /// The number of the file in which so many bytes lie.
+    /// The number of the file with these bytes. Opens the file if it is not yet open.
     fn file(&mut self, place: &Place) -> Result<usize> {
         let number = match self.by_name.get(&place.file) {
             Some(&known) => known,
@@ -319,7 +319,7 @@ impl Reader for DcpReader {
             let Leaf::Pieces(pieces) = leaf else { continue };
             for piece in pieces {
                 let file = self.file(piece.file)?;
-                // A piece that cannot be opened is found with its leaf.
+                // The check of the leaf reports a piece that cannot be opened.
                 if let Ok(loaded) = piece.loaded(file, info.dtype) {
                     findings.extend(loaded.check_rest()?.findings);
                 }
@@ -328,13 +328,13 @@ impl Reader for DcpReader {
         Ok(Rest { findings, notes: Vec::new() })
     }
 
-    /// The index is under no checksum.
+    /// No checksum covers the index.
     fn standing(&self) -> Standing<'_> {
         Standing::default()
     }
 }
 
-/// What stands in the index has been read.
+/// The seal of values in the index, which were read when the folder was opened.
 #[derive(Debug)]
 struct InIndex;
 

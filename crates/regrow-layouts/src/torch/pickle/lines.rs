@@ -9,16 +9,16 @@
 //! Source: CPython `Lib/pickle.py` (`save_str`, `load_string`), `Objects/unicodeobject.c`
 //! (raw-unicode-escape).
 
-/// What `I` and `L` stand for.
+/// The value of an `I` or `L` line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Number {
     Bool(bool),
     Int(i64),
-    /// Beyond 64 bits: two's complement, little endian.
+    /// An integer beyond 64 bits: two's complement, little endian.
     Long(Vec<u8>),
 }
 
-/// Longest integer that is read, in decimal.
+/// The most decimal digits of an integer.
 const DIGITS_MAX: usize = 300;
 
 /// The number of an `I` or `L` line.
@@ -40,7 +40,7 @@ pub(super) fn number(line: &[u8]) -> Option<Number> {
     if digits.is_empty() || digits.len() > DIGITS_MAX || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
         return None;
     }
-    // The magnitude, little endian, with a byte more for the sign.
+    // The magnitude, little endian, with one more byte for the sign.
     let mut out: Vec<u8> = Vec::new();
     for digit in digits.bytes() {
         let mut carry = u32::from(digit - b'0');
@@ -78,7 +78,7 @@ pub(super) fn text(line: &[u8]) -> Option<String> {
             }
         };
         let code = std::str::from_utf8(after.get(1..=digits)?).ok()?;
-        // Halves of pairs are not text.
+        // A half of a surrogate pair is not text.
         out.push(char::from_u32(u32::from_str_radix(code, 16).ok()?)?);
         rest = after.get(digits + 1..)?;
     }

@@ -11,20 +11,20 @@ use regrow_base::error::{Error, ErrorKind, Result};
 /// The newest protocol.
 const PROTOCOL_MAX: u8 = 5;
 
-/// Most values on the stack: Python's picklers put at most a thousand items of a list or dict there
-/// at once.
+/// The most values on the stack. Python's picklers put at most a thousand items of a list or dict
+/// there at once.
 const STACK_LEN_MAX: usize = 1 << 19;
 
-/// Most values of a pickle: ten for each tensor of three million.
+/// The most values of a pickle: ten for each of three million tensors.
 const VALUES_MAX: usize = 1 << 25;
 
-/// Longest name of a module or of what is in it.
+/// The longest name of a module or of its members.
 const NAME_LEN_MAX_BYTES: usize = 1 << 10;
 
-/// Longest pickle: positions in it have 32 bits.
+/// The longest pickle: positions in it have 32 bits.
 const LEN_MAX_BYTES: usize = u32::MAX as usize;
 
-/// Values that every machine begins with: there is no need for a second one of each.
+/// The values that every machine starts with, so that each exists only once.
 const NONE: Id = Id(0);
 const FALSE: Id = Id(1);
 const TRUE: Id = Id(2);
@@ -70,13 +70,13 @@ pub(super) fn run(bytes: &[u8]) -> Result<Pickle<'_>> {
 
 struct Machine<'a> {
     input: Cursor<'a>,
-    /// Where the opcode stands that is being run.
+    /// The offset of the current opcode.
     op_at: u64,
     decoded: Vec<u8>,
     values: Vec<Value>,
     offsets: Vec<u32>,
     stack: Vec<Id>,
-    /// Lengths of the stack at the marks.
+    /// The lengths of the stack at the marks.
     marks: Vec<usize>,
     memo: HashMap<u32, Id>,
 }
@@ -139,7 +139,7 @@ impl<'a> Machine<'a> {
             Op::Global => self.global(),
             Op::StackGlobal => self.stack_global(),
             Op::Reduce | Op::New => self.call(),
-            // Nothing is called, so nothing is lost: no call that is understood has keywords.
+            // The keywords can be dropped: nothing is called, and no supported call has keywords.
             Op::NewWithKeywords => self.pop().and_then(|_| self.call()),
             Op::Build => self.set_state(),
             Op::Persistent => self.pop().and_then(|id| self.make(Value::Persistent(id))),
@@ -320,7 +320,7 @@ impl<'a> Machine<'a> {
         self.make(to(items))
     }
 
-    /// Keys and values down to the mark.
+    /// Pops keys and values down to the mark.
     fn pairs(&mut self) -> Result<Vec<(Id, Id)>> {
         let items = self.pop_to_mark()?;
         let (pairs, odd) = items.as_chunks::<2>();
@@ -342,7 +342,7 @@ impl<'a> Machine<'a> {
         at.ok_or_else(|| self.corrupt("a position in the memo is not a number"))
     }
 
-    /// Keeps what the pickle has in another form.
+    /// Stores decoded bytes, which the pickle has in another form.
     fn keep(&mut self, bytes: &[u8]) -> Result<Span> {
         let start = self.decoded.len() as u32;
         self.decoded.extend_from_slice(bytes);
@@ -358,7 +358,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// A length of so many bytes, and as many bytes.
+    /// Reads a length of `len_bytes` bytes, and then this number of bytes.
     fn bytes(&mut self, len_bytes: usize, what: &str) -> Result<(Span, &'a [u8])> {
         let len = self.len(len_bytes, what)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
@@ -375,7 +375,7 @@ impl<'a> Machine<'a> {
         Ok(u64::from_le_bytes(number))
     }
 
-    /// A name, up to the end of its line.
+    /// Reads a name, up to the end of its line.
     fn line(&mut self, what: &str) -> Result<Span> {
         let (span, line) = self.line_bytes(what, NAME_LEN_MAX_BYTES)?;
         match std::str::from_utf8(line) {
@@ -384,7 +384,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// What is left of the line, whose end is read as well.
+    /// Reads the rest of the line and its end.
     fn line_bytes(&mut self, what: &str, len_max_bytes: usize) -> Result<(Span, &'a [u8])> {
         let near = self.input.rest().get(..len_max_bytes).unwrap_or(self.input.rest());
         let Some(len) = near.iter().position(|&byte| byte == b'\n') else {
@@ -421,7 +421,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// What lies below the last mark is not to be taken.
+    /// The stack length at the last mark. Opcodes must not take values below it.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or_default()
     }

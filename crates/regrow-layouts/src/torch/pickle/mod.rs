@@ -39,7 +39,7 @@ pub(crate) fn is_opcode(byte: u8) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Id(u32);
 
-/// A range of the pickle's bytes, or of the texts that were decoded of them.
+/// A range of the pickle's bytes, or of the decoded texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Span {
     start: u32,
@@ -67,33 +67,33 @@ pub(crate) enum Value {
     /// An integer beyond 64 bits: two's complement, little endian.
     Long(Span),
     Float(f64),
-    /// UTF-8.
+    /// A text in UTF-8.
     Text(Span),
     Bytes(Span),
     List(Vec<Id>),
     Tuple(Vec<Id>),
     Dict(Vec<(Id, Id)>),
     Set(Vec<Id>),
-    /// Something to import, by module and name.
+    /// A name to import, with its module.
     Global(Span, Span),
-    /// Something to call.
+    /// The record of a call.
     Call(Box<Call>),
-    /// What only the program that wrote the pickle can find, by this value.
+    /// A reference that only the program that wrote the pickle can resolve, such as a storage.
     Persistent(Id),
 }
 
-/// A call that was asked for, and what was to be done with its result.
+/// A requested call, and the operations on its result. None of them is run.
 #[derive(Debug)]
 pub(crate) struct Call {
-    /// What was to be called.
+    /// The function or class to call.
     pub callee: Id,
-    /// A tuple.
+    /// The arguments: a tuple.
     pub args: Id,
-    /// What `__setstate__` was to get.
+    /// The argument for `__setstate__`.
     pub state: Option<Id>,
-    /// Items that were to be set.
+    /// The items to set.
     pub pairs: Vec<(Id, Id)>,
-    /// Items that were to be appended.
+    /// The items to append.
     pub items: Vec<Id>,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Pickle<'a> {
     /// Texts of protocol 0, without their escapes.
     decoded: Vec<u8>,
     values: Vec<Value>,
-    /// Where the opcode of each value stands.
+    /// The offset of each value's opcode.
     offsets: Vec<u32>,
     root: Id,
     op_count: u64,
@@ -120,17 +120,17 @@ impl<'a> Pickle<'a> {
         machine::run(bytes)
     }
 
-    /// The value that the pickle is of.
+    /// The value of the whole pickle.
     pub(crate) fn root(&self) -> Id {
         self.root
     }
 
-    /// Bytes of the pickle: another may follow.
+    /// Length of the pickle. Other bytes may follow.
     pub(crate) fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
-    /// Opcodes that were read.
+    /// The number of opcodes in the pickle.
     pub(crate) fn op_count(&self) -> u64 {
         self.op_count
     }
@@ -145,7 +145,7 @@ impl<'a> Pickle<'a> {
         self.values.iter().enumerate().map(|(at, value)| (Id(at as u32), value))
     }
 
-    /// Where the opcode of a value stands.
+    /// The offset of a value's opcode.
     pub(crate) fn offset(&self, id: Id) -> u64 {
         self.offsets.get(id.0 as usize).copied().unwrap_or_default().into()
     }
@@ -163,11 +163,11 @@ impl<'a> Pickle<'a> {
 
     /// A text, or the name of a global.
     pub(crate) fn text_of(&self, span: Span) -> &str {
-        // The machine has looked at every one of them.
+        // The machine has checked that every text is UTF-8.
         std::str::from_utf8(self.span(span)).unwrap_or_default()
     }
 
-    /// The text that a value is.
+    /// The text of a value; `None` for another value.
     pub(crate) fn text(&self, id: Id) -> Option<&str> {
         match self.value(id) {
             Value::Text(span) => Some(self.text_of(*span)),
@@ -175,7 +175,7 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// The integer that a value is.
+    /// The integer of a value; `None` for another value.
     pub(crate) fn int(&self, id: Id) -> Option<i64> {
         match self.value(id) {
             Value::Int(number) => Some(*number),
@@ -199,7 +199,7 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// A call with the name of what was to be called, and its arguments.
+    /// A call with the module and name of its function, and its arguments; `None` for other values.
     pub(crate) fn call(&self, id: Id) -> Option<(&Call, (&str, &str), &[Id])> {
         let Value::Call(call) = self.value(id) else { return None };
         Some((call, self.global(call.callee)?, self.sequence(call.args)?))

@@ -2,7 +2,7 @@
 //!
 //! Source: CPython `Lib/pickletools.py`.
 
-/// What an opcode asks for.
+/// The operation of an opcode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Op {
     Proto,
@@ -62,7 +62,7 @@ pub(super) enum Op {
     NewWithKeywords,
     Build,
     Persistent,
-    /// Of protocol 0: what follows is a line.
+    /// An opcode of protocol 0, which is followed by a line.
     IntLine,
     LongLine,
     FloatLine,
@@ -71,12 +71,12 @@ pub(super) enum Op {
     TextLine,
     GetLine,
     PutLine,
-    /// Legal, and of no use to a file of tensors.
+    /// A valid opcode that files of tensors never need.
     Refused(&'static str),
 }
 
 impl Op {
-    /// The opcode of a byte; `None` if it is none.
+    /// The opcode of a byte; `None` if the byte is not an opcode.
     pub(super) fn of(byte: u8) -> Option<Self> {
         Some(match byte {
             0x80 => Self::Proto,
@@ -102,7 +102,7 @@ impl Op {
             0x8d => Self::Text { len_bytes: 8 },
             b'C' => Self::Bytes { len_bytes: 1 },
             b'B' => Self::Bytes { len_bytes: 4 },
-            // The second of them is a bytearray.
+            // 0x96 is a bytearray.
             0x8e | 0x96 => Self::Bytes { len_bytes: 8 },
             b']' => Self::EmptyList,
             b')' => Self::EmptyTuple,
