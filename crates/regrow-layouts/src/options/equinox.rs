@@ -9,8 +9,7 @@ pub struct EquinoxOptions {
     /// One line of JSON before the leaves: Equinox' own pattern for data that rebuilds the model.
     /// Equinox then reads the leaves from the open file after the line, no longer from the path.
     pub hyperparameters: Option<serde_json::Value>,
-    /// regrow's own index behind the leaves: the exact pytree and checksums. Equinox does not look
-    /// at it.
+    /// regrow's own index after the leaves: the exact pytree and checksums. Equinox ignores it.
     pub trailer: bool,
     /// Exactly the bytes of Equinox, which lose the names of the dtypes of ml_dtypes.
     pub strict: bool,

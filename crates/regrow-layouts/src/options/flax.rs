@@ -11,8 +11,8 @@ pub const CHUNK_LEN_MAX_BYTES: u64 = 1 << 30;
 pub struct FlaxOptions {
     /// Sort the entries of every map, as `msgpack_serialize` does; `to_bytes` keeps their order.
     pub sort_keys: bool,
-    /// Keep integer keys as integers, as `msgpack_serialize` does; `to_bytes` makes text of them,
-    /// and Flax before April 2026 reads no others.
+    /// Keep integer keys as integers, as `msgpack_serialize` does; `to_bytes` converts them to
+    /// text, and Flax before April 2026 reads only text keys.
     pub integer_keys: bool,
     /// Longer arrays are cut into chunks of at most this many bytes.
     pub max_chunk_bytes: u64,

@@ -19,7 +19,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The form that the suffix of a name asks for.
+    /// The form for the suffix of a name.
     pub(crate) fn of_name(name: &OsStr) -> Self {
         let suffix = suffix_of(name);
         match suffix.as_deref() {
@@ -47,8 +47,9 @@ pub struct NpyOptions {
     /// imported. Otherwise write them as NumPy does: `<V2` for bfloat16, `<V1` for several dtypes
     /// that a reader cannot tell apart.
     pub named_dtypes: bool,
-    /// Keep the exact pytree: in an archive where only regrow looks, in a folder as one more file.
-    /// Without it an archive is a flat dict of names, a folder a dict of dicts.
+    /// Keep the exact pytree: in an archive as an unlisted member that only regrow reads, in a
+    /// folder as one more file. Without it an archive is a flat dict of names, a folder a dict of
+    /// dicts.
     pub structure: bool,
 }
 

@@ -30,9 +30,9 @@ pub struct PytreeDataOptions {
     pub data_suffix: String,
     /// The suffix of the manifest. If it is not `.manifest`, only `entries_of` finds the manifest.
     pub manifest_suffix: String,
-    /// The path of each leaf, as a tuple of Python, in the order of the leaves: for keys that no
-    /// pytree has, and for an order that its containers would not have. The tree is then a list of
-    /// arrays.
+    /// The path of each leaf, as a tuple of Python, in the order of the leaves: for keys that a
+    /// pytree cannot have, and for an order that its containers would not give. The tree is then a
+    /// list of arrays.
     pub paths: Option<Vec<String>>,
     /// With `paths`: the paths of empty dicts.
     pub empty: Vec<String>,

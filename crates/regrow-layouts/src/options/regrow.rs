@@ -26,7 +26,8 @@ pub struct RegrowOptions {
     pub strict: bool,
 }
 
-/// Whose tensors a safetensors file says that it holds: some loaders take their own only.
+/// The framework that a safetensors file states for its tensors. Some loaders accept only their
+/// own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DataFormat {

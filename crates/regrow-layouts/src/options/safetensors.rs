@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 
 use regrow_base::error::{Error, Result};
 
-/// Alignments beyond this would be worth nothing: a huge page.
+/// The largest useful alignment: a huge page.
 const ALIGN_MAX_BYTES: u64 = 2 << 20;
 
 /// Bytes of the header's length before the header.
@@ -24,7 +24,7 @@ pub struct SafetensorsOptions {
     /// before version 5 reads no other.
     pub format: Option<String>,
     /// Keep the exact pytree in `__metadata__` under `regrow`. Without it only tensors are written,
-    /// and a leaf that is none, or of a dtype that safetensors lacks, is refused.
+    /// and leaves that are not tensors, or have a dtype that safetensors lacks, are refused.
     pub structure: bool,
     /// The data begins at a multiple of this many bytes, a power of two from 8 on.
     pub align: u64,
@@ -68,7 +68,7 @@ impl SafetensorsOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ByteSize(pub u64);
 
-/// Units by their name in capitals.
+/// The units, by their names in capitals.
 const UNITS: [(&str, u64); 10] = [
     ("KIB", 1 << 10),
     ("MIB", 1 << 20),

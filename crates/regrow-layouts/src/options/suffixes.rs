@@ -8,7 +8,7 @@ use crate::Format;
 use regrow_base::error::{Error, Result};
 use regrow_storage::location::{Location, suffix_of};
 
-/// Suffixes of files that regrow does not write, each with whose they are.
+/// Suffixes of files that regrow does not write, each with the program that does.
 const NOT_WRITTEN: [(&str, &str); 26] = [
     ("pt", "PyTorch"),
     ("pth", "PyTorch"),
@@ -39,8 +39,8 @@ const NOT_WRITTEN: [(&str, &str); 26] = [
 ];
 
 impl Layout {
-    /// The layout of a save to `at` that names none: that of the suffix, or the default layout
-    /// where no file has such a suffix.
+    /// The layout of a save to `at` without a given layout: the layout of the suffix, or the
+    /// default layout for other names.
     ///
     /// # Errors
     /// `InvalidArgument` for the suffix of a file that regrow does not write, such as `.pt`.

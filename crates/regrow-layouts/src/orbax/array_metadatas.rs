@@ -23,16 +23,16 @@ pub fn process_file(process: usize) -> String {
     format!("process_{process}")
 }
 
-/// One leaf.
+/// The metadata of one leaf.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct ArrayMetadata {
-    /// Its stored name.
+    /// The stored name of the leaf.
     pub param_name: String,
     /// Shape of one written piece.
     pub write_shape: Vec<u64>,
     /// Shape of the smallest piece that is decoded alone.
     pub chunk_shape: Vec<u64>,
-    /// What type handlers add; of typed PRNG keys `random_key_impl`.
+    /// Data that type handlers add; for typed PRNG keys, `random_key_impl`.
     #[serde(default)]
     pub ext_metadata: Option<Value>,
 }
@@ -85,7 +85,7 @@ pub fn to_json(leaves: Vec<ArrayMetadata>) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// What stands before the entries, which have `, ` between them, and after.
+/// The text before and after the entries, which are separated by `, `.
 pub(crate) const OPENING: &[u8] = b"{\"array_metadatas\": [";
 pub(crate) const CLOSING: &[u8] = b"]}";
 

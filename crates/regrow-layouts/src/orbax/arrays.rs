@@ -94,7 +94,7 @@ impl Arrays {
     ///
     /// # Errors
     /// `Corrupt` if its document is missing or damaged, `Unsupported` if it asks for an unknown
-    /// codec or dtype. To salvage it is lost then.
+    /// codec or dtype. In a salvage, the leaf is lost instead.
     pub fn leaf(&mut self, name: &str, kind: LeafKind) -> Result<Slot> {
         if let Some((arrays, own)) = self.in_folder_of(name)? {
             let mut slot = arrays.leaf(&own, kind)?;
@@ -116,8 +116,8 @@ impl Arrays {
             sharding: None,
             coding: meta.coding().into(),
         };
-        // Where there is no fill value TensorStore stores every chunk, also one of zeros: then none
-        // is missing rightly.
+        // Without a fill value, TensorStore stores every chunk, even zeros, so a missing chunk is
+        // damage.
         let missing = if meta.has_fill() { self.missing } else { Missing::Error };
         let array = ZarrArray::new(self.store.clone(), name.as_bytes(), meta, missing);
         Ok(Slot {
@@ -168,7 +168,7 @@ impl Arrays {
         (names.into_iter().collect(), foreign)
     }
 
-    /// Whether an array is stored under `name`; no also where that cannot be told.
+    /// Whether an array is stored under `name`; false also if the storage cannot tell.
     pub fn has(&self, name: &str) -> bool {
         DOCUMENTS
             .iter()
@@ -202,14 +202,14 @@ impl Arrays {
         Err(self.document_missing(name))
     }
 
-    /// The error for an array that is not there.
+    /// The error for a missing array.
     pub fn document_missing(&self, name: &str) -> Error {
         Error::corrupt("the metadata of an array is missing")
             .in_file(self.store.describe(&zarr_key(name, DOCUMENTS[usize::from(self.use_zarr3)])))
             .help("the leaf is listed but its array is missing; copy the whole checkpoint again")
     }
 
-    /// Where an array is, for errors.
+    /// The path of an array, for errors.
     pub fn folder_of(&self, name: &str) -> PathBuf {
         self.store.describe(name.as_bytes())
     }
@@ -249,7 +249,7 @@ fn unsafe_name(error: Error, name: &str) -> Error {
         .help("regrow refuses absolute names and names with `..` or empty parts")
 }
 
-/// Every key of a database with where its value lies. Read only.
+/// Every key of a database with the position of its value.
 #[derive(Debug)]
 struct Index {
     folder: Location,

@@ -21,7 +21,7 @@ use regrow_zarr::zarr::json::brief;
 /// Name of the file.
 pub const CHECKPOINT_METADATA_FILE: &str = "_CHECKPOINT_METADATA";
 
-/// What is written once for a checkpoint, by no handler.
+/// The files that a checkpoint has once, independent of its handlers.
 pub const OF_THE_WHOLE: &[&str] = &[CHECKPOINT_METADATA_FILE, COMMIT_SUCCESS_FILE];
 
 /// The handler of a plain pytree, as Orbax names it.
@@ -47,13 +47,13 @@ pub const V1_JSON_HANDLER: &str = "orbax.checkpoint.experimental.v1._src.handler
 pub const V1_METRICS_HANDLER: &str =
     "orbax.checkpoint.experimental.v1._src.handlers.json_handler.MetricsHandler";
 
-/// Who wrote what.
+/// The handlers of the checkpoint's items.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ItemHandlers {
-    /// Not said.
+    /// The document lists no handlers.
     #[default]
     None,
-    /// The checkpoint is one thing.
+    /// The checkpoint is itself one item, with this handler.
     One(String),
     /// Item name and handler name.
     Many(Vec<(String, Option<String>)>),
@@ -69,22 +69,22 @@ impl ItemHandlers {
     }
 }
 
-/// The document.
+/// The parsed document.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CheckpointMetadata {
-    /// Who wrote what.
+    /// The handlers of the checkpoint's items.
     pub item_handlers: ItemHandlers,
     /// Metrics given to save; Orbax keeps them in an item of their own and leaves this empty.
     pub metrics: Map<String, Value>,
-    /// Seconds and bytes by name.
+    /// Performance metrics of the save: seconds and bytes, by name.
     pub performance_metrics: Map<String, Value>,
     /// When the save began, in nanoseconds since 1970.
     pub init_timestamp_nsecs: Option<u64>,
     /// When it was committed.
     pub commit_timestamp_nsecs: Option<u64>,
-    /// The user's own.
+    /// The user's own metadata.
     pub custom_metadata: Map<String, Value>,
-    /// What a manager has recorded, among the user's own in the document.
+    /// The record of a manager, which the document has among the user's metadata.
     pub step_record: Option<StepRecord>,
 }
 

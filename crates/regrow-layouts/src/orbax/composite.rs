@@ -28,7 +28,7 @@ pub(super) struct Composite {
 
 #[derive(Debug)]
 struct Item {
-    /// `None` if the item is the whole.
+    /// The name of the item; `None` if the item is the whole checkpoint.
     key: Option<Key>,
     first_leaf: usize,
     reader: Box<dyn Reader>,
@@ -70,7 +70,7 @@ impl Composite {
         Ok(Self { description, tree: build.finish()?, items, step_folder })
     }
 
-    /// One item, which is all that is shown; `about` says in which checkpoint.
+    /// One item as the whole tree. `about` describes its checkpoint.
     pub(super) fn of_one(
         reader: Box<dyn Reader>,
         about: Description,
@@ -102,7 +102,7 @@ impl Composite {
 }
 
 impl Item {
-    /// An error of the reader as one of the whole.
+    /// Adds the item's name to the leaf path in an error of its reader.
     fn blame(&self, error: Error) -> Error {
         match &self.key {
             Some(key) => error.below(key),
@@ -161,7 +161,7 @@ impl Reader for Composite {
     fn standing(&self) -> Standing<'_> {
         let all = |is: fn(&Standing<'_>) -> bool| self.items.iter().all(|item| is(&item.reader.standing()));
         Standing {
-            // What has no array data has nothing that damage could be done to unseen.
+            // An item without array data cannot have unseen damage.
             has_data_checksums: self.items.iter().all(|item| {
                 item.reader.standing().has_data_checksums
                     || !item.reader.tree().leaves().iter().any(|leaf| leaf.kind.is_array())

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::python_repr::tuple_repr;
 
-/// What kind of container a key steps into.
+/// The kind of container that has a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KeyType {
     /// A list, a tuple, or a custom node registered without keys.
@@ -19,7 +19,7 @@ pub struct ValueMetadata {
     /// `jax.Array`, `np.ndarray`, `scalar`, `string`, `None`, `Dict`, `List`, `Tuple`,
     /// `NamedTuple`, `placeholder`, …
     pub value_type: String,
-    /// No stored array: an empty container, or (before 2024) a leaf that lies in the msgpack file
+    /// No stored array: an empty container, or (before 2024) a leaf in the msgpack file
     /// `checkpoint`.
     #[serde(default)]
     pub skip_deserialize: bool,
@@ -33,7 +33,7 @@ pub struct ValueMetadata {
 pub struct Entry {
     /// The key path; empty for a pytree that is one leaf.
     pub keys: Vec<(KeyType, String)>,
-    /// What lies there.
+    /// The type of the value: see [`ValueMetadata::value_type`].
     pub value_type: String,
     /// See [`ValueMetadata::skip_deserialize`].
     pub skip_deserialize: bool,
@@ -42,7 +42,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The name its data is stored under: the keys with dots between them, nothing escaped.
+    /// The stored name of the leaf's data: the keys joined by dots, without escapes.
     pub fn param_name(&self) -> String {
         let mut name = String::with_capacity(self.keys.iter().map(|(_, key)| key.len() + 1).sum());
         for (i, (_, key)) in self.keys.iter().enumerate() {

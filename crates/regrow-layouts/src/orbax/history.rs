@@ -22,10 +22,10 @@ use serde_json::{Map, Value};
 /// The member of the metadata of a step.
 pub const STEP_RECORD: &str = "regrow_step";
 
-/// What a step says of where it comes from.
+/// The record in a step of the run and history that it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StepRecord {
-    /// A random name.
+    /// The random name of the run.
     pub run: String,
     /// How often the run had gone back to an older step.
     pub turn: u64,
@@ -38,12 +38,12 @@ pub struct StepRecord {
 }
 
 impl StepRecord {
-    /// Takes the record out of the metadata of a step; `None` if there is none that can be read.
+    /// Takes the record out of the metadata of a step; `None` if it is missing or unreadable.
     pub fn take(metadata: &mut Map<String, Value>) -> Option<Self> {
         serde_json::from_value(metadata.remove(STEP_RECORD)?).ok()
     }
 
-    /// Whether a step is part of the history that this one is the head of.
+    /// Whether a step is part of the history whose newest step has this record.
     pub fn has(&self, number: u64, record: Option<&Self>) -> bool {
         match record.filter(|record| self.is_own(record)) {
             Some(record) if record.turn == self.turn => true,

@@ -119,11 +119,11 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
     })
 }
 
-/// From the flat buffer to nodes.
+/// Reads the nodes of a tree from the flat buffer.
 struct Reading<'b> {
     table: Table<'b>,
-    /// How many tables were read: an offset that leads back to one could double them at every
-    /// level.
+    /// The number of tables that were read. It is limited, because shared offsets could double the
+    /// work at every level.
     tables: usize,
     customs: Vec<String>,
 }
@@ -213,7 +213,7 @@ impl Table<'_> {
         bytes.ok_or_else(|| Error::corrupt("the tree's bytes end inside a node").at_byte(at as u64))
     }
 
-    /// Where the offset at `at` leads. It only leads on.
+    /// The target of the offset at `at`, which is always after `at`.
     fn indirect(&self, at: usize) -> Result<usize> {
         let offset = u32::from_le_bytes(self.number(at)?) as usize;
         match at.checked_add(offset) {
@@ -222,7 +222,7 @@ impl Table<'_> {
         }
     }
 
-    /// Where a field of the table at `at` is; `None` if it has none.
+    /// The position of a field of the table at `at`; `None` if the table lacks the field.
     fn field(&self, at: usize, number: usize) -> Result<Option<usize>> {
         let back = i64::from(i32::from_le_bytes(self.number(at)?));
         let fields = usize::try_from(at as i64 - back);
@@ -243,7 +243,7 @@ impl Table<'_> {
         Ok(byte)
     }
 
-    /// Where the elements of a field that is a vector of offsets are.
+    /// The positions of the elements of a field that is a vector of offsets.
     fn vector(&self, at: usize, number: usize) -> Result<Vec<usize>> {
         let Some(at) = self.field(at, number)? else { return Ok(Vec::new()) };
         let at = self.indirect(at)?;

@@ -48,7 +48,7 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     Err(error)
 }
 
-/// A string of a parsed document: a text, or the number that it stands for.
+/// A string of a parsed document: a text, or a marked number.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Marked<'a> {
     Text(&'a str),
@@ -70,7 +70,7 @@ impl<'a> Marked<'a> {
     }
 }
 
-/// The number that a value is, as a float.
+/// A value as a float; `None` for a value that is not a number.
 pub fn number(value: &Value) -> Option<f64> {
     match value.as_str().map(Marked::of) {
         Some(Marked::Float(number)) => Some(number),
@@ -80,7 +80,7 @@ pub fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// A document without spaces, with the numbers that strict JSON lacks as Python has them.
+/// Writes a document without spaces. Numbers that strict JSON lacks have Python's form.
 pub fn to_text(value: &Value) -> String {
     let text = value.to_string();
     unmark(text.as_bytes()).map_or(text, |bytes| String::from_utf8_lossy(&bytes).into_owned())
@@ -106,24 +106,24 @@ pub(crate) fn push_python_text(out: &mut Vec<u8>, text: &str) {
         out.extend_from_slice(text.as_bytes());
         out.push(b'"');
     } else {
-        // Writing a text into a Vec has no way to fail.
+        // Writing a text into a Vec cannot fail.
         let _ = text.serialize(&mut Serializer::with_formatter(out, PythonStyle));
     }
 }
 
-/// Appends a text as strict JSON, what is not ASCII as it is.
+/// Appends a text as strict JSON, without escapes for non-ASCII characters.
 pub(crate) fn push_text(out: &mut Vec<u8>, text: &str) {
     if is_plain(text) {
         out.push(b'"');
         out.extend_from_slice(text.as_bytes());
         out.push(b'"');
     } else {
-        // Writing a text into a Vec has no way to fail.
+        // Writing a text into a Vec cannot fail.
         let _ = serde_json::to_writer(out, text);
     }
 }
 
-/// Whether JSON says a text as it is, in any style.
+/// Whether a text needs no escapes in any style of JSON.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'))
 }
@@ -144,11 +144,11 @@ fn offset_of(bytes: &[u8], line: usize, column: usize) -> u64 {
     (before + column.saturating_sub(1)).min(bytes.len()) as u64
 }
 
-/// How a marked string begins.
+/// The first bytes of a marked string.
 const MARK: &[u8] = b"\"\\u0000";
 
-/// The document with numbers that a [`Value`] does not hold as marked strings; `None` if it has
-/// none.
+/// The document with marked strings instead of numbers that a [`Value`] cannot hold; `None` if it
+/// has no such number.
 fn mark(bytes: &[u8]) -> Option<Vec<u8>> {
     rewrite(bytes, |piece| is_beyond_value(piece).then(|| [MARK, piece, b"\""].concat()))
 }
@@ -161,7 +161,7 @@ fn unmark(bytes: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// The document with its strings and words as `change` has them; `None` where nothing changes.
+/// The document after `change` was applied to its strings and words; `None` if nothing changes.
 fn rewrite(bytes: &[u8], change: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
     // Nothing is copied until something changes: the document may be long.
     let (mut out, mut copied, mut at) = (Vec::new(), 0, 0);
@@ -191,7 +191,7 @@ fn piece_len(bytes: &[u8]) -> usize {
     while let Some(&byte) = bytes.get(at) {
         match byte {
             b'"' => return at + 1,
-            // What follows a backslash is part of the text.
+            // The character after a backslash is part of the text.
             b'\\' => at += 2,
             _ => at += 1,
         }
@@ -199,7 +199,7 @@ fn piece_len(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-/// Whether it is a number that a [`Value`] does not hold as it is.
+/// Whether a word is a number that a [`Value`] cannot hold exactly.
 fn is_beyond_value(word: &[u8]) -> bool {
     if matches!(word, b"NaN" | b"Infinity" | b"-Infinity") {
         return true;

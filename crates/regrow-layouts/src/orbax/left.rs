@@ -11,9 +11,8 @@ use regrow_ocdbt::{self, OcdbtStore};
 use regrow_storage::location::Location;
 use regrow_store::Located;
 
-/// The entries of the database of a folder without what is below nodes that cannot be read, and the
-/// error of the first of those. If its root is lost, these are the entries of the databases that
-/// the processes have written for themselves.
+/// The entries of a folder's database, without those below unreadable nodes, and the error of the
+/// first of these nodes. If the root record is lost, the entries of the databases of the processes.
 ///
 /// # Errors
 /// `Corrupt` if nothing can be read.
@@ -27,7 +26,7 @@ pub(super) fn entries_there(folder: &Location) -> Result<(regrow_ocdbt::Listed, 
     for (_, name) in list(folder)?.iter().filter_map(process_of) {
         let database =
             OcdbtStore::open(folder.join(name).opened()?).and_then(|database| database.entries_there());
-        // What several processes have written, such as documents, is the same.
+        // Keys that several processes have written, such as documents, have equal values.
         let (entries, _) = Wanted::Intact.or_lost(database)?.unwrap_or_default();
         for (key, located) in entries {
             merged.entry(key).or_insert(located);
@@ -36,7 +35,7 @@ pub(super) fn entries_there(folder: &Location) -> Result<(regrow_ocdbt::Listed, 
     if merged.is_empty() { Err(lost) } else { Ok((merged.into_iter().collect(), Some(lost))) }
 }
 
-/// What the folder of one process' database is called.
+/// The prefix of the folder of one process' database.
 pub const PROCESS_PREFIX: &str = "ocdbt.process_";
 
 /// The number of the process whose database a folder is.
@@ -45,11 +44,11 @@ pub(super) fn process_of(entry: &Listed) -> Option<(u32, &str)> {
     entry.is_dir.then_some((number, entry.name.as_str()))
 }
 
-/// How long the names of the data files of a database are.
+/// The length of the names of a database's data files.
 const DATA_NAME_LEN: usize = 32;
 
-/// The error for a folder that has the data of a database, and no root record: `d/` and nothing but
-/// names of its files in it.
+/// The error for a folder that has the data files of a database but no root record: `d/` has only
+/// names of data files.
 ///
 /// # Errors
 /// Errors of the storage.

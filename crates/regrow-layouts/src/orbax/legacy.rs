@@ -30,11 +30,11 @@ use regrow_store::StoreExt;
 use regrow_tree::tree::{LeafKind, Tree};
 use regrow_zarr::zarr::Missing;
 
-/// What a text in the msgpack file begins with if an array stands in its place; the second is the
-/// older one.
+/// The prefixes of a text in the msgpack file that replaces an array; the second is the older one.
 const PLACEHOLDERS: [&str; 2] = ["PLACEHOLDER://", "AGGREGATED://"];
 
-/// An array of bfloat16, as old T5X wrote it; nothing else says so.
+/// The dtype under which old T5X stored bfloat16. Nothing distinguishes such arrays from real
+/// uint16.
 const UNSURE_DTYPE: &str = "uint16";
 
 /// Opens a folder with the msgpack file `checkpoint`.
@@ -104,7 +104,7 @@ fn kept(kept: &mut Option<Arrays>, open: impl FnOnce() -> Result<Arrays>) -> Res
     }
 }
 
-/// The array that a spec names, if it is what the spec says.
+/// The array that a spec refers to, after a check of its dtype and shape.
 fn specified(arrays: &mut Arrays, spec: &ArraySpec) -> Result<Slot> {
     if !arrays.has(&spec.name) {
         return Err(spec.is_missing(&arrays.document_missing(&spec.name)));
@@ -137,7 +137,7 @@ pub(super) fn is_msgpack_file(file: &Location) -> bool {
     matches!(file.read_beginning(1), Ok(Some(first)) if first.first().is_some_and(|&byte| begins_map(byte)))
 }
 
-/// A whole file, mapped if it can be: its arrays are then read where they lie.
+/// The bytes of a whole file, mapped if possible, so that its arrays need no copy.
 fn whole(folder: &Location, name: &str) -> Result<Bytes> {
     let store = folder.store();
     let whole = match store.map(name.as_bytes())? {

@@ -30,10 +30,10 @@ use regrow_base::error::{Error, ErrorKind, Result};
 /// Name of the file.
 pub const METADATA_FILE: &str = "_METADATA";
 
-/// The member by which regrow says that its own document is beside this one.
+/// The member that shows that `regrow.json` is beside this document.
 pub(crate) const BESIDE_REGROW_JSON: &str = "\"beside_regrow_json\"";
 
-/// The document.
+/// The parsed document.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TreeMetadata {
     /// Leaves and empty containers, in the order of the file: flatten order.
@@ -44,21 +44,23 @@ pub struct TreeMetadata {
     pub use_zarr3: bool,
     /// Every chunk is stored, so a missing one is damage.
     pub store_array_data_equal_to_fill_value: bool,
-    /// The user's own; `None` for null.
+    /// The user's own metadata; `None` for null.
     pub custom_metadata: Option<Value>,
-    /// Tuples and named tuples.
+    /// The tree with tuples and named tuples, if it was saved with rich types.
     pub value_metadata_tree: Option<RichNode>,
-    /// Written in the default layout, with `regrow.json` beside it. Orbax passes the member over.
+    /// Whether the document is from the default layout, with `regrow.json` beside it. Orbax ignores
+    /// this member.
     pub beside_regrow_json: bool,
-    /// Why `value_metadata_tree` was there and could not be used; lists and dicts stand in for it.
+    /// The reason why an existing `value_metadata_tree` could not be used. Lists and dicts then
+    /// replace its types.
     pub rich_types_lost: Option<String>,
 }
 
 impl TreeMetadata {
     /// Parses the document.
     ///
-    /// A `value_metadata_tree` that is nested too deeply for JSON readers is left out: the tree is
-    /// whole without it.
+    /// Ignores a `value_metadata_tree` that is nested too deeply for JSON readers: the tree is
+    /// complete without it.
     ///
     /// # Errors
     /// `Corrupt` with the offset; the caller knows the file.
@@ -111,8 +113,7 @@ impl TreeMetadata {
         Self::of_keys(names, |name| name.split('.').collect())
     }
 
-    /// The same of arrays that other programs have named: cut at dots, and at slashes or
-    /// big_vision's `~`.
+    /// The same for names of other programs: they are split at dots, slashes, or big_vision's `~`.
     pub(super) fn of_paths<'n>(names: impl Iterator<Item = &'n String>) -> Self {
         Self::of_keys(names, |name| match name {
             "" => Vec::new(),
@@ -121,7 +122,7 @@ impl TreeMetadata {
         })
     }
 
-    /// The same as one dict of names.
+    /// The same, but as one dict of whole names.
     pub(super) fn of_whole_names<'n>(names: impl Iterator<Item = &'n String>) -> Self {
         Self::of_keys(names, |name| vec![name])
     }
@@ -169,10 +170,10 @@ impl TreeMetadata {
         Ok(out)
     }
 
-    /// What stands before the entries, which have `, ` between them.
+    /// The text before the entries, which are separated by `, `.
     pub(crate) const OPENING: &[u8] = b"{\"tree_metadata\": {";
 
-    /// Appends what comes after the entries.
+    /// Appends the text after the entries.
     pub(crate) fn push_rest(&self, out: &mut Vec<u8>) -> Result<()> {
         out.push(b'}');
         if let Some(use_ocdbt) = self.use_ocdbt {
@@ -198,7 +199,7 @@ impl TreeMetadata {
     }
 }
 
-/// Two entries of one name: `repr` is theirs.
+/// The error for two entries with the same key path, whose `repr` is given.
 pub(crate) fn equal_key_paths(repr: &str) -> Error {
     Error::new(ErrorKind::NameCollision, format!("two leaves have the key path {repr}"))
         .help("rename one of them; Orbax would keep only one of the two")

@@ -9,12 +9,12 @@ use super::entry::KeyType;
 use super::json_text::push_python_text;
 use super::python_repr::push_repr_in_json;
 
-/// A key path as it stands in an entry; a step down appends to it, a step up cuts it off.
+/// The text of a key path in an entry. A step down appends to it, a step up truncates it.
 #[derive(Debug, Default)]
 pub(crate) struct PathText {
     repr: Vec<u8>,
     keys: Vec<u8>,
-    /// For each key, how long both were before it.
+    /// For each key, the lengths of both texts before it.
     lens: Vec<(usize, usize)>,
 }
 
@@ -28,7 +28,7 @@ impl PathText {
         }
     }
 
-    /// Goes a step down.
+    /// Adds a key to the path.
     pub(crate) fn push(&mut self, kind: KeyType, key: &str) {
         self.lens.push((self.repr.len(), self.keys.len()));
         if self.lens.len() > 1 {
@@ -44,7 +44,7 @@ impl PathText {
         });
     }
 
-    /// Appends the entry of what lies there.
+    /// Appends the entry at the current path to `out`.
     pub(crate) fn push_entry(
         &self,
         out: &mut Vec<u8>,
@@ -74,7 +74,7 @@ pub(crate) fn push_shape(out: &mut Vec<u8>, shape: &[u64]) {
     use std::io::Write as _;
     out.push(b'[');
     for (axis, dim) in shape.iter().enumerate() {
-        // Writing into a Vec has no way to fail.
+        // Writing into a Vec cannot fail.
         let _ = write!(out, "{}{dim}", if axis > 0 { ", " } else { "" });
     }
     out.push(b']');

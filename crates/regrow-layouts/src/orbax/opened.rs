@@ -1,4 +1,4 @@
-//! An opened pytree, in a layout of any age.
+//! An opened pytree, in the layout of any Orbax version.
 
 use serde_json::Value;
 
@@ -8,22 +8,23 @@ use regrow_base::error::{Error, Result};
 use regrow_storage::location::Location;
 use regrow_tree::tree::Tree;
 
-/// How much of a checkpoint has to be there for it to be opened.
+/// The parts of a checkpoint that must be readable when it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// All of it.
+    /// All parts.
     Whole,
-    /// All of it but the tree, which the caller's template gives: arrays and texts by their names.
+    /// All parts except the tree, which the caller's template gives. Arrays and texts are opened by
+    /// their names.
     Named,
-    /// What is left: leaves and items that cannot be opened are lost, and what says nothing of
-    /// leaves may be missing.
+    /// The tree. Leaves and items that cannot be opened are lost, and documents about other things
+    /// may be missing.
     Intact,
-    /// The same where the tree is lost, too: arrays by their names.
+    /// Nothing but arrays, by their names: the tree may be lost, too.
     Arrays,
 }
 
 impl Wanted {
-    /// What these options ask for.
+    /// The required parts for these options.
     pub fn of(options: &OpenOptions) -> Self {
         match (options.salvage, options.arrays_only) {
             (false, _) if options.by_names => Self::Named,
@@ -38,10 +39,10 @@ impl Wanted {
         matches!(self, Self::Whole | Self::Named)
     }
 
-    /// The result, or the error if that is one that a part may be lost by.
+    /// The result, with the inner error if it may count as a lost part.
     ///
     /// # Errors
-    /// All other errors; every error if all is wanted.
+    /// All other errors; every error if all parts are required.
     pub fn or_lost<T>(self, result: Result<T>) -> Result<std::result::Result<T, Error>> {
         match result {
             Ok(value) => Ok(Ok(value)),
@@ -56,16 +57,16 @@ impl Wanted {
 pub(super) struct Opened {
     pub tree: Tree<Slot>,
     pub custom_metadata: Option<Value>,
-    /// How it is stored, in words.
+    /// The variant of the layout, in words.
     pub variant: String,
     pub notes: Vec<String>,
-    /// What is missing of it, though it can be read.
+    /// Warnings about missing parts of a readable pytree.
     pub warnings: Vec<String>,
     /// The folders of its databases.
     pub databases: Vec<Location>,
-    /// Whether the tree was made of the names of arrays.
+    /// Whether the tree was built from the names of arrays.
     pub is_guessed: bool,
-    /// The `regrow.json` that regrow wrote beside it, if that is gone.
+    /// The path of the `regrow.json` that regrow wrote beside the pytree, if it is missing.
     pub lost_manifest: Option<Location>,
 }
 

@@ -84,7 +84,7 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
     })
 }
 
-/// What `_METADATA` says, and the tree of it.
+/// Reads `_METADATA`, and builds its tree.
 fn read_tree(folder: &Location) -> Result<(TreeMetadata, Tree<usize>)> {
     let file = folder.join(METADATA_FILE);
     let bytes = read_small(&file)?.ok_or_else(|| missing_metadata(folder))?;
@@ -93,8 +93,8 @@ fn read_tree(folder: &Location) -> Result<(TreeMetadata, Tree<usize>)> {
     Ok((metadata, structure))
 }
 
-/// The tree of the names of the arrays and texts that there are, where what says more is lost;
-/// `None` if there are none.
+/// A tree from the names of the existing arrays and texts, if `_METADATA` is lost; `None` if there
+/// are none.
 fn guess_tree(folder: &Location, wanted: Wanted) -> Result<Option<(TreeMetadata, Tree<usize>)>> {
     let listed = list(folder)?;
     let use_ocdbt = folder.join(MANIFEST_FILE).is_file() || listed.iter().any(|it| process_of(it).is_some());
@@ -103,7 +103,7 @@ fn guess_tree(folder: &Location, wanted: Wanted) -> Result<Option<(TreeMetadata,
             let (entries, _) = entries_there(folder)?;
             names_of_keys(entries.iter().map(|(key, _)| key.as_slice()))
         }
-        // Either version is found without a word about it.
+        // The array documents show the zarr version, so it need not be known.
         false => (bare::names_below(folder)?.into_iter().collect(), false),
     };
     if names.is_empty() {
@@ -125,7 +125,7 @@ fn guess_tree(folder: &Location, wanted: Wanted) -> Result<Option<(TreeMetadata,
         TreeMetadata {
             use_ocdbt: Some(use_ocdbt),
             use_zarr3,
-            // Of a damaged checkpoint a chunk that is gone counts as lost.
+            // In a damaged checkpoint, a missing chunk counts as lost.
             store_array_data_equal_to_fill_value: !wanted.is_strict(),
             ..metadata
         }
@@ -136,7 +136,7 @@ fn guess_tree(folder: &Location, wanted: Wanted) -> Result<Option<(TreeMetadata,
     if structure.len() == all().count() {
         return Ok(Some((metadata, structure)));
     }
-    // A name goes on where another ends: no tree of dicts holds both.
+    // One name is a prefix of another, so no tree of dicts can have both.
     let metadata = known(TreeMetadata::of_whole_names(all()));
     let structure = structure::build(&metadata)?;
     Ok(Some((metadata, structure)))
@@ -158,7 +158,7 @@ pub(super) fn missing_metadata(folder: &Location) -> Error {
         )
 }
 
-/// What stands beside `_METADATA`, each read when a leaf first asks for it.
+/// The files beside `_METADATA`, each read when a leaf first needs it.
 struct Leaves<'a> {
     folder: &'a Location,
     metadata: &'a TreeMetadata,
@@ -170,7 +170,7 @@ struct Leaves<'a> {
     key_impls: Option<HashMap<String, String>>,
     aggregate: Option<HashMap<Vec<String>, Slot>>,
     notes: Vec<String>,
-    /// What is lost beside leaves.
+    /// Warnings about lost data other than leaves.
     warnings: Vec<String>,
 }
 
@@ -206,8 +206,8 @@ impl<'a> Leaves<'a> {
         }
     }
 
-    /// A leaf of a user's own type handler: the array that is stored under its name, or an
-    /// undecodable leaf.
+    /// A leaf of a user's own type handler: the array under its name, or a leaf that cannot be
+    /// decoded.
     fn foreign(&mut self, name: &str, type_name: &str) -> Result<Slot> {
         let has_arrays = self.in_database || self.metadata.use_ocdbt != Some(true);
         if has_arrays && self.arrays()?.has(name) {
@@ -285,7 +285,7 @@ impl<'a> Leaves<'a> {
             let parsed = match read {
                 None => Shardings::default(),
                 Some(bytes) => Shardings::parse(&bytes).unwrap_or_else(|error| {
-                    // Advice only: no data depends on it.
+                    // Only a note: no data depends on shardings.
                     self.notes.push(format!(
                         "{SHARDING_FILE} cannot be read, so shardings are unknown: {}",
                         error.what()
@@ -301,7 +301,7 @@ impl<'a> Leaves<'a> {
     fn key_impl(&mut self, name: &str) -> Result<Option<&str>> {
         if self.key_impls.is_none() {
             let read = read_key_impls(&self.folder.join(ARRAY_METADATAS_FOLDER));
-            // Without it keys are what they are stored as.
+            // Without this file PRNG keys load as plain arrays.
             self.key_impls = Some(self.wanted.or_lost(read)?.unwrap_or_else(|why| {
                 self.warnings.push(format!("PRNG keys become arrays: {why}"));
                 HashMap::new()

@@ -24,7 +24,7 @@ pub(super) struct OrbaxReader {
     pub(super) sources: Vec<Source>,
     /// Folders of the databases that were opened.
     pub(super) databases: Vec<Location>,
-    /// The `regrow.json` that regrow wrote and that are gone.
+    /// The missing `regrow.json` files that regrow wrote.
     pub(super) lost: Vec<Location>,
     pub(super) step_folder: Option<StepFolder>,
     pub(super) is_guessed: bool,
@@ -39,7 +39,7 @@ impl OrbaxReader {
         }
     }
 
-    /// O(leaves): for errors only.
+    /// The key path of a leaf. O(leaves), so use it only for errors.
     fn path(&self, leaf: usize) -> KeyPath {
         leaf_path(&self.tree, leaf)
     }
@@ -125,7 +125,7 @@ impl Reader for OrbaxReader {
 }
 
 impl OrbaxReader {
-    /// What is wrong with the databases, and which arrays are not whole.
+    /// The errors of the databases, and of arrays with missing chunks.
     fn check_files(&self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
         for folder in &self.databases {
@@ -154,7 +154,7 @@ impl OrbaxReader {
         Ok(findings)
     }
 
-    /// Which arrays are whole only with their fill value.
+    /// Notes about arrays whose missing chunks have the fill value.
     fn check_notes(&self) -> Result<Vec<String>> {
         const SHOWN: usize = 5;
         let mut filled = Vec::new();

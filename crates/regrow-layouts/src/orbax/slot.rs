@@ -27,12 +27,12 @@ pub(super) enum Source {
     Text(Arc<str>),
     /// A placeholder, or a kind of leaf that has no known form.
     Absent,
-    /// Lost, for that reason: of a checkpoint that is salvaged.
+    /// Lost, with the reason, when a checkpoint is salvaged.
     Lost(Error),
 }
 
 impl Slot {
-    /// Text.
+    /// A text leaf.
     pub fn text(name: &str, text: impl Into<Arc<str>>) -> Self {
         let text = text.into();
         let shape = Shape::new(vec![text.len() as u64]).unwrap_or_default();
@@ -47,7 +47,7 @@ impl Slot {
         }
     }
 
-    /// A leaf with only its name left.
+    /// A lost leaf, of which only the name is known.
     pub fn lost(name: &str, why: Error) -> Self {
         Self { source: Source::Lost(why), ..Self::absent(name, LeafKind::Placeholder) }
     }

@@ -10,21 +10,21 @@ use regrow_store::{Located, Store};
 use regrow_tree::array::{Region, Shape};
 use regrow_zarr::zarr::{LISTED_MIN, Missing, ZarrArray};
 
-/// One zarr array, and what the store knows of it.
+/// One zarr array in its store.
 #[derive(Debug)]
 pub(super) struct StoredArray {
     pub array: ZarrArray,
-    /// What it is called in the store.
+    /// The name of the array in the store.
     pub(super) name: String,
     pub(super) store: Arc<dyn Store>,
-    /// Whether the store says where a value lies without a look at the disk.
+    /// Whether the store knows the position of a value without reading the disk.
     pub(super) is_indexed: bool,
     pub(super) missing: Missing,
 }
 
 impl StoredArray {
-    /// Where the first chunk begins: file and offset. Folders are not asked; there the name says
-    /// enough.
+    /// The position of the first chunk: file and offset. For arrays in folders, the name is enough,
+    /// and the disk is not read.
     pub fn position(&self) -> (Vec<u8>, u64) {
         let key = self.first_chunk_key();
         let located = if self.is_indexed { self.store.locate(&key).ok().flatten() } else { None };
@@ -35,7 +35,7 @@ impl StoredArray {
         }
     }
 
-    /// What a chunk that is not stored means.
+    /// The meaning of a chunk that is not stored.
     pub fn missing(&self) -> Missing {
         self.missing
     }
@@ -64,7 +64,7 @@ impl StoredArray {
         Ok(stored.map(|stored| stored.into_iter().map(|(_, part)| part).collect()))
     }
 
-    /// The chunks that are stored, of many that may be missing; else all there may be.
+    /// The stored chunks, if many chunks may be missing; otherwise all chunks of the grid.
     fn chunks(&self) -> Result<Box<dyn Iterator<Item = (Vec<u64>, Region)> + '_>> {
         let meta = self.array.meta();
         let is_listed = self.missing == Missing::Fill && meta.grid().chunk_count() > LISTED_MIN;
@@ -81,7 +81,8 @@ impl StoredArray {
     /// Errors of the store.
     pub fn first_missing(&self) -> Result<Option<PathBuf>> {
         let meta = self.array.meta();
-        // One is missing, or all are there: the look ends after as many chunks as are stored.
+        // The loop ends at the first missing chunk, so it takes at most as many steps as chunks are
+        // stored.
         for (index, _) in meta.chunk_indices(&Region::whole(meta.shape())) {
             let key = zarr_key(&self.name, &meta.chunk_key(&index));
             if self.store.len_bytes(&key)?.is_none() {
@@ -91,8 +92,8 @@ impl StoredArray {
         Ok(None)
     }
 
-    /// The files that chunks lie in, each with its bytes of the array, decoded. What is in the
-    /// index itself is under the checksums of that.
+    /// The files with chunks, each with the decoded length of its chunks. Small chunks in the index
+    /// are under the index's checksums.
     ///
     /// # Errors
     /// Errors of the store.
@@ -105,7 +106,7 @@ impl StoredArray {
                     let len_bytes = part.shape().len_bytes(meta.dtype()).unwrap_or(0);
                     holders.push((span.store.describe(&span.key), len_bytes));
                 }
-                // The array is damaged: of the rest nothing is known, however long it claims to be.
+                // The array is damaged, so stop: its claimed shape may be wrong.
                 None if self.missing == Missing::Error => break,
                 _ => {}
             }
@@ -113,10 +114,10 @@ impl StoredArray {
         Ok(holders)
     }
 
-    /// Where the bytes are: raw in one piece, in the index, or in chunks.
+    /// The source of the bytes: raw in one piece, in the index, or in chunks.
     ///
     /// # Errors
-    /// `Corrupt` if they are missing or too few.
+    /// `Corrupt` if the bytes are missing or too few.
     pub fn source(&self) -> Result<reads::Source<'_>> {
         Ok(match self.array.locate_raw_whole()? {
             None => reads::Source::Coded(reads::Coded {

@@ -20,10 +20,10 @@ use regrow_zarr::zarr::json::brief;
 /// Name of the file.
 pub const STRINGS_FILE: &str = "_strings.json";
 
-/// Most parts of a name: each nests one object, and JSON readers stop at 128.
+/// The most parts of a name: each nests one object, and JSON readers stop at 128.
 const NESTING_MAX: usize = 100;
 
-/// The document.
+/// The texts of the document.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Strings(BTreeMap<String, Member>);
 
@@ -85,8 +85,8 @@ impl Strings {
     /// Adds the text of a leaf.
     ///
     /// # Errors
-    /// `NameCollision` if another leaf's name stands in the way; `Unsupported` for a `~` that is
-    /// not a pointer escape.
+    /// `NameCollision` if another leaf's name is a prefix of this one, or this one a prefix of
+    /// another; `Unsupported` for a `~` that is not a pointer escape.
     pub fn insert(&mut self, param_name: &str, text: impl Into<String>) -> Result<()> {
         let in_the_way = || {
             Error::new(

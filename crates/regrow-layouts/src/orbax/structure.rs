@@ -1,4 +1,4 @@
-//! From the flat list of `_METADATA` to a tree.
+//! Builds a tree from the flat list of `_METADATA`.
 //!
 //! ```text
 //! ('opt', '0')  [2 opt, 1 0]  ┐      Dict ── opt ── List ── 0: entry 0
@@ -25,7 +25,7 @@ pub(super) fn empty_container(value_type: &str) -> Option<NodeKind> {
         "Dict" => Some(NodeKind::Dict),
         "List" => Some(NodeKind::List),
         "Tuple" => Some(NodeKind::Tuple),
-        // Which named tuple it was is not stored.
+        // Orbax does not store the type of the named tuple.
         "NamedTuple" => Some(NodeKind::NamedTuple("NamedTuple".into())),
         _ => None,
     }
@@ -43,7 +43,7 @@ pub(super) fn key_path(entry: &Entry) -> KeyPath {
 /// Builds the tree; its leaves are positions in `metadata.entries`.
 ///
 /// An entry whose path is a proper prefix of another's is dropped: partial saves of the v1 API
-/// leave such.
+/// write such entries.
 ///
 /// # Errors
 /// `NameCollision` if two leaves share a stored name, `Corrupt` for sequences with gaps and for
@@ -83,7 +83,7 @@ struct Trie<'a> {
 struct TrieNode<'a> {
     text: &'a str,
     entry: Option<usize>,
-    /// What its children's keys are.
+    /// The kind of its children's keys.
     kind: Option<KeyType>,
     children: Vec<usize>,
 }
@@ -143,7 +143,7 @@ impl<'a> Trie<'a> {
                         }
                         None => build.leaf(key, entry)?,
                     },
-                    // Only the root of a document without entries.
+                    // This happens only for the root of a document without entries.
                     None => {
                         build.open(key, NodeKind::Dict)?;
                         build.close()?;

@@ -7,7 +7,7 @@ use regrow_base::error::{Error, Result};
 /// Checks every entry against itself and against the length of the data file.
 ///
 /// # Errors
-/// `Corrupt`: sizes that are not those of shape and dtype, ranges beyond the file, ranges that
+/// `Corrupt` for sizes that do not fit shape and dtype, ranges beyond the file, and ranges that
 /// overlap.
 pub(super) fn check_ranges(entries: &[Entry], data_len_bytes: u64) -> Result<()> {
     for entry in entries {

@@ -10,17 +10,17 @@ use regrow_storage::location::Location;
 
 pub use crate::options::{DATA_SUFFIX, MANIFEST_SUFFIX};
 
-/// What is read of a file to see whether it may be a manifest.
+/// The number of bytes read to see whether a file may be a manifest.
 const HEAD_LEN_BYTES: u64 = 64 << 10;
 
 /// A manifest and its data.
 #[derive(Debug, Clone)]
 pub struct Files {
-    /// What both names begin with.
+    /// The common prefix of both names.
     stem: Location,
-    /// Says where the arrays lie.
+    /// The file with the positions of the arrays.
     pub manifest: Location,
-    /// Has the arrays, unless the manifest names another file beside it.
+    /// The file with the arrays, unless the manifest refers to another file beside it.
     pub data: Location,
     /// The temporary folder of a save on a local disk that was killed before both files had their
     /// names.
@@ -33,7 +33,7 @@ impl Files {
         Self::named(&stem_of(at), DATA_SUFFIX, MANIFEST_SUFFIX)
     }
 
-    /// The files of a stem, by the ends of their names.
+    /// The files of a stem, with these suffixes.
     pub fn named(stem: &Location, data_suffix: &str, manifest_suffix: &str) -> Self {
         let (manifest, data) = (stem.with_suffix(manifest_suffix), stem.with_suffix(data_suffix));
         Self { stem: stem.clone(), manifest, data, unfinished: None }
@@ -54,7 +54,7 @@ impl Files {
         self
     }
 
-    /// The data file of another name.
+    /// The data file with another name.
     pub(super) fn data_named(&self, name: &str) -> Location {
         let at = self.stem.with_name(name);
         match &self.unfinished {
@@ -129,7 +129,7 @@ fn looks_like_manifest(file: &Location) -> Result<bool> {
 /// How long a reader waits for a commit of both files, which takes a few syncs.
 const COMMIT_WAIT: Duration = Duration::from_secs(10);
 
-/// How often it looks.
+/// The time between two looks.
 const COMMIT_PACE: Duration = Duration::from_millis(1);
 
 /// Why there is nothing `at` a location, where a save of files named after it stands between its
@@ -161,7 +161,7 @@ pub(super) fn appears_at(at: &Location) -> bool {
     comes(at, || Files::of(at))
 }
 
-/// `beside` is anything in the folder of the files.
+/// Waits for the manifest of `files`. `beside` is any file in their folder.
 fn comes(beside: &Location, files: impl Fn() -> Files) -> bool {
     let since = Instant::now();
     let is_there = || files().located().manifest.exists();

@@ -31,10 +31,10 @@ use regrow_tree::array::{Dtype, Shape};
 use super::paths::about;
 use super::pprint::pprint;
 
-/// Longest manifest: a million arrays take about 200 MB.
+/// The longest manifest: a million arrays take about 200 MB.
 pub(super) const MANIFEST_LEN_MAX_BYTES: u64 = 1 << 29;
 
-/// Bytes of an array under one checksum.
+/// The number of bytes of an array under one checksum.
 pub(super) const BLOCK_LEN_BYTES: u64 = 16 << 20;
 
 /// One array.
@@ -47,9 +47,9 @@ pub(super) struct Entry {
     /// Without the axis that [`LeafKind::NumpyOther`](regrow_tree::tree::LeafKind) has for the bytes of
     /// an element.
     pub shape: Shape,
-    /// Bytes without padding.
+    /// Length of the data, without padding.
     pub len_bytes: u64,
-    /// First byte in the data file.
+    /// The offset of the first byte in the data file.
     pub offset_bytes: u64,
     /// One checksum for each started block.
     pub crc32c: Option<Vec<u32>>,
@@ -58,16 +58,17 @@ pub(super) struct Entry {
 /// A whole manifest.
 #[derive(Debug, Default)]
 pub(super) struct Manifest {
-    /// The arrays in the order in which they stand.
+    /// The arrays, in file order.
     pub entries: Vec<Entry>,
-    /// What else we keep; `None` where another program wrote it, or it was not wanted.
+    /// regrow's own additions; `None` if another program wrote the manifest, or they are not
+    /// wanted.
     pub extra: Option<Extra>,
 }
 
-/// What we keep beside the arrays.
+/// regrow's own additions to a manifest.
 #[derive(Debug, Default)]
 pub(super) struct Extra {
-    /// The name of the data file, where it is not the usual one.
+    /// The name of the data file; `None` for the usual name.
     pub data: Option<String>,
     /// Paths of empty dicts.
     pub empty: Vec<Vec<Literal>>,
@@ -134,7 +135,7 @@ pub(super) fn parse_dtype(text: &str) -> Result<Descr> {
         Descr::Void { .. } => Err(refused("is untyped bytes")),
         Descr::Other { item_len_bytes: 0, .. } => Err(refused("has elements of no size")),
         Descr::Other { text, .. } if text.starts_with('[') => Err(refused("is a record")),
-        // A name is for what has no type string.
+        // Only dtypes without a type string have a name.
         Descr::Number { dtype, .. } if text.parse::<Dtype>().is_ok() && descr.text() != text => {
             Err(refused("is a name").expected(Descr::named(*dtype).text(), text))
         }
@@ -155,7 +156,7 @@ pub(super) fn parse_path(literal: Literal) -> Result<Vec<Literal>> {
     }
 }
 
-/// Whether Python takes the value for a key, and prints it so that it can be read again.
+/// Whether the value can be a key in Python, with a `repr` that Python can read again.
 fn is_key(key: &Literal) -> bool {
     match key {
         Literal::List(_) | Literal::Dict(_) | Literal::Set(_) | Literal::Ellipsis => false,
@@ -255,7 +256,7 @@ fn parse_u32(literal: &Literal) -> Option<u32> {
     }
 }
 
-/// Takes our own record out of the first entry and checks the manifest against it.
+/// Takes regrow's record out of the first entry, and checks the manifest against it.
 fn take_extra(literal: &mut Literal) -> Result<Option<Extra>> {
     let (Literal::List(items) | Literal::Tuple(items)) = &mut *literal else { return Ok(None) };
     let Some(Literal::Dict(first)) = items.first_mut() else { return Ok(None) };
@@ -322,7 +323,7 @@ fn entry_literal(entry: &Entry) -> Literal {
     Literal::Dict(members)
 }
 
-/// Puts our record into the first entry, in place of an earlier one.
+/// Puts regrow's record into the first entry, and replaces an earlier one.
 fn set_extra(items: &mut [Literal], extra: &Extra, sum: u32) {
     let Some(Literal::Dict(first)) = items.first_mut() else { return };
     let text = |key: &str| Literal::Str(key.to_owned());

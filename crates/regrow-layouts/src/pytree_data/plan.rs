@@ -17,22 +17,22 @@ use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_tree::array::{Array, Dtype, Shape};
 use regrow_tree::tree::{Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Node, NodeKind, Tree};
 
-/// An array on its way to the file.
+/// An array to write.
 #[derive(Debug)]
 pub(super) struct Planned {
-    /// As the manifest will have it, its checksums still missing.
+    /// The entry in the manifest, without its checksums yet.
     pub entry: Entry,
     /// The data, in the dtype it is stored as.
     pub array: Array,
 }
 
-/// A whole save.
+/// The plan of a save.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub arrays: Vec<Planned>,
-    /// What is kept beside them, if anything is.
+    /// regrow's own additions to the manifest, if any.
     pub extra: Option<Extra>,
-    /// Bytes of the data file.
+    /// Length of the data file.
     pub len_bytes: u64,
 }
 
@@ -96,7 +96,7 @@ impl Plan {
     }
 }
 
-/// Gives every array its offset; the length of the file.
+/// Gives every array its offset, and returns the length of the file.
 fn place(arrays: &mut [Planned], align: u64) -> Result<u64> {
     let mut offset = 0_u64;
     for planned in arrays {
@@ -115,7 +115,7 @@ fn place(arrays: &mut [Planned], align: u64) -> Result<u64> {
     Ok(offset)
 }
 
-/// A leaf's entry, and its array as it is stored; no entry for what only the kept pytree has.
+/// The entry and the stored array of a leaf; no entry for a leaf that only the exact pytree has.
 fn stored_form(
     leaf: &Leaf,
     path: Vec<Literal>,
@@ -158,7 +158,7 @@ fn stored_form(
     Ok((Some(entry), array))
 }
 
-/// What a dtype becomes.
+/// The stored dtype for a dtype.
 fn stored_dtype(dtype: Dtype, native: bool) -> Result<Dtype> {
     let is_numpys_own = Descr::named(dtype).text() != dtype.name();
     match dtype {
@@ -191,7 +191,8 @@ fn parse_given(text: &str) -> Result<Vec<Literal>> {
         .map_err(bad)
 }
 
-/// Returns an error if a path goes through that of a leaf; equal ones are found elsewhere.
+/// Returns an error if the path of a leaf is a prefix of another path. Equal paths are found
+/// elsewhere.
 fn check_branches(paths: &[Vec<Literal>]) -> Result<()> {
     let mut nodes: HashMap<(usize, String), usize> = HashMap::new();
     let mut is_leaf = vec![paths.len() > 1 && paths.iter().any(Vec::is_empty)];
@@ -258,7 +259,7 @@ fn nodes_and_kinds<'a, L>(
     })
 }
 
-/// Containers without anything in them, and `None`, below the root.
+/// The empty containers and the `None` nodes below the root.
 fn empty_containers<L>(tree: &Tree<L>) -> Vec<KeyPath> {
     let is_empty = tree.nodes().iter().any(|node| node.kind != NodeKind::Leaf && node.child_count == 0);
     if !is_empty {
@@ -270,7 +271,7 @@ fn empty_containers<L>(tree: &Tree<L>) -> Vec<KeyPath> {
     empty.map(|(path, _)| path).collect()
 }
 
-/// What a load would give back differently.
+/// The losses of a tree.
 pub(super) fn losses(tree: &Tree<LeafInfo>, options: &PytreeDataOptions) -> Vec<Loss> {
     if !options.manifest {
         let what = "without a manifest only raw bytes are stored".to_owned();

@@ -108,7 +108,8 @@ fn write_pieces(pieces: &[String], column: usize, out: &mut String) {
     }
 }
 
-/// The `repr`, if it is at most `room` characters long. What cannot be is not printed to find out.
+/// The `repr`, if it has at most `room` characters. A value that is certainly too long is not
+/// printed.
 fn repr_within(value: &Literal, room: usize) -> Option<String> {
     let at_least = match value {
         // An item is a character, and a comma and a space stand between two.

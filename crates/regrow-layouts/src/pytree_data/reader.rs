@@ -22,7 +22,7 @@ use regrow_store::{Blob, ByteRange, Store, StoreExt, resolve_range};
 use regrow_tree::array::{Region, copy_region};
 use regrow_tree::tree::{LeafInfo, LeafKind, Tree};
 
-/// What is said of a block that fails.
+/// The words of the error for an array that fails its checksum.
 const WORDS: Words =
     Words { what: |_, _| "an array fails its crc32c".to_owned(), help: HELP, help_if_zeros: HELP };
 
@@ -43,17 +43,17 @@ pub(super) struct DataFile {
     pub(super) entries: Vec<Entry>,
     store: Arc<dyn Store>,
     name: Vec<u8>,
-    /// As it was when it was opened.
+    /// The open file.
     blob: KeyedBlob,
-    /// For each entry its blocks, if it has checksums.
+    /// For each entry, its blocks; `None` without checksums.
     blocks: Vec<Option<BlockTable>>,
-    /// Whether all of them have.
+    /// Whether all entries have checksums.
     has_checksums: bool,
 }
 
 impl PytreeDataReader {
-    /// Reads the manifest and checks all of it against the length of the data file; to salvage, the
-    /// file may be cut.
+    /// Reads the manifest and checks all of it against the length of the data file; with `salvage`,
+    /// the data file may be truncated.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; `NotFound` if the data file is missing.
@@ -122,12 +122,12 @@ impl DataFile {
         Ok((manifest, Self { entries, store, name, blob, blocks, has_checksums }))
     }
 
-    /// Where it lies.
+    /// The path of the data file.
     pub(super) fn path(&self) -> PathBuf {
         self.store.describe(&self.name)
     }
 
-    /// An entry and what vouches for it.
+    /// The bytes of an entry, with their checksums.
     fn extent(&self, at: usize, entry: &Entry) -> Extent<'_> {
         let end_bytes = entry.offset_bytes + entry.len_bytes;
         let table = self.blocks.get(at).and_then(Option::as_ref);
@@ -250,10 +250,10 @@ impl Reader for PytreeDataReader {
     }
 }
 
-/// The data file that a manifest names, where that is not the one of the usual name.
+/// The data file that a manifest refers to; `None` for the usual name.
 ///
 /// # Errors
-/// What reading the manifest says.
+/// Errors of reading the manifest.
 pub fn other_data_file(files: &Files) -> Result<Option<String>> {
     Ok(read_manifest(&files.manifest)?.extra.and_then(|extra| extra.data))
 }

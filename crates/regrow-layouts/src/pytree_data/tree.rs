@@ -12,18 +12,18 @@ use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Dtype, Shape};
 use regrow_tree::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
-/// A pytree whose leaves have been found.
+/// A pytree with the entry of every leaf.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub tree: Tree<LeafInfo>,
-    /// For each leaf its entry; `None` for those without data.
+    /// For each leaf, the number of its entry; `None` for leaves without data.
     pub entries: Vec<Option<usize>>,
 }
 
 /// The pytree of a manifest whose paths do not contradict each other.
 ///
 /// # Errors
-/// `Corrupt` if they do, or if the kept pytree is not that of the entries.
+/// `Corrupt` if paths contradict each other, or if the stored pytree does not fit the entries.
 pub(super) fn place(manifest: &Manifest) -> Result<Placed> {
     let empty = manifest.extra.as_ref().map(|extra| extra.empty.as_slice()).unwrap_or_default();
     let branches = Branches::of(&manifest.entries, empty)?;
@@ -44,7 +44,7 @@ pub(super) fn check_paths(manifest: &Manifest) -> Result<()> {
     Branches::of(&manifest.entries, empty).map(drop)
 }
 
-/// How an entry's array looks to the engine.
+/// The description of an entry's array, as a leaf.
 pub(super) fn info_of(entry: &Entry) -> Result<LeafInfo> {
     let (kind, dtype, shape) = match &entry.descr {
         Descr::Number { dtype, .. } => (LeafKind::NumpyArray, *dtype, entry.shape.clone()),
@@ -69,7 +69,7 @@ pub(super) fn info_of(entry: &Entry) -> Result<LeafInfo> {
     })
 }
 
-/// What is at a path.
+/// The value at a path.
 #[derive(Debug)]
 enum What {
     Entry(usize),
@@ -180,7 +180,7 @@ impl Branches {
     }
 }
 
-/// Finds the entry of every leaf of a pytree that was kept.
+/// Finds the entry of every leaf of a stored pytree.
 fn kept(structure: &str, entries: &[Entry]) -> Result<Placed> {
     let mut tree = Structure::from_json(structure)?.regrow()?.tree;
     let text_of = |path: &[Literal]| path.iter().map(identity).collect::<Vec<_>>().join(",");

@@ -1,4 +1,4 @@
-//! A tree to a data file and a manifest.
+//! Writes a tree as a data file and a manifest.
 
 use super::PytreeDataOptions;
 use super::files::DATA_SUFFIX;
@@ -17,10 +17,10 @@ use regrow_tree::tree::{Leaf, Tree};
 const DATA: usize = 0;
 const MANIFEST: usize = 1;
 
-/// Bytes of an array that are looked at in one go.
+/// The length of the pieces of an array that are written and checksummed.
 const PIECE_LEN_BYTES: usize = 1 << 20;
 
-/// What the name of each staged file ends in.
+/// The suffix of each staged file.
 pub(super) fn suffixes(options: &PytreeDataOptions) -> Vec<String> {
     let mut suffixes = vec![options.data_suffix.clone()];
     suffixes.extend(options.manifest.then(|| options.manifest_suffix.clone()));
@@ -46,7 +46,7 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication, options: &Pytre
     pad_to(&mut out, len_bytes.max(1))?;
     out.finish()?;
     if options.manifest {
-        // Without an entry there is nothing that could carry more.
+        // Only the first entry can carry the additions, so a manifest without entries has none.
         let extra = extra.filter(|_| !entries.is_empty());
         let text = Manifest { entries, extra }.to_text();
         let mut out = staged.sibling_writer(MANIFEST, text.len() as u64, 0)?;
@@ -56,10 +56,10 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication, options: &Pytre
     Ok(())
 }
 
-/// Everything that is to be written at `target`, before the first byte is.
+/// Plans the whole save at `target`, before the first byte is written.
 ///
 /// # Errors
-/// As [`write`], but for errors of the disk.
+/// As [`write`], except errors of the disk.
 pub(super) fn plan(tree: &Tree<Leaf>, target: &Location, options: &PytreeDataOptions) -> Result<Plan> {
     let mut plan = Plan::of(tree, options)?;
     if let (Some(extra), true) = (&mut plan.extra, options.data_suffix != DATA_SUFFIX) {
@@ -74,7 +74,7 @@ fn data_name(target: &Location, options: &PytreeDataOptions) -> Result<String> {
         .ok_or_else(|| Error::invalid("the name of the data file must be text").in_file(target))
 }
 
-/// Zeros up to an offset.
+/// Writes zeros up to an offset.
 fn pad_to(out: &mut FileWriter, offset_bytes: u64) -> Result<()> {
     let missing = offset_bytes.saturating_sub(out.offset_bytes());
     out.write_with(missing, &mut |_, piece| {
@@ -83,7 +83,7 @@ fn pad_to(out: &mut FileWriter, offset_bytes: u64) -> Result<()> {
     })
 }
 
-/// Streams an array; its checksums.
+/// Streams an array, and returns its checksums.
 fn write_array(out: &mut FileWriter, array: &Array) -> Result<Vec<u32>> {
     let mut sums = BlockSums::new(BLOCK_LEN_BYTES as usize);
     array.for_each_piece(PIECE_LEN_BYTES, |piece| {

@@ -10,7 +10,7 @@ use regrow_tree::array::{Dtype, Shape};
 use regrow_tree::sharding::{DistinctShardings, Sharding};
 use regrow_tree::tree::{Key, LeafInfo, LeafKind, LeafNames, Node, NodeKind, Tree};
 
-/// Slots for texts that were numbered lately.
+/// The number of recent texts that the cache keeps.
 const RECENT_LEN: usize = 4096;
 
 impl Structure {
@@ -30,8 +30,8 @@ impl Structure {
         })
     }
 
-    /// Puts a tree into columns; `columns` tells what is to be kept of each leaf. One pass, no
-    /// allocation a leaf.
+    /// Puts a tree into columns. `columns` gives the data of each leaf. One pass, no allocation for
+    /// each leaf.
     ///
     /// # Errors
     /// `Unsupported` for a leaf that cannot be stored.
@@ -143,12 +143,12 @@ impl<'t> LeafTables<'t> {
     }
 }
 
-/// Texts with a number each.
+/// Numbers distinct texts.
 struct Interner {
     texts: Vec<String>,
     index: HashMap<Arc<str>, usize>,
-    /// Numbers that were asked for lately, by a cheap digest of their text: keys repeat in every
-    /// layer of a model.
+    /// A cache of recent numbers, by a cheap digest of their text: keys repeat in every layer of a
+    /// model.
     recent: Vec<usize>,
 }
 
@@ -182,7 +182,7 @@ impl Interner {
     }
 }
 
-/// Shapes with a number each.
+/// Numbers distinct shapes.
 #[derive(Default)]
 struct Shapes {
     all: Vec<Vec<u64>>,

@@ -43,10 +43,10 @@ mod gather;
 mod letters;
 mod put_together;
 
-/// The only version there is.
+/// The version that this build writes, the only one so far.
 pub const STRUCTURE_VERSION: u32 = 1;
 
-/// See the module's story.
+/// The columns: see the module documentation.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Structure {
     version: u32,
@@ -107,7 +107,7 @@ impl ShardingText {
     }
 }
 
-/// What [`Structure`] says of the tree.
+/// The tree that [`Structure`] describes.
 #[derive(Debug)]
 pub struct Regrown {
     /// The tree; `coding` is empty and is left to the caller.
@@ -116,10 +116,10 @@ pub struct Regrown {
     pub texts: HashMap<usize, Arc<str>>,
 }
 
-/// What [`Structure`] keeps of a leaf, beyond where it sits.
+/// The data of a leaf that [`Structure`] stores, besides its position.
 #[derive(Debug)]
 pub struct LeafColumns<'a> {
-    /// What it is.
+    /// The kind of the leaf.
     pub kind: &'a LeafKind,
     /// The type of its elements.
     pub dtype: Dtype,
@@ -127,17 +127,17 @@ pub struct LeafColumns<'a> {
     pub shape: Shape,
     /// The text of a `Str` leaf.
     pub text: Arc<str>,
-    /// The stored name, where that is not the joined key path.
+    /// The stored name, if it differs from the joined key path.
     pub name: Option<&'a str>,
-    /// How it lies on devices.
+    /// The sharding over devices.
     pub sharding: Option<&'a Sharding>,
 }
 
 impl Structure {
-    /// As JSON text.
+    /// The columns as JSON text.
     ///
     /// # Errors
-    /// None in practice: there is nothing in it that JSON cannot say.
+    /// None in practice: JSON can store all its members.
     pub fn to_json(&self) -> Result<String> {
         serde_json::to_string(self)
             .map_err(|error| Error::invalid(format!("the structure is not JSON: {error}")))
@@ -152,8 +152,8 @@ impl Structure {
         struct Version {
             version: u32,
         }
-        // A later version may have other columns: what its number says comes before what is wrong
-        // with them.
+        // A later version may have other columns, so report its version before errors of the
+        // columns.
         let parsed: Self = serde_json::from_str(text).map_err(|error| {
             let later =
                 serde_json::from_str(text).ok().and_then(|Version { version }| check_version(version).err());

@@ -11,10 +11,10 @@ use regrow_tree::sharding::Sharding;
 use regrow_tree::tree::{Key, LeafInfo, LeafKind, LeafNames, Node, NodeKind, Tree};
 
 impl Structure {
-    /// Puts the columns together to a tree again.
+    /// Builds the tree from the columns.
     ///
     /// # Errors
-    /// `Corrupt` if they do not fit each other; `Unsupported` for a later version.
+    /// `Corrupt` if the columns contradict each other;
     pub fn regrow(&self) -> Result<Regrown> {
         check_version(self.version)?;
         let regrown = self.put_together().map_err(|error| match error.kind() {

@@ -14,20 +14,19 @@ use super::pointer::pointer;
 use super::tensors::Tensor;
 use regrow_tree::tree::KeyPath;
 
-/// A module's state tells the versions of its modules in no more dicts inside each other, and
-/// values, than these.
+/// The most nested dicts and the most values in the versions of a module's submodules.
 const ATTRIBUTE_DEPTH_MAX: usize = 8;
 const ATTRIBUTE_VALUES_MAX: usize = 1 << 16;
 
-/// Attributes of a dict that are told.
+/// The attribute of a dict that the record has.
 const METADATA: &str = "_metadata";
 
-/// Entries by place.
+/// The entries, by the key path of their object.
 #[derive(Debug, Default)]
 pub(super) struct Record(Map<String, Json>);
 
 impl Record {
-    /// Adds what is to be known of a place.
+    /// Adds an entry for the object at a path.
     pub(super) fn add(&mut self, path: &KeyPath, entry: Json) {
         let Json::Object(new) = entry else { return };
         if let Json::Object(known) = self.0.entry(pointer(path)).or_insert_with(|| json!({})) {
@@ -35,7 +34,7 @@ impl Record {
         }
     }
 
-    /// Whether a place is another name of the tensor at another one.
+    /// Whether the tensor at a path is the same object as one at another path.
     pub(super) fn is_same(&self, path: &KeyPath) -> bool {
         self.0.get(&pointer(path)).is_some_and(|entry| entry.get("same").is_some())
     }
@@ -56,13 +55,13 @@ impl Record {
         }
     }
 
-    /// The record as text; `None` if there is nothing to be told.
+    /// The record as text; `None` if it is empty.
     pub(super) fn to_text(&self) -> Option<String> {
         (!self.0.is_empty()).then(|| json!({"version": 1, "at": self.0}).to_string())
     }
 }
 
-/// What is to be known of a tensor beside its elements; `None` if that is nothing.
+/// The entry of a tensor, besides its elements; `None` if there is nothing to record.
 pub(super) fn of_tensor(pickle: &Pickle<'_>, tensor: &Tensor) -> Option<Json> {
     let mut entry = Map::new();
     if tensor.is_parameter {
@@ -76,7 +75,7 @@ pub(super) fn of_tensor(pickle: &Pickle<'_>, tensor: &Tensor) -> Option<Json> {
     (!entry.is_empty()).then_some(Json::Object(entry))
 }
 
-/// Where a tensor lies in its storage, of so many bytes.
+/// The entry of a tensor that is a view of a storage of `len_bytes`.
 pub(super) fn of_view(tensor: &Tensor, storage: usize, len_bytes: u64) -> Json {
     json!({"storage": storage, "len": len_bytes, "view": {
         "dtype": tensor.dtype.name(),
@@ -86,7 +85,7 @@ pub(super) fn of_view(tensor: &Tensor, storage: usize, len_bytes: u64) -> Json {
     }})
 }
 
-/// What is to be known of a dict: whether it counts, what a defaultdict makes, and versions of
+/// The entry of a dict: whether it is a Counter, the factory of a defaultdict, and versions of
 /// modules.
 pub(super) fn of_dict(pickle: &Pickle<'_>, id: Id) -> Option<Json> {
     let (call, name, args) = pickle.call(id)?;
@@ -116,13 +115,13 @@ pub(super) fn of_dict(pickle: &Pickle<'_>, id: Id) -> Option<Json> {
     })
 }
 
-/// What a set is called.
+/// The entry of a set: its type.
 pub(super) fn of_set(pickle: &Pickle<'_>, id: Id) -> Json {
     let is_frozen = matches!(pickle.call(id), Some((_, (_, "frozenset"), _)));
     json!({"is": if is_frozen { "frozenset" } else { "set" }})
 }
 
-/// What a name of PyTorch names.
+/// The entry of a name of PyTorch: a dtype, a device or a layout.
 pub(super) fn of_name(name: &str) -> Json {
     let kind = match name.strip_prefix("torch.") {
         Some("strided" | "sparse_coo") => "layout",

@@ -15,7 +15,7 @@ use regrow_base::error::{Error, Result, ResultExt};
 use regrow_store::reads::{BlobRef, BlockTable, CheckFor, Checks, Checksum, Extent, Words};
 use regrow_tree::array::{Array, Dtype, Region};
 
-/// What is said of a storage that fails its checksum.
+/// The words of the error for a storage that fails its checksum.
 const WORDS: Words = Words {
     what: |_, _| "a member of a zip archive fails its CRC-32".to_owned(),
     help: "copy the file again, or load the other leaves",
@@ -29,7 +29,7 @@ pub(super) struct Storage {
     place: Place,
     pub len_bytes: u64,
     crc32: Option<u32>,
-    /// Where it begins, once that was looked up, and its bytes as one block.
+    /// The offset of the storage and its one block, after the first look-up.
     found: OnceLock<(u64, Option<BlockTable>)>,
 }
 
@@ -45,7 +45,7 @@ enum Place {
 }
 
 impl Storage {
-    /// So many bytes from `offset_bytes` on.
+    /// A storage of `len_bytes` from `offset_bytes` on.
     pub fn at(offset_bytes: u64, len_bytes: u64) -> Self {
         Self { place: Place::At(offset_bytes), len_bytes, crc32: None, found: OnceLock::new() }
     }
@@ -72,7 +72,7 @@ impl Storage {
         }
     }
 
-    /// So many of its bytes, with what vouches for them.
+    /// A range of the storage's bytes, with their checksum.
     ///
     /// # Errors
     /// `Corrupt` if it is not where its archive says; `Unsupported` if it is compressed.
@@ -93,7 +93,7 @@ impl Storage {
         })
     }
 
-    /// Checks all of it, or knows that it has passed.
+    /// Checks the whole storage, unless it has already passed.
     ///
     /// # Errors
     /// `Corrupt` if it fails its checksum; as [`extent`](Self::extent).
@@ -101,7 +101,7 @@ impl Storage {
         self.extent(file, 0, self.len_bytes)?.check(purpose)
     }
 
-    /// All of its bytes, checked.
+    /// All bytes of the storage, after a check.
     ///
     /// # Errors
     /// As [`check`](Self::check).
@@ -200,7 +200,7 @@ impl Storage {
     }
 }
 
-/// Whether numbers have to be turned around.
+/// Whether the bytes of each number must be reversed.
 pub(super) fn swaps(dtype: Dtype, big_endian: bool) -> bool {
     big_endian && dtype.word_bytes() > 1
 }
@@ -213,7 +213,7 @@ impl Tensor {
         axes.into_iter().all(|((&dim, expected), found)| dim <= 1 || expected == found)
     }
 
-    /// Bytes of the storage from its first element to its last.
+    /// Length of the storage's bytes from the view's first element to its last.
     pub(super) fn span_len_bytes(&self) -> u64 {
         let axes = self.shape.dims().iter().zip(&self.strides_elements);
         let reach = axes.map(|(&dim, &stride)| dim.saturating_sub(1).saturating_mul(stride));

@@ -18,26 +18,26 @@ use regrow_base::bytes::limits::RANK_MAX;
 use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Dtype, Shape};
 
-/// Most wrappings of a tensor: a parameter of a class of its own has two.
+/// The most wrapper calls around a tensor. A parameter with its own class has two.
 const WRAPPINGS_MAX: usize = 8;
 
-/// A storage as the pickle names it.
+/// A reference to a storage in the pickle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StorageRef<'p> {
-    /// By which the file knows it.
+    /// The key of the storage in the file.
     pub key: &'p str,
-    /// What its class says that it holds.
+    /// The type of the elements, from the class.
     pub element: Element,
     /// The class.
     pub class: &'p str,
-    /// Its elements.
+    /// The number of elements.
     pub len_elements: u64,
-    /// What stands for it in the pickle.
+    /// The value in the pickle that refers to the storage.
     pub at: Id,
 }
 
 impl StorageRef<'_> {
-    /// Its bytes in the file; `None` if nothing could hold them.
+    /// Length of the storage; `None` if it overflows.
     pub(super) fn len_bytes(&self) -> Option<u64> {
         self.len_elements.checked_mul(self.element.size_bytes())
     }
@@ -46,31 +46,32 @@ impl StorageRef<'_> {
 /// A view of a storage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tensor {
-    /// What stands for its storage in the pickle.
+    /// The value in the pickle that refers to the storage.
     pub storage: Id,
     pub dtype: Dtype,
     pub shape: Shape,
-    /// From one element to its neighbour on each axis.
+    /// The distance between neighbouring elements on each axis.
     pub strides_elements: Vec<u64>,
     pub offset_elements: u64,
     pub requires_grad: bool,
     pub is_parameter: bool,
 }
 
-/// What a call builds.
+/// The result of a call.
 #[derive(Debug)]
 pub(super) enum Built {
     Tensor(Tensor),
     /// Not a tensor.
     Other,
-    /// A tensor that no array can be.
+    /// A tensor that cannot be an array.
     Refused(Error),
 }
 
-/// The storage that a value of the pickle stands for.
+/// The storage that a value of the pickle refers to.
 ///
 /// # Errors
-/// `Corrupt` if it is none; `Unsupported` for what only Python could load.
+/// `Corrupt` if the value is not a storage; `Unsupported` for a storage that only Python could
+/// load.
 pub(super) fn storage<'p>(pickle: &'p Pickle<'_>, id: Id) -> Result<StorageRef<'p>> {
     let Value::Persistent(tuple) = pickle.value(id) else {
         return Err(pickle.corrupt(id, "a tensor of the pickle has no storage"));
@@ -101,10 +102,10 @@ pub(super) fn storage<'p>(pickle: &'p Pickle<'_>, id: Id) -> Result<StorageRef<'
     Ok(StorageRef { key, element, class, len_elements, at: id })
 }
 
-/// What the call builds that a value asks for.
+/// The tensor that a call in the pickle would build.
 ///
 /// # Errors
-/// `Corrupt` if its arguments are not those that it takes.
+/// `Corrupt` if the call has wrong arguments.
 pub(super) fn tensor(pickle: &Pickle<'_>, id: Id) -> Result<Built> {
     let (mut at, mut is_parameter, mut requires_grad) = (id, false, false);
     for _ in 0..WRAPPINGS_MAX {
@@ -259,7 +260,7 @@ fn view(
 }
 
 impl Tensor {
-    /// The byte of the storage behind its last element; `None` if nothing could be so long.
+    /// The end of the view in its storage, in bytes; `None` if it overflows.
     fn end_bytes(&self) -> Option<u64> {
         let size = self.dtype.size_bytes() as u64;
         if self.shape.is_empty() {

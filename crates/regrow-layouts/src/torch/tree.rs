@@ -23,33 +23,33 @@ use regrow_base::text::brief;
 use regrow_tree::array::{Dtype, Region, Shape};
 use regrow_tree::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
-/// Most containers inside each other; Python's picklers stop below this.
+/// The most nested containers. Python's picklers stop below this.
 const DEPTH_MAX: usize = 1024;
 
-/// So many nodes any pickle may have, and so many more for each of its opcodes: a value that is
-/// shared is a node wherever it stands.
+/// The most nodes of a pickle: a constant, and more for each opcode. A shared value is a node at
+/// each of its positions.
 const NODES_MIN: u64 = 1 << 16;
 const NODES_PER_OP: u64 = 4;
 
-/// Longest names of all nodes together.
+/// The most bytes of the names of all nodes together.
 const NAMES_LEN_MAX_BYTES: usize = 1 << 28;
 
-/// Bytes that are decoded for a pickle of so many: texts that stand for bytes, numbers of the other
-/// byte order.
+/// The most bytes that are decoded for each byte of a pickle: texts that mean bytes, numbers of the
+/// other byte order.
 const DECODED_PER_BYTE: u64 = 4;
 const DECODED_MIN_BYTES: u64 = 1 << 20;
 
-/// Arrays of fewer bytes are copied out of a pickle.
+/// Arrays with fewer bytes are copied out of a pickle.
 const INSIDE_LEN_MIN_BYTES: usize = 4096;
 
-/// A leaf, and where its data is.
+/// A leaf and the position of its data.
 #[derive(Debug)]
 pub(super) struct Decoded {
     pub info: LeafInfo,
     pub data: Data,
 }
 
-/// Where the data of a leaf is.
+/// The position of a leaf's data.
 #[derive(Debug)]
 pub(super) enum Data {
     /// A view of a storage.

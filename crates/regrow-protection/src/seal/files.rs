@@ -156,7 +156,7 @@ pub struct Seal {
     pub place: Place,
     /// The files that the seal covers.
     pub files: Vec<Arc<SealedFile>>,
-    /// The errors for files that do not match.
+    /// The errors for files that do not match the seal or signature.
     pub said: Said,
     /// The key that signed; `None` for a seal.
     pub signer: Option<PublicKey>,

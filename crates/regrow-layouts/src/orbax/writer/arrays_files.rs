@@ -18,12 +18,12 @@ use crate::options::Compression;
 use regrow_base::error::{ErrorKind, Result, ResultExt};
 use regrow_storage::Publication;
 
-/// Writes what falls to this process below `item`, a folder name that ends in `/`, or nothing.
-/// Process 0 writes the documents of all arrays.
+/// Writes the arrays of this process below `item`, which is empty or a folder name that ends in
+/// `/`. Process 0 writes the documents of all arrays.
 ///
 /// # Errors
-/// Errors of the disk; what a cast or a codec says; `InvalidArgument` with region and leaf for a
-/// chunk that another process has written, where the storage tells.
+/// Errors of the disk; errors of a cast or a codec; `InvalidArgument` with region and leaf for a
+/// chunk that another process has written, if the storage reports it.
 pub(super) fn write(
     arrays: &[PlannedArray<'_>],
     writer: WriterRank,

@@ -36,10 +36,10 @@ pub(super) fn process_folder(rank: u32) -> String {
 /// Keys with their values.
 pub(super) type Entries = Vec<(Vec<u8>, EntryValue)>;
 
-/// Where the nodes of a process' database lie.
+/// The position of the nodes of a process' database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Nodes {
-    /// Behind the data in one of its files.
+    /// After the data in one of the data files.
     BehindData,
     /// In a file of their own, so that process 0 can read them without the data.
     OwnFile,
@@ -48,16 +48,17 @@ pub(super) enum Nodes {
 /// The database of one process.
 #[derive(Debug)]
 pub(super) struct ProcessDatabase {
-    /// What is in it; data files are named from the process' folder.
+    /// The entries of the database. Names of data files are relative to the process' folder.
     pub(super) entries: Entries,
-    /// The file of its nodes, if it has one of its own.
+    /// The separate file of the nodes; `None` if a data file has them.
     pub(super) node_file: Option<String>,
 }
 
-/// Writes what falls to this process below `item`, a folder name that ends in `/`, or nothing.
+/// Writes the arrays of this process below `item`, which is empty or a folder name that ends in
+/// `/`.
 ///
 /// # Errors
-/// Errors of the disk; what a cast or a codec says.
+/// Errors of the disk, of a cast or of a codec.
 pub(super) fn write_process(
     arrays: &[PlannedArray<'_>],
     writer: WriterRank,
@@ -125,7 +126,8 @@ pub(super) fn write_process(
     Ok(ProcessDatabase { entries, node_file })
 }
 
-/// Writes the merged database; `entries` name data files from its own folder, `item`.
+/// Writes the merged database. The names of data files in `entries` are relative to its folder,
+/// `item`.
 ///
 /// # Errors
 /// Errors of the disk.
@@ -139,7 +141,7 @@ pub(super) fn write_merged(entries: Entries, staged: &dyn Publication, item: &st
     Ok(())
 }
 
-/// The entries of a process' database, as one above it refers to them.
+/// The entries of a process' database, with names relative to the folder above.
 pub(super) fn referred_from_above(mut entries: Entries, rank: u32) -> Entries {
     let folder: Arc<[u8]> = process_folder(rank).as_bytes().into();
     for (_, value) in &mut entries {
@@ -150,7 +152,7 @@ pub(super) fn referred_from_above(mut entries: Entries, rank: u32) -> Entries {
     entries
 }
 
-/// Where data files go, and when to begin another.
+/// The destination of data files, and their target size.
 struct DataFiles<'s> {
     staged: &'s dyn Publication,
     folder: String,
@@ -172,7 +174,7 @@ impl DataFiles<'_> {
 
 /// A data file that is being written.
 struct DataFile {
-    /// Below the process' folder; the same as entries hold it.
+    /// The name below the process' folder, and the same name in the form of entries.
     name: String,
     relative: Arc<[u8]>,
     writer: FileWriter,
@@ -184,7 +186,7 @@ impl DataFile {
     }
 }
 
-/// What one thread writes: keys of its own, and one file at a time.
+/// The state of one thread, which writes its own keys, and one file at a time.
 struct Worker<'f> {
     files: &'f DataFiles<'f>,
     file: Option<DataFile>,
@@ -216,7 +218,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Stores a value: a small one in the node, another in the file.
+    /// Stores a value: a small one in the node, a larger one in the file.
     fn put(&mut self, key: String, value: Bytes) -> Result<()> {
         if value.len() <= self.files.inline_max_bytes {
             self.entries.push((key.into_bytes(), EntryValue::Inline(value)));
@@ -225,7 +227,7 @@ impl Worker<'_> {
         self.append(key, |file| file.write(&value))
     }
 
-    /// Stores what `write` adds to the file.
+    /// Stores the bytes that `write` appends to the file as the value of `key`.
     fn append(&mut self, key: String, write: impl FnOnce(&mut FileWriter) -> Result<()>) -> Result<()> {
         let mut file = match self.file.take() {
             Some(file) => file,

@@ -17,28 +17,28 @@ use regrow_base::text::counted;
 use regrow_tree::array::{Dtype, Shape};
 use regrow_tree::tree::{KeyPath, PathPattern};
 
-/// What a data file holds at most where the caller does not say.
+/// The largest data file, if the caller gives no size.
 pub(crate) const DATA_FILE_BYTES_DEFAULT: u64 = 1 << 31;
 
 /// The chunks of one array.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ChunkShapes {
-    /// What one key of the kvstore holds; divides the array's shape.
+    /// The shape of the value of one key in the kvstore; divides the array's shape.
     pub(crate) outer: Shape,
-    /// What is decoded alone; divides `outer`, and is the same except in a `ZarrShard` cut by hand.
+    /// The shape that is decoded alone; divides `outer`, and equals it except in a `ZarrShard` with
+    /// shapes from the caller.
     pub(crate) inner: Shape,
 }
 
 /// The chunk shapes of the leaf at `path`, as the options ask for; `write` is the shape of one
 /// written piece, which is that of the array or of its shards.
 ///
-/// The first rule of `per_leaf` that matches stands in place of all chunk options of the whole
-/// tree. Options of the whole tree are about arrays: scalars stay whole, and axes that a leaf has
-/// not are passed over.
+/// The first matching rule of `per_leaf` replaces all chunk options of the whole tree. Options of
+/// the whole tree apply only to arrays: scalars stay whole, and axes that a leaf lacks are ignored.
 ///
 /// # Errors
-/// `InvalidArgument` if a shape does not divide, a byte size is below one element, or a rule names
-/// an axis that its leaf has not.
+/// `InvalidArgument` if a shape does not divide, a byte size is below one element, or a rule has an
+/// axis that its leaf lacks.
 pub(super) fn chunk_shapes(
     path: &KeyPath,
     shape: &Shape,
@@ -71,8 +71,8 @@ pub(super) fn chunk_shapes(
     Ok(ChunkShapes { inner: outer.clone(), outer })
 }
 
-/// What is asked of the leaf at `path`: by the first rule that matches, else what is asked of all
-/// leaves, as far as it is about one of this shape.
+/// The chunk options for the leaf at `path`: the first matching rule, otherwise the options of the
+/// whole tree that apply to this shape.
 pub(crate) fn asked_of(
     path: &KeyPath,
     shape: &Shape,
@@ -91,7 +91,7 @@ pub(crate) fn asked_of(
     }
 }
 
-/// Chunks of the shapes that are asked for.
+/// The chunk shapes that the caller gave.
 ///
 /// # Errors
 /// `InvalidArgument` if a shape does not divide, or sizes are asked for, too.
@@ -116,7 +116,7 @@ pub(crate) fn by_hand(
     Ok(ChunkShapes { outer, inner })
 }
 
-/// An inner chunk asked for in zarr v2, which has none.
+/// The error for an inner chunk shape in zarr v2, which has no inner chunks.
 pub(super) fn needs_zarr3() -> Error {
     Error::invalid("read_chunk_shape needs zarr v3").help("pass `zarr3`, or give write_chunk_shape alone")
 }
@@ -168,7 +168,7 @@ pub(crate) fn choose(
         }
         let target_elements = target_bytes / item_bytes;
         while axes.iter().fold(1_u64, |n, axis| n.saturating_mul(axis.len)) > target_elements {
-            // The first of the largest: `max_by_key` would give the last.
+            // Take the first of the largest axes: `max_by_key` would give the last.
             let largest = axes
                 .iter_mut()
                 .filter(|axis| axis.is_sharded && axis.len > 1)
@@ -182,12 +182,12 @@ pub(crate) fn choose(
     Ok(axes.into_iter().map(|axis| axis.len).collect())
 }
 
-/// One axis on its way down.
+/// One axis while it shrinks.
 struct Axis {
     whole: u64,
     len: u64,
     is_sharded: bool,
-    /// Divisors of `whole`, rising; listed when the axis shrinks for the first time.
+    /// The divisors of `whole`, ascending; computed when the axis first shrinks.
     divisors: Vec<u64>,
 }
 
@@ -208,7 +208,7 @@ impl Axis {
     }
 }
 
-/// All divisors, rising. O(square root).
+/// All divisors, ascending. O(square root).
 fn divisors(of: u64) -> Vec<u64> {
     let small: Vec<u64> =
         (1..).take_while(|n: &u64| n.saturating_mul(*n) <= of).filter(|&n| of.is_multiple_of(n)).collect();

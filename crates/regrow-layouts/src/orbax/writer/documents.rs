@@ -44,7 +44,7 @@ pub(crate) const V1_ITEM: &str = "state";
 /// The text of the commit marker. Orbax puts a path into it, which readers ignore.
 pub const COMMIT_TEXT: &str = "Checkpoint commit was successful";
 
-/// What kind of value an entry of `_METADATA` stands for.
+/// The kind of value that an entry of `_METADATA` describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ValueType {
     JaxArray,
@@ -60,7 +60,7 @@ pub(crate) enum ValueType {
 }
 
 impl ValueType {
-    /// As Orbax spells it.
+    /// Orbax' name of the kind.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::JaxArray => "jax.Array",
@@ -76,12 +76,12 @@ impl ValueType {
         }
     }
 
-    /// Whether there is nothing behind it but its entry.
+    /// Whether the value has no data besides its entry.
     fn is_empty(self) -> bool {
         matches!(self, Self::None | Self::Dict | Self::List | Self::Tuple | Self::NamedTuple)
     }
 
-    /// What a leaf of this kind is called.
+    /// The kind of value for a leaf.
     pub(crate) fn of_leaf(kind: &LeafKind) -> Self {
         match kind {
             LeafKind::JaxArray | LeafKind::PrngKey(_) => Self::JaxArray,
@@ -95,7 +95,8 @@ impl ValueType {
         }
     }
 
-    /// What a container without children is called; only rich types know the empty named tuple.
+    /// The kind of value for a container without children. Only rich types have the empty named
+    /// tuple.
     fn of_empty(kind: &NodeKind, rich_types: bool) -> Self {
         match kind {
             NodeKind::Dict | NodeKind::OrderedDict | NodeKind::DefaultDict => Self::Dict,
@@ -107,17 +108,17 @@ impl ValueType {
     }
 }
 
-/// What the documents say of one leaf, beyond what the tree says.
+/// The data about one leaf that the documents need, in addition to the tree.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeafEntry<'a> {
-    /// The name it is stored under.
+    /// The stored name of the leaf.
     pub(crate) name: &'a str,
-    /// The key path to write instead of the leaf's own, where that cannot be said.
+    /// The key path to write if Orbax cannot represent the leaf's own.
     pub(crate) path: Option<&'a KeyPath>,
-    /// What kind of value it is.
+    /// The kind of value.
     pub(crate) value_type: ValueType,
-    /// What its type is called instead of that: the name that a type handler of the user's own has
-    /// for it.
+    /// The name of the type that a user's own type handler gives it, instead of the name of
+    /// `value_type`.
     pub(crate) own_type: Option<&'a str>,
     /// Shape of one written piece; for `jax.Array` only.
     pub(crate) write_shape: Option<&'a Shape>,
@@ -126,13 +127,13 @@ pub(crate) struct LeafEntry<'a> {
 }
 
 impl LeafEntry<'_> {
-    /// What its type is called.
+    /// The name of the type in `_METADATA`.
     fn type_name(&self) -> &str {
         self.own_type.unwrap_or_else(|| self.value_type.name())
     }
 }
 
-/// What to write, and how the arrays are stored.
+/// Which documents to write, and how the arrays are stored.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Switches<'a> {
     pub(crate) use_ocdbt: bool,
@@ -142,20 +143,21 @@ pub(crate) struct Switches<'a> {
     pub(crate) write_array_metadatas: bool,
     /// The v1 API's folder: a marker, and the pytree as item [`V1_ITEM`].
     pub(crate) v1: bool,
-    /// Whether `regrow.json` will lie beside it.
+    /// Whether the folder will also have `regrow.json`.
     pub(crate) beside_regrow_json: bool,
     pub(crate) custom_metadata: Option<&'a Value>,
     pub(crate) about: &'a AboutCheckpoint,
 }
 
 impl Switches<'_> {
-    /// The folder of the pytree, with a `/` behind it; nothing if it is the checkpoint's.
+    /// The folder of the pytree, with a final `/`; empty if the pytree is in the checkpoint's
+    /// folder.
     pub(crate) fn item(&self) -> String {
         if self.v1 { format!("{V1_ITEM}/") } else { String::new() }
     }
 }
 
-/// Takes the small files one after another, each piece by piece: of a million leaves they are
+/// Receives the small files one after another, each piece by piece: for a million leaves they take
 /// hundreds of MiB.
 pub(crate) trait DocumentSink {
     /// Begins a file, by its name below the checkpoint's folder.
@@ -164,11 +166,11 @@ pub(crate) trait DocumentSink {
     /// Appends to the file that was begun last.
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
 
-    /// Ends it.
+    /// Ends the file.
     fn end(&mut self) -> Result<()>;
 }
 
-/// One small file: its name below the checkpoint's folder, and what is in it.
+/// One small file: its name below the checkpoint's folder, and its contents.
 pub(crate) type Document = (String, Vec<u8>);
 
 impl DocumentSink for Vec<Document> {
@@ -189,10 +191,10 @@ impl DocumentSink for Vec<Document> {
     }
 }
 
-/// Text on its way into a sink, handed over in pieces of this size.
+/// The length of the pieces of text that a sink receives.
 const PIECE_LEN_BYTES: usize = 64 << 10;
 
-/// Hands over what has been written, once it is worth it.
+/// Passes the text to the sink when it has at least this length.
 fn flush(sink: &mut dyn DocumentSink, text: &mut Vec<u8>, at_least: usize) -> Result<()> {
     if text.len() >= at_least {
         sink.write(text)?;
@@ -210,7 +212,7 @@ fn whole(sink: &mut dyn DocumentSink, name: &str, bytes: &[u8]) -> Result<()> {
 /// All small files of a checkpoint, in which `entry` describes each leaf, by its position in
 /// flatten order.
 ///
-/// PRNG keys have their `array_metadatas` for either value of the switch: nothing else names their
+/// PRNG keys have their `array_metadatas` for either value of the switch: only this file has their
 /// algorithm.
 ///
 /// # Errors
@@ -233,8 +235,8 @@ pub(crate) fn documents<'a>(
     sink.end()?;
     array_metadatas_of(0, tree, entry, switches, sink)?;
     if switches.write_sharding && jax_arrays().next().is_some() {
-        // Without an entry Orbax could not restore the leaf: one that says nothing gets the first
-        // CPU.
+        // Without an entry Orbax could not restore the leaf, so a leaf of unknown sharding gets the
+        // first CPU.
         let single = sharding::single_device();
         let shardings =
             jax_arrays().map(|(leaf, entry)| (entry.name, Some(leaf.sharding.as_deref().unwrap_or(&single))));
@@ -256,9 +258,8 @@ pub(crate) fn documents<'a>(
     whole(sink, COMMIT_SUCCESS_FILE, COMMIT_TEXT.as_bytes())
 }
 
-/// Refuses two entries of the same texts. Where all keys of each container are of one kind and no
-/// leaf has another path than its own, different keys are different texts, and nothing has to be
-/// compared.
+/// Refuses two entries with the same texts. If all keys of each container have one kind, and every
+/// leaf has its own path, different keys have different texts, and nothing is compared.
 fn check_key_paths<'a>(tree: &'a Tree<Leaf>, entry: &dyn Fn(usize) -> LeafEntry<'a>) -> Result<()> {
     let has_own_paths = (0..tree.len()).all(|leaf| entry(leaf).path.is_none());
     if has_own_paths && tree.has_keys_of_one_kind() && tree.first_equal_keys().is_none() {
@@ -387,8 +388,7 @@ fn rich_tree<'a>(tree: &Tree<Leaf>, entry: &dyn Fn(usize) -> LeafEntry<'a>) -> R
 #[derive(Default)]
 struct RichBuilder {
     root: Option<RichNode>,
-    /// Containers on the way down: their own key, children still to come, and what is there of
-    /// them.
+    /// The open containers: key, number of children to come, and the node so far.
     open: Vec<(String, usize, RichNode)>,
 }
 
@@ -439,7 +439,8 @@ impl RichBuilder {
     }
 }
 
-/// The v1 API keeps the pytree's metadata here, v0 in `_METADATA`.
+/// Builds `_CHECKPOINT_METADATA`. The v1 API has the pytree's metadata here, v0 has it in
+/// `_METADATA`.
 fn checkpoint_metadata(switches: Switches<'_>) -> Result<CheckpointMetadata> {
     let AboutCheckpoint { handler, custom_metadata: own } = switches.about;
     let mut custom_metadata = match switches.custom_metadata.filter(|_| switches.v1) {
@@ -450,7 +451,7 @@ fn checkpoint_metadata(switches: Switches<'_>) -> Result<CheckpointMetadata> {
                 .help("put the value into an object, or write the v0 layout"));
         }
     };
-    // One time for both: the commit follows at once.
+    // Both times are equal: the commit follows immediately.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
     let now = now.and_then(|since| u64::try_from(since.as_nanos()).ok());
     let item_handlers = if switches.v1 {

@@ -27,7 +27,7 @@ use regrow_zarr::zarr::ArrayMeta;
 /// Chunks up to this size are encoded in memory.
 pub(super) const IN_MEMORY_MAX_BYTES: u64 = 1 << 20;
 
-/// How arrays of one shape are stored: the same for thousands of leaves, so they share it.
+/// The stored form of arrays. Thousands of leaves have the same form, so they share it.
 #[derive(Debug)]
 pub(super) struct Form {
     /// The dtype that is stored.
@@ -36,25 +36,25 @@ pub(super) struct Form {
     pub(super) chunks: ChunkShapes,
     pub(super) compression: Compression,
     pub(super) meta: ArrayMeta,
-    /// `meta` as it is stored.
+    /// The stored bytes of `meta`.
     pub(super) document: Bytes,
 }
 
 /// One array leaf, ready to be written.
 #[derive(Debug)]
 pub(super) struct PlannedArray<'a> {
-    /// The name it is stored under.
+    /// The stored name of the leaf.
     pub(super) name: Arc<str>,
-    /// Its position among the leaves of the tree.
+    /// The number of the leaf in the tree.
     pub(super) leaf: u32,
-    /// Its key path, if it is cast.
+    /// The key path of the leaf, if it is cast.
     pub(super) cast_path: Option<KeyPath>,
-    /// What this process writes of it.
+    /// The part of the array that this process writes.
     pub(super) held: Held<'a>,
     pub(super) form: Arc<Form>,
 }
 
-/// A chunk's value, or that it is to be streamed.
+/// The encoded value of a chunk, or a sign that it must be streamed.
 pub(super) enum Encoded {
     Value(Vec<u8>),
     TooLarge,
@@ -76,7 +76,7 @@ impl<'a> PlannedArray<'a> {
         self.form.chunks.outer.len_elements().saturating_mul(self.form.dtype.size_bytes() as u64)
     }
 
-    /// A chunk, by its number among those that this process writes.
+    /// A chunk, by its number among the chunks of this process.
     ///
     /// # Errors
     /// `InvalidArgument` if there are not that many.
@@ -93,7 +93,7 @@ impl<'a> PlannedArray<'a> {
     /// The value of a small chunk.
     ///
     /// # Errors
-    /// What a cast or a codec says.
+    /// Errors of a cast or a codec.
     pub(super) fn encode(&self, chunk: &Chunk<'_>) -> Result<Encoded> {
         if self.chunk_len_bytes() > IN_MEMORY_MAX_BYTES {
             return Ok(Encoded::TooLarge);
@@ -115,10 +115,10 @@ impl<'a> PlannedArray<'a> {
         }
     }
 
-    /// Gives the value of a chunk of any size to `sink`, part by part.
+    /// Passes the value of a chunk of any size to `sink`, part by part.
     ///
     /// # Errors
-    /// What `sink`, a cast or the codec says.
+    /// Errors of `sink`, of a cast or of the codec.
     pub(super) fn stream(&self, chunk: &Chunk<'_>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let outer = &chunk.region;
         let mut sink = Counted { sink, len_bytes: 0, error: None };
@@ -175,7 +175,7 @@ impl<'a> PlannedArray<'a> {
     }
 }
 
-/// Where a stream goes, with what went wrong there: `io::Write` has no room for it.
+/// The sink of a stream, with its last error, which `io::Write` cannot carry.
 struct Counted<'a> {
     sink: &'a mut dyn FnMut(&[u8]) -> Result<()>,
     len_bytes: u64,

@@ -11,29 +11,29 @@ use std::borrow::Cow;
 use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Array, Region, Shape, Shards};
 
-/// What this process has to write of an array.
+/// The part of an array that this process writes.
 #[derive(Debug)]
 pub(super) enum Held<'a> {
-    /// All of it; it lies in one piece.
+    /// The whole array, which is in one piece.
     Whole(&'a Array),
-    /// The chunks of its shards.
+    /// The chunks of its shards in this process.
     Shards {
         shards: &'a Shards,
-        /// Of each shard, how many chunks it and those before it have.
+        /// For each shard, the number of chunks of this shard and the shards before it.
         ends: Vec<u64>,
     },
-    /// None: other processes write them.
+    /// Nothing, because other processes write the array.
     Nothing,
 }
 
 /// One chunk to be written.
 #[derive(Debug)]
 pub(super) struct Chunk<'a> {
-    /// Its place in the grid.
+    /// The index of the chunk in the grid.
     pub(super) index: Vec<u64>,
-    /// What its elements are taken from.
+    /// The array that has the elements.
     pub(super) array: Cow<'a, Array>,
-    /// Where in that.
+    /// The region of the chunk in that array.
     pub(super) region: Region,
 }
 
@@ -49,7 +49,7 @@ impl<'a> Held<'a> {
         Self::Shards { shards, ends }
     }
 
-    /// How many chunks there are to be written.
+    /// The number of chunks to write.
     pub(super) fn count(&self, shape: &Shape, chunk: &Shape) -> u64 {
         match self {
             Self::Whole(_) => counts(shape.dims(), chunk).product(),
@@ -58,7 +58,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// One of them, by its number among them.
+    /// A chunk to write, by its number among those of this process.
     ///
     /// # Errors
     /// `InvalidArgument` for a number that is too large.
@@ -87,7 +87,7 @@ impl<'a> Held<'a> {
                     let region = region.relative_to(shard.region.starts())?;
                     return Ok(Chunk { index, array: Cow::Borrowed(&shard.array), region });
                 }
-                // At the far edge of the array: what reaches beyond is filled with zeros.
+                // At the far edge of the array, the part beyond the array is filled with zeros.
                 let array = shard.part(&region)?;
                 Ok(Chunk { index, region: Region::whole(array.shape()), array: Cow::Owned(array) })
             }
@@ -100,12 +100,12 @@ fn no_chunk(number: u64) -> Error {
     Error::invalid(format!("chunk {number} does not exist"))
 }
 
-/// How many chunks cover so many elements, along each axis.
+/// The number of chunks that cover these lengths, along each axis.
 fn counts(lens: &[u64], chunk: &Shape) -> impl Iterator<Item = u64> {
     lens.iter().zip(chunk.dims()).map(|(len, chunk)| len.div_ceil((*chunk).max(1)))
 }
 
-/// The place in a grid of a chunk, by its number in C order.
+/// The index of a chunk in a grid, from its number in C order.
 fn index_of(number: u64, lens: &[u64], chunk: &Shape) -> Vec<u64> {
     let mut rest = number;
     let mut index: Vec<u64> = counts(lens, chunk).collect();

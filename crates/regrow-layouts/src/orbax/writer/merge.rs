@@ -18,8 +18,8 @@ use regrow_ocdbt::{EntryValue, MANIFEST_KEY, OcdbtStore};
 use regrow_storage::Publication;
 use regrow_store::{Located, MemoryStore, StoreExt};
 
-/// The entries of the databases of all processes, below `item`; none where arrays lie in plain
-/// files. Every chunk is known to have one writer.
+/// The entries of the databases of all processes, below `item`; empty if arrays are in plain
+/// folders. Checks that every chunk has one writer.
 ///
 /// # Errors
 /// `NotFound` for a process that has written nothing; `Corrupt` for a database that cannot be read;
@@ -60,7 +60,7 @@ pub(super) fn gather(plan: &Plan<'_>, writers: u32, staged: &dyn Publication, it
     Ok(entries)
 }
 
-/// How the leaves are cut, in flatten order.
+/// The chunk shapes of the leaves, in flatten order.
 fn cut_leaves<'p>(plan: &'p Plan<'_>) -> impl Iterator<Item = Result<CutLeaf>> + 'p {
     let mut arrays = plan.arrays.iter().peekable();
     plan.names().enumerate().map(move |(at, name)| {
@@ -75,7 +75,7 @@ fn cut_leaves<'p>(plan: &'p Plan<'_>) -> impl Iterator<Item = Result<CutLeaf>> +
     })
 }
 
-/// The entries of one process' database, as one above it refers to them.
+/// The entries of one process' database, with names relative to the folder above.
 fn entries_of(rank: u32, node_file: &str, staged: &dyn Publication, item: &str) -> Result<Entries> {
     let folder = process_folder(rank);
     let database = Arc::new(MemoryStore::new());

@@ -53,8 +53,8 @@ use regrow_tree::tree::{Leaf, Tree};
 /// however large leaves are.
 ///
 /// # Errors
-/// `NameCollision`, `Unsupported` or `InvalidArgument` before anything is written, naming every
-/// leaf that is in the way; then errors of the disk.
+/// `NameCollision`, `Unsupported` or `InvalidArgument` before anything is written, with every leaf
+/// that cannot be written; then errors of the disk.
 pub(crate) fn write(
     tree: &Tree<Leaf>,
     staged: &dyn Publication,
@@ -70,8 +70,7 @@ pub(crate) fn write(
     documents.iter().try_for_each(|(name, bytes)| staged.write(name, bytes))
 }
 
-/// Adds the files of one of several processes: the chunks that fall to it, its database, its
-/// `array_metadatas`.
+/// Adds the files of one of several processes: its chunks, its database and its `array_metadatas`.
 ///
 /// # Errors
 /// As [`write`]; `InvalidArgument` with region and leaf for a chunk file that another process has
@@ -93,7 +92,7 @@ pub(crate) fn write_share(
         switches(options, orbax),
         &mut documents,
     )?;
-    // That of process 0 is one of the checkpoint's documents.
+    // Process 0 writes this file among the checkpoint's documents.
     for (name, bytes) in documents.iter().filter(|_| writer.rank > 0) {
         staged.write(name, bytes)?;
     }
@@ -101,7 +100,7 @@ pub(crate) fn write_share(
     Share::of(&plan.arrays, node_file)?.write(writer.rank, staged)
 }
 
-/// Makes one checkpoint of what `writers` processes have written.
+/// Merges the files of `writers` processes into one checkpoint.
 ///
 /// # Errors
 /// `NotFound` for a process that has written nothing; `Corrupt` for what it has written;
@@ -115,7 +114,7 @@ pub(crate) fn merge(
     orbax: &OrbaxOptions,
 ) -> Result<()> {
     if writers.iter().zip(0..).any(|(&rank, place)| rank != place) {
-        // The folders of a process that died would stay, and Orbax counts them.
+        // The folders of a dead process would remain, and Orbax counts them.
         return Err(Error::unsupported("processes of an Orbax checkpoint cannot be left out")
             .in_file(staged.target())
             .expected(
@@ -134,7 +133,7 @@ pub(crate) fn merge(
     (0..writers).try_for_each(|rank| withdraw(rank, staged))
 }
 
-/// Writes the chunks that fall to this process; its database, if there is one.
+/// Writes the chunks of this process, and its database if there is one.
 fn write_arrays(
     plan: &Plan<'_>,
     writer: WriterRank,
@@ -153,16 +152,16 @@ fn write_arrays(
     write_process(arrays, writer, nodes, staged, &item, (orbax, options.budget_bytes)).map(Some)
 }
 
-/// Says what [`write`] would refuse, and writes nothing.
+/// Returns the error that [`write`] would return for this tree. Writes nothing.
 ///
 /// # Errors
-/// As [`write`], but for errors of the disk.
+/// As [`write`], except errors of the disk.
 pub(crate) fn check(tree: &Tree<Leaf>, options: &SaveOptions, orbax: &OrbaxOptions) -> Result<()> {
     prepare(tree, WriterRank::ALONE, options, orbax).map(drop)
 }
 
-/// The plan, and the small files: made before the arrays, since they can still be refused; on disk
-/// after them.
+/// The plan and the small files. Both are made before the arrays, because a leaf may still be
+/// refused, but written after them.
 fn prepare<'a>(
     tree: &'a Tree<Leaf>,
     writer: WriterRank,

@@ -35,10 +35,10 @@ use regrow_store::local::folders::LOCK_SUFFIX;
 use regrow_tree::tree::{Key, KeyPath, Tree};
 use regrow_zarr::zarr::{V2_DOCUMENT, V3_DOCUMENT};
 
-/// Longest name of one file or folder, on every file system in use.
+/// The longest name of a file or folder on usual file systems.
 const COMPONENT_BYTES_MAX: usize = 255;
 
-/// What a checkpoint in plain folders keeps beside its arrays.
+/// The files of a checkpoint in plain folders beside its arrays.
 const OWN_FILES: [&str; 6] = [
     METADATA_FILE,
     CHECKPOINT_METADATA_FILE,
@@ -48,8 +48,8 @@ const OWN_FILES: [&str; 6] = [
     COMMIT_SUCCESS_FILE,
 ];
 
-/// The name that the leaf at `path` is stored under: Orbax' param name. Empty for a tree that is
-/// one leaf.
+/// The stored name of the leaf at `path`, which is Orbax' param name. Empty for a tree that is one
+/// leaf.
 pub(crate) fn param_name(path: &KeyPath) -> String {
     path.join(".")
 }
@@ -63,7 +63,7 @@ pub(crate) fn kvstore_key(name: &str, zarr_key: &str) -> String {
 /// farthest chunk.
 ///
 /// # Errors
-/// `Unsupported`, with the lengths and the way out.
+/// `Unsupported`, with the lengths and a solution.
 pub(super) fn check_key_len(name: &str, farthest_chunk: &[u64]) -> Result<()> {
     let digits = |number: &u64| 1 + number.checked_ilog10().unwrap_or(0) as usize;
     let chunk_len = 1 + farthest_chunk.iter().map(|number| 1 + digits(number)).sum::<usize>();
@@ -76,7 +76,7 @@ pub(super) fn check_key_len(name: &str, farthest_chunk: &[u64]) -> Result<()> {
         .help("shorten the keys, or save in the layout regrow, which keeps keys of any length"))
 }
 
-/// Refuses every leaf whose name another one has before it.
+/// Refuses every leaf that has the same name as an earlier leaf.
 pub(crate) fn check_distinct<'a>(
     named: impl Iterator<Item = (&'a KeyPath, &'a str)>,
     refusals: &mut Refusals,
@@ -118,8 +118,8 @@ pub(crate) fn check_siblings<L>(tree: &Tree<L>, refusals: &mut Refusals) {
     }
 }
 
-/// Refuses array names that are not path below the checkpoint's folder, or that meet another
-/// array's files.
+/// Refuses array names that are not a path below the checkpoint's folder, or that collide with
+/// another array's files.
 pub(crate) fn check_folders<'a>(
     arrays: impl Iterator<Item = (&'a KeyPath, &'a str)> + Clone,
     refusals: &mut Refusals,
@@ -158,7 +158,7 @@ fn no_folder(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Whether `name` goes on from another array's name into one of that array's own files.
+/// Whether `name` is the path of a file that belongs to another array.
 fn inside_an_array(name: &str, names: &HashSet<&str>) -> Option<&'static str> {
     let is_chunk =
         |part: &str| part.split('.').all(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));

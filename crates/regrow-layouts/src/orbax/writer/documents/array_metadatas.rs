@@ -7,8 +7,8 @@ use regrow_base::error::Result;
 use regrow_tree::array::Shape;
 use regrow_tree::tree::{Leaf, LeafKind, Tree};
 
-/// The document that each process writes, all of them the same: how `jax.Array` leaves are cut, and
-/// the algorithms of PRNG keys. Without such leaves there is none.
+/// Writes the document of one process: the chunk shapes of `jax.Array` leaves, and the algorithms
+/// of PRNG keys. All processes write the same contents; without such leaves there is no document.
 ///
 /// # Errors
 /// Errors of the sink.
