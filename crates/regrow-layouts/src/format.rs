@@ -57,7 +57,7 @@ pub trait Format: Fidelity + Debug + Sync {
     /// write and stops there: reads no array data except numbers, and writes nothing.
     ///
     /// # Errors
-    /// Those of `write`, but for errors of the disk.
+    /// The errors of `write`, except errors of the disk.
     fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()>;
 
     /// Adds all files of a checkpoint to a publication; the caller commits. The leaves have been
@@ -68,13 +68,13 @@ pub trait Format: Fidelity + Debug + Sync {
     /// other errors of the storage.
     fn write(&self, tree: &Tree<Leaf>, publication: &dyn Publication, options: &SaveOptions) -> Result<()>;
 
-    /// What the layout can do besides reading and writing.
+    /// The further abilities of the layout, besides reading and writing.
     fn roles(&self) -> Roles<'_> {
         Roles::default()
     }
 }
 
-/// What a layout can do besides reading and writing.
+/// The further abilities of a layout, besides reading and writing.
 #[derive(Clone, Copy, Default)]
 pub struct Roles<'f> {
     /// Recognises checkpoints that are one file; `None` if the layout has no single files.
@@ -198,7 +198,7 @@ pub trait SingleFile {
     /// The preview is empty for layouts whose files are recognised by their names alone.
     ///
     /// # Errors
-    /// Those of [`check`](Format::check).
+    /// The errors of [`check`](Format::check).
     fn preview(&self, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Preview>;
 
     /// The suffix of this layout's files, if files with other names are recognised by their

@@ -51,10 +51,10 @@ const KIND: SideDocument = SideDocument {
 const HELP: &str = "open another step, or heal this one: `regrow repair --from COPY`; `salvage` reads the \
     checkpoint without its record";
 
-/// A file is read in pieces of this length.
+/// The length of the pieces in which a file is read and checksummed.
 const PIECE_LEN_BYTES: usize = 1 << 20;
 
-/// What an item is.
+/// The kind of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ItemKind {
@@ -64,68 +64,68 @@ pub enum ItemKind {
     Json,
     /// Metrics.
     Metrics,
-    /// Files as they are.
+    /// Plain files.
     Files,
-    /// What its handler reads, which `_CHECKPOINT_METADATA` names.
+    /// Files for a user's own handler, whose name is in `_CHECKPOINT_METADATA`.
     Handler,
 }
 
 impl ItemKind {
-    /// Whether it is neither a tree nor what a handler knows.
+    /// Whether the item is JSON, metrics or plain files: neither a tree nor files for a handler.
     pub fn is_no_tree(self) -> bool {
         matches!(self, Self::Json | Self::Metrics | Self::Files)
     }
 }
 
-/// One item.
+/// The record of one item.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ItemRecord {
-    /// Its name; empty for a checkpoint that is itself one item.
+    /// The name of the item; empty for a checkpoint that is itself one item.
     pub name: String,
-    /// What it is.
+    /// The kind of the item.
     pub kind: ItemKind,
-    /// The layout of a tree.
+    /// The layout, for a tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<String>,
-    /// The file of JSON and metrics.
+    /// The name of the file, for JSON and metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// Whether its `commit_success.txt` is one of the user's files, and no marker.
+    /// Whether the item's `commit_success.txt` is one of the user's files, not a commit marker.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_own_marker: bool,
 }
 
 impl ItemRecord {
-    /// An item without a layout or a file.
+    /// The record of an item without a layout or a file.
     pub fn new(name: &str, kind: ItemKind) -> Self {
         Self { name: name.to_owned(), kind, layout: None, file: None, has_own_marker: false }
     }
 }
 
-/// The file, read or to be written.
+/// The contents of `regrow.items.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ItemsRecord {
     format: String,
     version: u32,
     writer: String,
     created_unix_ns: u64,
-    /// Its items.
+    /// The items of the checkpoint.
     pub items: Vec<ItemRecord>,
-    /// Its small files, with their checksums.
+    /// The files with checksums, by their paths below the checkpoint.
     pub files: Vec<SmallFile>,
 }
 
 impl ItemsRecord {
-    /// That of a checkpoint which is written now.
+    /// The record for a checkpoint that is being written.
     pub fn new(items: Vec<ItemRecord>, files: Vec<SmallFile>) -> Self {
         let format = KIND.format.to_owned();
         Self { format, version: KIND.version, writer: writer(), created_unix_ns: now_unix_ns(), items, files }
     }
 
-    /// That of the checkpoint in a folder; `None` if it has none.
+    /// Reads the record of the checkpoint in a folder; `None` if the checkpoint has no record.
     ///
     /// # Errors
-    /// `Corrupt` for a damaged one; `Unsupported` for a later version; errors of the storage.
+    /// `Corrupt` for a damaged record;
     pub fn of(folder: &Location) -> Result<Option<Self>> {
         let file = folder.join(FILE_NAME);
         let bytes = file.read_document(KIND.what, Language::Json, JSON_LEN_MAX_BYTES)?;
@@ -167,17 +167,17 @@ impl ItemsRecord {
             .map_err(|error| Error::invalid(format!("{} cannot be written: {error}", KIND.what)))
     }
 
-    /// What is said of an item.
+    /// The record of the item with this name.
     pub fn item(&self, name: &str) -> Option<&ItemRecord> {
         self.items.iter().find(|item| item.name == name)
     }
 
-    /// What is recorded of a file, by its path below the checkpoint.
+    /// The record of a file, by its path below the checkpoint.
     pub fn file(&self, path: &str) -> Option<&SmallFile> {
         self.files.iter().find(|file| file.name == path)
     }
 
-    /// The files of an item with their paths below it, the marker left out.
+    /// The files of an item, without its marker, each with its path below the item.
     pub fn files_of<'r>(&'r self, item: &'r ItemRecord) -> impl Iterator<Item = (&'r str, &'r SmallFile)> {
         let below = |file: &'r SmallFile| match item.name.as_str() {
             "" => Some(file.name.as_str()),
@@ -188,8 +188,7 @@ impl ItemsRecord {
         })
     }
 
-    /// Returns an error unless these are the recorded bytes of a file; any bytes pass if nothing is
-    /// recorded of it.
+    /// Checks the bytes of a file against its record. Any bytes pass if the file has no record.
     ///
     /// # Errors
     /// `Corrupt`, with the file.
@@ -208,7 +207,7 @@ impl ItemsRecord {
         }
     }
 
-    /// What is wrong with the file of a record, read front to back; `None` if nothing is.
+    /// Reads the file of a record front to back, and returns its error; `None` if it is undamaged.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -220,7 +219,7 @@ impl ItemsRecord {
         }
     }
 
-    /// The files, for a repair.
+    /// The files with their checksums, for a repair.
     ///
     /// # Errors
     /// `Corrupt` if the record contradicts itself.
@@ -229,7 +228,7 @@ impl ItemsRecord {
     }
 }
 
-/// The error for a file that is not what was written.
+/// The error for a file that differs from its record.
 fn changed() -> Error {
     Error::corrupt("a file of an item differs from its record").help(HELP)
 }
@@ -258,7 +257,7 @@ pub fn sum_of_file(file: &Location, name: String) -> Result<SmallFile> {
     Ok(sum.record(name, len_bytes))
 }
 
-/// Whether the marker of a checkpoint says that there was a record of its items.
+/// Whether the marker of a checkpoint says that the checkpoint has a record of its items.
 pub(crate) fn is_noted(marker: &[u8]) -> bool {
     marker.split(|byte| *byte == b'\n').any(|line| line == MARKER_LINE.as_bytes())
 }

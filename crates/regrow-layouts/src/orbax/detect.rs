@@ -100,7 +100,7 @@ pub(super) fn detect(at: &Location, wanted: Wanted) -> Result<Found> {
     Ok(folder.found(Holds::Nothing))
 }
 
-/// What a test says that a folder holds.
+/// The result of one test: the kind of checkpoint in a folder.
 enum Holds {
     One(Item),
     Items,

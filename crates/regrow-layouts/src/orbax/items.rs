@@ -141,7 +141,7 @@ impl Item {
     }
 }
 
-/// What decides the kind of an item.
+/// The data that decides the kind of an item.
 struct Contents<'a> {
     listed: &'a [Listed],
     name: &'a str,
@@ -149,7 +149,7 @@ struct Contents<'a> {
 }
 
 impl Contents<'_> {
-    /// What the handler says; `None` if the files decide.
+    /// The kind that the handler implies; `None` if the files decide.
     fn by_handler(&self) -> Option<Item> {
         let has_metadata = self.has_file(METADATA_FILE);
         match Family::of(self.handler?) {

@@ -37,7 +37,7 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, orbax: &OrbaxOptions) -> Vec<Loss> {
     for (path, leaf) in tree.iter() {
         let what = match &leaf.kind {
             LeafKind::NumpyScalar => "a NumPy scalar becomes a Python number",
-            // What makes an array a key there is the name of its implementation.
+            // In Orbax only the name of its implementation shows that an array is a PRNG key.
             LeafKind::PrngKey(None) => {
                 "a PRNG key of an unknown implementation becomes the array of its key data"
             }

@@ -169,7 +169,7 @@ fn comes(beside: &Location, files: impl Fn() -> Files) -> bool {
     let Ok(beside) = beside.local_path() else { return is_there() };
     while !is_there() {
         if !is_under_way(beside) {
-            // It may have come before the last commit ended.
+            // The file may have appeared before the last commit ended.
             return is_there();
         }
         if since.elapsed() > COMMIT_WAIT {
@@ -202,7 +202,7 @@ mod tests {
             stage(&stem).commit().unwrap();
             let mut staged = stage(&stem);
             assert!(staged.die_after(moves).is_err());
-            // Its lock is still held.
+            // The writer still holds its lock.
             assert!(matches!(begun(&stem), Some(Begun::Living)));
             let file = |suffix: &str| Location::local(&stem).with_suffix(suffix);
             for suffix in [DATA_SUFFIX, MANIFEST_SUFFIX] {

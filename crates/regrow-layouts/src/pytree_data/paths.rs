@@ -17,7 +17,7 @@ pub(super) fn key_of(literal: &Literal) -> Key {
     }
 }
 
-/// The literals of a key path: what a load by the original finds as keys.
+/// The literals of a key path, which the original library loads as keys.
 pub(super) fn literals_of(path: &KeyPath) -> Vec<Literal> {
     let literal = |key: &Key| match key {
         Key::Dict(text) | Key::Attr(text) => Literal::Str(text.to_string()),
@@ -27,7 +27,7 @@ pub(super) fn literals_of(path: &KeyPath) -> Vec<Literal> {
     path.keys().iter().map(literal).collect()
 }
 
-/// What Python takes for the same key has the same text: `1`, `True`, `1.0` and `1+0j` are one.
+/// A text that is equal for keys that Python considers equal: `1`, `True`, `1.0` and `1+0j`.
 pub(super) fn identity(key: &Literal) -> String {
     match key {
         Literal::Bool(value) => u8::from(*value).to_string(),
@@ -41,12 +41,12 @@ pub(super) fn identity(key: &Literal) -> String {
     }
 }
 
-/// A path as a tuple of Python: how errors name it, and the name that a leaf is stored under.
+/// A path as a Python tuple, which is the leaf's stored name and its name in errors.
 pub(super) fn path_text(path: &[Literal]) -> String {
     Literal::Tuple(path.to_vec()).repr()
 }
 
-/// Says which array an error is about.
+/// Adds the path of the array to an error.
 pub(super) fn about(error: Error, path: &[Literal]) -> Error {
     error.at_leaf(&KeyPath::from_iter(path.iter().map(key_of)))
 }

@@ -52,7 +52,7 @@ impl Plan {
         let mut infos = Vec::with_capacity(tree.len());
         let mut taken = HashSet::with_capacity(tree.len());
         for ((place, leaf), literals) in tree.iter().zip(paths) {
-            // What errors name: where the user has the leaf, not its place in a list.
+            // The path in errors: the path that the user gave, not the leaf's position in a list.
             let path = match &options.paths {
                 Some(_) => KeyPath::from_iter(literals.iter().map(key_of)),
                 None => place,
@@ -319,7 +319,7 @@ fn structure_losses(tree: &Tree<LeafInfo>) -> Vec<Loss> {
     tree.walk().filter_map(loss).collect()
 }
 
-/// What a leaf loses by its kind.
+/// The loss of a leaf, by its kind.
 fn kind_loss(kind: &LeafKind, keeps_structure: bool) -> Option<(LossKind, String)> {
     match kind {
         LeafKind::Placeholder if keeps_structure => None,

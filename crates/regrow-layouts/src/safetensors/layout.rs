@@ -55,11 +55,11 @@ pub const F4: &str = "F4";
 /// One tensor of a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
-    /// Its name.
+    /// The name of the tensor.
     pub name: Arc<str>,
     /// safetensors' name of its dtype.
     pub tag: &'static str,
-    /// Its dtype.
+    /// The dtype of the elements.
     pub dtype: Dtype,
     /// Bits that an element takes in the file: fewer than in memory for a packed dtype.
     pub element_bits: u64,

@@ -316,7 +316,7 @@ impl Reader for SafetensorsReader {
     }
 }
 
-/// What the headers of all files say.
+/// The contents of the headers of all files.
 #[derive(Default)]
 struct Headers {
     is_one_file: bool,
@@ -420,7 +420,7 @@ fn read_header_alone(store: &dyn Store, name: &OsStr) -> Result<(Header, u64)> {
     Ok((Header::parse_alone(&json)?, file_len_bytes))
 }
 
-/// What is said of a file that is not there.
+/// The error text for a missing file.
 const MISSING: &str = "a safetensors file is missing";
 
 /// The text of a header, and the length of its file.

@@ -34,10 +34,11 @@ const HEADER_LEN_MAX_BYTES: usize = 64 << 20;
 /// Longest pytree that goes into a header, so that the tensors still fit.
 const STRUCTURE_LEN_MAX_BYTES: usize = 24 << 20;
 
-/// Bytes that are packed at a time. Even in elements of every size, so that pairs stay together.
+/// The length of the pieces that are packed. It is an even number of elements, so that pairs stay
+/// together.
 const PIECE_LEN_BYTES: usize = 1 << 20;
 
-/// What kind of thing a save makes `at` a location.
+/// Whether a save makes a file or a folder `at` a location.
 pub(super) fn target(at: &Location, options: &SafetensorsOptions) -> Target {
     if options.one_file || at.name_text().ends_with(SUFFIX) { Target::File } else { Target::Folder }
 }
@@ -90,7 +91,7 @@ pub(super) fn check(tree: &Tree<Leaf>, target: &Location, save: &SaveOptions) ->
     }
 }
 
-/// What a file begins with, and the tensors behind it.
+/// The head of a file, and the tensors after it.
 type PlannedFile = (Head, Vec<PlannedTensor>);
 
 /// The files of a folder, each with what it has before its data.
@@ -165,7 +166,7 @@ impl<'a> FileImage<'a> {
     }
 }
 
-/// What a file has before its data.
+/// The bytes of a file before its data.
 #[derive(Debug)]
 struct Head {
     bytes: Vec<u8>,

@@ -115,7 +115,7 @@ impl Structure {
     }
 }
 
-/// What leaves share, with a number each.
+/// Distinct values that leaves share, each with a number.
 #[derive(Default)]
 struct LeafTables<'t> {
     dtypes: Vec<Dtype>,

@@ -82,7 +82,7 @@ impl Opened {
         }
     }
 
-    /// What else is in the archive; notes bytes after the last storage.
+    /// The other members of the archive. Adds a note about bytes after the last storage.
     fn into_rest(self, file_len_bytes: u64, notes: &mut Vec<String>) -> Vec<Storage> {
         match self {
             Self::Zip(archive) => archive.into_rest(),

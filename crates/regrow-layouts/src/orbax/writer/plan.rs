@@ -32,16 +32,16 @@ use regrow_zarr::zarr::ArrayMeta;
 const ZARR2_LEVEL: i32 = 1;
 const ZARR3_LEVEL: i32 = 3;
 
-/// Everything that is to be written.
+/// The plan of a save: all entries and arrays to write.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
-    /// What the documents say of each leaf, in flatten order.
+    /// The data of each leaf for the documents, in flatten order.
     pub(super) entries: Vec<PlannedEntry>,
     /// The leaves with array data, in flatten order.
     pub(super) arrays: Vec<PlannedArray<'a>>,
 }
 
-/// What [`LeafEntry`] says of a leaf; its key path is always its own.
+/// The data of a [`LeafEntry`]. The key path is always the leaf's own.
 #[derive(Debug)]
 pub(super) struct PlannedEntry {
     name: Arc<str>,
@@ -57,7 +57,7 @@ impl<'a> Plan<'a> {
         self.entries.iter().map(|entry| &*entry.name)
     }
 
-    /// What the documents say of a leaf.
+    /// The data of a leaf for the documents.
     pub(super) fn entry(&self, leaf: usize) -> LeafEntry<'_> {
         let entry = self.entries.get(leaf);
         LeafEntry {
@@ -154,16 +154,16 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The shape of what is written at once: that of the array, or of its shards.
+/// The shape that a process writes at once: the shape of the array, or of its shards.
 fn write_shape(array: &Array) -> &Shape {
     array.shards().map_or(array.shape(), Shards::chunk_shape)
 }
 
-/// What falls to this process of an array; `is_own` says whether it is the one to write what all
-/// hold.
+/// The part of an array that this process writes. `is_own` says whether this process writes the
+/// arrays that all processes hold.
 ///
 /// # Errors
-/// `InvalidArgument` if it is the only process, and does not hold all.
+/// `InvalidArgument` if this is the only process, but it does not hold the whole array.
 fn held<'a>(array: &'a Array, is_own: bool, writer: WriterRank, form: &Form) -> Result<Held<'a>> {
     match array.shards() {
         Some(shards) if !shards.is_replicated() || is_own => {

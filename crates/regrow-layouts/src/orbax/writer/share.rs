@@ -11,9 +11,9 @@ use regrow_storage::Publication;
 /// The chunks that a process has written.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Share {
-    /// Of each chunk, the position of its leaf in flatten order.
+    /// For each chunk, the position of its leaf in flatten order.
     leaves: Vec<u32>,
-    /// And its number among the chunks of the leaf, in C order.
+    /// For each chunk, its number among the chunks of the leaf, in C order.
     chunks: Vec<u64>,
     /// The file with the nodes of the process' database, below the folder of that; `None` without a
     /// database, or keys.
@@ -21,7 +21,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// What falls to this process of some arrays.
+    /// The list of chunks that this process writes of these arrays.
     ///
     /// # Errors
     /// None in practice.
@@ -36,7 +36,7 @@ impl Share {
         Ok(share)
     }
 
-    /// Tells process 0.
+    /// Writes the list to a file, which process 0 reads.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -46,10 +46,10 @@ impl Share {
         staged.write(&file_name(rank), &json)
     }
 
-    /// What process `rank` has told.
+    /// Reads the list of process `rank`.
     ///
     /// # Errors
-    /// `NotFound` if it has not come so far; `Corrupt` for something else in that place.
+    /// `NotFound` if the process has not written its list;
     pub(super) fn read(rank: u32, staged: &dyn Publication) -> Result<Self> {
         let name = file_name(rank);
         let bytes = staged.written(&name).map_err(|error| {

@@ -20,7 +20,7 @@ use crate::options::Compression;
 use regrow_base::error::Result;
 use regrow_base::threads::pool;
 
-/// What a worker may hold: the writer's ring of 12 MiB, a chunk and its code.
+/// The memory of one worker: the writer's ring of 12 MiB, a chunk and its encoded form.
 const WORKER_COST_BYTES: u64 = 16 << 20;
 
 /// A further worker (and data file) pays only from this many bytes on, or from this many chunks on.
@@ -30,7 +30,7 @@ const CHUNKS_PER_WORKER: u64 = 4096;
 /// Files below this size are written at once and synced by the commit.
 const SMALL_FILE_MAX_BYTES: u64 = 64 << 10;
 
-/// Extra memory where the caller does not say.
+/// Extra memory if the caller sets no budget.
 const BUDGET_DEFAULT_BYTES: u64 = 64 << 20;
 
 /// Some chunks of one array.
@@ -39,7 +39,7 @@ pub(super) struct Batch<'p, 'a> {
     pub(super) chunks: Range<u64>,
 }
 
-/// What is still to be done.
+/// The chunks that no worker has taken yet.
 pub(super) struct Queue<'p, 'a> {
     arrays: &'p [PlannedArray<'a>],
     /// The next array, and its next chunk.
@@ -69,7 +69,8 @@ fn total_len_bytes(arrays: &[PlannedArray<'_>]) -> u64 {
     arrays.iter().fold(0, |sum, array| sum.saturating_add(array.len_bytes()))
 }
 
-/// What to reserve on disk for the file of a worker; 0 where compression leaves it open.
+/// The number of bytes to reserve on disk for the file of a worker; 0 if compression makes the
+/// length unknown.
 pub(super) fn expected_file_len_bytes(arrays: &[PlannedArray<'_>], worker_count: usize) -> u64 {
     let total = total_len_bytes(arrays);
     let is_raw = arrays.iter().all(|array| array.form.compression == Compression::None);
