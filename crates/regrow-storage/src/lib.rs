@@ -100,7 +100,7 @@ pub(crate) struct Url<'a> {
     pub text: &'a str,
     /// The scheme, in lower case.
     pub scheme: &'a str,
-    /// What follows the `://`.
+    /// The part after `://`.
     pub rest: &'a str,
 }
 
@@ -133,7 +133,7 @@ impl Url<'_> {
 const CLOUD_SCHEMES: [&str; 12] =
     ["s3", "s3a", "s3n", "r2", "gs", "gcs", "az", "azure", "abfs", "abfss", "http", "https"];
 
-/// What is at a path.
+/// The kind of the entry at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     /// A file or object.

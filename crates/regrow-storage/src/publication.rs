@@ -32,10 +32,9 @@ pub const COMMITTED_MARKER: &str = "commit_success.txt";
 pub enum Target {
     /// A folder of files.
     Folder,
-    /// One file: [`NewFile::single_writer`] writes it.
+    /// One file, which [`NewFile::single_writer`] writes.
     File,
-    /// Several files beside each other, named after the target: [`NewSiblings::sibling_writer`]
-    /// writes them.
+    /// Several files of one stem, which [`NewSiblings::sibling_writer`] writes.
     Siblings {
         /// The suffix of each file, which is appended to the target. The last file makes the
         /// checkpoint.
@@ -82,10 +81,10 @@ impl<'a> PublishOptions<'a> {
     }
 }
 
-/// A checkpoint that is being written. Dropped uncommitted, it leaves no trace.
+/// A checkpoint that is being written. If it is dropped uncommitted, no file stays.
 ///
-/// Its [`files`](Self::files) are of one of three kinds, which are types: only a folder takes files
-/// by name.
+/// There are three kinds of [`files`](Self::files), each with its own type. Only a folder takes
+/// files by name.
 pub trait Publication: Debug + Send + Sync {
     /// The location that the checkpoint will have.
     fn target(&self) -> &Location;
@@ -96,10 +95,10 @@ pub trait Publication: Debug + Send + Sync {
     /// Whether `commit` waits until the checkpoint would survive a power cut.
     fn is_durable(&self) -> bool;
 
-    /// Its files, by what it is made of.
+    /// The files, by the kind of the checkpoint.
     fn files(&self) -> NewFiles<'_>;
 
-    /// Bytes of all files.
+    /// Total length of all files in bytes.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -110,23 +109,23 @@ pub trait Publication: Debug + Send + Sync {
     /// keep a temporary name.
     ///
     /// # Errors
-    /// `AlreadyExists` if another writer was faster and nothing is to be replaced;
-    /// `InvalidArgument` if the target has become something that may not be replaced, or another
-    /// process commits the checkpoint; `Replaced` if something else is in the place that was
-    /// [asked for](NewFile::only_in_place_of); `Cancelled`. The target is then as it was, and what
-    /// was written is removed. Only after `NotDurable` the target is the new checkpoint, and may
-    /// not survive a power cut.
+    /// `AlreadyExists` if another writer was faster and `overwrite` is not set. `InvalidArgument`
+    /// if the target has become something that may not be replaced, or if another process commits
+    /// the checkpoint. `Replaced` if another file is at the target than the one [to be
+    /// replaced](NewFile::only_in_place_of). `Cancelled`. After these errors the target is
+    /// unchanged and the written files are removed. Only after `NotDurable` is the new checkpoint
+    /// at the target, but it may not survive a power cut.
     fn commit(self: Box<Self>) -> Result<()>;
 }
 
 /// The files of a new checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub enum NewFiles<'p> {
-    /// For [`Target::Folder`].
+    /// The files of a [`Target::Folder`].
     Folder(&'p dyn NewFolder),
-    /// For [`Target::File`].
+    /// The file of a [`Target::File`].
     File(&'p dyn NewFile),
-    /// For [`Target::Siblings`].
+    /// The files of a [`Target::Siblings`].
     Siblings(&'p dyn NewSiblings),
 }
 
@@ -139,11 +138,11 @@ pub trait NewFolder: Debug {
     /// folder; errors of the storage.
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()>;
 
-    /// A writer of one large file. About `expected_len_bytes` will be written, 0 if unknown; blocks
-    /// of checksums start at byte `checksums_from`.
+    /// A writer of one large file. The length is about `expected_len_bytes`, 0 if unknown. Blocks
+    /// with checksums start at byte `checksums_from`.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// The same as for [`write`](Self::write).
     fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter>;
 
     /// Makes `name` a file with the bytes of the value at `source`, opened as `opened`. The storage
@@ -157,27 +156,29 @@ pub trait NewFolder: Debug {
     /// `InvalidArgument` if the name leads out of the folder; `Cancelled`.
     fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool>;
 
-    /// Bytes of the files that were [reused](Self::reuse).
+    /// Total length of the [reused](Self::reuse) files in bytes.
     fn reused_bytes(&self) -> u64;
 
-    /// The bytes of a small file that this process or one that joined has written and made durable.
+    /// The bytes of a small file that this process or a joined process has written and made
+    /// durable.
     ///
     /// # Errors
     /// Errors of the storage.
     fn written(&self, name: &str) -> Result<Vec<u8>>;
 
-    /// Makes a small file of this name, as the sign that a process has taken over something; false
-    /// if another one was faster. [`sweep`](BegunFolder::sweep) removes it before the commit.
+    /// Makes a small file of this name, with which a process reserves a task; `false` if another
+    /// process was faster. [`sweep`](BegunFolder::sweep) removes the file before the commit.
     ///
     /// # Errors
     /// Errors of the storage.
     fn claim(&self, name: &str) -> Result<bool>;
 
-    /// What the marker of the checkpoint ends in, where one object makes it complete: by this its
-    /// writer knows it again.
+    /// The last line of the marker, by which a writer recognizes its own marker; `None` if the
+    /// storage commits without a marker.
     fn marker_line(&self) -> Option<String>;
 
-    /// The folder that is being written, of a disk: for what only a local file system can do.
+    /// The folder that is being written, for functions that work only on the local disk; `None` for
+    /// other storages.
     fn local_folder(&self) -> Option<&Path>;
 
     /// Whether this process began the checkpoint, or joined it.
@@ -193,10 +194,10 @@ pub enum Role<'p> {
     Joined(&'p dyn JoinedShare),
 }
 
-/// What only the process can do that began a folder.
+/// The methods for the process that began a folder.
 pub trait BegunFolder: Debug {
-    /// By what other processes [join](crate::Publish::join) this checkpoint, to add files of their
-    /// own.
+    /// The text with which other processes [join](crate::Publish::join) this checkpoint, to add
+    /// their own files.
     ///
     /// # Errors
     /// `InvalidArgument` if the name of the folder is not UTF-8, or the folder is a part of a
@@ -225,7 +226,7 @@ pub trait BegunFolder: Debug {
     fn set_mode(&self, below: &str, mode: u32) -> Result<()>;
 }
 
-/// What only a process does that joined a folder.
+/// The methods for a process that joined a folder.
 pub trait JoinedShare: Debug {
     /// Makes its files durable. The process that began the checkpoint then commits it.
     ///
@@ -242,43 +243,44 @@ pub trait JoinedShare: Debug {
 
 /// A new checkpoint that is a single file.
 pub trait NewFile: Debug {
-    /// A writer of the file; the arguments are those of [`NewFolder::writer`].
+    /// A writer of the file. The arguments are those of [`NewFolder::writer`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter>;
 
-    /// The same, and what it writes takes the place of what is there now, and of nothing else: a
-    /// bucket has that condition for the end of the writer, other storages for the
+    /// As `single_writer`, but the file replaces only the file that exists now, or no file. A
+    /// bucket checks this at the end of the writer, other storages in the
     /// [commit](Self::only_in_place_of).
     ///
     /// # Errors
-    /// As there. Its end fails with `Replaced` if something else is there by then.
+    /// The same as there. The end of the writer fails with `Replaced` if another file exists by
+    /// then.
     fn single_writer_in_place(&self, expected_len_bytes: u64) -> Result<FileWriter>;
 
-    /// From now on the commit replaces only this file, or none if it is `None`: in one step, where
-    /// the storage has such a step.
+    /// Lets the commit replace only the file with this identity, or no file if it is `None`. The
+    /// check and the replacement are one step if the storage can do this.
     fn only_in_place_of(&self, before: Option<Identity>);
 
-    /// Where the file can be looked at before the commit; `None` where it cannot.
+    /// The location at which the file can be read before the commit; `None` if it cannot be read.
     fn staged_file(&self) -> Option<Location>;
 }
 
-/// A new checkpoint of several files beside each other.
+/// A new checkpoint of several files of one stem.
 pub trait NewSiblings: Debug {
-    /// A writer of file number `at`; the other arguments are those of [`NewFolder::writer`].
+    /// A writer of file number `at`. The other arguments are those of [`NewFolder::writer`].
     ///
     /// # Errors
-    /// As there; `InvalidArgument` if there are not that many.
+    /// The same as there; `InvalidArgument` if there are fewer files.
     fn sibling_writer(&self, at: usize, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter>;
 }
 
-/// The files by kind. A method that the kind does not have is `InvalidArgument`.
+/// The files by kind. The methods return `InvalidArgument` for a checkpoint of another kind.
 impl<'p> NewFiles<'p> {
     /// The folder.
     ///
     /// # Errors
-    /// `InvalidArgument` if the checkpoint is none.
+    /// `InvalidArgument` if the checkpoint is not a folder.
     pub fn folder(self) -> Result<&'p dyn NewFolder> {
         if let Self::Folder(folder) = self { Ok(folder) } else { Err(no_such_file("folder")) }
     }
@@ -286,15 +288,15 @@ impl<'p> NewFiles<'p> {
     /// The single file.
     ///
     /// # Errors
-    /// `InvalidArgument` if the checkpoint is none.
+    /// `InvalidArgument` if the checkpoint is not a single file.
     pub fn file(self) -> Result<&'p dyn NewFile> {
         if let Self::File(file) = self { Ok(file) } else { Err(no_such_file("single file")) }
     }
 
-    /// The files beside each other.
+    /// The files of one stem.
     ///
     /// # Errors
-    /// `InvalidArgument` if the checkpoint has none.
+    /// `InvalidArgument` if the checkpoint is of another kind.
     pub fn siblings(self) -> Result<&'p dyn NewSiblings> {
         if let Self::Siblings(files) = self { Ok(files) } else { Err(no_such_file("file of this number")) }
     }
@@ -310,70 +312,71 @@ impl<'p> NewFiles<'p> {
     }
 }
 
-/// Comfort for callers that know the kind that they asked for.
+/// Methods for callers that know the kind of the checkpoint.
 #[expect(clippy::missing_errors_doc, reason = "those of the method, and `InvalidArgument` for another kind")]
 impl dyn Publication + '_ {
-    /// As [`NewFolder::write`].
+    /// The same as [`NewFolder::write`].
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         self.files().folder()?.write(name, bytes)
     }
 
-    /// As [`NewFolder::writer`].
+    /// The same as [`NewFolder::writer`].
     pub fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
         self.files().folder()?.writer(name, expected_len_bytes, checksums_from)
     }
 
-    /// As [`NewFolder::reuse`].
+    /// The same as [`NewFolder::reuse`].
     pub fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool> {
         self.files().folder()?.reuse(name, source, opened)
     }
 
-    /// As [`NewFolder::reused_bytes`]; 0 for other kinds.
+    /// The same as [`NewFolder::reused_bytes`]; 0 for other kinds.
     pub fn reused_bytes(&self) -> u64 {
         self.files().folder().map_or(0, |folder| folder.reused_bytes())
     }
 
-    /// As [`NewFolder::written`].
+    /// The same as [`NewFolder::written`].
     pub fn written(&self, name: &str) -> Result<Vec<u8>> {
         self.files().folder()?.written(name)
     }
 
-    /// As [`NewFolder::claim`].
+    /// The same as [`NewFolder::claim`].
     pub fn claim(&self, name: &str) -> Result<bool> {
         self.files().folder()?.claim(name)
     }
 
-    /// As [`NewFolder::marker_line`].
+    /// The same as [`NewFolder::marker_line`]; `None` for other kinds.
     pub fn marker_line(&self) -> Option<String> {
         self.files().folder().ok()?.marker_line()
     }
 
-    /// As [`NewFolder::local_folder`].
+    /// The same as [`NewFolder::local_folder`]; `None` for other kinds.
     pub fn local_folder(&self) -> Option<&Path> {
         self.files().folder().ok()?.local_folder()
     }
 
-    /// As [`BegunFolder::ticket`].
+    /// The same as [`BegunFolder::ticket`].
     pub fn ticket(&self) -> Result<String> {
         self.files().begun().map_err(|error| error.in_file(self.target()))?.ticket()
     }
 
-    /// As [`BegunFolder::sweep`].
+    /// The same as [`BegunFolder::sweep`].
     pub fn sweep(&self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
         self.files().begun().map_err(|error| error.in_file(self.target()))?.sweep(below, is_left)
     }
 
-    /// As [`BegunFolder::withdraw`].
+    /// The same as [`BegunFolder::withdraw`].
     pub fn withdraw(&self, name: &str) -> Result<()> {
         self.files().begun().map_err(|error| error.in_file(self.target()))?.withdraw(name)
     }
 
-    /// As [`BegunFolder::set_mode`]; nothing for other kinds, and for a process that joined.
+    /// The same as [`BegunFolder::set_mode`]. Does nothing for other kinds, and for a process that
+    /// joined.
     pub fn set_mode(&self, below: &str, mode: u32) -> Result<()> {
         self.files().begun().map_or(Ok(()), |begun| begun.set_mode(below, mode))
     }
 
-    /// As [`JoinedShare::finish_share`].
+    /// The same as [`JoinedShare::finish_share`].
     pub fn finish_share(&self) -> Result<()> {
         match self.files().folder()?.role() {
             Role::Joined(share) => share.finish_share(),
@@ -384,7 +387,7 @@ impl dyn Publication + '_ {
         }
     }
 
-    /// As [`JoinedShare::is_published`]; false for a process that did not join.
+    /// The same as [`JoinedShare::is_published`]; `false` for a process that did not join.
     pub fn is_published(&self) -> Result<bool> {
         match self.files().folder()?.role() {
             Role::Joined(share) => share.is_published(),
@@ -392,17 +395,17 @@ impl dyn Publication + '_ {
         }
     }
 
-    /// As [`NewFile::single_writer`].
+    /// The same as [`NewFile::single_writer`].
     pub fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
         self.files().file()?.single_writer(expected_len_bytes, checksums_from)
     }
 
-    /// As [`NewFile::staged_file`].
+    /// The same as [`NewFile::staged_file`]; `None` for other kinds.
     pub fn staged_file(&self) -> Option<Location> {
         self.files().file().ok()?.staged_file()
     }
 
-    /// As [`NewSiblings::sibling_writer`].
+    /// The same as [`NewSiblings::sibling_writer`].
     pub fn sibling_writer(
         &self,
         at: usize,

@@ -171,7 +171,8 @@ impl Glance {
         })
     }
 
-    /// Checks whether this kind of byte can follow the last token.
+    /// The error if this class must not follow the previous one, apart from spaces; `None` if it
+    /// may.
     fn misplaced(&self, class: Class) -> Option<&'static str> {
         if self.language == Language::Json
             && let Some(what) = self.misplaced_in_json(class)

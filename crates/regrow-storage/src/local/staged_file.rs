@@ -30,7 +30,8 @@ pub struct StagedFile {
     staging: Staging,
     /// A further check of the file that is to be replaced.
     may_replace: Option<MayReplace>,
-    /// What this takes the place of, if of nothing else: a file, or none.
+    /// If set, the commit replaces only the file with this identity, or no file if the identity is
+    /// `None`.
     in_place_of: OnceLock<Option<Identity>>,
     /// Whether an overwrite may also replace a checkpoint that is a folder.
     replaces_folders: bool,

@@ -51,7 +51,7 @@ pub(super) fn begin(
 
 /// Claims a folder: the target's own, or a new one beside the checkpoint that is there.
 ///
-/// A checkpoint exists as [`NewObjects`] only after its claim: what drops before removes nothing.
+/// A [`NewObjects`] is made only after its claim. So an error before the claim removes nothing.
 fn begin_folder(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -83,7 +83,7 @@ fn begin_folder(
     Ok(Box::new(new))
 }
 
-/// Claims the place of files beside each other.
+/// Takes the claim of several files of one stem.
 fn begin_siblings(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -141,6 +141,7 @@ fn finished_first(target: &Location) -> Error {
 
 /// Removes the files of a dead writer in a folder. Returns the objects that are in the folder
 /// afterwards.
+///
 /// # Errors
 /// `AlreadyExists` if another save has started there; errors of the bucket.
 fn without_left(
@@ -504,8 +505,8 @@ impl NewFolder for NewObjects {
         self.sink(key, expected_len_bytes, checksums_from).map(FileWriter::new)
     }
 
-    /// A copy within the bucket: each checkpoint has objects of its own, and stays whole when the
-    /// other is deleted.
+    /// Copies the object within the bucket. Each checkpoint has its own objects, so deleting one
+    /// checkpoint does not damage the other.
     fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool> {
         let Some((from, identity)) = opened.object() else { return Ok(false) };
         let is_here = source.describe().as_os_str() == self.objects.url(&from).as_str();
@@ -596,7 +597,8 @@ impl JoinedShare for NewObjects {
         self.check_written()
     }
 
-    /// The marker has the nonce in it, wherever the objects are by then.
+    /// Looks for the nonce in the marker of the target or of the folder: an overwrite moves the
+    /// objects.
     fn is_published(&self) -> Result<bool> {
         let settled = key_of(&self.objects, self.target.path())?;
         let nonce = marker_line(&self.nonce);
@@ -635,7 +637,7 @@ impl NewFile for NewObjects {
         Ok(FileWriter::new(if is_told_apart { sink.in_place_of(&self.target, before) } else { sink }))
     }
 
-    /// The writer has the condition.
+    /// Does nothing: the writer already has this condition.
     fn only_in_place_of(&self, _before: Option<Identity>) {}
 
     fn staged_file(&self) -> Option<Location> {

@@ -98,7 +98,7 @@ fn look(
     }
 }
 
-/// What is at a key.
+/// The state of a key.
 enum At {
     Nothing,
     File,

@@ -191,7 +191,7 @@ const REGION_CODES: [&str; 5] = [
 const BUSY_CODES: [&str; 6] =
     ["SlowDown", "ServerBusy", "ServiceUnavailable", "InternalError", "RequestTimeout", "OperationTimedOut"];
 
-/// What an answer means, and what to do.
+/// The cause of an error answer, and the help text for it.
 struct Cause {
     codes: &'static [&'static str],
     statuses: &'static [RangeInclusive<u16>],
@@ -202,7 +202,7 @@ struct Cause {
     help: Help,
 }
 
-/// What the error expects and finds.
+/// The source of the expected and found values in an error.
 enum Shows {
     Nothing,
     Clocks,

@@ -68,7 +68,7 @@ fn add_environment(around: &Surroundings, config: &mut BTreeMap<String, String>)
     }
 }
 
-/// What the option `token` asks for.
+/// The meaning of the option `token`.
 #[derive(PartialEq, Eq)]
 enum Token {
     Anon,
