@@ -42,7 +42,7 @@ pub(crate) struct Coverage {
     leaves: Vec<CutLeaf>,
     /// For each leaf, the number of its first piece; then the total number of pieces.
     first: Vec<usize>,
-    /// For each piece, the number of its source, or [`UNWRITTEN`].
+    /// For each piece, the number of its source, or `UNWRITTEN`.
     sources: Vec<u32>,
     /// For each source, the rank of its process.
     ranks: Vec<u32>,

@@ -38,7 +38,7 @@ pub trait Format: Fidelity + Debug + Sync {
     /// that function.
     ///
     /// # Errors
-    /// As [`recognise`](Self::recognise).
+    /// As `recognise`.
     fn detect(&self, at: &Location, _options: &OpenOptions) -> Result<Option<Detected<'_>>> {
         let open = |at: &Location, options: &OpenOptions| self.open(at, options);
         Ok(self.recognise(at)?.then(|| Box::new(open) as Detected<'_>))

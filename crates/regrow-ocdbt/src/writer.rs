@@ -69,7 +69,7 @@ pub fn write_database(
 /// Like [`write_database`], for entries of any type that are already in order.
 ///
 /// # Errors
-/// As [`write_database`]; `InvalidArgument` if the entries are not in order.
+/// As `write_database`; `InvalidArgument` if the entries are not in order.
 pub fn write_sorted(
     config: &OcdbtConfig,
     entries: &impl Entries,

@@ -236,7 +236,7 @@ impl Files {
     /// the header can be checked without the rest.
     ///
     /// # Errors
-    /// As [`check`](Self::check).
+    /// As `check`.
     pub fn check_once(&self, leaf: usize, stored: &Stored) -> Result<()> {
         let Some(has_passed) = self.has_passed.get(leaf) else { return self.check(stored) };
         // A thread that needs another part of the same member waits for this check.

@@ -33,7 +33,7 @@ pub struct ValueMetadata {
 pub struct Entry {
     /// The key path; empty for a pytree that is one leaf.
     pub keys: Vec<(KeyType, String)>,
-    /// The type of the value: see [`ValueMetadata::value_type`].
+    /// The type of the value: see `ValueMetadata::value_type`.
     pub value_type: String,
     /// See [`ValueMetadata::skip_deserialize`].
     pub skip_deserialize: bool,

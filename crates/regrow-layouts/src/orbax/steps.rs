@@ -160,7 +160,7 @@ pub fn step_number(name: &str) -> Option<u64> {
     split_name(name).and_then(|(_, digits)| number_of(digits))
 }
 
-/// The number of a step with these digits; `None` above [`STEP_MAX`].
+/// The number of a step with these digits; `None` above `STEP_MAX`.
 pub fn number_of(digits: &str) -> Option<u64> {
     digits.parse().ok().filter(|number| *number <= STEP_MAX)
 }

@@ -155,7 +155,7 @@ pub(super) const NOWHERE: i32 = -2;
 pub struct Manifest {
     /// Always `regrow`.
     pub format: String,
-    /// [`VERSION`], or [`VERSION_OF_PARTS`].
+    /// [`VERSION`], or `VERSION_OF_PARTS`.
     pub version: u32,
     /// Program and version that wrote the checkpoint.
     pub writer: String,
