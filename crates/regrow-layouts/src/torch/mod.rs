@@ -174,5 +174,6 @@ fn read_only() -> Error {
         .help("save in the default layout, or as safetensors, which PyTorch programs can read")
 }
 
-#[cfg(all(test, feature = "torch"))]
+#[cfg(test)]
+#[cfg(feature = "torch")]
 mod fixture_tests;
