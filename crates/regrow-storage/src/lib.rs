@@ -3,8 +3,8 @@
 //!
 //! A [`Storage`] looks at a path, lists a folder, and opens a folder as a [`Store`] of keys. In all
 //! storages a path consists of names with slashes between them. Its [`Capabilities`] say what else
-//! it can do: [`Publish`] begins checkpoints, [`Upkeep`] finishes and removes them. Other crates use
-//! a [`Location`]: a storage and a path in it.
+//! it can do: [`Publish`] begins checkpoints, [`Upkeep`] finishes and removes them. Other crates
+//! use a [`Location`]: a storage and a path in it.
 //!
 //! | module | holds |
 //! |---|---|

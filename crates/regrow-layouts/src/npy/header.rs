@@ -64,8 +64,8 @@ impl Header {
     /// bytes are ignored.
     ///
     /// # Errors
-    /// `Corrupt` if this is not an npy file; `Unsupported` for another version; `Limit` for a header
-    /// that is too long.
+    /// `Corrupt` if this is not an npy file; `Unsupported` for another version; `Limit` for a
+    /// header that is too long.
     pub fn len_bytes(prefix: &[u8]) -> Result<usize> {
         let mut input = Cursor::new(prefix);
         if input.array::<6>("the magic of an npy file")? != MAGIC {

@@ -40,7 +40,8 @@ impl Files {
     }
 
     /// The same files where they are now: under their names, or, if the save that was to name them
-    /// was killed before the last step, wherever it has left each. See [`commit`](regrow_storage::local).
+    /// was killed before the last step, wherever it has left each. See
+    /// [`commit`](regrow_storage::local).
     #[must_use]
     pub fn located(mut self) -> Self {
         if self.stem.local_path().is_err() || self.manifest.exists() {

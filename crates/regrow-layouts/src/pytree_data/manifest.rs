@@ -44,8 +44,8 @@ pub(super) struct Entry {
     pub path: Vec<Literal>,
     /// The element type.
     pub descr: Descr,
-    /// Without the axis that [`LeafKind::NumpyOther`](regrow_tree::tree::LeafKind) has for the bytes of
-    /// an element.
+    /// Without the axis that [`LeafKind::NumpyOther`](regrow_tree::tree::LeafKind) has for the
+    /// bytes of an element.
     pub shape: Shape,
     /// Length of the data, without padding.
     pub len_bytes: u64,

@@ -255,8 +255,8 @@ impl TrakStore {
         Ok(())
     }
 
-    /// Removes the flags of a model, if it is registered, that `keep` does not keep: before a caller
-    /// overwrites its features, writes rows that are done again, or marks rows as not done.
+    /// Removes the flags of a model, if it is registered, that `keep` does not keep: before a
+    /// caller overwrites its features, writes rows that are done again, or marks rows as not done.
     ///
     /// # Errors
     /// What the disk says; features and rows must then stay as they are.

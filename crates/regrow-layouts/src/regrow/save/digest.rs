@@ -1,8 +1,8 @@
 //! The BLAKE3 digest of a data file's leaves, with which the next save finds unchanged leaves.
 //!
 //! A second thread hashes leaves in memory during the write. An array that is read on demand and
-//! [keeps](regrow_tree::array::ArraySource::kept_len_bytes) its last decoded part would be decoded twice.
-//! So the writer itself hashes such an array.
+//! [keeps](regrow_tree::array::ArraySource::kept_len_bytes) its last decoded part would be decoded
+//! twice. So the writer itself hashes such an array.
 
 use super::super::manifest::DataFile;
 use super::plan::Plan;

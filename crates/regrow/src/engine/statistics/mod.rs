@@ -64,8 +64,8 @@ pub fn statistics(path: impl ToLocation) -> Result<StatisticsReport> {
 /// Like [`statistics`], with options: a step, an item, some of the leaves, a sample.
 ///
 /// # Errors
-/// The errors of [`statistics`]. If the checkpoint is replaced during the read, the work starts again
-/// with the new one.
+/// The errors of [`statistics`]. If the checkpoint is replaced during the read, the work starts
+/// again with the new one.
 pub fn statistics_with(path: impl ToLocation, options: &StatisticsOptions) -> Result<StatisticsReport> {
     let at = located(path)?;
     Retries::until_unreplaced(|| super::open_with(&at, &options.open)?.statistics(options))

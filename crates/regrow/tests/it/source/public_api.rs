@@ -6,7 +6,8 @@
 //! ```
 //! Source text is read, in the form that `cargo fmt` gives it: items, fields, variants, methods and
 //! what traits are implemented. An item of a private module counts if a `pub use` names it. What
-//! macros make is not seen. An item with `#[doc(hidden)]` is for regrow's own programs, and left out.
+//! macros make is not seen. An item with `#[doc(hidden)]` is for regrow's own programs, and left
+//! out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
