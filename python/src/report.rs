@@ -28,7 +28,7 @@ pub enum SubjectIn {
 
 /// The options of a report: `regrow/_core/_requests.py`.
 #[derive(FromPyObject)]
-pub struct ReportIn {
+pub struct PageIn {
     title: Option<String>,
     command: String,
     only: Vec<String>,
@@ -55,7 +55,7 @@ pub struct ReportPage(Report);
 pub fn report(
     py: Python<'_>,
     subjects: Vec<SubjectIn>,
-    request: ReportIn,
+    request: PageIn,
     watch: WatchIn,
 ) -> PyResult<ReportPage> {
     let subjects = subjects.iter().map(subject).collect::<Result<Vec<_>>>().or_raise()?;
@@ -78,8 +78,8 @@ fn subject(given: &SubjectIn) -> Result<Subject> {
     }
 }
 
-fn report_options(request: ReportIn) -> Result<ReportOptions> {
-    let ReportIn { title, command, only, sample_bytes, statistics, step, item, budget_bytes } = request;
+fn report_options(request: PageIn) -> Result<ReportOptions> {
+    let PageIn { title, command, only, sample_bytes, statistics, step, item, budget_bytes } = request;
     Ok(ReportOptions {
         title,
         command,

@@ -23,7 +23,7 @@ pub const ZARR_DOCUMENT_LEN_MAX_BYTES: usize = 1 << 20;
 /// Longest decoded OCDBT manifest or node, for any `max_decoded_node_bytes`.
 pub const OCDBT_NODE_LEN_MAX_BYTES: u64 = 1 << 30;
 
-/// Longest array that a comparison or statistics read whole, whatever the length of its stored
+/// Longest array that a comparison or statistics read whole, for any length of its stored
 /// bytes.
 pub const CLAIM_LEN_MAX_BYTES: u64 = 16 << 30;
 

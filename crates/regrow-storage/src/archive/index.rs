@@ -22,7 +22,7 @@ const NAMES_LEN_MAX_BYTES: usize = 1 << 30;
 /// The members of an archive, by name.
 ///
 /// - A name consists of parts with slashes between them. No part is empty, `.` or `..`, and no name
-/// begins with a slash.
+///   begins with a slash.
 /// - No name lies below the name of a value: a value is not a folder.
 #[derive(Debug, Default)]
 pub(super) struct Index {
