@@ -63,8 +63,8 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All stages in the order of a save. The last two are those in which the caller of a save in
-    /// the background waits.
+    /// All stages: first those of a save, in its order. The last two come before a save in the
+    /// background, and block the caller.
     pub const ALL: [Self; 10] = [
         Self::Prepare,
         Self::Compare,

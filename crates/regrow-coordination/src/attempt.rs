@@ -16,8 +16,9 @@
 //!
 //! - the keys of an earlier attempt are never used again, wherever each process left it;
 //! - a process that is still in the earlier attempt finds `failed` there, or its time runs out;
-//!   then it comes here;
-//! - keys of a killed job in a folder are ignored: rank 0 replaces its `current`.
+//!   then it joins the new attempt;
+//! - if a job is killed, its keys stay in a coordinator that is a folder. The next job ignores these
+//!   keys: its rank 0 replaces the old `current`.
 //!
 //! When all processes have ended an attempt successfully, rank 0 removes all these keys.
 

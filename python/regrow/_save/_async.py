@@ -130,7 +130,8 @@ class SaveHandle:
     def __await__(self) -> Generator[Any, None, SaveReport | None]:
         import asyncio
 
-        # The wait releases the GIL, so a thread of the event loop is enough.
+        # `result` releases the GIL while it waits, so it can wait on a thread of the loop's default
+        # executor.
         return asyncio.get_running_loop().run_in_executor(None, self.result).__await__()
 
     def __repr__(self) -> str:

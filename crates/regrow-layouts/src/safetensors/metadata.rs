@@ -64,9 +64,10 @@ pub(super) fn entries(
     }
     if !names.contains(&FORMAT.to_owned()) {
         out.insert(0, (FORMAT.to_owned(), FORMAT_DEFAULT.to_owned()));
-    } else if let Some(own) = custom.and_then(as_texts).and_then(|texts| of_name(texts, FORMAT)) {
-        // The entry `format` is the file's own. The caller's entry with this name is stored here.
-        out.push((CUSTOM.to_owned(), json!({ FORMAT: own }).to_string()));
+    } else if let Some(given) = custom.and_then(as_texts).and_then(|texts| of_name(texts, FORMAT)) {
+        // A load takes `format` for the file's own entry, and drops it from the custom metadata. So
+        // the caller's entry of this name is stored a second time.
+        out.push((CUSTOM.to_owned(), json!({ FORMAT: given }).to_string()));
     }
     Ok(Some(out))
 }

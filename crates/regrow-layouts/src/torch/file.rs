@@ -1,4 +1,5 @@
-//! A file with tensors: short pieces of it, slices of its map, and the whole file as a blob.
+//! A file with tensors: the whole file as a blob, its map, and slices. A slice is part of the map, or
+//! a copy where there are no maps.
 
 use std::path::PathBuf;
 use std::sync::Arc;

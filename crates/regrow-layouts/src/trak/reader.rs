@@ -63,7 +63,7 @@ impl TrakReader {
         }
         let mut faults = HashMap::new();
         for fault in std::mem::take(&mut catalog.faults) {
-            // The model exists, with any state of its flags.
+            // Only the model's file of flags is damaged. The model exists, and its flags are unknown.
             if let Some(id) = id_of_file(&fault.file) {
                 catalog.models.entry(id).or_default();
                 faults.insert(id, fault.error);

@@ -133,7 +133,7 @@ impl Survey {
         let done = zero.len();
         for slot in arrays {
             let mut found = HashSet::new();
-            // Rows without columns are not shown, so they are not zero.
+            // `for_each_row` visits no row of an array without columns: none of its rows is zero.
             self.open(slot)?.for_each_row(|row, bytes| found.extend(is_all_zero(bytes).then_some(row)))?;
             zero.retain(|row| found.contains(row));
         }

@@ -9,8 +9,8 @@
 //! scores        {"<EXP>": [N,T]}
 //! experiments   {"<EXP>": {num_targets, scores_path, scores_finalized}}
 //! ```
-//! Gradients of a finalized model, `targets`, `done` and `checkpoint` may be missing, and whole
-//! empty sections.
+//! These may be missing: `models`, `scores` and `experiments`; in a model `flags`, `targets`,
+//! `checkpoint`, and `grads` if the model is finalized; in targets `grads` and `done`.
 
 use std::collections::HashMap;
 

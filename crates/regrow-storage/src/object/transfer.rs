@@ -485,8 +485,8 @@ impl ObjectTransfer {
                 .ok_or_else(|| exists_already(&self.target))?,
         };
         self.state().is_over = true;
-        // Delete the claim last: it identifies the other object. The next copy deletes objects that
-        // stay.
+        // Delete the claim after the staged object, which it describes. If a deletion fails, the
+        // next copy to this target uses or deletes what is left.
         let _ = self
             .objects
             .delete(&[key.to_owned()])

@@ -217,7 +217,7 @@ impl Piece<'_, '_> {
         }
         let mut failed = Ok(());
         for block in table.blocks(self.start, self.end) {
-            // After a bad block, the good blocks must still pass.
+            // After a bad block, the good blocks are still recorded as good.
             let bytes = map.get(block.start as usize..block.end as usize).unwrap_or_default();
             failed = failed.and(table.check(blob, block, bytes));
         }
@@ -343,8 +343,8 @@ fn deliver(
     let mut next = 0;
     for block in checked.table.blocks(start, end) {
         if verified {
-            // A check without destinations continues after a bad block, so that the good blocks
-            // pass.
+            // Without destinations this is only a check. It continues after a bad block, so that later
+            // good blocks are recorded as good.
             failed = failed.and(checked.check_within(block, start, bytes));
             if failed.is_err() && !parts.is_empty() {
                 return failed;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | NumPy or JAX array | array of its dtype, or of the dtype of a cast |
 //! | typed PRNG key | `jax.Array` of its key data, never cast |
-//! | Python or NumPy number | array of shape `[]`; a complex number like Orbax' `np.complex128`, which Orbax restores as `complex` |
+//! | Python or NumPy number | array of shape `[]`. A `complex` is stored as complex128, and Orbax restores it as `complex` |
 //! | text | member of `_strings.json` |
 //! | placeholder | only its entry |
 //! | array in shards | the chunks of this process's shards; if all processes have the array, one of them writes it |

@@ -1,4 +1,5 @@
-//! The number of values of a dtype between two elements, computed from their bits.
+//! The number of steps from one value of a dtype to the next, between two elements, computed from
+//! their bits.
 //!
 //! The magnitude of a float, read as an integer, is the number of floats between zero and it. With
 //! its sign, it is a position on a line: neighbours have a distance of one, and both zeros have one

@@ -1,4 +1,5 @@
-//! `Option`, `Box`, `Rc`, `Arc`, `()`: types that add no node to a tree, except `None`.
+//! `Option`, `Box`, `Rc`, `Arc`: they add no node around the value in them. `None` and `()` are
+//! nodes without leaves.
 
 use std::borrow::Cow;
 use std::rc::Rc;
