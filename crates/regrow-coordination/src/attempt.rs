@@ -2,21 +2,23 @@
 //!
 //! ```text
 //! <prefix>/<purpose>/<name>-<digest of the target>/          the meeting place: all processes can compute it
-//!     current                    "<nonce> <size>"    rank 0 has begun an attempt; gone when all have come
+//!     current                    "<nonce> <size>"    rank 0 has begun an attempt and waits for the others
 //!     <nonce>/here/<rank>        this rank takes part
 //!     <nonce>/begun              all have come
 //!     <nonce>/failed             the first failure
 //!     <nonce>/<phase>/...        the values of a session
-//!     <nonce>/parts/...          what of long values comes after their first parts
+//!     <nonce>/parts/...          the later parts of long values
 //!     <nonce>/end/<rank>         this rank wants nothing more
 //! ```
-//! No process counts attempts: the counts would differ as soon as one process fails before this
-//! point. Only rank 0 begins an attempt, with a nonce. The others join the attempt of `current`,
-//! each at most once. So
+//! No process counts attempts: a process that fails before it begins a session would count one
+//! attempt less than the others. Only rank 0 begins an attempt, with a nonce. The others join the
+//! attempt of `current`, each at most once. So
 //!
-//! - the keys of an earlier attempt are never used again, wherever each process left it;
-//! - a process that is still in the earlier attempt finds `failed` there, or its time runs out;
-//!   then it joins the new attempt;
+//! - the keys of an earlier attempt are never used again, no matter where each process left that
+//!   attempt;
+//! - a process that still waits for `begun` in the earlier attempt finds `failed` there, and joins
+//!   the new attempt. After `begun` a process ends with an error: with the failure that it finds,
+//!   or at its time-out;
 //! - if a job is killed, its keys stay in a coordinator that is a folder. The next job ignores these
 //!   keys: its rank 0 replaces the old `current`.
 //!
@@ -139,8 +141,9 @@ impl MeetingPlace {
         }
     }
 
-    /// Joins the existing attempt. Returns false if the attempt is not ours: an earlier life of
-    /// this process was in it, it has failed, or rank 0 has left it for another attempt.
+    /// Joins the existing attempt. Returns false if this process cannot join it: a process of this
+    /// rank has already joined it, the attempt has failed, or rank 0 has left it for another
+    /// attempt.
     fn enter(&self, exchange: &Exchange, patience: Duration) -> Result<bool> {
         let token = random_name()?.into_bytes().into();
         if exchange.failure()?.is_some() || !exchange.put(&format!("here/{}", exchange.rank()), &token)? {

@@ -1,8 +1,8 @@
-//! Putting values under the names of one attempt, and waiting for those of others.
+//! Puts values under the names of one attempt, and waits for the values of other processes.
 //!
 //! Every wait ends: with all values, with the failure of another process, with the known end of a
-//! process, with a cancel, or with its time-out. A wait asks the service for short intervals, and
-//! checks all of these in between.
+//! process, with a cancel, or with its time-out. A wait is a row of short waits of the service.
+//! Between two short waits the process checks all these conditions.
 
 use std::fmt;
 use std::ops::Range;
@@ -19,8 +19,8 @@ use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_base::monitor::Monitor;
 use regrow_storage::location::Location;
 
-/// The first and the longest slice of a wait. A process sees the failure of another one at most
-/// this late.
+/// The first and the longest slice of a wait. A process sees the failure of another process after
+/// at most the longest slice.
 const SLICES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// The options of a [`Session`](super::Session).
@@ -28,12 +28,12 @@ const SLICES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 pub struct SessionOptions {
     /// How long a process waits for the others in each phase.
     ///
-    /// The time starts when this process reaches the phase, so it must exceed the time by which the
-    /// slowest process trails the fastest. A process that waits for rank 0 waits a little longer,
-    /// so that rank 0 names the missing rank.
+    /// The time starts when this process reaches the phase, so the time-out must exceed the time by
+    /// which the slowest process trails the fastest. A process that waits for rank 0 waits a little
+    /// longer, so that rank 0 names the missing rank.
     pub timeout: Duration,
-    /// Put in front of all keys: processes with another prefix form another group, such as one of
-    /// evaluators that restore while others save. Letters, digits, `-`, `_`, `.`.
+    /// Put in front of all keys: processes with another prefix form another group, such as
+    /// evaluators that restore while other processes save. Letters, digits, `-`, `_`, `.`.
     pub prefix: String,
     /// Cancels a wait; the other processes then end with `Cancelled`, too.
     pub monitor: Monitor,
@@ -102,7 +102,7 @@ impl fmt::Debug for OnWait {
 pub(super) enum Awaited<'a> {
     /// The value of one rank, under this name.
     Of(usize, &'a str),
-    /// The values of all other ranks, each under `<this name>/<rank>`.
+    /// The values of all ranks except 0, each under `<this name>/<rank>`.
     OfOthers(&'a str),
 }
 
@@ -180,7 +180,7 @@ impl Exchange {
         let mut next_tell = self.options.tell_after;
         loop {
             found.look_at_all()?;
-            // Wait for one rank at a time: the other ranks arrive at the same time.
+            // Wait for one rank at a time: the values of the other ranks arrive during this wait.
             let Some(rank) = found.first_missing() else { break };
             let left = patience.saturating_sub(began.elapsed());
             if found.look_at(rank, slice.min(left))? {
@@ -270,9 +270,9 @@ impl<'a> Found<'a> {
         Ok(is_there)
     }
 
-    /// Looks for all missing values in one call, if the service has such a call. Between two calls
-    /// it looks for single ranks, for as long as the call took, so both together cost at most twice
-    /// the better way.
+    /// Looks for all missing values in one call, if the service has such a call. Between two such
+    /// calls `collect` looks at single ranks, for as long as the last call took. So both ways
+    /// together take at most twice the time of the faster way.
     fn look_at_all(&mut self) -> Result<()> {
         let begin = Instant::now();
         if self.next_look.is_none_or(|next_look| begin < next_look) {

@@ -15,7 +15,8 @@ pub(super) struct Failure {
     file: Option<String>,
     expected_found: Option<(String, String)>,
     help: Option<String>,
-    /// Rank 0 has started again: processes that have not started yet join there.
+    /// Rank 0 has left the attempt for a new attempt: processes that still wait for `begun` join
+    /// the new attempt.
     #[serde(default)]
     pub is_superseded: bool,
 }

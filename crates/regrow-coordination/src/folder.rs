@@ -4,10 +4,10 @@
 //! key    step_100-1f3a/9c0e/index/2/0
 //! file   <folder>/step_100-1f3a~9c0e~index~2~0
 //! ```
-//! A key is one file or one object directly in the folder, so no folders stay after their removal.
-//! A file appears complete, by a link; an object by a conditional put. A waiting process polls at
-//! growing intervals. Several threads read the values of many keys. In a bucket the keys are listed
-//! first.
+//! A key is one file or one object directly in the folder, so no empty folders stay after the keys
+//! are removed. A file appears complete, by a link; an object by a conditional put. A waiting
+//! process polls at growing intervals. Several threads read the values of many keys. In a bucket
+//! the keys are listed first.
 
 use std::time::{Duration, Instant};
 
@@ -28,15 +28,14 @@ const BUCKET_LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration:
 /// Values that a thread reads one after the other.
 const READ_TOGETHER: usize = 16;
 
-/// Threads that read many values: they wait for a network, be it that of a bucket or of a shared
-/// disk.
+/// Threads that read many values: they wait for the network of a bucket or of a shared disk.
 const THREADS: usize = 16;
 
 /// A coordinator for processes that share nothing but storage.
 ///
-/// Any folder works that all processes see and no other job uses at the same time, even after a
-/// killed job. The folder does not show which processes live. In a bucket, gathering from N
-/// processes takes 2 N requests at rank 0, several at a time.
+/// Any folder works that all processes see and that no other job uses at the same time. The folder
+/// may hold keys of a killed job. The folder does not show which processes live. In a bucket,
+/// gathering from N processes takes 2 N requests at rank 0, several at a time.
 #[derive(Debug, Clone)]
 pub struct Folder {
     at: Location,
@@ -97,8 +96,7 @@ impl Coordinator for Folder {
     fn get_many(&self, keys: &[String]) -> Result<Option<Vec<Option<Bytes>>>> {
         let store = self.at.store();
         let names: Vec<Vec<u8>> = keys.iter().map(|key| file_name(key)).collect();
-        // Only a bucket is worth a listing: on a disk, looking for one missing file costs as
-        // little.
+        // List the keys in a bucket only: on a disk, a look at a missing file is cheap.
         let listed =
             self.at.commits_by_marker().then(|| store.list(&shared_beginning(&names))).transpose()?;
         let read = |name: &Vec<u8>| {

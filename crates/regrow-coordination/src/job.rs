@@ -54,7 +54,7 @@ impl Job {
         if !self.has_others() {
             return error;
         }
-        // If the session fails, the other processes learn of the refusal by their time-out.
+        // If the session cannot begin, the other processes learn of the refusal by their time-out.
         let Ok(session) = self.begin(target, purpose, &Monitor::new()) else { return error };
         let Err(error) = session.agree("check", Err::<std::convert::Infallible, _>(error));
         error

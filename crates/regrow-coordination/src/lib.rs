@@ -44,7 +44,7 @@
 //! | `session` | [`Session`]: gather, broadcast, agree |
 //! | `job` | [`Job`]: what a caller hands to a save or a restore |
 //! | `attempt` | how the processes meet: one attempt to save or restore one checkpoint |
-//! | `exchange` | putting values under the names of an attempt, and waiting for those of others |
+//! | `exchange` | puts values under the names of an attempt, and waits for the values of other processes |
 //! | `values` | values of any length in keys of limited length |
 //! | `failure` | an error on its way to the other processes |
 //! | `ranks` | lists of ranks, for messages |
@@ -76,8 +76,8 @@ pub use single::Single;
 
 /// A service through which the processes of a job exchange values. Any thread may call it.
 ///
-/// Keys are names of letters, digits, `-`, `_` and `.`, with `/` between them; no key is the
-/// beginning of another one with a `/` behind it. Values are never empty, and no longer than
+/// Keys are names of letters, digits, `-`, `_` and `.`, with `/` between them; no key followed by a
+/// `/` is the beginning of another key. Values are never empty, and no longer than
 /// [`value_len_max_bytes`](Self::value_len_max_bytes).
 pub trait Coordinator: Debug + Send + Sync {
     /// Which process this is, from 0 on.
@@ -105,8 +105,8 @@ pub trait Coordinator: Debug + Send + Sync {
     /// missing value, and for a value that needs its own `get`. Returns no vector if the service
     /// has no such call.
     ///
-    /// Rank 0 uses it to gather: all keys are in one folder or one folder deeper, and all values
-    /// together fit into one message.
+    /// Rank 0 uses it to gather: all keys are in one folder or in its direct subfolders, and all
+    /// values together fit into one message.
     ///
     /// # Errors
     /// Errors of the service.

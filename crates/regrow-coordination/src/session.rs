@@ -3,13 +3,13 @@
 //! | | rank 0 | the others |
 //! |---|---|---|
 //! | gather | waits for `<phase>/from/1`, `2`, ... | put `<phase>/from/<rank>`, and go on |
-//! | broadcast | puts `<phase>/verdict` | wait for it |
-//! | agree | gathers, then broadcasts that all is well | the same |
+//! | broadcast | puts `<phase>/verdict` | wait for the verdict |
+//! | agree | gathers, then puts `<phase>/verdict` | put `<phase>/from/<rank>`, then wait for the verdict |
 //! | post | puts `<phase>/from/0`, and goes on | put `<phase>/from/<rank>`, and go on |
 //! | receive | waits for `<phase>/from/<rank>` | the same |
 //!
-//! A verdict is put once, by the first process: rank 0 with its value, or a process that gives up
-//! with its failure. All processes use the stored verdict, also processes that came too late to put
+//! Only the first process puts the verdict: rank 0 puts its value, or a process that gives up puts
+//! its failure. All processes use the stored verdict, also processes that came too late to put
 //! their own. So if one process gets an error from `agree` or `broadcast`, all others get one too,
 //! unless they lose the service.
 
@@ -132,8 +132,8 @@ impl Session {
 
     /// Waits until every process has come here, and errs in all of them if one of them brings an
     /// error: in that process with the error itself, in the others with its kind and the rank that
-    /// had it. A file that is missing after another process has failed is reported as that
-    /// failure: the process that fails deletes the temporary files.
+    /// had it. If another process has failed before, a `NotFound` error of this process is replaced
+    /// by the failure of the other process, which has deleted the temporary files.
     ///
     /// # Errors
     /// The agreed error; errors of [`gather`](Self::gather).
@@ -172,8 +172,8 @@ impl Session {
         Err(self.give_up(exchange, phase, stop))
     }
 
-    /// Waits for the value that process `rank` has given with [`post`](Self::post). A phase can be
-    /// received from every rank.
+    /// Waits for the value that process `rank` has given with [`post`](Self::post). A process can
+    /// receive the same phase from every other rank.
     ///
     /// # Errors
     /// The errors of [`begin`](Self::begin), with the rank that has not come; `InvalidArgument` if
@@ -255,7 +255,8 @@ impl Session {
         }
     }
 
-    /// This process gives up; the verdict decides for all.
+    /// Puts the failure of this process as the verdict. If a verdict already exists, the existing
+    /// verdict is the result.
     fn settle(&self, exchange: &Exchange, phase: &str, stop: Stop) -> Result<Bytes> {
         let failure = stop.failure(self.rank, phase);
         let verdict = [&[FAILED], &failure.to_bytes()[..]].concat().into();
@@ -291,8 +292,8 @@ impl Session {
 
     /// Tells the others about this process's own error, and returns the error.
     ///
-    /// A missing file is the exception. The process that failed first deletes the temporary files,
-    /// so its error is the reason.
+    /// The exception is `NotFound` after the failure of another process, which has deleted the
+    /// temporary files: this function then returns that failure.
     fn tell(&self, exchange: &Exchange, phase: &str, error: Error) -> Error {
         if error.kind() == ErrorKind::NotFound
             && let Ok(Some(first)) = exchange.failure()

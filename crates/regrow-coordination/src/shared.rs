@@ -20,9 +20,9 @@ const SEEN_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl Session {
-    /// Checks that every process sees what rank 0 writes beside `target`: a small file in the
-    /// nearest existing folder above it, which is removed again. Call it before a save, while
-    /// nothing is written.
+    /// Checks that every process sees what rank 0 writes beside `target`. Rank 0 writes a small
+    /// file below the nearest existing folder above the target, and later removes the file. Call it
+    /// before a save, while nothing is written.
     ///
     /// # Errors
     /// `InvalidArgument` in every process, with the ranks that do not see it; errors of the
@@ -81,7 +81,7 @@ impl Probe {
         let (levels, above) =
             there.ok_or_else(|| Error::invalid("this folder has no parent").in_file(target))?;
         // No reader takes this name for a checkpoint. The name is the same for each save of a
-        // target, so the next save removes the probe of a killed process.
+        // target, so on a disk the next save removes the probe of a killed process.
         let folder = format!(".probe-{}{UNCOMMITTED_MARK}", target.name().to_string_lossy());
         // Create the guard before the write: it removes the file even if the write returns an
         // error.
@@ -97,7 +97,7 @@ impl Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        // A folder that cannot be removed is not a checkpoint, and no process waits for its
+        // Ignore errors: a folder that stays is not a checkpoint, and no process waits for its
         // removal.
         let _ = self.above.store().delete(self.key().as_bytes());
         if !self.above.commits_by_marker() {

@@ -2,11 +2,11 @@
 //! one call.
 //!
 //! ```text
-//! <at>/<name>/0          | length of the value, u64le | its first bytes |     put last: who sees it sees all
+//! <at>/<name>/0          | length of the value, u64le | its first bytes |     put last: all parts exist
 //! <at>/parts/<name>/1    | the next bytes |  ...
 //! ```
-//! The first part is short: those of all processes fit into one message of a service. The other
-//! parts have keys that are not listed.
+//! The first part is short: the first parts of all processes fit into one message of a service. A
+//! listing of `<at>/<name>` does not contain the other parts.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const FIRST_PARTS_LEN_BYTES: usize = 1 << 20;
 /// The shortest and the longest first part of a value.
 const FIRST_PART_LEN_BYTES: (usize, usize) = (64, 4096);
 
-/// How long a part may take to appear after a later part has appeared.
+/// How long a part may take to appear after the first part, which is put last.
 const PART_WAIT: Duration = Duration::from_secs(30);
 
 /// The values below `at`.

@@ -61,7 +61,7 @@ pub(super) fn f64_to_f16(value: f64) -> u16 {
     let code = if magnitude > 0x7ff0 << 48 {
         0x7c00 | ((magnitude >> 42) as u32 & 0x3ff).max(1)
     } else if magnitude < (1023 - 14) << 52 {
-        // As above, but with 2^28, whose float64 steps are 2^-24.
+        // As in `f32_to_f16`, but with 2^28, whose float64 steps are 2^-24.
         let steps = f64::from_bits(magnitude) + 268_435_456.0;
         steps.to_bits() as u32
     } else {

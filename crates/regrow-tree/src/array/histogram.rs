@@ -6,11 +6,11 @@
 //!
 //! ```text
 //! w = 1      | -1 | 0 | 1 | 2 | ..      numbers in [-1, 3)
-//! w = 2      |   -1   |   0   |   1 |   the same, when 60 came
+//! w = 2      |   -1   |   0   |   1 |   the same bins, after the number 60
 //! ```
 //! Every edge of a wide bin is also an edge of a narrow bin. So counts stay exact, and do not
 //! depend on the order of the numbers or on their division into parts. For integers and bools no
-//! bin is narrower than 1: if there are fewer than 32 values, each has its own bin.
+//! bin is narrower than 1: if the range contains at most 32 integers, each integer has its own bin.
 
 /// Largest number of bins.
 pub(super) const BINS_MAX: usize = 32;

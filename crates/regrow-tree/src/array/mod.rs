@@ -7,7 +7,7 @@
 //! | type | is |
 //! |---|---|
 //! | [`Dtype`] | every element type of NumPy and ml_dtypes that a layout can hold |
-//! | [`Shape`], [`Region`] | the extent of an array; a hyper-rectangle inside one |
+//! | [`Shape`], [`Region`] | the lengths of the axes of an array; a hyper-rectangle inside an array |
 //! | [`Array`] | dtype, shape, strides and shared bytes; or, deferred, an [`ArraySource`] to read them from |
 //! | [`Shards`] | an array in separate pieces, some of them in other processes |
 //! | [`cast_bytes`], [`cast_checked`] | casts between any two dtypes, and whether they keep every value; [`is_lossless`] says this from the dtypes |

@@ -30,8 +30,8 @@ impl Shape {
     /// `Limit` beyond [`RANK_MAX`] axes or 2^63 elements.
     pub fn new(dims: impl Into<Vec<u64>>) -> Result<Self> {
         let dims = dims.into();
-        // Strides are products of some of the dimensions, so an axis of length 0 must not hide that
-        // the others overflow.
+        // Strides are products of some of the dimensions, so an axis of length 0 must not hide an
+        // overflow of the other axes.
         let product = dims.iter().try_fold(1_u64, |n, &dim| n.checked_mul(dim.max(1)));
         if dims.len() > RANK_MAX || product.is_none_or(|n| n > i64::MAX as u64) {
             return Err(Error::new(
@@ -127,7 +127,7 @@ impl Region {
     ///
     /// # Errors
     /// `InvalidArgument` if there are more starts than lengths or the opposite, or if an end
-    /// overflows.
+    /// overflows; `Limit` as in `Shape::new`.
     pub fn new(starts: impl Into<Vec<u64>>, lens: impl Into<Vec<u64>>) -> Result<Self> {
         let (starts, lens) = (starts.into(), lens.into());
         let overflows = starts.iter().zip(&lens).any(|(&start, &len)| start.checked_add(len).is_none());
@@ -217,10 +217,11 @@ impl Region {
         Some(Self { starts, lens })
     }
 
-    /// The same region relative to `origin`, which must not lie after its start on any axis.
+    /// The same region relative to `origin`, which must not lie after the start of the region on
+    /// any axis.
     ///
     /// # Errors
-    /// `InvalidArgument` if it does, or if the ranks differ.
+    /// `InvalidArgument` if `origin` lies after the start, or has fewer axes than the region.
     pub fn relative_to(&self, origin: &[u64]) -> Result<Self> {
         let starts: Option<Vec<u64>> =
             self.starts.iter().zip(origin).map(|(start, from)| start.checked_sub(*from)).collect();
@@ -235,8 +236,8 @@ impl Region {
     pub fn contiguous_bytes(&self, shape: &Shape, dtype: Dtype) -> Option<(u64, u64)> {
         let size = dtype.size_bytes() as u64;
         let strides = shape.strides_elements();
-        // From the last axis back, all axes are whole up to one that is cut. All axes before that
-        // one must have length 1.
+        // From the last axis back, all axes are whole up to the first cut axis. All axes before the
+        // cut axis must have length 1.
         let mut cut = false;
         for ((start_len, &dim), _) in self.axes().zip(shape.dims()).zip(&strides).rev() {
             let (_, len) = start_len;

@@ -30,7 +30,8 @@ impl Region {
         }
         let size = dtype.size_bytes() as u64;
         let strides = shape.strides_elements();
-        // From the last axis back, whole axes merge. The first cut axis joins as the last one.
+        // Walk from the last axis back: whole axes merge into one run. The first axis that is not
+        // whole also joins the run, and ends the walk.
         let mut inner = self.rank();
         let mut run_elements = 1;
         for (&len, &dim) in self.lens().iter().zip(shape.dims()).rev() {

@@ -4,7 +4,7 @@
 //! shape (4, 6), chunk shape (2, 3)      +-------+-------+
 //!                                       | here  | here  |     a shard is one chunk, or a box of several
 //!                                       +-------+-------+
-//!                                       |  another one's|     only its holder can read it
+//!                                       |another process|     only that process can read this shard
 //!                                       +-------+-------+
 //! ```
 //!
@@ -54,9 +54,10 @@ pub struct Shards {
 }
 
 impl Array {
-    /// An array of `shape` in separate shards. Chunks of `chunk_shape` divide it from its origin;
-    /// those at the far edges may be cut off. Each shard is a box of whole chunks, and no chunk is
-    /// in two shards. Chunks that are in no shard belong to other processes.
+    /// An array of `shape` in separate shards. Chunks of `chunk_shape` divide the array from its
+    /// origin; the array may cut off the chunks at its far edges. Each shard is a box of whole
+    /// chunks, and no chunk is in two shards. Chunks that are in no shard belong to other
+    /// processes.
     ///
     /// With `is_replicated`, every process of the job has the same shards, and any of them may
     /// write the array.

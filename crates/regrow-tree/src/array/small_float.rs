@@ -7,9 +7,9 @@
 //! float8_e8m0fnu  EEEEEEEE      a power of two: no sign, no zero
 //! ```
 //!
-//! They differ at the top of the range: `Ieee` formats have infinities and NaNs, `Fn` formats have
-//! one NaN for each sign, `Fnuz` formats have one NaN in place of -0, and `Finite` formats have
-//! neither.
+//! The formats differ in their special values: `Ieee` formats have infinities and NaNs, `Fn`
+//! formats have one NaN for each sign, `Fnuz` formats have one NaN in place of -0, `Finite` formats
+//! have only numbers, and the `Scale` format has one NaN.
 //!
 //! Source: ml_dtypes `float8.h`, `mxfloat.h`; OCP Microscaling Formats v1.0.
 

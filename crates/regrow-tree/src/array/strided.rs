@@ -149,7 +149,7 @@ impl Array {
     /// An array whose elements are read in pieces when they are needed.
     ///
     /// # Errors
-    /// `InvalidArgument` if the length in bytes overflows.
+    /// `Limit` if the length in bytes overflows.
     pub fn deferred(dtype: Dtype, shape: Shape, source: Arc<dyn ArraySource>) -> Result<Self> {
         shape.len_bytes(dtype)?;
         Ok(Self { dtype, shape, strides: None, data: Bytes::new(), source: Some(source) })
@@ -340,8 +340,8 @@ impl Array {
     }
 }
 
-/// Copies the hyper-rectangle `from` of a C-order array to the position `to_start` in another, row
-/// by row.
+/// Copies the hyper-rectangle `from` of a C-order array to the position `to_start` in another
+/// C-order array, run by run.
 ///
 /// `src` and `dst` contain arrays of `src_shape` and `dst_shape` with elements of `size_bytes`.
 ///

@@ -3,9 +3,12 @@
 //! - To a float: to the nearest value, ties to even. A value that is too large becomes infinity or
 //!   NaN, or the largest value if the format has neither ([`SmallFloat`]).
 //! - Float to integer: towards zero. A value that does not fit becomes the low bits of the result
-//!   of an x86 conversion, so NaN becomes the smallest `int32` or `int64`.
-//! - Integer to integer: the low bits.
-//! - To bool: whether it is not zero. From complex: the imaginary part is dropped.
+//!   of an x86 conversion, so NaN becomes the smallest `int32` or `int64`. The source may be a
+//!   float of at most 8 bits: then infinity becomes the nearest end of the integer type, and NaN
+//!   becomes 0.
+//! - Integer to integer: the low bits. Complex to a real number: the cast drops the imaginary part.
+//! - To bool: whether the value is not zero. A complex value is not zero if one of its parts is not
+//!   zero.
 //!
 //! Sources of one byte use a table of 256 results if their values need decoding. Other pairs of
 //! dtypes have one loop each, and the compiler makes vector instructions of the common ones.
@@ -43,7 +46,7 @@ pub fn cast_bytes(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Result<
     Ok(cast_elements(src, from, to, out))
 }
 
-/// One loop for each source; whether all values were kept.
+/// Chooses the cast for the source dtype. Returns whether all values were kept.
 fn cast_elements(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> bool {
     use Dtype as D;
     match from {
@@ -85,7 +88,8 @@ fn cast_numbers<N: Number, const S: usize>(
     read: impl Fn([u8; S]) -> N,
 ) -> bool {
     use Dtype as D;
-    /// The conversion to one integer type: its bytes, and whether the number is the same.
+    /// Converts to one integer type: the bytes of the result, and whether the result is the same
+    /// number.
     macro_rules! to {
         ($convert:expr, $is_same:ident) => {
             convert(src, out, |b| {
@@ -203,7 +207,8 @@ fn cast_complex<N: Number, const S: usize>(
 /// Number of real parts that are collected on the stack before they are cast.
 const BLOCK: usize = 512;
 
-/// Casts all 256 byte values once, then looks up each element. A few elements are cast one by one.
+/// Casts all 256 byte values once, then looks up each element. Fewer than 256 elements are cast one
+/// by one.
 fn cast_by_table<N: Number>(src: &[u8], to: Dtype, out: &mut [u8], decode: impl Fn(u8) -> N) -> bool {
     if src.len() < 256 {
         return cast_numbers(src, to, out, |[b]: [u8; 1]| decode(b));

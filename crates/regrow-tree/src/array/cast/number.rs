@@ -6,7 +6,8 @@ use super::super::small_float::SmallFloat;
 
 /// A number in a register, and its conversions.
 pub(super) trait Number: Copy {
-    /// Whether every value of the type is also a float32, and also a float64.
+    /// `IN_F32`: whether every value of the type is also a float32. `IN_F64`: whether every value
+    /// is also a float64.
     const IN_F32: bool = true;
     const IN_F64: bool = true;
     fn to_i32(self) -> i32;
@@ -46,7 +47,8 @@ pub(super) trait Number: Copy {
     fn is_u64(self, to: u64) -> bool;
     /// Whether a float keeps this number: an integer exactly, a float up to rounding.
     fn is_kept_by(self, is_finite: bool, value: impl FnOnce() -> f64) -> bool;
-    /// The same for a float of at most 8 bits.
+    /// Whether a float of at most 8 bits keeps this number: an integer exactly, a float up to
+    /// rounding.
     fn is_kept_by_small(self, format: SmallFloat, pattern: u8) -> bool;
 }
 

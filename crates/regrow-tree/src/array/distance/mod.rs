@@ -8,9 +8,9 @@
 //! |---|---|---|
 //! | the same bits, NaN too | no | 0 |
 //! | `0.0` and `-0.0` | in bits | 0 |
-//! | two NaNs of different bits | in bits | none, and none is missed |
+//! | two NaNs of different bits | in bits | 0 |
 //! | NaN and a number, an infinity and anything else | yes | none: [`incomparable`](Distance::incomparable_count) |
-//! | two finite numbers | as their bits | `abs(a - b)`; relative to `abs(b)`, where that is not 0 |
+//! | two finite numbers | if their bits differ | `abs(a - b)`, and its ratio to `abs(b)` if `b` is not 0 |
 //!
 //! Elements of two dtypes cannot be compared by bits. They differ if their values as float64
 //! differ.
@@ -138,7 +138,7 @@ impl Distance {
         }
     }
 
-    /// Counts the result for the whole array, if both arrays repeat. `once` is their shape with
+    /// Extends the result to the whole arrays, if both arrays repeat. `once` is their shape with
     /// length 1 on the axes that repeat.
     pub fn repeat(&mut self, once: &Shape, whole: &Shape) {
         let times = whole.len_elements() / once.len_elements().max(1);

@@ -1,5 +1,5 @@
-//! The number of steps from one value of a dtype to the next, between two elements, computed from
-//! their bits.
+//! The distance of two elements in steps, computed from their bits. One step leads from a value of
+//! the dtype to the next value.
 //!
 //! The magnitude of a float, read as an integer, is the number of floats between zero and it. With
 //! its sign, it is a position on a line: neighbours have a distance of one, and both zeros have one
