@@ -32,7 +32,7 @@ const PARTS: [&str; 3] = [
     crate::orbax::PROCESS_PREFIX,
 ];
 
-/// Usual names of items in checkpoints of earlier versions, which have no such file.
+/// Usual names of items. Checkpoints of earlier versions have none of the files in `OF_ITEMS`.
 const ITEMS: [&str; 3] = ["default", "state", "params"];
 
 /// The committed steps in a folder: number and name. For a step with a fraction, such as `10.5`,
@@ -55,7 +55,7 @@ pub fn has_items(at: &Location) -> bool {
     at.first_file(&OF_ITEMS).is_some()
 }
 
-/// The folders of the items of a checkpoint that a layout can read.
+/// The folders of a checkpoint's items, without items that no layout can read.
 ///
 /// # Errors
 /// Errors of the storage.

@@ -1,4 +1,5 @@
-//! Recognises files and folders of other programs by their first bytes, for error messages.
+//! Recognises files and folders of other programs, for error messages: a file by its first bytes, a
+//! folder by the names in it.
 
 use super::contents::layout_of;
 use regrow_base::bytes::zip::first_member;
@@ -141,8 +142,8 @@ pub fn folder_of(entries: &[Entry]) -> Option<Foreign> {
     Some(Foreign { what: what.to_owned(), help: EXPORT })
 }
 
-/// Returns `error`, from reading the checkpoint `at` a location. If its file belongs to another
-/// program, returns an error that says so instead.
+/// Returns `error`, which a read of the checkpoint `at` a location gave. If another program made
+/// the file or folder, returns an error that names its kind instead.
 pub fn told(error: Error, at: &Location, layout: &str) -> Error {
     if !matches!(
         error.kind(),
@@ -171,7 +172,7 @@ pub fn told(error: Error, at: &Location, layout: &str) -> Error {
     if KEPT.iter().any(|(kept, layouts)| *kept == what && layouts.contains(&layout)) {
         return error;
     }
-    // A text that was read as a length does not really exceed a limit.
+    // The reader has taken text for a length. So the file is not really beyond a limit.
     let kind = if error.kind() == ErrorKind::Limit { ErrorKind::Corrupt } else { error.kind() };
     Error::new(kind, format!("this is {what}")).in_file(&file).help(help)
 }

@@ -54,7 +54,8 @@ pub trait Format: Fidelity + Debug + Sync {
     fn target(&self, at: &Location, options: &SaveOptions) -> Target;
 
     /// Returns the error that [`write`](Self::write) would return for `tree` at `target`. Plans the
-    /// write and stops there: reads no array data except numbers, and writes nothing.
+    /// write and stops there: reads the data of scalars, but of no other arrays, and writes
+    /// nothing.
     ///
     /// # Errors
     /// The errors of `write`, except errors of the disk.
@@ -175,8 +176,8 @@ pub trait Fidelity {
     /// everything that [`write`](Format::write) accepts. `texts` are the text leaves, by position.
     fn losses(&self, tree: &Tree<LeafInfo>, texts: &[(usize, &str)], options: &SaveOptions) -> Vec<Loss>;
 
-    /// The reason why this layout cannot write a leaf like this in any tree; `None` if it can.
-    /// `convert` then writes the closest possible leaf instead.
+    /// The reason why this layout cannot write a leaf like this in any tree; `None` if it can. If
+    /// there is a reason, `convert` writes the closest possible leaf.
     fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error>;
 
     /// The features of a save with these options.
@@ -212,8 +213,8 @@ pub trait Siblings {
     /// The files that belong to a path. The path is their stem, or one of them.
     fn files(&self, at: &Location) -> Vec<Location>;
 
-    /// The same files. If a killed save did not give a file its final name, this has the temporary
-    /// name.
+    /// The same files. If a killed save did not give a file its final name, the list has the
+    /// temporary name of the file.
     fn files_now(&self, at: &Location) -> Vec<Location>;
 
     /// The name of the first file that the last file records, if this differs from the expected

@@ -1,4 +1,4 @@
-//! The items of an opened checkpoint: the positions of their files, and their records.
+//! The items of an opened checkpoint: their folder, their kinds, and the record of their files.
 
 use bytes::Bytes;
 
@@ -38,11 +38,11 @@ impl ItemFolder {
         self.items.iter().filter(|(_, kind)| is_files(kind)).map(|(name, _)| name.as_str())
     }
 
-    /// The files of an item, sorted by their paths below it. Files with a recorded checksum are
-    /// checked. If the record lists the item's files, these files and no others.
+    /// The files of an item, sorted by their paths below it. Checks files that have a recorded
+    /// checksum. If the record lists the item's files, returns only the listed files.
     ///
     /// # Errors
-    /// `Corrupt` for a file that is missing or differs from its record;
+    /// `Corrupt` for a file that is missing or differs from its record; errors of the storage.
     pub fn files(&self, item: &str) -> Result<Vec<(String, Bytes)>> {
         let folder = self.at.join(item);
         let store = folder.opened()?;

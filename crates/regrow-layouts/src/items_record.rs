@@ -12,12 +12,13 @@
 //!  "files":[{"name":"config/metadata","len_bytes":15,"crc32c":"...","blake3":"..."}]}
 //! ```
 //!
-//! `files` has all files of JSON, metrics and files; `_CHECKPOINT_METADATA`; the markers of items;
-//! and `regrow.json` of each tree in the default layout, which has the checksums of that tree's
-//! other files. The files of handlers and the arrays of other layouts have none here.
+//! `files` lists the files of the items of kind `json`, `metrics` and `files`; the file
+//! `_CHECKPOINT_METADATA`; the markers of items; and the `regrow.json` of each tree in the default
+//! layout. `regrow.json` has the checksums of the tree's other files. `files` has no checksums of
+//! the files of handlers, nor of the arrays of other layouts.
 //!
-//! If a reader finds this file, it takes the kinds of items from it, and not from the names of
-//! their files.
+//! If a checkpoint has this file, a reader takes the kinds of items from the file, and not from the
+//! names of the items' files.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +38,7 @@ use regrow_store::{ReadPath, Scratch, Store};
 /// Name of the file.
 pub const FILE_NAME: &str = "regrow.items.json";
 
-/// The line of a checkpoint's marker that says that there is such a file.
+/// A checkpoint's commit marker has this line if the checkpoint has this file.
 pub const MARKER_LINE: &str = "regrow items";
 
 const KIND: SideDocument = SideDocument {
@@ -125,7 +126,7 @@ impl ItemsRecord {
     /// Reads the record of the checkpoint in a folder; `None` if the checkpoint has no record.
     ///
     /// # Errors
-    /// `Corrupt` for a damaged record;
+    /// `Corrupt` for a damaged record; errors of the storage.
     pub fn of(folder: &Location) -> Result<Option<Self>> {
         let file = folder.join(FILE_NAME);
         let bytes = file.read_document(KIND.what, Language::Json, JSON_LEN_MAX_BYTES)?;
@@ -177,7 +178,8 @@ impl ItemsRecord {
         self.files.iter().find(|file| file.name == path)
     }
 
-    /// The files of an item, without its marker, each with its path below the item.
+    /// The files of an item, each with its path below the item. Omits commit markers, unless the
+    /// item's marker is one of the user's files.
     pub fn files_of<'r>(&'r self, item: &'r ItemRecord) -> impl Iterator<Item = (&'r str, &'r SmallFile)> {
         let below = |file: &'r SmallFile| match item.name.as_str() {
             "" => Some(file.name.as_str()),

@@ -29,7 +29,7 @@ use regrow_tree::tree::{Key, KeyPath, LeafInfo, LeafKind, Tree};
 /// The separator between the keys of a leaf's path in an index.
 const SEPARATOR: &str = "/";
 
-/// Most notes of the files that the description has.
+/// The description of the checkpoint has at most this many notes of the files.
 const NOTES_SHOWN: usize = 20;
 
 /// The file names of such a checkpoint: `pytorch_model-00001-of-00002.bin` and

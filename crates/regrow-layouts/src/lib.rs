@@ -1,11 +1,11 @@
 //! Internals of regrow, without a stable API: one folder for each checkpoint layout, and the list
 //! of all layouts.
 //!
-//! The folders have the same files: `mod` explains the layout, `layout` defines its bytes, `reader`
-//! reads it and `writer` writes it.
+//! In each folder, `mod` explains the layout and `reader` reads it. In most folders, `writer`
+//! writes the layout. Some folders have a file `layout`, which defines the bytes.
 //!
-//! A layout turns a folder into a tree of [`LeafInfo`], and gives the file and the byte range of
-//! each leaf. The engine adds threads, memory budgets and templates. Only
+//! A layout turns a file or folder into a tree of [`LeafInfo`], and gives the file and the byte
+//! range of each leaf. The engine adds threads, memory budgets and templates. Only
 //! [`commit`](regrow_storage::local) renames files.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
@@ -105,7 +105,7 @@ pub(crate) fn without_data(leaf: &LeafInfo) -> Result<Tree<Leaf>> {
     build.finish()
 }
 
-/// The array data of such a leaf. It is never read.
+/// The array data of the leaf that `without_data` makes: all bytes are zero.
 #[derive(Debug)]
 struct Zeros;
 

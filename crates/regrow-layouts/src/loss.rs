@@ -19,8 +19,8 @@ pub struct Loss {
 /// How bad a [`Loss`] is, the mildest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LossKind {
-    /// Information that the data does not need: a sharding, JAX or NumPy, a wider dtype with the
-    /// same values. Reported, never refused.
+    /// The values stay, but a detail changes: the sharding, the library of an array (JAX or NumPy),
+    /// or a dtype that becomes wider. Notes are reported and never refused.
     Note,
     /// A container or key comes back as another kind: tuple, named tuple, integer keys, an empty
     /// dict.

@@ -1,10 +1,10 @@
-//! Tells the files of a checkpoint from other files in its folder. The storage asks before it
-//! replaces or removes the folder.
+//! Tells the files of a checkpoint from other files in its folder. The storage calls this test
+//! before it replaces or removes the folder.
 //!
-//! An overwrite removes the whole folder. So it first searches the top of the folder for files that
-//! no layout writes: notes, a tokenizer, logs. Any such file prevents the overwrite. In a subfolder
-//! the search stops when the kind of the subfolder is known. Subfolders that belong to the
-//! checkpoint are not searched.
+//! An overwrite removes the whole folder. So the storage first searches the folder for files that
+//! no layout writes: notes, a tokenizer, logs. Any such file prevents the overwrite. A subfolder
+//! with a known name or with a marker belongs to the checkpoint, and is not searched. Any other
+//! subfolder belongs to the checkpoint if all files in it do.
 //!
 //! Names of arrays prove little: `lora.safetensors` and `embeddings.npy` are a user's own files,
 //! except if the checkpoint lists them.
@@ -23,7 +23,7 @@ use regrow_store::StoreExt;
 /// Most folder levels between a checkpoint and an array whose name has slashes.
 const DEPTH_MAX: usize = 8;
 
-/// Reads the list of its own files that the checkpoint in a folder has.
+/// Reads the names of the files that the checkpoint in a folder lists as its own.
 pub type ListedIn = fn(&Location) -> Option<HashSet<String>>;
 
 /// Makes the test for a layout's own names in a folder. The flag says whether the checkpoint lists

@@ -1,4 +1,5 @@
 //! Builds a pytree from key paths: integers are positions in lists, texts are keys of dicts.
+//! Integers with gaps between them are keys of dicts, too.
 
 use std::collections::HashMap;
 
@@ -19,7 +20,8 @@ struct Node {
 /// Builds the tree of these paths. `add` adds the entry with a number at the current position.
 ///
 /// # Errors
-/// `Corrupt` for a path that is there twice or goes through an entry; `Limit`; errors of `add`.
+/// `Corrupt` for a path that occurs twice or goes through an entry; `Limit` for a path that is too
+/// long; errors of `add`.
 pub(crate) fn build<L>(
     paths: &[&KeyPath],
     mut add: impl FnMut(&mut TreeBuilder<L>, Key, usize) -> Result<()>,

@@ -13,8 +13,8 @@ pub struct RecoveredFile {
     pub bytes: Vec<u8>,
     /// The source of the contents, and what is uncertain about them: a sentence for the user.
     pub how: String,
-    /// Whether nothing proves that these are the original contents; an example is a record of the
-    /// present checksums. The repair keeps the damaged file beside it.
+    /// Whether nothing proves that these are the original contents. An example is a record with the
+    /// checksums of the present files. The repair keeps the damaged file beside the rebuilt file.
     pub is_guess: bool,
 }
 

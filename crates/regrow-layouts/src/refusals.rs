@@ -30,8 +30,8 @@ impl Refusals {
         result.map_err(|error| self.add(path, error)).ok()
     }
 
-    /// Returns an error that lists every refused leaf with its reason; `Ok` if no leaf was refused.
-    /// `what` is the sentence about all of them.
+    /// Returns an error that lists the refused leaves, each with its reason; `Ok` if no leaf was
+    /// refused. For several leaves, the error begins with their number and `what`.
     ///
     /// # Errors
     /// The kind that all gathered errors have in common; otherwise `Unsupported`.

@@ -13,8 +13,8 @@ pub(crate) fn write_array(out: &mut FileWriter, array: &Array) -> Result<()> {
     }
 }
 
-/// Bytes of an array in memory that are passed to `show` and written at a time: few enough for the
-/// CPU cache.
+/// Length of the pieces in which an array in memory is passed to `show` and written. A piece fits
+/// in the CPU cache.
 const PIECE_LEN_BYTES: usize = 256 << 10;
 
 /// Streams an array, and passes its bytes to `show` on their way, front to back.

@@ -51,8 +51,8 @@ pub fn marker_in(folder: &Location) -> Option<&'static str> {
     folder.first_file(checkpoint_markers())
 }
 
-/// The checkpoints below `folder`, the nearest first, then by name. Stops one after the shown
-/// maximum.
+/// The checkpoints below `folder`, the nearest first, then by name. Searches no further folder
+/// after it has found more than `SHOWN_MAX`.
 fn find(folder: &Location) -> Vec<Location> {
     let folders_max = if folder.local_path().is_ok() { FOLDERS_MAX } else { FOLDERS_FAR_MAX };
     let mut found = Vec::new();
@@ -89,7 +89,7 @@ fn find(folder: &Location) -> Vec<Location> {
         if depth < DEPTH_MAX {
             pending.extend(below.iter().map(|name| (at.join(name), depth + 1)));
         }
-        // Of a subfolder with checkpoint files, such as a model, suggest the folder.
+        // If a subfolder has checkpoint files, such as those of a model, suggest the subfolder.
         match (depth, files.is_empty()) {
             (0, _) => found.extend(files.iter().map(|name| at.join(name))),
             (_, false) => found.push(at),

@@ -3,13 +3,13 @@
 //! The first rule that applies to a leaf decides. A rule with wildcards, or for a container,
 //! applies to leaves whose dtype has the same kind as the target: bool, integer, floating, complex.
 //! So `**` and bfloat16 leave counters, masks and raw PRNG keys unchanged. A rule that is a leaf's
-//! whole key path applies to leaves of any kind.
+//! whole key path applies to a leaf of any dtype. With `Casting::AsNumpy` every rule does.
 
 use super::{LoadOptions, SaveOptions};
 use regrow_tree::array::{Casting, Dtype, is_same_kind};
 use regrow_tree::tree::{KeyPath, LeafKind, PathPattern};
 
-/// A pattern, and the dtype of the leaves that it is for.
+/// A pattern, and the dtype to which matching leaves are cast.
 pub type CastPattern = (PathPattern, Dtype);
 
 impl SaveOptions {

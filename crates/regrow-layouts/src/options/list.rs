@@ -108,7 +108,7 @@ static ALL: LazyLock<Vec<&'static dyn Format>> = LazyLock::new(|| {
 /// Adds a layout of another crate. A save names it with [`Layout::Other`].
 ///
 /// # Errors
-/// `InvalidArgument` if a checkpoint was opened or saved before: names of files are known by then.
+/// `InvalidArgument` after the first use of the list, such as an open or a save.
 #[doc(hidden)]
 pub fn add_format(format: &'static dyn Format) -> Result<()> {
     let mut to_add = TO_ADD.lock().unwrap_or_else(PoisonError::into_inner);

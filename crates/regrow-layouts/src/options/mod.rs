@@ -52,9 +52,9 @@ pub struct OpenOptions {
     /// and npz by name, Equinox in order. For files whose pytree is damaged. Other layouts refuse
     /// it.
     pub arrays_only: bool,
-    /// Take the tree from the caller's template: arrays whose tree is lost, such as in an Orbax
-    /// checkpoint without its `_METADATA`, are opened by their names.
-    /// `load_with` sets this if it has a template.
+    /// Open arrays by their names if their tree is lost, such as in an Orbax checkpoint without its
+    /// `_METADATA`. The caller's template then gives the tree. `load_with` sets this option if it
+    /// has a template.
     pub by_names: bool,
     /// Leaves are read as views of a map, also of files that other programs write into in place:
     /// then the numbers change with the file, and a file that is cut short ends the program by a
@@ -122,9 +122,9 @@ pub struct LoadOptions {
     /// first, but the system can reclaim the memory. Otherwise such leaves are read into memory if
     /// they take at most half of the available memory.
     ///
-    /// Views are made of files that other programs write in place, too; without it these are always
-    /// read into memory. [`OpenOptions::mapped`] names the risk, and asks for the same in every
-    /// load.
+    /// With this option, a load also makes views of files that other programs write in place.
+    /// Without it, a load reads such files into memory. [`OpenOptions::mapped`] names the risk, and
+    /// asks for the same in every load.
     pub mapped: bool,
     /// Extra memory beyond the result itself, in bytes; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,
@@ -158,16 +158,15 @@ pub struct SaveOptions {
     /// disk, only for saves of items
     /// (`ItemsOptions::keeps_others`).
     pub keeps_others: bool,
-    /// With `overwrite`, also replace a file that is not a checkpoint, or that is part of one, as
-    /// functions do that replace another library's. Applies to files only, never to folders. A link
-    /// is replaced itself: its target, such as a file in the Hub's cache that other folders share,
-    /// stays.
+    /// With `overwrite`, also replace a file that is not a checkpoint, or that is part of a
+    /// checkpoint. Functions with the interface of another library set this option. Applies to
+    /// files only, never to folders. A link is replaced itself: its target, such as a file in the
+    /// Hub's cache that other folders share, stays.
     pub replace_any_file: bool,
     /// Put a seal on the checkpoint. The default layout has the same checksums
     /// without one.
     pub seal: bool,
-    /// Write parity of this amount beside the checkpoint, which reads the
-    /// checkpoint again once.
+    /// Write parity of this amount beside the checkpoint. The save then reads the checkpoint once.
     pub parity: Option<ParityRatio>,
     /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
     pub not_durable: bool,
@@ -196,8 +195,8 @@ pub struct SaveOptions {
     pub budget_bytes: Option<u64>,
     /// Watches the save, and stops it.
     pub monitor: Monitor,
-    /// The job whose processes save together, each the shards that it holds: all of them call the
-    /// save, with the same tree and options. `None`: this process saves alone.
+    /// The job whose processes save together. Each process calls the save with the same tree and
+    /// options, and writes the shards that it holds. `None`: this process saves alone.
     pub job: Option<Job>,
 }
 
@@ -244,7 +243,7 @@ pub struct OrbaxOptions {
     pub write_chunk_shape: Option<Shape>,
     /// The inner chunk (zarr v3 only); must divide the outer.
     pub read_chunk_shape: Option<Shape>,
-    /// A new data file once one has reached this size (2 GiB if `None`).
+    /// Begin a new data file when a data file has reached this size (2 GiB if `None`).
     pub ocdbt_target_data_file_size: Option<u64>,
     /// Tuples and named tuples kept in `_METADATA` (`value_metadata_tree`).
     pub rich_types: bool,
@@ -263,7 +262,7 @@ pub struct OrbaxOptions {
     pub value_types: BTreeMap<String, String>,
 }
 
-/// Chunking of some leaves, over that of [`OrbaxOptions`] or [`RegrowOptions`].
+/// Chunking of some leaves. It replaces the chunking of [`OrbaxOptions`] or [`RegrowOptions`].
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LeafChunking {

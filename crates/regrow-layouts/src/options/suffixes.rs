@@ -63,8 +63,8 @@ impl Layout {
     }
 }
 
-/// Returns an error if a folder at this path would have the name of a file: other programs take it
-/// for one.
+/// Returns an error if a folder at this path would have the name of a file. Other programs would
+/// take the folder for a file.
 ///
 /// # Errors
 /// `InvalidArgument` with the suffix.

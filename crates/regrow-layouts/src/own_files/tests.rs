@@ -49,7 +49,7 @@ fn what_is_beside_a_checkpoint_is_told_from_what_is_of_it() {
         assert_eq!(strangers(), [stranger]);
         fs::remove_file(folder.path().join(stranger)).unwrap();
     }
-    // Beside a `regrow.json` that is lost, a data file of regrow is one of its own.
+    // `_METADATA` says that `regrow.json` is lost. So `model.safetensors` is a data file of regrow.
     put("_METADATA", "{\"custom_metadata\": {\"beside_regrow_json\": true}}");
     put("model.safetensors", "...");
     assert_eq!(strangers(), Vec::<String>::new());
@@ -100,7 +100,7 @@ fn a_folder_belongs_only_if_all_in_it_does() {
     let linked = folder(&[]);
     std::os::unix::fs::symlink("/tmp", linked.join("inner")).unwrap();
     assert!(!part(&linked, false));
-    // As deep as is looked, and one deeper.
+    // The greatest depth that the search reaches, and one level more.
     for (depth, belongs) in [(DEPTH_MAX, true), (DEPTH_MAX + 1, false)] {
         let top = folder(&[]);
         fs::create_dir_all(top.join(vec!["a"; depth].join("/"))).unwrap();
@@ -258,7 +258,7 @@ fn nothing_of_any_checkpoint_in_the_fixtures_is_a_stranger_to_it() {
         if checkpoint_markers().iter().any(is_marked) {
             checked += 1;
             let mut strangers = foreign_files_in(&folder);
-            // Ours, beside what was saved there.
+            // The script of the fixtures writes `expected.json` beside each checkpoint.
             strangers.retain(|name| name != "expected.json");
             assert_eq!(strangers, [""; 0], "{}", folder.display());
         }

@@ -71,7 +71,7 @@ pub struct Structure {
     shardings: BTreeMap<usize, ShardingText>,
 }
 
-/// The JSON of a sharding: a text, which the leaves that share a sharding share.
+/// The JSON text of a sharding. All leaves with the same sharding share the text.
 #[derive(Debug, Clone)]
 struct ShardingText(Arc<RawValue>);
 

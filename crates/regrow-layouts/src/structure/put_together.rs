@@ -14,11 +14,12 @@ impl Structure {
     /// Builds the tree from the columns.
     ///
     /// # Errors
-    /// `Corrupt` if the columns contradict each other;
+    /// `Corrupt` if the columns contradict each other; `Limit` for a tree that is too deep.
     pub fn regrow(&self) -> Result<Regrown> {
         check_version(self.version)?;
         let regrown = self.put_together().map_err(|error| match error.kind() {
-            // A dtype's name is parsed as a programmer's word; here the file is at fault.
+            // An unknown dtype is an error of the caller (`InvalidArgument`) in other code. Here
+            // the file is at fault.
             ErrorKind::InvalidArgument => bad_columns(error.what()),
             _ => error,
         })?;
@@ -143,7 +144,7 @@ impl Structure {
             let (Some(&dtype), Some(shape)) = (dtypes.get(dtype), shapes.get(shape)) else {
                 return Err(bad_columns("the dtype or shape of a leaf is not in its table"));
             };
-            // The product is checked here, so that later sizes cannot overflow.
+            // Refuse an array whose length in bytes overflows.
             shape.len_bytes(dtype)?;
             infos.push(LeafInfo {
                 kind,
