@@ -5,8 +5,8 @@
 //!                                          "ext_metadata": {"random_key_impl": "threefry2x32"}}}, …]}
 //! ```
 //!
-//! Every process writes all leaves. Only the implementation of a typed PRNG key is in no other
-//! file.
+//! The file of each process has all leaves. No other file has the implementations of typed PRNG
+//! keys.
 
 use serde::Deserialize;
 use serde_json::Value;

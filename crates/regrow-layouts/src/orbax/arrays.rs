@@ -37,7 +37,7 @@ pub(super) struct Arrays {
     missing: Missing,
     wanted: Wanted,
     documents: HashMap<Bytes, Arc<ArrayMeta>>,
-    /// Databases in folders below this one.
+    /// The databases in folders below this folder, by path.
     below: HashMap<String, Self>,
 }
 
@@ -51,8 +51,7 @@ impl Arrays {
             Wanted::Whole | Wanted::Named => (OcdbtStore::open(folder.opened()?)?.entries()?, None),
             Wanted::Intact | Wanted::Arrays => entries_there(folder)?,
         };
-        // A chunk that is not found may be in a node that cannot be read: it was not left out
-        // because it is all zeros.
+        // A missing chunk may be in an unreadable node, so a missing chunk does not mean zeros.
         let missing = if damage.is_some() { Missing::Error } else { missing };
         let entries = entries.into_iter().map(|(key, at)| (key.into_boxed_slice(), at)).collect();
         let index = Arc::new(Index { folder: folder.clone(), entries });
@@ -71,7 +70,7 @@ impl Arrays {
     /// The arrays in the folders below `folder`.
     ///
     /// # Errors
-    /// Errors of the storage of opening the folder.
+    /// Errors of the storage.
     pub fn in_folders(folder: &Location, use_zarr3: bool, missing: Missing, wanted: Wanted) -> Result<Self> {
         Ok(Self {
             store: folder.opened()?,
@@ -132,13 +131,13 @@ impl Arrays {
         })
     }
 
-    /// The database in the folder that a name with slashes leads to, and the name there: Orbax
-    /// before 0.4.2 saved so.
+    /// For a name with slashes: the database in the folder that the first parts name, and the last
+    /// part. Orbax before 0.4.2 saved such names.
     fn in_folder_of(&mut self, name: &str) -> Result<Option<(&mut Self, String)>> {
         let Some((index, (above, own))) = self.index.as_ref().zip(name.rsplit_once('/')) else {
             return Ok(None);
         };
-        // A name leads nowhere but into the folder.
+        // A name must not lead out of the folder.
         let is_safe = !above.split('/').any(|part| matches!(part, "" | "." | ".."));
         let folder = index.folder.join(above);
         if self.has(name) || !is_safe || !folder.is_folder() {
@@ -154,7 +153,7 @@ impl Arrays {
         Ok(self.below.get_mut(above).map(|arrays| (arrays, own.to_owned())))
     }
 
-    /// The names of all arrays in the database, and the first key that is of none of them.
+    /// The names of all arrays in the database, and the first key that belongs to no array.
     pub fn names(&self) -> (Vec<String>, Option<String>) {
         let keys = || self.index.iter().flat_map(|index| index.entries.keys().map(AsRef::as_ref));
         let (names, _) = names_of_keys(keys());
@@ -215,13 +214,12 @@ impl Arrays {
     }
 }
 
-/// The names of the arrays whose documents these keys of a database are, and whether they are zarr
-/// v3.
+/// The names of the arrays that have a document among `keys`, and whether a document is of zarr v3.
 pub(super) fn names_of_keys<'k>(keys: impl Iterator<Item = &'k [u8]>) -> (BTreeSet<String>, bool) {
     let mut use_zarr3 = false;
     let names = keys.filter_map(|key| {
         let key = std::str::from_utf8(key).ok()?;
-        // An array may be the whole database.
+        // If one array is the whole database, its keys have no folder.
         let (name, document) = key.rsplit_once('/').unwrap_or(("", key));
         use_zarr3 |= document == DOCUMENTS[1];
         DOCUMENTS.contains(&document).then(|| name.to_owned())
@@ -229,7 +227,7 @@ pub(super) fn names_of_keys<'k>(keys: impl Iterator<Item = &'k [u8]>) -> (BTreeS
     (names.collect(), use_zarr3)
 }
 
-/// The same of arrays that lie in folders of their own below `at`.
+/// The names of the arrays in folders directly below `at`, and whether a document is of zarr v3.
 pub(super) fn names_of_folders(at: &Location, listed: &[Listed]) -> (BTreeSet<String>, bool) {
     let (mut names, mut use_zarr3) = (BTreeSet::new(), false);
     for folder in listed.iter().filter(|entry| entry.is_dir && !entry.name.contains(TMP_MARK)) {

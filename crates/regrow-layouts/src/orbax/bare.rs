@@ -37,9 +37,9 @@ use regrow_storage::location::Location;
 use regrow_tree::tree::LeafKind;
 use regrow_zarr::zarr::Missing;
 
-/// Files that may lie beside the arrays: notes, and documents of Orbax that exist only beside a
-/// `_METADATA`.
+/// Documents of Orbax that may lie beside the arrays. Orbax writes them beside a `_METADATA`.
 const BESIDE: [&str; 2] = [SHARDING_FILE, STRINGS_FILE];
+/// The ends of the names of notes that may lie beside the arrays.
 const BESIDE_SUFFIXES: [&str; 2] = [".md", ".txt"];
 
 /// Levanter's description of a checkpoint, in a file beside the arrays.
@@ -137,7 +137,7 @@ fn place_of(folder: &Location, below: &str) -> Location {
 }
 
 /// Whether a folder is a database of arrays that was never an Orbax checkpoint. An Orbax checkpoint
-/// without its `_METADATA` has lost its tree.
+/// that has lost its `_METADATA` is not such a database.
 pub(super) fn is_database(at: &Location, listed: &[Listed]) -> bool {
     at.has_listings()
         && has(listed, MANIFEST_FILE)
@@ -269,8 +269,8 @@ impl Walk {
             }
             let listed = match folder.at.entries() {
                 Ok(listed) => listed,
-                // An unreadable subfolder either has no array of this checkpoint, or a later read
-                // reports the missing array.
+                // The walk skips an unreadable subfolder. If the subfolder is an array, its name is
+                // already noted, and a read of the array reports the error.
                 Err(_) if !folder.name.is_empty() => continue,
                 Err(error) => return Err(error),
             };
@@ -288,7 +288,7 @@ impl Walk {
         Ok(found)
     }
 
-    /// Opens the folders of a folder, and notes what its files say.
+    /// Adds the subfolders of a folder to `open`. Notes a lost document or a foreign file.
     fn take_entries(&self, folder: &Open, listed: &[Entry], open: &mut Vec<Open>, found: &mut Found) {
         let in_array = folder.in_array;
         for entry in listed {
@@ -316,7 +316,7 @@ impl Walk {
 /// A folder that the walk has still to look into.
 struct Open {
     at: Location,
-    /// Its path below the first folder.
+    /// The path of the folder below the first folder of the walk.
     name: String,
     in_array: bool,
     is_database: bool,
@@ -428,7 +428,7 @@ mod tests {
             assert_eq!(open(&at, Wanted::Whole).unwrap_err().kind(), ErrorKind::NotACheckpoint, "{foreign}");
             fs::remove_file(root.path().join(foreign)).unwrap();
         }
-        // Too far in for a look, but not for who opens it.
+        // `are_in` does not search the chunks of arrays, but `open` does.
         put(root.path(), &["c/d/run/_METADATA"]);
         assert!(are_in(&at).unwrap());
         let error = open(&at, Wanted::Whole).unwrap_err();

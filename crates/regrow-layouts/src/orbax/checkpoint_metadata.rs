@@ -1,11 +1,12 @@
-//! `_CHECKPOINT_METADATA`: the writer of a checkpoint, its times and its items.
+//! `_CHECKPOINT_METADATA`: the items of a checkpoint with their handlers, the times of the save,
+//! metrics, and the user's metadata.
 //!
 //! ```text
 //! {"item_handlers": "….PyTreeCheckpointHandler",      one pytree; or {"item": "….Handler", …}; or null
 //!  "metrics": {}, "performance_metrics": {},
 //!  "init_timestamp_nsecs": 1795232473492190403,
 //!  "commit_timestamp_nsecs": 1795232476484520609,     null until just before the commit
-//!  "custom_metadata": {}}                             `custom` in former times; unknown members join it
+//!  "custom_metadata": {}}                             older: `custom`; `parse` adds unknown members
 //! ```
 
 use serde::Serialize;

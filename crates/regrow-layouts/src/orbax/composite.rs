@@ -1,4 +1,5 @@
-//! Items in several layouts: the reader of its layout reads each item, with its own checksums.
+//! Items in several layouts. The reader of an item's layout reads the item, and checks its
+//! checksums.
 //!
 //! ```text
 //! leaf of the whole   0 1 2 3 | 4 | 5 6 7
@@ -17,7 +18,7 @@ use regrow_tree::tree::{Key, LeafInfo, NodeKind, Tree, TreeBuilder};
 
 use super::slot::graft;
 
-/// The items of one checkpoint as one tree: a dict by name, or one of them.
+/// The items of one checkpoint as one tree: a dict of items by name, or one item alone.
 #[derive(Debug)]
 pub(super) struct Composite {
     description: Description,
@@ -70,7 +71,7 @@ impl Composite {
         Ok(Self { description, tree: build.finish()?, items, step_folder })
     }
 
-    /// One item as the whole tree. `about` describes its checkpoint.
+    /// One item as the whole tree. `about` describes the checkpoint that has the item.
     pub(super) fn of_one(
         reader: Box<dyn Reader>,
         about: Description,

@@ -1,19 +1,25 @@
 //! Recognises the layouts of Orbax' history by names and first bytes.
 //!
 //! ```text
+//! regrow.items.json                      items, or one JSON item
 //! _METADATA                              a pytree
-//! orbax.checkpoint | _CHECKPOINT_METADATA and folders        items
-//! checkpoint                             msgpack, from before _METADATA
-//! manifest.ocdbt … without _METADATA     damaged, if something else of Orbax is there; else arrays
-//! pytreedef.json array_store/            JAX' own
+//! orbax.checkpoint | handlers of items   items
+//! pytreedef.json                         JAX' own tree
+//! manifest.ocdbt, no sign of _METADATA   arrays in a database
+//! checkpoint | metadata | …              one item, for example msgpack from before _METADATA
+//! manifest.ocdbt, signs of _METADATA     a damaged pytree
+//! _CHECKPOINT_METADATA | commit_success.txt   items
 //! 100/ 200/ | step_100/ …                steps
-//! default/_METADATA | state/checkpoint …  items, without a word about them
+//! default/_METADATA | state/checkpoint …  items without a document
 //! checkpoint_100                         flax files
+//! array_store/                           JAX' own, without its tree: an error
 //! params.w/.zarray …                     arrays, and nothing else
-//! *.orbax-checkpoint-tmp                 never committed
+//! d/                                     a database without its manifest: an error
+//! *.orbax-checkpoint-tmp                 never committed: an error
 //! ```
 //!
-//! The first match in this order applies.
+//! The first match in this order applies: `TESTS` has the order. A location that is itself in a
+//! `*.orbax-checkpoint-tmp` folder is an error before all tests.
 
 use std::cell::OnceCell;
 
@@ -111,10 +117,10 @@ enum Holds {
     Nothing,
 }
 
-/// Says what a folder holds, `None` if the next test decides.
+/// Returns the kind of checkpoint in a folder; `None` if the next test decides.
 type Test = fn(&Folder<'_>) -> Result<Option<Holds>>;
 
-/// The first test that answers applies.
+/// The tests in order. The first test that returns a kind decides.
 const TESTS: [Test; 15] = [
     recorded_items,
     described_pytree,
@@ -138,7 +144,7 @@ struct Folder<'a> {
     at: &'a Location,
     listed: Vec<Listed>,
     about: About,
-    /// The folders with a `_METADATA`, after the first look.
+    /// The committed folders with a `_METADATA`; set by the first call of `pytrees`.
     pytrees: OnceCell<Vec<String>>,
 }
 
@@ -238,7 +244,7 @@ fn marked_items(folder: &Folder<'_>) -> Result<Option<Holds>> {
     Ok(are_marked.then_some(Holds::Items))
 }
 
-/// The tests below recognise names that are not known without a listing.
+/// The tests after this test need a listing.
 fn nothing_without_listings(folder: &Folder<'_>) -> Result<Option<Holds>> {
     Ok((!folder.at.has_listings()).then_some(Holds::Nothing))
 }
@@ -249,7 +255,7 @@ fn folder_of_steps(folder: &Folder<'_>) -> Result<Option<Holds>> {
     Ok(are_steps.then_some(Holds::Steps(steps)))
 }
 
-/// Pytrees that are checkpoints of their own are not the items of one.
+/// Recognises items without a document. A pytree that is a whole checkpoint is not an item.
 fn undescribed_items(folder: &Folder<'_>) -> Result<Option<Holds>> {
     let are_items =
         folder.has_named_item() || folder.pytrees().iter().any(|name| !stands_alone(&folder.at.join(name)));
@@ -310,7 +316,7 @@ fn named_items(at: &Location, about: &About) -> Result<Vec<Listed>> {
     Ok(found.into_iter().filter(Entry::is_folder).filter_map(listed).collect())
 }
 
-/// Whether a folder is a whole checkpoint: several of these beside each other are not items of one.
+/// Whether a folder is a whole checkpoint. Such a folder is not an item of the folder above.
 fn stands_alone(folder: &Location) -> bool {
     OF_A_WHOLE.iter().any(|file| folder.join(file).is_file())
 }

@@ -5,14 +5,15 @@
 //! user's own members:
 //!
 //! ```text
-//! "regrow_step": {"run": "9f3c…",          the run that it belongs to
+//! "regrow_step": {"run": "9f3c…",          the run that saved the step
 //!                 "turn": 2,               how often that run had gone back before
-//!                 "from": {"0": 200},      the steps of earlier turns that it comes from: up to these numbers
-//!                 "left": {"201": 500}}    steps without a record that it does not come from: from this to that number
+//!                 "from": {"0": 200},      for each earlier turn: its last step in this history
+//!                 "left": {"201": 500}}    abandoned steps without a record: first number, last number
 //! ```
-//! The current history is that of the step with the highest turn. A step of another program has no
-//! record. It is part of the current history, except if it was abandoned. Only steps with a record
-//! of the run are the manager's own.
+//!
+//! The newest step with a record shows the current run. The current history is that of the highest
+//! turn in this run. A step of another program has no record. It is part of the current history,
+//! except if it was abandoned. Only steps with a record of the run are the manager's own.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ use serde_json::{Map, Value};
 /// The member of the metadata of a step.
 pub const STEP_RECORD: &str = "regrow_step";
 
-/// The record in a step of the run and history that it belongs to.
+/// A step's record of its run and its history.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StepRecord {
     /// The random name of the run.
@@ -32,7 +33,7 @@ pub struct StepRecord {
     /// The last step of each earlier turn that is part of this history.
     #[serde(default)]
     pub from: BTreeMap<u64, u64>,
-    /// First and last number of steps without a record that were left behind.
+    /// First and last number of abandoned steps without a record.
     #[serde(default)]
     pub left: BTreeMap<u64, u64>,
 }
@@ -57,8 +58,8 @@ impl StepRecord {
         self.run == record.run
     }
 
-    /// The record of the current history, if any step has one: of the run of the newest such step,
-    /// the highest turn.
+    /// The record of the current history: the record with the highest turn in the run of the newest
+    /// recorded step. `None` if no step has a record.
     pub fn current<'a>(steps: impl IntoIterator<Item = (u64, Option<&'a Self>)> + Clone) -> Option<&'a Self> {
         let recorded = || steps.clone().into_iter().filter_map(|(number, record)| Some((number, record?)));
         let (_, newest) = recorded().max_by_key(|(number, _)| *number)?;

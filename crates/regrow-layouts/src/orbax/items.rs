@@ -3,12 +3,13 @@
 //! | in the folder | the item is |
 //! |---|---|
 //! | `_METADATA` | a pytree; with the array handler, its one leaf |
-//! | `jax_random_key/` | a PRNG key: the only array of this pytree, typed or not |
-//! | `np_random_key/` | NumPy's random state: this pytree, a tuple or a dict |
+//! | `jax_random_key/` | a PRNG key: the only array of the pytree in this subfolder |
+//! | `np_random_key/` | NumPy's random state: the pytree in this subfolder, a tuple or a dict |
 //! | `metadata`, `data.json` | JSON: a tree of dicts, lists, numbers, texts |
 //! | `metrics` | JSON for the description, not for the tree |
 //! | `proto.pbtxt` | a text |
 //! | `checkpoint` | a pytree from before `_METADATA` |
+//! | `manifest.ocdbt`, `_sharding`, … without `_METADATA` | a damaged pytree |
 //! | `regrow.json`, `model.safetensors`, … | a pytree in another layout: see [`item_files`] |
 //! | anything else | listed, not read |
 //!
@@ -230,7 +231,7 @@ impl Contents<'_> {
     }
 }
 
-/// What a handler reads, by the end of its name.
+/// The kind of data that a handler reads. The end of the handler's name shows the kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Family {
     Tree,
@@ -265,8 +266,9 @@ impl Family {
     }
 }
 
-/// The items among `names` whose files a layout may read: all but plain files, as far as the record
-/// says. If the record is damaged, takes the items with a handler of Orbax' own.
+/// The items among `names` that a layout may read. With a record: the items that it records as
+/// trees or with a handler. Without a record: all items, except the files of a user's own handler.
+/// With a damaged record: the items with one of Orbax' handlers.
 ///
 /// # Errors
 /// Errors of the storage.

@@ -9,8 +9,8 @@
 //! table PyTreeDef { kind: byte; children: [PyTreeDef]; children_names: [string]; custom_name: string; custom_auxdata: [byte] }
 //! ```
 //!
-//! `None` is a leaf of the tree without a text. For a custom node, the type's name and its children
-//! are read.
+//! A leaf whose text is null is read as `None`. A custom node is read as the name of its type and
+//! its children.
 //!
 //! Source: JAX 0.10 `pytree_serialization.py`, `export/serialization.fbs`; FlatBuffers' internals.
 

@@ -4,7 +4,7 @@
 //! {"loss": NaN, "name": "\u4e2d"}        json.dumps(…): ", " and ": ", ASCII only, NaN and ±Infinity bare
 //! ```
 //!
-//! Reading takes both this and strict JSON. [`Value`] cannot hold these three numbers and integers
+//! `parse` reads this form and strict JSON. [`Value`] cannot hold these three numbers and integers
 //! beyond 64 bits. They become *marked* strings: a NUL and the text of the number. Writing reverses
 //! this, so that every digit stays. Source: Python `json`, "Infinite and NaN number values".
 
@@ -302,7 +302,7 @@ mod tests {
             let value: Value = parse(text.as_bytes()).unwrap();
             assert_eq!(String::from_utf8(to_python_json(&value).unwrap()).unwrap(), text);
             assert_eq!(to_text(&value), text.replace(": ", ":").replace(", ", ","));
-            // What holds the value as JSON alone holds it still.
+            // Strict JSON keeps the marked value.
             let kept: Value = serde_json::from_str(&value.to_string()).unwrap();
             assert_eq!(to_text(&kept), to_text(&value));
         }

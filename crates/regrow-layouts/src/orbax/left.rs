@@ -12,7 +12,8 @@ use regrow_storage::location::Location;
 use regrow_store::Located;
 
 /// The entries of a folder's database, without those below unreadable nodes, and the error of the
-/// first of these nodes. If the root record is lost, the entries of the databases of the processes.
+/// first of these nodes. If the root record is lost, returns the entries of the processes'
+/// databases and the error of the record.
 ///
 /// # Errors
 /// `Corrupt` if nothing can be read.
@@ -38,7 +39,7 @@ pub(super) fn entries_there(folder: &Location) -> Result<(regrow_ocdbt::Listed, 
 /// The prefix of the folder of one process' database.
 pub const PROCESS_PREFIX: &str = "ocdbt.process_";
 
-/// The number of the process whose database a folder is.
+/// The number of a process and the folder name of its database; `None` for any other folder.
 pub(super) fn process_of(entry: &Listed) -> Option<(u32, &str)> {
     let number = entry.name.strip_prefix(PROCESS_PREFIX)?.parse().ok()?;
     entry.is_dir.then_some((number, entry.name.as_str()))

@@ -1,4 +1,4 @@
-//! The losses of an Orbax checkpoint: leaves that a load returns differently.
+//! The losses of an Orbax checkpoint: containers, keys and leaves that a load returns differently.
 //!
 //! Orbax' own documents have dicts with text keys, lists and leaves; with rich types also tuples
 //! and named tuples. Other types are stored as the nearest of these.

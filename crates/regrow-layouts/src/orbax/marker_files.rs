@@ -1,6 +1,6 @@
 //! Files whose names show the kind of a folder.
 
-/// Orbax' commit marker; on local disks only a courtesy to copies in buckets.
+/// Orbax' commit marker. On a local disk it only serves later copies of the checkpoint to a bucket.
 pub const COMMIT_SUCCESS_FILE: &str = regrow_storage::COMMITTED_MARKER;
 
 /// The empty file that marks the v1 layout.

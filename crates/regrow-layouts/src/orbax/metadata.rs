@@ -59,8 +59,8 @@ pub struct TreeMetadata {
 impl TreeMetadata {
     /// Parses the document.
     ///
-    /// Ignores a `value_metadata_tree` that is nested too deeply for JSON readers: the tree is
-    /// complete without it.
+    /// Ignores a `value_metadata_tree` that cannot be read, for example because it is nested too
+    /// deeply. The tree is complete without it.
     ///
     /// # Errors
     /// `Corrupt` with the offset; the caller knows the file.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! "('m', '0', 'w')": {"key_metadata": [{"key": "m", "key_type": 2}, …], "value_metadata": {…}}
-//!  ^ repr             ^ keys             both grow by a piece a key on the way down, and shrink on the way up
+//!  ^ repr             ^ keys             a step down adds a key to both texts, a step up removes it
 //! ```
 
 use super::entry::KeyType;

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! step_100/                        a step of a manager's folder, or a checkpoint alone
-//!   _CHECKPOINT_METADATA           who made it, of which items
-//!   default/  (or state/, …)       an item; a checkpoint of one pytree has what follows directly
+//!   _CHECKPOINT_METADATA           items, handlers, times, the user's metadata
+//!   default/  (or state/, …)       an item; a checkpoint without items has these files at the top
 //!     _METADATA                    the tree: key paths, kinds of leaves
 //!     manifest.ocdbt  d/  ocdbt.process_0/     zarr arrays in a database …
 //!     params.kernel/.zarray 0.0    … or in a folder each
@@ -22,14 +22,14 @@
 //! | `json_text`, `python_repr` | JSON and `repr` as Python writes them |
 //! | `steps`, `history`, `items`, `detect` | finding the layout, the step, the item |
 //! | `composite` | items in several layouts, as one tree |
-//! | `items_reader` | the files of items, and their records |
+//! | `items_reader` | the reader of a checkpoint of items, with the checks of their files |
 //! | `structure`, `pytree`, `arrays`, `stored_array`, `slot`, `opened` | from the documents to a tree of leaves |
 //! | `losses` | the losses of a tree in this layout |
 //! | [`marker_files`] | files whose names show the kind of a folder |
-//! | `legacy`, `bare`, `jax_tree` | layouts before `_METADATA`, and layouts of other programs with the same tools: T5X, Levanter, JAX |
+//! | `legacy`, `bare`, `jax_tree` | layouts before `_METADATA`; layouts of T5X, Levanter and JAX, which use the same tools |
 //! | `open`, `reader` | from a location to one tree; from its leaves to bytes |
-//! | `recover`, `left` | making lost files from others; the readable part of a database |
-//! | `writer` | the same forms, written: a folder of modules |
+//! | `recover`, `left` | lost files that other files replace; the readable part of a database |
+//! | `writer` | the writer, a folder of modules |
 //!
 //! Opening costs one pass over the metadata and the database's index, and one look-up a leaf; no
 //! array data is read.

@@ -78,7 +78,8 @@ pub(super) fn open(found: Found, at: &Location, options: &OpenOptions) -> Result
                 // The reader of the default layout also checks checksums, which Orbax' files lack.
                 let own = OpenOptions { step: None, ..options.clone() };
                 match regrow::open_step(&reading, &own, description.clone(), folder.clone()) {
-                    // Orbax' documents have almost the same information.
+                    // The salvage goes on with Orbax' documents, which have almost the same
+                    // information.
                     Err(error) if options.salvage && error.kind().is_damage() => {}
                     opened => return opened,
                 }
@@ -200,7 +201,7 @@ fn folder_of(
     ItemFolder { at: at.clone(), items: description.items.clone(), record, is_whole, lost }
 }
 
-/// Opens an item after its documents are checked against the record.
+/// Opens an item. Checks the file of a JSON or metrics item against the record first.
 fn open_item(item: &Item, at: &Location, name: &str, about: &About, wanted: Wanted) -> Result<Opened> {
     let folder = if name.is_empty() { at.clone() } else { at.join(name) };
     match item {
@@ -210,7 +211,7 @@ fn open_item(item: &Item, at: &Location, name: &str, about: &About, wanted: Want
     item.open(&folder, wanted)
 }
 
-/// Returns an error unless a small file of an item is the one that was recorded with it.
+/// Returns an error if a small file of an item differs from the record.
 fn check_recorded(folder: &Location, name: &str, file: &str, about: &About) -> Result<()> {
     let Some(record) = &about.record else { return Ok(()) };
     let path = if name.is_empty() { file.to_owned() } else { format!("{name}/{file}") };
@@ -222,7 +223,7 @@ fn check_recorded(folder: &Location, name: &str, file: &str, about: &About) -> R
     }
 }
 
-/// The folders of a checkpoint, and the items that they are.
+/// The folders of a checkpoint, and the items in them.
 struct Items<'a> {
     at: &'a Location,
     options: &'a OpenOptions,
@@ -410,7 +411,7 @@ impl Items<'_> {
         Ok(Parts { tree: dict_of(Vec::new())?, databases: Vec::new(), lost: Vec::new(), is_guessed: false })
     }
 
-    /// Opens an item; a leaf in its place if it is lost and there are others.
+    /// Opens an item. If the item is lost and there are other items, returns a placeholder leaf.
     fn open_or_lost(&self, name: &str, item: &Item, description: &mut Description) -> Result<Parts> {
         let wanted = Wanted::of(self.options);
         let opened = open_item(item, self.at, name, self.documents, wanted);
@@ -437,8 +438,8 @@ impl Items<'_> {
     }
 }
 
-/// The files that the handler of a checkpoint that is itself one item has written directly into its
-/// folder, and that regrow does not read; for a note. `false` for any other checkpoint.
+/// Notes the files that a handler has written directly into the checkpoint's folder, and that
+/// regrow does not read. Returns `false` if the checkpoint has no such handler.
 ///
 /// # Errors
 /// `Corrupt` if all of its files are gone.
@@ -532,7 +533,7 @@ fn lost_item(name: &str, why: Error, wanted: Wanted, description: &mut Descripti
     Opened::new(Tree::single(slot), "lost")
 }
 
-/// Opens an item that is in a layout of its own.
+/// Opens an item in another layout.
 fn open_layout(
     item: &Location,
     name: &str,

@@ -16,8 +16,8 @@ pub(super) enum Wanted {
     /// All parts except the tree, which the caller's template gives. Arrays and texts are opened by
     /// their names.
     Named,
-    /// The tree. Leaves and items that cannot be opened are lost, and documents about other things
-    /// may be missing.
+    /// The tree. Leaves and items that cannot be opened count as lost. Other documents may be
+    /// missing.
     Intact,
     /// Nothing but arrays, by their names: the tree may be lost, too.
     Arrays,
@@ -39,7 +39,7 @@ impl Wanted {
         matches!(self, Self::Whole | Self::Named)
     }
 
-    /// The result, with the inner error if it may count as a lost part.
+    /// The value, or the inner error of a part that may be lost.
     ///
     /// # Errors
     /// All other errors; every error if all parts are required.

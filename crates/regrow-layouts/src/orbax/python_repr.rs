@@ -38,8 +38,8 @@ pub fn tuple_repr<'a>(keys: impl IntoIterator<Item = &'a str>) -> String {
     out
 }
 
-/// Python's `repr` of a string: single quotes unless only they occur in it; what is not printable
-/// as escapes.
+/// Appends Python's `repr` of a string. A string with single quotes and without double quotes is in
+/// double quotes; any other string is in single quotes. Unprintable characters become escapes.
 fn push_repr(out: &mut String, text: &str) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);

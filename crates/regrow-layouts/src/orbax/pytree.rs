@@ -1,7 +1,7 @@
 //! One pytree in its folder: `_METADATA` and the other files.
 //!
 //! ```text
-//! _METADATA                      the tree, the switches                          required
+//! _METADATA                      the tree, the form of the arrays                required
 //! _strings.json                  text leaves                                     if there are any
 //! _sharding                      shardings of jax.Array leaves                   advice
 //! array_metadatas/process_<N>    implementations of typed PRNG keys
@@ -94,7 +94,7 @@ fn read_tree(folder: &Location) -> Result<(TreeMetadata, Tree<usize>)> {
 }
 
 /// A tree from the names of the existing arrays and texts, if `_METADATA` is lost; `None` if there
-/// are none.
+/// are no arrays.
 fn guess_tree(folder: &Location, wanted: Wanted) -> Result<Option<(TreeMetadata, Tree<usize>)>> {
     let listed = list(folder)?;
     let use_ocdbt = folder.join(MANIFEST_FILE).is_file() || listed.iter().any(|it| process_of(it).is_some());

@@ -1,4 +1,4 @@
-//! An opened checkpoint: from leaves to bytes.
+//! The reader of an opened checkpoint: it finds and reads the bytes of the leaves.
 
 use std::path::PathBuf;
 

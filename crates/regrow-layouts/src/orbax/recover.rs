@@ -1,11 +1,11 @@
 //! Files of a checkpoint that can be made from its other files.
 //!
 //! ```text
-//! manifest.ocdbt         of the databases that each process has written for itself: ocdbt.process_<n>/manifest.ocdbt
-//! _METADATA              of another step of the same tree; else of the names of the arrays
-//! _CHECKPOINT_METADATA   of the folders beside it, where the v1 API cannot do without
-//! regrow.items.json      of a replica, if all files are what that says
-//! commit_success.txt     in a bucket, of a checkpoint that says of itself that it was committed, if all else is whole
+//! manifest.ocdbt         from the databases of the processes: ocdbt.process_<n>/manifest.ocdbt
+//! _METADATA              from another step of the same tree, or from the names of the arrays
+//! _CHECKPOINT_METADATA   from the folders beside it; if it is damaged, or missing in the v1 layout
+//! regrow.items.json      from a replica, if all files agree with its record
+//! commit_success.txt     in a bucket, if _CHECKPOINT_METADATA has a commit time and no item is missing
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -114,8 +114,8 @@ impl Folder<'_> {
             Err(error) if processes.is_empty() || !is_lost(&error) => return Err(error),
             Err(_) => {}
         }
-        // If a database is missing, so are its chunks, and readers take missing chunks for zeros if
-        // Orbax stores none of those.
+        // If a database is missing, its chunks are missing, too. Readers would read them as zeros
+        // if the checkpoint leaves out chunks of zeros.
         if let Some((missing, _)) = (0..).zip(&processes).find(|(at, (number, _))| at != number) {
             return Err(Error::corrupt("the database of a process is missing")
                 .in_file(self.at.join(format!("{PROCESS_PREFIX}{missing}")))
@@ -189,8 +189,8 @@ impl Folder<'_> {
         };
         let texts = self.names_of_texts()?;
         metadata.add_texts(texts.iter().filter(|name| !names.contains(*name)));
-        // A guess is worth less than a damaged file that can be repaired by hand, and less than a
-        // checkpoint that opens without the file.
+        // Do not replace a damaged file, which can be repaired by hand. Do not guess if the
+        // checkpoint opens without the file.
         if !self.is_gone(METADATA_FILE)? || !bare::had_metadata(self.at, &self.listed) {
             return Ok(());
         }
@@ -248,8 +248,8 @@ impl Folder<'_> {
         })
     }
 
-    /// Rebuilds `_CHECKPOINT_METADATA`: if it is lost, for the v1 API, which cannot open a
-    /// checkpoint without it; if it is damaged, for all readers, which read it first.
+    /// Rebuilds a damaged `_CHECKPOINT_METADATA`, because all readers read it first. Rebuilds a
+    /// missing file only in the v1 layout: the v1 API cannot open a checkpoint without it.
     fn checkpoint_metadata(&self, files: &mut Vec<RecoveredFile>) -> Result<()> {
         let is_v1 = self.has(V1_MARKER_FILE);
         let read = read_small(&self.at.join(CHECKPOINT_METADATA_FILE))

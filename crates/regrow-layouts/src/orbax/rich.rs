@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Only here Orbax distinguishes tuples from lists and named tuples from dicts. A user's dict with
-//! a member `category` of one of these texts looks the same. This ambiguity comes from Orbax.
+//! the same members `category` and `clazz` looks like such a node. This ambiguity comes from Orbax.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -23,8 +23,8 @@ use serde_json::{Map, Value};
 use super::entry::ValueMetadata;
 use regrow_base::error::{Error, ErrorKind, Result};
 
-/// Most containers inside each other: a named tuple takes three levels of JSON, and JSON readers
-/// stop at 128.
+/// The most containers inside each other: a named tuple takes three levels of JSON, and JSON
+/// readers stop at 128.
 pub const RICH_DEPTH_MAX: usize = 40;
 
 /// A node of the mirrored tree, no deeper than [`RICH_DEPTH_MAX`].
@@ -53,12 +53,12 @@ impl RichNode {
     /// Reads a parsed document.
     ///
     /// # Errors
-    /// `Corrupt` for what is none of the five forms; `Limit` beyond [`RICH_DEPTH_MAX`].
+    /// `Corrupt` for a value in none of the five forms; `Limit` beyond [`RICH_DEPTH_MAX`].
     pub fn from_json(value: &Value) -> Result<Self> {
         read_node(value, 0)
     }
 
-    /// The children by the text of their keys; sequences number them.
+    /// The children by the text of their keys. In a sequence, the key of a child is its position.
     pub fn children(&self) -> HashMap<Cow<'_, str>, &Self> {
         match self {
             Self::Leaf(_) => HashMap::new(),

@@ -21,7 +21,7 @@ use regrow_tree::sharding::{DistinctShardings, Sharding, SingleDeviceSharding};
 /// Name of the file.
 pub const SHARDING_FILE: &str = "_sharding";
 
-/// A document that was read: entries by their stored names, parsed when asked for.
+/// A parsed document: the entries by their stored names. `get` parses the inner JSON.
 #[derive(Debug, Clone, Default)]
 pub struct Shardings {
     texts: HashMap<String, String>,
@@ -44,7 +44,8 @@ impl Shardings {
         Ok(Self { texts, parsed: HashMap::new() })
     }
 
-    /// The entry of a leaf; `None` if there is none, or none that is a JSON object.
+    /// The sharding of a leaf; `None` if the leaf has no entry, or if its entry is not a JSON
+    /// object.
     pub fn get(&mut self, param_name: &str) -> Option<Arc<Sharding>> {
         let text =
             self.texts.get(&base64url(param_name.as_bytes())).or_else(|| self.texts.get(param_name))?;
@@ -58,13 +59,14 @@ impl Shardings {
     }
 }
 
-/// The document for leaves with their shardings. The entry is empty for a leaf without one, and for
-/// one of a kind whose name would keep Orbax from restoring the leaf.
+/// The document for leaves with their shardings. The entry is empty for a leaf without a sharding,
+/// and for a sharding of a kind that Orbax does not know. Orbax cannot restore a leaf whose entry
+/// has an unknown kind.
 ///
 /// # Errors
 /// None for JSON values with string keys.
 pub fn to_json<'a>(shardings: impl IntoIterator<Item = (&'a str, Option<&'a Sharding>)>) -> Result<Vec<u8>> {
-    // Each is spelt once, as the JSON string that it stands in.
+    // Each distinct sharding is encoded once, as the JSON string that its entries have.
     let mut distinct = DistinctShardings::default();
     let mut texts: Vec<Vec<u8>> = Vec::new();
     let mut members: Vec<(String, Option<usize>)> = Vec::new();
@@ -79,7 +81,8 @@ pub fn to_json<'a>(shardings: impl IntoIterator<Item = (&'a str, Option<&'a Shar
         }
         members.push((base64url(name.as_bytes()), number));
     }
-    // By name; of two leaves of one name, which nothing writes, the later counts.
+    // Sorted by name. If two leaves had one name, the later leaf would count; no caller passes such
+    // leaves.
     members.sort_by(|(a, _), (b, _)| a.cmp(b));
     let mut out = vec![b'{'];
     for (at, (name, text)) in members.iter().enumerate() {

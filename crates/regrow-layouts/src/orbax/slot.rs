@@ -27,7 +27,7 @@ pub(super) enum Source {
     Text(Arc<str>),
     /// A placeholder, or a kind of leaf that has no known form.
     Absent,
-    /// Lost, with the reason, when a checkpoint is salvaged.
+    /// Lost data, with the reason.
     Lost(Error),
 }
 

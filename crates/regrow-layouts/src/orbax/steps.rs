@@ -112,7 +112,7 @@ impl Steps {
     }
 }
 
-/// The record of the manager that saved a step; `None` if its document cannot be read.
+/// The record that a manager wrote into a step; `None` if the step has no readable record.
 fn step_record(step: &Location) -> Option<StepRecord> {
     let reading = step.for_reading().ok()?.location;
     metadata_of(&reading).ok()?.step_record
@@ -256,9 +256,9 @@ enum Inside {
     Gone,
 }
 
-/// Looks into a folder that has the name of a step. An overwrite gives the name to another folder
-/// at one instant, and then removes files from the old one: so a folder counts as "not a
-/// checkpoint" only if it still has its name afterwards.
+/// Looks into a folder that has the name of a step. An overwrite gives the name to another folder,
+/// and then removes the files of the old folder. So a folder counts as no checkpoint only if it
+/// still has its name after the look.
 ///
 /// # Errors
 /// `Replaced` if another folder takes the name in between; errors of the storage.

@@ -40,8 +40,8 @@ impl StoredArray {
         self.missing
     }
 
-    /// The parts of the array that are stored, in C order, where chunks may be missing and there
-    /// are many; by the list of those that are there, however many the array claims.
+    /// The regions of the stored chunks in C order, if the array has many chunks and some may be
+    /// missing; `None` for any other array. The cost depends on the number of stored chunks.
     ///
     /// # Errors
     /// Errors of the store.
@@ -51,7 +51,7 @@ impl StoredArray {
             return Ok(None);
         }
         if self.missing == Missing::Error {
-            // An array that lacks a chunk is damaged, and never as long as it claims.
+            // Every chunk of this array must be stored. Only a large claimed length is checked.
             let is_long = meta.shape().len_bytes(meta.dtype()).is_ok_and(|len| len > CLAIM_LEN_MAX_BYTES);
             let missing = if is_long { self.first_missing()? } else { None };
             return missing.map_or(Ok(None), |file| {
@@ -81,8 +81,7 @@ impl StoredArray {
     /// Errors of the store.
     pub fn first_missing(&self) -> Result<Option<PathBuf>> {
         let meta = self.array.meta();
-        // The loop ends at the first missing chunk, so it takes at most as many steps as chunks are
-        // stored.
+        // The loop ends at the first missing chunk, so a large claimed shape costs no more steps.
         for (index, _) in meta.chunk_indices(&Region::whole(meta.shape())) {
             let key = zarr_key(&self.name, &meta.chunk_key(&index));
             if self.store.len_bytes(&key)?.is_none() {
@@ -92,8 +91,8 @@ impl StoredArray {
         Ok(None)
     }
 
-    /// The files with chunks, each with the decoded length of its chunks. Small chunks in the index
-    /// are under the index's checksums.
+    /// For each stored chunk: its file and its decoded length. Chunks inside the index are left
+    /// out: the index's checksums cover them.
     ///
     /// # Errors
     /// Errors of the store.

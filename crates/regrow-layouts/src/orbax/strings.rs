@@ -85,8 +85,9 @@ impl Strings {
     /// Adds the text of a leaf.
     ///
     /// # Errors
-    /// `NameCollision` if another leaf's name is a prefix of this one, or this one a prefix of
-    /// another; `Unsupported` for a `~` that is not a pointer escape.
+    /// `NameCollision` if another text has this name, or if one of the two names is a path prefix
+    /// of the other; `Unsupported` for a `~` that is not a pointer escape; `Limit` for a name with
+    /// too many parts.
     pub fn insert(&mut self, param_name: &str, text: impl Into<String>) -> Result<()> {
         let in_the_way = || {
             Error::new(

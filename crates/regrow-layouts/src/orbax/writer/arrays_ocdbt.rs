@@ -1,8 +1,9 @@
 //! Arrays in one OCDBT database, in Orbax' form.
 //!
 //! ```text
-//! ocdbt.process_<n>/d/<hex>          chunks above 1024 bytes, a file (or more) a worker; of a process that saves alone,
-//!                                    after the chunks of one of them the nodes of its own database
+//! ocdbt.process_<n>/d/<hex>          chunks above 1024 bytes; each worker writes its own files.
+//!                                    The nodes of the process' database: at the end of one of these files
+//!                                    if one process saves alone, otherwise in a separate file
 //! ocdbt.process_<n>/manifest.ocdbt   the process' own database
 //! d/<hex>                            nodes of the merged database: zarr documents and small chunks inline, the
 //!                                    others by reference to ocdbt.process_<n>/d/<hex>

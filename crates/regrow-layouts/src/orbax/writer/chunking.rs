@@ -6,8 +6,9 @@
 //! ```
 //!
 //! A chunk shape always divides the shape of the array or of its shards. So no chunk has two
-//! writers, and there are edge chunks only if shards have them. In zarr v3 the outer chunk is a
-//! `ZarrShard` and may hold several inner chunks; Orbax itself makes both the same.
+//! writers, and a chunk crosses the edge of the array only if a shard does. In zarr v3 the outer
+//! chunk is a `ZarrShard` and may hold several inner chunks. Orbax itself gives both the same
+//! shape.
 //!
 //! Source: Orbax `subchunking.choose_chunk_shape`; `SaveArgs.write_chunk_shape` of 2024.
 
@@ -17,16 +18,17 @@ use regrow_base::text::counted;
 use regrow_tree::array::{Dtype, Shape};
 use regrow_tree::tree::{KeyPath, PathPattern};
 
-/// The largest data file, if the caller gives no size.
+/// The target size of data files, if the caller gives no size.
 pub(crate) const DATA_FILE_BYTES_DEFAULT: u64 = 1 << 31;
 
 /// The chunks of one array.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ChunkShapes {
-    /// The shape of the value of one key in the kvstore; divides the array's shape.
+    /// The shape of the value of one key in the kvstore. It divides the shape of the array or of
+    /// its shards.
     pub(crate) outer: Shape,
-    /// The shape that is decoded alone; divides `outer`, and equals it except in a `ZarrShard` with
-    /// shapes from the caller.
+    /// The shape of the part that is decoded alone. It divides `outer`. It differs from `outer`
+    /// only if the caller gives a `read_chunk_shape`.
     pub(crate) inner: Shape,
 }
 
@@ -94,7 +96,8 @@ pub(crate) fn asked_of(
 /// The chunk shapes that the caller gave.
 ///
 /// # Errors
-/// `InvalidArgument` if a shape does not divide, or sizes are asked for, too.
+/// `InvalidArgument` if a shape does not divide, if the options also have a size or `shard_axes`,
+/// or for a `read_chunk_shape` in zarr v2.
 pub(crate) fn by_hand(
     shape: &Shape,
     write: &Shape,

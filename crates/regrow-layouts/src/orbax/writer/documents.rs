@@ -6,11 +6,13 @@
 //! array_metadatas/process_<n>   chunks of jax.Array leaves; the name of a PRNG's algorithm; each process writes one
 //! _sharding                     base64 of the name -> sharding, as JSON in a string
 //! _strings.json                 texts, nested at every / of the name
-//! commit_success.txt            that it is complete, for copies on an object store
+//! orbax.checkpoint              the empty marker of the v1 layout
+//! commit_success.txt            marks a complete checkpoint, for copies on an object store
 //! ```
 //!
-//! `documents` makes all of them from a tree and a `LeafEntry` for each leaf. Its sibling
-//! modules have the form of each. The regrow layout writes the same files.
+//! `documents` writes all these files of process 0 from a tree and a `LeafEntry` for each leaf. The
+//! modules of the layout, such as `metadata` and `strings`, define the form of each file. The
+//! regrow layout writes the same files.
 
 use std::collections::HashSet;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -209,11 +211,11 @@ fn whole(sink: &mut dyn DocumentSink, name: &str, bytes: &[u8]) -> Result<()> {
     sink.end()
 }
 
-/// All small files of a checkpoint, in which `entry` describes each leaf, by its position in
-/// flatten order.
+/// Writes all small files of a checkpoint. `entry` describes each leaf, by its position in flatten
+/// order.
 ///
-/// PRNG keys have their `array_metadatas` for either value of the switch: only this file has their
-/// algorithm.
+/// A tree with typed PRNG keys has `array_metadatas` for either value of the switch: only this file
+/// has the algorithms of the keys.
 ///
 /// # Errors
 /// `InvalidArgument` for v1 metadata that is not a JSON object; `NameCollision` for equal key paths;
@@ -439,8 +441,8 @@ impl RichBuilder {
     }
 }
 
-/// Builds `_CHECKPOINT_METADATA`. The v1 API has the pytree's metadata here, v0 has it in
-/// `_METADATA`.
+/// Builds `_CHECKPOINT_METADATA`. The v1 layout has the user's metadata in this file, v0 has them
+/// in `_METADATA`.
 fn checkpoint_metadata(switches: Switches<'_>) -> Result<CheckpointMetadata> {
     let AboutCheckpoint { handler, custom_metadata: own } = switches.about;
     let mut custom_metadata = match switches.custom_metadata.filter(|_| switches.v1) {

@@ -84,13 +84,13 @@ impl<'a> PlannedArray<'a> {
         self.held.chunk(number, self.form.meta.shape(), &self.form.chunks.outer)
     }
 
-    /// The number of a chunk among all of the array, in C order.
+    /// The number of a chunk among all chunks of the array, in C order.
     pub(super) fn number_in_array(&self, chunk: &Chunk<'_>) -> u64 {
         let counts = chunk_counts(self.form.meta.shape(), &self.form.chunks.outer);
         chunk.index.iter().zip(&counts).fold(0, |number, (index, count)| number * count + index)
     }
 
-    /// The value of a small chunk.
+    /// The value of a small chunk; `TooLarge` for a chunk above the limit.
     ///
     /// # Errors
     /// Errors of a cast or a codec.

@@ -17,7 +17,7 @@ fn numbers(value: &Value) -> Shape {
     Shape::new(dims).unwrap()
 }
 
-/// What [`LeafEntry`] points to.
+/// The data that a [`LeafEntry`] refers to.
 struct OwnEntry {
     name: String,
     value_type: ValueType,
@@ -108,7 +108,7 @@ impl Told {
         self.build.close().unwrap();
     }
 
-    /// Adds what `value_metadata_tree` tells, which knows all containers.
+    /// Adds a node of `value_metadata_tree`, which has all containers.
     fn add_rich(&mut self, path: &mut Vec<Key>, value: &Value) {
         let key = path.last().cloned().unwrap_or(Key::Index(0));
         if value["clazz"] == "ValueMetadataEntry" {
@@ -165,8 +165,8 @@ fn writes_the_bytes_that_orbax_wrote() {
         let fixture = entry.unwrap().file_name().into_string().unwrap();
         for below in ["ckpt", "ckpt/state"] {
             let item = item(&fixture).join(below);
-            // Documents by hand or by older versions are spelt otherwise; two processes write two
-            // of each.
+            // Documents made by hand or by older versions have another form. Two processes write
+            // two documents of each kind.
             let is_other =
                 ["legacy_", "edge_", "bad_", "mp2_", "v1_partial"].iter().any(|s| fixture.starts_with(s));
             if is_other || !item.join("_METADATA").exists() {
