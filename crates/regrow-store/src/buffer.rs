@@ -9,8 +9,8 @@
 //! free list (at most FREE_LEN_MAX) ──take──> writer fills ──> its thread writes ──> writer ... ──give_back──> list
 //! ```
 //!
-//! No thread waits for the list: in a child forked at the wrong moment it stays locked for ever.
-//! The child then makes its own buffers.
+//! No thread waits for the lock of the list. If a process forks while a thread holds the lock, the
+//! list of the child stays locked for ever. The child then makes its own buffers.
 
 use std::io;
 use std::sync::{Mutex, TryLockError};

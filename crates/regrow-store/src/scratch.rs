@@ -5,11 +5,12 @@ use std::io;
 use super::buffer::{Buffer, FREE_LEN_MAX};
 use crate::bytes::pages::zeroed;
 
-/// Reads up to this length use ordinary memory instead of a buffer of the ring.
+/// Reads up to this length use ordinary memory instead of a buffer of the free list.
 const HEAP_LEN_MAX_BYTES: usize = 128 << 10;
 
-/// Memory for reads of any length up to [`FETCH_LEN_MAX_BYTES`](super::FETCH_LEN_MAX_BYTES). When
-/// it is dropped, it returns to the ring.
+/// Memory for reads of any length up to [`FETCH_LEN_MAX_BYTES`](super::FETCH_LEN_MAX_BYTES). A long
+/// read uses a buffer of the free list. When the `Scratch` is dropped, the buffer returns to this
+/// list.
 #[derive(Debug, Default)]
 pub struct Scratch(Option<Buffer>);
 
@@ -21,7 +22,7 @@ impl Scratch {
         self.0.as_ref().map(Buffer::bytes).unwrap_or_default()
     }
 
-    /// `len` bytes of memory. Only long reads get a buffer for direct I/O.
+    /// `len` bytes of memory. Only a long read makes a buffer for direct I/O.
     pub fn room(&mut self, len: usize) -> io::Result<&mut [u8]> {
         if self.0.is_none() || self.bytes().len() < len {
             if len > HEAP_LEN_MAX_BYTES {

@@ -76,11 +76,11 @@ pub struct DirectWriter {
     filled: usize,
     /// The number of bytes of `current` that are already in `checksums`.
     summed: usize,
-    /// The number of ring buffers made so far. The next field has the unused ones.
+    /// The number of ring buffers made so far.
     made: usize,
     idle: Vec<Buffer>,
-    /// The open file, while this thread writes. When a second buffer is full, a worker thread gets
-    /// the file, if the system can start a thread.
+    /// The open file, while this thread writes. When the first aligned buffer is full, a worker
+    /// thread gets the file, if the system can start a thread.
     disk: Option<Disk>,
     failed: bool,
     watch: Watch,
@@ -404,7 +404,8 @@ impl DirectWriter {
         self.summed = 0;
     }
 
-    /// Waits for a buffer from the worker. If the worker has ended, it can only return its error.
+    /// Waits for a buffer from the worker. If the worker has ended, returns the error of the
+    /// worker.
     fn wait_for_buffer(&mut self, is_running: bool) -> Result<()> {
         let Some(Disk::Worker { free, .. }) = &self.disk else { return Err(self.broken()) };
         loop {
@@ -468,8 +469,8 @@ impl DirectWriter {
 
 impl Drop for DirectWriter {
     fn drop(&mut self) {
-        // `finish` may have stopped the writer already. The caller has seen the error, or dropped
-        // the writer without asking.
+        // `finish` may have stopped the worker already. An error is ignored: `finish` has returned
+        // the error, or the caller dropped the writer without `finish`.
         let _ = self.stop();
         std::mem::replace(&mut self.current, Buffer::Small(Box::default())).give_back();
         self.idle.drain(..).for_each(Buffer::give_back);

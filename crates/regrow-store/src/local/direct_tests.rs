@@ -1,5 +1,5 @@
-//! Every length, every way of handing bytes over, on disks that take direct I/O and disks that do
-//! not.
+//! Tests of `DirectWriter`: files of many lengths, bytes in any pieces, file systems with and
+//! without direct I/O.
 
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ fn sums(bytes: &[u8], from: usize) -> Vec<u32> {
     bytes.get(from..).unwrap_or_default().chunks(BLOCK_LEN_BYTES).map(crc32c).collect()
 }
 
-/// A folder on disk and, where there is one, a folder in memory.
+/// A folder on disk, and a folder in memory if the system has `/dev/shm`.
 fn folders() -> Vec<tempfile::TempDir> {
     let mut folders = vec![tempfile::tempdir().unwrap()];
     folders.extend(tempfile::tempdir_in("/dev/shm"));
@@ -110,7 +110,7 @@ fn a_refused_direct_write_is_repeated_buffered() {
     let mut output = Output::new(File::create_new(&path).unwrap());
     let mut buffer = Buffer::aligned().unwrap();
     buffer.bytes_mut()[..5].copy_from_slice(b"hello");
-    // An odd offset is what a device with larger blocks would see: EINVAL.
+    // A write at an odd offset fails with EINVAL, as on a device with larger blocks.
     output.write(&mut buffer, 5, 3).unwrap();
     // Memory file systems take any offset.
     let len = if output.mode == Mode::Direct { 3 + ALIGN_BYTES } else { 8 };
@@ -189,7 +189,7 @@ fn dropped_unfinished_it_ends_its_thread_and_leaves_the_file() {
     let mut writer = DirectWriter::create(&path, 0, 0).unwrap();
     writer.write(&vec![1; 20 * MIB]).unwrap();
     assert!(matches!(writer.disk, Some(Disk::Worker { .. })));
-    // The thread owns the only handle of the file, so it has ended once that is closed.
+    // Only the thread has a handle of the file. So the thread has ended when no handle is open.
     assert_eq!(open(), 1);
     drop(writer);
     assert_eq!(open(), 0);
@@ -219,7 +219,7 @@ fn a_writer_stops_when_it_is_told_to() {
     let monitor = Monitor::new();
     let mut writer = DirectWriter::create(&folder.path().join("file"), 0, 0).unwrap().watched(&monitor);
     monitor.cancel();
-    // At the latest when the buffers are full.
+    // The writer returns the error at the latest when its buffers are full.
     let stopped = (0..64).find_map(|_| writer.write(&[0; MIB]).err());
     assert_eq!(stopped.unwrap().kind(), ErrorKind::Cancelled);
 }

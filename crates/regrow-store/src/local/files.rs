@@ -83,7 +83,8 @@ impl OpenFiles {
 pub struct OpenFile {
     file: File,
     map: OnceLock<Bytes>,
-    /// The same file, opened for long reads; `None` if another file has its path by now.
+    /// The same file, opened again for long reads; `None` if this fails, or if another file has its
+    /// path by now.
     reader: OnceLock<Option<DirectReader>>,
 }
 
@@ -161,8 +162,9 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Passes `range` to `each` in order. Bytes in the page cache are copied in small pieces that
-    /// fit into the processor's cache. Other bytes are read from the disk by long direct reads.
+    /// Passes `range` to `each` in order: a short range in one piece. Of a long range, bytes in the
+    /// page cache are copied in small pieces that fit into the processor's cache. Other bytes are
+    /// read from the disk by long direct reads.
     pub(super) fn stream(
         &self,
         place: FilePlace<'_>,

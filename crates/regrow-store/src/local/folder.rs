@@ -1,8 +1,9 @@
 //! A folder whose files are opened: by its path each time, or relative to a folder opened once.
 //!
 //! A save replaces a checkpoint by exchanging the names of two folders. If a reader opens one file
-//! by path before that and another file after it, it has parts of two checkpoints. An opened folder
-//! stays the same folder: its files are those of one checkpoint, or missing.
+//! by path before the exchange and another file after the exchange, the reader has parts of two
+//! checkpoints. An opened folder stays the same folder: its files are those of one checkpoint, or
+//! missing.
 
 use std::fs::{self, File};
 use std::io;

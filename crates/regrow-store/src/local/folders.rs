@@ -1,4 +1,4 @@
-//! Folders and the names in them: which keys are safe paths, making folders, syncing them.
+//! Keys as safe paths in a folder, names for files, and functions that make and sync folders.
 
 use std::fs;
 use std::io;
@@ -58,8 +58,8 @@ pub fn make_folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
     for (at, path) in missing.iter().enumerate() {
         match fs::create_dir(path) {
             Err(error) if !path.is_dir() => {
-                // Remove the folder that failed, too: the system may have made it and failed to
-                // look at it.
+                // Remove the folder that failed, too: the system may have made the folder and then
+                // failed to read its metadata.
                 missing.iter().take(at + 1).rev().for_each(|made| {
                     let _ = fs::remove_dir(made);
                 });

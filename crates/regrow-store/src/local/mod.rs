@@ -10,8 +10,8 @@
 //! | `reader` | `DirectReader`: a large file by offset, through the page cache or past it |
 //! | `map` | maps of whole files, read-only or private, and advice on reading them |
 //! | `direct` | [`DirectWriter`]: one large file, front to back, by direct I/O |
-//! | `output` | the writer's file |
-//! | `watch` | the times of a writer |
+//! | `output` | the file of a `DirectWriter` |
+//! | `watch` | the times of a `DirectWriter` |
 //! | `folders` | safe keys, making and syncing folders |
 //!
 //! Reads cost a `pread` each (17.8 GB/s warm); a map costs 6 us and then nothing. A put costs a
@@ -21,9 +21,9 @@
 //! ```text
 //! put:  folder/.<random>.__lock   write, fsync  ->  rename to folder/key  ->  fsync folder
 //! ```
-//! A put on the condition that there is no value links the temporary file to its name, and syncs
-//! nothing. The temporary name has the ending of TensorStore's own temporary names, so that neither
-//! TensorStore nor regrow lists such a file after a crash.
+//! `put_if_absent` links the temporary file to the name of the key, and syncs nothing. The
+//! temporary name has the ending of TensorStore's own temporary names, so that neither TensorStore
+//! nor regrow lists such a file after a crash.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -66,7 +66,8 @@ use regular::is_absent;
 /// - Keys are relative paths without empty, `.` or `..` parts; others are `InvalidArgument`.
 /// - Only regular files are values. Links are followed by reads; [`list`](Store::list) shows links
 ///   to files below the folder and enters no linked folder.
-/// - The store keeps reading the file that it opened first, even if another process replaces it.
+/// - The store reads from the open file of a key, even if another process has replaced the file at
+///   its path. The store keeps a few files open.
 #[derive(Debug, Clone)]
 pub struct LocalStore {
     inner: Arc<Inner>,

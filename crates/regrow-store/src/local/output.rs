@@ -1,7 +1,7 @@
 //! A file that takes whole buffers, by direct I/O if possible, otherwise buffered.
 //!
-//! The flag is set on the open file at the first buffer, so that small files never need it. It is
-//! removed if the file system accepts the flag but then refuses the write.
+//! The first write sets the flag for direct I/O on the open file, so small files never get it. If
+//! the file system accepts the flag but refuses the write, the flag is removed.
 
 use std::fs::File;
 use std::io;

@@ -1,10 +1,10 @@
-//! One large file, read by offset: through the page cache if it has the bytes, otherwise without
-//! the page cache.
+//! One large file, read by offset, through the page cache or past it. The caller chooses the way
+//! with a `ReadPath`:
 //!
-//! | the bytes are | the read is | so it is |
+//! | the bytes are | the read is | the best way |
 //! |---|---|---|
 //! | in the page cache | any | a `pread` into the caller's memory: as fast as a copy |
-//! | on disk | small | a `pread` without readahead: the pages asked for are read, and no others |
+//! | on disk | small | a `pread` without readahead: only the requested pages are read |
 //! | on disk | large | direct I/O into a reused buffer: the disk's own speed, and the page cache stays as it is |
 //! | on disk | large, to be mapped | a `pread` with readahead, which takes large pages for the page cache |
 //!
@@ -88,8 +88,8 @@ impl DirectReader {
         id_of(file).is_ok_and(|id| id_of(&self.cached).is_ok_and(|own| own == id))
     }
 
-    /// Reads the first `wanted` bytes of `room`, whose alignment fits to `start`. Returns `false`
-    /// if direct I/O is refused.
+    /// Fills the first `wanted` bytes of `room` with the bytes from `start` on. `room` and `start`
+    /// are aligned to device blocks. Returns `false` if direct I/O is refused.
     fn read_direct(&self, start: u64, wanted: usize, room: &mut [u8]) -> io::Result<bool> {
         let Some(file) = self.direct.as_ref().filter(|_| !self.is_refused.load(Ordering::Relaxed)) else {
             return Ok(false);
@@ -165,7 +165,8 @@ impl Blob for DirectReader {
             .map_err(|error| self.explain(error, offset))
     }
 
-    /// Reads past the page cache. If direct I/O is refused, reads through it.
+    /// With `ReadPath::Direct`, reads past the page cache. If direct I/O is refused, and for other
+    /// values of `way`, reads through the page cache.
     fn fetch<'s>(
         &self,
         offset: u64,
@@ -309,7 +310,8 @@ mod tests {
         std::fs::write(&path, vec![7; 2 * ALIGN_BYTES]).unwrap();
         let mut reader = open(&path).unwrap();
         assert!(reader.direct.is_some(), "the working folder is on a disk");
-        // Most file systems refuse an odd address, and some then read through the page cache.
+        // Most file systems refuse memory at an odd address. Some accept it, and read through the
+        // page cache.
         let mut pages = vec![0; 3 * ALIGN_BYTES];
         let odd = pages.as_ptr().align_offset(ALIGN_BYTES) + 1;
         let is_read = reader.read_direct(0, 10, &mut pages[odd..odd + ALIGN_BYTES]).unwrap();
@@ -317,7 +319,8 @@ mod tests {
         assert!(!is_read || pages[odd..odd + 10] == [7; 10]);
         let mut scratch = Scratch::default();
         assert!(reader.fetch(0, 10, ReadPath::Direct, &mut scratch).unwrap() == [7; 10]);
-        // A file that is open only for writing.
+        // A read of a file that is open only for writing fails. This error is not a refusal of
+        // direct I/O.
         reader.is_refused.store(false, Ordering::Relaxed);
         reader.direct = Some(File::options().write(true).open(&path).unwrap());
         assert_eq!(reader.fetch(0, 10, ReadPath::Direct, &mut scratch).unwrap_err().kind(), ErrorKind::Io);

@@ -233,8 +233,8 @@ fn a_stream_is_what_a_read_gives_from_the_cache_and_from_the_disk() {
             }
             let (found, longest) = streamed(span(offset, len));
             assert!(found == bytes[offset as usize..(offset + len) as usize], "{offset} {len}");
-            // What the page cache has comes in pieces for the processor's cache, what it lacks in
-            // long ones. The portable engine does not know, and takes all of it for cold.
+            // Bytes in the page cache arrive in short pieces, bytes on disk in long pieces. The
+            // portable engine cannot ask the page cache, and treats all bytes as bytes on disk.
             let is_cold = is_cold || cfg!(feature = "portable");
             assert_eq!(longest > 1 << 20, is_cold && len > 1 << 20, "{offset} {len}");
         }

@@ -12,8 +12,8 @@ use crate::bytes::glance::{Glance, Language};
 use crate::error::{Error, ErrorKind, Result};
 use crate::system::Caching;
 
-/// Files up to this length are read at once. Longer ones are read in pieces, and each piece must
-/// look like a part of such a document.
+/// Files up to this length are read at once. Longer files are read in pieces, and each piece must
+/// look like the language of the document.
 const AT_ONCE_LEN_MAX_BYTES: u64 = 4 << 20;
 
 /// Length of each piece of a long document.
@@ -23,9 +23,9 @@ const PIECE_LEN_BYTES: u64 = 1 << 20;
 /// manifest`.
 ///
 /// # Errors
-/// `Limit` if it is longer than `len_max_bytes`; `Corrupt`, with the offset, if a long file cannot
-/// be a document of `language`, as soon as a piece shows this; errors of the file system. Each
-/// error has the name of the file.
+/// `Limit` if the document is longer than `len_max_bytes` or does not fit in memory; `Corrupt`,
+/// with the offset, if a long file cannot be a document of `language`, as soon as a piece shows
+/// this; errors of the file system. Each error has the name of the file.
 pub fn read_document(
     path: &Path,
     what: &str,

@@ -16,7 +16,7 @@ use crate::error::Result;
 /// A piece of whole blocks, of which some bytes have arrived.
 pub(super) struct Arrival<'p, 'f, 'a> {
     checked: Checked<'f>,
-    /// The remaining parts: those with bytes at or after `at`.
+    /// The parts after `part`.
     parts: std::slice::IterMut<'p, Part<'a>>,
     part: Option<(&'p mut Part<'a>, FreshPages)>,
     /// The offset of the next byte.

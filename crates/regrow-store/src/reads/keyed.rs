@@ -1,5 +1,5 @@
-//! A value of a store as a blob. The store opens it, and closes it again if too many values are
-//! open.
+//! A value of a store as a blob. The store opens the value. If too many values are open, the store
+//! closes the oldest ones.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,7 +46,8 @@ impl Blob for KeyedBlob {
         self.store.read_into(&self.key, offset_bytes, out)
     }
 
-    /// Returns an error if the file has become shorter, because access after its end would fault.
+    /// Returns an error if the length of the file has changed: access after the end of a shorter
+    /// file would fault.
     fn map(&self) -> Result<Option<Bytes>> {
         let Some(map) = self.store.map(&self.key)? else { return Ok(None) };
         match self.changed.filter(|_| !self.has_its_length() || (map.len() as u64) < self.len_bytes) {

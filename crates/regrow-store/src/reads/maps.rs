@@ -7,7 +7,7 @@ use crate::PrivateMap;
 pub struct PrivateMaps {
     /// One map for each file.
     pub files: Vec<PrivateMap>,
-    /// The position of each leaf; `None` for a leaf without elements that a map could show.
+    /// The position of each leaf; `None` for a leaf without stored bytes.
     pub places: Vec<Option<MappedPlace>>,
 }
 

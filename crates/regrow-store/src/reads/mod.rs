@@ -1,9 +1,9 @@
-//! The positions of the bytes of leaves, as data, and the only code that reads and checks them.
+//! The positions of the bytes of leaves, as data, and the code that reads and checks the bytes.
 //!
 //! A layout gives the [`Source`] of each leaf: an [`Extent`] of a blob with its checksums, bytes in
 //! memory, or data that only the layout can decode. Code that reads many leaves (a load, a
-//! verification) passes all extents together. So they can be divided into pieces and read in the
-//! fastest way for the blob.
+//! verification) passes all extents together. So this module can divide the extents into pieces,
+//! and read them in the fastest way for the blob.
 //!
 //! | module | holds |
 //! |---|---|

@@ -30,16 +30,16 @@ use crate::{
     Access, Blob, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, LONG_LEN_MIN_BYTES, ReadPath, Scratch, Suits, advise,
 };
 
-/// Reads of at least this length through the page cache use readahead. Shorter reads do not read
-/// the bytes around them.
+/// Checks for views of at least this length read with readahead. Shorter checks do not read the
+/// bytes around them.
 const READAHEAD_LEN_MIN_BYTES: u64 = 1 << 20;
 
 /// Number of threads that read one file in order through the page cache. With more threads the
 /// kernel's readahead fails.
 const STREAM_THREADS: usize = 2;
 
-/// From this many pieces on, or the same number of bytes, several threads are faster than one.
-/// (Bands of a load have fewer pieces, and each already has its own thread.)
+/// From this many pieces on, or from the length of this many long pieces on, several threads are
+/// faster than one. (A band of a load has fewer pieces, and each band already has its own thread.)
 const PIECES_MIN: usize = 5;
 
 /// Small pieces are combined into batches of this length for one thread.
@@ -57,17 +57,17 @@ pub enum CheckFor {
 /// How bytes are read.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadOptions {
-    /// Whether whole blocks are read and checked.
+    /// Whether the bytes are checked against the checksums of their blocks.
     pub verified: bool,
-    /// Whether bytes on disk are read past the page cache. Reads of slices are not, because a
-    /// program may read the same bytes again.
+    /// Whether bytes on disk are read past the page cache. Reads of slices use the page cache,
+    /// because a program may read the same bytes again.
     pub direct: bool,
 }
 
 /// Checks the blocks in the ranges with several threads: for views only blocks that have not passed
 /// yet, for a verification all blocks. Each range comes with the range of its data bytes, which the
-/// monitor counts. The ranges are sorted by offset in each blob, and blocks are short. A block that
-/// fails or cannot be read does not pass. Later, [`Checked::check`] returns its error.
+/// monitor counts. The ranges are sorted by offset in each blob. Long blocks are skipped. A block
+/// that fails or cannot be read does not pass. Later, [`Checked::check`] returns its error.
 ///
 /// # Errors
 /// `Cancelled`.
@@ -150,9 +150,9 @@ impl Checked<'_> {
         std::ptr::eq(self.table, other.table)
     }
 
-    /// Checks every block in a range that has not passed yet. For views it checks the bytes in the
-    /// map. For a verification it reads them, because a map faults if the disk cannot be read, and
-    /// it checks long blocks again.
+    /// Checks every block in a range that has not passed yet. For views, the bytes may be checked
+    /// in the map. For a verification, the bytes are read, because a map faults if the disk cannot
+    /// be read, and long blocks are checked again.
     ///
     /// # Errors
     /// `Corrupt` with the file and offset of the first bad block; errors of the storage.
@@ -166,7 +166,7 @@ impl Checked<'_> {
         if purpose == CheckFor::Views && table.is_short() {
             check_ahead([(self, start..end, 0..0)], purpose, None)?;
         }
-        // The remaining blocks are bad, or they are long blocks.
+        // After a check for views, only bad blocks and long blocks remain.
         for block in table.blocks(start, end).filter(|&block| !is_done(block)) {
             if table.is_short() {
                 let mut scratch = Scratch::default();
@@ -206,8 +206,8 @@ impl Piece<'_, '_> {
         let len_bytes = self.len_bytes();
         if !blob.is_cached(self.start, len_bytes) {
             // Read instead of using the map: faults cost more than a copy of the bytes. The first
-            // fault also reads surrounding bytes (8 MiB with a readahead of this length). And if
-            // the disk cannot be read, a fault kills the process.
+            // fault also reads the surrounding bytes: 8 MiB if the readahead has this length. And
+            // if the disk cannot be read, a fault kills the process.
             let way = if len_bytes < READAHEAD_LEN_MIN_BYTES { ReadPath::Cached } else { ReadPath::Streamed };
             return self.read_through_cache(true, way);
         }

@@ -25,7 +25,7 @@ const IN_PLACE_LEN_MIN_BYTES: u64 = 64 << 10;
 pub struct Part<'a> {
     /// The offset of the first byte in the blob.
     pub offset_bytes: u64,
-    /// Their destination.
+    /// The destination of the bytes.
     pub out: &'a mut [u8],
     /// The index of the leaf that the bytes belong to, for errors.
     pub leaf: usize,
@@ -157,8 +157,8 @@ fn whole_to(checked: Checked<'_>, part: &Part<'_>, limit: u64) -> Option<u64> {
     Some(if block.end == end { end } else { block.start })
 }
 
-/// The memory of a part for whole blocks from `at` to at most `limit`, and the end of these blocks;
-/// `None` if they are few.
+/// The memory of a part for whole blocks from `at` to at most `limit`, and the end of these blocks.
+/// `None` if a separate read of these blocks would not be worth its cost.
 pub(super) fn in_place<'p>(
     checked: Checked<'_>,
     part: &'p mut Part<'_>,
@@ -172,7 +172,7 @@ pub(super) fn in_place<'p>(
     memory.filter(|_| is_worth_it).zip(Some(to))
 }
 
-/// Whether the part has many whole blocks for one destination after `at`.
+/// Whether the part has enough whole blocks after `at` for a separate read into its memory.
 pub(super) fn is_in_place_later(checked: Checked<'_>, part: &Part<'_>, at: u64, limit: u64) -> bool {
     let (from, to) = (whole_from(checked, part), whole_to(checked, part, limit).unwrap_or(0));
     from > at && to >= from + IN_PLACE_LEN_MIN_BYTES

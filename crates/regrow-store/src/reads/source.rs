@@ -99,7 +99,7 @@ pub struct Unreadable<'r> {
 
 impl Unreadable<'_> {
     /// A lost leaf, for which no checksum can be checked. The error does not include the leaf's
-    /// name, because the reader of a part does not know the name in the whole.
+    /// name, because the reader of an item does not know the leaf's name in the whole checkpoint.
     pub fn lost(why: Error) -> Self {
         Self { why: why.of_no_leaf(), seal: Box::new(Unsealed), is_sound: false }
     }
@@ -149,8 +149,8 @@ impl Extent<'_> {
         self.checks.map(|checks| Checked { blob: &*self.blob, table: checks.table })
     }
 
-    /// The bytes as a view of the blob's map, **not checked**. `None` if there is no map, or if the
-    /// bytes in it are not aligned.
+    /// The bytes as a view of the blob's map, **not checked**. `None` if the blob has no map, or if
+    /// `is_viewable` is false.
     ///
     /// # Errors
     /// `Corrupt` if the blob has changed.

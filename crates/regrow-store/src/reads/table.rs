@@ -1,7 +1,7 @@
 //! The blocks of a blob: their expected checksums, and the blocks that have passed.
 //!
 //! ```text
-//! blob    | head |  block 0  |  block 1  | b. 2 |  rest |      every block as long as the first, but for the last
+//! blob    | head |  block 0  |  block 1  | b. 2 |  rest |      only the last block may be shorter than the others
 //!                start                         end
 //! ```
 
@@ -162,8 +162,8 @@ impl BlockTable {
         Ok(Self { range, block_len_bytes, expected, passed, words, label: 0, is_never_rewritten: false })
     }
 
-    /// Blocks without checksums. The table only defines which bytes are read together, and all
-    /// blocks pass.
+    /// Blocks without checksums. The table only defines which bytes are read together, and `check`
+    /// accepts any bytes.
     pub fn without_checksums(range: Range<u64>, block_len_bytes: u64) -> Self {
         let words = Words { what: |_, _| String::new(), help: "", help_if_zeros: "" };
         Self {
@@ -249,7 +249,8 @@ impl BlockTable {
         }
     }
 
-    /// Whether the bytes are the expected bytes of the block, from any source.
+    /// Whether these bytes, which may come from another source, have the length and checksum of the
+    /// block. Does not record the result.
     pub fn is_good(&self, block: Block, bytes: &[u8]) -> bool {
         let is_whole = bytes.len() as u64 == block.end - block.start;
         is_whole && self.sum_of(bytes).is_none_or(|sum| self.expected.get(block.number) == Some(sum))

@@ -1,4 +1,4 @@
-//! Pieces as data, and passes over a blob in memory.
+//! Tests of pieces, and of passes over a blob in memory.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ fn bytes(len: u64) -> Vec<u8> {
     (0..len).map(|at| (at * 7 % 251) as u8).collect()
 }
 
-/// A blob of so many blocks behind a head, and their checksums.
+/// The bytes of a blob, which has a head and then `blocks` blocks, and the checksums of the blocks.
 fn checked(block_len_bytes: u64, blocks: u64) -> (Vec<u8>, BlockTable) {
     let end = HEAD_LEN_BYTES + block_len_bytes * blocks - 1;
     let bytes = bytes(end);
@@ -32,8 +32,8 @@ fn blob(bytes: &[u8]) -> MemoryBlob {
     MemoryBlob::new(Bytes::copy_from_slice(bytes), "blob".into())
 }
 
-/// The pieces that parts `(first byte, length)` are cut into: first and last byte, and lengths of
-/// their parts.
+/// Cuts parts `(first byte, length)` into pieces. Returns the start and the end of each piece, and
+/// the lengths of its parts.
 fn pieces(table: &BlockTable, parts: &[(u64, usize)]) -> Vec<(u64, u64, Vec<usize>)> {
     let blob = blob(b"");
     let checked = Checked { blob: &blob, table };
@@ -61,7 +61,7 @@ fn adjacent_parts_are_one_piece_and_unwanted_ones_in_none() {
     let (_, table) = checked(100, 10);
     let wanted = [(60, 40), (100, 60), (260, 0), (770, 20), (790, 60), (850, 1)];
     assert_eq!(pieces(&table, &wanted), [(50, 250, vec![40, 60]), (750, 950, vec![20, 60, 1])]);
-    // To the end of the last block, which is shorter.
+    // The piece reaches to the end of the last block, which is shorter.
     assert_eq!(pieces(&table, &[(1048, 1)]), [(950, 1049, vec![1])]);
 }
 
@@ -74,7 +74,7 @@ fn pieces_of_short_blocks_end_where_a_buffer_does_and_a_long_block_is_one() {
     let found = pieces(&table, &[(HEAD_LEN_BYTES, whole as usize)]);
     assert_eq!(found.first(), Some(&(50, 50 + most, vec![most as usize])));
     assert_eq!(found.iter().flat_map(|piece| &piece.2).sum::<usize>(), whole as usize);
-    // Also where a buffer would hold several.
+    // A long block is one piece even if a buffer could hold several such blocks.
     let (_, long) = checked(block + 1, 3);
     let found = pieces(&long, &[(HEAD_LEN_BYTES, 3 * block as usize)]);
     assert_eq!(
@@ -99,7 +99,7 @@ fn what_lies_outside_the_blocks_is_refused() {
     }
 }
 
-/// A blob whose bytes come by themselves, in chunks of this length, and in no other way.
+/// A blob that supports only `stream`, with chunks of this length.
 #[derive(Debug)]
 struct Coming {
     blob: MemoryBlob,
@@ -135,8 +135,8 @@ fn read_two(bytes: &[u8], table: &BlockTable, verified: bool) -> crate::Result<V
     read_two_of(&blob(bytes), table, verified)
 }
 
-/// Reads two parts of a blob, whose own range vouches for the first, and another one for the
-/// second.
+/// Reads two parts of a blob. The range that comes with the first part is the part itself. The
+/// range that comes with the second part begins one block before the part.
 fn read_two_of(blob: &dyn Blob, table: &BlockTable, verified: bool) -> crate::Result<Vec<u8>> {
     let checked = Checked { blob, table };
     let len = table.block_len_bytes();
@@ -161,12 +161,14 @@ fn each_part_comes_checked_and_its_leaf_is_named_where_a_block_fails() {
         let len = block_len_bytes as usize;
         let read = read_two(&bytes, &table, true).unwrap();
         assert!(read[..len - 3] == bytes[53..50 + len] && read[len - 3..] == bytes[53 + 2 * len..]);
-        // The copy has passed. What is in a blob that others write into is to be checked again.
+        // The copied bytes have passed. But other programs may write to the blob, so its blocks
+        // must be checked again.
         assert!(table.blocks(0, u64::MAX).all(|block| !table.has_passed(block)));
         let table = table.never_rewritten();
         read_two(&bytes, &table, true).unwrap();
         assert!(table.blocks(0, u64::MAX).all(|block| table.has_passed(block)));
-        // In the first block of a part, in one that only vouches for it, and behind both.
+        // One bad byte: in the block of the first part, in the block that only covers the second
+        // part with its checksum, and in the block of the second part.
         for (at, leaf) in [(60, 1), (51 + len, 2), (55 + 2 * len, 2)] {
             let mut bad = bytes.clone();
             bad[at] ^= 1;
@@ -202,7 +204,7 @@ fn pushed_bytes_are_checked_and_delivered_for_any_chunks() {
             assert_eq!(error.help_text(), Some(&*format!("leaf {leaf}")));
             assert!(read_two_of(&coming(&bad), &table, false).is_ok(), "no check was asked for");
         }
-        // Only to be checked: the good ones pass.
+        // A check without copies: the good blocks pass.
         let mut bad = bytes.clone();
         bad[160] ^= 1;
         let checked = Checked { blob: &coming(&bad), table: &table };
