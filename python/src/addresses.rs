@@ -27,8 +27,8 @@ impl Hasher for AddressHasher {
     }
 
     fn write_usize(&mut self, address: usize) {
-        // Fibonacci hashing makes the high bits the best; the shift copies them to the low bits,
-        // because the hash table uses both ends.
+        // Fibonacci hashing mixes the high bits best. The shift copies the high bits to the low
+        // bits, because the hash table uses both ends.
         let spread = (self.0 ^ address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = spread ^ spread >> 32;
     }

@@ -1,5 +1,5 @@
-//! Saves in the background. Every wait releases the interpreter, and checks for signals ten times a
-//! second.
+//! Saves in the background. Every wait releases the interpreter. A wait that Python calls checks
+//! for signals ten times a second.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -45,8 +45,8 @@ impl AsyncSaver {
         Self(regrow::engine::AsyncSaver::new())
     }
 
-    /// Takes the snapshot; returns `None` if the save is skipped. New objects in `structure` and
-    /// `leaves` stay referenced until the save has ended, unless they are copied.
+    /// Takes the snapshot; returns `None` if the save is skipped. The save references each leaf
+    /// that it does not copy until the save has ended.
     fn save(
         &self,
         py: Python<'_>,
@@ -83,7 +83,8 @@ impl AsyncSaver {
     }
 
     /// Adds the trees in `items` with their current values. Commits the checkpoint after
-    /// `before_commit` has returned. The caller must keep an exception of `before_commit`.
+    /// `before_commit` has returned. If `before_commit` raises, the error of the save has only the
+    /// text of the exception: the caller must keep the exception itself.
     #[pyo3(signature = (items, how, before_commit=None))]
     fn save_items(
         &self,

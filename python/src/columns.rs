@@ -164,8 +164,8 @@ fn no_text(key: &Bound<'_, PyAny>) -> PyErr {
     )
 }
 
-/// Converts keys of the engine to Python's keys. Names repeat in every layer of a model, so one
-/// string is used for all of them.
+/// Converts keys of the engine to Python's keys. Names repeat in every layer of a model: equal
+/// names become one Python string.
 pub struct KeysOut<'a, 'py> {
     by_text: HashMap<&'a str, Bound<'py, PyAny>>,
     /// Some strings by the addresses of the engine's texts: most keys share one text.

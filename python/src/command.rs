@@ -6,11 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use pyo3::prelude::*;
 use regrow_cli::Package;
 
-/// The exit status of a Rust program after a panic, whose message was printed on stderr.
+/// The exit status of a Rust program after a panic. Rust has printed the message on stderr.
 const PANICKED: u8 = 101;
 
-/// Runs the command, and returns the exit status. If the command needs `packages`, it calls this
-/// function, which returns for each package the name, the version if installed, and its use.
+/// Runs the command, and returns the exit status. `packages` returns for each Python package its
+/// name, its version if it is installed, and its use. Only some commands call `packages`.
 #[pyfunction]
 pub fn command(py: Python<'_>, arguments: Vec<OsString>, packages: Py<PyAny>) -> u8 {
     let ask = || {

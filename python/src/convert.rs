@@ -1,5 +1,4 @@
-//! Conversions: converts the options, and returns a plan or a report. Several processes can each
-//! convert a share.
+//! Plans and runs conversions. Several processes can each convert a share of the leaves.
 
 use std::sync::{Mutex, PoisonError};
 

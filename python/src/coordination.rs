@@ -1,8 +1,8 @@
-//! Coordinators and sessions: makes those of the engine available to Python, and those of Python
+//! Makes the engine's coordinators and sessions available to Python, and Python's coordinators
 //! available to the engine.
 //!
-//! For each message, the engine calls an object with the protocol `regrow.Coordinator`, on the
-//! current thread. It holds the interpreter only during the call.
+//! For each message, the engine calls the Python object (protocol `regrow.Coordinator`) on the
+//! current thread. The engine holds the interpreter only during the call.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -132,7 +132,7 @@ struct Foreign {
     rank: usize,
     size: usize,
     value_len_max_bytes: usize,
-    /// Whether it has the method `get_many`, which the protocol does not require.
+    /// Whether the object has the method `get_many`, which the protocol does not require.
     gets_many: bool,
 }
 

@@ -33,9 +33,9 @@ pub struct DiffIn {
 /// The form of a leaf: its kind, dtype and shape.
 type FormOut<'py> = (&'static str, String, Bound<'py, PyTuple>);
 
-/// A distance: the number of elements, of those that differ, that are outside the tolerance, and
-/// that have no distance; NaN and infinities on both sides; the largest absolute, relative and ULP
-/// distance; the cosine; the index of the worst pair, and the pair.
+/// A distance. Numbers of elements: all, different ones, ones outside the tolerance, ones without a
+/// distance. NaNs and infinities on both sides. The largest absolute, relative and ULP distance,
+/// and the cosine. The index of the worst pair, and the pair.
 type DistanceOut<'py> = (
     (u64, u64, u64, u64),
     ([u64; 2], [u64; 2]),
@@ -43,12 +43,12 @@ type DistanceOut<'py> = (
     Option<(Bound<'py, PyTuple>, [[f64; 2]; 2])>,
 );
 
-/// A leaf: its key path, status, form on both sides, whether it is the same file, distance.
+/// A leaf: its key path, status, form on both sides, whether both sides are one file, distance.
 type LeafOut<'py> =
     (String, &'static str, Option<FormOut<'py>>, Option<FormOut<'py>>, bool, Option<DistanceOut<'py>>);
 
-/// A report: paths; verdict; leaves, the worst first; counts by status; containers; leaves of two
-/// kinds; findings by side; bytes read; the report as text.
+/// A report: paths; verdict; leaves, the worst first; counts by status; containers; the number of
+/// equal leaves with different kinds; findings by side; bytes read; the report as text.
 pub type DiffOut<'py> = (
     (OsString, OsString),
     bool,

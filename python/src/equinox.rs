@@ -35,9 +35,9 @@ type HeaderIn = (String, bool, Vec<u64>);
 /// A header for Python, with the same fields.
 type HeaderOut<'py> = (String, bool, Bound<'py, PyTuple>);
 
-/// The structure; for each leaf its kind and its value (the number of its record, text, bytes, or
-/// nothing); and, by the number of the leaf, names of PRNG implementations and of dtypes that the
-/// records do not contain.
+/// The structure; the kinds of the leaves; their values (the number of a record, text, bytes, or
+/// nothing); the names of PRNG implementations by the number of the leaf; the names of dtypes that
+/// a record cannot name, by the number of the leaf.
 type TrailerIn<'py> =
     (StructureIn<'py>, PyBackedBytes, Vec<Option<LeafIn>>, HashMap<usize, String>, HashMap<usize, String>);
 
@@ -76,7 +76,7 @@ pub fn jax_leaf_order(structure: StructureIn<'_>) -> PyResult<Vec<usize>> {
     Ok(jax_order(structure.tree()))
 }
 
-/// Writes a file of records, all of it or nothing. Returns the length of the file.
+/// Writes a file of records, or replaces an existing file. After an error `path` is unchanged.
 #[pyfunction]
 #[pyo3(signature = (path, line, records, trailer, durable))]
 pub fn write_equinox(
@@ -169,7 +169,7 @@ fn array_kind(kind: u8, implementation: Option<String>) -> LeafKind {
 
 fn to_header((descr, fortran_order, shape): HeaderIn) -> Result<Header> {
     let descr = match parse(&descr, LiteralOptions::default())? {
-        // NumPy writes this text for float8_e5m2, although it normally means another dtype.
+        // NumPy writes this text for float8_e5m2, although the text normally means another dtype.
         Literal::Str(text) if text == "<f1" => Descr::as_numpy_writes(Dtype::Float8E5m2),
         literal => Descr::from_literal(&literal)?,
     };

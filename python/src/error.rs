@@ -33,7 +33,8 @@ pub fn panicked(panic: &(dyn Any + Send)) -> Error {
         .help("this is a bug in regrow: please report it with the text on standard error")
 }
 
-/// The exception for an error of the engine. If an exception caused the error, that exception.
+/// The exception for an error of the engine. If a Python exception caused the error, returns the
+/// Python exception.
 pub fn to_py_err(error: Error) -> PyErr {
     Python::attach(|py| {
         let source = error.source();
@@ -48,7 +49,7 @@ pub fn to_py_err(error: Error) -> PyErr {
     })
 }
 
-/// An exception as an error of the engine. If the error is raised later, it is the same exception.
+/// An exception as an error of the engine. `to_py_err` returns the same exception again.
 pub fn from_py_err(py: Python<'_>, raised: PyErr) -> Error {
     let value = raised.value(py);
     let kind = value.getattr(intern!(py, "kind")).and_then(|kind| kind.extract::<String>());

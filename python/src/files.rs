@@ -1,5 +1,5 @@
-//! Files and folders that Python code writes or removes, with the guarantees of a commit: all of it
-//! or nothing, and synced to the disk before the call returns.
+//! Files and folders that Python code writes or removes. A write leaves either the old or the new
+//! file. The new file is synced to the disk before the call returns, except after `durable=False`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -98,7 +98,7 @@ impl StagedFile {
         self.staged().as_ref().map(|staged| staged.single_file().into_os_string())
     }
 
-    /// Syncs the file and renames it to its final name.
+    /// Syncs the file if it is durable, and renames it to its final name.
     fn commit(&self, py: Python<'_>) -> PyResult<()> {
         let Some(staged) = self.staged().take() else { return Ok(()) };
         staged.sync_later();

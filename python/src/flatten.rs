@@ -23,7 +23,7 @@ use crate::unflatten;
 pub struct Flat {
     structure: Py<Structure>,
     leaves: Py<PyList>,
-    /// For each node, its key object if the parent is a dict.
+    /// For each node, its key object; `None` for the root and for children of lists and tuples.
     pub(crate) dict_keys: Vec<Option<Py<PyAny>>>,
     /// For containers that this module does not handle: by node number, the function that rebuilds
     /// the container from its children.
@@ -115,7 +115,8 @@ struct Walk<'py> {
     pending: Vec<Child<'py>>,
     open: Vec<Open<'py>>,
     open_ids: AddressSet,
-    /// The keys of `open` for Python's openers; `trail_len` of them are filled.
+    /// The keys from the root, for Python's openers. Keys of `open` may still be missing at the
+    /// end: `trail_to` appends them.
     trail: Bound<'py, PyList>,
     ways: AddressMap<Way>,
     keys: KeysIn,
@@ -318,8 +319,8 @@ impl<'py> Walk<'py> {
         }
     }
 
-    /// The keys from the root to a child, for openers in Python. Keys that were built are kept
-    /// until their container is closed, so that a deep tree costs no more than a flat one.
+    /// The keys from the root to a child, for openers in Python. A key stays in `trail` until its
+    /// container is closed, so that a deep tree costs no more than a flat one.
     fn trail_to(&self, key: &ChildKey<'py>) -> PyResult<Bound<'py, PyList>> {
         let append = |key: &ChildKey<'py>| match key {
             ChildKey::Index(index) => self.trail.append(index),

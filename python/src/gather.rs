@@ -1,10 +1,11 @@
 //! Finds the kind of each leaf of a user's tree, as columns for the engine. This module recognises
 //! NumPy's arrays and scalars with dtypes of the engine, Python's own types, and JAX arrays in this
 //! machine's memory. `regrow/_leaves/` recognises all other leaves.
-//! JAX exports an array through DLPack. The call waits until the array is computed. While the
+//!
+//! JAX exports an array through DLPack. The export waits until the array is computed. While the
 //! returned tensor exists, its memory does not change: if another thread donates the array, JAX
-//! copies it. The call takes one or two microseconds for any dtype. `np.asarray` takes ten times as
-//! long for dtypes that buffers cannot describe (bfloat16, float8).
+//! copies the array. An export takes one or two microseconds for any dtype. `np.asarray` takes ten
+//! times as long for dtypes that buffers cannot describe (bfloat16, float8).
 
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::intern;
@@ -104,7 +105,7 @@ struct Gather<'a, 'py> {
     dtypes: KnownDtypes<'a, 'py>,
     /// How to handle a class, by the address of the class. The leaves keep the class alive.
     ways: AddressMap<Way>,
-    /// The last few shardings of JAX arrays, with their texts.
+    /// The last few shardings of JAX arrays, each with its text and whether it is plain.
     shardings: Vec<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, bool)>,
     /// Python's results for shardings, by value: equal arrays may have different sharding objects.
     shardings_by_value: Bound<'py, PyDict>,
@@ -113,7 +114,7 @@ struct Gather<'a, 'py> {
     /// The shardings of arrays on one device, as texts by the number of the device. Each array may
     /// have its own sharding object.
     devices: Vec<(i32, Option<Bound<'py, PyAny>>)>,
-    /// The class of JAX arrays, and the function that exports an array.
+    /// The hooks for JAX arrays; `None` if JAX is not imported.
     jax: Option<&'a JaxHooks<'py>>,
     /// Descriptors of dtypes that JAX does not export.
     refused: Vec<Bound<'py, PyAny>>,
@@ -317,9 +318,9 @@ impl TemplateLeaves {
     }
 }
 
-/// The requirements of the leaves of a template. For plain arrays, their dtype and shape. For other
-/// leaves, the result of `wanted(leaf, at)`: dtype, shape and the kind to make, or nothing. The
-/// second result is by the number of the leaf.
+/// Returns the requirements of the leaves of a template. A plain array requires its own dtype and
+/// shape. For any other leaf, `wanted(leaf, at)` returns dtype, shape and the kind to make, or
+/// `None`. The second result has the results of `wanted` by the number of the leaf.
 #[pyfunction]
 pub fn template_leaves<'py>(
     leaves: Bound<'py, PyList>,

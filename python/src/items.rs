@@ -1,4 +1,5 @@
-//! Saves several items in one checkpoint, committed at once. Any thread may add items.
+//! Saves several items in one checkpoint. One commit makes all items visible. Any thread may add
+//! items.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -45,7 +45,8 @@ pub type LeavesIn<'py> = (PyBackedBytes, Bound<'py, PyList>, HashMap<usize, Stri
 /// Columns for Python: kinds, values and notes.
 pub type LeavesOut<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyDict>);
 
-/// The leaves of `tree`. An error contains the key path of the leaf.
+/// The leaves of `tree`. An error of the engine gets the key path of its leaf; an exception of
+/// Python does not.
 pub fn to_leaves(tree: &Tree<()>, columns: &LeavesIn<'_>) -> PyResult<Vec<Leaf>> {
     let (kinds, values, notes, shardings) = columns;
     let (mut dtypes, mut shapes) = (Dtypes::default(), Shapes::default());
@@ -124,7 +125,7 @@ fn array_kind<'a>(kind: u8, note: impl FnOnce() -> Option<&'a String>) -> Result
     })
 }
 
-/// The array of a capsule, of shards, or of NumPy; errors as of [`to_leaf`].
+/// The array of a capsule, of shards, or of NumPy. Its two errors are those of [`to_leaf`].
 fn to_array(
     kind: LeafKind,
     value: &Bound<'_, PyAny>,
@@ -290,7 +291,7 @@ pub fn from_leaves<'py>(
 }
 
 /// Arrays as NumPy arrays, which are views of the engine's bytes. `path_of` returns the key path of
-/// each.
+/// an array, for errors.
 pub fn show_arrays<'py>(
     py: Python<'py>,
     arrays: &[Array],

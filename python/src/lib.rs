@@ -14,13 +14,15 @@
 //! | `location` | paths and URLs, with the options of their storage |
 //! | `files` | files and folders that Python's own code puts in place or removes |
 //! | `columns` | the structure of a tree, keys, kinds of nodes |
+//! | `cache` | the folder that caches bytes of buckets |
+//! | `shards` | the shards of JAX arrays on several devices |
 //! | `gather` | the kinds of a user's leaves, and those that a template asks for, as columns |
 //! | `leaves` | turns the columns into the engine's leaves, and back |
 //! | `memory` | all `unsafe` code: Python's memory as [`Bytes`](bytes::Bytes), and the reverse |
 //! | `options` | the caller's options |
 //! | `checkpoint` | an opened checkpoint |
 //! | `retry` | reads again if the checkpoint is replaced |
-//! | `regions` | reads regions of its leaves into the caller's memory |
+//! | `regions` | reads regions of leaves into the caller's memory |
 //! | `background` | saves while Python continues |
 //! | `items` | several items in one checkpoint |
 //! | `convert` | converts from one layout to another |
@@ -35,7 +37,8 @@
 //! | `steps` | a folder of steps: the kept ones, its readers and its writer |
 //! | `manager` | the manager of a training loop's steps |
 //! | `flax` | turns Flax' msgpack into Python's objects and back, without a checkpoint |
-//! | `safetensors` | safetensors files in the form that safetensors shows |
+//! | `safetensors` | safetensors files as flat or nested dicts |
+//! | `literal` | Python literals in files |
 //! | `trak` | a TRAK store: rows, marks, flags |
 //! | `pytree_data` | the entries of a data file's manifest |
 //! | `equinox` | Equinox leaf files, for `regrow.equinox` |
@@ -44,8 +47,8 @@
 //! | `error` | turns errors into exceptions |
 //!
 //! All work of the engine releases the interpreter. The engine's threads end with the call, so a
-//! later `fork` cannot break them. Only `background` has threads that outlive a call. In a child
-//! process these threads do not exist, and calls return an error.
+//! later `fork` cannot break them. Only the threads of `background` and `manager` outlive a call. A
+//! forked child does not have these threads.
 
 mod addresses;
 mod background;

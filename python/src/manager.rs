@@ -169,8 +169,8 @@ impl Run {
         released(py, || self.0.should_save(step, false))
     }
 
-    /// Begins a step if it is due. `metrics` is a JSON object. If an exception is passed instead,
-    /// it is raised in all processes.
+    /// Begins a step if it is due. `metrics` is a JSON object. If `raised` is an exception, all
+    /// processes raise it instead.
     #[pyo3(signature = (step, force, overwrite, metrics, raised))]
     fn begin(
         &self,
@@ -188,7 +188,8 @@ impl Run {
         Ok(due.map(|due| DueStep { run: self.0.clone(), due: Mutex::new(Some(due)) }))
     }
 
-    /// After the program was asked to end: waits for the save of a step.
+    /// Waits for the save of a step for the rest of the grace period. Call it after the program was
+    /// asked to end.
     fn wait_for_grace(&self, py: Python<'_>, step: u64) -> PyResult<()> {
         released(py, || self.0.wait_for_grace(step))
     }
@@ -221,8 +222,8 @@ impl Run {
         released(py, || self.0.roll_back(step))
     }
 
-    /// Calls `load` with the number and the name of a step; if `step` is `None`, of the newest good
-    /// step.
+    /// Calls `load` with the number and the name of `step`. If `step` is `None`, starts with the
+    /// newest step, and passes over damaged steps.
     fn restore(&self, py: Python<'_>, step: Option<u64>, load: Py<PyAny>) -> PyResult<RestoredOut> {
         let attempt = |step: &manager::Step| called(|py| load.call1(py, (step.number, &step.name)));
         let Restored { step, value, passed_over } = released(py, || match step {
@@ -305,8 +306,8 @@ impl DueStep {
         py.detach(|| self.with(|due| Ok(self.run.base(due)?.map(|step| step.name))))
     }
 
-    /// Takes a started save, and does the work after it. `handle` is the `regrow.SaveHandle`, which
-    /// has the exceptions of the progress function.
+    /// Hands a started save to the manager's thread, which does the work after the save. `handle`
+    /// is the `regrow.SaveHandle`, which has the exceptions of the progress function.
     fn follow(&self, py: Python<'_>, handle: Py<PyAny>, blocked_seconds: f64) -> PyResult<Followed> {
         let saving: Py<SaveHandle> = handle.getattr(py, intern!(py, "_handle"))?.extract(py)?;
         let due = self.due.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -1,10 +1,11 @@
-//! The only unsafe code of the extension: memory that the engine and Python share, without a copy.
+//! The only unsafe code of the extension. The engine and Python share memory without a copy. Only
+//! `joined` copies.
 //!
 //! ```text
 //! borrowed        shows NumPy's arrays to the engine
 //! dlpack          shows tensors of other libraries to the engine
 //! shown           shows the engine's arrays to NumPy
-//! destinations    NumPy's arrays that the engine fills in place
+//! destinations    lends NumPy's arrays to the engine, which fills them
 //! buffers         shows the engine's bytes as Python's buffers, and the reverse
 //! joined          makes one `bytes` object of many parts
 //! ```

@@ -39,8 +39,8 @@ impl FromPyObject<'_, '_> for CastingIn {
     }
 }
 
-/// The files that a save may replace: none, a checkpoint, or `"any file"`. The last is for
-/// functions that replace functions of another library.
+/// The files that a save may replace: none, a checkpoint, or `"any file"`. `"any file"` is for
+/// regrow's replacements of another library's functions.
 #[derive(FromPyObject)]
 pub enum OverwriteIn {
     Checkpoint(bool),
@@ -66,7 +66,8 @@ pub struct SaveIn {
 }
 
 impl SaveIn {
-    /// Takes the job out of the options, so that it can be used before the others are checked.
+    /// Takes the job out of the options, so that the caller can use the job before it checks the
+    /// other options.
     pub fn take_job(&mut self) -> Result<Option<Job>> {
         self.job.take().map(to_job).transpose()
     }
@@ -119,8 +120,8 @@ pub fn save_options(save: SaveIn) -> Result<SaveOptions> {
     })
 }
 
-/// Runs `make` for a save of `path`. If it fails, the other processes of the job, which join this
-/// save, receive the error.
+/// Runs `make` for a save of `path`. If `make` fails, the other processes of the job, which join
+/// this save, receive the error.
 pub fn or_posted<T>(
     py: Python<'_>,
     path: &LocationIn,

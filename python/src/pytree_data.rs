@@ -15,8 +15,8 @@ use crate::error::released;
 /// An entry: its path as a literal, type string, shape and offset.
 type EntryOut<'py> = (String, String, Bound<'py, PyTuple>, u64);
 
-/// Reads the manifest of a stem and checks it against its data file, with `verify` also the data.
-/// Returns the data file, the arrays, and the paths of empty dicts.
+/// Reads the manifest of a stem, and checks the manifest against its data file. With `verify`, also
+/// checks the data. Returns the data file, the arrays, and the paths of empty dicts.
 #[pyfunction]
 pub fn pytree_entries<'py>(
     py: Python<'py>,
@@ -34,8 +34,8 @@ pub fn pytree_entries<'py>(
     Ok((entries.data.into_os_string(), arrays.collect::<PyResult<_>>()?, entries.empty))
 }
 
-/// A text that differs between two manifests of a stem; `None` if there is none. Also finds the
-/// manifest of a killed save.
+/// A text that differs between two manifests of a stem; `None` if there is no manifest. Also finds
+/// the manifest of a killed save.
 #[pyfunction]
 pub fn pytree_identity(py: Python<'_>, stem: PathBuf, manifest_suffix: &str) -> PyResult<Option<String>> {
     released(py, || {
@@ -50,7 +50,7 @@ pub fn pytree_appears(py: Python<'_>, stem: PathBuf, manifest_suffix: &str) -> P
     released(py, || Ok(appears(&manifest_of(&stem, manifest_suffix)?)))
 }
 
-/// The files of a stem whose data file is not needed.
+/// The files of a stem, for a caller that reads only the manifest.
 fn manifest_of(stem: &Path, manifest_suffix: &str) -> Result<Files> {
     Ok(Files::named(&Location::parse(stem)?, DATA_SUFFIX, manifest_suffix))
 }

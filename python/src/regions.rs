@@ -1,4 +1,5 @@
-//! Regions of leaves to read. Thousands of leaves have the same regions, so they share one object.
+//! Regions of leaves to read. Thousands of leaves may have the same regions: these leaves share one
+//! object.
 
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
@@ -38,9 +39,9 @@ pub fn leaf_regions(wanted: Vec<RegionsIn<'_>>) -> Vec<LeafRegion> {
     all
 }
 
-/// Reads regions into arrays, one for each, and returns which arrays were filled. Arrays that are
-/// not contiguous, not writable, or share memory with another array are left as they are, and their
-/// regions are not read.
+/// Reads each region into its own array, and returns which arrays were filled. An array stays
+/// unchanged, and its region is not read, if the array is not contiguous, is not writable, or
+/// shares memory with another array.
 #[pyfunction]
 pub fn load_regions_into<'py>(
     py: Python<'py>,

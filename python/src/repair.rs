@@ -36,8 +36,8 @@ pub fn add_parity(
 type RecoveredOut = (OsString, u64, String, bool);
 
 /// A repair report: path, bytes, repaired files with their bytes, rebuilt files, losses, findings
-/// of the verification, notes, whether the parity was damaged, whether it was a check, the report
-/// as text, the verdict, the proof.
+/// of the verification, notes, whether the parity was damaged, whether the call only checked, the
+/// report as text, the verdict, the proof.
 type RepairOut = (
     OsString,
     u64,

@@ -39,11 +39,11 @@ pub struct PageIn {
     budget_bytes: Option<u64>,
 }
 
-/// The number of elements that were read, and of NaNs, infinities and zeros, by leaf.
+/// For each leaf: the numbers of read elements, of NaNs, of infinities and of zeros.
 type CountsOut = (Vec<u64>, Vec<u64>, Vec<u64>, Vec<u64>);
 
-/// The lowest and the highest element, mean, standard deviation and norm, by leaf; NaN if there is
-/// none.
+/// For each leaf: the lowest and the highest element, mean, standard deviation and norm. A number
+/// that a leaf does not have is NaN.
 type NumbersOut = (Vec<f64>, Vec<f64>, Vec<f64>, Vec<f64>, Vec<f64>);
 
 /// The data of a report, from which the page is made.

@@ -54,7 +54,8 @@ pub fn read_unreplaced(py: Python<'_>, read: Py<PyAny>) -> PyResult<Py<PyAny>> {
     }
 }
 
-/// The kind of one of regrow's exceptions. Others end the read, as a cancellation does.
+/// The kind of one of regrow's exceptions. Any other exception has the kind `Cancelled`, which ends
+/// the read.
 fn kind_of(py: Python<'_>, error: &PyErr) -> ErrorKind {
     static REGROW_ERROR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let kind = || -> PyResult<Option<ErrorKind>> {

@@ -1,6 +1,6 @@
-//! safetensors files in the form that safetensors itself shows: flat, even if regrow has stored a
-//! pytree with the tensors. The files come from disk or from memory. This module also returns their
-//! bytes as private maps, and makes the bytes of a file without writing it.
+//! Opens safetensors files from disk or from memory as flat dicts, as safetensors does, even if
+//! regrow has stored a pytree with the tensors. With a separator, the dicts are nested. This module
+//! also maps the files privately, and makes the bytes of a file without writing the file.
 
 use std::cell::RefCell;
 
@@ -40,8 +40,8 @@ pub fn safetensors_open(py: Python<'_>, path: LocationIn, separator: Option<Stri
 /// Maps of the files. For each leaf: the number of its map, its first byte and its length in bytes.
 pub type MapsOut = (Vec<MapBuffer>, Vec<Option<(usize, u64, u64)>>);
 
-/// Opens the same as a flat dict, and maps its files privately. There are no maps if the file
-/// system does not support them.
+/// Opens a file, an index or a folder as a flat dict, and maps the files privately. There are no
+/// maps if the file system does not support them.
 #[pyfunction]
 pub fn safetensors_open_mapped(py: Python<'_>, path: LocationIn) -> PyResult<(Checkpoint, Option<MapsOut>)> {
     let (checkpoint, maps) = released(py, || {

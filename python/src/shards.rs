@@ -1,4 +1,4 @@
-//! The shards of JAX arrays on several devices that this process holds, without a copy.
+//! Takes the shards that this process holds of JAX arrays on several devices, without a copy.
 //!
 //! The sharding and the shape of an array determine the regions of its shards. Thousands of leaves
 //! share both, so Python (`regrow/_leaves/`) computes the regions once for each pair. This module

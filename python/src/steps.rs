@@ -26,8 +26,8 @@ pub struct Steps(manager::Steps);
 
 #[pymethods]
 impl Steps {
-    /// The steps of a folder. A form of names is a prefix and a width, the form to write first.
-    /// Alternatively the caller gives the names themselves.
+    /// The steps of a folder. Each of `forms` is a prefix and a width; new steps get the first
+    /// form. If `given` has the numbers and names of steps, `forms` are not used.
     #[new]
     #[pyo3(signature = (root, forms, given=None))]
     fn new(

@@ -1,5 +1,5 @@
-//! A TRAK store. Rows, marks and flags pass between Python and Rust. For an array, Python gets the
-//! position in its file, and maps it.
+//! A TRAK store. Rows, marks and flags pass between Python and Rust. For each array, Python gets
+//! the path and the offset of the data, and maps the data.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -162,8 +162,8 @@ impl TrakArrays {
         .collect()
     }
 
-    /// Writes rows, even with NaN or infinities. Returns the first row of a masked array that
-    /// contains NaN or infinities.
+    /// Writes rows, even with NaN or infinities. For a masked array, returns the first written row
+    /// that contains NaN or infinities.
     fn write_rows(
         &self,
         py: Python<'_>,

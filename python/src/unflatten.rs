@@ -1,7 +1,7 @@
 //! Builds a tree, from a checkpoint's structure or from the containers of a template. This module
 //! makes exact dicts, lists, tuples and `None`. Python makes all other classes.
 //!
-//! It makes the nodes from the last to the first, so that children exist before their container.
+//! Nodes are made from the last to the first, so that children exist before their container.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
@@ -20,9 +20,9 @@ type Children<'a, 'py> = std::iter::Rev<std::vec::Drain<'a, (usize, Bound<'py, P
 type StateKeys = (String, String);
 
 /// Builds the tree of a checkpoint. `other(kind, keys, key_kinds, type_name, children)` makes
-/// containers that are not a dict, list, tuple or `None`. With `handled((type_key, state_key),
-/// restore)`, `restore(dict, first_child)` makes the value of a dict that has exactly these two
-/// keys.
+/// containers that are not a dict, list, tuple or `None`. `handled` is `((type_key, state_key),
+/// restore)`: `restore(dict, first_child)` makes the value of a dict that has exactly these two
+/// keys. `first_child` is the number of a node.
 #[pyfunction]
 #[pyo3(signature = (structure, leaves, other, handled))]
 pub fn unflatten<'py>(
@@ -110,7 +110,7 @@ pub fn with_leaves<'py>(flat: &Flat, leaves: &Bound<'py, PyList>) -> PyResult<Bo
     })
 }
 
-/// Makes every container from its children by calling `build` with its number and its node.
+/// Builds a tree: calls `build` with the number, the node and the children of every container.
 fn fold<'py>(
     nodes: &[Node],
     leaves: &Bound<'py, PyList>,

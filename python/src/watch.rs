@@ -5,11 +5,13 @@
 //!                     ▲ progress        │ continue, or stop
 //! engine's thread:  hook ──────────────▶ waits for the answer
 //! ```
-//! A callback runs on the thread of its caller, like any other function, and the engine's threads
-//! never wait for the interpreter. An exception in a callback or a signal handler stops the work,
-//! and is raised again after the work has ended. Without a callback, there is no second thread if
-//! the caller's thread receives no signals, or if the work is very short. There is also none if the
-//! system cannot start one.
+//! A callback runs on the thread that called regrow, and the engine's threads never wait for the
+//! interpreter. An exception in a callback or a signal handler stops the work, and is raised again
+//! after the work has ended. Without a callback, there is no second thread if the caller's thread
+//! receives no signals, or if the work is very short.
+//!
+//! If the system cannot start a second thread, the work runs on the caller's thread. Then the
+//! engine's threads call the callback themselves.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -124,7 +126,7 @@ pub fn cancellable<T: Send>(
         return released(py, work);
     }
     let (tell, told) = channel();
-    // Without a callback no receiver is needed.
+    // Without a callback, no hook waits for an answer.
     let (answer, _answers) = channel();
     let (result, raised) = py.detach(move || {
         std::thread::scope(|scope| {
@@ -187,7 +189,7 @@ fn attend(
             }
         }
         if event.is_ok() {
-            // The receiver no longer exists only if the work has ended.
+            // The send fails only if the work has ended.
             let _ = answer.send(raised.is_none());
         }
     }

@@ -49,7 +49,7 @@ pub enum Tint {
     Good,
     /// A bad result.
     Bad,
-    /// For information.
+    /// A warning or a note.
     Note,
 }
 
@@ -178,8 +178,8 @@ pub enum Align {
     Hidden,
 }
 
-/// Prints rows as aligned columns, two spaces apart, without trailing spaces. A non-empty `header`
-/// comes first.
+/// Prints rows as aligned columns, two spaces apart, without trailing spaces. `header` has the
+/// titles of the columns.
 pub fn columns<const N: usize>(
     out: &mut impl Write,
     indent: &str,

@@ -3,7 +3,8 @@
 //! Like NumPy, a float has the fewest digits that give the same number in its own dtype: `0.1` for
 //! the nearest bfloat16, not `0.10009766` as float32 would need. An array of more than
 //! [`SUMMARY_FROM_ELEMENTS`] elements shows only its edges. An array without elements prints as
-//! `[]` in any shape. JSON shows its empty lists, at most [`EMPTY_LISTS_MAX`].
+//! `[]` in any shape. JSON shows its empty lists; only `[]` if there would be more than
+//! [`EMPTY_LISTS_MAX`].
 
 use std::io::Write;
 
@@ -17,8 +18,8 @@ const SUMMARY_FROM_ELEMENTS: u64 = 1000;
 /// The same as NumPy's `edgeitems`.
 const EDGE_ELEMENTS: u64 = 3;
 
-/// The most empty lists that JSON shows for an array without elements. A shape may have any number
-/// of them.
+/// The most empty lists that JSON shows for an array without elements. A shape alone can require
+/// any number of empty lists.
 const EMPTY_LISTS_MAX: u64 = 1000;
 
 /// Writes the array as nested brackets, with a line feed. With `full` no element is left out.

@@ -1,10 +1,10 @@
-//! `#[pytree(...)]`, parsed.
+//! Parses `#[pytree(...)]`.
 
 use syn::meta::ParseNestedMeta;
 use syn::punctuated::Punctuated;
 use syn::{Attribute, LitStr, Path, Result, Token, WherePredicate};
 
-/// Of a struct or an enum.
+/// The attributes of a struct or an enum.
 #[derive(Default)]
 pub struct ContainerAttributes {
     pub rename: Option<String>,
@@ -13,7 +13,7 @@ pub struct ContainerAttributes {
     pub krate: Option<Path>,
 }
 
-/// Of a field.
+/// The attributes of a field.
 #[derive(Default)]
 pub struct FieldAttributes {
     pub skip: bool,
@@ -23,7 +23,7 @@ pub struct FieldAttributes {
     pub with: Option<Path>,
 }
 
-/// Where the value of a missing field comes from.
+/// The source of the value of a missing field.
 pub enum FieldDefault {
     Trait,
     Function(Path),
@@ -109,7 +109,7 @@ fn each(attributes: &[Attribute], mut one: impl FnMut(ParseNestedMeta<'_>) -> Re
         .try_for_each(|attribute| attribute.parse_nested_meta(&mut one))
 }
 
-/// Takes `= "text"`, once.
+/// Parses `= "text"` into `slot`. Returns an error if the attribute is given twice.
 fn set<T>(
     meta: &ParseNestedMeta<'_>,
     slot: &mut Option<T>,
@@ -127,7 +127,7 @@ fn unknown(meta: &ParseNestedMeta<'_>, known: &str) -> syn::Error {
     meta.error(format!("unknown pytree attribute `{}`: {known}", name.join("::")))
 }
 
-/// How `rename_all` writes words.
+/// The form in which `rename_all` writes names.
 #[derive(Clone, Copy)]
 pub enum Case {
     Lower,

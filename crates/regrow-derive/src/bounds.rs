@@ -1,8 +1,9 @@
-//! The where clause of a generic type: `T: Pytree` for each type parameter that a stored field
-//! names, and `Default` for the types of fields that a load creates.
+//! The bounds of a generic type: `T: Pytree` for each type parameter that a stored field names, and
+//! `Default` for the type of each generic field that a load makes by `Default::default()`. A field
+//! with `with` needs no `T: Pytree`.
 //!
-//! Bounds are on parameters, not on field types: for a type that contains itself (`Vec<Tree<T>>` in
-//! `Tree<T>`), a bound on the field type would be circular.
+//! `Pytree` is required of parameters, not of field types: for a type that contains itself
+//! (`Vec<Tree<T>>` in `Tree<T>`), a bound on the field type would be circular.
 
 use std::collections::HashSet;
 
@@ -13,7 +14,7 @@ use syn::{DeriveInput, Generics, Ident, Path, parse_quote};
 use crate::attributes::{ContainerAttributes, FieldDefault};
 use crate::plan::{Product, Stored};
 
-/// The generics of the type with what its `impl` needs besides.
+/// The generics of the type, with the bounds that its `impl` needs.
 pub fn add(
     input: &DeriveInput,
     attributes: &ContainerAttributes,

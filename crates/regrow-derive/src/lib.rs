@@ -1,10 +1,11 @@
-//! `#[derive(Pytree)]` for the crate `regrow`, which exports it; programs need not name this crate.
+//! The macro `#[derive(Pytree)]`. The crate `regrow` exports the macro: programs need not name this
+//! crate.
 //!
 //! | module | does |
 //! |---|---|
 //! | `attributes` | parses `#[pytree(...)]`, refuses invalid attributes |
 //! | `plan` | the stored parts of a struct or variant: its shape, its fields, their names |
-//! | `bounds` | the where clause of a generic type |
+//! | `bounds` | the bounds of a generic type |
 //! | `product` | code for one struct or variant |
 //! | `container` | the `impl`: a struct is one product, an enum one of several |
 
@@ -24,13 +25,13 @@ mod product;
 /// |---|---|
 /// | `struct Model { kernel: .., bias: .. }` | a dataclass `Model` with the attributes `kernel`, `bias` |
 /// | `struct Pair(A, B);` | a tuple |
-/// | `struct Metres(f64);` | what the one field is |
+/// | `struct Metres(f64);` | the pytree of the one field |
 /// | `struct Marker;` | a dataclass without attributes |
 /// | `enum E { Off, Rate(f32), Size(u8, u8), Range { low: f32 } }` | `"Off"`, `{"Rate": ..}`, `{"Size": (.., ..)}`, `{"Range": E::Range(low=..)}` |
 ///
-/// The one-key dict of an enum holds the variant's name in every layout that has dicts. Loading
-/// goes by the text of keys and by position: a dict that Python wrote regrows a struct, a list a
-/// tuple.
+/// The one-key dict of an enum holds the variant's name in every layout that has dicts. A load
+/// finds fields by the text of keys or by position: a dict that Python wrote restores a struct, and
+/// a list restores a tuple.
 ///
 /// # Attributes
 ///
@@ -38,9 +39,9 @@ mod product;
 ///
 /// | attribute | means |
 /// |---|---|
-/// | `skip` | not stored; `Default::default()` on load, untouched by `load_into`. So are `PhantomData` fields by themselves |
+/// | `skip` | not stored; `Default::default()` on load, untouched by `load_into`. A `PhantomData` field is always skipped |
 /// | `rename = "name"` | stored under another name |
-/// | `default`, `default = "path"` | if it is missing: `Default::default()`, or what the function gives |
+/// | `default`, `default = "path"` | if the field is missing: `Default::default()`, or the result of the function |
 /// | `flatten` | the fields of the struct or the entries of the map inside become fields of this struct |
 /// | `with = "module"` | `module::to_pytree(&T) -> R` and `module::from_pytree(R) -> Result<T, E>` convert to a type that is a pytree |
 ///

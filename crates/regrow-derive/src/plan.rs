@@ -7,14 +7,14 @@ use syn::{Fields, Ident, Member, Path, Result, Type};
 
 use crate::attributes::{Case, FieldAttributes, FieldDefault};
 
-/// What a product is in the tree.
+/// The form of a product in the tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// Fields with names: a dataclass.
     Named,
     /// Fields by position: a tuple.
     Tuple,
-    /// One field by position: what that field is.
+    /// One field by position: the pytree of the field itself.
     Newtype,
     /// No fields.
     Unit,
@@ -29,7 +29,7 @@ pub struct Product {
 /// A field, stored or not.
 pub struct Field {
     pub member: Member,
-    /// A variable of its own in derived code.
+    /// The variable for the field in derived code.
     pub variable: Ident,
     pub ty: Type,
     pub stored: Stored,
@@ -39,13 +39,13 @@ pub struct Field {
 
 /// How a field is stored.
 pub enum Stored {
-    /// Not at all.
+    /// The field is not stored.
     Skipped,
     /// As a child of this name.
     Named(String),
     /// As a child at this position.
     At(usize),
-    /// As its own children, beside its siblings.
+    /// The children of the field are stored as children of the product.
     Flattened,
 }
 
@@ -66,7 +66,7 @@ impl Product {
                 false => names.stored(field, &attributes)?,
             };
             if matches!(stored, Stored::Skipped) && shape == Shape::Newtype {
-                // Nothing is left to be transparent to.
+                // There is no field to store: the product is an empty tuple.
                 out.shape = Shape::Tuple;
             }
             out.fields.push(Field {
@@ -84,7 +84,8 @@ impl Product {
         Ok(out)
     }
 
-    /// Fields that are stored, flattened ones last: they take what the others leave.
+    /// The stored fields. Flattened fields come last: they take the children that no other field
+    /// takes.
     pub fn stored(&self) -> impl Iterator<Item = &Field> {
         let flattened = |field: &&Field| matches!(field.stored, Stored::Flattened);
         let own = self.fields.iter().filter(move |field| !flattened(field));

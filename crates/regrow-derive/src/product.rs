@@ -11,7 +11,7 @@ use syn::spanned::Spanned;
 use crate::attributes::FieldDefault;
 use crate::plan::{Field, Product, Shape, Stored};
 
-/// One product, with what its code needs to know.
+/// One product, with the names and expressions that its code needs.
 pub struct Code<'a> {
     pub product: &'a Product,
     /// The type's name in the tree: `Model`, `Enum::Variant`.
@@ -24,8 +24,8 @@ pub struct Code<'a> {
 }
 
 impl Code<'_> {
-    /// Where errors about a field point: at its type, or at the module that converts it; in the
-    /// scope of derived code.
+    /// The span to which errors about a field point: its type, or the module that converts the
+    /// field. Names at the span resolve in the scope of derived code.
     fn span(field: &Field) -> Span {
         let span = field.with.as_ref().map_or_else(|| field.ty.span(), Spanned::span);
         span.resolved_at(Span::call_site())
@@ -41,7 +41,7 @@ impl Code<'_> {
         let (support, name, krate) = (self.support(), self.name, self.krate);
         let fields = self.product.fields.iter().map(|field| {
             let (place, span) = ((self.place)(field), Self::span(field));
-            // With its type said, an error about it points at that type.
+            // With an explicit type, an error about the field points at the type.
             let (ty, value) = match &field.with {
                 Some(with) => (quote!(_), quote_spanned!(span=> &#with::to_pytree(#place))),
                 None => (field.ty.to_token_stream(), place),
@@ -109,7 +109,7 @@ impl Code<'_> {
         }
     }
 
-    /// The expression of type `Option` that regrows one field.
+    /// An expression of type `Option` that restores one field.
     fn get(&self, field: &Field) -> TokenStream {
         let (support, krate, ty, span) = (self.support(), self.krate, &field.ty, Self::span(field));
         let absent = match &field.default {
@@ -151,7 +151,7 @@ impl Code<'_> {
             let (value, ty, span) = ((self.place)(field), &field.ty, Self::span(field));
             let optional = field.default.is_some();
             match (&field.stored, &field.with) {
-                // What a module converts fits if it can be made.
+                // A field that a module converts fits if the conversion succeeds.
                 (_, Some(_)) => {
                     let get = self.get(field);
                     quote!(let _: ::core::option::Option<#ty> = #get;)
@@ -167,7 +167,7 @@ impl Code<'_> {
         })
     }
 
-    /// Statements that load the fields from `__node`. A field that is missing stays as it is.
+    /// Statements that load the fields from `__node`. A missing field stays unchanged.
     pub fn load_into(&self) -> TokenStream {
         let (support, krate) = (self.support(), self.krate);
         self.in_place(|field| {
@@ -194,7 +194,7 @@ impl Code<'_> {
         })
     }
 
-    /// What `check` and `load_into` have in common around their fields.
+    /// The code of `check` and `load_into` around the code for their fields.
     fn in_place(&self, each: impl Fn(&Field) -> TokenStream) -> TokenStream {
         let (support, name) = (self.support(), self.name);
         let fields = self.product.stored().map(each);

@@ -13,8 +13,8 @@ use crate::page::page;
 /// The first bytes of every page.
 const BEGINNING: &[u8] = b"<!doctype html>";
 
-/// Writes the page to a file, all of it or nothing: first to a temporary file beside it, which is
-/// then renamed. With `overwrite` it replaces an HTML file.
+/// Writes the page to a temporary file beside `path`, and renames the temporary file. After an
+/// error, `path` is unchanged. With `overwrite` the page replaces an HTML file or an empty file.
 ///
 /// # Errors
 /// `AlreadyExists` if a file or folder exists that may not be replaced; `PermissionDenied`,

@@ -2,7 +2,8 @@
 //! with Flax' extensions.
 //!
 //! There are two passes. The first walks the objects, writes everything small, and computes the
-//! size. The second fills one buffer of exactly this size. Only the second reads array data.
+//! size. The second fills one buffer of exactly this size, and copies the data of arrays into it.
+//! The first pass converts big-endian arrays.
 
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
@@ -27,8 +28,8 @@ use crate::memory::{Piece, borrow_elements, join};
 /// text.
 const REFUSED_NUMS: [i32; 5] = [17, 18, 19, 20, 2056];
 
-/// The bit in `type.__flags__` of a class that was made at run time. C code names it without a
-/// module.
+/// The bit in `type.__flags__` of a class that was made at run time. C code names such a class
+/// without its module.
 const HEAP_TYPE: u64 = 1 << 9;
 
 /// Packs raw dicts, lists and leaves into one msgpack object. Arrays longer than `max_chunk_size`
@@ -59,7 +60,8 @@ pub fn msgpack_pack<'py>(
     join(py, &pieces)
 }
 
-/// A container that is being written, with its members at the time when the walk reached it.
+/// A container that is being written. The walk takes the members of a dict, and the length of a
+/// list, when it reaches the container.
 enum Open<'py> {
     Dict { keys: Bound<'py, PyList>, values: Bound<'py, PyList>, next: usize },
     List { items: Bound<'py, PyList>, len: usize, next: usize },
@@ -230,8 +232,8 @@ impl<'py> Packer<'py> {
         Err(error)
     }
 
-    /// The code and the payload of an extension object, of this module's class or of the msgpack
-    /// package.
+    /// The code and the payload of an extension object. Its class is in `TYPES` or in the msgpack
+    /// package. `None` for any other object.
     fn ext_of(&self, value: &Bound<'py, PyAny>) -> PyResult<Option<(i8, Vec<u8>)>> {
         let class = value.get_type();
         let is_msgpacks = |name: &str| -> PyResult<bool> {

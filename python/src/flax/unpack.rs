@@ -90,7 +90,8 @@ struct Unpacker<'a, 'py> {
     open: Vec<Open<'py>>,
     /// Dtypes by name, each with its size in bytes.
     dtypes: HashMap<&'a str, (Bound<'py, PyAny>, u64)>,
-    /// Names repeat in every layer of a model, so one Python string is used for all of them.
+    /// Python strings by name. Names repeat in every layer of a model: equal names share one
+    /// string.
     keys: HashMap<&'a str, Bound<'py, PyAny>>,
 }
 
@@ -167,7 +168,7 @@ impl<'a, 'py> Unpacker<'a, 'py> {
         Ok(())
     }
 
-    /// Reads a value; `None` if it is a container that is not empty.
+    /// Reads a value. Returns `None` if the value is a container with members, which is now open.
     fn value(&mut self) -> Result<Option<Bound<'py, PyAny>>> {
         let at = self.scanner.offset_bytes();
         let open = match self.scanner.next()? {

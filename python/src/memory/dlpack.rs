@@ -1,5 +1,5 @@
-//! Uses arrays that other libraries export in DLPack capsules, without a copy. The engine keeps
-//! each array until it is dropped.
+//! Uses arrays that other libraries export in DLPack capsules, without a copy. An array of the
+//! engine keeps its tensor alive.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
@@ -194,6 +194,6 @@ impl Drop for Taken {
 }
 
 // SAFETY: a tensor may be released on any thread, with or without the interpreter, because its
-// exporter takes what it needs. JAX keeps the array until it next has the interpreter (see
+// deleter takes the interpreter if needed. JAX keeps the array until JAX next has it (see
 // `gather::let_go`).
 unsafe impl Send for Taken {}

@@ -32,8 +32,7 @@ const LARGE_LEN_BYTES: usize = 8 << 20;
 /// The number of threads that copy.
 const COPY_THREADS: usize = 2;
 
-/// The pieces, one after another, as one `bytes` object. It is allocated once, and every byte is
-/// written once.
+/// The pieces, one after another, as one `bytes` object, which is allocated once.
 pub fn join<'py>(py: Python<'py>, pieces: &[Piece<'_>]) -> PyResult<Bound<'py, PyBytes>> {
     let len = pieces.iter().try_fold(0_usize, |len, piece| len.checked_add(piece.len()?));
     let too_long = || PyMemoryError::new_err("the bytes do not fit in memory");

@@ -38,7 +38,7 @@ pub struct Shown<'py> {
 }
 
 impl<'py> Shown<'py> {
-    /// No arrays yet.
+    /// Begins without a group.
     pub fn new(py: Python<'py>) -> Self {
         Self { py, group: None, group_len: 0, group_len_bytes: 0 }
     }

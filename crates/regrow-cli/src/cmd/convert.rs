@@ -321,8 +321,8 @@ fn prepend<R>(
     Ok(())
 }
 
-/// Splits a text at its last `=`, because keys and expressions may contain one. For options, at the
-/// first.
+/// Splits a rule at its last `=`, because globs and regular expressions may contain `=`. Splits an
+/// option at its first `=`.
 fn split<'a>(text: &'a str, form: &str) -> Result<(&'a str, &'a str), Error> {
     let split = if form.starts_with("NAME") { text.split_once('=') } else { text.rsplit_once('=') };
     split.ok_or_else(|| Error::invalid(format!("{text:?} lacks a =")).expected(form, text))

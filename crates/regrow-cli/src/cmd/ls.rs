@@ -110,7 +110,8 @@ impl Ls {
             // The notes explain why a checkpoint has no leaves.
             checkpoint.description().notes.iter().for_each(|note| out::warn(&format!("note: {note}")));
         }
-        // The process ends here, and the system frees its memory faster than the destructors would.
+        // The process ends after this command, and the system frees its memory faster than the
+        // destructors would.
         std::mem::forget(checkpoint);
         Ok(Exit::Fine)
     }

@@ -40,7 +40,7 @@ const ATTEMPTS_MAX: usize = 4;
 /// The most leaves with a histogram: with more, no browser could open the page.
 const HISTOGRAMS_MAX: usize = 20_000;
 
-/// The checkpoint that a report describes.
+/// The checkpoint that a report describes, or a checkpoint that the report compares with it.
 #[derive(Debug, Clone)]
 pub enum Subject {
     /// The location of a checkpoint. It is opened again if it is replaced during the read.

@@ -95,7 +95,7 @@ fn read_step(checkpoint: &Checkpoint, point: &mut StepPoint, options: &ReportOpt
     }
 }
 
-/// Sets whether a step is damaged.
+/// Sets whether a step is damaged, and a note about the damage.
 fn judge(point: &mut StepPoint, read: &StatisticsReport) {
     point.is_damaged = Some(!read.findings.is_empty());
     if let Some(first) = read.findings.first() {

@@ -12,7 +12,7 @@ use crate::model::sharding::{Part, ShardingExample, ShardingUse};
 /// The most devices of a mesh that the page draws.
 const PARTS_MAX: usize = 1024;
 
-/// The distinct shardings, in the order in which leaves have them.
+/// The distinct shardings, sorted by the first leaf that has each.
 pub(super) fn shardings(checkpoint: &Checkpoint) -> Vec<ShardingUse> {
     let leaves = checkpoint.tree().leaves();
     let mut uses: Vec<ShardingUse> = Vec::new();

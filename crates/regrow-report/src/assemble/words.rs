@@ -16,7 +16,8 @@ pub(super) fn title(checkpoint: &Checkpoint) -> String {
     }
 }
 
-/// The dtype as text. Texts show `str`, and PRNG keys also show their implementation.
+/// The dtype as text: `str` for text, `bytes` for bytes, `key<…>` with the implementation for PRNG
+/// keys, `unknown<…>` with the type for unknown leaves, nothing for placeholders.
 pub(super) fn dtype(leaf: &LeafInfo) -> Cow<'_, str> {
     match &leaf.kind {
         LeafKind::Str => "str".into(),

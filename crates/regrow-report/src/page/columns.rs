@@ -1,7 +1,7 @@
 //! A column in the page: zlib, then base64, in a script element that the browser does not run.
 //!
 //! The bytes of numbers are written in planes: first the lowest byte of every number, then the next
-//! byte, because they then compress several times better.
+//! byte of every number. Planes compress several times better than whole numbers.
 
 use std::io::{self, Write};
 

@@ -26,12 +26,12 @@ const SCRIPT: &str = include_str!("../../assets/page.js");
 /// Writes the page: one HTML file that needs no other file.
 ///
 /// Makes one pass over the report. The page needs some hundred kilobytes of memory in addition. If
-/// more than fifty thousand leaves have a histogram, the page contains only those of the largest
-/// leaves, and needs four more bytes for each leaf.
+/// more than fifty thousand leaves have a histogram, the page contains only the histograms of the
+/// largest leaves, and the call needs some more bytes for each leaf.
 ///
 /// # Errors
-/// `InvalidInput` if a column of the report has another length than the others; errors of `out`,
-/// after which a part may be written.
+/// `InvalidInput` if the columns of the report do not fit together; errors of `out`, after which a
+/// part may be written.
 pub fn page(report: &Report, out: &mut impl Write) -> io::Result<()> {
     report.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
     out.write_all(head::render(report, SCRIPT)?.as_bytes())?;
