@@ -78,7 +78,7 @@ impl ErrorKind {
     }
 
     /// Whether this kind means that the bytes have changed, or that this build does not know their
-    /// form. If not, they could not be read.
+    /// form. The other kinds of damage mean that the bytes could not be read.
     pub fn is_of_content(self) -> bool {
         matches!(self, Self::Corrupt | Self::Limit | Self::Unsupported)
     }

@@ -2,8 +2,8 @@
 //! memory as a whole.
 //!
 //! A metadata file is read as a whole, and may have any length: a sparse file of a gigabyte is easy
-//! to make. So a long file is read in pieces, and each piece passes a [`Glance`]. It knows the last
-//! token, and little more of the grammar:
+//! to make. So a long file is read in pieces, and each piece passes a [`Glance`]. The check knows
+//! the last token, and little more of the grammar:
 //!
 //! ```text
 //! {"a": [1, 2   NUL          no document has one
@@ -18,8 +18,8 @@
 use crate::bytes::limits::TREE_DEPTH_MAX;
 use crate::error::{Error, Result};
 
-/// Longest sequence of spaces, or of characters of one number or word. Real files have less than a
-/// tenth of that.
+/// Longest sequence of spaces, of separators, or of characters of one number or word. Real files
+/// have less than a tenth of that.
 const RUN_MAX_BYTES: u64 = 4 << 20;
 
 /// The language of a document.

@@ -14,8 +14,8 @@
 //!
 //! | type | makes |
 //! |---|---|
-//! | [`Pages`] | all of them, front to back, on a thread of its own while others fill them |
-//! | [`FreshPages`] | the next few, for the thread that fills them |
+//! | [`Pages`] | all pages, front to back, on one thread while other threads fill them |
+//! | [`FreshPages`] | the next few pages, on the thread that fills them |
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

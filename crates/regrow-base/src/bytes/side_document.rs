@@ -19,9 +19,9 @@ pub struct SideDocument {
     pub what: &'static str,
     /// The value of the member `format`.
     pub format: &'static str,
-    /// The version that this build writes. It reads this version and earlier ones.
+    /// The only version that this build reads and writes.
     pub version: u32,
-    /// The help text for a later version.
+    /// The help text for a document of another version.
     pub help_if_newer: &'static str,
     /// Makes the error for an invalid document, with a help text.
     pub error: fn(String) -> Error,
@@ -29,10 +29,10 @@ pub struct SideDocument {
 
 impl SideDocument {
     /// Parses a document. The version is checked first, because this build may not be able to parse
-    /// a later version.
+    /// another version.
     ///
     /// # Errors
-    /// `Unsupported` for a later version; otherwise `error` of this kind.
+    /// `Unsupported` for another version; otherwise `error` of this kind.
     pub fn parse<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T> {
         #[derive(Deserialize)]
         struct Kind {

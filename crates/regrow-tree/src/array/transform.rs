@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::text::counted;
 use crate::tree::KeyPath;
 
-/// Largest part of itself that a transposed array keeps in memory, in bytes.
+/// Largest number of bytes that a transposed array keeps in memory between reads.
 const BAND_LEN_BYTES: u64 = 16 << 20;
 
 /// Number of bytes that are cast at a time.
@@ -22,7 +22,7 @@ impl Array {
     /// [`cast_checked`](super::cast_checked).
     ///
     /// # Errors
-    /// `InvalidArgument` if the length in bytes overflows.
+    /// `Limit` if the length in bytes overflows.
     #[inline]
     pub fn cast(&self, to: Dtype) -> Result<Self> {
         self.cast_as(to, Losses::Refused(None))
@@ -62,7 +62,7 @@ impl Array {
     }
 
     /// This array with its axes in another order: axis `i` of the result is axis `axes[i]` of this
-    /// one.
+    /// array.
     ///
     /// # Errors
     /// `InvalidArgument` if `axes` does not contain each axis once.

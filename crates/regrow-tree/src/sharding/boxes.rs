@@ -1,8 +1,9 @@
 //! Finds regions that overlap a given region, for regions without a grid.
 //!
-//! A tree of bounds: the bounds of a node contain its regions. Its halves are separated along the
-//! axis with the largest spread of their middles. Building takes O(n log n). For regions that do
-//! not overlap, a search takes O(log n) plus the number of results.
+//! A tree of bounds: the bounds of a node contain all regions of the node. A node with many regions
+//! has two halves, which divide its regions at the median of their middles. The division is along
+//! the axis on which the middles spread most. Building takes O(n log n). For regions that do not
+//! overlap, a search takes O(log n) plus the number of results.
 
 use std::ops::Range;
 

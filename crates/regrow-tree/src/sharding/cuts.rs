@@ -101,7 +101,7 @@ impl Cuts {
             }
             Self::Bounds(bounds) => {
                 // `first` is the last part that begins at or before `start`; `end` is the first
-                // that begins at or behind the end.
+                // part that begins at or after `start + len`.
                 let first = bounds.partition_point(|&bound| bound <= start).saturating_sub(1);
                 let end = bounds.partition_point(|&bound| bound < start + len);
                 first as u64..end as u64

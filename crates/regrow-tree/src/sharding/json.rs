@@ -7,10 +7,10 @@
 //!  "device_mesh": {"mesh": [[{"id": 0}, {"id": 1}], …]}}            since September 2024; nested as the mesh
 //! {"sharding_type": "SingleDeviceSharding", "device_str": "cpu:0"}
 //! {"sharding_type": "PositionalSharding", "shape": [2, 2], "memory_kind": "device"}      July 2024 to April 2025
-//! {"sharding_type": "CeilDivisionSharding", …}                      regrow's own: the members of a named one
+//! {"sharding_type": "CeilDivisionSharding", …}                      regrow's own: the members of NamedSharding
 //! ```
 //!
-//! JAX has no text for `UNCONSTRAINED`, and Orbax cannot write it; here it is `{"unconstrained":
+//! JAX has no text for `UNCONSTRAINED`, and Orbax cannot write it. regrow writes `{"unconstrained":
 //! true}`.
 
 use std::sync::Arc;
@@ -92,8 +92,9 @@ impl Sharding {
         }
     }
 
-    /// Whether Orbax knows the kind. If a leaf has an unknown kind of sharding, Orbax cannot
-    /// restore the leaf.
+    /// Whether Orbax knows the kind. False for the two additions of regrow: ceil division and an
+    /// unconstrained axis. If a leaf has an unknown kind of sharding, Orbax cannot restore the
+    /// leaf.
     pub fn is_known_to_orbax(&self) -> bool {
         let is_constrained = |named: &NamedSharding| !named.spec.0.contains(&AxisSpec::Unconstrained);
         match self {

@@ -8,8 +8,8 @@
 //!
 //! The replica is the number, in C order, of a device's coordinates on the unused axes of the mesh.
 //! JAX counts devices with equal regions in the order of the mesh, which gives the same numbers. If
-//! an axis of the array has no elements, all of its parts are equal to JAX, so an axis of the mesh
-//! that divides it also counts as unused.
+//! an axis of the array has no elements, JAX treats all of its parts as equal. So a mesh axis that
+//! divides such an axis also counts as unused.
 
 use std::collections::HashSet;
 use std::sync::Arc;

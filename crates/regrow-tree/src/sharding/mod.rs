@@ -3,7 +3,7 @@
 //! ```text
 //! Sharding ──layout(shape)──> Layout ──region(position)──> Region        which part of the array a device holds
 //!                               │  ──replica(position)──> 0, 1, ..      which of the equal copies it holds
-//!                               ├── Replicas, spread:  who writes what
+//!                               ├── Replicas, spread:  which process writes what
 //!                               └── Wanted ──plan──> Plan               what one process reads from what was saved
 //! Regions ──check_tiling──> a hole or an overlap, by its region;  ──chunk_shape──> the regular grid they lie on
 //! ```

@@ -56,7 +56,7 @@ pub struct Step {
     pub to: Region,
 }
 
-/// A part of a needed region that is copied from another one.
+/// A part of a needed region that is copied from another needed region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copied {
     /// The index of the source region.

@@ -2,8 +2,8 @@
 //!
 //! The number of regions that hold an element changes only at corners. Each of the 2^k corners of a
 //! region gets +1 or -1: along each axis a region adds one at its beginning and subtracts one at
-//! its end. The array has corners, too. The regions fill the array exactly if the sums are equal at
-//! every point:
+//! its end. The corners of the array get +1 and -1 in the same way. The regions fill the array
+//! exactly if the sums are equal at every point:
 //!
 //! ```text
 //! +1───────-1
@@ -11,8 +11,9 @@
 //! -1───────+1 +1
 //! ```
 //!
-//! If they differ, the first such point in C order is in an overlap or in a gap, because all points
-//! before it agree. This takes O(n 2^k log n) for n regions that divide k axes, in any position.
+//! If the sums differ, the first such point in C order is in an overlap or in a gap, because the
+//! sums are equal at all points before it. The check takes O(n 2^k log n) for n regions that divide
+//! k axes, in any position.
 
 use crate::array::{Region, Shape};
 use crate::error::{Error, ErrorKind, Result};
@@ -169,8 +170,8 @@ fn at(numbers: &[u64], axis: usize) -> u64 {
 /// The chunk shape of the regular grid that the regions lie on. Chunks at the ends of the array are
 /// smaller.
 ///
-/// Regions of one shape give that shape, and so do uneven regions whose later parts are smaller:
-/// each is one chunk. Otherwise the result is the coarsest grid in which each region is a whole
+/// Regions of one shape give this shape, also if the last regions on an axis are smaller: each
+/// region is one chunk. Otherwise the result is the coarsest grid in which each region is a whole
 /// number of chunks. `None` if this grid has more than `chunks_max` chunks. An axis without
 /// elements gives 1. Takes O(n).
 pub fn chunk_shape<'a>(

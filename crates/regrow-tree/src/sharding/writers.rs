@@ -9,7 +9,8 @@
 //!                        bytes so far; of several the first
 //! ```
 //!
-//! The pieces of [`Replicas`] all have one shape, so they are the chunks of a regular grid.
+//! If the parts of the sharding are even, the regions that [`Replicas`] gives to the devices all
+//! have one shape. They are then the chunks of a regular grid.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -282,8 +282,8 @@ impl Debug for LeafRegistry {
     }
 }
 
-/// Builds the same containers again, and calls `leaf` for each leaf. If the root is a container and
-/// lies below others, its key is that of a state.
+/// Builds the same containers again, and calls `leaf` for each leaf. If `build` has an open
+/// container, the root gets the key of a state.
 fn replay<L>(
     nodes: &[Node],
     build: &mut TreeBuilder<L>,

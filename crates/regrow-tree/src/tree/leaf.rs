@@ -19,11 +19,12 @@ pub enum LeafKind {
     /// A NumPy scalar such as `np.float32(1)`.
     NumpyScalar,
     /// A NumPy array whose dtype is not in [`Dtype`] (text, dates, records, void, extended floats).
-    /// The text is the dtype as in npy headers: `<U8`, `<M8[ns]`, `[('a', '<f4'), ('b', '
-    /// u1')]`.
+    /// The text is the dtype as in npy headers: `<U8`, `<M8[ns]`, `[('a', '<f4'), ('b',
+    /// '|u1')]`.
     NumpyOther(Arc<str>),
-    /// A NumPy scalar of such a dtype: `ml_dtypes.int1(1)`, `np.datetime64("2020")`. Only Flax'
-    /// msgpack distinguishes it from an array without axes. All other layouts refuse it.
+    /// A NumPy scalar whose dtype is not in [`Dtype`]: `ml_dtypes.int1(1)`,
+    /// `np.datetime64("2020")`. Only Flax' msgpack distinguishes it from an array without axes. All
+    /// other layouts refuse it.
     NumpyOtherScalar(Arc<str>),
     /// A JAX array.
     JaxArray,
@@ -41,8 +42,8 @@ pub enum LeafKind {
     Unknown(Arc<str>),
 }
 
-/// For an integer beyond 64 bits, the name of the unknown type begins with this text, and the
-/// digits follow. JSON documents can have such integers.
+/// A JSON document can have an integer beyond 64 bits. Such a leaf has the kind
+/// [`LeafKind::Unknown`]; its type name is this text, followed by the digits.
 pub const BIG_INTEGER: &str = "int ";
 
 impl LeafKind {

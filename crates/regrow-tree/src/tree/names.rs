@@ -76,7 +76,7 @@ pub struct TextWalk<'a> {
 }
 
 impl<'a> TextWalk<'a> {
-    /// A walk over the leaves of `tree`, with `separator` between the keys.
+    /// A walk over the nodes of `tree`, with `separator` between the keys.
     #[inline]
     pub fn new<L>(tree: &'a Tree<L>, separator: &'a str) -> Self {
         Self { nodes: tree.nodes().iter(), separator, text: String::new(), open: Vec::new() }

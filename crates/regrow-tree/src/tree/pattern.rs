@@ -9,7 +9,7 @@ use crate::text::{is_printable, printable};
 /// A glob over printed key paths: `params/**`, `*/kernel`, `layers/[0-3]/w`.
 ///
 /// `*` and `?` match within one key, `**` matches any number of keys. A pattern for a container
-/// matches all leaves below it, so `params` is the same as `params/**`.
+/// matches all leaves below it, so `params` matches every leaf that `params/**` matches.
 #[derive(Debug, Clone, serde::Deserialize)]
 #[serde(try_from = "String")]
 pub struct PathPattern {
@@ -67,7 +67,8 @@ impl PathPattern {
         self.matcher.is_match(&text) || self.below.is_match(&text) || text == self.printed
     }
 
-    /// Whether the pattern has no wildcards and is exactly this path.
+    /// Whether the pattern is exactly this path: its text is the path, or it has no wildcards and
+    /// matches the path.
     pub fn is_path_of(&self, path: &KeyPath) -> bool {
         let text = path.to_string();
         text == self.printed || self.is_plain && self.matcher.is_match(&text)

@@ -24,8 +24,8 @@ struct Open<'a> {
 }
 
 impl<L> Tree<L> {
-    /// The key path of a node whose key its parent has already used; `None` if there is none. A
-    /// file could not distinguish two such nodes.
+    /// The key path of a node whose key is also the key of an earlier child of its parent; `None`
+    /// if there is none. A file could not distinguish two such nodes.
     pub fn first_equal_keys(&self) -> Option<KeyPath> {
         let mut open: Vec<Open<'_>> = Vec::new();
         // For each open container, the innermost last: the keys seen so far.
@@ -62,8 +62,8 @@ impl<L> Tree<L> {
         None
     }
 
-    /// Whether the keys of each container differ even without their kinds. This holds if all of
-    /// them have the same kind.
+    /// Whether all keys of each container have the same kind. Keys that differ then also have
+    /// different texts.
     pub fn has_keys_of_one_kind(&self) -> bool {
         let mut open: Vec<(usize, Option<&Key>)> = Vec::new();
         for node in self.nodes() {

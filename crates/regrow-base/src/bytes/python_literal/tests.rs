@@ -34,7 +34,8 @@ fn tagged(value: &Literal) -> serde_json::Value {
     }
 }
 
-/// Sets have no order: the fixture's and ours are sorted by different spellings.
+/// Sorts the items of sets, which have no order. The fixture and `tagged` sort them by different
+/// texts.
 fn sorted(value: &serde_json::Value) -> serde_json::Value {
     match value {
         serde_json::Value::Array(items) => items.iter().map(sorted).collect(),
@@ -71,7 +72,7 @@ fn reads_what_python_reads_and_prints_what_python_prints() {
                 let at = error.place().offset_bytes;
                 at.is_some_and(|at| at <= text.len() as u64)
             }
-            // Python's tokenizer stumbles over how the file ends; there is nothing to misread.
+            // Python's tokenizer refuses the ends of these two texts; regrow reads the number.
             ("refused", Ok(value)) => ["1\n ", "1 \\\n"].contains(&text) && *value == Literal::Int(1),
             ("unsupported", Err(error)) => error.kind() == ErrorKind::Unsupported,
             ("value", Ok(value)) => {

@@ -162,9 +162,9 @@ impl Header {
         self.member.stored_len_bytes.saturating_add((LOCAL_LEN_BYTES + self.raw_name.len()) as u64)
     }
 
-    /// Finds the beginning of the member's data. Checks that the data ends before the directory (or
-    /// before `end_bytes`), and that both headers have the same name, because no checksum covers
-    /// the names.
+    /// Finds the beginning of the member's data. Checks that the data ends before `end_bytes`,
+    /// usually the offset of the directory, and that both headers have the same name, because no
+    /// checksum covers the names.
     ///
     /// # Errors
     /// `Corrupt`. Offsets in errors count from the member's local header.
@@ -330,7 +330,7 @@ fn central_header(input: &mut Cursor<'_>) -> Result<Option<Header>> {
             .at_byte(at)
             .expected(format_args!("at most version {VERSION_MAX}"), versions[2]));
     }
-    // regrow cannot read the content of folders, patches and encrypted members.
+    // regrow cannot read patches and encrypted members.
     if flags & FLAGS_UNREADABLE != 0 {
         return Err(
             Error::unsupported(format!("the member {name:?} of a zip archive is encrypted")).at_byte(at)

@@ -54,7 +54,7 @@ pub fn find_headers(file_len_bytes: u64, read: Read<'_>) -> Result<Headers> {
     let mut at = 0;
     while let Some((header, end)) = header_at(at, file_len_bytes, read)? {
         at = end;
-        // A directory omits folders, so omit them here, too.
+        // `read_headers` omits folders, so omit them here, too.
         if !header.member.name.ends_with('/') || header.member.len_bytes > 0 {
             headers.push(header);
         }

@@ -10,7 +10,7 @@
 //! This is a zip reader of our own for two reasons. A stored member becomes a slice of the map,
 //! like any other raw leaf. Every length is also compared with the file before it is used:
 //!
-//! - members lie in order and never overlap: those that do are a zip bomb;
+//! - members never overlap: an archive with overlapping members may be a zip bomb;
 //! - no member grows by more than deflate can (`DEFLATE_RATIO_MAX`);
 //! - the local header and the directory agree on each name, since no checksum covers it;
 //! - names are data, never paths;
@@ -41,8 +41,8 @@ pub const END64: [u8; 4] = *b"PK\x06\x06";
 /// First bytes of the record with the offset of the 64-bit end record.
 pub const END64_LOCATOR: [u8; 4] = *b"PK\x06\x07";
 
-/// Length of the header before a member, without name and extra field. The next one is that of an
-/// entry of the directory.
+/// Length of the header before a member, without name and extra field. `CENTRAL_LEN_BYTES` is the
+/// length of an entry of the directory without them.
 pub const LOCAL_LEN_BYTES: usize = 30;
 const CENTRAL_LEN_BYTES: usize = 46;
 const END_LEN_BYTES: usize = 22;

@@ -113,7 +113,8 @@ pub fn expect_unit(node: NodeRef<'_>, name: &str, restore: &mut Restore) -> Opti
     None
 }
 
-/// The items of a tuple of length `len`; `None` if the node is not such a tuple.
+/// The items of a tuple with at most `len` items; `None` for a longer tuple, or a node that is no
+/// tuple. The functions for fields report missing items.
 pub fn expect_tuple<'a>(
     node: NodeRef<'a>,
     len: usize,
@@ -131,7 +132,7 @@ pub fn expect_tuple<'a>(
     None
 }
 
-/// Restores a field, or uses the value of a missing one.
+/// Restores a field. A missing field gets its default or its absent value.
 pub fn get<P: Pytree>(
     node: NodeRef<'_>,
     name: &str,
@@ -170,7 +171,7 @@ pub fn unflatten_with<R: Pytree, T, E: std::fmt::Display>(
     made.map_err(|error| restore.differs("value", "what its module takes", error)).ok()
 }
 
-/// Restores a field of a tuple, or uses the value of a missing one.
+/// Restores a field of a tuple. A missing field gets its default or its absent value.
 pub fn get_at<P: Pytree>(
     items: &[NodeRef<'_>],
     index: usize,

@@ -106,8 +106,8 @@ elements! {
     f64, Float64, 0.0, 8, f64::to_le_bytes, f64::from_le_bytes, |v| Some(Scalar::Float(v));
 }
 
-// On 64-bit machines isize and usize have the bytes of i64 and u64. On others a checkpoint would
-// depend on the machine.
+// On 64-bit machines isize and usize have the bytes of i64 and u64. On other machines they are not
+// elements: a checkpoint would depend on the machine.
 #[cfg(target_pointer_width = "64")]
 elements! {
     isize, Int64, 0, 8, isize::to_le_bytes, isize::from_le_bytes, |v| Some(Scalar::Int(v as i64));

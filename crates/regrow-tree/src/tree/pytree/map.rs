@@ -14,7 +14,7 @@ pub trait MapKey: Ord {
     /// The key as a key of a tree.
     ///
     /// # Errors
-    /// `InvalidArgument` for an integer above 2^63.
+    /// `InvalidArgument` for an integer of at least 2^63.
     fn to_key(&self) -> Result<Key>;
 
     /// The key for a text; `None` if the text is not a valid key.

@@ -19,10 +19,10 @@
 //! | a derived struct, tuple struct, enum | a dataclass, a tuple, a dict of one variant: see the derive of `regrow` |
 //!
 //! **Loading** compares the text of keys. So a dict of Orbax or Flax loads as a struct, and a dict
-//! of `"0"`, `"1"` loads as a tuple or a list. One error lists all missing and extra leaves, and
-//! all other shapes and dtypes, with key paths. An array must have the dtype of its field, unless a
-//! [`Fit`] asks for casts. A whole number, or a number of Python (which has no width), is accepted
-//! if the field can hold its exact value.
+//! of `"0"`, `"1"` loads as a tuple or a list. One error lists missing leaves, extra leaves, and
+//! leaves with another shape or dtype: the first 1000, with key paths. An array must have the dtype
+//! of its field, unless a [`Fit`] asks for casts. A whole number, or a number of Python (which has
+//! no width), is accepted if the field can hold its exact value.
 //!
 //! **Cost.** A save copies the data of each leaf once into the tree that it writes. So during a
 //! save a model needs its memory twice. `Arc<[T]>`, `ArcArray`, `Bytes` and `Array` are shared, and
@@ -163,7 +163,7 @@ pub trait Pytree: Sized {
     /// Restores a value from a whole tree. Missing and extra leaves are errors.
     ///
     /// # Errors
-    /// `Mismatch` with every difference on its own line.
+    /// `Mismatch` with the first 1000 differences, each on its own line.
     fn from_tree(tree: Tree<Leaf>) -> Result<Self> {
         Self::from_tree_with(tree, Fit::default())
     }
@@ -183,7 +183,8 @@ pub trait Pytree: Sized {
     /// Loads a whole tree into this value. The tree must pass [`check`](Self::check).
     ///
     /// # Errors
-    /// `Mismatch` with every difference on its own line. The value is then unchanged.
+    /// `Mismatch` with the first 1000 differences, each on its own line. The value is then
+    /// unchanged.
     fn load_tree(&mut self, tree: &Tree<Leaf>, fit: Fit) -> Result<()> {
         let index = TreeIndex::of(tree);
         let mut checked = Restore::of(&index, fit);

@@ -26,7 +26,7 @@ pub(super) fn leaf<T: Element>(value: T, python: Option<Scalar>) -> Leaf {
     Leaf { kind: LeafKind::NumpyScalar, ..Leaf::array(array) }
 }
 
-/// Restores a number from a leaf, by the rule above.
+/// Restores a number from a leaf, by the table of this module.
 pub(super) fn regrow<T: Element>(node: NodeRef<'_>, restore: &mut Restore) -> Option<T> {
     let leaf = node.leaf().filter(|leaf| is_numeric(&leaf.kind));
     let Some((leaf, array)) = leaf.and_then(|leaf| Some((leaf, leaf.as_array()?))) else {

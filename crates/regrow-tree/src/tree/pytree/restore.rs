@@ -63,8 +63,8 @@ impl Restore {
         body(index.root(), self)
     }
 
-    /// Calls `body` for a child. `None` if types are nested too deep, which is recorded as a
-    /// difference. Also if the child is a placeholder and [`Fit::keep_missing`] keeps the old
+    /// Calls `body` for a child. `None` in two cases: types are nested too deep, which is recorded
+    /// as a difference, or the child is a placeholder and [`Fit::keep_missing`] keeps the old
     /// value.
     pub fn inside<'a, T>(
         &mut self,
@@ -175,7 +175,7 @@ impl Restore {
     /// Makes the report, including every leaf that was not used.
     ///
     /// # Errors
-    /// `Mismatch`, unless there is no difference.
+    /// The error passed to `fail`, if any; otherwise `Mismatch` if there is a difference.
     pub(super) fn finish(mut self, tree: &Tree<Leaf>) -> Result<()> {
         if let Some(error) = self.failed {
             return Err(error);

@@ -265,7 +265,8 @@ pub(super) fn array_of<'a>(node: NodeRef<'a>, dtype: Dtype, restore: &mut Restor
     Some(array)
 }
 
-/// The bytes of an array in C order, cast to `dtype`. Not copied if neither is necessary.
+/// The bytes of an array in C order, cast to `dtype`. No copy if the array already has this order
+/// and this dtype in memory.
 pub(super) fn bytes_of(array: &Array, dtype: Dtype, restore: &mut Restore) -> Option<Bytes> {
     let read = || {
         let bytes = array.to_c_order()?;

@@ -1,4 +1,4 @@
-//! Tuples, up to twelve.
+//! Tuples of one to twelve values.
 
 use super::{NodeRef, Pytree, Restore, derive_support};
 use crate::error::Result;
