@@ -332,7 +332,7 @@ impl Monitor {
         self.check()
     }
 
-    /// The same as [`advance`](Self::advance), for work that is one stage.
+    /// Adds `bytes` to the stage, and does the same as [`advance`](Self::advance).
     pub fn done(&self, stage: Stage, bytes: u64) -> Result<()> {
         self.add(stage, Duration::ZERO, bytes);
         self.advance(bytes)

@@ -1,8 +1,8 @@
 //! Commits a new version to an existing database.
 //!
 //! The whole tree is written again into one new data file (values stay in place). Then the manifest
-//! is replaced: its list of versions has one more. If a group of versions is full, the group moves
-//! into version tree nodes after the tree.
+//! is replaced: its list of versions has one more. If a group of versions is full, the commit
+//! writes the group into version tree nodes, after the tree in the same data file.
 //!
 //! ```text
 //! G = 13, arity 2:   inline {13}   <- new group            before: inline {11, 12}, children 10 (h 1), 8 (h 2)

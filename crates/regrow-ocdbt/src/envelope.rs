@@ -7,8 +7,9 @@
 //! ```
 //!
 //! The length counts everything. The checksum covers everything before it, also the compressed
-//! body, so the parser reads only checked bytes. A zstd body is exactly one frame. Its stated size
-//! is not trusted (larger frames have none): it is decompressed as a stream with an upper limit.
+//! body, so the parser reads only checked bytes. A zstd body is exactly one frame. The reader does
+//! not trust the size that a frame states, and a frame may state none. So the reader decompresses
+//! the frame as a stream with an upper limit.
 
 use bytes::Bytes;
 use zstd::zstd_safe::{self, DCtx, InBuffer, OutBuffer};

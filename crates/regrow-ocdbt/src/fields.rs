@@ -58,7 +58,7 @@ impl<'a> Fields<'a> {
         self.0.take(len_bytes, what).map_err(|error| Rule::Eof.adopt(&error))
     }
 
-    /// `count` values of one field. The count has met [`Fields::fits`] before.
+    /// `count` values of one field. The caller has checked the count with [`Fields::fits`].
     pub(super) fn column<T>(
         &mut self,
         count: usize,

@@ -1,7 +1,7 @@
 //! Reads byte ranges, B+tree nodes and version tree nodes of one database, and caches the nodes.
 //!
-//! Ranges are immutable, so the cache stays valid. The key of a node includes its transitive path,
-//! because the names inside a node depend on this path.
+//! Ranges are immutable, so the cache stays valid. The key of a node in the cache includes its
+//! transitive path, because the names inside a node depend on this path.
 
 use std::collections::HashMap;
 use std::fmt;

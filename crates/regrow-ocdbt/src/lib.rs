@@ -12,9 +12,9 @@
 //! d/<32 hex digits>                  | values ... | B+tree leaves ... | interior nodes ... | root |
 //! ```
 //!
-//! Manifests and nodes carry a crc32c. It covers keys and small values, too, which lie inside them.
-//! Larger values are byte ranges of data files, without a checksum: the format of the value has to
-//! verify it.
+//! Manifests and nodes carry a crc32c. The checksum also covers the keys and the small values
+//! inside them. Larger values are byte ranges of data files, without a checksum: the format of the
+//! value has to verify it.
 //!
 //! The name of a data file is any relative path, so a database may refer to data files of another
 //! database below it. In Orbax each process writes a database in `ocdbt.process_*`, and the merged
@@ -31,8 +31,9 @@
 //! | `entries`, `leaves`, `keys`, `split`, `writer`, `commit` | writing: [`write_database`], [`commit_version`] |
 //! | `rule`, `check` | the rules of the format ([`Rule`]), and the full check ([`check()`]) |
 //!
-//! Costs: opening reads the manifest; the first look below a node reads it whole (with Orbax's
-//! configuration the root is one leaf with every key), each later one is a binary search.
+//! Costs: an open reads the manifest. The first search below a node reads the whole node (with
+//! Orbax's configuration, the root is one leaf with every key). Each later search is a binary
+//! search.
 //!
 //! Source: TensorStore's `ocdbt` kvstore, format version 0, as TensorStore 0.1.86 writes it.
 

@@ -3,7 +3,7 @@
 //! ```text
 //! kind single:   manifest.ocdbt                       | config | data file table | version list | child list |
 //! kind numbered: manifest.ocdbt                       | config |
-//!                manifest.<generation, 16 hex digits> | as single, and says so | ... the highest number counts
+//!                manifest.<generation, 16 hex digits> | as kind single, also in its config | ... the highest number counts
 //! ```
 
 use bytes::Bytes;
@@ -38,8 +38,8 @@ pub fn is_numbered_manifest(name: &str) -> bool {
 const NUMBERED_PREFIX: &str = "manifest.";
 const NUMBERED_DIGITS: usize = 16;
 
-/// The most attempts to list numbered manifests: a writer that commits removes old ones. After this
-/// many lists the reason must be another one.
+/// The most attempts to list numbered manifests: a writer that commits removes old ones. If a
+/// listed manifest is missing after this many attempts, a commit is not the reason.
 const LISTS_MAX: usize = 8;
 
 /// A parsed manifest.

@@ -69,7 +69,8 @@ impl Stats {
 ///
 /// - it has at least one entry;
 /// - relative keys strictly increase;
-/// - file indexes lie inside its table, ranges end below 2^63, inline values inside its body.
+/// - file indexes lie inside its table, ranges end below 2^63, and inline values lie inside its
+///   body.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) height: u8,

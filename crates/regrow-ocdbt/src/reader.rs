@@ -97,13 +97,14 @@ impl OcdbtStore {
     /// Every key with the position of its value, in key order. Reads each node once.
     ///
     /// # Errors
-    /// `Corrupt` for a node that is damaged or missing, `Limit` for a database that lists without
-    /// end. A missing data file is found only when a value is read.
+    /// `Corrupt` for a node that is damaged or missing, `Limit` if the entries need more memory
+    /// than the limit. A missing data file is found only when a value is read.
     pub fn entries(&self) -> Result<Vec<(Vec<u8>, Located)>> {
         self.collect_entries(None)
     }
 
-    /// The same without keys below unreadable nodes; also returns the error of the first such node.
+    /// The same as [`entries`](Self::entries), without the keys below unreadable nodes. Also
+    /// returns the error of the first such node.
     ///
     /// # Errors
     /// As [`entries`](Self::entries), except errors of damaged and missing nodes.

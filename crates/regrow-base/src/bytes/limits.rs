@@ -7,7 +7,7 @@
 //! | file | what it takes while it is opened |
 //! |---|---|
 //! | a file that cannot be a document (zeros, spaces, brackets without end) | at most 64 MiB, see `glance` |
-//! | a manifest or node of an OCDBT database that fails its checksum | a piece: the checksum comes first |
+//! | a manifest or node of an OCDBT database that fails its checksum | a piece: the checksum is checked in pieces, before the structure is read as a whole |
 //! | a document of the right form | its length and its decoded content: a metadata file of a million leaves is some hundred MB |
 //! | a text without end in JSON | its length: a leaf may be a text of any length |
 

@@ -1,6 +1,6 @@
 //! The types that the functions of every system use.
 
-/// Identifies a file or folder under any of its names. Two that exist at the same time have
+/// Identifies a file or folder under any of its names. Two files that exist at the same time have
 /// different identities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileId {

@@ -91,7 +91,7 @@ impl PageCache {
     }
 
     /// Whether a range of `file` is in the page cache. Checks four of its pages. True if the kernel
-    /// does not tell, because a read as if it were cached is then best.
+    /// does not tell, because it is then best to treat the range as cached.
     pub fn has(&self, file: &File, offset: u64, len: u64) -> bool {
         let looks = [0, len / 3, len / 3 * 2, len.saturating_sub(1)].map(|at| offset.saturating_add(at));
         if looks.iter().any(|&at| self.has_page(at) == Some(false)) {

@@ -160,7 +160,8 @@ fn run<T: Send, R: Send>(
     })
 }
 
-/// Works on the items of a queue until it is closed. In any order, the first failure ends the work.
+/// Works on the items of a queue until it is closed. With `Order::Any`, the first failure ends the
+/// work of this thread.
 fn work_off<T, R>(
     order: Order,
     to_do: Receiver<(u64, T)>,

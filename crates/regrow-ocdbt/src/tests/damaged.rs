@@ -26,7 +26,7 @@ fn each_damaged_database_shows_the_rule_it_breaks() {
 
 #[test]
 fn damage_on_the_way_shows_when_the_newest_version_is_read() {
-    // What only a full check can see.
+    // Only the full check finds these errors.
     let unseen = ["node_stats", "version_node_flip", "version_node_height", "value_past_end"];
     for entry in std::fs::read_dir(fixtures().join("ocdbt/corrupt")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -63,7 +63,7 @@ fn a_missing_value_is_an_error_with_its_place() {
     assert!(error.place().offset_bytes.is_some());
 }
 
-/// Everything a reader can ask of a database, to see that nothing panics or runs away.
+/// Calls the functions of a reader. No call may panic or run without end.
 fn exercise(base: Arc<dyn Store>) {
     check(base.clone());
     let Ok(database) = OcdbtStore::open(base) else { return };
@@ -148,13 +148,15 @@ proptest! {
     }
 }
 
-/// A search goes by the keys of inner nodes, a listing by those of leaves: a database that passes
-/// the checks says the same to both, whichever byte is changed under a right checksum.
+/// A search uses the keys of interior nodes, and a listing uses the keys of leaves. A byte is
+/// changed under a valid checksum: then the reader refuses the database, or a search finds every
+/// listed key.
 #[test]
 fn what_a_changed_database_lists_it_finds() {
     use super::written::{NODE_FILE, small_nodes, write};
 
-    // With room between them, so that a key of an inner node can lie within the child before.
+    // The keys have gaps, so that a changed key of an interior node can lie inside the previous
+    // child.
     let entries = (b'a'..=b'z').step_by(2).map(|key| (vec![key], inline(&[key]))).collect();
     let base = write(&small_nodes(None), entries);
     let good = base.get_text_key(NODE_FILE).unwrap().unwrap().to_vec();

@@ -169,8 +169,8 @@ fn absent_generations_and_writes_are_refused() {
 
 #[test]
 fn our_nodes_are_tensorstores_byte_for_byte() {
-    // Uncompressed, so that no zstd version matters. The same keys, values at the same place, the
-    // same name.
+    // The nodes are not compressed, so the version of zstd does not matter. The keys, the positions
+    // of the values and the file name are the same.
     for name in ["small_raw", "interior_raw"] {
         let base = load(name);
         let database = OcdbtStore::open(base.clone()).unwrap();

@@ -43,7 +43,7 @@ pub enum LeafKind {
 }
 
 /// A JSON document can have an integer beyond 64 bits. Such a leaf has the kind
-/// [`LeafKind::Unknown`]; its type name is this text, followed by the digits.
+/// `LeafKind::Unknown`; its type name is this text, followed by the digits.
 pub const BIG_INTEGER: &str = "int ";
 
 impl LeafKind {

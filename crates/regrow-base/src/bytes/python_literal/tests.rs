@@ -88,7 +88,7 @@ fn reads_what_python_reads_and_prints_what_python_prints() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), literals.len(), wrong.join("\n"));
 }
 
-/// Characters that this Unicode version has and the fixture's had not are left out.
+/// The fixture omits characters that its Unicode version does not have.
 #[test]
 fn characters_are_printable_where_python_says_so() {
     for run in corpus()["printable"].as_array().unwrap() {
