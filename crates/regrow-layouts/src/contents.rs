@@ -1,5 +1,5 @@
-//! Recognises the layout of a file by its first bytes, for any name: files in the cache of the
-//! Hugging Face hub have no suffix, and some files have a wrong one.
+//! Recognises the layout of a file by its contents, for any name: files in the cache of the Hugging
+//! Face hub have no suffix, and some files have a wrong suffix.
 
 use super::{Format, equinox, flax, npy, safetensors, torch};
 use regrow_base::bytes::zip::first_member;
@@ -11,8 +11,8 @@ use regrow_storage::location::Location;
 /// archive's first member.
 const LOOKED_AT_BYTES: u64 = 512;
 
-/// The layout of the file `at` a location, by its first bytes; `None` if no layout begins like
-/// this.
+/// The layout of the file `at` a location, by its contents; `None` if no layout has such contents.
+/// Most layouts need only the first bytes.
 ///
 /// # Errors
 /// Errors of the storage.

@@ -1,4 +1,5 @@
-//! Values to msgpack: always the shortest form, as Flax writes it.
+//! Encodes values as msgpack in the forms that Flax writes: integers and lengths in the shortest
+//! form, floats in 64 bits.
 //!
 //! An [`Encoder`] has the small bytes of an object, and the positions of the arrays' data between
 //! them. So the size is known before any array is read. The writer streams the data, or copies it

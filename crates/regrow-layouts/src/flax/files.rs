@@ -70,8 +70,8 @@ fn holds_records(at: &Location) -> bool {
     start.is_some_and(|start| begins_record(&start))
 }
 
-/// Whether a file that is not yet written will be one object. Of the layouts whose files may begin
-/// like an object, msgpack is one object up to the end, and npy records never are.
+/// Whether a file that is not yet written will be one object. Of all files that regrow writes, only
+/// msgpack files and npy records can begin like an object. The magic shows the npy records.
 pub(super) fn shows_one_object(preview: &Preview) -> bool {
     let start = preview.read_at(0, MAGIC.len() as u64);
     start.first().is_some_and(|&first| begins_tree(first)) && start != MAGIC

@@ -235,7 +235,7 @@ fn files_are_rewritten_byte_for_byte_in_both_orders() {
         }
         let found = whole(&found.unwrap());
         if has_lists || name == "npscalars.msgpack" {
-            // Lists become dicts of numbers, and some scalars arrays without axes.
+            // Lists become dicts with numbers as keys, and some scalars become arrays without axes.
             assert_eq!(decode(&found.into()).unwrap().len(), tree.len(), "{name}");
             continue;
         }
@@ -252,7 +252,7 @@ fn files_are_rewritten_byte_for_byte_in_both_orders() {
 #[test]
 fn every_damaged_file_is_an_error_with_its_place() {
     for (name, _) in cases("corrupt") {
-        // Nothing in the format could show it.
+        // msgpack has no checksums, so no reader can find a flipped bit in array data.
         let is_seen = name != "bitflip_data.msgpack";
         match open(&fixture(&name)) {
             Ok(_) => assert!(!is_seen, "{name}"),

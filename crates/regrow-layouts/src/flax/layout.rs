@@ -25,7 +25,7 @@ pub const EXT_NUMPY_SCALAR: i8 = 3;
 /// Extension code of msgpack's own timestamp. Codes below it are reserved.
 pub const EXT_TIMESTAMP: i8 = -1;
 
-/// The key that marks a map as an array in chunks. Its value does not matter.
+/// The key that marks a map as an array in chunks. Its value is not used.
 pub const CHUNKED_KEY: &str = "__msgpack_chunked_array__";
 /// The key of the whole array's shape in such a map.
 pub const SHAPE_KEY: &str = "shape";

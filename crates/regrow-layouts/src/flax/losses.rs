@@ -1,4 +1,4 @@
-//! The losses of Flax' msgpack: values that a load returns differently.
+//! The losses of Flax' msgpack: leaves, containers and keys that a load returns differently.
 
 use super::dtypes::to_name;
 use super::gda::PLACEHOLDER;

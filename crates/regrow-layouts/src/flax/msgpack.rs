@@ -368,7 +368,7 @@ mod tests {
         for len in 0..=data.len() {
             assert!(begins_one_object(&data[..len], data.len() as u64, 100), "{len}");
         }
-        // A byte is left over behind the object, whose end is known as soon as its last token is.
+        // One byte follows the object. The function sees this when it has read the last token.
         for len in [20, data.len()] {
             assert!(!begins_one_object(&data[..len], data.len() as u64 + 1, 100), "{len}");
         }

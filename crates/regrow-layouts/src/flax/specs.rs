@@ -6,9 +6,9 @@
 //!  "metadata": {"shape": [4, 3], "chunks": [4, 3], …}}        what it has to be
 //! ```
 //!
-//! T5X writes them. For T5X, `file`, `gfile` and `gcs` (with any bucket) mean the folder of the
-//! file. A spec with other content is an error that names it, because as a plain dict its array
-//! would be lost.
+//! T5X writes such specs. In them, the drivers `file`, `gfile` and `gcs` (with any bucket) mean the
+//! folder of the file. A spec with other content is an error: if the reader took the spec for a
+//! plain dict, the array would be lost.
 //!
 //! Source: t5x `checkpoints.py`; TensorStore 0.1.86, drivers `zarr` and `zarr3`.
 
@@ -44,7 +44,8 @@ impl ArraySpec {
     /// Reads a spec.
     ///
     /// # Errors
-    /// `Unsupported` for specs that T5X does not write;
+    /// `Unsupported` for specs that T5X does not write; `Corrupt` for a spec without a path, or
+    /// with a damaged shape.
     pub fn parse(spec: &Value) -> Result<Self> {
         let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
         let driver = text(spec.get(DRIVER)).unwrap_or_default();
@@ -66,7 +67,7 @@ impl ArraySpec {
         if let Some(other) = members.into_iter().find(|member| !MEMBERS.contains(&member.as_str())) {
             return Err(unknown("it has an unknown member", &MEMBERS.join(", "), other));
         }
-        // Releases before 0.1.14 have the path outside.
+        // TensorStore before 0.1.14 writes the path beside `kvstore`, not in it.
         let path = text(spec.pointer("/kvstore/path")).or_else(|| text(spec.get("path")));
         let path = path.ok_or_else(|| Error::corrupt("a TensorStore spec has no path"))?;
         let name = path.trim_end_matches('/');

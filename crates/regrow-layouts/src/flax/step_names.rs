@@ -1,7 +1,7 @@
 //! The names of steps: `<prefix><step>`.
 //!
-//! A `-` is the sign of a number if no letter or digit precedes it. Source: flax
-//! `training/checkpoints.py`.
+//! A `-` is the sign of the number if the character before it is neither a letter nor a digit.
+//! Source: flax `training/checkpoints.py`.
 
 /// The default prefix of Flax.
 pub(super) const PREFIX: &str = "checkpoint_";
@@ -27,7 +27,7 @@ pub fn split(name: &str) -> Option<(&str, f64)> {
     None
 }
 
-/// Parses a number as Python prints it:
+/// Parses a number as Python prints it: `7`, `-2`, `10.5`, `1e-05`.
 pub(super) fn number(text: &str) -> Option<f64> {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let unsigned = text.strip_prefix('-').unwrap_or(text);

@@ -33,7 +33,8 @@ const AGGREGATE_OF_ORBAX: &str = "checkpoint";
 /// The most prefixes that are examined in one folder. A folder with more has other files.
 const PREFIXES_MAX: usize = 16;
 
-/// The steps in a folder with one prefix: the only prefix, or the one that the caller asked for.
+/// The steps in a folder with one prefix: the prefix that the caller asked for; otherwise the only
+/// prefix, or `checkpoint_` if there are several.
 #[derive(Debug)]
 pub(super) struct Steps {
     /// The steps, sorted by number; never empty.
@@ -75,8 +76,8 @@ impl Steps {
     /// The steps in `folder`; `options.item` names a prefix, if there are several.
     ///
     /// # Errors
-    /// `NotFound` for an unknown prefix, or if the folder has several prefixes and the caller gave
-    /// none.
+    /// `NotFound` for an unknown prefix; also if the caller gave no prefix, and the folder has
+    /// several prefixes but not `checkpoint_`.
     pub fn find(folder: &Location, options: &OpenOptions) -> Result<Self> {
         let mut by_prefix = found(folder)?;
         let prefixes: Vec<String> = by_prefix.keys().cloned().collect();

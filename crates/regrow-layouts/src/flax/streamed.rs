@@ -18,7 +18,7 @@ use crate::path_tree;
 use regrow_base::error::{Error, Result};
 use regrow_tree::tree::{Key, KeyPath, NodeKind, Tree};
 
-/// Whether bytes begin like a file of records. The value of a record is never text, so a list of
+/// Whether bytes begin like a file of records. A record begins with a list of keys, so a list of
 /// two texts is not a record.
 pub(super) fn begins_record(start: &[u8]) -> bool {
     let mut scanner = Scanner::new(start);
@@ -27,7 +27,7 @@ pub(super) fn begins_record(start: &[u8]) -> bool {
     for _ in 0..keys {
         match scanner.next() {
             Ok(Token::Str(_)) => {}
-            // The bytes end within a key: the path is too long to decide.
+            // A key is not text, or the bytes end within a key.
             _ => return false,
         }
     }

@@ -67,7 +67,7 @@ impl Descr {
             return Self::named(dtype);
         }
         match dtype {
-            // NumPy writes only this dtype as a float.
+            // NumPy writes all other dtypes of ml_dtypes as untyped bytes.
             Dtype::Float8E5m2 => Self::Other { text: "<f1".to_owned(), item_len_bytes: 1 },
             _ => Self::Void { item_len_bytes: dtype.size_bytes() as u64, is_nameless: true },
         }

@@ -16,7 +16,8 @@ pub(super) const ZIP_BEGINNINGS: [&[u8]; 2] = [b"PK\x03\x04", b"PK\x05\x06"];
 /// The number of bytes read first; nearly every header is shorter.
 pub(super) const FIRST_LEN_BYTES: u64 = 256;
 
-/// Whether a NumPy file is `at` a location: by its suffix and first bytes, or by its contents.
+/// Whether a location is a folder of npy files, or a file with the suffix and the contents of a
+/// NumPy file.
 pub(super) fn is_one(at: &Location) -> Result<bool> {
     let suffix = suffix_of(at.name());
     match at.look() {
@@ -48,8 +49,8 @@ pub(crate) fn read_of(at: &Location, len_bytes: u64) -> impl Fn(u64, u64) -> Res
     }
 }
 
-/// Whether a file is a NumPy file, by its suffix and contents. `read_at` gives at most so many
-/// bytes from an offset on.
+/// Whether a file is a NumPy file, by its suffix and contents. `read_at(offset, len)` gives `len`
+/// bytes from the offset on, or fewer at the end of the file.
 fn shows_one(
     suffix: Option<&str>,
     file_len: u64,
@@ -69,7 +70,7 @@ fn shows_one(
         .ok()
         .and_then(|(header, len)| Some((len as u64).saturating_add(header.data_len_bytes().ok()?)));
     match end {
-        // Another record or regrow's trailer follows the first record: the file is a stream of
+        // If another record or regrow's trailer follows the first record, the file is a stream of
         // leaves, in the layout equinox.
         Some(end) if end < file_len => {
             let next = read_at(end, TRAILER_MAGIC.len() as u64)?;

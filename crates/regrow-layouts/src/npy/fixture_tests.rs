@@ -53,7 +53,7 @@ fn check_leaf(reader: &dyn Reader, leaf: usize, expected: &serde_json::Value, na
         reader.check_view(leaf).unwrap();
         assert_eq!(view, bytes, "{name}");
     }
-    // Every second row, column, ... alone.
+    // A region: the second half of each axis.
     let starts: Vec<u64> = dims.iter().map(|dim| dim / 2).collect();
     let lens: Vec<u64> = dims.iter().zip(&starts).map(|(dim, start)| dim - start).collect();
     let region = Region::new(starts, lens).unwrap();
@@ -156,7 +156,7 @@ fn archives_hold_what_numpy_wrote() {
             .open(&Location::local(fixture(&file)), &arrays_only)
             .unwrap_or_else(|error| panic!("{name}: {error:?}"));
         let members = members.as_object().unwrap();
-        // A folder in an archive is nothing but a name.
+        // A member whose name ends in `/` is a folder, not an array.
         let count = members.keys().filter(|key| !key.ends_with('/')).count();
         assert_eq!(reader.tree().len(), count, "{name}");
         assert!(reader.standing().has_data_checksums);
@@ -179,7 +179,7 @@ fn archives_hold_what_numpy_wrote() {
     }
 }
 
-/// Its comment is like ours, and lies: with a pytree that is not there.
+/// The archive has a comment in regrow's form, but no pytree at the position in the comment.
 #[test]
 fn a_pytree_that_is_not_where_the_comment_says_is_an_error() {
     let error = open("extra.npz").unwrap_err();
@@ -204,11 +204,11 @@ fn a_folder_of_arrays_is_a_dict_of_dicts() {
     for (leaf, name) in ["text", "le_f4", "fortran", "empty"].into_iter().enumerate() {
         check_leaf(&*reader, leaf, &expected["arrays"][name], name);
     }
-    // A file and a folder of one name.
+    // A file and a folder with the same name.
     std::fs::copy(fixture("empty.npy"), folder.path().join("a.npy")).unwrap();
     let error = Npy.open(&Location::local(folder.path()), &OpenOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NameCollision, "{error:?}");
-    // Something else lies there: not ours to claim.
+    // A folder with another program's file is not recognised.
     std::fs::write(folder.path().join("a/model.bin"), "x").unwrap();
     assert!(!Npy.recognise(&Location::local(folder.path())).unwrap());
 }

@@ -107,8 +107,8 @@ pub(super) fn nested(items: Vec<Item>, notes: &mut Vec<String>) -> Result<Placed
     }
 }
 
-/// Finds the data of every leaf of a pytree that regrow stored. If `salvages`, a lost leaf does not
-/// fail the others.
+/// Finds the data of every leaf of a pytree that regrow stored. In a salvage, `salvages` is the
+/// path of the checkpoint, and a lost leaf becomes unreadable instead of an error.
 ///
 /// # Errors
 /// `Corrupt` if the data is missing, or has another dtype or shape.

@@ -399,7 +399,8 @@ fn kept_in_archive(
 ) -> Result<Option<(Regrown, Option<serde_json::Value>)>> {
     let end = directory.offset_bytes;
     let Some(pointer) = Pointer::from_comment(&directory.comment)? else {
-        // No checksum covers the comment. So check that the pytree lies where regrow puts it.
+        // No checksum covers the comment, so it may be damaged. A pytree after the last member
+        // shows that regrow wrote the archive.
         let beginning_len = beginning_len_bytes(sidecar::FILE_NAME);
         let is_ours = end - directory.members_end_bytes >= beginning_len
             && begins_member(&read(directory.members_end_bytes, beginning_len)?, sidecar::FILE_NAME);
@@ -436,8 +437,8 @@ fn pointed_to(mut directory: Directory) -> Directory {
     directory
 }
 
-/// Whether a pytree is stored beside the arrays of a folder. Anything but a file with its name is
-/// an error: a reader that ignored it would build another tree.
+/// Whether a pytree is stored beside the arrays of a folder. If the entry with the pytree's name is
+/// not a file, this is an error: without the pytree, the reader would build another tree.
 fn has_sidecar(at: &Location) -> Result<bool> {
     let not_a_file = |found: &str| {
         Err(or_arrays_only(

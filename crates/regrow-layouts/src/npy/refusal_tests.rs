@@ -25,7 +25,7 @@ fn archive(path: &Path, level: Option<u32>, members: &[(&str, &[u8])]) {
     zip.finish(b"").unwrap();
 }
 
-/// The array `a` and one that is given, in an archive, a deflated one and a folder.
+/// The array `a` and an array `b` of these bytes, in an archive, a deflated archive and a folder.
 fn with_another(folder: &Path, bytes: &[u8]) -> Vec<PathBuf> {
     let good = fixture("le_f4.npy");
     let paths = ["x.npz", "y.npz", "x"].map(|name| folder.join(name));
@@ -82,11 +82,11 @@ fn bytes_behind_an_array_are_an_error() {
             assert!(regrow::verify(&path).map_or(true, |report| !report.is_ok()));
             let arrays_only = OpenOptions { arrays_only: true, ..OpenOptions::default() };
             let opened = regrow::open_with(&path, &arrays_only);
-            // In an archive nothing but damage is known to do this.
+            // In a member of an archive, bytes after the array are always damage.
             assert_eq!(opened.is_ok(), at == 0 || at == 3, "{}", path.display());
         }
     }
-    // Records behind a record are the leaf files of Equinox, under any name.
+    // A file with several records is a leaf file of Equinox, under any name.
     let path = folder.path().join("two.npy");
     fs::write(&path, [fixture("le_f4.npy"), fixture("le_f4.npy")].concat()).unwrap();
     assert_eq!(regrow::open(&path).unwrap().description().layout, "equinox");

@@ -11,8 +11,8 @@
 //! {"made_by":"regrow npy","structure":{...},"metadata":...,"crc32":"1b2e9a40"}
 //! ```
 //!
-//! In an archive it is a member that the directory does not list: `np.load` and other readers see
-//! only the arrays, and the archive's comment has its position:
+//! In an archive it is a member that the directory does not list. So `np.load` and other readers
+//! see only the arrays. The archive's comment has the position of this member:
 //!
 //! ```text
 //! regrow structure at 4096, 812 bytes, crc32 1b2e9a40
@@ -30,7 +30,7 @@ pub(crate) const FILE_NAME: &str = "regrow-structure.json";
 /// The prefix of the comment in an archive that regrow wrote.
 const COMMENT_BEGINNING: &str = "regrow structure at ";
 
-/// The member that shows that regrow wrote a file with this name.
+/// The value of `made_by`. It shows that regrow wrote the file.
 const MADE_BY: &str = "regrow npy";
 
 /// The help text for a damaged sidecar.
@@ -46,7 +46,7 @@ pub(super) struct Sidecar {
     structure: Structure,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     metadata: Option<serde_json::Value>,
-    /// The checksum, in a folder only: an archive's directory has its own.
+    /// The checksum, in a folder only. For an archive, the comment has the checksum.
     #[serde(default, skip_serializing)]
     crc32: Option<String>,
 }

@@ -161,8 +161,8 @@ impl Files {
         let is_checked = stored.crc32.is_some();
         if !stored.is_raw() || is_checked && table.is_none() {
             let seal = is_checked.then(|| Box::new(Member { files: self, leaf: Some(leaf), stored }) as _);
-            // One decoder reads a deflated member front to back, so its bands are best read in
-            // order.
+            // One decoder reads a deflated member front to back. So the regions of the member are
+            // best read in order.
             let is_deflated = stored.method == Method::Deflated;
             let working_len_bytes = is_deflated.then(|| stored.record.len_bytes().saturating_mul(2));
             return Ok(Source::Coded(Coded { working_len_bytes, seal, span: None }));
@@ -232,8 +232,8 @@ impl Files {
         }
     }
 
-    /// The same, once for each leaf. Call this function before reading a part: neither the part nor
-    /// the header can be checked without the rest.
+    /// Checks the member of a leaf as `check` does, but only once. Call this function before
+    /// reading a part: neither the part nor the header can be checked without the rest.
     ///
     /// # Errors
     /// As `check`.

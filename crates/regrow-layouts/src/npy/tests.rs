@@ -234,7 +234,7 @@ fn one_array_is_one_file() {
     assert!(folder.path().join("x/arr_0.npy").is_file());
 }
 
-/// Opens and reads all there is; errors are fine, anything else is not. Gives the arrays.
+/// Opens a checkpoint and reads all its arrays. An error is allowed, a panic is not.
 fn read_all(path: &Path) -> Result<Vec<Vec<u8>>> {
     let reader = Npy.open(&Location::local(path), &OpenOptions::default())?;
     let mut leaves = Vec::new();
@@ -306,7 +306,7 @@ fn every_changed_byte_of_an_archive_is_refused_or_of_no_consequence() {
     }
 }
 
-/// A member that says it is larger than deflate could make it, and two members that share their
+/// A member whose recorded length is more than deflate can reach, and two members that share their
 /// bytes.
 #[test]
 fn bombs_are_refused() {
@@ -323,7 +323,7 @@ fn bombs_are_refused() {
     let second =
         central + 4 + raw[central + 4..].windows(4).position(|window| window == b"PK\x01\x02").unwrap();
     overlap.copy_within(central + 42..central + 46, second + 42);
-    // Both by the name in the one header.
+    // Both entries of the directory have the name in the first header.
     overlap.copy_within(central + 46..central + 51, second + 46);
     fs::write(&path, &overlap).unwrap();
     let error = read_all(&path).unwrap_err();
@@ -404,7 +404,7 @@ proptest! {
         let path = folder.path().join(name);
         match save(&path, &tree, json) {
             Ok(()) => assert_same(&regrow::load(&path).unwrap(), &tree),
-            // The keys that have no names.
+            // A key with NUL has no name in an archive, and a long key has no name in a folder.
             Err(error) => prop_assert!(leaves.keys().any(|key| key.contains('\0') || key.len() > 80), "{error}"),
         }
     }
@@ -419,8 +419,8 @@ proptest! {
     }
 }
 
-/// Of a deflated member in Fortran order each read unpacks all, so a load must not read it band by
-/// band.
+/// Each read of a deflated member in Fortran order unpacks the whole member. So a load must read
+/// the member at once.
 #[test]
 fn a_deflated_member_in_fortran_order_is_one_chunk() {
     let folder = tempfile::tempdir().unwrap();

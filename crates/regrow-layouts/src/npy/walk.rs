@@ -30,7 +30,7 @@ pub(super) struct Found {
 /// Whether a folder has only npy files. The search is limited; text files and hidden files do not
 /// count.
 pub(super) fn is_one(folder: &Location) -> Result<bool> {
-    // Any kind of entry counts: a read reports anything but a file.
+    // An entry of any kind counts. If the entry is not a file, the reader returns an error.
     if folder.join(sidecar::FILE_NAME).is_taken() {
         return Ok(true);
     }

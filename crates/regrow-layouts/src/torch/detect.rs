@@ -47,7 +47,8 @@ pub(super) fn form_of(at: &Location) -> Result<Option<Form>> {
     Ok(form_of_beginning(&first, suffix_of(at.name()).as_deref()))
 }
 
-/// Whether a file with these first bytes has a form that only PyTorch writes.
+/// Whether a file with these first bytes is a file of PyTorch, or another pickle of protocol 2 or
+/// later.
 pub fn is_one_by_content(first: &[u8]) -> bool {
     form_of_beginning(first, None).is_some()
 }

@@ -6,7 +6,7 @@ use regrow_tree::array::Dtype;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Element {
     Known(Dtype),
-    /// A dtype that no layout has: quantised numbers, numbers of parts of a byte, bits without a
+    /// A dtype that no layout has: quantised numbers, numbers shorter than a byte, bits without a
     /// type.
     Other {
         /// The bytes of an element in a storage.

@@ -101,7 +101,8 @@ fn folders_of_pieces_come_back() {
         let checkpoint = open(&fixture(name));
         let mut found = rows(&checkpoint);
         let mut expected = expected.as_array().unwrap().clone();
-        // Planners go through a state as they like: the order is theirs.
+        // The order of the leaves depends on the planner that wrote the checkpoint. Compare without
+        // the order.
         let by_path = |row: &Value| row["path"].to_string();
         found.sort_by_key(by_path);
         expected.sort_by_key(by_path);
@@ -123,7 +124,7 @@ fn folders_of_pieces_come_back() {
         let region = checkpoint.region(leaf, &Region::new(starts, lens).unwrap()).unwrap();
         assert_eq!(region.to_c_order().unwrap()[..4], first.to_le_bytes());
     }
-    // What is not a tensor keeps what the tree cannot say, by its place in the whole.
+    // The record of objects has the key paths of the whole tree, not of each object's own pickle.
     let objects = open(&fixture("dcp_objects")).description().objects.clone().unwrap();
     let objects: Value = serde_json::from_str(&objects).unwrap();
     assert_eq!(
@@ -176,7 +177,7 @@ fn damage_to_pieces_is_found_and_named() {
 
 #[test]
 fn contiguous_tensors_are_slices_of_the_map() {
-    // Storages of the legacy form lie where they happen to: what is askew is read, not shown.
+    // Storages of the legacy form are not aligned. A tensor at an unaligned offset has no view.
     let raw = |name: &str| -> Vec<String> {
         let checkpoint = open(&fixture(name));
         let is_raw = |&leaf: &usize| match checkpoint.reader().source(leaf).unwrap() {
@@ -237,9 +238,9 @@ fn leaves_lie_in_private_maps_also_with_gaps_and_in_other_orders() {
     }
     assert_eq!(found["whole"], found["transposed"]);
     assert!(found["slice"].len_bytes < found["whole"].len_bytes);
-    // Numbers of the other byte order are not numbers of this machine.
+    // `places` omits tensors in the other byte order.
     assert_eq!(places(&fixture("big_endian.pt"), false).unwrap().2.into_keys().collect::<Vec<_>>(), ["b"]);
-    // Of a tensor in several pieces no map shows the whole; what lies askew is not shown either.
+    // `places` omits tensors in several pieces, and tensors at unaligned offsets.
     let (checkpoint, _, found) = places(&fixture("dcp_sharded"), false).unwrap();
     for (leaf, path) in checkpoint.paths().iter().enumerate() {
         let is_shown = match checkpoint.reader().source(leaf).unwrap() {
@@ -296,7 +297,7 @@ fn what_is_refused_is_named_and_the_rest_is_read() {
         notes.contains("11 leaves are not read") && notes.contains("args (argparse.Namespace, byte "),
         "{notes}"
     );
-    // Nothing is wrong with the file; who verifies it is told all the same.
+    // The file is not damaged, but the report of `verify` notes the refused leaves.
     let report = checkpoint.verify().unwrap();
     assert!(report.is_ok(), "{:?}", report.findings);
     let notes = report.notes.join("\n");

@@ -7,11 +7,12 @@
 //! step/      .metadata  __0_0.distcp  __1_0.distcp                                      dcp
 //! ```
 //!
-//! The object is a pickle, and a pickle is a program. regrow reads it as data. Plain containers,
-//! numbers, texts, bytes, and the few calls that build tensors, NumPy arrays and PyTorch's own
-//! names become leaves. Any other value is a leaf of kind `Unknown` with its name (class, key path,
-//! offset), and is never constructed; the other leaves can be read. A tensor is a view of a
-//! storage. Storages are uncompressed in the file, so a contiguous tensor is a slice of the map.
+//! The object is a pickle, and a pickle is a program. regrow reads it as data. Plain containers
+//! become containers of the pytree. Numbers, texts, bytes, tensors, NumPy arrays, and names of
+//! PyTorch such as dtypes become leaves. Any other value is a leaf of kind `Unknown` with its name
+//! (class, key path, offset), and is never constructed; the other leaves can be read. A tensor is a
+//! view of a storage. Storages are uncompressed in the file, so a contiguous tensor is a slice of
+//! the map.
 //!
 //! | module | holds |
 //! |---|---|
@@ -127,7 +128,8 @@ impl Fidelity for Torch {
     }
 }
 
-/// Without the reader the files are recognised, so that the error can say what is missing.
+/// A build without the feature `torch` recognises PyTorch's files, so that the error can name the
+/// feature.
 #[cfg(not(feature = "torch"))]
 fn read(at: &Location, _options: &OpenOptions) -> Result<Box<dyn Reader>> {
     Err(Error::unsupported("this is a file of PyTorch; this build lacks the feature `torch`")

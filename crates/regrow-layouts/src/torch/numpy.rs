@@ -150,13 +150,13 @@ fn descr(pickle: &Pickle<'_>, id: Id) -> Option<Descr> {
     let order = state.get(1).and_then(|&order| pickle.text(order)).unwrap_or("|");
     // Subarrays, names and fields, which dtypes of numbers lack.
     let is_plain = state.iter().skip(2).take(3).all(|&part| matches!(pickle.value(part), Value::None));
-    // Dates have their unit in a further member.
     let order = if order == "=" { "<" } else { order };
     if let Some((module, name)) = pickle.global(code) {
         let is_known = module == "ml_dtypes" && matches!(order, "<" | "|") && is_plain;
         return Descr::from_text(name).ok().filter(|_| is_known);
     }
     let code = pickle.text(code)?;
+    // The state of a dtype of dates has one more member: the unit.
     if !is_plain || state.len() > 8 || code.starts_with(['O', 'V', 'M', 'm']) {
         return None;
     }

@@ -190,7 +190,7 @@ fn container<'p>(
                 _ => None,
             }
         }
-        // The form of Python 2 and older PyTorch: a list of pairs.
+        // Protocols up to 3 write a set as a call with the list of its items.
         (("__builtin__" | "builtins", "set" | "frozenset"), [items]) => {
             pickle.sequence(*items).map(Object::Set)
         }

@@ -23,7 +23,7 @@ use regrow_store::reads::{CheckFor, Coded, Extent, Seal, Source, Text, Unreadabl
 use regrow_tree::array::{Dtype, Region, Shape};
 use regrow_tree::tree::{KeyPath, LeafInfo, Tree};
 
-/// The most refused leaves and shared storages that one text lists; it counts further ones.
+/// The most refused leaves and shared storages that one text lists.
 const NAMED_MAX: usize = 10;
 
 /// With more refused leaves than this, the error of each describes only itself.
@@ -101,7 +101,7 @@ struct Storages<'p> {
     pickle: &'p Pickle<'p>,
     opened: Opened,
     found: Vec<Storage>,
-    /// Numbers of the storages, by the keys that the file knows them by.
+    /// Numbers of the storages, by their keys in the file.
     by_key: HashMap<&'p str, usize>,
     /// The same, by the values that stand for them in the pickle.
     by_id: HashMap<Id, usize>,
@@ -431,8 +431,8 @@ fn coding(tensor: &Tensor, big_endian: bool) -> String {
     out
 }
 
-/// Lists all refused leaves in the error of each, since a load of all leaves reports only one
-/// error.
+/// Adds the other refused leaves, at most `NAMED_MAX`, to the error of each refused leaf: a load of
+/// all leaves reports only one error.
 fn name_all_refused(leaves: &mut [Leaf]) {
     let refused = leaves.iter().filter_map(|leaf| match leaf {
         Leaf::Refused(why) => why.place().leaf.as_ref().map(|path| brief(&path.to_string()).into_owned()),

@@ -18,7 +18,7 @@ use regrow_tree::tree::KeyPath;
 const ATTRIBUTE_DEPTH_MAX: usize = 8;
 const ATTRIBUTE_VALUES_MAX: usize = 1 << 16;
 
-/// The attribute of a dict that the record has.
+/// The only attribute of a dict that the record keeps.
 const METADATA: &str = "_metadata";
 
 /// The entries, by the key path of their object.

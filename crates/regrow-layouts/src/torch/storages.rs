@@ -50,8 +50,8 @@ impl Storage {
         Self { place: Place::At(offset_bytes), len_bytes, crc32: None, found: OnceLock::new() }
     }
 
-    /// The data of a member of an archive that begins at `base_bytes`; what follows it begins at
-    /// `end_bytes` of the archive.
+    /// The data of a member. The archive begins at `base_bytes` of the file. The member ends at or
+    /// before `end_bytes` of the archive.
     pub fn member(header: Header, end_bytes: u64, base_bytes: u64, has_checksums: bool) -> Self {
         let (len_bytes, crc32) = (header.member.len_bytes, header.member.crc32);
         Self {
@@ -135,7 +135,7 @@ impl Storage {
         if region.is_empty() {
             return Ok(());
         }
-        // The elements lie in the storage: that was found out with the tensor's shape.
+        // All elements lie in the storage: `tensors::tensor` has checked this.
         let (mut first, mut last) = (tensor.offset_elements, tensor.offset_elements);
         let mut strides = Vec::with_capacity(region.rank());
         for ((&start, &len), &stride) in

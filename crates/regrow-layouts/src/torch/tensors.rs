@@ -187,7 +187,8 @@ fn bad(pickle: &Pickle<'_>, id: Id) -> Error {
     pickle.corrupt(id, "a tensor of the pickle differs from those of torch.save")
 }
 
-/// The tensor of these arguments; `rest` are whether it needs a gradient, hooks and metadata.
+/// The tensor of these arguments. `rest` is a list: whether the tensor needs a gradient, its hooks,
+/// and its metadata.
 fn view(
     pickle: &Pickle<'_>,
     id: Id,

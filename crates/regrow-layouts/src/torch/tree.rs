@@ -61,7 +61,7 @@ pub(super) enum Data {
     Refused(Error),
 }
 
-/// A pytree, and what is to be told of it.
+/// A pytree, the notes about it, and the record of its Python objects.
 #[derive(Debug)]
 pub(super) struct Unfolded {
     pub tree: Tree<Decoded>,
@@ -103,7 +103,7 @@ struct Walk<'p, 'b> {
     pickle: &'p Pickle<'b>,
     bytes: &'p Bytes,
     is_whole_file: bool,
-    /// Of the value that is being looked at; stays at the place of an error.
+    /// The key path of the current value. After an error, the path of the error.
     path: KeyPath,
     open: Vec<std::vec::IntoIter<(Key, Id)>>,
     build: TreeBuilder<Decoded>,
@@ -115,7 +115,7 @@ struct Walk<'p, 'b> {
     names_left: usize,
     decoded_left_bytes: u64,
     notes: Vec<String>,
-    /// Where each tensor stands first.
+    /// The first key path of each tensor, as a JSON pointer.
     tensors: HashMap<Id, String>,
     record: Record,
 }
@@ -195,7 +195,7 @@ impl<'p> Walk<'p, '_> {
         Ok(())
     }
 
-    /// Counts the containers and the names against their limits.
+    /// Counts a node and its name against the limits of all nodes and names.
     fn charge(&mut self, id: Id) -> Result<()> {
         self.nodes_left = self.nodes_left.checked_sub(1).ok_or_else(|| {
             self.limit(id, "the containers of a pickle contain each other too often".to_owned())
@@ -214,7 +214,8 @@ impl<'p> Walk<'p, '_> {
         Ok(self.leaf(LeafKind::Bytes, Dtype::UInt8, shape, Data::Memory(bytes)))
     }
 
-    /// Tells what a tensor is beside its elements, or whose other name it is.
+    /// Records the properties of a tensor besides its elements. If the same tensor occurred before,
+    /// records only its first path.
     fn tell(&mut self, id: Id, tensor: &Tensor) {
         if let Some(first) = self.tensors.get(&id) {
             self.record.add(&self.path, json!({"same": first}));
@@ -377,7 +378,8 @@ impl<'p> Walk<'p, '_> {
         let span = match payload {
             Payload::Empty => return Ok(Bytes::new()),
             Payload::Raw(span) => {
-                // Of the map of a whole file only a copy outlasts changes of the file.
+                // The bytes of a whole file may be a map, which changes with the file. So copy
+                // short bytes.
                 let range =
                     span.range().filter(|range| !self.is_whole_file || range.len() >= INSIDE_LEN_MIN_BYTES);
                 let copy = || Bytes::copy_from_slice(self.pickle.span(span));

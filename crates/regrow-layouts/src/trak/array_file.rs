@@ -4,12 +4,12 @@
 //! | npy 1.0 header, 128 bytes for usual shapes | row 0 | row 1 | ...   C order, little endian
 //! ```
 //!
-//! The file is complete, with zeros reserved on disk, before it gets its name. So no process sees
-//! a short file, and a full disk shows when a model is registered and not hours later. Opening
-//! compares header and length with the store's parameters; no file is ever padded.
+//! The file is complete, with zeros reserved on disk, before it gets its name. So no process sees a
+//! short file, and a full disk shows when a model is registered and not hours later. Opening
+//! compares header and length with the store's parameters. Only `repair` pads a short file.
 //!
-//! Rows are written by `pwrite`, which can fail with an error. A write to a map whose file another
-//! process has cut kills the process.
+//! Rows are written by `pwrite`, which can fail with an error. A write to a map would kill the
+//! process if another process has cut the file.
 
 use std::fs::File;
 use std::io;
@@ -75,7 +75,7 @@ pub(super) enum Condition {
     Missing,
     /// No header can be read.
     Headless,
-    /// The file ends before its data does; the first row that is not there in full.
+    /// The file ends before its data does. `first_lost` is the first row that is not complete.
     Cut {
         by_bytes: u64,
         first_lost: u64,
@@ -87,6 +87,8 @@ pub(super) enum Condition {
 }
 
 impl Condition {
+    /// The state of the array's file.
+    ///
     /// # Errors
     /// What repair cannot mend: a sound array of another dtype or shape, a file that cannot be
     /// read.
@@ -123,7 +125,7 @@ impl ArrayFile {
     /// Makes the file in `folder`, all zeros, reserved on disk. The caller holds the store's lock.
     ///
     /// # Errors
-    /// `AlreadyExists` if there is one and it is not to be replaced; `StorageFull`.
+    /// `AlreadyExists` if the file exists and `replace` is false; `StorageFull`.
     pub(super) fn create(folder: &Path, name: &str, spec: &ArraySpec, replace: bool) -> Result<()> {
         Self::prepare(folder, name, spec)?.give_name(name, replace)
     }
@@ -149,7 +151,7 @@ impl ArrayFile {
         Ok(array)
     }
 
-    /// As [`open`](Self::open), of any length.
+    /// As [`open`](Self::open), for a file of any length.
     pub(super) fn open_of_any_len(path: &Path, spec: &ArraySpec, writable: bool) -> Result<Self> {
         let file = open_regular(path, writable).map_err(with_help)?.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "an array of the store is missing")
@@ -167,7 +169,7 @@ impl ArrayFile {
         Ok(Self { path, file, spec: found, data_offset_bytes, data_len_bytes, failed: SyncFailed::default() })
     }
 
-    /// The same array, of a store with this state.
+    /// The same array, with the sync state that all arrays of its store share.
     #[must_use]
     pub(super) fn of_store(mut self, failed: &SyncFailed) -> Self {
         self.failed = failed.clone();
@@ -177,8 +179,7 @@ impl ArrayFile {
     /// Dtype and shape in the header of a file of any length.
     ///
     /// # Errors
-    /// `NotFound`; `Corrupt` if it is no npy file; `Unsupported` if it is one of another kind than
-    /// a store's.
+    /// `NotFound`; `Corrupt` if it is no npy file; `Unsupported` for an npy file that no store has.
     pub(super) fn spec_of(path: &Path) -> Result<ArraySpec> {
         let file = open_regular(path, false)?.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "an array of the store is missing").in_file(path)
@@ -196,7 +197,7 @@ impl ArrayFile {
         &self.spec
     }
 
-    /// Where in the file its data begins.
+    /// The offset of the data in the file.
     pub fn data_offset_bytes(&self) -> u64 {
         self.data_offset_bytes
     }
@@ -247,7 +248,7 @@ impl ArrayFile {
         self.check_len()?;
         let mut data = data;
         for (first, count) in runs(rows) {
-            // At most the length of `data`, as was just checked.
+            // `count * row_len` is at most the length of `data`: the check above compares them.
             let (now, rest) = data.split_at_checked((count * row_len) as usize).unwrap_or((data, &[]));
             let written = self.file.write_all_at(now, self.data_offset_bytes + first * row_len);
             written.map_err(|error| Error::io("cannot write rows of", &self.path, error))?;
@@ -303,7 +304,7 @@ impl ArrayFile {
     /// Waits until all writes, of any kind, would survive a power cut.
     ///
     /// # Errors
-    /// What the disk says; also if an earlier sync of the store failed.
+    /// Errors of the disk; an error if an earlier sync of the store failed.
     pub fn sync(&self) -> Result<()> {
         self.failed.refuse(&self.path)?;
         self.file.sync_data().map_err(|error| {
@@ -312,7 +313,7 @@ impl ArrayFile {
         })
     }
 
-    /// Shows each row's bytes; rows without any are left out.
+    /// Calls `each` with the bytes of each row. Does not call `each` for an array without columns.
     pub(super) fn for_each_row(&self, mut each: impl FnMut(u64, &[u8])) -> Result<()> {
         let (rows, row_len) = (self.spec.rows, self.spec.row_len_bytes());
         if row_len == 0 {
@@ -331,14 +332,14 @@ impl ArrayFile {
         Ok(())
     }
 
-    /// Shows each row's number in a mask.
+    /// Calls `each` with the number of each row of a mask.
     pub(super) fn for_each_number(&self, mut each: impl FnMut(u64, i32)) -> Result<()> {
         self.for_each_row(|row, bytes| {
             each(row, bytes.first_chunk().map_or(0, |bytes| i32::from_le_bytes(*bytes)))
         })
     }
 
-    /// Which of `rows` of a mask hold something other than 0.
+    /// The rows, among `rows`, whose number in a mask is not 0.
     pub(super) fn marked(&self, rows: &[u64]) -> Result<Vec<u64>> {
         let mut marked = Vec::new();
         for (first, count) in runs(rows) {
@@ -356,7 +357,8 @@ impl ArrayFile {
         self.write_rows(rows, &mark.to_le_bytes().repeat(rows.len()))
     }
 
-    /// Removes the marks of lost rows of a mask, on disk; how many there were.
+    /// Sets the numbers of lost rows of a mask to 0, and syncs the file. Returns the number of
+    /// removed marks.
     pub(super) fn clear_marks(&self, is_lost: impl Fn(u64) -> bool) -> Result<u64> {
         let mut marked = Vec::new();
         self.for_each_number(|row, number| marked.extend((number != 0 && is_lost(row)).then_some(row)))?;
@@ -412,7 +414,7 @@ fn read_spec(file: &File) -> Result<(ArraySpec, u64)> {
     }
 }
 
-/// The first `len` bytes of the file, or all if it is shorter.
+/// Extends `out` to the first `len` bytes of the file, or to all bytes if the file is shorter.
 fn read_up_to(file: &File, len: usize, out: &mut Vec<u8>) -> io::Result<()> {
     let start = out.len();
     let longest = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);

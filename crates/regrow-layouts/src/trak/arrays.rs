@@ -17,8 +17,8 @@ pub struct Repair {
     pub metadata: Option<Map<String, Value>>,
     /// The precision, where no array is left to tell it.
     pub precision: Option<Precision>,
-    /// Mark rows that hold zeros only as not done. Their gradients may really be zero, so this is
-    /// off by default.
+    /// Mark rows in which all numbers are zero as not done. Their gradients may really be zero, so
+    /// this is off by default.
     pub recompute_zero_rows: bool,
 }
 
@@ -37,9 +37,10 @@ pub(super) struct Faults<'a> {
 pub(super) struct Masked {
     pub(super) mask: Option<(Slot, Condition)>,
     pub(super) arrays: Vec<(Slot, Condition)>,
-    /// Rows that are marked as done; `None` if there is no mask that can be read.
+    /// The number of rows that are marked as done; `None` if there is no mask that can be read.
     pub(super) done: Option<u64>,
-    /// Rows that hold neither 0 nor 1, and rows of zeros that are to be computed again.
+    /// Rows whose number in the mask is neither 0 nor 1, and rows of zeros that are to be computed
+    /// again.
     pub(super) undone: Vec<u64>,
     has_zero_rows: bool,
 }
@@ -79,7 +80,7 @@ impl Faults<'_> {
             match read {
                 Ok(()) => rows.done = Some(done),
                 Err(error) if self.with.is_some() => return Err(error),
-                // Reading the mask reports it.
+                // `verify` also reads the mask as a leaf, and that read reports the error.
                 Err(_) => {}
             }
             if !odd.is_empty() {
@@ -104,7 +105,8 @@ impl Faults<'_> {
     /// The condition of an array.
     ///
     /// # Errors
-    /// In a repair, for an array that cannot be mended. `verify` finds it, or reading reports it.
+    /// In a repair, for an array that cannot be mended. In `verify`, another size becomes a
+    /// finding, and the read of the array reports any other damage.
     pub(super) fn condition(&mut self, slot: &Slot) -> Result<Condition> {
         match Condition::of(&self.survey.root, slot) {
             Err(_) if self.with.is_none() => {

@@ -27,7 +27,7 @@ pub struct Catalog {
     pub faults: Vec<DamagedFile>,
 }
 
-/// A file of the folder that cannot be used, or a part of it.
+/// A file of the folder that cannot be used, in whole or in part.
 #[derive(Debug)]
 pub struct DamagedFile {
     /// The name of the file.

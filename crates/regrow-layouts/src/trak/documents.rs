@@ -26,7 +26,8 @@ use regrow_store::read_opened_document;
 
 /// The key of the identity in the file of a model's checkpoint.
 pub(super) const CHECKPOINT_KEY: &str = "checkpoint";
-/// Longest document that is read: experiments of a hundred thousand names take a tenth.
+/// Longest document that is read. The records of a hundred thousand experiments take a tenth of
+/// this.
 const DOCUMENT_LEN_MAX_BYTES: u64 = 256 << 20;
 
 const METADATA_HELP: &str = "give `repair` the right metadata";
@@ -36,7 +37,7 @@ const METADATA_HELP: &str = "give `repair` the right metadata";
 pub struct ModelFlags {
     /// All rows are done.
     pub is_featurized: bool,
-    /// The features are computed from them.
+    /// The features are computed from all rows.
     pub is_finalized: bool,
 }
 
@@ -115,7 +116,7 @@ pub(super) fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
     read_object_up_to(path, DOCUMENT_LEN_MAX_BYTES)
 }
 
-/// As [`read_object`], of a file that is no longer than this.
+/// As [`read_object`], with another limit of the file's length.
 pub(super) fn read_object_up_to(path: &Path, max_len_bytes: u64) -> Result<Option<Map<String, Value>>> {
     let read = || {
         let Some(file) = open_regular(path, false)? else { return Ok(None) };
@@ -183,7 +184,7 @@ pub(super) fn write_flags(root: &Path, id: i64, flags: ModelFlags) -> Result<()>
     write_object(root, &id_file(id), &flags.to_document(id))
 }
 
-/// 0 or 1, or one of JSON's own.
+/// A flag from JSON: 0, 1, `true` or `false`.
 fn as_flag(value: &Value) -> Option<bool> {
     value.as_bool().or_else(|| value.as_i64().filter(|flag| (0..=1).contains(flag)).map(|flag| flag == 1))
 }

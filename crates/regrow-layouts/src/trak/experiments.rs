@@ -21,13 +21,13 @@ pub struct ExperimentArrays {
 }
 
 impl TrakStore {
-    /// Starts an experiment, or joins one: its record, the gradients of its targets for this model,
-    /// the scores that all models share. Existing arrays and final scores stay; with `reset` this
-    /// model's gradients and the scores become zeros.
+    /// Starts an experiment, or joins one. Makes its record, the gradients of its targets for this
+    /// model, and the scores that all models share. Existing arrays and final scores stay; with
+    /// `reset` this model's gradients and the scores become zeros.
     ///
-    /// If gradients are lost whose targets are marked as done, the marks and the flag of the scores
-    /// are removed before zeros take their place: all targets must be done again. Lost scores lose
-    /// their flag too.
+    /// If the file of gradients is lost and targets are marked as done, the call first removes the
+    /// marks and the flag of the scores, and then makes gradients of zeros: all targets must be
+    /// done again. If the scores are lost, the call removes their flag, too.
     ///
     /// # Errors
     /// `NotFound` if the model has no folder; `InvalidArgument` for a name that no file can have;
@@ -71,8 +71,8 @@ impl TrakStore {
             // files.
             wanted.scores_finalized &= lost == 0 && is_there(&scores.path(root))?;
             let record = wanted.to_record(&scores.path(root));
-            // A flag must not cover scores that are gone; an array that does not fit leaves no
-            // record.
+            // Remove the flag before the scores: a flag must not cover lost scores. Otherwise write
+            // the record last, so that an array that does not fit leaves no record.
             let is_lowered = records.get(name.as_str()).is_some_and(|known| {
                 reset || known.get("scores_finalized") != record.get("scores_finalized")
             });
@@ -120,8 +120,8 @@ impl TrakStore {
     /// first puts the scores on disk.
     ///
     /// # Errors
-    /// `NotFound` for an experiment that is not there; `Corrupt` for NaN or infinite scores, unless
-    /// they are allowed; what the disk says.
+    /// `NotFound` for an unknown experiment; `Corrupt` for NaN or infinite scores, unless they are
+    /// allowed; errors of the disk.
     pub fn finalize_scores(
         &self,
         name: &ExperimentName,

@@ -136,7 +136,8 @@ fn scores_without_a_record_are_a_leaf_a_note_and_a_finding() {
     let folder = tempfile::tempdir().unwrap();
     let store = finished(folder.path());
     store.scores(&name("val"), 3).unwrap().write_rows(&[0], &2_f32.to_le_bytes().repeat(3)).unwrap();
-    // As TRAK's processes lose it from each other; and without its targets.
+    // The record is lost, as when two processes of TRAK write the file at once. The targets are
+    // lost, too.
     fs::write(folder.path().join("experiments.json"), "{}").unwrap();
     for file in ["0/val_grads.mmap", "0/_targets_val.mmap"] {
         fs::remove_file(folder.path().join(file)).unwrap();

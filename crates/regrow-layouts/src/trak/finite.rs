@@ -2,7 +2,7 @@
 
 use regrow_tree::array::Dtype;
 
-/// Numbers that are all checked, for any first ones.
+/// The length of a piece. Each piece is checked to its end.
 const PIECE_NUMBERS: usize = 1 << 12;
 
 /// Whether all exponents are below the one that stands for infinity and NaN.

@@ -86,8 +86,7 @@ fn every_valid_store_opens_as_trak_wrote_it() {
             let sum = Sha256::digest(array.to_c_order().unwrap());
             assert_eq!(hex(&sum), expected["sha256"].as_str().unwrap(), "{name}: {}", info.name);
         }
-        // Nothing is left out, what TRAK itself has forgotten neither: an experiment whose record
-        // was lost.
+        // The tree has every array of the store, also those of an experiment whose record is lost.
         let forgotten: Vec<&String> = arrays.keys().collect();
         assert!(forgotten.is_empty(), "{name}: {forgotten:?}");
 

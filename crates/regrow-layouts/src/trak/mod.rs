@@ -1,5 +1,5 @@
-//! TRAK result stores: a folder of npy maps and small JSON files that many processes work on for
-//! days.
+//! TRAK result stores: folders of npy maps and small JSON files. Many processes work on one store
+//! for days.
 //!
 //! TRAK attributes predictions to training examples. For each model checkpoint it keeps a projected
 //! gradient for each training example, then features computed from all gradients, then a projected
@@ -31,16 +31,16 @@
 //! | `layout` | names, shapes, dtypes |
 //! | `documents`, `catalog` | one JSON file; all JSON files of a folder |
 //! | `array_file` | one array: made whole, opened with checks, rows in place |
-//! | `rows` | data before mask |
+//! | `rows` | rows and their mask: writes the data before the mask |
 //! | `store`, `experiments` | [`TrakStore`]: models and flags; targets and scores |
 //! | `survey` | a store as it lies on disk |
-//! | `faults`, `arrays`, `repair` | each fault with its finding and its remedy; those of arrays; the repair |
+//! | `faults`, `arrays`, `repair` | each fault with its finding and its remedy; the faults of arrays; the repair |
 //! | `finite` | numbers that are NaN or infinite |
 //! | `reader`, `writer` | the store as a checkpoint |
 //!
 //! Source: traker 0.3.2, `trak/savers.py` and `trak/traker.py`.
 
-// The row store is live maps of local files.
+// The row store opens, locks and writes local files itself.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use self::layout::{METADATA_FILE, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, id_of_file};
@@ -77,7 +77,8 @@ pub use self::rows::Rows;
 pub use self::store::{Mode, ModelArrays, TrakStore};
 pub use crate::options::TrakOptions;
 
-/// The longest `metadata.json` that is read to recognise a store: TRAK's have three members.
+/// The longest `metadata.json` that is read to recognise a store. The file of TRAK has three
+/// members.
 const RECOGNISED_LEN_MAX_BYTES: u64 = 1 << 20;
 
 /// The name of the layout.
@@ -100,8 +101,8 @@ impl Format for Trak {
         }
     }
 
-    /// A folder that has the flags of a model beside the model's mask, or whose metadata have
-    /// TRAK's keys.
+    /// Recognises a folder with the flags and the mask of a model, and a folder with TRAK's keys in
+    /// its metadata.
     fn recognise(&self, at: &Location) -> Result<bool> {
         let Some(path) = at.local_path().ok().filter(|path| path.is_dir()) else { return Ok(false) };
         let of_model = |file: &String| {

@@ -1,9 +1,9 @@
-//! An object to a pytree: maps become dicts, and arrays become leaves with the position of their
-//! data.
+//! Decodes an object into a pytree: maps become dicts, and arrays become leaves with the position
+//! of their data.
 //!
-//! It makes one pass over the file's bytes without copying them, and finds the position of every
-//! leaf. It accepts only forms that Flax writes: a repeated key, `-1` in a shape, a NumPy scalar
-//! with axes or chunks of several dtypes are errors, with the offset and the key path.
+//! The decoder makes one pass over the file's bytes without copying arrays, and finds the position
+//! of every leaf. It accepts only forms that Flax writes. These are errors, with the offset and the
+//! key path: a repeated key; `-1` in a shape; a NumPy scalar with axes; chunks of several dtypes.
 //!
 //! | module | holds |
 //! |---|---|

@@ -1,10 +1,11 @@
 //! Writes an archive front to back.
 //!
-//! Local headers are first written with zeros instead of checksum and lengths, and these are filled
-//! in at the end. So tools that read header by header without the directory can read the file.
-//! (They could not if the numbers came after the data.) If a file can be written only front to
-//! back, the numbers are computed first. Stored data begins at multiples of [`ALIGNMENT_BYTES`], so
-//! that it can be used from a map.
+//! The writer first writes each local header with zeros for the checksum and the lengths. At the
+//! end the writer fills in these numbers. So tools that read header by header, without the
+//! directory, can read the file. (They could not if the numbers came after the data.) If the
+//! storage can write only front to back, the writer computes the numbers first. The data of each
+//! member begins at a multiple of [`ALIGNMENT_BYTES`], so that a program can use stored data in a
+//! map.
 
 use flate2::{Compress, Compression, FlushCompress, Status};
 
@@ -20,7 +21,7 @@ use regrow_store::FileWriter;
 /// Midnight of the first of January 1980: the same tree gives the same bytes.
 const DATE: u16 = 1 << 5 | 1;
 
-/// Unix, and the version that knows zip64 (or does not need it).
+/// The writer of the archive, in the directory: Unix, with the zip version that has zip64.
 const MADE_BY: u16 = 3 << 8 | VERSION_ZIP64;
 const VERSION: u16 = 20;
 const VERSION_ZIP64: u16 = 45;

@@ -131,7 +131,8 @@ fn content<'p>(
     }
     let tensor = record(pickle, id, "TensorStorageMetadata")?;
     let properties = record_of(pickle, tensor.field("properties")?, "TensorProperties")?;
-    // Since PyTorch 2.0, a tuple whose first member is the dtype; before that, the fields by name.
+    // Since PyTorch 2.0 the properties are a tuple, and its first member is the dtype. Before, they
+    // are a dict of fields.
     let dtype_at = match pickle.value(properties) {
         Value::Tuple(parts) => parts.first().copied(),
         Value::Dict(pairs) => {

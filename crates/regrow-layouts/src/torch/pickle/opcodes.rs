@@ -1,4 +1,5 @@
-//! The opcodes of pickle's protocols, and the number of bytes after each.
+//! The opcodes of pickle's protocols. Some opcodes are followed by a length or an index:
+//! `len_bytes` is the number of its bytes.
 //!
 //! Source: CPython `Lib/pickletools.py`.
 

@@ -8,7 +8,7 @@ fn read(bytes: &[u8]) -> Pickle<'_> {
     Pickle::read(bytes).unwrap()
 }
 
-/// The value in Python's own words.
+/// A value as text, for comparisons.
 fn shown(pickle: &Pickle<'_>, id: Id) -> String {
     let all = |items: &[Id]| items.iter().map(|&item| shown(pickle, item)).collect::<Vec<_>>().join(", ");
     match pickle.value(id) {
