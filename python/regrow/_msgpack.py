@@ -48,5 +48,5 @@ def dtype_of(name: str) -> np.dtype[Any] | None:
         code, bits = _UNREADABLE[found[1]]
         count, rest = divmod(int(found[2]), bits)
         return None if rest else np.dtype(f"{code}{count}")
-    # `>f4`, `i2,i2` and `O` are dtypes, but not by their own name.
+    # NumPy also accepts `>f4`, `i2,i2` and `O`, but no dtype has such a name.
     return dtype if dtype.name == name and not dtype.hasobject else None

@@ -14,9 +14,9 @@ from types import TracebackType
 
 
 class Paused(ContextDecorator):
-    """The collector does not run inside of a `with` of it, or of a function with it, in any thread.
+    """Stops the collector in all threads during a `with` block or a decorated function.
 
-    Then it is as it was before.
+    The end of the last such block restores the collector.
     """
 
     _lock = threading.Lock()

@@ -1,7 +1,7 @@
-"""Asks an object's class and its own attributes, but not `__getattr__`.
+"""Finds attributes that an object or its class has itself, without `__getattr__`.
 
-Proxies forward other names: `nnx.Variable` those of its value, `nnx.State` its keys, mocks all of
-them. A forwarded attribute does not tell the kind of the object.
+A proxy answers other names, too: `nnx.Variable` those of its value, `nnx.State` those of its keys,
+a mock every name. Such an answer does not tell the kind of the object.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def own_attribute(value: Any, name: str, default: Any = None) -> Any:
 
 
 def is_a(value: Any, *names: str) -> bool:
-    """Whether the object's class, or one that it is derived from, has one of these names: ours
-    or the original's.
+    """Whether the object's class, or a base class, has one of these names. The module of the class
+    does not matter: a drop-in of regrow has the name of its original.
     """
     return any(base.__name__ in names for base in type(value).__mro__)

@@ -17,8 +17,8 @@ _PLAIN: tuple[tuple[type[Any], Callable[[Any], Any]], ...] = (
 
 
 def plain(value: Any) -> Any:
-    """An instance of a subclass of `int`, `float`, `complex`, `str` or `bytes` as that class has
-    it; others unchanged.
+    """Converts an instance of a subclass of `int`, `float`, `complex`, `str` or `bytes` to that
+    class. Returns any other value unchanged.
     """
     return next((convert(value) for cls, convert in _PLAIN if isinstance(value, cls)), value)
 

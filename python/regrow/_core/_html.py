@@ -1,6 +1,6 @@
 """Small HTML tables of records for notebooks, without scripts, classes or links.
 
-The text comes from files, so `printable` and then an escape go over all of it.
+Texts come from files, so every text is made printable and then escaped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Puts drop-ins where a program imports the originals from.
+"""Makes imports of another library's modules return drop-in modules of regrow.
 
-Libraries that import the originals themselves get the drop-ins, too.
+The drop-ins also reach other libraries that import the originals.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Ours(Loader):
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        # The import system has put its own spec there.
+        # The import system has set its own spec on the module.
         module.__spec__ = self._spec
 
 

@@ -1,6 +1,6 @@
-"""Values as JSON.
+"""Converts values to JSON.
 
-Python's own numbers keep NaN and integers of any length. NumPy's numbers become Python's.
+NaN, infinities and integers of any length are allowed. NumPy's numbers become Python's numbers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Unknown keywords: the error names the keyword that the caller meant.
+"""Refuses unknown keywords. The error names the keyword that the caller probably meant.
 
-The nearest name is found by spelling. A table has the words of other libraries and the earlier
-words of regrow.
+Tables have the keywords of other libraries and earlier keywords of regrow. A name that the tables
+lack is compared with the function's keywords by spelling.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ native half decides what a path or URL names; this module has only the Python ob
 
 | given | the native half takes |
 |---|---|
-| `str`, `bytes`, `pathlib.Path` | the text as it is |
-| `Location` | itself, with its options |
-| `epath.Path`, `UPath`, `CloudPath` | the URL that its `str()` gives; of a `UPath` also its storage options |
+| `str`, `bytes`, `pathlib.Path` | the text, with `~` expanded |
+| `Location` | the native location, with its options |
+| `epath.Path`, `UPath`, `CloudPath` | the URL that `str()` returns, and a `UPath`'s options |
 
 Values of options can be secrets: no message and no `repr` shows one.
 """
@@ -205,7 +205,7 @@ def local_path(place: Place) -> str | None:
     scheme = _URL.match(place)
     if scheme is None:
         return place
-    # Only for `file://` URLs: for a bucket, the native half would look for credentials.
+    # Ask the native half only about `file://` URLs: for a bucket, it would look for credentials.
     return _native.Location(place, []).local_path if scheme[1].lower() == "file" else None
 
 
@@ -314,7 +314,7 @@ def _json(name: str, value: Mapping[Any, Any], where: str) -> str:
     try:
         return json.dumps(dict(value))
     except (TypeError, ValueError, RecursionError):
-        # Without the cause, because it might show a part of the value.
+        # Raise without the cause: the cause might show a part of the value.
         raise _bad_option(name, value, where) from None
 
 

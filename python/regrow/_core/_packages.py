@@ -1,4 +1,4 @@
-"""The packages that regrow works with, for `regrow doctor`. It imports none of them."""
+"""The packages that regrow works with, for `regrow doctor`. This module imports none of them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Progress of long work: bars on a terminal, or the caller's own function.
 
-The engine calls at most 20 times a second, on the caller's own thread. An exception in the call
-stops the work, and no temporary files are left. A bar never raises: an error of its terminal does
-not stop the work.
+The engine calls the bar or the function at most 20 times a second, on the caller's own thread. For
+a save in the background, `follow` calls it on another thread. An exception of the function stops
+the work, and no temporary files are left. An error of the terminal does not stop the work.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
     parts of a device ── one array of 32-bit words ── sum over the axis ── words ── parts, by bits
 
 All replicas but one give zeros, so the sum is the words of that replica. A sum of floats would
-lose the sign of a zero and the bits of a NaN. All leaves together take one program and one
-collective.
+lose the sign of a zero and the bits of a NaN. One collective broadcasts all leaves of a group.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Broadcast:
                 help=help,
             )
         self._jax = jax
-        # Axes of the type `Auto`, for any axis types in the caller's mesh.
+        # Use axes of the type `Auto`, even if the caller's mesh has axes of other types.
         self._mesh = jax.sharding.Mesh(mesh.devices, mesh.axis_names)
         self._axis = mesh.axis_names[axis]
         own = jax.process_index()

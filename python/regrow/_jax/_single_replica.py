@@ -1,6 +1,6 @@
-"""One replica reads and the others receive, so each byte is read once.
+"""One replica reads and the others receive, so a byte that all replicas hold is read once.
 
-    leaves ──┬── cut along the replica axis, or not by name ──▶ every process reads its own parts
+    leaves ──┬── cut along the replica axis, or no NamedSharding ──▶ all processes read their parts
              └── equal in every replica: groups bounded by memory
                      readers    read a group ──┐
                                                ├── all agree that it was read ── broadcast ──▶ arrays

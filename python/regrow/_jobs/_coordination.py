@@ -5,9 +5,9 @@
     MPI     mpi4py.MPI is imported                      messages on a copy of COMM_WORLD
     Folder  given by the caller                         files or objects in a folder that all processes see
 
-`coordinator()` takes the first service that is ready and has more than one process. It imports
-none of them. `Coordinator` is all that it needs of a service: put a value under a new key, and get
-values.
+`coordinator()` takes the first service that is ready and has more than one process. It never
+imports JAX, torch or MPI. `Coordinator` is the protocol of a service: put a value under a new key,
+and get values.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """JAX's coordination service: the key-value store of `jax.distributed`.
 
-JAX has no public name for it. A JAX without the private client gives an error with a message.
+JAX has no public name for the store. If a JAX lacks the private client, regrow raises an error.
 Rank 0 runs the service, so the job ends with the process of rank 0.
 
 Values pass by gRPC, whose messages are at most 4 MB. A key takes 0.3 ms; a folder of a thousand
@@ -83,11 +83,10 @@ class JaxCoordinator:
 
 
 class _Living:
-    """Who lives, as JAX knows it.
+    """The live processes, according to JAX.
 
-    `get_live_nodes` is a barrier: it returns when every process that lives has called it. So it is
-    called on a thread, one at a time, only during long waits, and its answer is there when all that
-    live wait: that is when it matters.
+    `get_live_nodes` is a barrier: it returns when every live process has called it. So one thread
+    at a time calls it, only during long waits. The answer arrives when all live processes wait.
     """
 
     def __init__(self, client: Any, size: int) -> None:

@@ -1,13 +1,13 @@
 """MPI: messages on a copy of a communicator of mpi4py.
 
 Rank 0 holds the keys and answers questions on a thread. Each call asks one question and polls for
-the answer. A call of MPI would block for ever if the other side failed; a poll does not.
+the answer. A blocking call of MPI would never return if the other side failed; a poll returns.
 
     question    tag 1             (tag of the answer, what, key, value)     any rank -> rank 0
     answer      tag of its own    what was asked for                        rank 0 -> that rank
 
-The thread looks for questions every millisecond while they arrive, and every 20 ms after a pause.
-It needs `MPI.THREAD_MULTIPLE`, which mpi4py asks for by default.
+While questions arrive, the thread looks for the next one every 0.5 ms; after a pause, every 20 ms.
+The thread needs `MPI.THREAD_MULTIPLE`, which mpi4py asks for by default.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether the program is asked to end: by SIGTERM, or by the preemption service of JAX.
 
-The signal sets a flag, which can be looked at anywhere. A second one does what the first would have
-done without this.
+The first SIGTERM sets a flag, which any code can read. A second SIGTERM has the effect that SIGTERM
+had before `Flag.watch`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Flag:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.is_set:
-            # A second signal ends the program.
+            # Send a second signal to the earlier handler, which usually ends the program.
             signal.signal(signal.SIGTERM, self._before if self._before is not None else signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)
             return

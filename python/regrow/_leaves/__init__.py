@@ -1,3 +1,3 @@
-"""Leaves: a user's arrays and scalars to the engine's columns, and back."""
+"""Converts leaves: a user's arrays and scalars to the engine's columns, and back."""
 
-from .._core._dtypes import DTYPES as DTYPES  # the engine asks for it here
+from .._core._dtypes import DTYPES as DTYPES  # the native half imports it here

@@ -1,8 +1,8 @@
-"""Leaves in both directions: the user's leaf to the engine's, and back.
+"""Converts leaves in both directions: the user's leaves to the engine's, and back.
 
 The engine gets NumPy arrays (JAX arrays as views of their own memory), numbers, text and bytes.
-The native half looks at dtype, shape and strides and copies nothing. It knows the common leaves
-and asks this module for the others. It gives arrays that are read-only views, and text.
+The native half converts the common leaves without a copy, and asks this module for all others. For
+loaded leaves, the native half returns read-only views and text, and this module makes the rest.
 """
 
 from __future__ import annotations
@@ -288,9 +288,9 @@ def _shows_memory(cls: type[Any]) -> bool:
 
 
 def _jax_hooks() -> tuple[type[Any], Callable[[Any], Any]] | None:
-    """JAX' class of shardings on one device, and the function that ``jax.Array.__dlpack__`` calls,
-    which itself takes five times as long. Not used before jaxlib 0.6: the function was in another
-    place, and could delete arrays of the caller.
+    """JAX' class of shardings on one device, and the export function of jaxlib. The public
+    ``jax.Array.__dlpack__`` takes five times as long as this function. `None` before jaxlib 0.6:
+    the function was in another place, and could delete arrays of the caller.
     """
     export = getattr(sys.modules.get("jaxlib._jax"), "buffer_to_dlpack_managed_tensor", None)
     sharding = getattr(sys.modules.get("jax"), "sharding", None)
@@ -493,7 +493,7 @@ def _placeholder(_value: Any, _note: str | None) -> Any:
 
 
 def _unknown(_value: Any, note: str | None) -> Any:
-    # A JSON document has an integer beyond 64 bits here.
+    # The note `int N` is an integer beyond 64 bits in a JSON document.
     is_integer = note is not None and note.startswith("int ")
     return int(note.removeprefix("int ")) if note is not None and is_integer else UnknownLeaf(note or "")
 
@@ -510,6 +510,6 @@ _FINISH: dict[int, Callable[[Any, str | None], Any]] = {
 }
 
 
-# Call it now, before there are threads: if the process forked during the initialisation, its locks
-# would stay locked in the child.
+# The first call initialises the native half. Make this call now, before there are threads: if the
+# process forked during the initialisation, locks would stay locked in the child.
 _native.leaf_columns([np.zeros(1), np.float32(1), 1, 1.0, "", b""], (_KINDS, DTYPE_NUMBERS, None, None, None, None))

@@ -5,8 +5,8 @@
     cut by both, the right one first               0-1       3        2        4
 
 An axis is cut as `torch.chunk` cuts it: parts of ``ceil(length / count)``. The last parts may be
-shorter, or empty. An axis of the mesh can cut a part of another one again. This is arithmetic: no
-device, no process, no framework.
+shorter, or empty. A second axis of the mesh can cut the parts of the first axis again. This module
+only computes: it uses no device, no process and no framework.
 """
 
 from __future__ import annotations

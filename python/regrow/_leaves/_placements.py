@@ -1,8 +1,9 @@
 """The places of the shards of JAX arrays, and the shards that this process gives.
 
-A placement follows from a sharding and a shape, which thousands of leaves share. The native half
-asks for it once for each pair, and takes the memory of the shards. This module takes the rest:
-devices with memory of their own, dtypes that DLPack lacks, slices of replicas.
+A sharding and a shape determine a placement, and thousands of leaves share both. The native half
+asks for the placement once for each pair, and takes the memory of the shards. This module handles
+all other arrays: on devices with memory of their own, with dtypes that DLPack lacks, or saved as
+slices of replicas.
 """
 
 from __future__ import annotations

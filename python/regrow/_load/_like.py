@@ -1,9 +1,9 @@
 """Loads into a template, which gives structure, dtypes, shapes and kinds of leaves.
 
-The engine compares and puts all differences into one error. Here each leaf takes the kind of its
-template: a `jax.Array` on the template's devices, a tensor, a NumPy array or scalar, a Python
-number, text. A leaf that no checkpoint can hold (a function in an Equinox module, `...`) stays as
-the template has it.
+The engine compares the checkpoint with the template, and puts all differences into one error. This
+module converts each leaf to the kind of its template: a `jax.Array` on the template's devices, a
+tensor, a NumPy array or scalar, a Python number, text. A leaf that no checkpoint can hold (a
+function in an Equinox module, `...`) stays as the template has it.
 """
 
 from __future__ import annotations

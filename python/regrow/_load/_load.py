@@ -402,7 +402,8 @@ def _load_parts(native: _native.Checkpoint, wishes: Wishes) -> Any:
         found = _by_regions(reading, makers, places)
     register_nodes()
     loaded = LoadedLeaves(*leaves)
-    # Sequences have placeholders for leaves that were not selected. Arrays have the same order.
+    # The result also has placeholders, for unselected leaves of sequences. So match the arrays by
+    # their order: the order is the same in both lists.
     chosen = [at for at, kind in enumerate(kinds) if kind in _SPREAD]
     results = [at for at, kind in enumerate(loaded.kinds) if kind in _SPREAD]
     done = {result: found[at] for at, result in zip(chosen, results, strict=True) if at in found}

@@ -195,7 +195,7 @@ def load_as(
                 at = part if asked.at is None else f"{asked.at}/{part}"
                 advise(error, f"the template fits the part {part!r}: pass at={at!r}")
             found = None if separator is not None else _nest.separator_of(opened.paths(), like)
-            # Some trees print like their names, but are not a flat dict.
+            # In other layouts, the key paths of nested dicts look like such names.
             if found is not None and opened.layout in _FLAT:
                 advise(error, f"its names are flat: options=regrow.Options(nest={found!r}) makes dicts of them")
             raise

@@ -2,9 +2,10 @@
 
     place of a result -> regions it is made of -> one read for many places -> parts -> the result
 
-A `Place` consists of boxes in elements of the wanted shape; zeros fill the rest. A `Cut` says how
-an array is cut into boxes, and thousands of leaves share one. Devices that hold the same box share
-one read. Reads go a group of leaves at a time. Nothing here knows a framework.
+A `Place` consists of boxes in elements of the wanted shape; zeros fill the parts that are not
+stored. A `Cut` lists the boxes of an array: thousands of leaves may share one `Cut`. Devices that
+hold the same box share one read. Each read covers a group of leaves. This module imports neither
+JAX nor torch.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ class Reading:
         if not wanted:
             return []
         filled = _native.load_regions_into(self._native, wanted, outs, self._how, self.watch(len_bytes))
-        # The others are read again, and are counted then.
+        # The caller reads the other places again, and counts their bytes then.
         self._done -= sum(place.len_bytes() for place, is_filled in zip(places, filled, strict=True) if not is_filled)
         return filled
 

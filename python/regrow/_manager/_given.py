@@ -1,4 +1,4 @@
-"""What callers give a `Manager` to save, as the native half takes it."""
+"""Converts the arguments of a `Manager` to the forms that the native half takes."""
 
 from __future__ import annotations
 

@@ -158,7 +158,8 @@ class Manager(Reading):
             on_saved=_tells(_arguments.function("on_saved", on_saved)),
         )
         if run_options.job is None:
-            # In a job, the first save sends the request to all processes.
+            # Check the options now. In a job the first save checks them, so that an error reaches
+            # all processes.
             self._writing.request(None)
         root = _given.root(path, storage_options)
         super().__init__(root, _native.Run(place("directory", root), run_options), metric)

@@ -167,7 +167,7 @@ def when(wanted: SaveWhen) -> str:
     apart = _seconds("seconds", wanted.seconds)
     if apart is not None:
         conditions.append({"after_seconds": apart})
-    # Without a list of steps, every step counts.
+    # Without conditions and without a list of steps, every step is due.
     regular: Any = {"all": conditions}
     any_of = [regular] if conditions or not _has_steps(wanted.steps) else []
     if _has_steps(wanted.steps):

@@ -215,7 +215,8 @@ def diff(
         with Watch(progress, "comparing") as watch:
             return _report(_native.diff(opened_a, opened_b, request, watch))
 
-    # If a path is replaced, it is read again. A checkpoint that the caller has opened is not.
+    # If a checkpoint is replaced during the comparison, both are opened again. This needs two
+    # paths: a checkpoint that the caller has opened cannot be opened again.
     return _native.read_unreplaced(compare) if all(takes_options) else compare(_native.Attempt())
 
 

@@ -1,4 +1,4 @@
-"""Executors: run shares of the work in processes that are no job.
+"""Executors: run shares of the work in processes that do not form a job.
 
 | from | an executor is |
 |---|---|

@@ -25,7 +25,7 @@ def with_kept(options: Mapping[str, Any], rules: StrPath) -> dict[str, Any]:
         kept["layout"] = layouts.of_options(layout, own)
     said = dict(options)
     if said.get("layout") == layout:
-        # The call has the layout again without options, so the options of the file apply.
+        # The call names the layout of the file, without options: the options of the file apply.
         said.pop("layout", None)
     for name, own_rules in (("rename", rename), ("cast", cast), ("transpose", transpose), ("reshape", reshape)):
         first = said.get(name, {})

@@ -257,7 +257,7 @@ def _lost(what: str, at: int, count: int, lost: Exception) -> IoError:
 
 
 class _Submitter:
-    """An executor. If it is broken, it is replaced by a new one of the same kind."""
+    """An executor. A new process pool replaces a broken process pool."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor

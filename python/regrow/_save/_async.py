@@ -1,4 +1,4 @@
-"""Saves in the background: `save_async`, and savers of one's own."""
+"""Saves in the background: `save_async`, and `AsyncSaver`, of which a program may have several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Several items in one checkpoint, published at once: trees, JSON, files, metrics."""
+"""Saves and loads several items in one checkpoint: trees, JSON, files, metrics. One commit makes
+all items visible.
+"""
 
 from __future__ import annotations
 
@@ -504,7 +506,7 @@ def load_items_as(
         if holds_files(opened, name):
             loaded[name] = Files(dict(opened.item_files(name)))
         else:
-            # The newest step may have changed since then.
+            # Pass the opened step: the newest step may have changed since the opening.
             of_item = asked if like is not None else replace(asked, missing="error", extra="error")
             loaded[name] = load_as(
                 path, like, replace(of_item, at=name), step=opened.step, storage_options=storage_options,

@@ -6,8 +6,8 @@ as a `Structure`: nodes in preorder, each with its kind (a position in `NODE_KIN
 its children, and the key under which its parent has it (its kind is a position in `KEY_KINDS`).
 
 Neither direction recurses: depth costs memory, not stack. Dicts keep the user's insertion order
-(JAX would sort them). JAX takes the classes that it knows apart, one level at a time. Dataclasses
-go by their fields.
+(JAX would sort them). JAX opens the classes that are registered with JAX, one level at a time.
+Other dataclasses are opened by their fields.
 """
 
 from __future__ import annotations
@@ -202,7 +202,9 @@ def _open_dataclass(node: Any, _trail: list[str | int]) -> Opened:
 
 
 def _open_registered(node: Any, trail: list[str | int]) -> Opened:
-    """A class registered with JAX. JAX flattens it by one level."""
+    """Opens an object of a class that is registered with JAX. JAX flattens the object by one
+    level.
+    """
     tree_util = sys.modules["jax"].tree_util
     at_root = True
 

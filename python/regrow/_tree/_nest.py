@@ -1,4 +1,4 @@
-"""Names such as ``a/b/c`` as dicts of dicts, and back.
+"""Converts names such as ``a/b/c`` to dicts of dicts, and back.
 
 Files of NumPy and safetensors have flat names.
 """

@@ -244,7 +244,7 @@ def named_tuple_class(type_name: str, fields: tuple[str, ...]) -> type[Any] | No
     members: dict[str, Any] = {
         field: property(operator.itemgetter(at), doc=f"Alias for field number {at}") for at, field in enumerate(fields)
     }
-    # After the fields: a field may have any name except these.
+    # No field has one of these names: fields that begin with `_` were refused above.
     members |= {
         "__slots__": (),
         "__module__": module or "regrow",
