@@ -6,7 +6,7 @@
 //!  "metrics": {}, "performance_metrics": {},
 //!  "init_timestamp_nsecs": 1795232473492190403,
 //!  "commit_timestamp_nsecs": 1795232476484520609,     null until just before the commit
-//!  "custom_metadata": {}}                             older: `custom`; `parse` adds unknown members
+//!  "custom_metadata": {}}                             older: `custom`; includes unknown members
 //! ```
 
 use serde::Serialize;

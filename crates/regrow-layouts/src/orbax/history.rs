@@ -8,7 +8,7 @@
 //! "regrow_step": {"run": "9f3c…",          the run that saved the step
 //!                 "turn": 2,               how often that run had gone back before
 //!                 "from": {"0": 200},      for each earlier turn: its last step in this history
-//!                 "left": {"201": 500}}    abandoned steps without a record: first number, last number
+//!                 "left": {"201": 500}}    abandoned steps without a record: first, last
 //! ```
 //!
 //! The newest step with a record shows the current run. The current history is that of the highest

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! "('m', '0', 'w')": {"key_metadata": [{"key": "m", "key_type": 2}, …], "value_metadata": {…}}
-//!  ^ repr             ^ keys             a step down adds a key to both texts, a step up removes it
+//!  ^ repr             ^ keys             a step down appends a key to both, a step up removes it
 //! ```
 
 use super::entry::KeyType;

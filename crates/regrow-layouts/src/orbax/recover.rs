@@ -5,7 +5,7 @@
 //! _METADATA              from another step of the same tree, or from the names of the arrays
 //! _CHECKPOINT_METADATA   from the folders beside it; if it is damaged, or missing in the v1 layout
 //! regrow.items.json      from a replica, if all files agree with its record
-//! commit_success.txt     in a bucket, if _CHECKPOINT_METADATA has a commit time and no item is missing
+//! commit_success.txt     in a bucket, if _CHECKPOINT_METADATA has a commit time and all items exist
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};

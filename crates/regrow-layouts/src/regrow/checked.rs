@@ -7,13 +7,14 @@
 //! | any other file in the records of `regrow.json` | as a whole, when a byte of it is needed | its BLAKE3 |
 //! | a file without a record | is refused: it belongs to another checkpoint or program | |
 //!
-//! A view of the map costs nothing. The first reader checks its blocks once, and sets their flags.
-//! Bytes that are read into the caller's memory are checked there each time, because they have just
-//! come from the disk. [`reads`](regrow_store::reads) reads and checks many blocks at once.
+//! A view of the map costs nothing. The first reader of a block checks the block, and sets its
+//! flag. Bytes that are read into the caller's memory are checked there each time, because they
+//! have just come from the disk. [`reads`](regrow_store::reads) reads and checks many blocks at
+//! once.
 //!
 //! All files are opened below one folder, which stays open, and each data file is opened once. So
-//! reads, maps and flags are for the same bytes, even if another checkpoint has replaced it at the
-//! path.
+//! reads, maps and flags are for the same bytes, even if another checkpoint has replaced the folder
+//! at its path.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -92,7 +93,8 @@ impl CheckedStore {
     /// Reads and checks the record of a process.
     ///
     /// # Errors
-    /// `Corrupt` if the record differs from its checksum or cannot be parsed;
+    /// `Corrupt` if the record differs from its checksum or cannot be parsed; errors of the
+    /// storage.
     pub(super) fn manifest_of(&self, part: &PartRecord) -> Result<Manifest> {
         let bytes = self.read_whole(&part.file)?;
         let parsed = Manifest::parse(&bytes).and_then(|manifest| manifest.check_names().map(|()| manifest));

@@ -161,7 +161,7 @@ impl CheckedFile {
     /// Checks the bytes before the blocks, once.
     ///
     /// # Errors
-    /// `Corrupt` with the file if they fail their checksum;
+    /// `Corrupt` with the file if the bytes fail their checksum; errors of the storage.
     pub(super) fn check_head(&self) -> Result<()> {
         let head_len = self.record.data_offset;
         if head_len == 0 || self.has_head_passed.load(Ordering::Acquire) {

@@ -14,21 +14,21 @@
 //!  "database_uuid":"9c1d..."                 of manifest.ocdbt; absent where there is no database
 //!  "parts":[{"name":"regrow.process_0.json","len_bytes":...,"crc32c":"...","blake3":"...",
 //!            "data_files":["model-00001-of-00002.safetensors"]}]        absent unless the arrays lie in parts
-//!  "chunks":{"shapes":[[4,8],...],"leaf_shapes":[0,-1,...],             so are these: how each array is cut,
-//!            "leaf_write_shapes":[1,-1,...],                            how it was held, if any chunk is smaller,
-//!            "zstd_leaves":[0,...]}                                     and which leaves are compressed, if any is
-//!  "pieces":{"leaves":[0,0,3,...],"chunks":[0,1,0,...],                 in `regrow.process_<k>.json` alone, and there
+//!  "chunks":{"shapes":[[4,8],...],"leaf_shapes":[0,-1,...],             as `parts`: the chunk shape of each array;
+//!            "leaf_write_shapes":[1,-1,...],                            the shard shapes, if any chunk is smaller;
+//!            "zstd_leaves":[0,...]}                                     the compressed leaves, if there are any
+//!  "pieces":{"leaves":[0,0,3,...],"chunks":[0,1,0,...],                 only in `regrow.process_<k>.json`, and there
 //!            "coded":{"file":1,"pieces":[0,1],"offsets":[0,90],         before data_files, leaf_files, structure;
-//!                     "lens":[90,80]}}                                  `coded` says where compressed pieces lie
+//!                     "lens":[90,80]}}                                  `coded` has the places of compressed pieces
 //! }
 //! ```
 //!
 //! A checkpoint with sharded arrays, or of several processes, has version 2: its arrays are in
 //! *parts*. The part of process `k` is a `regrow.process_<k>.json` of the same form. Its leaves are
-//! the pieces of this process, and its data files are those of this process. The first part repeats
-//! the whole pytree as `whole`, and its `chunks`. `regrow.json` then names the parts. All its
-//! arrays are in the database (-1), which has the file and the offset of each chunk. A part is read
-//! when one of its files is needed.
+//! the pieces of this process, and its data files are those of this process. The first part also
+//! has the whole pytree (`whole`) and its `chunks`. `regrow.json` names the parts. In
+//! `regrow.json`, all arrays are in the database (-1), which has the file and the offset of each
+//! chunk. A part is read when one of its files is needed.
 //!
 //! Unknown members are ignored. Without `regrow.json` a reader reads the folder like Orbax.
 
@@ -109,7 +109,8 @@ pub(super) fn further_data_name_of(at: u32, count: u32, file: usize) -> String {
     format!("{DATA_STEM}-{at:05}-of-{count:05}-{file}{SUFFIX}")
 }
 
-/// Whether a save gives this name to a data file:
+/// Whether a save gives this name to a data file: `model.safetensors`,
+/// `model-<at>-of-<count>.safetensors` or `model-<at>-of-<count>-<file>.safetensors`.
 pub fn is_data_name(name: &str) -> bool {
     let stem = name.strip_suffix(SUFFIX).and_then(|name| name.strip_prefix(DATA_STEM));
     stem.is_some_and(|rest| {
@@ -413,7 +414,7 @@ impl Manifest {
         self.cut_shape(leaf, shape, |chunks| &chunks.leaf_shapes)
     }
 
-    /// The shape that a process wrote at once of a leaf of a checkpoint in parts.
+    /// For a leaf of a checkpoint in parts: the shape that a process wrote at once.
     ///
     /// # Errors
     /// As [`chunk_shape`](Self::chunk_shape).
@@ -483,7 +484,7 @@ const WITHOUT_IT: &str = "copy the checkpoint again; if you cannot, remove regro
 mod tests {
     use super::*;
 
-    /// An overwrite removes every file that regrow would take for its own without a record.
+    /// If there is no record, an overwrite removes every file with a name of regrow's files.
     #[test]
     fn names_of_regrow_are_told_from_those_that_look_like_them() {
         for name in [

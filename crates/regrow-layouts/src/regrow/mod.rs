@@ -9,9 +9,9 @@
 //! step_100/
 //!   _METADATA  _CHECKPOINT_METADATA  _sharding  _strings.json  array_metadatas/   as Orbax writes them
 //!   commit_success.txt
-//!   manifest.ocdbt  d/<hex>        NAME/zarr.json inline, NAME/c/0/0 by reference into
+//!   manifest.ocdbt  d/<hex>        NAME/zarr.json inline, NAME/c/0/0 in model.safetensors
 //!   model.safetensors              header padded to a page, then the arrays, raw
-//!   regrow.json                    the exact pytree, and a crc32c for every byte of every other file
+//!   regrow.json                    the exact pytree, and checksums of all bytes of all other files
 //! ```
 //!
 //! With compression, compressed leaves are zstd chunks in data files below `d/` instead.
@@ -29,7 +29,7 @@
 //! | `recover` | makes lost files from the others |
 //! | `views` | checks that all readers read the same data |
 //!
-//! The exact pytree in `regrow.json` is [`structure`](super::structure)'s. Source:
+//! `regrow.json` has the exact pytree in the form of [`structure`](super::structure). Source:
 //! `docs/formats/regrow-layout.md`.
 
 use super::orbax::Orbax;
@@ -90,7 +90,7 @@ impl Format for Regrow {
         super::refuse_step_and_item(at, options)?;
         let opened = refuse_no_file(at).and_then(|()| reader::RegrowReader::open_as(at, options.salvage));
         match opened {
-            // Orbax' documents have almost the same information.
+            // The salvage goes on with Orbax' documents, which have almost the same information.
             Err(error) if options.salvage && error.kind().is_damage() => {
                 Orbax.open(at, options).map_err(|_| error)
             }

@@ -30,7 +30,7 @@ pub(super) const FILE_NAMES: FileNames = FileNames {
     ..FileNames::NONE
 };
 
-/// An item leaves out no file, because `regrow.json` has the checksums of all.
+/// An item leaves out no file, because `regrow.json` has the checksums of all files.
 fn item_form(layout: &Layout, v1: bool) -> ItemForm {
     let handler = Some(pytree_handler(v1));
     ItemForm { layout: layout.clone(), handler, is_v1: false, file: None, left_out: &[] }

@@ -34,8 +34,8 @@ impl PartColumns {
         let (mut parsed, mut missing) = (Self::default(), PART_COLUMNS);
         let mut reader = serde_json::Deserializer::from_slice(bytes);
         let read = reader.deserialize_map(ColumnsOfPart { columns: &mut parsed, missing: &mut missing });
-        // The visitor stops with an error when it has all columns. The checksum covers the rest of
-        // the file.
+        // The visitor stops when it has all columns, and the deserializer then returns an error.
+        // The checksum covers the rest of the file.
         if let (Err(error), 1..) = (read, missing) {
             return Err(Error::corrupt(format!("the report of a process cannot be read: {error}")));
         }

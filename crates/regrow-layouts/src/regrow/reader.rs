@@ -46,7 +46,7 @@ pub struct RegrowReader {
     /// Whether the arrays lie in the parts of several processes: see [`manifest`].
     is_in_parts: bool,
     step_folder: Option<StepFolder>,
-    /// The database; opened when the first compressed leaf is read.
+    /// The database; opened when a leaf in the database is first needed.
     database: OnceLock<Arc<OcdbtStore>>,
     /// A cache of parsed `zarr.json` documents, by their text: thousands of arrays have the same
     /// text, and each piece of an array needs its document.
@@ -214,7 +214,7 @@ impl RegrowReader {
             .ok_or_else(|| Error::invalid(format!("leaf {leaf} does not exist")))
     }
 
-    /// A compressed leaf, as the zarr array that Orbax would read.
+    /// A leaf in the database, as the zarr array that Orbax would read.
     fn chunks(&self, info: &LeafInfo) -> Result<ZarrArray> {
         let database = match self.database.get() {
             Some(database) => database.clone(),

@@ -30,7 +30,7 @@ impl RecordedBlob {
     /// The open file.
     ///
     /// # Errors
-    /// `Corrupt` if the file is missing or has another length than recorded;
+    /// `Corrupt` if the file is missing or has another length than recorded; errors of the storage.
     pub fn opened(&self) -> Result<&Arc<dyn Blob>> {
         if let Some(opened) = self.opened.get() {
             return Ok(opened);

@@ -1,11 +1,13 @@
 //! Files of a checkpoint in the default layout that can be made from its other files.
 //!
 //! ```text
-//! documents, database     of regrow.json, which knows the pytree and where each leaf lies
-//! regrow.json             of the headers of the safetensors files, or the records of the processes, and Orbax' documents
+//! documents, database     from regrow.json, which has the pytree and the position of each leaf
+//! regrow.json             from a replica, if the caller gives one; otherwise from the headers of the
+//!                         safetensors files or the records of the processes, and Orbax' documents
 //! ```
 //!
-//! A new `regrow.json` has checksums of the present files, and these may already be damaged.
+//! Without a replica, a new `regrow.json` has checksums of the present files, which may already be
+//! damaged.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -184,7 +186,7 @@ fn record_of_replica(at: &Location, other: &Location) -> Result<Option<Recovered
     Ok(Some(RecoveredFile { name: manifest::FILE_NAME.to_owned(), bytes, how, is_guess: false }))
 }
 
-/// Whether a checkpoint has every data file that the record of another one lists, with equal
+/// Whether a checkpoint has every data file that the record of another checkpoint lists, with equal
 /// blocks.
 fn has_same_data(at: &Location, theirs: &RegrowReader) -> Result<bool> {
     let store = at.opened()?;
@@ -218,8 +220,8 @@ fn is_lost(at: &Location) -> Result<bool> {
     if lost_manifest(at, false)?.is_none() {
         return Ok(false);
     }
-    // Other programs also write files with this name. regrow's file has the pytree in its header,
-    // or Orbax' metadata refer to `regrow.json`.
+    // Other programs also write files named like data files. A data file of regrow has the pytree
+    // in its header, or Orbax' metadata refer to `regrow.json`.
     let is_said = Orbax.open(at, &OpenOptions::default());
     let is_said =
         is_said.is_ok_and(|view| view.description().warnings.iter().any(|it| it == super::MANIFEST_LOST));
@@ -245,8 +247,8 @@ fn names_in(store: &dyn Store) -> Result<BTreeSet<String>> {
     Ok(names.filter(|name| !is_name_of_side_file(name) && name != manifest::FILE_NAME).collect())
 }
 
-/// Rebuilds documents and the database from `regrow.json`, if they differ from their records; then
-/// `regrow.json` itself, with the new records.
+/// Rebuilds documents and the database from `regrow.json`, if they differ from their records.
+/// Rebuilds `regrow.json`, too, if a rebuilt file needs a new record.
 fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
     let whole: HashMap<String, SmallFile> = {
         let mut whole = HashMap::new();
@@ -281,7 +283,8 @@ fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
     if files.is_empty() {
         return Ok(Vec::new());
     }
-    // A file with the recorded bytes needs no new record: a signature over the old one still fits.
+    // A file with the recorded bytes needs no new record: a signature over the old record still
+    // fits.
     let is_recorded = |(name, bytes): &(String, Vec<u8>)| {
         let mut sum = Sum::new();
         sum.update(bytes);
@@ -437,8 +440,8 @@ impl Parts {
     }
 }
 
-/// Returns an error unless every piece belongs to a leaf of this tree. Orbax' metadata do not have
-/// all leaves.
+/// Returns an error unless every piece belongs to a leaf of this tree. The tree may come from
+/// Orbax' metadata, which do not have all leaves.
 fn check_pieces(tree: &Tree<LeafInfo>, pieces: &[(u32, Arc<str>)]) -> Result<()> {
     let wrong = pieces.iter().find(|(leaf, name)| {
         let of = tree.leaves().get(*leaf as usize).and_then(|info| name.strip_prefix(&*info.name));

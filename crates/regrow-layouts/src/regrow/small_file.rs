@@ -38,7 +38,7 @@ impl CheckedSmallFile {
     }
 }
 
-/// Opens and checks the file of a record: the inner result is the error of a damaged file.
+/// Opens and checks the file of a record. The inner error is for a missing or damaged file.
 ///
 /// # Errors
 /// Errors of the storage.

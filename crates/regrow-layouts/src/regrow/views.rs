@@ -99,7 +99,9 @@ impl RegrowReader {
         Ok(found)
     }
 
-    /// Compares the header of a data file with the records of its leaves;
+    /// Compares the header of a data file with the records of its leaves, and adds the errors to
+    /// `found`. Returns the header; `None` if the file has no header, or `found` has too many
+    /// errors.
     fn check_header(
         &self,
         at: usize,
@@ -275,7 +277,7 @@ impl RegrowReader {
         if self.read_region(leaf, &region, &mut own).is_err() {
             return Ok(());
         }
-        // An error of the other reader is not a wrong value.
+        // An error of Orbax' reader is not a wrong value.
         match told.view.read_region(told.leaf, &region, &mut other).is_err() || own == other {
             true => Ok(()),
             false => Err(leaf_differs("the bytes in the data file", "others")),

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! ocdbt.process_<n>/d/<hex>          chunks above 1024 bytes; each worker writes its own files.
-//!                                    The nodes of the process' database: at the end of one of these files
-//!                                    if one process saves alone, otherwise in a separate file
+//!                                    If one process saves alone, one of these files ends with
+//!                                    the nodes of its database; otherwise the nodes have a file
 //! ocdbt.process_<n>/manifest.ocdbt   the process' own database
 //! d/<hex>                            nodes of the merged database: zarr documents and small chunks inline, the
 //!                                    others by reference to ocdbt.process_<n>/d/<hex>

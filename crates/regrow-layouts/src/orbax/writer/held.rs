@@ -4,7 +4,7 @@
 //! (4, 6), chunks (2, 3), shards of two chunks    held here: rows 2..4    its chunks: number 0 is 1/0, number 1 is 1/1
 //! ```
 //!
-//! Chunks of shards are read from the shard's own array, without gathering.
+//! A chunk is read from the array of its shard: the shards are not joined first.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ use regrow_tree::array::{Array, Region, Shape, Shards};
 pub(super) enum Held<'a> {
     /// The whole array, which is in one piece.
     Whole(&'a Array),
-    /// The chunks of its shards in this process.
+    /// The chunks of the array's shards in this process.
     Shards {
         shards: &'a Shards,
         /// For each shard, the number of chunks of this shard and the shards before it.
@@ -128,8 +128,8 @@ mod tests {
 
     #[test]
     fn chunks_of_shards_are_parts_of_the_shards() {
-        // (5, 8) in shards of (2, 4), in chunks of (1, 2); those of the last row of shards reach
-        // beyond the array.
+        // The array is (5, 8), with shards of (2, 4) and chunks of (1, 2). The chunks of the last
+        // row of shards reach beyond the array.
         let whole: Vec<u8> = (0..40).collect();
         let whole = Array::new(Dtype::UInt8, shape(&[5, 8]), whole.into()).unwrap();
         let shard = |starts: [u64; 2], lens: [u64; 2]| {

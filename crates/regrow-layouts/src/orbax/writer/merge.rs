@@ -1,6 +1,6 @@
 //! Process 0 merges the shares of several processes into one checkpoint. It checks that each chunk
-//! has one writer, and writes one database that refers to those of the processes. It reads and
-//! writes no array data.
+//! has one writer, and writes one database that refers to the data files of the processes. It reads
+//! and writes no array data.
 
 use std::sync::Arc;
 

@@ -70,7 +70,8 @@ pub(crate) fn write(
     documents.iter().try_for_each(|(name, bytes)| staged.write(name, bytes))
 }
 
-/// Adds the files of one of several processes: its chunks, its database and its `array_metadatas`.
+/// Adds the files of one of several processes: its chunks, its database, its `array_metadatas`, and
+/// the list of its chunks for process 0.
 ///
 /// # Errors
 /// As [`write`]; `InvalidArgument` with region and leaf for a chunk file that another process has
@@ -103,9 +104,9 @@ pub(crate) fn write_share(
 /// Merges the files of `writers` processes into one checkpoint.
 ///
 /// # Errors
-/// `NotFound` for a process that has written nothing; `Corrupt` for what it has written;
-/// `InvalidArgument` with region and leaf for a chunk that two have written, or none; errors of the
-/// disk.
+/// `NotFound` for a process that has written nothing; `Corrupt` if the files of a process cannot be
+/// read; `InvalidArgument` with region and leaf for a chunk that two processes have written, or
+/// none; errors of the disk.
 pub(crate) fn merge(
     tree: &Tree<Leaf>,
     writers: &[u32],
@@ -160,8 +161,8 @@ pub(crate) fn check(tree: &Tree<Leaf>, options: &SaveOptions, orbax: &OrbaxOptio
     prepare(tree, WriterRank::ALONE, options, orbax).map(drop)
 }
 
-/// The plan and the small files. Both are made before the arrays, because a leaf may still be
-/// refused, but written after them.
+/// Makes the plan and the small files. The caller writes the small files after the arrays, but a
+/// leaf may be refused only before the first write.
 fn prepare<'a>(
     tree: &'a Tree<Leaf>,
     writer: WriterRank,

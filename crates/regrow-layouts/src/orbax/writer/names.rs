@@ -59,8 +59,8 @@ pub(crate) fn kvstore_key(name: &str, zarr_key: &str) -> String {
     if name.is_empty() { zarr_key.to_owned() } else { format!("{name}/{zarr_key}") }
 }
 
-/// Refuses a name that is too long for the keys of a database. The longest key is that of its
-/// farthest chunk.
+/// Refuses a name that is too long for the keys of a database. The longest key of an array is the
+/// key of its farthest chunk or of its document.
 ///
 /// # Errors
 /// `Unsupported`, with the lengths and a solution.
@@ -158,7 +158,7 @@ fn no_folder(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Whether `name` is the path of a file that belongs to another array.
+/// The reason for a refusal if `name` is the path of a file that belongs to another array.
 fn inside_an_array(name: &str, names: &HashSet<&str>) -> Option<&'static str> {
     let is_chunk =
         |part: &str| part.split('.').all(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));

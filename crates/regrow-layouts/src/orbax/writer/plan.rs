@@ -116,8 +116,7 @@ impl<'a> Plan<'a> {
                         plan.arrays.push(planned);
                     }
                 }
-                // Only whether the name can be said matters here; the text follows with the
-                // documents.
+                // Only the name is checked here. `documents` writes the text.
                 LeafData::Text(_) if leaf.kind == LeafKind::Str => {
                     refusals.keep(path, strings.insert(&name, ""));
                 }
@@ -140,7 +139,7 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    /// Returns an error if a type is given for a leaf that is not there.
+    /// Returns an error if `value_types` has a leaf that the tree lacks.
     fn check_own_types(&self, orbax: &OrbaxOptions) -> Result<()> {
         if orbax.value_types.is_empty() {
             return Ok(());
@@ -224,7 +223,7 @@ impl Forms<'_> {
 
 const KEEP_IT: &str = "save in the layout regrow, which keeps it";
 
-/// Whether Orbax can hold a leaf with array data.
+/// Returns an error if Orbax cannot store a leaf with array data.
 ///
 /// # Errors
 /// `Unsupported` with the reason.

@@ -1,6 +1,7 @@
 //! The message of one of several processes to process 0: its chunks of each leaf.
 //!
-//! It stays in the folder until process 0 has read it, and is not part of the checkpoint.
+//! The message stays in the folder until process 0 has merged the shares. It is not part of the
+//! checkpoint.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,8 +16,8 @@ pub(super) struct Share {
     leaves: Vec<u32>,
     /// For each chunk, its number among the chunks of the leaf, in C order.
     chunks: Vec<u64>,
-    /// The file with the nodes of the process' database, below the folder of that; `None` without a
-    /// database, or keys.
+    /// The file with the nodes of the process' database, below the folder of the database; `None`
+    /// if there is no database, or no key in it.
     pub(super) node_file: Option<String>,
 }
 
@@ -49,7 +50,8 @@ impl Share {
     /// Reads the list of process `rank`.
     ///
     /// # Errors
-    /// `NotFound` if the process has not written its list;
+    /// `NotFound` if the process has not written its list; `Corrupt` if the list cannot be read;
+    /// errors of the storage.
     pub(super) fn read(rank: u32, staged: &dyn Publication) -> Result<Self> {
         let name = file_name(rank);
         let bytes = staged.written(&name).map_err(|error| {
@@ -66,7 +68,7 @@ impl Share {
     }
 }
 
-/// Takes back what process `rank` has told.
+/// Removes the message of process `rank`.
 ///
 /// # Errors
 /// Errors of the storage.

@@ -31,7 +31,8 @@ impl<'a> ChunkSource<'a> {
         self.region.len_elements().saturating_mul(self.dtype.size_bytes() as u64)
     }
 
-    /// The chunk's bytes where they lie, if they lie as they are to be stored.
+    /// The chunk's bytes in the memory of the array; `None` if they have another form than the
+    /// stored form.
     fn in_place(&self) -> Option<&'a [u8]> {
         if self.dtype != self.array.dtype() {
             return None;
@@ -40,10 +41,11 @@ impl<'a> ChunkSource<'a> {
         self.array.c_order_bytes()?.get(offset as usize..(offset + len) as usize)
     }
 
-    /// All of it; copied only if it lies otherwise.
+    /// All bytes of the chunk in their stored form. Copies them only if the memory of the array has
+    /// another form.
     ///
     /// # Errors
-    /// `Limit` where there is no memory for the copy; errors of a cast.
+    /// `Limit` if there is no memory for the copy; errors of a cast.
     pub(super) fn bytes(&self) -> Result<Cow<'a, [u8]>> {
         if let Some(bytes) = self.in_place() {
             return Ok(Cow::Borrowed(bytes));
@@ -59,7 +61,7 @@ impl<'a> ChunkSource<'a> {
         Ok(Cow::Owned(out))
     }
 
-    /// Shows it to `each` piece by piece, in C order.
+    /// Passes the chunk to `each` piece by piece, in C order.
     ///
     /// # Errors
     /// Errors of `each`; errors of a cast.

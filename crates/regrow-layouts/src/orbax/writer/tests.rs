@@ -46,7 +46,7 @@ fn dict(children: Vec<(Key, Leaf)>) -> Tree<Leaf> {
     build.finish().unwrap()
 }
 
-/// Every dtype and kind that Orbax knows, a strided array, and one that is streamed.
+/// Every dtype and kind that Orbax knows, a strided array, and an array that is streamed.
 fn sample() -> Tree<Leaf> {
     let mut build = TreeBuilder::new();
     build.open(Key::Index(0), NodeKind::Dict).unwrap();
@@ -77,7 +77,7 @@ fn sample() -> Tree<Leaf> {
     tree
 }
 
-/// Writes and commits; the folder goes with the first of the two.
+/// Writes and commits a checkpoint. Dropping the first value removes the folder.
 fn write(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<(tempfile::TempDir, PathBuf)> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ckpt");
@@ -193,8 +193,8 @@ fn a_single_leaf_and_an_empty_tree_read_back() {
     assert!(!path.join("manifest.ocdbt").exists());
 }
 
-/// Zarr documents and keys of the database or the folders at `item`, with whether each value is
-/// inline.
+/// The keys of the database or of the array folders at `item`: with its bytes for a document,
+/// without bytes for a chunk.
 fn stored(item: &Path) -> BTreeMap<String, Vec<u8>> {
     let local: Arc<dyn Store> = Arc::new(LocalStore::new(item));
     let mut found = BTreeMap::new();
@@ -423,7 +423,7 @@ fn a_complex_number_comes_back_as_what_orbax_makes_of_numpys() {
 fn a_name_that_no_database_has_room_for_is_refused_with_its_leaf() {
     let leaf = || Leaf::array(array(Dtype::Float32, &[2, 3]));
     let of_len = |len: usize| dict(vec![(Key::dict("x".repeat(len)), leaf()), (Key::dict("y"), leaf())]);
-    // In front of "/c/0/0", or of "/zarr.json", which is longer.
+    // A key is the name and "/c/0/0", or the name and "/zarr.json", which is longer.
     let fits = 65535 - "/zarr.json".len();
     let options = with(OrbaxOptions { zarr3: true, ..OrbaxOptions::default() });
     let (_folder, path) = write(&of_len(fits), &options).unwrap();
@@ -433,7 +433,7 @@ fn a_name_that_no_database_has_room_for_is_refused_with_its_leaf() {
     assert_eq!(error.expected_found(), Some(("at most 65525 bytes", "65526")));
     assert!(error.place().leaf.is_some() && error.help_text().unwrap().contains("shorten"));
     assert!(error.to_string().len() < 2000, "{error}");
-    // It is known without a write.
+    // `check` returns the same error without a write.
     let said = crate::formats().find(|format| format.name() == "orbax").unwrap();
     let checked = said.check(&of_len(fits + 1), &Location::local("x"), &options).unwrap_err();
     assert_eq!(checked.to_string(), error.to_string());

@@ -75,13 +75,13 @@ pub(super) fn expected_file_len_bytes(arrays: &[PlannedArray<'_>], worker_count:
     let total = total_len_bytes(arrays);
     let is_raw = arrays.iter().all(|array| array.form.compression == Compression::None);
     match total / worker_count.max(1) as u64 {
-        // Small files are announced as such, also if they grow.
+        // A small file is announced with its raw length, although compression changes it.
         share if is_raw || share < SMALL_FILE_MAX_BYTES => share,
         _ => 0,
     }
 }
 
-/// How many workers are worth it, within the budget.
+/// The number of workers that the data needs and the budget allows.
 pub(super) fn worker_count(arrays: &[PlannedArray<'_>], budget_bytes: Option<u64>) -> usize {
     let chunk_count = arrays.iter().fold(0_u64, |sum, array| sum.saturating_add(array.chunk_count()));
     let useful = (total_len_bytes(arrays) / BYTES_PER_WORKER).max(chunk_count / CHUNKS_PER_WORKER).max(1);
@@ -89,10 +89,10 @@ pub(super) fn worker_count(arrays: &[PlannedArray<'_>], budget_bytes: Option<u64
     usize::try_from(useful.min(affordable)).unwrap_or(usize::MAX).min(pool::thread_count())
 }
 
-/// Runs `worker` once on each of `workers` threads, over one queue; what the workers return.
+/// Runs `worker` once on each of `workers` threads, over one queue. Returns their results.
 ///
 /// # Errors
-/// The error of a worker; the others then stop after the chunk they are at.
+/// The error of a worker; the other workers then stop after their current batch.
 pub(super) fn run<R: Send>(
     arrays: &[PlannedArray<'_>],
     workers: usize,

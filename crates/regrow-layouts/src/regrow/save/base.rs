@@ -43,8 +43,8 @@ impl Base {
         Retries::until_unreplaced(|| {
             let before = at.identity();
             let opened = Self::check(at).and_then(|()| RegrowReader::open_named(at, name));
-            // Another save may have removed this checkpoint file by file since it was opened, and
-            // put a new one in its place.
+            // Since the checkpoint was opened, another save may have put a new checkpoint in its
+            // place and removed its files one by one.
             if at.identity() != before {
                 return Err(
                     Error::new(ErrorKind::Replaced, "the base was replaced while it was opened").in_file(at)

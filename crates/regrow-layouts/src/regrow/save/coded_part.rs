@@ -20,9 +20,9 @@ use regrow_storage::Publication;
 use regrow_tree::array::Shape;
 use regrow_zarr::zarr::ArrayMeta;
 
-/// Writes the compressed pieces of `own`, the plan of the pieces of process `rank`, and records in
-/// `pieces` the position of each. Returns `None` if no piece is compressed. The new file has number
-/// `file` among the data files.
+/// Writes the compressed pieces of process `rank`, and records their positions in `pieces`. `own`
+/// is the plan of the pieces of this process. Returns `None` if no piece is compressed. The new
+/// file has number `file` among the data files.
 ///
 /// # Errors
 /// Errors of the publication; errors of reading the leaves.
@@ -90,7 +90,8 @@ pub(super) fn coded_meta(plan: &Plan<'_>, leaf: usize, compression: Compression)
     ArrayMeta::v3(shape, stored_dtype(planned.dtype), chunk, compression)
 }
 
-/// Removes the compressed pieces from the data files of uncompressed pieces.
+/// Marks the compressed pieces as chunks. The data files of uncompressed pieces then leave them
+/// out.
 pub(super) fn set_coded_apart(plan: &Plan<'_>, own: &mut Plan<'_>, pieces: &Pieces) {
     for (planned, &leaf) in own.leaves.iter_mut().zip(&pieces.leaves) {
         if plan.is_coded(leaf as usize) {

@@ -2,8 +2,8 @@
 //!
 //! The caller does not declare changes. A leaf is unchanged if the base has a leaf of the same
 //! name, dtype, shape and bytes. The bytes are compared piece by piece up to the first difference,
-//! so a changed leaf costs one piece. If the base has a digest of a file ([`DataFile::blake3`]),
-//! the save hashes its own leaves instead, and does not read the base.
+//! so a leaf whose first piece has changed costs only this piece. If the base has a digest of a
+//! file ([`DataFile::blake3`]), the save hashes its own leaves instead, and does not read the base.
 //!
 //! [`DataFile::blake3`]: super::super::manifest::DataFile::blake3
 
@@ -75,7 +75,7 @@ impl Unchanged {
 }
 
 /// Whether the digest of the file equals the digest of the tree's leaves, in their order; `None` if
-/// the file has no digest.
+/// the file has no digest, or if the tree lacks a leaf of the file.
 fn has_digest_of_leaves(old: &OldFile, plan: &Plan<'_>, monitor: &Monitor) -> Result<Option<bool>> {
     let Some(expected) = old.record.blake3.as_ref().filter(|_| old.is_whole) else { return Ok(None) };
     let mut hasher = blake3::Hasher::new();

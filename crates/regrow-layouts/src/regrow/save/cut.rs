@@ -5,9 +5,9 @@
 //! shape (5, 8) in shards of (3, 4)      chunks of at most 12 bytes, 2 bytes an element: (3, 2)
 //!
 //!   +---+---+---+---+
-//!   |   |   |   |   |    a shard is whole chunks: they divide it on every axis on which there are several shards
+//!   |   |   |   |   |    chunks divide a shard on every axis with several shards
 //!   +---+---+---+---+
-//!   |   |   |   |   |    the last ones reach beyond the array, as the last shards would
+//!   |   |   |   |   |    the last chunks reach beyond the array, as the last shards do
 //!   +---+---+---+---+
 //! ```
 
@@ -20,8 +20,8 @@ use regrow_tree::tree::KeyPath;
 /// Largest chunk of a compressed leaf, if the caller gives no size.
 const CODED_LEN_MAX_BYTES: u64 = 8 << 20;
 
-/// An axis is cut to at least 1/8 of the length that fits. If no divisor is that large, its length
-/// has too few divisors.
+/// An axis is cut to at least 1/8 of the length that fits. If no divisor is that large, the axis is
+/// not cut.
 const LEAST_PART: u64 = 8;
 
 /// The chunk shape of an array that is stored as `dtype`; `None` if the array is stored whole or in
@@ -119,8 +119,8 @@ mod tests {
         let cut = |global: &[u64], write: &[u64]| {
             coded_chunk_shape(&shape(global), &shape(write), Dtype::Float32).unwrap().dims().to_vec()
         };
-        // 2048 rows of 4 KiB fit; of 5000 the largest divisor below that is 1250, of 10007, a
-        // prime, there is none: there the axis that has one shard is cut.
+        // 2048 rows of 4 KiB fit. The largest divisor of 5000 below 2048 is 1250. 10007 is a prime,
+        // so the axis that has one shard is cut instead.
         assert_eq!(cut(&[10_000, 1024], &[5000, 1024]), [1250, 1024]);
         assert_eq!(cut(&[5000, 2048], &[5000, 1024]), [2048, 1024]);
         assert_eq!(cut(&[20_014, 1024], &[10_007, 1024]), [10_007, 209]);

@@ -36,7 +36,7 @@ pub(super) struct RawEntries<'p> {
     leaves: Vec<(u32, u32)>,
     documents: Vec<Document>,
     files: Vec<FileName>,
-    /// The stored bytes of tiny leaves whose memory has another form.
+    /// The stored bytes of tiny leaves whose memory is not in C order.
     tiny: HashMap<u32, Bytes>,
 }
 
@@ -185,7 +185,7 @@ pub(super) fn to_list(entries: &dyn Entries) -> Vec<(Vec<u8>, EntryValue)> {
     (0..entries.count()).map(entry).collect()
 }
 
-/// Whether a node stores the leaf's bytes: there are few, and memory has them in their stored form.
+/// Whether a node stores the leaf's bytes: the leaf is small, and the save does not cast it.
 fn is_tiny(array: &Array, stored: Dtype) -> bool {
     array.dtype() == stored && array.len_bytes() <= INLINE_LEN_MAX_BYTES
 }

@@ -20,7 +20,7 @@
 //! | `reuse` | groups leaves into files, and finds files of an earlier checkpoint |
 //! | `split` | divides leaves between files |
 //! | `base` | the earlier checkpoint |
-//! | `compare` | finds leaves with the same bytes in it |
+//! | `compare` | finds leaves with the same bytes in the earlier checkpoint |
 //! | `place` | name, header and length of every file; offset of every leaf |
 //! | `header` | the header of a file |
 //! | `write` | the bytes, and `regrow.json` last |
@@ -85,7 +85,7 @@ pub(super) fn save(tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOp
         shards.is_some_and(|shards| shards.chunk_shape() != shards.shape())
     };
     let asks_for_chunks = matches!(&options.layout, Layout::Regrow(regrow) if regrow.asks_for_chunks());
-    // Compressed leaves have their own chunks.
+    // With compression, leaves are stored in chunks without parts.
     if !is_compressed(options) && (asks_for_chunks || tree.leaves().iter().any(is_cut)) {
         write_part(tree, WriterRank::ALONE, staged, options)?;
         return merge(tree, &[0], staged, options);

@@ -6,8 +6,8 @@
 //!                       a%2Eb    so this one is escaped; a unique name stays as it is
 //! ```
 //!
-//! A name is also escaped if it is not allowed: with `..` as a part of a key, or longer than the
-//! longest key.
+//! A name is also escaped if it is not allowed, for example if it has a part `..`, or if it is too
+//! long for a key of the database.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -25,7 +25,7 @@ const SHORTENED_LEN_CHARS: usize = 200;
 #[derive(Debug)]
 pub(super) struct Names {
     joined: LeafNames,
-    /// The other leaves: the key path for Orbax, and the stored name.
+    /// The leaves with an escaped name: the key path for Orbax, and the stored name.
     escaped: HashMap<usize, (KeyPath, String)>,
 }
 

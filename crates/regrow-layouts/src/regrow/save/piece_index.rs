@@ -1,7 +1,7 @@
 //! The positions of all pieces of all arrays, and the database's entries for them.
 //!
-//! Costs twelve bytes for each piece, since a save of a thousand processes may have ten million
-//! pieces. Keys are made when the writer of the database asks for them.
+//! A piece costs 12 bytes, or 20 bytes if any leaf is compressed: a save of a thousand processes
+//! may have ten million pieces. Keys are made when the writer of the database asks for them.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -25,7 +25,7 @@ use regrow_zarr::zarr::{ArrayMeta, V3_DOCUMENT};
 /// cache.
 const LEAVES_AT_A_TIME: usize = 64;
 
-/// The distance between entries whose leaf is stored, for look-ups.
+/// The distance between the entries whose leaf is in `hints`.
 const ENTRIES_PER_HINT: usize = 64;
 
 /// The position of every piece.
@@ -67,7 +67,8 @@ impl PiecePlaces {
     /// Adds the pieces of some processes, each with its rank.
     ///
     /// # Errors
-    /// `InvalidArgument` for a piece that another process has written too, or that the tree lacks.
+    /// `InvalidArgument` for a piece that another process has written too, or that the tree lacks;
+    /// `Corrupt` for a piece without a position.
     pub fn add(&mut self, parts: &[(u32, PartColumns)]) -> Result<()> {
         let mut cursors = Vec::with_capacity(parts.len());
         for (rank, columns) in parts {

@@ -44,7 +44,7 @@ pub(super) struct Plan<'t> {
     structure: OnceLock<String>,
     /// The format that the metadata of the data files has.
     pub data_format: DataFormat,
-    /// What casts may do to values.
+    /// The losses that casts may cause.
     pub casting: Casting,
     /// The chunk shapes of leaves that are cut, unless the chunks are the shards.
     chunks: HashMap<u32, Shape>,
@@ -53,8 +53,8 @@ pub(super) struct Plan<'t> {
 }
 
 impl<'t> Plan<'t> {
-    /// Plans the save of `tree`. Raw leaves have no offset yet: it depends on the lengths of
-    /// headers, which later stages compute.
+    /// Plans the save of `tree`. Raw leaves have no offset yet: offsets depend on the lengths of
+    /// headers, which a later stage computes.
     ///
     /// # Errors
     /// `Unsupported` with all leaves that cannot be stored; with `strict` also all leaves that
@@ -115,7 +115,7 @@ impl<'t> Plan<'t> {
         Ok(plan)
     }
 
-    /// Sets the chunk shape of every array.
+    /// Sets the chunk shapes of arrays that the options cut, and of compressed arrays.
     fn cut(&mut self, options: &RegrowOptions) -> Result<()> {
         let mut refusals = Refusals::default();
         for (at, (planned, leaf)) in self.leaves.iter().zip(self.tree.leaves()).enumerate() {

@@ -32,15 +32,15 @@ const LEVEL_TOLD: i32 = 3;
 
 /// Rebuilt files.
 pub(in super::super) struct Remade {
-    /// The files that `regrow.json` records, with their contents.
+    /// The rebuilt small files, with their contents.
     pub files: Vec<(String, Vec<u8>)>,
     /// The contents of the new `regrow.json`.
     pub manifest: Vec<u8>,
 }
 
 /// Rebuilds the small files of an opened checkpoint that are not among the `whole` (undamaged)
-/// files, and a `regrow.json` with their records. The database of compressed leaves is not rebuilt:
-/// only that database has the positions of their chunks.
+/// files, and a `regrow.json` with their records. Without parts, the database of compressed leaves
+/// is not rebuilt: only that database has the positions of their chunks.
 ///
 /// # Errors
 /// `Corrupt` for a damaged record of a process or a damaged small leaf; errors of a save.

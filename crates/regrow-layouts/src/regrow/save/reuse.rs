@@ -35,14 +35,15 @@ use crate::options::{BUDGET_DEFAULT_BYTES, SaveOptions};
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_base::monitor::{Monitor, Stage};
 
-/// Unchanged leaves below this size and all larger ones go into separate files. So a counter that
-/// changes again after one save does not cause the large leaves to be rewritten.
+/// Unchanged leaves below this size and larger unchanged leaves go into separate files. If a small
+/// leaf, such as a counter, changes later, the save need not rewrite the large leaves.
 const SMALL_LEAF_LEN_BYTES: u64 = 64 << 10;
 
-/// The shortest total length of leaves for which a separate file is made.
+/// The shortest total length of small unchanged leaves for which a separate file is made.
 const GATHERED_LEN_MIN_BYTES: u64 = 1 << 10;
 
-/// The most files that a save links. The leaves of the smallest other files are gathered again.
+/// The most files that a save links, besides the first file. If the base has more, the leaves of
+/// its smallest files are gathered again.
 pub(super) const LINKS_MAX: usize = 64;
 
 /// A plan whose raw leaves are divided over files.
@@ -145,8 +146,9 @@ fn rotten(old_files: &[OldFile], monitor: &Monitor) -> Result<Vec<(usize, Error)
     Ok(rotten)
 }
 
-/// The files of the save, in this order: the changed leaves, unless the first file of the base is
-/// linked; other links; gathered leaves. `old_files` are the files without changes.
+/// The files of the save, in this order: the first file of the base, if it is linked; files of
+/// changed leaves; other linked files; files of gathered leaves. `old_files` are the files without
+/// changes.
 fn arrange(
     plan: &Plan<'_>,
     old_files: Vec<OldFile>,

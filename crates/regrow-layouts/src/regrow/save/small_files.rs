@@ -68,7 +68,7 @@ impl DocumentSink for SmallFiles<'_> {
     fn end(&mut self) -> Result<()> {
         let is_marker = self.current.as_ref().is_some_and(|file| file.name == COMMIT_MARKERS[0]);
         if let Some(line) = self.staged.marker_line().filter(|_| is_marker) {
-            // Write the marker here, because `regrow.json` has its checksum, too.
+            // Add the line here, because `regrow.json` has the checksum of the whole marker.
             self.write(line.as_bytes())?;
         }
         let Some(file) = self.current.take() else { return Ok(()) };

@@ -27,8 +27,8 @@ pub(super) fn raw_order(plan: &Plan<'_>) -> Vec<u32> {
     order
 }
 
-/// Divides the raw leaves into files whose safetensors headers stay well below what safetensors
-/// accepts. There is always one file.
+/// Divides the raw leaves into files whose safetensors headers stay below `header_len_max_bytes`.
+/// There is at least one file.
 pub(super) fn split_by_header(
     plan: &Plan<'_>,
     raw_order: &[u32],

@@ -30,7 +30,8 @@ fn tree(fills: &[u8]) -> Tree<Leaf> {
     build.finish().unwrap()
 }
 
-/// Saves with headers of about a dozen leaves; the names of files and whether they are linked.
+/// Saves with headers of about a dozen leaves. Returns the names of the files, and whether each
+/// file is linked.
 fn save(folder: &Path, step: usize, fills: &[u8]) -> Vec<(String, bool)> {
     use std::os::unix::fs::MetadataExt;
     let path = folder.join(step.to_string());
@@ -61,8 +62,8 @@ fn files_that_were_split_are_linked_one_by_one() {
     assert_eq!(save(folder.path(), 0, &fills).len(), 4);
     let all = save(folder.path(), 1, &fills);
     assert!(all.len() == 4 && all.iter().all(|(_, is_linked)| *is_linked), "{all:?}");
-    // In the second file: the first with the structure and two others are linked, one leaf is
-    // written, and what else was in its file is gathered.
+    // The second file has the changed leaf. The other three files are linked, the leaf is written,
+    // and the other leaves of the second file are gathered.
     fills[15] += 100;
     let most = save(folder.path(), 2, &fills);
     let linked: Vec<bool> = most.iter().map(|(_, is_linked)| *is_linked).collect();
@@ -96,15 +97,15 @@ fn a_base_that_is_replaced_stays_the_one_that_was_opened() {
     let plan = Plan::new(&tree, &options).unwrap();
     let files = base.match_leaves(&plan);
     if cfg!(feature = "portable") {
-        // It reaches the folder only by name, which is another folder's: all files are written
-        // again.
+        // The base reaches its folder only by the name, which another folder has now. So all files
+        // are written again.
         return assert!(files.is_empty());
     }
     assert_eq!(files.len(), 2);
     let mut found = vec![0; before.len()];
     files[0].opened.read(0, &mut found, ReadPath::Cached).unwrap();
     assert!(found == before, "a file of another checkpoint under the record of the base");
-    // Its name leads elsewhere by now: it cannot be linked.
+    // The name of the file now leads to another file, so the file cannot be linked.
     let staged = StagedFolder::create(&path("next"), false).unwrap();
     assert!(!staged.reuse("model", &files[0].source, &*files[0].opened).unwrap());
 }

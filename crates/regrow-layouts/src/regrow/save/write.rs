@@ -1,11 +1,11 @@
 //! The fourth stage of a save: the bytes.
 //!
 //! 1. raw leaves are streamed into the safetensors files, copied and checksummed in one pass; a
-//!    file that the base has is linked instead;
+//!    file that the base has is linked instead; at the same time another thread writes Orbax'
+//!    documents;
 //! 2. compressed leaves, if any, go into a data file of their own;
 //! 3. the database refers to both;
-//! 4. Orbax' documents;
-//! 5. `regrow.json` last, with a checksum for every byte of the others.
+//! 4. `regrow.json` is last, with a checksum for every byte of the other files.
 
 use super::super::manifest::{self, DataFile, LeafPlace};
 use super::chunks::write_chunks;
@@ -34,8 +34,8 @@ use regrow_store::FileWriter;
 pub(super) fn write(placed: Placed<'_>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
     let Placed { plan, files } = placed;
     let plan = &plan;
-    // With many leaves the index and the documents take as long as the data, so another thread
-    // makes them during the write.
+    // With many leaves the index and the documents take as long as the data, so other threads make
+    // them during the write.
     let (mut data_files, index, mut small) = std::thread::scope(|scope| {
         let index = Task::begin(scope, "regrow-index", || Index::new(plan, &files, options));
         let documents = Task::begin(scope, "regrow-documents", || {
