@@ -1,12 +1,12 @@
 //! A *lent folder*: a local folder that other code fills with files of a checkpoint. The files of a
 //! user's own handler and the state of an iterator come this way.
 //!
-//! On a disk it is a folder inside the temporary folder of the checkpoint. For other storages it is
-//! a temporary folder of this machine, and is uploaded.
+//! On a disk, the lent folder is inside the temporary folder of the checkpoint. For other storages,
+//! the lent folder is a temporary folder of this machine, and its files are uploaded.
 //!
-//! If the files are the whole checkpoint, the lent folder is a subfolder of the checkpoint, and the
-//! commit moves the files up one level. The subfolder exists because a writer may replace the
-//! folder that it fills, as a save does.
+//! If the files are the whole checkpoint, the lent folder is a subfolder of the checkpoint, and
+//! `Lent::settle` moves the files up one level. The subfolder exists because a writer may replace
+//! the folder that it fills, as a save does.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -74,8 +74,8 @@ impl Lent {
     /// Top-level files in `left_out` are skipped. Files written afterwards may be lost.
     ///
     /// # Errors
-    /// `InvalidArgument` for anything except files and folders; errors of the system or the
-    /// storage; `Cancelled`.
+    /// `InvalidArgument` for anything except files and folders, and for a name that checkpoints
+    /// reserve; errors of the system or the storage; `Cancelled`.
     pub fn take(&self, publication: &dyn Publication, left_out: &[&str]) -> Result<()> {
         self.take_folder(publication, &self.path, &self.below, 0, left_out)
     }
@@ -84,7 +84,7 @@ impl Lent {
     /// whole checkpoint. Returns the names that are now at the top of the checkpoint.
     ///
     /// # Errors
-    /// `InvalidArgument` for a name that checkpoints reserve; errors of the system.
+    /// `AlreadyExists` if the checkpoint already has a file of the same name; errors of the system.
     pub fn settle(&self, publication: &dyn Publication, left_out: &[&str]) -> Result<Vec<String>> {
         let cannot_list = |error| Error::io("cannot list", &self.path, error);
         let mut names = Vec::new();

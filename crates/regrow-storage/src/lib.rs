@@ -2,9 +2,9 @@
 //! memory, buckets, archives and web servers.
 //!
 //! A [`Storage`] looks at a path, lists a folder, and opens a folder as a [`Store`] of keys. In all
-//! storages a path consists of names with slashes between them. Its [`Capabilities`] say what else
-//! it can do: [`Publish`] begins checkpoints, [`Upkeep`] finishes and removes them. Other crates
-//! use a [`Location`]: a storage and a path in it.
+//! storages a path consists of names with slashes between them. The [`Capabilities`] of a storage
+//! say what else the storage can do: [`Publish`] begins checkpoints, [`Upkeep`] finishes and
+//! removes them. Other crates use a [`Location`]: a storage and a path in it.
 //!
 //! | module | holds |
 //! |---|---|
@@ -12,13 +12,13 @@
 //! | [`local`] | the local disk: a save under a temporary name, committed by renames |
 //! | `object` | memory and buckets: a save committed by a marker |
 //! | [`archive`] | checkpoints in a tar or zip, read in place |
-//! | `http`, `cache` | web servers; a read-through cache: the feature `cloud` |
+//! | `http`, `cache` | web servers; a read-through cache (both only with the feature `cloud`) |
 //! | `writes` | every change of a storage: the methods of a location that write |
 //! | [`publication`] | a new checkpoint: begun, filled, committed or dropped |
 //! | [`transfer`], [`removal`] | a copy that can go on; what is removed |
 //! | [`within`], [`lent`] | a part of a publication; a folder that other code fills |
 //! | [`Retries`] | reads start again if a writer replaces the checkpoint |
-//! | [`names`], [`side_files`] | which names are a checkpoint's own, by what the layouts say |
+//! | [`names`], [`side_files`] | the names that belong to a checkpoint, as the layouts define them; the names of side files |
 //!
 //! The storage knows no layout: the layouts tell it their names with [`names::tell_names`].
 
@@ -336,7 +336,7 @@ pub trait Publish: Debug + Send + Sync {
 
     /// Joins the checkpoint that another process has begun, by its [ticket](BegunFolder::ticket).
     /// Added files belong to that checkpoint; [`finish_share`](JoinedShare::finish_share) makes
-    /// them durable. Only the process that began it commits or removes it.
+    /// them durable. Only the process that began the checkpoint commits or removes it.
     ///
     /// # Errors
     /// `NotFound` if this process does not see the files of the other process; `InvalidArgument`
@@ -372,8 +372,8 @@ pub trait Upkeep: Debug + Send + Sync {
     /// Errors of the storage.
     fn stock(&self, path: &Path) -> Result<Option<Stock>>;
 
-    /// Returns an error if a process is writing the checkpoint at this location, or moving it
-    /// there, where others could see a part of it.
+    /// Returns an error if a process is writing the checkpoint at this location, or moving its
+    /// files there, so that readers could see only some of the files.
     ///
     /// # Errors
     /// `AlreadyExists`; errors of the storage.

@@ -1,13 +1,14 @@
 //! The location of a checkpoint: a storage, and a path in it.
 //!
 //! Opens, saves, loads, verifications and conversions make a [`Location`] of a path or URL, and
-//! access files only through it. Only this module knows the schemes of URLs.
+//! access files only through it. This module parses paths and URLs. Each kind of storage names the
+//! schemes of its URLs.
 //!
 //! | given | is |
 //! |---|---|
 //! | `/data/x`, `x`, `./gs:/bucket/x`, `run:/x`, `a:b` | a path of the local file system |
 //! | `~/x` | `x` in the home folder of the user; `./~/x` is a folder called `~` |
-//! | `file:///data/x` | the same |
+//! | `file:///data/x` | the path `/data/x` of the local file system |
 //! | `s3://bucket/x`, any `scheme://` | a URL of a storage; refused if this build has no storage for the scheme |
 //! | `https://host/x`, `http://host/x` | a URL of a web server; `%` escapes are decoded |
 //! | `/data/x.tar/y`, where `x.tar` is an archive | a path of the local file system; `open` reads `y` in the archive |
@@ -226,14 +227,15 @@ impl Location {
         self.path == other.path && self.describe() == other.describe()
     }
 
-    /// Whether both lead to the same existing file or folder, with links followed.
+    /// Whether both lead to the same file or folder. On a disk, links are followed and the file
+    /// must exist.
     pub fn leads_to(&self, other: &Self) -> bool {
         let (mine, theirs) = (self.canonical(), other.canonical());
         mine.is_some() && mine == theirs
     }
 
-    /// A name for the object here that no other object of any storage has; `None` if nothing exists
-    /// here.
+    /// A name for the object here that no other object of any storage has; `None` if the path, or
+    /// the archive that it is in, does not exist on the disk.
     fn canonical(&self) -> Option<PathBuf> {
         if let Some(path) = self.on_disk() {
             return path.canonicalize().ok();
@@ -411,8 +413,8 @@ impl From<PathBuf> for Location {
     }
 }
 
-/// The folder of a step, below the location that was opened. The identity shows whether the folder
-/// is replaced, which the identity of the opened location does not.
+/// The folder of a step, below the location that was opened. The identity of the folder shows
+/// whether the folder is replaced. The identity of the opened location does not show this.
 #[derive(Debug, Clone)]
 pub struct StepFolder {
     location: Location,
@@ -430,7 +432,7 @@ impl StepFolder {
         &self.location
     }
 
-    /// Whether another folder has taken the path since then.
+    /// Whether another folder has taken the path since `at` recorded the identity.
     pub fn is_replaced(&self) -> bool {
         self.location.identity() != self.identity
     }

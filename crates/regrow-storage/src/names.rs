@@ -22,7 +22,7 @@ use crate::store::local::folders::LOCK_SUFFIX;
 /// Network file systems rename a removed file that is still open; the new name begins with this.
 const REMOVED_PREFIX: &str = ".nfs";
 
-/// The largest number of foreign files that an error lists.
+/// The search for foreign files ends when it has found more than this number.
 const SHOWN_MAX: usize = 5;
 
 /// The names of all layouts.
@@ -82,7 +82,8 @@ pub fn stem_of(name: &str) -> &str {
     stem.filter(|stem| !stem.is_empty()).unwrap_or(name)
 }
 
-/// Up to five names in the folder of a checkpoint that are not part of the checkpoint.
+/// Names in the folder of a checkpoint that are not part of the checkpoint. If there are more than
+/// five, returns six of them.
 ///
 /// # Errors
 /// Errors of the storage.

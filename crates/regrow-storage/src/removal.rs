@@ -26,7 +26,7 @@ pub struct Removed {
     pub file_count: usize,
     /// Total length of the removed files in bytes.
     pub bytes: u64,
-    /// Whether the dead writer's files were a complete checkpoint. It now has its name.
+    /// Whether the files of a dead writer were a complete checkpoint, which now has its final name.
     pub is_finished: bool,
 }
 

@@ -65,8 +65,8 @@ impl Retries {
         }
     }
 
-    /// The read succeeded: forgets the retries counted here, so the call around this one keeps all
-    /// of its own.
+    /// Resets the count to its value at `begin`, after a successful read. So the retries of a
+    /// nested call do not count for the outer call.
     pub fn were_of_use(self) {
         OUTERMOST.set(Some(self.before));
     }

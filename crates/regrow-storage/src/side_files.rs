@@ -1,11 +1,11 @@
 //! The names of side files: seals, signatures and parity, which lie in the folder of a checkpoint
-//! or beside its files. They are no part of a checkpoint, and change nothing of its identity.
+//! or beside its files. Side files are no part of the checkpoint, and do not change its identity.
 //!
 //! | | in a folder | beside `model.msgpack` |
 //! |---|---|---|
 //! | seal | `regrow.seal.json` | `regrow.seal.model.msgpack.json` |
 //! | signature | `regrow.signature.json` | `regrow.signature.model.msgpack.json` |
-//! | parity | `regrow.parity.json`, `regrow.parity.blocks` | the same way |
+//! | parity | `regrow.parity.json`, `regrow.parity.blocks` | `regrow.parity.model.msgpack.json`, `regrow.parity.model.msgpack.blocks` |
 //! | put aside by a repair | `regrow.damaged.<name>` | |
 
 /// The names of one kind of side file.

@@ -146,7 +146,7 @@ impl BegunFolder for Within<'_> {
         Err(Error::invalid("processes join a whole checkpoint, not a part").in_file(&self.target))
     }
 
-    /// Its owner sets the modes.
+    /// Does nothing: the owner of the whole checkpoint sets the modes.
     fn set_mode(&self, _below: &str, _mode: u32) -> Result<()> {
         Ok(())
     }
@@ -162,7 +162,7 @@ impl NewFile for Within<'_> {
         self.single_writer(expected_len_bytes, 0)
     }
 
-    /// It is a new file in a new checkpoint.
+    /// Does nothing: the file is new, in a new checkpoint.
     fn only_in_place_of(&self, _before: Option<Identity>) {}
 
     fn staged_file(&self) -> Option<Location> {

@@ -17,8 +17,8 @@ use crate::store::{
 use crate::system::name_of_bytes;
 use crate::{Document, Storage};
 
-/// Documents up to this length are read at once. Longer ones are read in pieces, and each piece
-/// must look like a part of such a document.
+/// Documents up to this length are read at once. Longer documents are read in pieces, and each
+/// piece must look like the language of the document.
 const AT_ONCE_LEN_MAX_BYTES: u64 = 4 << 20;
 
 /// Length of each piece of a long document.
@@ -60,8 +60,8 @@ impl ArchiveStore {
         Ok(Some(bytes))
     }
 
-    /// Reads a whole document. A long one is read in pieces, until a piece does not look like a
-    /// part of it.
+    /// Reads a whole document. A long document is read in pieces. The read fails at the first piece
+    /// that does not look like the language of the document.
     pub(super) fn document(&self, key: &[u8], document: Document<'_>) -> Result<Option<Vec<u8>>> {
         let Some(blob) = self.find(key)? else { return Ok(None) };
         document.check_len(blob.len_bytes).in_file(&blob.name)?;

@@ -4,9 +4,9 @@
 //! | address | is |
 //! |---|---|
 //! | `/data/runs.zip/step_100` | the folder or file `step_100` in the archive |
-//! | `/data/runs.tar` | its top folder, or its only member |
-//! | `s3://bucket/runs.tar/step_100` | the same of an archive in another storage |
-//! | `/data/all.zip/runs.tar/step_100` | the same of an archive in an archive |
+//! | `/data/runs.tar` | the top of the archive, or its only entry if the top is not a checkpoint |
+//! | `s3://bucket/runs.tar/step_100` | `step_100` in an archive in a bucket |
+//! | `/data/all.zip/runs.tar/step_100` | `step_100` in an archive that is in another archive |
 //!
 //! The name ends in `.tar` or `.zip`, in upper or lower case. A folder with such a name is an
 //! ordinary folder. If a file with such a name does not begin like an archive, it is read as a
@@ -15,7 +15,7 @@
 //!
 //! ```text
 //! | header | regrow.json | header | model.safetensors | ...  the archive: one value in the storage that it lies in
-//!          ^ offset, length           ^ a slice of its map, or of its ranges
+//!          ^ offset, length           ^ the bytes: a slice of the archive's map, or a ranged read
 //! ```
 //!
 //! | module | does |
@@ -27,8 +27,9 @@
 //! | `keys` | a folder in an archive as a [`Store`], a member as a [`Blob`] |
 //!
 //! The index is read once, when a checkpoint is opened: the header of each member of a tar, the
-//! directory at the end of a zip. The opened archive stays the same, even if it is replaced. The
-//! checksums of its layout check a checkpoint inside, as outside of an archive.
+//! directory at the end of a zip. An opened archive stays the same archive, even if another file
+//! takes its path. A checkpoint in an archive is checked by its own checksums, as outside of an
+//! archive.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};

@@ -44,8 +44,8 @@ const LINK: (usize, usize) = (157, 100);
 const MAGIC: (usize, usize) = (257, 5);
 const VERSION: usize = 262;
 const PREFIX: (usize, usize) = (345, 155);
-/// GNU's sparse files: the bytes that say whether another block of the map follows. One is in the
-/// header, the other in each such block.
+/// GNU's sparse files: the bytes that say whether another block of the map follows. `IS_EXTENDED`
+/// is its position in the header, `IS_EXTENDED_FURTHER` its position in each block of the map.
 const IS_EXTENDED: usize = 482;
 const IS_EXTENDED_FURTHER: usize = 504;
 
@@ -175,7 +175,7 @@ fn linked(
 }
 
 impl Extra {
-    /// Reads a member that describes the next one; gives where the next header is.
+    /// Reads a member that describes the next member. Returns the offset of the next header.
     fn read(&mut self, input: &mut Window<'_>, data_at: u64, kind: u8, block: &[u8]) -> Result<u64> {
         let len_bytes = number(block, SIZE)?;
         if len_bytes > EXTRA_LEN_MAX_BYTES {
@@ -193,8 +193,7 @@ impl Extra {
         after(data_at, len_bytes, input.len_bytes())
     }
 
-    /// Takes in pax records: `len key=value
-    /// `, where `len` counts itself.
+    /// Takes in pax records: `len key=value\n`, where `len` counts its own digits, too.
     fn take_in(&mut self, bytes: &[u8]) -> Result<()> {
         for_each_record(bytes, &mut |key, value| {
             match key {

@@ -24,7 +24,7 @@ fn storage(kind: Kind, bytes: Vec<u8>) -> Result<ArchiveStorage> {
     Ok(ArchiveStorage { file: Location::local("archive"), kind, opened })
 }
 
-/// Reads every member; no matter what comes of it, it comes soon and is no panic.
+/// Reads every member. The result is the bytes or an error, never a panic.
 fn read_all(kind: Kind, bytes: Vec<u8>) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let store = storage(kind, bytes)?.store(Path::new(""));
     let keys = store.list(b"")?;
@@ -68,7 +68,7 @@ fn what_other_programs_packed_is_read() {
             assert_eq!(expected[1].as_u64().unwrap(), u64::from(crc32(&value)), "{name} in {archive}");
             assert_eq!(store.len_bytes(key).unwrap(), Some(value.len() as u64));
             let blob = store.open(key).unwrap().unwrap();
-            // A slice of the one map: nothing is copied.
+            // The store and the blob return slices of one map, without a copy.
             let (map, whole) = (blob.map().unwrap().unwrap(), store.map(key).unwrap().unwrap());
             assert!(map == value && map.as_ptr() == whole.as_ptr());
             let mut streamed = Vec::new();
@@ -81,7 +81,7 @@ fn what_other_programs_packed_is_read() {
             assert!(store.get(key, ByteRange::Suffix(value.len() as u64 + 1)).is_err());
             count += 1;
         }
-        // Links are there, and lead nowhere.
+        // A symbolic link is listed, but is not followed.
         if archive.contains("tar") && !archive.starts_with("sparse") {
             let link = at.join("run/soft");
             assert!(matches!(link.look().unwrap(), Some(Found::Other("a symbolic link"))));
@@ -102,7 +102,7 @@ fn no_cut_archive_gives_a_part() {
         assert_eq!(all.len(), 3);
         for len in 0..whole.len() {
             match read_all(kind, whole[..len].to_vec()) {
-                // The end mark of a tar is longer than it need be.
+                // The end mark of a tar has two blocks of zeros, and one block is enough.
                 Ok(found) => assert!(kind == Kind::Tar && found == all && len + 512 >= whole.len(), "{len}"),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{len}: {error}"),
             }
@@ -241,11 +241,11 @@ fn a_zip_says_what_is_wrong() {
         assert!(text.contains(says), "{says}: {text}");
         assert!(says == "no name" || text.contains('x'), "{text}");
     }
-    // The rest can be read beside a member that cannot.
+    // A compressed member does not keep the other members from being read.
     let readme = ZipMember { name: "README", method: 8, bytes: b"\x03\0", ..member.clone() };
     let store = storage(Kind::Zip, zip_of(&[readme, member.clone()])).unwrap().store(Path::new(""));
     assert_eq!(&store.get(b"x/y", ByteRange::Full).unwrap().unwrap()[..], b"0123456789");
-    // The header before the data is longer than the directory can know.
+    // The header before the data may be longer than its entry in the directory.
     let long = ZipMember { extra_len: 40, ..member.clone() };
     let found = read_all(Kind::Zip, zip_of(&[long, ZipMember { name: "z", ..member }])).unwrap();
     assert!(found.iter().all(|(_, bytes)| bytes == b"0123456789"));
@@ -286,7 +286,7 @@ fn paths_lead_into_archives() {
         assert!(found.leads_to(&found) && !found.leads_to(&at(path)) || inside.is_empty());
         assert!(found.identity().is_some());
     }
-    // The one folder at the top can be left out.
+    // A path may omit the only folder at the top.
     let short = find(&at("a.TAR/y/z")).unwrap().unwrap();
     assert_eq!(short.for_reading().unwrap().location.path(), Path::new("run/y/z"));
     let whole = find(&at("a.TAR/run/y/z")).unwrap().unwrap();
@@ -304,7 +304,7 @@ fn paths_lead_into_archives() {
     }
     refuse_inside(&at("a.TAR")).unwrap();
     assert_eq!(whole.store().put(b"x", bytes::Bytes::new()).unwrap_err().kind(), ErrorKind::Unsupported);
-    // The same in a bucket.
+    // An archive in a bucket is found in the same way.
     let bucket = "memory://archives-find/runs.tar".to_location().unwrap();
     bucket.parent().store().put(b"runs.tar", inner.into()).unwrap();
     let inside = find(&bucket.join("run/y")).unwrap().unwrap();

@@ -78,8 +78,8 @@ pub(super) fn read(path: &Path, identity: &Identity, len_bytes: u64, skip: usize
     };
     let checked = read_checked(&file, identity, len_bytes, skip, out);
     if !matches!(checked, Ok(true)) {
-        // If another process has just replaced this block by a good one, this removes the good one,
-        // and the block is fetched once more.
+        // If another process has just replaced this block by a good block, this call removes the
+        // good block. The block is then fetched once more.
         let _ = fs::remove_file(path);
         return Outcome::Damaged;
     }
@@ -157,7 +157,7 @@ mod tests {
             ("s3 bucket", "x/z", "\"1\"", 10),
             ("s3 bucket", "x/y", "\"2\"", 10),
             ("s3 bucket", "x/y", "\"1\"", 11),
-            // The same letters, cut elsewhere.
+            // The same letters, divided in another way into storage, key and tag.
             ("s3 bucketx", "/y", "\"1\"", 10),
             ("s3 bucket", "x/y\"", "1\"", 10),
         ];

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// A removal frees this part of the bound, so that the next blocks need no removal.
+/// A removal leaves a tenth of the bound free, so that the next blocks need no removal.
 const FREE_PARTS: u64 = 10;
 
-/// The folder is measured again after this process has stored this part of the bound.
+/// The folder is measured again after this process has stored a thirty-second of the bound.
 const COUNT_PARTS: u64 = 32;
 
 /// A temporary file older than this belongs to a killed process.
@@ -129,7 +129,8 @@ fn blocks(folder: &Path) -> Vec<Block> {
     found
 }
 
-/// Whether a file name is that of a block. Other files in the folder are not touched.
+/// Whether a file name is that of a block. Of the other files, only old temporary files are
+/// removed.
 fn is_block_name(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -2,8 +2,8 @@
 //! ranges.
 //!
 //! A web server returns files, but does not list them. So a path is a folder if it has a file with
-//! which a checkpoint begins ([`Names`](crate::Names)). A layout opens there if its documents name
-//! all other files:
+//! which a checkpoint begins ([`Names`](crate::Names)). A layout can be opened on a web server if
+//! its documents name all other files:
 //!
 //! | layout | opens |
 //! |---|---|
@@ -86,7 +86,8 @@ impl HttpStorage {
         }
     }
 
-    /// Whether a folder of this name may be a checkpoint below the opened one.
+    /// Whether the path may be a checkpoint: the folder that was opened, or a path whose name has
+    /// no dot and does not begin with `_`.
     fn may_be_folder(&self, path: &Path) -> bool {
         let Some((root, _)) = &self.seen else { return true };
         let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -3,13 +3,13 @@
 //! | the server | regrow |
 //! |---|---|
 //! | answers `HEAD` with a length | uses `HEAD` |
-//! | does not (a URL that was signed for `GET` alone, a page made on demand) | asks for the first byte and the whole length |
+//! | does not answer `HEAD` so (a URL signed for `GET` alone, a page made on demand) | requests the first byte; the answer has the whole length |
 //! | has no ranges | reads whole files up to [`WHOLE_LEN_MAX_BYTES`], and refuses longer ones |
 //! | answers with HTML | treats the file as missing: the page is a list of files or an error page |
-//! | is busy, or drops the connection | asks again, from the last byte on |
+//! | is busy, or drops the connection | requests the missing bytes again |
 //!
 //! A range is requested with the tag of the first version (`If-Range`), and the tag of the answer
-//! is compared with it. So bytes of two versions never mix.
+//! is compared with it. So bytes of two versions never mix if the server sends tags or dates.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,9 +1,9 @@
 //! A long-lived lock, which the writer of a folder of steps holds.
 //!
 //! Staged folders are locked by `flock`, which a forked child holds as long as its parent does. A
-//! training loop forks workers that may outlive it. So this is a record lock (`fcntl`), which
-//! belongs only to the process. A record lock does not exclude the process itself, so this module
-//! also keeps a list of the process's locks.
+//! training loop forks workers that may outlive it. So this module uses a record lock (`fcntl`),
+//! which belongs only to the process. A record lock does not exclude the process itself, so this
+//! module also keeps a list of the process's locks.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -75,7 +75,7 @@ mod tests {
         let held = hold(&path).unwrap();
         assert!(held.is_some(), "this file system has locks");
         assert_eq!(hold(&path).unwrap_err().kind(), ErrorKind::AlreadyExists);
-        // The same lock through another name of the folder.
+        // Another name of the folder leads to the same lock.
         std::os::unix::fs::symlink("a", root.path().join("c")).unwrap();
         assert_eq!(hold(&root.path().join("c/b/lock")).unwrap_err().kind(), ErrorKind::AlreadyExists);
         let other = hold(&root.path().join("a/b/other")).unwrap();

@@ -14,7 +14,7 @@
 //! Orbax treats every name with `.orbax-checkpoint-tmp` as an unfinished save, and ignores it.
 //!
 //! The lock is `flock` on the folder itself: the kernel releases it when the writer dies in any
-//! way. If the file system has no locks, the folder is never removed.
+//! way. If the file system has no locks, the folder of an unfinished save is never removed.
 //!
 //! A process that writes or removes takes the exclusive lock. A process that only asks whether the
 //! writer lives takes a shared lock, so that two readers do not treat each other as a writer.

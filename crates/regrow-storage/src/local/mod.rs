@@ -28,9 +28,9 @@
 //! folder and its lock, the list of files to sync, and the removal without a commit. `naming`
 //! commits all three.
 //!
-//! Several processes may write one folder: the one that began it tells the others its temporary
-//! name, they join it (`joined_folder`), each makes its own files durable, and the one that began
-//! commits.
+//! Several processes may write one folder. The process that began the folder tells its temporary
+//! name to the others, which join the folder (`joined_folder`). Each process makes its own files
+//! durable. The process that began the folder commits it.
 //!
 //! Small files are synced together by `commit`: one by one if they are few, by one `syncfs` if they
 //! are many (0.4 ms each against one flush).

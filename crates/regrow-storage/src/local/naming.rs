@@ -128,7 +128,8 @@ impl Staging {
         }
     }
 
-    /// Syncs the folders whose names the commit has changed, so that the names survive a power cut.
+    /// Syncs the folders in which the commit has changed names, so that the names survive a power
+    /// cut.
     fn sync_names(&self) -> Result<()> {
         let parent = self.absolute.parent().unwrap_or(&self.absolute);
         sync_folder(parent).and_then(|()| sync_made(&self.made_parents)).map_err(|error| {

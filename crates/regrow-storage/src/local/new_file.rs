@@ -1,9 +1,9 @@
 //! A new file in a folder that is in use: written and synced under a temporary name before it gets
-//! its own.
+//! its final name.
 //!
 //! Several processes write to such a folder for days, so it cannot be staged as a whole: its files
-//! are added one at a time. A writer holds the folder's own lock. If it finds a temporary name
-//! while it has the lock, the name belongs to a dead process.
+//! are added one at a time. A writer holds the folder's own lock. A temporary name that the writer
+//! finds while it holds the lock belongs to a dead process.
 
 use std::fs::{self, File};
 use std::io;
@@ -90,8 +90,8 @@ impl Drop for NewFile {
     }
 }
 
-/// Whether a name is a temporary name of regrow: of a file made here, or of a value that a store of
-/// one folder was writing.
+/// Whether a name is a temporary name of regrow: of a `NewFile`, or of a value that a `LocalStore`
+/// was writing.
 fn is_new_file(name: &str) -> bool {
     let is_put = |name: &str| {
         let random = name.strip_prefix('.')?.strip_suffix(LOCK_SUFFIX)?;

@@ -1,4 +1,4 @@
-//! Chooses the kind of a checkpoint on a local disk.
+//! Begins, checks and joins checkpoints on a local disk, by the kind of the target.
 
 use super::joined_folder::JoinedFolder;
 use super::staging::Terms;

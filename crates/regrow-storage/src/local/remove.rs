@@ -77,8 +77,8 @@ pub(crate) fn remove_files(at: &Path, files: &[PathBuf], beside: &[PathBuf]) -> 
     Ok(removed)
 }
 
-/// Removes temporary files of saves and copies to a target. If the path itself is a temporary name,
-/// removes only that folder.
+/// Removes temporary files of saves and copies to a target. `at` is the target, or the temporary
+/// folder of one save. Temporary folders of other dead writers of the target are removed, too.
 pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
     let absolute = std::path::absolute(at).map_err(|_| no_name(at))?;
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {

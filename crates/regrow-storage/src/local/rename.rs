@@ -3,9 +3,9 @@
 //!
 //! | wanted | system call | where it is missing (some network and FUSE file systems; systems other than Linux and macOS) |
 //! |---|---|---|
-//! | a new name | `renameat2 NOREPLACE` | folder: a look, then `rename`, which never replaces one that holds anything; file: `link`, `unlink` |
-//! | a new name, under a lock | the same | a look, then `rename` |
-//! | exchange two folders | `renameat2 EXCHANGE` | old aside, new in; for that moment neither has the name |
+//! | a new name | `renameat2 NOREPLACE` | folder: a check of the name, then `rename`, which never replaces a folder with content; file: `link`, `unlink` |
+//! | a new name, under a lock | the same | a check of the name, then `rename` |
+//! | exchange two folders | `renameat2 EXCHANGE` | two renames: the old folder moves aside, then the new folder gets the name; between them the name is unused |
 //! | replace a file | `rename` | |
 
 use std::fs;

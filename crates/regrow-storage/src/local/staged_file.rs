@@ -1,7 +1,7 @@
 //! A checkpoint that is one file, under its temporary name.
 //!
-//! The file is written into its own temporary folder, with its final name. The commit renames it
-//! out of there, over the old file if there is one, and removes the empty folder.
+//! The file is written into its own temporary folder, with its final name. The commit moves the
+//! file to the target, over the old file if there is one, and removes the empty folder.
 //!
 //! By default the commit replaces any regular file. A writer can limit this to some files: drop-in
 //! functions replace the same files as the originals.

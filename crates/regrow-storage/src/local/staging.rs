@@ -104,7 +104,7 @@ pub(super) struct Staging {
     pub(super) own: OwnFolder,
     /// The folder for the files: the temporary folder, or a folder in it.
     pub(super) data: PathBuf,
-    /// The target as the caller gave it. The next field is its absolute path.
+    /// The target as the caller gave it.
     pub(super) target: Location,
     pub(super) absolute: PathBuf,
     pub(super) overwrite: bool,

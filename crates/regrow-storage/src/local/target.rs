@@ -31,9 +31,9 @@ pub(super) fn no_name(target: &Path) -> Error {
         .help("give the path of the checkpoint itself, such as `runs/a/step_100`")
 }
 
-/// Returns an error for a name that marks an unfinished save, with one exception: an empty folder
-/// of that name, which Orbax makes for a handler and renames afterwards. A folder with content is a
-/// broken save, and no process would rename it.
+/// Returns an error for a name that marks an unfinished save, with one exception: a folder of that
+/// name that Orbax has just made for a handler, and renames afterwards. A folder with other content
+/// is a broken save, and no process would rename it.
 pub(super) fn check_name(target: &Path) -> Result<()> {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     if !name.contains(UNCOMMITTED_MARK) || was_just_made(target) {
@@ -176,8 +176,9 @@ fn holds_files_of_one(folder: &Path) -> bool {
     are_of_one(&names.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Whether all these files belong to one checkpoint without a marker, apart from side files. A
-/// repair rewrites one of the files in the same folder.
+/// Whether all these files belong to one checkpoint without a marker, apart from side files. The
+/// temporary name of a file counts as the file, because a repair rewrites a file in the same
+/// folder.
 pub(crate) fn are_of_one(files: &[&str]) -> bool {
     let is_beside = |name: &str| is_name_of_side_file(name) || is_none_of_it(name);
     let files = files.iter().filter(|name| name.contains('/') || !is_beside(name));

@@ -1,4 +1,5 @@
-//! All or nothing, with any other processes.
+//! Tests of saves to a local disk: a reader sees a whole checkpoint or none, also while other
+//! processes write.
 
 use std::fs;
 use std::io;
@@ -75,7 +76,7 @@ fn dropped_it_leaves_no_trace() {
 
 #[test]
 fn relative_targets_are_beside_the_working_folder_of_the_time() {
-    // The tests' working folder is the crate's own; nothing is committed there.
+    // The working folder of the tests is the folder of the crate, so nothing is committed.
     let staged = StagedFolder::create(Path::new("a/relative"), false).unwrap();
     assert_eq!(staged.folder().parent().unwrap(), std::env::current_dir().unwrap().join("a"));
     drop(staged);
@@ -264,8 +265,8 @@ fn two_overwriters_succeed_in_turn() {
             std::thread::yield_now();
         }
         for _ in 0..200 {
-            // The exchange leaves no moment without a target; what was in it may go while we look
-            // at it. Two renames do.
+            // With an exchange the target always exists, but its old content may be removed during
+            // the read. With two renames the target is missing for a moment.
             assert!(cfg!(feature = "portable") || target.exists());
             match fs::read_to_string(target.join("_METADATA")) {
                 Ok(content) => assert!(content.contains(' ')),
@@ -298,7 +299,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// The mode of a new folder and of a new file, here and now.
+/// The modes that a new folder and a new file get.
 fn modes_of_new(root: &Path) -> (u32, u32) {
     let (folder, file) = (root.join("new folder"), root.join("new file"));
     fs::create_dir(&folder).unwrap();
@@ -412,7 +413,7 @@ fn what_may_not_be_replaced_is_refused_before_anything_begins() {
         let options = PublishOptions { overwrite, may_replace, ..PublishOptions::of_one_file(&monitor) };
         StagedFile::may_begin(&target, &options)
     };
-    // The target does not exist, so `check` is not called.
+    // The target does not exist, so `may_replace` is not called.
     for overwrite in [false, true] {
         may_begin(overwrite, Some(is_empty)).unwrap();
     }
@@ -472,6 +473,6 @@ fn of_those_who_claim_a_name_one_gets_it() {
     let staged = StagedFolder::create(&root.path().join("x"), false).unwrap();
     assert!(staged.claim("mine").unwrap());
     assert!(!staged.claim("mine").unwrap());
-    // What fails is no claim of another one.
+    // A name that is too long is an error, and does not count as the claim of another process.
     staged.claim(&"x".repeat(300)).unwrap_err();
 }

@@ -1,8 +1,8 @@
 //! A copy to a local disk, which continues an interrupted copy.
 //!
 //! ```text
-//! step_100.orbax-checkpoint-tmp-copy/                  locked while its writer lives; kept if it exists
-//!   journal                                            a line of JSON for each file that is whole, or whose beginning is
+//! step_100.orbax-checkpoint-tmp-copy/                  locked while its writer lives; an interrupted copy leaves it
+//!   journal                                            a line of JSON for each complete file, or beginning of a file
 //!   .orbax-checkpoint-tmp-files/                       the files; this folder gets the target's name
 //! ```
 //! The next copy removes files that the journal does not name. The journal is removed before the

@@ -1,4 +1,4 @@
-//! A layout of this crate's tests, and what is foreign to it.
+//! A layout for the tests of this crate, and tests of foreign files.
 
 use std::fs;
 
@@ -59,7 +59,7 @@ fn the_storages_own_files_are_not_foreign() {
         fs::write(folder.path().join(name), "x").unwrap();
     }
     assert_eq!(foreign(), Vec::<String>::new());
-    // Folders of such names are a user's.
+    // Folders with such names are foreign: they belong to a user.
     for name in ["regrow.damaged.d", "mine.__lock"] {
         fs::create_dir(folder.path().join(name)).unwrap();
         assert_eq!(foreign(), [name]);

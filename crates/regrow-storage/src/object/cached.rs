@@ -2,8 +2,8 @@
 //!
 //! Every request goes to the storage except reads of a version with a strong tag. Those are
 //! assembled from blocks, each from the [`Cache`] if it has the block. Adjacent missing blocks are
-//! fetched by one request, directly into the destination. If only a part of a block is needed, the
-//! whole block is fetched by a separate request.
+//! fetched by one request, directly into the destination. In a read of more than 1 MiB, a block of
+//! which only a part is needed is fetched whole, by a separate request.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -59,8 +59,9 @@ impl Listing {
     }
 
     /// Lists the folder of a possible checkpoint. If the first page ends before the marker, the
-    /// marker is requested by itself. Only a checkpoint is listed whole, so that all versions are
-    /// of one moment; a folder of many checkpoints may hold millions of objects.
+    /// marker is requested by itself. A checkpoint is listed whole, so that all versions are of one
+    /// moment. Another folder is not listed whole, because a folder of many checkpoints may hold
+    /// millions of objects.
     pub(super) fn of_checkpoint(objects: &Arc<dyn Objects>, prefix: String) -> Result<Self> {
         let mut listing = Self::of(objects, prefix)?;
         if !listing.is_whole {
@@ -337,7 +338,7 @@ fn refuse_uncommitted(objects: &Arc<dyn Objects>, listing: &Listing) -> Result<(
         .help("it is being written, or its writer was killed: open an earlier checkpoint, or save again"))
 }
 
-/// A bucket with one known list: its objects are not requested again.
+/// A bucket with the listing of one folder. The listed objects are not looked up again.
 #[derive(Debug)]
 struct ListedStorage {
     storage: ObjectStorage,

@@ -500,7 +500,8 @@ impl Publish for ObjectStorage {
 }
 
 impl Upkeep for ObjectStorage {
-    /// Identified by the claim, the markers and the pointer, because every save writes one of them.
+    /// The identity comes from the claim, the markers and the pointer, because every save writes
+    /// one of these objects.
     fn holder(&self, path: &Path) -> Result<Option<Identity>> {
         let folder = folder_key(&self.objects, path)?;
         let found = |name: &&str| -> Result<Option<(String, SystemTime)>> {

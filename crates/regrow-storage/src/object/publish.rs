@@ -119,7 +119,7 @@ fn check_alone(objects: &Arc<dyn Objects>, target: &Location, folder: &str, clai
     Err(finished_first(target))
 }
 
-/// Returns an error if another save has ended between the look at the place and the claim. Later
+/// Returns an error if another save has ended between the look at the files and the claim. Later
 /// saves find the claim.
 fn check_beside(
     objects: &Arc<dyn Objects>,
@@ -139,8 +139,7 @@ fn finished_first(target: &Location) -> Error {
     Error::new(ErrorKind::AlreadyExists, "another save to this target finished first").in_file(target)
 }
 
-/// Removes the files of a dead writer in a folder. Returns the objects that are in the folder
-/// afterwards.
+/// Removes the files of a dead writer in a folder. Returns the state of the target afterwards.
 ///
 /// # Errors
 /// `AlreadyExists` if another save has started there; errors of the bucket.
@@ -332,8 +331,8 @@ impl NewObjects {
         }
     }
 
-    /// Returns an error if another save has overwritten an object of this one. This happens if both
-    /// took over the claim of the same dead writer.
+    /// Returns an error if another save has overwritten an object of this save. This happens if
+    /// both saves took over the claim of the same dead writer.
     fn check_written(&self) -> Result<()> {
         let listed = self.objects.list(&format!("{}/", self.folder))?;
         let state = self.state();

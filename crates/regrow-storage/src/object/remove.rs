@@ -159,8 +159,8 @@ pub(super) fn check_finished(objects: &Arc<dyn Objects>, at: &Location) -> Resul
     }
 }
 
-/// Moves a checkpoint to its target if its writer died before it did so. Returns whether there was
-/// one.
+/// Moves a checkpoint to its target if its writer died before the move. Returns whether there was
+/// such a checkpoint.
 pub(super) fn finish_unfinished(objects: &Arc<dyn Objects>, at: &Location) -> Result<bool> {
     let key = key_of(objects, at.path())?;
     if key.is_empty() {

@@ -121,7 +121,7 @@ mod tests {
         let renewed = read(&objects).unwrap();
         assert_eq!((renewed.since, renewed.nonce.as_str()), (1, "mine"));
         drop(renewal);
-        // A write after the end can only come from another process.
+        // After the drop, the thread must not write the claim again.
         objects.delete(&["claim".to_owned()]).unwrap();
         std::thread::sleep(10 * SOON);
         assert_eq!(read(&objects), None);

@@ -182,8 +182,9 @@ pub(super) fn sweep(objects: &Arc<dyn Objects>, key: &str, copies: Copies) -> Re
             }
             Ok(objects.get(&key)?.map(|(bytes, object)| (Claim::parse(&bytes), object)))
         };
-        // The object that is deleted last identifies the others. A folder with neither object
-        // stays: a pointer leads to it, or it belongs to another program.
+        // The claim or the lock, which is deleted last, shows that the other objects are
+        // unfinished. A folder with neither stays: a pointer leads to it, or it belongs to another
+        // program.
         let found = match claim(CLAIM)? {
             Some(found) => Some((CLAIM, found)),
             None => claim(SETTLING)?.map(|found| (SETTLING, found)),

@@ -118,7 +118,7 @@ impl At {
     }
 }
 
-/// The same of the objects of a folder.
+/// As `look`, for the objects of a folder.
 fn look_in_folder(
     objects: &Arc<dyn Objects>,
     target: &Location,

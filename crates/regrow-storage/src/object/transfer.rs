@@ -1,9 +1,9 @@
 //! A copy to a bucket, which continues an interrupted copy.
 //!
-//! The claim is its journal: it names each complete object, with the object's tag. The copy
-//! rewrites the claim every few seconds, so that it also shows that its writer lives. An object
-//! with its recorded tag has the bytes that were read back after the write; all other objects are
-//! removed when the next copy starts.
+//! The claim is the journal of the copy: the claim names each complete object, with the object's
+//! tag. The copy rewrites the claim every few seconds, so that the claim also shows that the writer
+//! lives. An object with its recorded tag is complete. All other objects are removed when the next
+//! copy starts.
 //!
 //! ```text
 //! a folder            T/regrow-writing.json, the objects below T; under an overwrite below T.orbax-checkpoint-tmp-copy
@@ -276,7 +276,8 @@ impl ObjectTransfer {
         Ok(there)
     }
 
-    /// Takes the claim. It keeps the list of copied files: a kill now must not lose the list.
+    /// Takes the claim. The claim keeps the list of copied files: a kill now must not lose the
+    /// list.
     fn take_claim(&self, claim_key: &str, copied: &BTreeMap<String, Copied>) -> Result<()> {
         self.state().claim.copied.clone_from(copied);
         let claim = self.state().claim.clone();
@@ -288,9 +289,9 @@ impl ObjectTransfer {
         Ok(())
     }
 
-    /// Returns an error if another copy has committed since the look at the target: it has the same
-    /// folder, and removes the files in it when all are at their place. Its claim is removed after
-    /// the pointer leads there, and the pointer before the settling process ends.
+    /// Returns an error if another copy has committed since the look at the target. The other copy
+    /// used the same folder, and its settling removes the files from this folder. A pointer to the
+    /// folder, or the lock of a living process that settles, shows this.
     fn check_settled(&self) -> Result<()> {
         let settling = format!("{}/{SETTLING}", self.folder);
         let is_faster = points_to(&self.objects, &self.key)?.as_ref() == Some(&self.folder);

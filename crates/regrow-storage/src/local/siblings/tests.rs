@@ -36,7 +36,8 @@ fn file(stem: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// What the checkpoint holds, `None` if there is none; both files must be of the same save.
+/// The content of the checkpoint; `None` if there is no checkpoint. Both files must be of the same
+/// save.
 fn saved(stem: &Path) -> Option<String> {
     let manifest = fs::read_to_string(file(stem, ".manifest")).ok()?;
     assert_eq!(fs::read_to_string(file(stem, ".data")).unwrap(), manifest);
@@ -107,7 +108,7 @@ fn suffixes_lead_nowhere_else() {
     assert!(root.path().join("a").is_file() && root.path().join("a.m").is_file());
 }
 
-/// Stages, and dies after so many moves.
+/// Stages a checkpoint, and ends its commit after `moves` moves, as if the process had died.
 fn die(stem: &Path, overwrite: bool, content: &str, moves: usize) {
     let mut staged = stage(stem, overwrite, content).unwrap();
     assert_eq!(staged.die_after(moves).is_ok(), moves >= 4);
@@ -144,7 +145,7 @@ fn a_writer_that_dies_at_any_step_leaves_the_old_the_new_or_nothing() {
             );
             assert_eq!(saved(&stem).as_deref(), Some("new"));
         }
-        // The next save finds it finished, with no temporary files.
+        // The next save finishes a commit that has begun, and leaves no temporary files.
         drop(StagedSiblings::create(&stem, &suffixes(), true).unwrap());
         assert_eq!(saved(&stem).as_deref(), Some(if moves == 0 { "old" } else { "new" }), "{moves}");
         assert!(begun(&stem).is_none());
@@ -203,7 +204,7 @@ fn a_step_that_fails_is_undone() {
     let stem = root.path().join("model");
     save(&stem, false, "old").unwrap();
     let staged = stage(&stem, true, "new").unwrap();
-    // The manifest is not there to be moved: the last step fails, when all others are done.
+    // The staged manifest is missing, so the last step fails after all other steps.
     fs::remove_file(staged_path(&staged.staging.own.path, 1, &file(&stem, ".manifest"))).unwrap();
     assert_eq!(staged.commit().unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(saved(&stem).as_deref(), Some("old"));
@@ -214,13 +215,13 @@ fn a_step_that_fails_is_undone() {
 fn a_folder_that_is_half_removed_never_looks_begun() {
     let root = tempfile::tempdir().unwrap();
     let stem = root.path().join("model");
-    // Dies between the making of the folder for what is replaced, and the first move.
+    // The writer dies after it has made the folder for replaced files, before the first move.
     die(&stem, false, "new", 0);
     let entries = fs::read_dir(root.path()).unwrap();
     let folder = entries.map(|entry| entry.unwrap().path()).find(|path| path.is_dir()).unwrap();
     assert!(folder.join(".regrow-replaced").is_dir());
     super::forget(&folder).unwrap();
-    // The data is removed, and then the remover dies.
+    // The process that removes the temporary folder dies after it has removed the data.
     fs::remove_dir_all(folder.join(".regrow-0")).unwrap();
     fs::create_dir(folder.join(".regrow-0")).unwrap();
     assert!(!has_begun(&folder) && begun(&stem).is_none());
@@ -258,8 +259,8 @@ fn overwriters_never_mix_their_files() {
     assert_eq!(count(root.path()), 2);
 }
 
-/// A process that may read all of the files finds those of a dead writer. Other users cannot look
-/// into the folder.
+/// Users with permission to read all of the files can read the files of a dead writer. Other users
+/// cannot open the folder.
 #[test]
 fn the_temporary_folder_is_as_open_as_its_files() {
     use crate::system::{mode_of, set_mode};
@@ -293,7 +294,7 @@ fn a_folder_that_cannot_be_listed_is_an_error_and_stays() {
     let stem = root.path().join("model");
     let staged = stage(&stem, false, "new").unwrap();
     let own = staged.staging.own.path.clone();
-    // As after a death in the middle of the moves, but that one of the folders is something else.
+    // The state after a death between two moves, but with a file in the place of a staged folder.
     fs::create_dir(own.join(".regrow-replaced")).unwrap();
     fs::rename(staged_path(&own, 0, &file(&stem, ".data")), file(&stem, ".data")).unwrap();
     fs::remove_dir_all(own.join(".regrow-1")).unwrap();
