@@ -2,11 +2,11 @@
 //!
 //! | function | finds |
 //! |---|---|
-//! | [`machine`] | processors, memory, and the part of them that a load uses |
+//! | [`machine`] | processors, memory, and the part of them that a save or load uses |
 //! | [`disk`] | the file system, its free space, and its [abilities](Ability), found by tests |
 //!
-//! `disk` writes a few kilobytes into a temporary folder and removes it. The other function only
-//! reads.
+//! `disk` writes a few kilobytes into a temporary folder, and then removes the folder. `machine`
+//! only reads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,10 +28,10 @@ pub struct Machine {
     pub cores: Option<usize>,
     /// The default number of threads of a save or load.
     pub threads: usize,
-    /// Memory that is available without swapping, according to the system and the process's group;
-    /// `None` if neither says.
+    /// Memory that is available without swapping, according to the system and the process's
+    /// cgroup; `None` if neither says.
     pub memory_available_bytes: Option<u64>,
-    /// The memory in addition to the arrays that a call uses by default.
+    /// The memory that a save or load uses by default, in addition to the arrays.
     pub budget_bytes: u64,
 }
 
@@ -83,8 +83,8 @@ pub fn disk(folder: &Path) -> Result<Disk> {
     })
 }
 
-/// The kind of the file system that is mounted nearest above a folder. If two are mounted at the
-/// same path, the later one hides the other.
+/// The kind of the file system that is mounted nearest above a folder. If two file systems are
+/// mounted at the same path, the later one hides the earlier one.
 ///
 /// Source: proc_pid_mountinfo(5): `36 35 98:0 /root /mount/point rw,noatime master:1 - ext3
 /// /dev/root rw`

@@ -5,8 +5,8 @@
 //!                   64-byte aligned               a map is freed with the last of its leaves
 //! ```
 //!
-//! The threads that fill the maps also make their pages, or [`Pages`] makes them in advance. An
-//! allocator that zeroes memory itself would touch all of it with one thread before the first read.
+//! The threads that fill the maps also make the pages of the maps, or [`Pages`] makes the pages in
+//! advance. An allocator that zeroes memory would write all pages with one thread before any read.
 
 use std::ops::Range;
 

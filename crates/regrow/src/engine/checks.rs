@@ -55,7 +55,7 @@ pub(super) fn how_published<'a>(kind: &'a Target, options: &'a SaveOptions) -> P
     }
 }
 
-/// Returns an error that lists all leaves that the layout cannot store.
+/// Returns an error that lists all NumPy scalars whose dtype the layout cannot store.
 pub(super) fn check_leaves(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
     let mut refusals = Refusals::default();
     if tree.leaves().iter().any(|leaf| matches!(leaf.kind, LeafKind::NumpyOtherScalar(_))) {
@@ -77,7 +77,8 @@ pub(super) fn refuse_other_scalar(options: &SaveOptions, kind: &LeafKind) -> Opt
     Some(error.help("store it as an array: np.asarray(...)"))
 }
 
-/// Returns an error that lists all patterns of `cast` and of `per_leaf` that match no leaf.
+/// Returns an error that lists all patterns of `cast` and of `per_leaf` that match no leaf, or an
+/// error for a cast without effect.
 pub(super) fn check_rules(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
     let per_leaf = options.features().per_leaf.iter().map(|rule| &rule.0);
     let patterns = options.cast.iter().map(|rule| &rule.0).chain(per_leaf);

@@ -40,6 +40,7 @@ pub(super) struct Digest<D> {
 impl<D: Send> Digest<D> {
     /// Reads the files `names`, which are keys of `store`, and returns the digests of their blocks.
     ///
+    /// # Errors
     /// `Replaced` if a file changes during the read; errors of the storage; `Cancelled`.
     pub fn files(
         &self,

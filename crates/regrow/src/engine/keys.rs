@@ -1,8 +1,9 @@
 //! A unique text for every leaf of a tree.
 //!
 //! Usually this is the printed key path. But in `{"a": {"b": x}, "a/b": y}` and `{1: x, "1": y}`
-//! two key paths print as the same text. Such leaves use their stored names. If these are also in
-//! use, they use key paths with every key in quotes.
+//! two key paths print as the same text. Such leaves use their stored names. If the names are
+//! also in use, the leaves use key paths as JAX prints them (`['a/b'][0]`), with a number if
+//! needed.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::{Discriminant, discriminant};

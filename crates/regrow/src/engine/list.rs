@@ -23,7 +23,7 @@ pub struct Listed {
     pub steps: Vec<u64>,
     /// Whether the checkpoint is complete and can be opened.
     pub state: ListedState,
-    /// The count and bytes of its files; `None` if the storage cannot list them.
+    /// The count and bytes of the checkpoint's files; `None` if the storage cannot list the files.
     pub stock: Option<Stock>,
 }
 
@@ -123,7 +123,7 @@ fn look(folder: &Location, name: String) -> Option<Listed> {
             listed.steps.clone_from(&about.steps);
         }
         Err(error) => match error.kind() {
-            // Another process removed it, or the folder is not a checkpoint.
+            // Another process removed the entry, or the entry is not a checkpoint.
             ErrorKind::NotACheckpoint | ErrorKind::NotFound => return None,
             ErrorKind::Uncommitted => listed.state = ListedState::Unfinished,
             _ => listed.state = ListedState::Damaged(error),

@@ -37,7 +37,7 @@ struct Inner {
     /// The identity of the opened folder: another identity at the same path is another checkpoint.
     identity: Option<Identity>,
     reader: Box<dyn Reader>,
-    /// Whether leaves are read as views of files that others may write into.
+    /// Whether leaves are read as views of files that other programs may write into.
     is_mapped: bool,
     /// Whether every file is read in the version that existed at the opening.
     is_pinned: bool,
@@ -49,7 +49,7 @@ struct Inner {
     searches: AtomicU32,
 }
 
-/// After this many walks through the whole tree, an index is built: it costs about as much.
+/// After this many walks through the whole tree, an index is built. It costs about as much as they.
 const SEARCHES_MAX: u32 = 16;
 
 #[derive(Debug, Clone, Copy)]
@@ -254,7 +254,7 @@ impl Checkpoint {
         }))
     }
 
-    /// The same checkpoint, read through another reader that wraps this one.
+    /// The same checkpoint, read through a reader that wraps this checkpoint.
     pub(super) fn read_by(&self, reader: impl FnOnce(Self) -> Box<dyn Reader>) -> Self {
         let Inner { location, identity, is_mapped, is_pinned, .. } = &*self.0;
         Self::of(location, *identity, *is_mapped, *is_pinned, reader(self.clone()))
@@ -302,8 +302,8 @@ impl Checkpoint {
     }
 
     /// Returns the result, or `Replaced` if the checkpoint was replaced and the result may mix the
-    /// old and the new one. A result is not mixed if all bytes came from files that stayed open, or
-    /// if every byte passed a checksum that was read first.
+    /// old and the new checkpoint. A result is not mixed if all bytes came from files that stayed
+    /// open or from pinned versions, or if every byte passed a checksum that was read first.
     pub(super) fn unless_replaced<T>(&self, result: Result<T>) -> Result<T> {
         let is_whole = self.0.is_pinned
             || self.reader().standing().reads_open_files
@@ -371,8 +371,8 @@ impl Checkpoint {
     }
 
     /// A text for each leaf, in flatten order, with which [`find`](Self::find) finds exactly this
-    /// leaf. The text is the printed key path. If several leaves print as the same text, it is the
-    /// stored name, or the key path with every key quoted (`['a/b'][0]`).
+    /// leaf. The text is the printed key path. If several leaves print as the same text, `keys` has
+    /// the stored name, or the key path with every key quoted (`['a/b'][0]`).
     pub fn keys(&self) -> Vec<String> {
         keys::unique(self.tree(), self.paths())
     }
@@ -472,7 +472,8 @@ impl Checkpoint {
         by_text
     }
 
-    /// At most five key paths that share their last key or their beginning with `text`.
+    /// At most five key paths that share their last key or their beginning with `text`; the first
+    /// five key paths if there are none.
     fn near(&self, text: &str) -> Vec<String> {
         let last = text.rsplit(['/', '.']).next().unwrap_or(text);
         let printed = self.paths().iter().map(ToString::to_string);

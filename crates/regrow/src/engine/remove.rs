@@ -2,7 +2,7 @@
 //!
 //! | | a disk | a bucket |
 //! |---|---|---|
-//! | first | renames it to a temporary name, unseen by readers | writes a claim, removes the marker |
+//! | first | renames the checkpoint to a temporary name, unseen by readers | writes a claim, removes the marker |
 //! | then | removes the renamed files | removes the objects, the claim last |
 //! | if killed | the next save to the path removes the rest | the next save removes the rest |
 //!
@@ -53,8 +53,8 @@ pub struct RemoveReport {
 /// folder of steps, for a folder with other files beside the checkpoint, for a part of a
 /// checkpoint, for a link; `Uncommitted` for an unfinished save, without `unfinished`;
 /// `AlreadyExists` if the writer of an unfinished save may live, without `force`; errors of the
-/// storage. After an error the path is no checkpoint, or the complete one, except for side files of
-/// single files: they are removed first.
+/// storage. After an error the path has the complete checkpoint or no checkpoint. Only the side
+/// files of single files may be missing, because they are removed first.
 pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveReport> {
     let at = located(path)?;
     if archive::find(&at)?.is_some() {
@@ -79,7 +79,8 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
         false => {
             let what = check(&at)?;
             let mut removed = at.remove(&what)?;
-            // If another save ended, `remove` has removed its files too, and left only side files.
+            // If another save ended at the same time, `at.remove` has removed the files of that
+            // save too, and left only its side files.
             let left = if matches!(what, Removal::Files { .. }) { beside(&at)? } else { Vec::new() };
             if !left.is_empty() && identity(&at).is_none() && is_gone(&at) {
                 take_away(&left)?;

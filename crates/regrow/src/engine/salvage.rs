@@ -4,7 +4,7 @@
 //! open      with the caller's options. If this fails: leniently, where the layout opens the
 //!           remaining files, and a seal counts only for files that fit it. If this fails too:
 //!           the arrays only
-//! load      all leaves. If this works, the salvage ends here
+//! load      if the first opening worked: all leaves. If this works too, the salvage ends here
 //! verify    reads everything once, and finds the damaged leaves
 //! load      the intact leaves. A leaf that still fails is lost too
 //! ```
@@ -39,8 +39,8 @@ pub struct Salvaged {
     pub lost: Vec<Error>,
     /// Damage outside of leaves: errors of the opening, and damage in files that hold no leaves.
     pub damage: Vec<Error>,
-    /// Whether the pytree is lost, or a file that holds an array and the pytree. Then `tree` holds
-    /// the remaining arrays by their names.
+    /// Whether the pytree is lost, in its own file or in a file that also holds an array. Then
+    /// `tree` holds the remaining arrays by their names.
     pub is_bare: bool,
     /// Whether checksums cover all bytes of the returned leaves, so that any damage is found.
     pub has_data_checksums: bool,

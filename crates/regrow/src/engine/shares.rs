@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The number of each leaf's share. The largest leaf is assigned first, each to the smallest share
-/// so far. Every process computes the same shares.
+/// The number of each leaf's share. The leaves are assigned in order of size, the largest first,
+/// each to the smallest share so far. Every process computes the same shares.
 pub(super) fn shares_of(len_bytes: impl Iterator<Item = u64>, count: u32) -> Vec<u32> {
     let mut leaves: Vec<(u64, usize)> =
         len_bytes.enumerate().map(|(at, len_bytes)| (len_bytes, at)).collect();

@@ -12,8 +12,8 @@ use crate::seal::{Place, side_files_of};
 use crate::signature;
 use crate::storage::Publication;
 
-/// The side files of a save. They are written with the checkpoint if it can be read before its
-/// commit, otherwise directly after the commit.
+/// The side files of a save. The side files of a folder on a disk are written before the commit,
+/// all other side files directly after the commit.
 #[derive(Debug)]
 pub(super) struct SideFiles {
     seal: SealOfSave,
@@ -40,10 +40,10 @@ impl SideFiles {
         Some(files).filter(|files| files.seal.is_wanted() || files.parity.is_wanted())
     }
 
-    /// Before the commit, removes the side files of files that are about to be replaced: no side
-    /// files are better than wrong ones. If the target does not exist, its side files stay for now,
-    /// because they may belong to a faster save. Those of removed files are removed after the
-    /// commit.
+    /// Before the commit: writes the side files of a folder on a disk. On an overwrite of single
+    /// files, removes the side files of the old files: no side files are better than wrong ones.
+    /// Without overwrite, existing side files stay, because they may belong to a faster save.
+    /// In a bucket, and after the commit on a disk, side files that do not fit are removed.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -62,12 +62,13 @@ impl SideFiles {
         }
     }
 
-    /// After the commit, removes side files that another process wrote for the replaced files.
+    /// After the commit: removes side files that another process wrote for the replaced files, and
+    /// writes the side files that `before` could not write.
     ///
     /// # Errors
     /// Errors of the storage. The checkpoint then exists without the side file.
     pub fn after(self, at: &Location) -> Result<()> {
-        // In a bucket an earlier step did this, when the files got their names.
+        // In a bucket `before` did this, because the files already had their names.
         if !at.commits_by_marker() && !at.is_folder() {
             take_from_replaced(at)?;
         }

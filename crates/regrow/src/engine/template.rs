@@ -19,8 +19,9 @@ const SHOWN_MAX: usize = 100;
 /// The stored leaf for each leaf of the template; `None` for skipped leaves.
 ///
 /// If `is_cast` is true for a stored leaf, its dtype may differ. With `partial`, the template may
-/// lack stored leaves. Unread placeholders fit any leaf. With `by_names` the stored tree is only
-/// guessed, so leaves are matched by the names of arrays: the keys joined by dots.
+/// lack stored leaves. A stored placeholder that is not read fits any leaf. With `by_names` the
+/// stored tree is only guessed, so leaves are matched by the names of arrays: the keys joined by
+/// dots.
 ///
 /// # Errors
 /// `Mismatch`, with each of the first 100 differences on its own line.

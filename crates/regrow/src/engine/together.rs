@@ -234,13 +234,13 @@ fn check_same_tree(session: &Session, tree: &Tree<Leaf>, options: &SaveOptions) 
     name_first_difference(session, tree)
 }
 
-/// What can differ, by the lines that each process tells.
+/// The differences, in the order of the lines that each process sends.
 const VERSION: &str = "a different version of regrow";
 const LEAVES: &str = "a different number of leaves";
 const OPTIONS: &str = "other options";
 const TREE: &str = "another tree";
 
-/// Compares what the processes told; not empty if only their trees differ.
+/// Compares the lines that the processes sent. The result is not empty if only the trees differ.
 ///
 /// # Errors
 /// `InvalidArgument` for any other difference from rank 0.
@@ -258,7 +258,7 @@ fn compare_told(all: &[Bytes]) -> Result<Bytes> {
     }
     match differ.into_iter().next() {
         None => Ok(Bytes::new()),
-        // The processes find the differing leaf together in a next exchange.
+        // In the next exchange, the processes find the leaf that differs.
         Some((TREE, _)) => Ok(Bytes::from_static(b"differ")),
         Some((what, ranks)) => Err(other_than_rank_0(what, &ranks, &told)),
     }
@@ -282,7 +282,7 @@ fn other_than_rank_0(what: &str, ranks: &[usize], told: &[Vec<String>]) -> Error
     error.help("save the same tree with the same arguments in every process, each with its own shards")
 }
 
-/// Which leaf it is in which the trees differ: an error in every process.
+/// Returns an error in every process, which names the first leaf in which the trees differ.
 fn name_first_difference(session: &Session, tree: &Tree<Leaf>) -> Result<()> {
     let own: Vec<String> = tree.iter().map(|(path, leaf)| format!("{path}: {}", leaf_text(leaf))).collect();
     let all = session.gather("leaves", Bytes::from(own.join("\n")))?;

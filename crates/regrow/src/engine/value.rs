@@ -47,7 +47,7 @@ pub fn load_with<P: Pytree>(path: impl ToLocation, options: &LoadOptions) -> Res
 /// fields outside the pytree (`#[pytree(skip)]`) stay.
 ///
 /// Arrays must keep their shape, lists their length and maps their keys; numbers, text, options and
-/// enum variants become the stored ones.
+/// enum variants take the stored values.
 ///
 /// # Errors
 /// The errors of [`load`]. After an error `value` is unchanged.

@@ -40,7 +40,7 @@ const SHARDING_HELP: &str = "the data is intact: give shardings for your devices
 /// within a few chunks.
 ///
 /// # Errors
-/// Only if the checkpoint cannot be opened at all.
+/// The errors of opening, if the checkpoint cannot be opened at all; errors of listing its files.
 pub fn verify(path: impl ToLocation) -> Result<VerifyReport> {
     verify_with(path, &VerifyOptions::default())
 }
@@ -383,7 +383,7 @@ fn is_checked_raw(extent: &Extent<'_>) -> bool {
     extent.checks.is_some() || extent.view().is_ok_and(|view| view.is_some())
 }
 
-/// Checks one leaf. Returns the bytes to count as checked, without bytes that were counted already.
+/// Checks one leaf. Returns the number of checked bytes.
 fn check_leaf(reader: &dyn Reader, leaf: usize, info: &LeafInfo, monitor: &Monitor) -> Result<u64> {
     match info.kind {
         LeafKind::Str => return Ok(reader.read_text(leaf)?.len() as u64),

@@ -178,7 +178,7 @@ impl Checkpoint {
     }
 }
 
-/// The number of nodes in preorder in the subtree of the first node.
+/// The number of nodes in the subtree of the first node. The nodes are in preorder.
 fn subtree_len(nodes: &[Node]) -> usize {
     let mut open = 1;
     for (at, node) in nodes.iter().enumerate() {

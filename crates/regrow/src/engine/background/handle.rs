@@ -11,7 +11,8 @@ use crate::engine::SaveReport;
 use crate::error::Result;
 use crate::monitor::Progress;
 
-/// A save in the background. Dropping the handle neither ends the save nor waits for it.
+/// A save in the background. Dropping the handle of an `AsyncSaver` neither ends the save nor waits
+/// for it. Dropping the handle of `save_async` waits for the save.
 #[derive(Debug)]
 #[must_use = "call wait() to learn whether the save succeeded"]
 pub struct SaveHandle {

@@ -6,7 +6,7 @@
 //!                  ─▶ another save is running? wait, skip or queue
 //!                  ─▶ snapshot: reference or copy ── job ──▶ plan, write, sync, commit
 //!        handle ◀──                                        │
-//! handle.wait()  ◀─────────────── report or error ─────────┘   not fetched: the next save returns it
+//! handle.wait()  ◀─────────────── report or error ─────────┘   if no wait(): the next save returns it
 //! ```
 //!
 //! **The snapshot point** is the return of `save`: later changes of the tree are not in the
@@ -22,9 +22,9 @@
 //! error. If no call has returned it when the saver is dropped, the drop writes it to standard
 //! error. Dropping a saver waits for its saves.
 //!
-//! **Fork.** The thread and its saves stay with the parent process. In a child process every call
-//! of the saver or its handles is an error, and no call waits or locks. A saver made by the child
-//! works.
+//! **Fork.** The thread and its saves stay with the parent process. In a child process,
+//! `save` and `wait` return an error, and no call waits or takes a lock of the saver. A saver that
+//! the child process makes works.
 //!
 //! [`Bytes`]: bytes::Bytes
 
@@ -54,8 +54,8 @@ use crate::location::ToLocation;
 use crate::monitor::Progress;
 use crate::tree::{Leaf, Pytree, Tree};
 
-/// The largest number of queued saves. If the queue is full, a save waits, with any [`WhenBusy`]
-/// value.
+/// The largest number of queued saves. With `WhenBusy::Queue`, a save waits while the queue is
+/// full.
 pub const QUEUE_LEN_MAX: usize = 8;
 
 /// Saves a value at `path` in the background with its own saver. The suffix of `path` chooses the
@@ -120,8 +120,8 @@ struct Shared {
 struct State {
     running: Option<Arc<Job>>,
     queue: VecDeque<Arc<Job>>,
-    /// Saves that have ended, some with errors. The next call returns the errors and empties the
-    /// list.
+    /// Saves that have ended. A call removes them in order, up to the first save with an error that
+    /// no call has returned, and returns this error.
     ended: Vec<Arc<Job>>,
     has_thread: bool,
 }
@@ -152,8 +152,9 @@ impl AsyncSaver {
     ///
     /// # Errors
     /// The error of an earlier save that no call has returned yet; this value is then not saved.
-    /// `AlreadyExists` if the path is taken. `Limit` if there is not enough memory for the copy.
-    /// The handle returns all other errors.
+    /// `AlreadyExists` if the path is taken. `Io` or `Limit` if there is not enough memory for the
+    /// copy. Errors of rules that match no leaf, and of leaves that the layout cannot store. The
+    /// handle returns all other errors.
     pub fn save<P: Pytree>(
         &self,
         path: impl ToLocation,

@@ -1,4 +1,4 @@
-//! The options of background saves, and the time of the call that started a save.
+//! The options of background saves, and the time for which a save blocks its caller.
 
 use std::fmt;
 use std::sync::Arc;
@@ -134,7 +134,7 @@ impl fmt::Debug for OnEnd {
 pub struct Blocked {
     /// From the call to its return, with everything in between.
     pub seconds: f64,
-    /// The part of this time spent waiting for an earlier save.
+    /// The part of `seconds` for which the call waited for an earlier save.
     pub waited_seconds: f64,
     /// Bytes that the snapshot copied.
     pub copied_bytes: u64,

@@ -1,6 +1,7 @@
 //! The snapshot of a background save: the values of the tree at the return of the call.
 //!
-//! Immutable leaves are referenced. Mutable leaves are copied, all of them into one map:
+//! The snapshot references some leaves and copies the others: see `CopyLeaves`. The copies are in
+//! one map; only a sharded leaf gets a buffer for each of its shards.
 //!
 //! ```text
 //! leaves to copy ──in pieces of 8 MiB──▶ a few threads ──▶ | leaf 0 | leaf 3 | leaf 4 ...|   one anonymous map
@@ -108,7 +109,7 @@ struct Place {
 /// A piece of a leaf that is to be copied.
 struct Piece<'a> {
     leaf: usize,
-    /// The copying thread drops it: dropping many arrays takes as long as copying them.
+    /// The copying thread drops the array: dropping many arrays takes as long as copying them.
     array: Array,
     offset: usize,
     out: &'a mut [u8],
@@ -133,7 +134,7 @@ fn copy_shards(shards: &Shards) -> Result<(Array, u64)> {
 /// copied.
 ///
 /// # Errors
-/// `Io` if there is not enough memory for the copies.
+/// `Io` or `Limit` if there is not enough memory for the copies; errors of reading a leaf.
 pub(super) fn snapshot(
     tree: Tree<Leaf>,
     pool: &Arc<Pool>,

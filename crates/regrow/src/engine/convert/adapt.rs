@@ -14,7 +14,8 @@ use crate::formats::{Format, Loss, LossKind};
 use crate::tree::{KeyPath, LeafData, LeafInfo, LeafKind, Tree};
 
 /// Common dtypes, the narrowest first. If the target refuses a leaf's dtype, the first of these
-/// that holds every value and is accepted replaces it.
+/// that holds every value and that the target accepts replaces the dtype. Dtypes of the same class
+/// come first.
 const COMMON: [Dtype; 12] = [
     Dtype::Int8,
     Dtype::UInt8,
@@ -30,8 +31,8 @@ const COMMON: [Dtype; 12] = [
     Dtype::Complex128,
 ];
 
-/// Plans the conversion. With `lossy`, a leaf that the target refuses is replaced by a form that
-/// the target accepts.
+/// Plans the conversion. A leaf that the target refuses gets a form that the target accepts, or is
+/// left out; both count as losses. Without `lossy`, a plan with such losses cannot run.
 pub(super) fn plan(
     checkpoint: &Checkpoint,
     positions: &Tree<usize>,

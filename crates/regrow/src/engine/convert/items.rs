@@ -6,7 +6,7 @@
 //! JSON               the same document, unless a rule changes or leaves out one of its leaves: then a tree
 //! metrics, files     the same
 //! ```
-//! A rename may move leaves from one item to another. With such rules, and with `salvage`, the
+//! A rename may move leaves from one item to another. So with `rename`, `nest` or `salvage` the
 //! result is one pytree, and files and metrics are losses.
 
 use bytes::Bytes;
@@ -30,7 +30,8 @@ pub(super) struct PlannedItems {
     /// The source of the conversion.
     checkpoint: Checkpoint,
     items: Vec<PlannedItem>,
-    /// The record of the history that the step belongs to; `None` if a single step is converted.
+    /// The record of the history that the step belongs to; `None` if the source has none, or if the
+    /// options do not keep items.
     step_record: Option<StepRecord>,
 }
 

@@ -1,4 +1,5 @@
-//! The parts of a source that are not leaves: other steps, items of files, metrics, metadata.
+//! The parts of a source that are not leaves, and that a conversion may leave out: metadata,
+//! metrics, items of files, other steps.
 
 use super::ConvertOptions;
 use super::items::PlannedItems;
@@ -10,8 +11,8 @@ use crate::tree::KeyPath;
 /// The most steps that one error lists.
 const NAMED_MAX: usize = 20;
 
-/// Returns an error for a folder of several steps if the caller has not chosen one, because the
-/// other steps would be left out.
+/// Returns an error for a folder of several steps if the caller has not chosen a step, because
+/// all other steps would be left out.
 ///
 /// # Errors
 /// `InvalidArgument`, which lists the steps.

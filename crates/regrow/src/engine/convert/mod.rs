@@ -1,5 +1,5 @@
-//! Converts any layout to any other, one leaf at a time: open, select, rename, cast, transpose,
-//! reshape, save.
+//! Converts any layout to any other, one leaf at a time: open, select, rename, transpose, reshape,
+//! cast, save.
 //!
 //! ```text
 //! open --> plan: every leaf's new path, dtype and shape; what the target cannot hold --> error, or
@@ -108,7 +108,8 @@ pub struct ConvertPlan {
     items: Option<items::PlannedItems>,
     /// For each leaf, whether its cast has changed a value by more than rounding.
     is_lossy: Vec<Arc<AtomicBool>>,
-    /// The checkpoint's own metadata; `None` if the source has none or the target cannot store it.
+    /// The metadata of the new checkpoint, from the options or else from the source; `None` if both
+    /// have none, or if the target cannot store the metadata of the source.
     metadata: Option<serde_json::Value>,
 }
 

@@ -4,8 +4,9 @@
 //! must match the whole printed key path. The first rule that matches a leaf applies.
 //!
 //! `None` and empty containers are renamed like leaves. Two items cannot get the same path, so no
-//! item is lost. A container that keeps all its children does not change. A container that gains or
-//! loses a child becomes a dict with text keys.
+//! item is lost. A container that keeps all its children does not change. A dict that gains or
+//! loses a child stays a dict of its kind, with its keys. Any other container then becomes a dict
+//! with text keys.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -87,7 +88,7 @@ pub(super) struct Item {
 pub(super) enum Part {
     /// The leaf at this position.
     Leaf(usize),
-    /// `None`, or a container without children: no leaf below it has its path.
+    /// `None`, or a container without children.
     Empty(NodeKind),
 }
 
@@ -119,7 +120,7 @@ pub(super) fn items<L>(tree: &Tree<L>) -> Vec<Item> {
 /// positions in `tree`.
 ///
 /// # Errors
-/// `NameCollision` if two items get the same path, or one gets a path below another;
+/// `NameCollision` if two items get the same path, or an item gets a path below another item;
 /// `InvalidArgument` for a rule that matches nothing, or that gives an item an empty path.
 pub(super) fn rename<L>(
     tree: &Tree<L>,
@@ -184,7 +185,7 @@ struct Place {
     item: Option<(usize, bool)>,
     /// Whether there is an item below this node.
     has_below: bool,
-    /// Whether the container has received a moved item.
+    /// Whether a moved item has added a child to the container.
     changed: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Selects leaves, and checks that every rule applies to a leaf.
 //!
-//! A pattern is a mistake if it matches no leaf, or only leaves that its rule cannot change. One
-//! error lists all such patterns before any data is read.
+//! A pattern that matches nothing is an error, and so is a rule that can change none of its leaves.
+//! One error lists all patterns that match nothing. Both errors come before any data is read.
 
 use super::rename::{self, Item, Part};
 use super::{ConvertOptions, rename::rename};

@@ -16,8 +16,8 @@ use crate::tree::LeafInfo;
 /// Bytes of a band.
 const BAND_LEN_BYTES: u64 = 16 << 20;
 
-/// One leaf. It keeps the last decoded band, and drops the band after its last byte. So a writer
-/// that takes leaves in order needs the memory of one band.
+/// One leaf. It keeps the last decoded band, and drops the band when the last byte of the leaf is
+/// read. So a writer that takes leaves in order needs the memory of one band.
 #[derive(Debug)]
 pub(super) struct LeafSource {
     checkpoint: Checkpoint,
@@ -49,9 +49,9 @@ impl LeafSource {
         }
     }
 
-    /// A view of the leaf, if reads return views too. Another program might write to the file: then
-    /// the checked bytes could differ from the written bytes, and a truncation would kill the
-    /// process.
+    /// A view of the leaf; `None` if another program may write to the file and the options do not
+    /// ask for views. Such a write would change bytes after their check, and a truncation would
+    /// kill this process.
     fn view(&self) -> Result<Option<Bytes>> {
         let reader = self.checkpoint.reader();
         match self.checkpoint.has_views() {
@@ -60,7 +60,7 @@ impl LeafSource {
         }
     }
 
-    /// Opens and checks the map at the first call, if the leaf can have one.
+    /// Opens and checks the map of the leaf at the first call, if the leaf can have a map.
     fn begin(&self, state: &mut State) -> Result<()> {
         if !matches!(state, State::New) {
             return Ok(());

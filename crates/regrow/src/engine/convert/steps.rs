@@ -143,8 +143,8 @@ fn name_of(step: &CommittedStep, layout: &Layout) -> String {
     }
 }
 
-/// Returns an error if the target has a step that the source does not have: the steps would look
-/// like one run.
+/// Returns an error if the target has a step that the source does not have: the steps of both would
+/// look like one run.
 fn refuse_other_steps(target: &Location, steps: &[CommittedStep]) -> Result<()> {
     if !target.is_folder() {
         return Ok(());

@@ -57,7 +57,7 @@ impl Beside {
     }
 
     /// Writes the side files beside the copy. If the identity at `target` is no longer `copied`,
-    /// another save has replaced the copy.
+    /// another save has replaced the copy. Side files that do not fit that save are then removed.
     ///
     /// # Errors
     /// Errors of the storage. The copy then exists without its side files.
@@ -66,7 +66,7 @@ impl Beside {
             return Ok(());
         }
         self.put_all(target)?;
-        // If another save has replaced this copy, the side files must fit that save.
+        // If another save has replaced this copy, remove side files that do not fit that save.
         let is_replaced = copied.is_some() && identity(target) != copied;
         if is_replaced { take_misfits(target) } else { Ok(()) }
     }

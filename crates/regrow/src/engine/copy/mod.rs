@@ -10,8 +10,8 @@
 //!
 //! After an interruption, the copied files stay under a temporary name (on a disk) or under the
 //! claim (in a bucket). The next copy of the same source to the same target reuses each file whose
-//! version is that of the source and whose digest is unchanged: see [`Transfer`]. On a disk it also
-//! reuses the beginning of a large file.
+//! version is that of the source and whose digest is unchanged: see [`Transfer`]. On a disk, that
+//! copy also reuses the beginning of a large file.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ pub struct CopyOptions {
     pub not_durable: bool,
     /// About the most bytes that are read and not yet written; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,
-    /// Requests at once. If `None`, one for each hardware thread, but at most 8.
+    /// Requests at once, at most 8. If `None`, one for each hardware thread.
     pub threads: Option<usize>,
     /// Watches the copy, and can cancel it.
     pub monitor: Monitor,
@@ -104,13 +104,14 @@ impl fmt::Display for CopyReport {
 ///
 /// Continues an interrupted copy to the same target.
 ///
+/// # Errors
 /// The errors of opening the source; `AlreadyExists` if the target exists and may not be replaced,
 /// or if another copy to it is in progress; `InvalidArgument` if the source is inside the target,
 /// or the target inside the source; `Unsupported` for a checkpoint that could not be opened at the
 /// target; `Corrupt` if the bytes read back differ from those written; `Replaced` if other
 /// processes keep changing the source; `Cancelled`; errors of the storages. After an error the
-/// copied files keep their temporary name, and the target is unchanged. Only after `NotDurable` the
-/// copy is committed.
+/// copied files keep their temporary name, and the target is unchanged. Exception: after an error
+/// of kind `NotDurable` the copy is committed.
 pub fn copy(source: impl ToLocation, target: impl ToLocation, options: &CopyOptions) -> Result<CopyReport> {
     let (source, target) = (located(source)?, located(target)?);
     let monitor = &options.monitor;

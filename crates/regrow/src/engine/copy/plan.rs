@@ -163,10 +163,11 @@ impl SourceFile {
         }
     }
 
-    /// Opens the file in the version of the plan.
+    /// Opens the file, if the file has the same length as in the plan. `check_version` finds other
+    /// changes.
     ///
     /// # Errors
-    /// `Replaced` if the file has another version by now, or was removed.
+    /// `Replaced` if the file has another length by now, or was removed.
     pub(super) fn open(&self) -> Result<Arc<dyn Blob>> {
         match &self.content {
             Content::Stored { store, key } => {
@@ -208,7 +209,7 @@ fn replaced(file: impl Into<PathBuf>) -> Error {
         .help("copy again when no program writes to it")
 }
 
-/// A file of a checkpoint that has no folder.
+/// A file of a checkpoint without a folder, or a file beside the steps of a folder.
 fn single(at: &Location, name: &str) -> Result<SourceFile> {
     let reading = at.for_reading()?;
     let store = reading.location.parent().store();

@@ -4,7 +4,8 @@ use crate::bytes::limits::work_space;
 use crate::error::Result;
 use crate::store::{Blob, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, ReadPath, Scratch};
 
-/// Reads a range of a file. On storages without a page cache to bypass, one long request reads it.
+/// Reads a range of a file. One request reads a short range, or any range of a storage that serves
+/// many requests at once. On a disk, parts that are not in the page cache bypass the page cache.
 pub(super) fn read_piece(blob: &dyn Blob, offset_bytes: u64, len_bytes: u64) -> Result<Vec<u8>> {
     let mut out = work_space(len_bytes)?;
     if len_bytes <= CACHED_LEN_BYTES || blob.suits().requests_max > Scratch::KEPT_MAX {

@@ -15,7 +15,8 @@ use crate::storage::{Left, Target, Transfer};
 use crate::store::Blob;
 use crate::threads::{for_each_parallel, map_ordered, thread_count};
 
-/// Bytes of a piece of a large file. A shorter file is one piece, and many such files go at once.
+/// Bytes of a piece of a large file. A shorter file is one piece, and many such files are copied at
+/// once.
 const PIECE_LEN_BYTES: u64 = 8 << 20;
 
 /// The most requests at once.

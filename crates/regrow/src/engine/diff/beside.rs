@@ -1,5 +1,5 @@
-//! Compares data that is not in leaves: files of items, metrics, the metadata of checkpoints of
-//! items.
+//! Compares the data of checkpoints of items that is not in leaves: metrics, metadata, and the
+//! files of items.
 //!
 //! Each file is reported like a leaf of bytes, under the name of its item and file.
 
@@ -21,7 +21,7 @@ type Beside = BTreeMap<KeyPath, Bytes>;
 /// Compares the data outside of leaves, and adds the result to the report.
 ///
 /// # Errors
-/// Errors of the storage that do not show whether a file exists.
+/// Errors of the storage. Damage is a finding of the report, not an error.
 pub(super) fn compare(
     a: &Checkpoint,
     b: &Checkpoint,

@@ -351,7 +351,8 @@ impl<'c> Pair<'c> {
         self.a.piece_elements().max(self.b.piece_elements())
     }
 
-    /// A leaf reduced to the elements that do not repeat in both checkpoints.
+    /// The part of a leaf to read: an axis along which the elements of both leaves repeat has
+    /// length 1.
     fn once(self, half: Half<'c>) -> Cow<'c, LeafInfo> {
         let [a, b] = [self.a, self.b].map(|half| pieces::once(half.checkpoint, half.leaf, half.info));
         let dims = a.shape.dims().iter().zip(b.shape.dims()).map(|(a, b)| *a.max(b));
@@ -394,7 +395,8 @@ impl Half<'_> {
     }
 }
 
-/// The elements of a run: of a small leaf, which is one part, or read into `out`.
+/// The elements of a run. `small` has all elements of a small leaf, which is one run. The elements
+/// of other leaves are read into `out`.
 fn piece_of<'o>(
     half: Half<'_>,
     info: &LeafInfo,

@@ -1,11 +1,11 @@
-//! Compares two checkpoints of any layouts: leaves in only one of them, and the distances of the
-//! others.
+//! Compares two checkpoints of any layouts: finds leaves that only one checkpoint has, and the
+//! distance between the two values of each other leaf.
 //!
 //! ```text
 //! pair      leaves of one key path; containers that differ             metadata alone
 //! judge     kinds, shapes and dtypes: must data be read?               metadata alone
 //! compare   pieces of both leaves, side by side, and their distance    a few threads, one byte budget
-//! beside    files of items, metrics, metadata: byte by byte
+//! beside    files of items byte by byte; metrics and metadata as JSON values
 //! report    the differences, the verdict, and what could not be read
 //! ```
 //!
@@ -46,7 +46,7 @@ pub struct DiffOptions {
     /// The options to open the second checkpoint.
     pub open_b: OpenOptions,
     /// Compare only leaves that match one of these patterns; all leaves if empty. A pattern that
-    /// matches nothing in both checkpoints is an error.
+    /// matches nothing in either checkpoint is an error.
     pub only: Vec<PathPattern>,
     /// The distance up to which two elements count as equal.
     pub tolerance: Tolerance,

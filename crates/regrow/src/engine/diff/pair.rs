@@ -27,7 +27,7 @@ impl Pairs {
     /// Pairs the leaves that match a pattern in `only`; all leaves if `only` is empty.
     ///
     /// # Errors
-    /// `NotFound` for patterns that match nothing in both checkpoints.
+    /// `NotFound` for patterns that match nothing in either checkpoint.
     pub fn of(a: &Checkpoint, b: &Checkpoint, only: &[PathPattern]) -> Result<Self> {
         let is_chosen = |path: &KeyPath| only.is_empty() || only.iter().any(|pattern| pattern.matches(path));
         if a.tree().nodes() == b.tree().nodes() && only.is_empty() {
@@ -90,7 +90,7 @@ fn texts(path: &KeyPath) -> Vec<String> {
 struct Container {
     path: KeyPath,
     kind: String,
-    /// Whether the path ends here, so that no child reports the difference.
+    /// Whether the container has no children, so that no child reports the difference.
     is_end: bool,
 }
 

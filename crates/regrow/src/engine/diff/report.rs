@@ -39,7 +39,7 @@ pub enum LeafStatus {
     Within,
     /// The values differ.
     Values,
-    /// The dtypes differ, but the values are equal.
+    /// The dtypes differ. The values are equal within the tolerance, or were not compared.
     Dtype,
     /// The kinds differ, such as a text and an array. With
     /// [`check_types`](super::DiffOptions::check_types) any two different kinds.
@@ -214,7 +214,8 @@ impl DiffReport {
     }
 
     /// The leaves, the worst first: leaves that cannot be read, leaves in one checkpoint only,
-    /// leaves of another kind, shape or dtype; then the others by their largest distance.
+    /// leaves of another shape, leaves of another kind. Then come leaves with other values or
+    /// dtypes, leaves within the tolerance, and equal leaves, each group by largest distance.
     pub fn worst_first(&self) -> Vec<&LeafDiff> {
         let rank = |leaf: &LeafDiff| {
             let distance = leaf.distance.as_ref();
@@ -222,7 +223,7 @@ impl DiffReport {
                 0 => distance.max_abs(),
                 _ => Some(f64::INFINITY),
             });
-            // Leaves compared as numbers are sorted by their distance.
+            // Leaves with other values and leaves of other dtypes are one group.
             let form =
                 if matches!(leaf.status, LeafStatus::Values) { LeafStatus::Dtype } else { leaf.status };
             (form, far.unwrap_or(0.0))

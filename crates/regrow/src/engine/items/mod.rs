@@ -17,8 +17,8 @@
 //! [`OpenOptions::item`] and [`open`](crate::open) read them in regrow.
 //!
 //! **A checkpoint can itself be one item**, which then has the empty name, [`WHOLE`]. Such an item
-//! is a pytree, with metadata of the checkpoint beside its own; or the files of a handler, directly
-//! in the checkpoint's folder.
+//! is a pytree, or the files of a handler directly in the checkpoint's folder. A pytree then has
+//! the metadata of the checkpoint beside its own metadata.
 //!
 //! Readers see nothing before [`commit`](ItemsSave::commit). If the save is dropped, its files are
 //! removed. After an error in one item nothing is committed. Several threads may add items.
@@ -85,7 +85,7 @@ pub struct ItemsOptions {
     /// The metadata of the checkpoint itself.
     pub custom_metadata: Map<String, Value>,
     /// An earlier checkpoint of items. If it has an item of the same name in the default layout,
-    /// that item is the [`SaveOptions::base`] of the new one.
+    /// that item is the [`SaveOptions::base`] of the new item.
     pub base: Option<Location>,
     /// The mode of the folders of the checkpoint and its items, on a disk; the system's default if
     /// `None`.

@@ -20,7 +20,8 @@ pub(super) enum Taken {
 }
 
 impl Taken {
-    /// Whether the two names exclude each other: they are equal, or one is below the other.
+    /// Whether two uses of names exclude each other. They can only if the names are equal, or if
+    /// one name is below the other name.
     pub(super) fn clashes(self, name: &str, taken: &str, other: Self) -> bool {
         let is_below =
             |a: &str, b: &str| b.is_empty() || a.strip_prefix(b).is_some_and(|rest| rest.starts_with('/'));

@@ -1,7 +1,8 @@
 //! The record of items in `regrow.items.json`: their kinds, and the checksums of their files.
 //!
-//! Files that this process writes are checksummed during the write. On a disk, copies and folders
-//! of handlers are checksummed after all processes have written; for a bucket, before the upload.
+//! Files that this process writes are checksummed during the write, and copies after the copy.
+//! Files that callers write into folders are checksummed at the commit; on a disk after all
+//! processes have written. The record has no checksums of files that a handler reads.
 
 use super::names::check_file;
 use super::{ItemsSave, WHOLE};
@@ -73,7 +74,8 @@ impl Noted {
         Ok(())
     }
 
-    /// Whether the checkpoint has trees, all in the layout orbax, and no items of plain files.
+    /// Whether the checkpoint has trees or items of handlers, has all trees in the layout orbax,
+    /// and has no items of plain files.
     pub fn is_all_of_orbax(&self) -> bool {
         let is_orbax =
             |item: &ItemRecord| item.layout.as_deref().is_none_or(|name| name == container::LAYOUT);
@@ -82,8 +84,8 @@ impl Noted {
             && self.items.iter().all(|item| item.kind != ItemKind::Files && is_orbax(item))
     }
 
-    /// The record. `None` for a checkpoint that is itself the item of a handler: the handler reads
-    /// all files of the folder.
+    /// The record. `None` without items, and for a checkpoint that is itself the item of a handler:
+    /// the handler reads all files of the folder.
     pub fn record(&self) -> Option<ItemsRecord> {
         let is_of_handler = |item: &ItemRecord| item.name == WHOLE && item.kind == ItemKind::Handler;
         match self.items.is_empty() || self.items.iter().any(is_of_handler) {
@@ -161,7 +163,8 @@ impl ItemsSave {
     }
 }
 
-/// Computes the checksum of a local file, or of all files below a local folder, for these names.
+/// Computes the checksum of a local file, or of all files below a local folder. `path` is the name
+/// of the file or folder in the record.
 fn sum_below(at: &Location, path: &str, sums: &mut Vec<SmallFile>) -> Result<()> {
     if !at.is_folder() {
         check_file(path)?;

@@ -1,4 +1,5 @@
-//! Writes an item that is a pytree: any layout can write it into a folder of the publication.
+//! Writes an item that is a pytree. The layout writes into a folder of the publication; a layout of
+//! one file writes one file into the folder.
 
 use super::{ItemsSave, Rest, WHOLE};
 use crate::engine::checks::{check_losses, check_options, check_rules};
@@ -89,7 +90,7 @@ impl ItemsSave {
         Ok(data_bytes)
     }
 
-    /// Records that an item requests a seal or parity. They always cover the whole checkpoint.
+    /// Records that an item requests a seal or parity. Both always cover the whole checkpoint.
     pub(crate) fn ask_side_files(&self, name: &str, options: &SaveOptions) {
         let side_files =
             if name == WHOLE { SideFiles::wanted(options) } else { SideFiles::of_items(options) };
@@ -98,8 +99,8 @@ impl ItemsSave {
         }
     }
 
-    /// Returns an error if another process has failed: it would not join the session of the next
-    /// tree.
+    /// Returns an error if another process has failed: that process would not join the session of
+    /// the next tree.
     fn all_go_on(&self) -> Result<()> {
         let Some(session) = &self.session else { return Ok(()) };
         let number = {

@@ -1,4 +1,5 @@
-//! Bands: parts of leaves that the layout decodes directly into their destination.
+//! Bands: parts of leaves that the layout decodes. A band that is not cast is decoded directly into
+//! its destination.
 
 use crate::array::{Casting, Dtype, Region};
 use crate::bytes::limits::allocate;
@@ -22,7 +23,7 @@ pub(super) struct Band<'a> {
 }
 
 impl Band<'_> {
-    /// The stored bytes of the band if it is cast; otherwise `None`.
+    /// The number of stored bytes if the band is cast; otherwise `None`.
     fn source_len_bytes(&self, info: &LeafInfo) -> Option<u64> {
         (self.dtype != info.dtype).then(|| self.stored_len_bytes(info))
     }

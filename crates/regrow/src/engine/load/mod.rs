@@ -8,12 +8,12 @@
 //! ```
 //!
 //! Leaves stored raw and whole in files without other writers are returned as views of the map,
-//! after a check in disk order. If they are not in the page cache and there is enough memory, they
-//! are read into memory without the page cache, which is faster. Files of other programs, which
-//! write them in place, are read into memory unless the caller asks for maps. A few threads decode
-//! all other leaves directly into their destination. An array of many chunks is divided into bands
-//! along its first axis, so that one leaf can keep all threads busy. Memory of the caller is filled
-//! in place, and the data is checked during the read.
+//! after a check in disk order. If such leaves are not in the page cache and there is enough
+//! memory, they are read into memory without the page cache, which is faster. Leaves in files that
+//! other programs may write in place are read into memory, unless the caller asks for maps. A few
+//! threads decode all other leaves directly into their destination. An array of many chunks is
+//! divided into bands along its first axis, so that one leaf can keep all threads busy. Memory of
+//! the caller is filled in place, and the data is checked during the read.
 
 mod band;
 mod plan;
@@ -65,9 +65,9 @@ impl Checkpoint {
     }
 
     /// Loads into memory of the caller. For each leaf of the template, `outs` has the destination
-    /// of its bytes in C order, or `None`. Leaves that were filled are returned as
-    /// [absent](crate::tree::LeafData::Absent), the others as from [`load`](Self::load). Texts are
-    /// never written to `outs`.
+    /// of its bytes in C order, or `None`. Leaves with a filled destination are returned
+    /// as [absent](crate::tree::LeafData::Absent), other leaves as from [`load`](Self::load). Texts
+    /// are never written to `outs`.
     ///
     /// Raw leaves are read directly into their destination and checked in the same pass, by several
     /// threads.

@@ -102,8 +102,8 @@ impl<'r> Plan<'r> {
         let mut steps = Vec::with_capacity(order.len());
         for leaf in order {
             let Some(info) = infos.get(leaf) else { continue };
-            // Only patterns of a cast and one error need paths. Computing the paths of all leaves
-            // would take longer than the opening.
+            // Only casts and errors need paths. Computing the paths of all leaves would take longer
+            // than the opening.
             let step = planner.step(leaf, info, is_given(leaf));
             steps.push(step.map_err(|error| error.at_leaf(&checkpoint.tree().path_of(leaf)))?);
         }
@@ -199,7 +199,8 @@ impl<'r> Planner<'r, '_> {
         })
     }
 
-    /// How to read an array. `is_moved` is true if it must be copied, `is_cast` if it must be cast.
+    /// How to read an array. `is_moved` is true if the array must be copied, `is_cast` if the array
+    /// must be cast.
     fn array(&mut self, source: Source<'r>, is_moved: bool, is_cast: bool) -> Result<How<'r>> {
         Ok(match source {
             Source::Raw(extent) if is_cast => How::Bands(extent.working_len_bytes),

@@ -9,8 +9,8 @@ pub(super) fn placeholder() -> Leaf {
 }
 
 /// The tree with only the loaded leaves, and with the empty containers for which `empty` is true.
-/// In dicts and fields other children are left out, with containers that become empty. In sequences
-/// they become placeholders, so that positions keep their meaning.
+/// In dicts and fields, all other children are left out, and so are containers that become empty.
+/// In sequences, all other children become placeholders, so that positions keep their meaning.
 pub(super) fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>, empty: &[bool]) -> Result<Tree<Leaf>> {
     let nodes = tree.nodes();
     let (keeps, sizes) = kept(nodes, &leaves, empty);

@@ -76,7 +76,7 @@ impl fmt::Display for ParityReport {
 ///
 /// # Errors
 /// Errors of opening; `Corrupt` if the checkpoint is damaged; `InvalidArgument` for a single file
-/// of a checkpoint of several files; `Replaced` if another process writes to it during the work;
+/// of a checkpoint of several files; `Replaced` if another process changes the files;
 /// `AlreadyExists` while another process writes a checkpoint to this location in a bucket;
 /// `Unsupported` in an archive and on a web server; `PermissionDenied`, `StorageFull` and other
 /// errors of the storage.
@@ -222,8 +222,8 @@ fn remove(at: &Location) -> Result<ParityReport> {
     Ok(ParityReport { path: place.file.describe(), file_count: 0, bytes: 0, parity_bytes: 0, has_changed })
 }
 
-/// The parity of a save. It is written with the checkpoint if that can be read before its commit,
-/// otherwise directly after the commit.
+/// The parity of a save. The parity of a folder on a disk is written before the commit, all other
+/// parity directly after the commit.
 #[derive(Debug)]
 pub(super) struct ParityOfSave {
     layout: &'static str,

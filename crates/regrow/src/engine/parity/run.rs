@@ -104,7 +104,7 @@ impl Run {
             move |file| {
                 let start = file.range.start.max(offset_bytes);
                 let len = file.range.end.min(end) - start;
-                // The field `len_bytes` is a length in memory (`usize`).
+                // The field `len` is a length in memory (`usize`).
                 Part {
                     file,
                     offset_bytes: start - file.range.start,

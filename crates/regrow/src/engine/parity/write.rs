@@ -11,8 +11,8 @@ use crate::parity::{Encoder, Geometry, ParityDocument, closing};
 use crate::store::FileWriter;
 use crate::threads::{map_ordered, thread_count};
 
-/// The shortest read, except at the end of a run: shorter reads halve the speed of a disk. So
-/// neighbouring stripes are read together.
+/// The usual length of a read: shorter reads halve the speed of a disk. So neighbouring stripes are
+/// read together.
 const ROW_LEN_BYTES: u64 = 128 << 10;
 
 /// Concurrent reads of each group. With one read at a time a disk is often idle, and a bucket

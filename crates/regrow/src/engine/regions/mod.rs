@@ -49,8 +49,8 @@ pub struct LeafRegion {
 impl Checkpoint {
     /// Reads regions of leaves, each into new memory. Equal regions share memory.
     ///
-    /// In raw leaves every byte is read at most once, and blocks outside the regions are not read.
-    /// In leaves with chunks, each chunk that the regions meet is decoded once.
+    /// In raw leaves that are not cast, every byte is read at most once. Blocks outside the regions
+    /// are not read. In leaves with chunks, each chunk that the regions meet is decoded once.
     ///
     /// # Errors
     /// `InvalidArgument` if a leaf is not an array or a region exceeds it; `Mismatch` for a cast of

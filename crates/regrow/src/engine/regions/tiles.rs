@@ -321,8 +321,8 @@ fn read_and_cast(
     parts.try_for_each(|((_, out), source)| tiles.cast(source, out))
 }
 
-/// Memory for decoding one tile, which is unmapped as soon as it is freed. An allocator would keep
-/// large freed blocks, and from then on keep all blocks of that size.
+/// Memory for decoding one tile. The memory is unmapped as soon as it is freed; an allocator would
+/// keep large freed blocks.
 fn memory(lens_bytes: &[u64]) -> Result<Arena> {
     let mut arena = Arena::default();
     lens_bytes.iter().try_for_each(|&len_bytes| arena.add(len_bytes))?;

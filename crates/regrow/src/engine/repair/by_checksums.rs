@@ -155,8 +155,10 @@ fn heal_files(
 struct Summed {
     folder: Location,
     files: Vec<SummedFile>,
-    /// The folder of the other checkpoint, and the prefixes of the file names here and there.
+    /// The folder of the other checkpoint.
     theirs: Location,
+    /// The beginnings of file names in this checkpoint and in the other checkpoint; `None` for
+    /// folders.
     stems: Option<(String, String)>,
     counterpart: Option<Box<dyn Counterpart>>,
 }
@@ -231,7 +233,8 @@ enum Origin {
     SameFile,
     /// Another file of the other checkpoint.
     Counterpart,
-    /// There are no intact bytes. `is_there`: the damaged file at least has some bytes.
+    /// There are no intact bytes. `is_there`: the damaged file has bytes at the offset of the
+    /// block.
     Lost { is_there: bool },
 }
 

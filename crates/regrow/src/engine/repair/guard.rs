@@ -1,5 +1,5 @@
 //! The state of the files at the start of a repair. If another process replaces a file after that,
-//! the repair does not write to its path.
+//! the repair does not write to the path of the file.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -77,10 +77,11 @@ impl<'g> Guard<'g> {
         Ok(Guard { folder, around, before, files: Seen::of(folder, names)?, writes: self.writes })
     }
 
-    /// Returns an error if another folder has replaced this one.
+    /// Returns an error if another folder has replaced this folder, or if another process writes to
+    /// the folder that a repair writes to.
     ///
     /// # Errors
-    /// `Replaced`; errors of the storage.
+    /// `Replaced`; `AlreadyExists`; errors of the storage.
     pub fn check_folder(&self) -> Result<()> {
         if let Some(around) = self.around {
             around.check_folder()?;
@@ -96,7 +97,7 @@ impl<'g> Guard<'g> {
     }
 
     /// Checks the folder and one of its files. Call it when the new content is written beside the
-    /// file. If the folder is replaced after that, the new content moves with it.
+    /// file. If the folder is replaced after that, the new content moves away with the old folder.
     ///
     /// # Errors
     /// `Replaced`; errors of the storage.

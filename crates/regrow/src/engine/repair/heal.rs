@@ -36,7 +36,7 @@ pub(super) struct Healed {
     pub healed: Vec<HealedFile>,
     /// The lost bytes as errors.
     pub lost: Vec<Error>,
-    /// Blocks that differ from the parity and stay unchanged, although they could be restored.
+    /// Damaged blocks of files that are not rewritten.
     pub left_blocks: BTreeSet<u64>,
 }
 

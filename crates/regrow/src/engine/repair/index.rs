@@ -16,8 +16,8 @@ pub(super) struct Parity {
 }
 
 impl Parity {
-    /// Finds the parity of the checkpoint at a location. Reads the index from its own file, or the
-    /// copy of the index behind the blocks.
+    /// Finds the parity of the checkpoint at a location. Reads both copies of the index, in its own
+    /// file and behind the blocks, and uses a copy that is intact.
     ///
     /// # Errors
     /// `Corrupt` if neither copy of the index can be used; errors of the storage.

@@ -23,7 +23,7 @@ pub(super) fn is_lost_marker(folder: &Location, name: &str) -> Result<bool> {
     Ok(is_marker(folder, name) && folder.store().len_bytes(name.as_bytes())?.is_none())
 }
 
-/// The error for a marker that is not restored. It names the damage that is the reason.
+/// The error for a marker that is not restored. The error names the damage that is the reason.
 pub(super) fn not_put_back(marker: Location, wrong: Option<&Error>) -> Error {
     let wrong = wrong.map(|wrong| format!(" ({wrong})")).unwrap_or_default();
     Error::corrupt(format!("the commit marker is lost, and is not restored: the checkpoint is \

@@ -13,8 +13,8 @@
 //! lost_marker     in a bucket restores the marker last, if everything else is intact
 //! side_files      restores a damaged seal or signature from a replica
 //! findings        verifies the checkpoint
+//! unfinished      if no damage is left: removes the files of other unfinished saves
 //! verdict         whether the checkpoint is whole, and the proof
-//! unfinished      if the checkpoint is whole: removes the files of other unfinished saves
 //! ```
 
 use std::collections::BTreeSet;
@@ -269,7 +269,7 @@ fn repair_found(
         (None, Some(from)) => by_checksums::heal(&part, from, options, guard, &mut report)?,
         (None, None) => {}
     }
-    // If the parity can restore all files, no file is rebuilt.
+    // In a check, if the parity would restore all files, a repair would rebuild no file.
     if !(options.check && parity.is_some() && report.lost.is_empty()) {
         // With a copy, rebuild only one round: the copy can then restore the files that a rebuilt
         // record lists.

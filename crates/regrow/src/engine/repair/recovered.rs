@@ -107,7 +107,8 @@ struct Writing<'w> {
     proof: &'w Proof,
 }
 
-/// Writes the files that are needed. Returns whether anything was written.
+/// Writes the files that are needed. Returns whether a file was written; in a check, whether a file
+/// would be written.
 fn write(
     folder: &Location,
     files: Vec<formats::RecoveredFile>,
@@ -116,7 +117,7 @@ fn write(
 ) -> Result<bool> {
     let mut has_written = false;
     let options = writing.options;
-    // A check repairs nothing, so files that it would repair are still missing or damaged.
+    // A check writes nothing, so files that a repair would restore are still missing or damaged.
     let is_healed = |file: &formats::RecoveredFile| {
         let path = folder.join(&file.name).describe();
         report.healed.iter().any(|healed| healed.path == path)

@@ -24,8 +24,9 @@ pub(super) struct RestoredBlocks<'r> {
     geometry: Geometry,
     parity: &'r Parity,
     run: &'r Run,
-    /// A replica, and the damaged blocks that are intact in it.
+    /// A replica.
     other: Option<&'r Run>,
+    /// Damaged blocks that are intact in the replica.
     in_other: BTreeSet<u64>,
     damage: &'r Damage,
     blob: Option<std::sync::Arc<dyn Blob>>,

@@ -130,7 +130,7 @@ fn bad_blocks(
             let mut bytes = work_space((blocks.end * block_len_bytes).min(len_bytes) - start)?;
             let is_read = read(start, &mut bytes)?;
             for (block, bytes) in blocks.zip(bytes.chunks_mut(block_len_bytes as usize)) {
-                // If the read of the group failed, read each block by itself.
+                // If the read of the whole piece failed, read each block by itself.
                 let is_read = is_read || read(block * block_len_bytes, bytes)?;
                 if !is_read || !is_good(block, bytes) {
                     found.lock().unwrap_or_else(PoisonError::into_inner).insert(block);

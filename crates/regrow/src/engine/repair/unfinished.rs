@@ -54,7 +54,7 @@ pub(super) fn remove(at: &Location, report: &mut RepairReport) -> Result<()> {
     Ok(())
 }
 
-/// For each temporary file in the checkpoint, which a killed repair was writing, removes it.
+/// Removes temporary files that a killed repair has left in the checkpoint.
 ///
 /// # Errors
 /// Errors of the storage.

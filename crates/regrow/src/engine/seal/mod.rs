@@ -68,7 +68,7 @@ impl fmt::Display for SealReport {
 ///
 /// # Errors
 /// Errors of opening; `Corrupt` if the checkpoint is damaged; `InvalidArgument` for a single file
-/// of a checkpoint of several files; `Replaced` if another process writes to it during the work;
+/// of a checkpoint of several files; `Replaced` if another process changes the files;
 /// `AlreadyExists` while another process writes a checkpoint to this location in a bucket;
 /// `Unsupported` in an archive and on a web server; `PermissionDenied` and other errors of the
 /// storage. After an error an earlier seal is unchanged.
@@ -204,8 +204,8 @@ fn remove(at: &Location) -> Result<SealReport> {
     Ok(SealReport { path: file.describe(), file_count: 0, bytes: 0, has_changed })
 }
 
-/// The seal of a save. It is written with the checkpoint if that can be read before its commit,
-/// otherwise directly after the commit.
+/// The seal of a save. The seal of a folder on a disk is written before the commit, any other seal
+/// directly after the commit.
 #[derive(Debug)]
 pub(super) struct SealOfSave {
     layout: &'static str,

@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::reads::{CheckFor, Checked, Checks, check_ahead};
 use crate::seal::SealedFile;
 
-/// The most findings that are reported for one file.
+/// The most findings that are reported for one run of unmarked blocks.
 const FINDINGS_OF_FILE_MAX: usize = 8;
 
 /// The blocks of each file that another reader checks anyway.
@@ -68,10 +68,11 @@ impl Touched {
     }
 }
 
-/// Checks all blocks that no other reader checks, and returns their errors.
+/// Checks all blocks that no other reader checks. Returns the errors of these blocks, and of files
+/// that cannot be opened.
 ///
 /// # Errors
-/// Errors of opening the files.
+/// Errors that end the whole check.
 pub(super) fn untouched_findings<'r>(
     touched: &Touched,
     checked: impl Fn(usize) -> Result<Option<Checked<'r>>>,

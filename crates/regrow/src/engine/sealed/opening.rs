@@ -81,7 +81,7 @@ fn under(
     options: &OpenOptions,
     read: &dyn Fn(&Location) -> Result<Box<dyn Reader>>,
 ) -> Result<Box<dyn Reader>> {
-    // A salvage reports each leaf of such a file instead.
+    // If a file does not fit the seal, a salvage reports each leaf of the file instead.
     if !options.salvage
         && let Some(first) = seal.misfits()?.into_iter().next()
     {

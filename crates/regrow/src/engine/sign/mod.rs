@@ -58,7 +58,7 @@ impl fmt::Display for SignReport {
 ///
 /// # Errors
 /// Errors of opening; `Corrupt` if the checkpoint is damaged; `InvalidArgument` for a single file
-/// of a checkpoint of several files; `Replaced` if another process writes to it during the work;
+/// of a checkpoint of several files; `Replaced` if another process changes the files;
 /// `AlreadyExists` while another process writes a checkpoint to this location in a bucket;
 /// `Unsupported` in an archive and on a web server; `PermissionDenied` and other errors of the
 /// storage. After an error an earlier signature is unchanged.

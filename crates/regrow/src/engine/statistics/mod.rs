@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Arrays of numbers have statistics. Texts, bytes, PRNG keys and elements that the engine treats
-//! as bytes are read and checked like other leaves, but have no numbers. A damaged leaf is a
+//! as bytes are read and checked like other leaves, but have no statistics. A damaged leaf is a
 //! finding that names its file, and the pass continues.
 
 mod plan;

@@ -84,8 +84,8 @@ pub(super) fn jobs(checkpoint: &Checkpoint, options: &StatisticsOptions) -> Resu
     Ok(jobs)
 }
 
-/// The least number of elements of the `count` longest leaves. Leaves that are as long as the next
-/// longest leaf do not count.
+/// The number of elements from which a leaf is one of the `count` longest leaves. If the next leaf
+/// is as long as some of these leaves, they do not count.
 fn elements_of_longest(checkpoint: &Checkpoint, leaves: &[usize], count: Option<usize>) -> u64 {
     let Some(count) = count.filter(|count| *count < leaves.len()) else { return 0 };
     let infos = leaves.iter().filter_map(|&leaf| checkpoint.tree().leaves().get(leaf));
