@@ -2,7 +2,7 @@
 //!
 //! | | a disk | a bucket |
 //! |---|---|---|
-//! | first | renames the checkpoint to a temporary name, unseen by readers | writes a claim, removes the marker |
+//! | first | gives the checkpoint a temporary name | writes a claim, removes the marker |
 //! | then | removes the renamed files | removes the objects, the claim last |
 //! | if killed | the next save to the path removes the rest | the next save removes the rest |
 //!
