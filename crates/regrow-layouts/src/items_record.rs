@@ -126,7 +126,7 @@ impl ItemsRecord {
     /// Reads the record of the checkpoint in a folder; `None` if the checkpoint has no record.
     ///
     /// # Errors
-    /// `Corrupt` for a damaged record; errors of the storage.
+    /// `Corrupt` for a damaged record; `Unsupported` for a later version; errors of the storage.
     pub fn of(folder: &Location) -> Result<Option<Self>> {
         let file = folder.join(FILE_NAME);
         let bytes = file.read_document(KIND.what, Language::Json, JSON_LEN_MAX_BYTES)?;

@@ -23,6 +23,11 @@ fn absent() -> Error {
         .help("build regrow with the feature `protection`")
 }
 
+/// Errs if this build cannot check signatures.
+pub(crate) fn check_available() -> Result<()> {
+    Err(absent())
+}
+
 impl PrivateKey {
     /// Returns an error: this build has no keys.
     ///

@@ -306,7 +306,7 @@ impl<'p> NewFiles<'p> {
         match self.folder()?.role() {
             Role::Begun(begun) => Ok(begun),
             Role::Joined(_) => {
-                Err(Error::invalid("only the process that started the checkpoint can clean it up"))
+                Err(Error::invalid("only the process that started the checkpoint can do this"))
             }
         }
     }

@@ -94,7 +94,7 @@ impl Header {
     /// The length of the header, from the first eight bytes of a file of `file_len_bytes`.
     ///
     /// # Errors
-    /// `Corrupt` if the header does not fit in the file;
+    /// `Corrupt` if the header does not fit in the file; `Limit` above safetensors' own 100 MB.
     pub fn len_bytes(first: [u8; LENGTH_LEN_BYTES], file_len_bytes: u64) -> Result<u64> {
         let len = u64::from_le_bytes(first);
         if len > SAFETENSORS_HEADER_LEN_MAX_BYTES {

@@ -119,6 +119,7 @@ pub(super) fn flat(stored: Vec<Stored>, salvage: Option<&Lost>) -> Result<Placed
 ///
 /// # Errors
 /// `NameCollision` if one name and a separator are the prefix of another;
+/// `InvalidArgument` for an empty separator; `Limit` for names of too many parts.
 pub(super) fn nested(stored: Vec<Stored>, separator: &str) -> Result<Placed> {
     if separator.is_empty() {
         return Err(Error::invalid("names cannot be split at an empty separator")

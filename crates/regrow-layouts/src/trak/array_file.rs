@@ -236,8 +236,17 @@ impl ArrayFile {
     /// written; `Corrupt` if the file was truncated in between; `StorageFull`, `Io` with some rows
     /// written.
     pub fn write_rows(&self, rows: &[u64], data: &[u8]) -> Result<()> {
+        self.check_synced()?;
+        self.write(rows, data)
+    }
+
+    /// Errs if an earlier sync of the store failed.
+    pub(super) fn check_synced(&self) -> Result<()> {
+        self.failed.refuse(&self.path)
+    }
+
+    fn write(&self, rows: &[u64], data: &[u8]) -> Result<()> {
         let row_len = self.spec.row_len_bytes();
-        self.failed.refuse(&self.path)?;
         self.check_rows(rows)?;
         if (rows.len() as u64).checked_mul(row_len) != Some(data.len() as u64) {
             return Err(Error::invalid("the rows and the data differ in size").in_file(&self.path).expected(
@@ -306,7 +315,7 @@ impl ArrayFile {
     /// # Errors
     /// Errors of the disk; an error if an earlier sync of the store failed.
     pub fn sync(&self) -> Result<()> {
-        self.failed.refuse(&self.path)?;
+        self.check_synced()?;
         self.file.sync_data().map_err(|error| {
             self.failed.set();
             Error::io("cannot sync", &self.path, error).help(SYNC_HELP)

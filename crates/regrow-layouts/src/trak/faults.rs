@@ -132,7 +132,8 @@ impl Faults<'_> {
     pub(super) fn experiments(&mut self) -> Result<()> {
         let survey = self.survey;
         let mut records = survey.catalog.experiments.clone().unwrap_or_default();
-        for (name, lost) in survey.unrecorded()? {
+        let unrecorded = survey.unrecorded()?;
+        for (name, lost) in &unrecorded {
             if lost.has_targets || lost.has_scores {
                 let what = if lost.has_targets { "targets" } else { "scores" };
                 let what = format!("experiment {:?} has {what} and no record", name.as_str());
@@ -150,17 +151,19 @@ impl Faults<'_> {
         }
         records.retain(|name, record| {
             let is_sound = Experiment::from_record(name, record).is_ok();
-            if !is_sound {
+            let has_arrays = unrecorded.keys().any(|known| known.as_str() == name);
+            if !is_sound && !has_arrays {
                 self.say(
                     EXPERIMENTS_FILE,
                     &format!("record {name:?} removed: it is empty and has no arrays"),
                 );
             }
-            is_sound
+            is_sound || has_arrays
         });
         let mut work = Vec::new();
         for (name, record) in &mut records {
-            let experiment = Experiment::from_record(name, record)?;
+            // A damaged record whose arrays cannot be read stays: its number may be all that is left.
+            let Ok(experiment) = Experiment::from_record(name, record) else { continue };
             let Ok(name) = ExperimentName::new(name) else { continue };
             let wanted = self.experiment(&name, &experiment, &mut work)?;
             if let Some(record) = record.as_object_mut().filter(|_| wanted != experiment) {

@@ -106,6 +106,7 @@ impl Rows {
         self.mask.check_rows(rows)?;
         let mut pending = self.lock();
         let Some(interval) = self.interval else { return self.mask.set_marks(rows, 1) };
+        self.mask.check_synced()?;
         pending.rows.extend(rows);
         if pending.last_sync.is_none_or(|last| last.elapsed() >= interval) {
             return self.sync(&mut pending);
@@ -120,7 +121,7 @@ impl Rows {
         for row in rows {
             pending.rows.remove(row);
         }
-        self.unmark(rows)
+        self.unmark(&self.mask.marked(rows)?)
     }
 
     /// Whether rows are synced before they are marked.
@@ -169,18 +170,19 @@ impl Rows {
             return Err(error);
         }
         if !pending.rows.is_empty() {
-            self.mask.set_marks(&sorted(&pending.rows), 1)?;
-            self.mask.sync()?;
-            pending.rows.clear();
+            let rows = sorted(&std::mem::take(&mut pending.rows));
+            self.mask.change_marks(&rows, 1)?;
         }
         pending.last_sync = Some(Instant::now());
         Ok(())
     }
 
-    /// Removes the marks of `rows` on disk.
-    fn unmark(&self, rows: &[u64]) -> Result<()> {
-        self.mask.set_marks(rows, 0)?;
-        if self.interval.is_some() && !rows.is_empty() { self.mask.sync() } else { Ok(()) }
+    /// Removes the marks of rows that have one, on disk.
+    fn unmark(&self, marked: &[u64]) -> Result<()> {
+        match self.interval.is_some() && !marked.is_empty() {
+            true => self.mask.change_marks(marked, 0),
+            false => self.mask.set_marks(marked, 0),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {

@@ -205,6 +205,7 @@ fn a_store_takes_no_rows_marks_or_flags_after_a_failed_sync() {
     for _ in 0..2 {
         refused(model.rows.write_rows("grads", &[2], &[1; 8]));
         refused(model.rows.flush());
+        refused(model.rows.mark_done(&[2]));
         refused(model.rows.mark_undone(&[0]));
         refused(model.features.write_rows(&[0], &[1; 8]));
         refused(store.write_flags(0, true).map(drop));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::document::{HELP, NAMES, SignatureDocument, Signed, untrusted};
-use crate::keys::PublicKey;
+use crate::keys::{PublicKey, check_available};
 use crate::seal::{Place, Said, Seal, SealedFile};
 use regrow_base::error::{Error, Result, ResultExt};
 use regrow_storage::location::Location;
@@ -57,6 +57,7 @@ pub fn trusted(at: &Location, keys: &[PublicKey]) -> Result<Option<Seal>> {
 pub fn unverified(at: &Location) -> Result<Option<Seal>> {
     let place = place_of(at);
     let Some(bytes) = place.read("the signature")? else { return Ok(None) };
+    check_available().in_file(&place.file)?;
     let read = || {
         let document = SignatureDocument::parse(&bytes)?;
         let signer = document.signers().into_iter().next().ok_or_else(missing)?;
@@ -71,6 +72,7 @@ pub fn unverified(at: &Location) -> Result<Option<Seal>> {
 /// # Errors
 /// The errors of [`SignatureDocument::verified`].
 pub fn of_its_own_keys(bytes: &[u8], place: Place) -> Result<Seal> {
+    check_available()?;
     let document = SignatureDocument::parse(bytes)?;
     let (signed, signer) = document.verified(&document.signers())?;
     in_use(signed, signer, place)

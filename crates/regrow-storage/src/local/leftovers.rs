@@ -406,7 +406,7 @@ fn name_in(entry: &OsStr) -> Option<OsString> {
 pub(super) enum Lock {
     /// This process has the lock until the file is dropped.
     Ours(File),
-    /// Another process has the lock.
+    /// Another writer or reader has the lock, in this process or another.
     Theirs,
     /// The file system has no locks.
     Unlockable(File),

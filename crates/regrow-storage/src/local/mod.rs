@@ -99,7 +99,7 @@ pub fn set_mode(path: &Path, mode: u32) -> Result<()> {
     system::set_mode(path, mode).map_err(|error| Error::io("cannot change the mode of", path, error))
 }
 
-/// Longest file that `commit` syncs together with others. The writer of a longer file syncs it.
+/// Files of at least this length are synced by their writer. `commit` syncs shorter files together.
 const SYNC_LATER_LEN_MAX_BYTES: u64 = 64 << 10;
 
 #[cfg(test)]

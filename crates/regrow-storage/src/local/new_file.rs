@@ -100,7 +100,8 @@ fn is_new_file(name: &str) -> bool {
     name.starts_with(TEMPORARY) || is_put(name) == Some(true)
 }
 
-/// Removes files of killed processes in `folder`. The caller holds the lock of the folder.
+/// Removes files of killed processes in `folder`. The caller holds the lock under
+/// which these files are made.
 pub fn sweep_new_files(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {

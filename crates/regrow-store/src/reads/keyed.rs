@@ -46,8 +46,8 @@ impl Blob for KeyedBlob {
         self.store.read_into(&self.key, offset_bytes, out)
     }
 
-    /// Returns an error if the length of the file has changed: access after the end of a shorter
-    /// file would fault.
+    /// Returns an error if the length of the file has changed, unless the blob is a span: access
+    /// after the end of the file would fault.
     fn map(&self) -> Result<Option<Bytes>> {
         let Some(map) = self.store.map(&self.key)? else { return Ok(None) };
         match self.changed.filter(|_| !self.has_its_length() || (map.len() as u64) < self.len_bytes) {
