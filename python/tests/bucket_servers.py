@@ -57,8 +57,6 @@ class Bucket(ABC):
     """What no message may show."""
     refuses_wrong_secrets: bool = True
     can_abort_uploads: bool = True
-    list_page_len: int = 1000
-    """The most keys in an answer to a list."""
 
     @abstractmethod
     def put(self, key: str, data: bytes) -> None:
@@ -211,12 +209,11 @@ Server = Callable[[Path], AbstractContextManager[Bucket]]
 
 @contextmanager
 def moto(folder: Path) -> Iterator[Bucket]:
-    """S3, in memory, in Python, with short pages of lists: its answers are slow. Takes any secret."""
+    """S3, in memory, in Python. Takes any secret."""
     port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with Process("moto", command, folder, port, {"MOTO_S3_DEFAULT_MAX_KEYS": "100"}):
+    with Process("moto", command, folder, port):
         bucket = S3Bucket("moto", f"http://127.0.0.1:{port}", refuses_wrong_secrets=False)
-        bucket.list_page_len = 100
         bucket.client.create_bucket(Bucket=NAME)
         yield bucket
 
