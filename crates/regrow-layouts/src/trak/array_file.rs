@@ -366,6 +366,15 @@ impl ArrayFile {
         self.write_rows(rows, &mark.to_le_bytes().repeat(rows.len()))
     }
 
+    /// Changes rows of a mask on disk, to 1 or to 0. If the sync fails, the rows show their old marks
+    /// again: the disk may have either, and no later sync would write the new ones.
+    pub(super) fn change_marks(&self, rows: &[u64], mark: i32) -> Result<()> {
+        self.set_marks(rows, mark)?;
+        self.sync().inspect_err(|_| {
+            let _ = self.write(rows, &(1 - mark).to_le_bytes().repeat(rows.len()));
+        })
+    }
+
     /// Sets the numbers of lost rows of a mask to 0, and syncs the file. Returns the number of
     /// removed marks.
     pub(super) fn clear_marks(&self, is_lost: impl Fn(u64) -> bool) -> Result<u64> {
