@@ -339,7 +339,8 @@ mod tests {
 
     #[test]
     fn a_structure_has_a_least_length() {
-        // Behind the checksum of as many bytes as a structure has at least, the version is missing.
+        // The shortest structure has a length that differs from its length field. One byte less is
+        // too short.
         let mut least = sealed(b"", None);
         least.truncate(LEN_MIN_BYTES);
         assert_eq!(rule_of(least[..LEN_MIN_BYTES - 1].to_vec()), Some(Rule::Short));
@@ -410,14 +411,14 @@ mod tests {
                 assert_eq!(rule(&bad), Some(expected), "byte {at} of {end}");
             }
         }
-        // What is short is read but once, by who wants it.
+        // `look` does not read a short structure.
         for (len_bytes, is_looked_at) in
             [(LOOKED_AT_LEN_MIN_BYTES - 1, false), (LOOKED_AT_LEN_MIN_BYTES, true)]
         {
             let fails = |_, _| Err(Rule::FileShort.error("it is read"));
             assert_eq!(look(&fails, len_bytes, Structure::BtreeNode).is_err(), is_looked_at, "{len_bytes}");
         }
-        // How long one may be is known before anything is read.
+        // `look` checks the length before it reads.
         let of_len = |len_bytes| {
             let read = |_, _| Ok(Bytes::from_static(&[0; VERSION_OFFSET]));
             Rule::of(&look(&read, len_bytes, Structure::BtreeNode).unwrap_err())

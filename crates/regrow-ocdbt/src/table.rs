@@ -223,13 +223,13 @@ mod tests {
         assert_eq!(Rule::of(&error), Some(Rule::Table), "T counts");
         let (expected, found) = error.expected_found().unwrap();
         assert!(expected.ends_with("65535 bytes") && found == "65536", "{expected}, {found}");
-        // As long as a path may be, and as all may be together.
+        // The longest path; then the same path with a smaller limit for all paths together.
         let fits = read(&mut Fields::new(&[1, 1, 0, b'a']), &long[1..], PATH_LEN_MAX_BYTES as u64).unwrap();
         assert_eq!(fits[0].path.len(), PATH_LEN_MAX_BYTES);
         let error =
             read(&mut Fields::new(&[1, 1, 0, b'a']), &long[1..], PATH_LEN_MAX_BYTES as u64 - 1).unwrap_err();
         assert_eq!(Rule::of(&error), Some(Rule::Limit));
-        // Two paths. The second shares a byte: three bytes and two.
+        // Two paths: "aaa", and "ab", which shares one byte. Together they have five bytes.
         let two = [2, 1, 3, 1, 0, 0, b'a', b'a', b'a', b'b'];
         assert_eq!(read(&mut Fields::new(&two), b"", 5).unwrap().len(), 2);
         assert_eq!(Rule::of(&read(&mut Fields::new(&two), b"", 4).unwrap_err()), Some(Rule::Limit));

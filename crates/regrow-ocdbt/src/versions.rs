@@ -1,4 +1,5 @@
-//! The version tree: every commit's root, newest in the manifest, older ones in nodes of their own.
+//! The version tree has the root of every commit: the newest roots in the manifest, the older roots
+//! in version tree nodes.
 //!
 //! With arity 2^a, generations fall into groups of 2^a. The manifest holds the newest group inline;
 //! a version leaf (height 0) holds one complete earlier group; a node of height h covers
@@ -14,8 +15,8 @@
 //! (*) in a manifest only
 //! ```
 //!
-//! This module has only the bytes. `arity` computes the position of each generation, and the reader
-//! walks through the nodes.
+//! This module only parses and writes the bytes. `arity` computes the position of each generation,
+//! and the reader walks through the nodes.
 
 use bytes::Bytes;
 

@@ -20,7 +20,7 @@ use super::versions::Version;
 pub(super) struct Bounds<'k> {
     /// The first wanted key.
     pub(super) from: &'k [u8],
-    /// The end of the wanted keys, which this key does not belong to; `None` for no end.
+    /// The end of the wanted keys, exclusive; `None` for no end.
     pub(super) to: Option<&'k [u8]>,
     /// The first key that the node may have, as its parent states.
     pub(super) min_key: &'k [u8],
@@ -57,7 +57,7 @@ impl<'k> Bounds<'k> {
     }
 }
 
-/// The bounds of keys that begin with `prefix`: from it to its successor, which this returns.
+/// The first key after all keys that begin with `prefix`; `None` if there is no such key.
 pub(super) fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
     let mut end = prefix.get(..=last)?.to_vec();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     proptest! {
-        /// Asking the relative bounds about a relative key is asking the bounds about the key.
+        /// The relative bounds include a relative key exactly if the bounds include the whole key.
         #[test]
         fn bounds_below_a_prefix_want_the_same_keys(
             from in "[ab]{0,3}", to in proptest::option::of("[ab]{1,3}"),

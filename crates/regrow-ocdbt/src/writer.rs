@@ -55,8 +55,8 @@ pub struct Database {
 ///
 /// # Errors
 /// `NameCollision` for a key given twice; `InvalidArgument` for a key above 65535 bytes, an inline
-/// value above 1 MiB, a range that ends beyond 2^63 - 1, a path that would not be followed, a
-/// configuration out of range.
+/// value above 1 MiB, a range that ends beyond 2^63 - 1, an unsafe path, or a configuration out of
+/// range.
 pub fn write_database(
     config: &OcdbtConfig,
     entries: Vec<(Vec<u8>, EntryValue)>,

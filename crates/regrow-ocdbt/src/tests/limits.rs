@@ -40,7 +40,7 @@ fn child(generation: u64, height: u8) -> VersionChild {
     }
 }
 
-/// What a reader says of a node or a manifest that was written so.
+/// The error of a reader for a node or a manifest with this content, or `fine`.
 fn said_of_node(arity: Arity, height: u8, content: VersionContent) -> String {
     let mut stored = Vec::new();
     VersionNode { arity_log2: arity.0, height, content }.write(&mut stored, None).unwrap();
@@ -75,7 +75,7 @@ fn lists_are_as_long_as_their_arity_allows() {
     for arity in ARITIES {
         let most = arity.fan_out();
         for (count, word) in [(0, "out of range"), (1, "fine"), (most, "fine"), (most + 1, "out of range")] {
-            // As many as a list may have, and those of one group.
+            // The versions and the children are all of one group.
             let versions = VersionContent::Versions((1..=count).map(version).collect());
             let said = said_of_node(arity, 0, versions);
             assert!(said.contains(word), "{arity:?}, {count} versions: {said}");
@@ -103,7 +103,7 @@ fn generations_end_where_the_tree_is_full() {
 #[test]
 fn a_manifest_has_a_node_of_each_height_at_most() {
     for arity in ARITIES {
-        // As in a tree that is full: a node of each height.
+        // A full tree has a node of each height.
         let last = arity.generation_max();
         let mut children: Vec<VersionChild> =
             arity.windows(last).into_iter().map(|(height, _, hi)| child(hi, height)).collect();
@@ -126,7 +126,7 @@ fn a_manifest_has_a_node_of_each_height_at_most() {
 #[test]
 fn a_child_holds_a_generation_and_no_more_than_end_there() {
     let arity = Arity(2);
-    // A node of height 1 that ends with generation 16 holds one to sixteen.
+    // A node of height 1 that ends with generation 16 holds one to sixteen generations.
     for (num_generations, word) in [(0, "out of range"), (1, "fine"), (16, "fine"), (17, "out of range")] {
         let node = VersionChild { num_generations, ..child(16, 1) };
         let said = said_of_manifest(arity, vec![version(17)], vec![node]);
@@ -168,8 +168,7 @@ fn ranges_end_where_files_can() {
 #[test]
 fn the_nodes_of_a_manifest_go_down_from_the_highest() {
     let said = |last, children| said_of_manifest(Arity(2), vec![version(last)], children);
-    // Of seventeen generations sixteen are in one node of height 1; of twenty-one, four more in the
-    // list of that height.
+    // The manifest of generation 17 refers to one node of height 1, which ends with generation 16.
     assert_eq!(said(17, vec![child(16, 1)]), "fine");
     assert!(said(17, vec![child(4, 1), child(8, 1)]).contains("do not decrease"));
     assert!(said(17, vec![child(16, 2)]).contains("no version tree node of height 2"));
@@ -208,7 +207,7 @@ fn keys_are_as_long_together_as_a_node_may_be() {
 fn a_node_has_an_entry_and_no_more_than_may_be() {
     let most = ENTRIES_MAX as u64;
     for (count, rule) in [(0, Rule::Btree), (most, Rule::Eof), (most + 1, Rule::Btree)] {
-        // A leaf, no files, so many entries, and nothing of them.
+        // A leaf without files that claims `count` entries, and has none.
         let mut body = vec![0, 0];
         write_varint(&mut body, count);
         let mut stored = Vec::new();
@@ -230,15 +229,16 @@ fn a_key_is_as_long_as_may_be_with_what_leads_to_it() {
     assert_eq!(error.expected_found().unwrap().1, (KEY_LEN_MAX_BYTES + 1).to_string());
 }
 
-/// The leaf of [`one_leaf`] below a node whose only key all of the leaf's keys begin with.
+/// Puts the leaf of [`one_leaf`] below a node with one key of `key_len` bytes. The full keys of the
+/// leaf all begin with this key.
 fn below_a_key_of(key_len: usize) -> Arc<dyn Store> {
     let (base, leaf, _) = one_leaf();
     let mut manifest = Manifest::read(&*base).unwrap();
     let stats = manifest.versions[0].stats;
     let mut body = vec![1];
     table::write(&mut body, &[(b"", NODE_FILE.as_bytes())]);
-    // One child, the length of its key and of what is common below it, the key; file, place and
-    // statistics of the child.
+    // The number of children, the length of the key, the length of the common prefix, and the key.
+    // Then the file, position and statistics of the child.
     [1, key_len as u64, key_len as u64].into_iter().for_each(|number| write_varint(&mut body, number));
     body.resize(body.len() + key_len, b'k');
     [0, leaf.offset_bytes, leaf.len_bytes].into_iter().for_each(|number| write_varint(&mut body, number));
@@ -281,10 +281,10 @@ fn long_nodes_lie_anywhere_in_their_file() {
     assert!(found.len() == 6 && found.iter().zip(0..).all(|((_, value), at)| value[..] == [at; 1 << 20]));
 }
 
-/// What a store is asked for, and what there is.
+/// Gets a key and its stored bytes, and returns the answer to the read.
 type Says = Box<dyn Fn(&[u8], Option<Bytes>) -> Result<Option<Bytes>> + Send + Sync>;
 
-/// Says something else of what is whole in it or a part than there is.
+/// A store that answers reads of `base` with other bytes or errors.
 struct Odd {
     base: Arc<dyn Store>,
     says: Says,
@@ -325,8 +325,8 @@ impl Store for Odd {
 #[test]
 fn what_the_store_says_of_a_node_is_what_is_said() {
     let (base, ..) = one_leaf();
-    // Errors of the store; the kind of the error, its rule, and whether the rest would be listed
-    // all the same.
+    // The answer of the store for nodes; the kind and the rule of the error; whether
+    // `entries_there` skips the node.
     type Case = (fn(Bytes) -> Result<Option<Bytes>>, ErrorKind, Option<Rule>, bool);
     let cases: [Case; 4] = [
         (|found| Ok(Some(found.slice(1..))), ErrorKind::Corrupt, Some(Rule::FileShort), true),
@@ -362,8 +362,8 @@ fn versions_come_one_after_the_other_also_where_a_node_ends() {
     assert!(check(base.clone()).is_empty());
     let mut manifest = Manifest::read(&*base).unwrap();
     assert_eq!((manifest.versions.len(), manifest.children.len()), (1, 1));
-    // The third version says that it is no younger than the second; the manifest knows the time of
-    // the first alone.
+    // The third version gets a commit time that is not later than the time of the second. The
+    // manifest has only the time of the first.
     manifest.versions[0].commit_time_ns = manifest.children[0].commit_time_ns + 1;
     let (key, bytes) = manifest.encode().unwrap().remove(0);
     base.put(key.as_bytes(), bytes.into()).unwrap();
@@ -372,7 +372,7 @@ fn versions_come_one_after_the_other_also_where_a_node_ends() {
     assert!(errors[0].to_string().contains("generation 3 does not come after generation 2"), "{}", errors[0]);
 }
 
-/// A manifest of one version; only the version is read.
+/// Sets the generation of the only version in a manifest.
 fn with_last(base: &dyn Store, generation: u64) {
     let mut manifest = Manifest::read(base).unwrap();
     for version in &mut manifest.versions {
@@ -404,8 +404,8 @@ fn a_commit_in_between_is_kept() {
     let base = first();
     let manifest = |base: &Arc<dyn Store>| base.get_whole(MANIFEST_KEY.as_bytes()).unwrap().unwrap();
     let before = manifest(&base);
-    // Of the same database, a version later; and another database, made at the same moment with the
-    // same versions.
+    // Two other manifests: of another database with the same versions, and of the same database one
+    // version later.
     let of_another = {
         let mut other = Manifest::parse(&before).unwrap();
         other.uuid[0] ^= 1;
@@ -420,7 +420,7 @@ fn a_commit_in_between_is_kept() {
         manifest(&other)
     };
     for (what, found_later) in [("another version", later), ("another database", of_another)] {
-        // From the second time on that it is read.
+        // The second and later reads of the manifest return the other manifest.
         let reads = AtomicUsize::new(0);
         let says: Says = Box::new(move |key, found| {
             let is_manifest = key == MANIFEST_KEY.as_bytes();

@@ -1,4 +1,5 @@
-//! The database as a whole: what TensorStore wrote, what is damaged, and what we write.
+//! Tests of whole databases: databases of TensorStore, damaged databases, and databases that regrow
+//! writes.
 
 mod damaged;
 mod golden;

@@ -1,4 +1,4 @@
-//! What we write, read back.
+//! Databases that regrow writes, and reads again.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -93,8 +93,8 @@ fn the_longest_keys_and_values_come_back() {
 
 #[test]
 fn a_base_path_is_followed_in_full() {
-    // A parent's interior node that points at the tree of a database below it, as no writer of ours
-    // does.
+    // The manifest refers to the tree of a database in a subfolder. regrow writes no such
+    // references.
     let entries: Vec<_> = (0..40).map(|i| (format!("k{i:02}").into_bytes(), inline(b"v"))).collect();
     let below = MemoryStore::new();
     let child = write_database(&small_nodes(None), entries.clone(), NODE_FILE, 0).unwrap();

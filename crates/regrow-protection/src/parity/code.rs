@@ -6,7 +6,7 @@ use super::geometry::Geometry;
 use regrow_base::error::{Error, Result};
 
 /// Bytes of each block that are encoded at once. The code works on 64 bytes of each block at a
-/// time, so the parity is the same; a slice of all blocks fits in a processor's cache.
+/// time, so slices do not change the parity. A slice of all blocks fits in a processor's cache.
 const SLICE_LEN_BYTES: u64 = 4 << 10;
 
 /// Makes the parity blocks of stripes, one stripe after another.
@@ -99,7 +99,8 @@ fn unusable(error: reed_solomon_simd::Error) -> Error {
 mod tests {
     use super::*;
 
-    /// Loses every set of `lost` neighbours of a stripe, and as many parity blocks as may go too.
+    /// Removes `lost` neighbouring blocks of a stripe, and as many parity blocks as the code does
+    /// not need.
     #[test]
     fn what_is_lost_comes_back() {
         for (data_blocks, parity_blocks) in [(1, 2), (1, 1), (2, 1), (7, 3), (64, 64), (256, 16), (1024, 11)]
@@ -135,7 +136,8 @@ mod tests {
         }
     }
 
-    /// Parity that was written before slices, or by another program with the same code, stays good.
+    /// Parity that is computed from whole blocks, as by another program with the same code, is
+    /// equal.
     #[test]
     fn slices_make_the_parity_that_whole_blocks_make() {
         let block_len_bytes = 8 * SLICE_LEN_BYTES;

@@ -7,7 +7,7 @@
 //!  "layout":"orbax",                    what the checkpoint was opened as, for people
 //!  "ratio":"1/16",                      what was asked for
 //!  "covers_folder":true,                whether these are all files of the folder
-//!  "names":["_METADATA","d/3f2a"],      below the folder of the index, sorted: the run of bytes
+//!  "names":["_METADATA","d/3f2a"],      below the folder of the index, sorted, as in the run of bytes
 //!  "len_bytes":[812,1048576],
 //!  "block_len_bytes":1024, "data_blocks":205, "parity_blocks":13,
 //!  "block_crc32":"9a401b2e...",         of each block of the run, eight digits each
@@ -26,7 +26,7 @@ use regrow_base::bytes::side_document::{SideDocument, now_unix_ns, writer};
 use regrow_base::bytes::{hex, summed};
 use regrow_base::error::{Error, Result};
 
-/// The version that this build writes, and the highest that it reads.
+/// The only version that this build reads and writes.
 const VERSION: u32 = 1;
 
 const FORMAT: &str = "regrow-parity";
@@ -142,7 +142,7 @@ impl ParityDocument {
     /// Parses and checks the file's bytes.
     ///
     /// # Errors
-    /// `Unsupported` for a later version; `Corrupt` for anything else.
+    /// `Unsupported` for another version; `Corrupt` for every other fault.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         summed::check(bytes).map_err(|unlike| {
             Error::corrupt("the index of the parity fails its crc32c")

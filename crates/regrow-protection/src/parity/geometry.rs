@@ -5,7 +5,8 @@ use std::ops::Range;
 use super::ratio::ParityRatio;
 use regrow_base::error::{Error, Result};
 
-/// The length of a block: what a disk reads at once, less in a small checkpoint.
+/// The shortest and the longest block. A disk reads 32 KiB at once; a small checkpoint has shorter
+/// blocks.
 const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 64..=32 << 10;
 
 /// The approximate number of blocks of a small checkpoint.

@@ -26,7 +26,7 @@ pub(super) use regrow_storage::side_files::SEAL as NAMES;
 /// Name of a seal in the folder of a checkpoint.
 pub const FILE_NAME: &str = NAMES.in_folder;
 
-/// The version that this build writes, and the highest that it reads.
+/// The only version that this build reads and writes.
 const VERSION: u32 = 1;
 
 const FORMAT: &str = "regrow-seal";
@@ -150,7 +150,7 @@ impl SealDocument {
     /// Parses and checks the file's bytes.
     ///
     /// # Errors
-    /// `Unsupported` for a later version; `Corrupt` for anything else.
+    /// `Unsupported` for another version; `Corrupt` for every other fault.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         summed::check(bytes).map_err(|unlike| {
             Error::corrupt("the seal fails its crc32c")

@@ -103,8 +103,8 @@ impl Place {
         Self { file: folder.join(names.in_folder), folder, covers_folder: true, stem: String::new() }
     }
 
-    /// Calls `read` at the place of a checkpoint; on a disk, otherwise at the place of its folder,
-    /// if that seal covers a file below the location.
+    /// Calls `read` at the place for `at`. If there is no seal, and `at` is on a disk, calls `read`
+    /// at the place in the folder above, and returns that seal if it covers a file below `at`.
     ///
     /// # Errors
     /// Errors of `read`.
@@ -126,8 +126,9 @@ impl Place {
     /// # Errors
     /// Errors of the storage; `Limit`.
     pub fn read(&self, what: &str) -> Result<Option<Vec<u8>>> {
-        // A too long name or a missing folder means no seal; the opening reports the error. The
-        // folder of a bare name is the working folder, whose path is empty.
+        // If the name is too long or the folder is missing, there is no seal; the open of the
+        // checkpoint reports the error. The folder of a bare name is the working folder, whose path
+        // is empty.
         let folder = &self.folder;
         let is_here = folder.path().as_os_str().is_empty();
         let is_nowhere = || folder.local_path().is_ok() && !is_here && !folder.is_folder();
@@ -186,7 +187,7 @@ pub(super) enum Governed<'s> {
 }
 
 impl Seal {
-    /// The seal of a location, if it has one; on a disk, otherwise the seal of its folder.
+    /// The seal of a location. If a location on a disk has none, the seal of the folder above.
     ///
     /// # Errors
     /// `Corrupt` and `Unsupported` for a seal that cannot be used; errors of the storage.
@@ -259,7 +260,7 @@ impl Seal {
         }
     }
 
-    /// Whether a path is the seal or signature of the same checkpoint.
+    /// Whether a path is a side file in the folder of the seal.
     pub(super) fn is_side_file(&self, path: &Path) -> bool {
         let folder = self.place.folder.path();
         let name = path.file_name().and_then(|name| name.to_str());
@@ -320,7 +321,7 @@ mod tests {
         let key = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
         let signer = PublicKey::parse(key).unwrap();
         let pair = folder.path().join("a");
-        // Whether it is the seal's own file, one of its files, one beside them, one elsewhere.
+        // The seal file, a sealed file, another file in the folder, and a file in another folder.
         let paths = |own: &Place| {
             let at = |name: &str| folder.path().join(name);
             [own.file.path().to_owned(), at("a.data"), at("b.data"), "/elsewhere/a.data".into()]
@@ -359,12 +360,12 @@ mod tests {
             assert_eq!(made.is_ok(), is_found);
             assert_eq!(read(&place).is_some(), is_found);
         }
-        // Below a file, and below a folder that is not there, is no seal, and no error.
+        // A path below a file or below a missing folder has no seal. This is not an error.
         std::fs::write(folder.path().join("file"), b"").unwrap();
         for name in ["file/x.npz", "nowhere/x.npz"] {
             assert_eq!(read(&Place::beside(&at(name), NAMES)), None, "{name}");
         }
-        // Names alone are of the working folder, which is there.
+        // A bare name is a name in the working folder, which exists.
         let (before, behind) = NAMES.beside;
         let seal = tempfile::Builder::new().prefix(before).suffix(behind).tempfile_in("").unwrap();
         std::fs::write(seal.path(), b"{}").unwrap();

@@ -5,13 +5,13 @@
 //!
 //! ```text
 //! layout     Location ── SealedStorage ── SealedStore, SealedBlob     each block is read whole and checked
-//! engine     Source::Raw of the layout, given the BlockTable          so that the passes of `reads` check it, at their speed
+//! engine     Source::Raw of the layout, given the BlockTable          so that the passes of `reads` check the blocks, at their speed
 //! ```
 //!
 //! | module | holds |
 //! |---|---|
 //! | `document` | the file: `regrow.seal.json` |
-//! | `files` | a seal in use: where it is, which file is under it, whether they are there |
+//! | `files` | a seal in use: its place, its files, and whether the files exist |
 //! | `read` | reads of whole blocks |
 //! | `blob`, `store`, `storage` | values, folders and places as a layout sees them |
 

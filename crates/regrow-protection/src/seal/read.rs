@@ -10,7 +10,8 @@ pub(super) type ReadRaw<'a> = &'a dyn Fn(u64, &mut [u8]) -> Result<()>;
 
 impl SealedFile {
     /// Fills `out` with the bytes from `offset_bytes` on, which must lie in the file. Whole blocks
-    /// are read directly into the destination; `is_far` fetches all bytes by one request instead.
+    /// are read directly into the destination; If the blob is far, one request fetches all bytes
+    /// instead.
     ///
     /// # Errors
     /// `Corrupt` with file and offset of the first block that fails; errors of `read`.
@@ -145,7 +146,7 @@ mod tests {
                             assert!(asked.take().is_empty(), "{len} {is_far} {start}..{end}");
                             continue;
                         }
-                        // The first and the last block that is touched.
+                        // The start of the first and the end of the last block that the read needs.
                         let (first, last) =
                             (start / BLOCK_LEN * BLOCK_LEN, ((end - 1) / BLOCK_LEN + 1) * BLOCK_LEN);
                         let (requests, blocks_end) = (asked.take(), last.min(len));
@@ -155,14 +156,14 @@ mod tests {
                             blocks_end - first,
                             "{len} {is_far} {start}..{end}: {requests:?}"
                         );
-                        // On a disk the whole blocks by one read, and what is left of a block
-                        // before and behind them.
+                        // On a disk, one read gets the whole blocks. The cut blocks at both ends
+                        // take one read each.
                         let most = if is_far { 1 } else { 3 };
                         assert!(requests.len() <= most, "{len} {is_far} {start}..{end}: {requests:?}");
                         if (start + end) % 5 > 0 {
                             continue;
                         }
-                        // Before, within and after what is wanted.
+                        // Damage before, inside and after the wanted bytes.
                         for at in [first, start, end - 1, last.min(len) - 1] {
                             let mut bad = bytes.clone();
                             bad[at] ^= 1;

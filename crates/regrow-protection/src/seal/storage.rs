@@ -10,7 +10,7 @@ use regrow_storage::location::Location;
 use regrow_storage::{Capabilities, Document, Entry, Found, Identity, ReadOnly, Reading, Storage};
 use regrow_store::{ByteRange, Store};
 
-/// Another storage whose sealed files are never read unchecked. Nothing is written to it.
+/// A storage that checks every read of a sealed file of another storage. It accepts no writes.
 #[derive(Debug)]
 pub(super) struct SealedStorage {
     storage: Arc<dyn Storage>,
@@ -29,7 +29,8 @@ impl SealedStorage {
         Self { storage, seal }
     }
 
-    /// The keys beside a path, and the key of the path, if the seal covers the path.
+    /// A store with a path, and the key of the path in this store; `None` if the seal has no say
+    /// about the path.
     fn sealed<'p>(&self, path: &'p Path) -> Option<(SealedStore, &'p str)> {
         if matches!(self.seal.governs(path), Governed::Free) {
             return None;
@@ -53,7 +54,7 @@ impl Storage for SealedStorage {
         self.storage.look(path)
     }
 
-    /// The entries of the folder without its seal and signature.
+    /// The entries of the folder without its side files.
     fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {
         let mut entries = self.storage.entries(folder)?;
         entries.retain(|entry| !self.seal.is_side_file(&folder.join(&entry.name)));
@@ -202,7 +203,7 @@ mod tests {
         std::fs::write(folder.path().join("a.npy"), &bad).unwrap();
         let block = BLOCK_LEN_BYTES;
         let len_bytes = bytes.len() as u64;
-        // Up to the damaged block, and from its end on: it is not read.
+        // Reads before and after the damaged block succeed: they do not read this block.
         for (start, end) in
             [(0, block), (block - 1, block), (2 * block, len_bytes), (2 * block + 5, len_bytes)]
         {

@@ -14,7 +14,8 @@
 //! ```
 //!
 //! The signed bytes are [`PREFIX`] and then the bytes of the value of `signed`, exactly as in the
-//! file. So JSON needs no canonical form, and nothing is parsed before it is verified.
+//! file. So JSON needs no canonical form, and a reader can verify these bytes before it parses
+//! them.
 //!
 //! Names are relative to the folder. In a checkpoint of single files, names begin with `*`, which
 //! means the checkpoint's own name. So the signature file can be copied with the checkpoint under
@@ -34,7 +35,7 @@ pub(super) use regrow_storage::side_files::SIGNATURE as NAMES;
 /// a seal.
 pub const BLOCK_LEN_BYTES: u64 = 256 << 10;
 
-/// The version that this build writes, and the highest that it reads.
+/// The only version that this build reads and writes.
 const VERSION: u32 = 1;
 
 const FORMAT: &str = "regrow-signature";
@@ -141,7 +142,7 @@ impl SignatureDocument {
         serde_json::to_vec(self).map_err(|error| unwritten(&error))
     }
 
-    /// Adds the signature of a key, in place of an earlier one.
+    /// Adds the signature of a key, and removes an earlier signature of the same key.
     ///
     /// # Errors
     /// `Limit` if the file has too many signatures.
@@ -175,7 +176,7 @@ impl SignatureDocument {
     ///
     /// # Errors
     /// `Untrusted` if none of the keys has signed it, the signature does not verify, or its content
-    /// is inconsistent; `Unsupported` for a later version.
+    /// is inconsistent; `Unsupported` for another version.
     pub fn verified(&self, trusted: &[PublicKey]) -> Result<(Signed, PublicKey)> {
         let message = self.message();
         let named = |key: &&PublicKey| {

@@ -49,8 +49,8 @@ pub fn trusted(at: &Location, keys: &[PublicKey]) -> Result<Option<Seal>> {
     Place::search(at, NAMES, &|place| read(place, keys))
 }
 
-/// The signature beside a checkpoint, by any signer, valid or not, for restoring files under it.
-/// `None` if it is unreadable.
+/// The signature of a checkpoint by any signer, trusted or not, for restoring the signed files.
+/// `None` if the signature is missing, unreadable or not valid.
 ///
 /// # Errors
 /// Errors of the storage.

@@ -220,7 +220,7 @@ impl CodecChain {
         in_place && self.order.is_none() && self.bytes_codecs.is_empty()
     }
 
-    /// The chain as text for users:
+    /// The chain as text for users, such as `raw`, `zstd` or `sharding_indexed(zstd)`.
     pub fn coding(&self) -> String {
         if self.is_raw() {
             return "raw".to_owned();
@@ -293,8 +293,8 @@ impl CodecChain {
         bytes_codec::to_memory(self.dtype(), self.endian(), out)
     }
 
-    /// Decodes a stored chunk into `buffer`. First checks that so few bytes can hold the chunk,
-    /// then gives `buffer` the needed length.
+    /// Decodes a stored chunk into `buffer`. First checks that `stored` is long enough for the
+    /// chunk, then gives `buffer` the needed length.
     pub fn decode(&self, stored: &[u8], buffer: &mut Vec<u8>, missing: Missing) -> Result<()> {
         self.check_plausible(stored)?;
         resize(buffer, self.len_bytes)?;

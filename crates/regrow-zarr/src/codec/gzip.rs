@@ -62,7 +62,7 @@ impl Deflate {
         Ok(Self { wrapper, level })
     }
 
-    /// Decodes into `out`, which it must fill exactly.
+    /// Decodes into `out`, which the content must fill exactly.
     pub fn decode_into(self, stored: &[u8], out: &mut [u8]) -> Result<()> {
         let mut rest = stored;
         {
@@ -167,7 +167,7 @@ mod tests {
             }
             assert!(decode(&[&stored[..], &[0]].concat(), bytes.len()).is_err());
             let mut flipped = stored.clone();
-            // gzip ends with the length, before it lies the CRC.
+            // gzip ends with the CRC and the length.
             let at = stored.len() - if codec.wrapper == Wrapper::Gzip { 8 } else { 4 };
             flipped[at] ^= 1;
             assert!(decode(&flipped, bytes.len()).is_err());

@@ -19,8 +19,8 @@
 //! | `blosc` (and `blosclz`) | compression, as zarr v2 had it by default | no |
 //! | `crc32c` | checksum at the end | yes |
 //!
-//! `CodecChain` holds the steps of one array. A new codec is a file and a line in `BytesCodec`.
-//! Source: zarr v3 core, "Codecs", and the specification of each codec.
+//! `CodecChain` holds the steps of one array. A new codec needs a file and a variant of
+//! `BytesCodec`. Source: zarr v3 core, "Codecs", and the specification of each codec.
 
 use serde_json::{Map, Value, json};
 
@@ -135,7 +135,7 @@ impl BytesCodec {
         }
     }
 
-    /// Decodes into `out`, which it must fill exactly.
+    /// Decodes into `out`, which the content must fill exactly.
     pub fn decode_into(&self, stored: &[u8], out: &mut [u8]) -> Result<()> {
         match self {
             Self::Zstd(_) => zstd::decode_into(stored, out),

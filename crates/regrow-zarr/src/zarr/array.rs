@@ -3,10 +3,10 @@
 //!
 //! | chunks are | what is read |
 //! |---|---|
-//! | raw | the rows, in pieces of at most 8 MiB; if a run has one destination, without the page cache |
-//! | shards of several inner chunks | the index, then each needed inner chunk by its range |
+//! | raw | the needed rows, in pieces of at most 8 MiB; a long run with one destination is streamed there |
+//! | shards of several inner chunks | the index, then each needed inner chunk by its range; or the whole value, if the region needs all of it and it is short |
 //! | shards with one raw inner chunk | the index, then as raw chunks |
-//! | one zstd frame with one destination | the value, piece by piece |
+//! | one long zstd frame with one destination | the value (or the inner chunk of a shard), piece by piece |
 //! | anything else | the whole value |
 //!
 //! The extra memory is a buffer of a few MiB if a value is read in pieces. Otherwise it is one
@@ -267,7 +267,8 @@ impl Stored {
     }
 }
 
-/// An error in a span: at its beginning, if the error names no byte.
+/// Adds the file and the offset of a span to an error. If the error has no offset, it gets the
+/// offset of the start of the span.
 fn in_span(error: Error, span: &Span) -> Error {
     error.at_byte(0).shift(span.offset_bytes).in_file(span.store.describe(&span.key))
 }
@@ -320,9 +321,9 @@ fn read_encoded(
     stored.visit(0, stored.len_bytes(), put)
 }
 
-/// Reads a shard. If the region needs the whole shard, or the shard has only one inner chunk, and
-/// it is not too long, one read gets index and data. The one raw inner chunk of a shard is read
-/// like a raw chunk.
+/// Reads a shard. If a shard has one inner chunk, a raw inner chunk is read like a raw chunk, and a
+/// long zstd frame piece by piece; otherwise one read gets index and data. One read also gets a
+/// shard of several inner chunks if the region needs all of the shard and the shard is short.
 fn read_shard(
     stored: &Stored,
     sharding: &Sharding,

@@ -99,7 +99,7 @@ fn expected(bytes: &[u8], whole: &Shape, region: &Region, dtype: Dtype) -> Vec<u
 }
 
 /// One axis: its length, the inner chunk, inner chunks in a shard, innermost chunks in an inner
-/// one, and a region.
+/// chunk, and the start and length of a region.
 type Axis = (u64, u64, u64, u64, u64, u64);
 
 fn axes() -> impl Strategy<Value = Vec<Axis>> {
@@ -339,7 +339,7 @@ fn a_whole_raw_array_is_located_and_nothing_else_is() {
 
 #[test]
 fn a_small_file_cannot_ask_for_a_large_buffer() {
-    // 2^45 bytes a chunk, and two elements are read: the value is far too short to hold it.
+    // A chunk has 2^45 bytes, and the stored value is far too short for such a chunk.
     for codecs in [json!([{"name": "bytes"}, {"name": "zstd"}]), json!([{"name": "bytes"}, {"name": "gzip"}])]
     {
         let meta = ArrayMeta::parse_v3(&v3_document(Dtype::UInt8, &[2], &[1 << 45], &codecs)).unwrap();
@@ -405,8 +405,7 @@ fn long_chunks_are_decoded_as_they_come_in_and_damage_is_an_error_with_a_place()
         }
         store.put(key, [&stored[..], &[0]].concat().into()).unwrap();
         assert!(read(&array, &all).is_err(), "{codecs}");
-        // The header of the frame, and blocks without entropy, are not covered by any check of the
-        // format.
+        // No check of the format covers the header of the frame, or blocks without entropy coding.
         for at in [0, 1, 2, 3, 12, 13] {
             let mut damaged = stored.to_vec();
             damaged[at] ^= 0x81;
@@ -414,7 +413,7 @@ fn long_chunks_are_decoded_as_they_come_in_and_damage_is_an_error_with_a_place()
             let _ = read(&array, &all);
         }
     }
-    // The last chunk does not fit, and is decoded by itself.
+    // The last chunk reaches beyond the array, so it is decoded into a buffer.
     let uneven = v3_document(dtype, &[3, 300_000], &[2, 300_000], &json!([little, zstd]));
     let uneven = ArrayMeta::parse_v3(&uneven).unwrap();
     let bytes = some_bytes(uneven.shape(), dtype);

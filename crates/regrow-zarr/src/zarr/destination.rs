@@ -63,8 +63,8 @@ impl<'a> Destination<'a> {
         copy_common(self.dtype, piece, &self.buffer, &common, self.region, &self.shape, self.out)
     }
 
-    /// The slice for a piece with the region `piece`, if the region needs all of it and it is one
-    /// run; `None` otherwise.
+    /// The slice for a piece with the region `piece`, if the region needs the whole piece and the
+    /// piece is one run of the slice; `None` otherwise.
     pub fn slot(&mut self, piece: &Region) -> Result<Option<&mut [u8]>> {
         if self.region.intersect(piece).as_ref() != Some(piece) {
             return Ok(None);

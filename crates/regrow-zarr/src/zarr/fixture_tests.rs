@@ -118,7 +118,7 @@ fn tensorstore_arrays_of_every_dtype_codec_and_fill_value() {
     assert!(arrays.len() > 100, "{} arrays", arrays.len());
 }
 
-/// Damage to what TensorStore wrote ends in a value or an error; what a checksum covers, in an
+/// A damaged chunk of TensorStore gives a value or an error. A chunk with a checksum gives an
 /// error.
 #[test]
 fn damaged_chunks_of_tensorstore_never_panic() {
@@ -145,7 +145,7 @@ fn damaged_chunks_of_tensorstore_never_panic() {
     }
 }
 
-/// Chunks spelled out in bytes: what Orbax stores for the examples of its users.
+/// The bytes of chunks, as Orbax stores them for its users' examples.
 #[test]
 fn chunks_byte_by_byte() {
     use crate::array::{Dtype, Shape};

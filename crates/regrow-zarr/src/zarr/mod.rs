@@ -9,8 +9,8 @@
 //! params.kernel/c/0/1        one chunk, encoded; under Orbax a shard with one inner chunk
 //! ```
 //!
-//! An array with the empty name adds no `/`. Keys and values are the same in a folder and in an
-//! OCDBT database.
+//! The keys of an array with the empty name begin without a `/`. Keys and values are the same in a
+//! folder and in an OCDBT database.
 //!
 //! | file | is |
 //! |---|---|
@@ -210,8 +210,8 @@ impl ArrayMeta {
         self.grid.has(&index).then_some(index)
     }
 
-    /// The chunks that `region` meets, in C order, each with the part of the array that it holds:
-    /// whole chunks but for those at the upper edge, which are cut at the array's end.
+    /// The chunks that `region` meets, in C order, each with its part of the array. At the upper
+    /// edge, the part ends at the end of the array.
     pub fn chunk_indices(&self, region: &Region) -> Chunks<'_> {
         self.grid.chunks(region)
     }
@@ -236,8 +236,7 @@ impl ArrayMeta {
         self.chain.coding()
     }
 
-    /// Encodes a chunk, given whole in C order, little endian; the caller pads those at the upper
-    /// edge.
+    /// Encodes a whole chunk in C order, little endian. The caller pads a chunk at the upper edge.
     ///
     /// # Errors
     /// `InvalidArgument` if `chunk` is not [`chunk_len_bytes`](Self::chunk_len_bytes) long or holds
@@ -246,11 +245,11 @@ impl ArrayMeta {
         self.chain.encode(chunk)
     }
 
-    /// Decodes a chunk to the whole of it in C order, little endian. Absent inner chunks of a shard
-    /// become the fill value.
+    /// Decodes a stored chunk to a whole chunk in C order, little endian. Absent inner chunks of a
+    /// shard become the fill value.
     ///
     /// # Errors
-    /// `Corrupt` if the bytes are not those of a chunk, or another number of them.
+    /// `Corrupt` if the bytes are not valid for the codecs, or decode to another length.
     pub fn decode_chunk(&self, stored: &[u8]) -> Result<Vec<u8>> {
         let mut chunk = Vec::new();
         self.chain.decode(stored, &mut chunk, Missing::Fill)?;
@@ -263,7 +262,7 @@ impl ArrayMeta {
     }
 }
 
-/// The dtypes that TensorStore knows, so that a zarr array under Orbax can have.
+/// Whether TensorStore knows the dtype, so that a zarr array of Orbax can have it.
 fn is_storable(dtype: Dtype) -> bool {
     !matches!(
         dtype,
@@ -271,7 +270,7 @@ fn is_storable(dtype: Dtype) -> bool {
     )
 }
 
-/// Chunks of a new array: no fill value but zero.
+/// The form of the chunks of a new array, with the fill value zero.
 fn decoded(dtype: Dtype, shape: Shape) -> Result<Decoded> {
     if !is_storable(dtype) {
         return Err(Error::unsupported(format!("TensorStore has no zarr dtype {dtype}"))
@@ -280,7 +279,7 @@ fn decoded(dtype: Dtype, shape: Shape) -> Result<Decoded> {
     Ok(Decoded { shape, dtype, fill: vec![0; dtype.size_bytes()] })
 }
 
-/// `bytes`, and zstd if asked for.
+/// The codec `bytes`, followed by zstd if `compression` is zstd.
 fn plain_chain(decoded: Decoded, compression: Compression) -> Result<CodecChain> {
     let codecs = match compression {
         Compression::None => Vec::new(),
@@ -289,7 +288,8 @@ fn plain_chain(decoded: Decoded, compression: Compression) -> Result<CodecChain>
     CodecChain::new(decoded, Vec::new(), ArrayCodec::Bytes(Endian::Little), codecs)
 }
 
-/// The same error where it is a caller, not a document, who asks for what makes no sense.
+/// Turns `Corrupt` into `InvalidArgument`, because the values come from a caller, not from a
+/// document.
 fn asked_for(error: Error) -> Error {
     if error.kind() != ErrorKind::Corrupt {
         return error;

@@ -16,14 +16,14 @@ use crate::error::{Error, Result};
 /// any size.
 const RAW_PIECE_LEN_MAX_BYTES: u64 = 8 << 20;
 
-/// Rows that lie this near to each other are read with what is between them: about what one more
-/// read costs.
+/// A range of at most this length is read in one step, with the bytes between its rows: reading
+/// them costs about as much as one more read.
 const RAW_PIECE_LEN_MIN_BYTES: u64 = 64 << 10;
 
-/// How much more than what is wanted may be read to save reads.
+/// A range of at most this many times the length of its wanted rows is read in one step.
 const RAW_OVERREAD_MAX: u64 = 4;
 
-/// Reads what is wanted of a raw chunk, once it is sure that the chunk has its full size.
+/// Checks that a raw chunk has its full length, and reads the part that `destination` needs.
 pub(super) fn read_raw(
     stored: &dyn ByteSource,
     chain: &CodecChain,
@@ -40,7 +40,8 @@ pub(super) fn read_raw(
     }
 }
 
-/// Reads `wanted` in one go if it is a run, or nearly one, of bearable length; else in two halves.
+/// Reads `wanted` in one step if it is a run, or nearly a run, of at most
+/// `RAW_PIECE_LEN_MAX_BYTES`. Otherwise reads its two halves.
 fn read_raw_part(
     stored: &dyn ByteSource,
     chain: &CodecChain,

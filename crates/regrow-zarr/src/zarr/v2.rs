@@ -24,7 +24,7 @@ pub(super) const METADATA_KEY: &str = ".zarray";
 /// The document of a group of arrays.
 pub(super) const GROUP_KEY: &str = ".zgroup";
 
-/// What comes after the byte-order mark in NumPy's spelling.
+/// NumPy's name of each dtype, without the byte-order mark.
 const NUMPY_KINDS: [(Dtype, &str); 14] = [
     (Dtype::Bool, "b1"),
     (Dtype::Int8, "i1"),
@@ -156,7 +156,7 @@ mod tests {
     use crate::codec::Compression;
     use crate::error::ErrorKind;
 
-    /// As Orbax writes it, but for the dtype.
+    /// A document as Orbax writes it. Tests replace its dtype.
     const DOCUMENT: &str = r#"{"chunks":[3,4],"compressor":{"id":"zstd","level":1},"dimension_separator":".","dtype":"<f4","fill_value":null,"filters":null,"order":"C","shape":[3,4],"zarr_format":2}"#;
 
     fn parse_text(text: &str) -> Result<ArrayMeta> {

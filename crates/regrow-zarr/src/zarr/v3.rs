@@ -108,8 +108,8 @@ fn spell_keys(keys: ChunkKeys) -> Value {
     json!({"name": name, "configuration": {"separator": keys.separator.to_string()}})
 }
 
-/// The members that may be there and mean nothing to us; others must say that they may be passed
-/// over.
+/// Checks the optional members, which regrow does not use. Any further member must contain
+/// `"must_understand": false`.
 fn check_the_rest(mut members: Members, rank: usize) -> Result<()> {
     if let Some(attributes) = members.take("attributes")
         && !attributes.is_object()
@@ -142,7 +142,7 @@ mod tests {
     use crate::codec::Compression;
     use crate::error::ErrorKind;
 
-    /// As Orbax writes it.
+    /// A document as Orbax writes it.
     const DOCUMENT: &str = r#"{"chunk_grid":{"configuration":{"chunk_shape":[3,4]},"name":"regular"},"chunk_key_encoding":{"name":"default"},"codecs":[{"configuration":{"chunk_shape":[3,4],"codecs":[{"configuration":{"endian":"little"},"name":"bytes"},{"configuration":{"checksum":false,"level":3},"name":"zstd"}],"index_codecs":[{"configuration":{"endian":"little"},"name":"bytes"},{"name":"crc32c"}]},"name":"sharding_indexed"}],"data_type":"float32","fill_value":0.0,"node_type":"array","shape":[3,4],"zarr_format":3}"#;
 
     fn shape(dims: &[u64]) -> Shape {
