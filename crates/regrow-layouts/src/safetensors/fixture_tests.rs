@@ -119,10 +119,10 @@ fn an_index_that_lies_is_found_out() {
     assert!(open().is_ok());
     std::fs::remove_file(copy.join("model-00002-of-00002.safetensors")).unwrap();
     assert!(open().unwrap_err().to_string().contains("missing"));
-    // Without the index the folder is all of its files: what their names count has to be there.
+    // Without the index, the checkpoint is all files of the folder, and the names count the shards.
     std::fs::remove_file(&index).unwrap();
     assert_eq!(open().unwrap_err().kind(), ErrorKind::Corrupt);
-    // Two of them hold the same tensor.
+    // Two of the files have the same tensor.
     let part = "model-00002-of-00002.safetensors";
     std::fs::copy(fixture("sharded").join(part), copy.join(part)).unwrap();
     assert_eq!(open().unwrap_err().kind(), ErrorKind::NameCollision);

@@ -23,7 +23,7 @@ pub const INDEX_FILE_NAME: &str = "model.safetensors.index.json";
 /// The suffix of index files.
 pub const INDEX_SUFFIX: &str = ".safetensors.index.json";
 
-/// The suffix of an index after the name that the model has in one file.
+/// The suffix that an index adds to the name of the model in one file.
 pub(super) const INDEX_ENDING: &str = ".index.json";
 
 /// The file of each tensor. Every file is in the same folder.

@@ -22,8 +22,8 @@ pub(super) const METADATA: &str = "__metadata__";
 /// safetensors' name of a dtype, the dtype, and the bits that an element takes in the file. Dtypes
 /// of less than 8 bits are packed in the file. In memory an element takes a byte.
 ///
-/// The rows have the order of safetensors' own list. Its writer puts tensors into a file in this
-/// order, the last row first.
+/// The rows have the order of safetensors' own list. The writer of safetensors puts tensors into a
+/// file in the reverse order.
 const DTYPES: [(&str, Dtype, u64); 22] = [
     ("BOOL", Dtype::Bool, 8),
     (F4, Dtype::Float4E2m1fn, 4),
@@ -117,8 +117,8 @@ impl Header {
         Ok(len)
     }
 
-    /// Whether a file of `file_len_bytes` with these first bytes may be a safetensors file: its
-    /// header fits in the file, and is JSON.
+    /// Whether a file of `file_len_bytes` with these first bytes may be a safetensors file: the
+    /// header fits in the file, and begins like a JSON object.
     pub(super) fn begins_file(first: &[u8], file_len_bytes: u64) -> bool {
         let Some((len, rest)) = first.split_first_chunk::<LENGTH_LEN_BYTES>() else { return false };
         let rest = rest.trim_ascii_start();

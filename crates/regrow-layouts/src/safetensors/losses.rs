@@ -2,8 +2,8 @@
 //!
 //! For safetensors a file is a flat dict of arrays: containers are names, numbers are 0-d arrays,
 //! PRNG keys and bytes are arrays of numbers, and text is missing. With the structure regrow
-//! restores everything, and only other readers have these losses. Without it, dtypes that
-//! safetensors lacks are refused.
+//! restores everything, and only other readers have these losses. Without the structure, dtypes
+//! that safetensors lacks are refused.
 
 use super::SafetensorsOptions;
 use super::layout::has_dtype;
@@ -77,11 +77,12 @@ fn of_stored(info: &LeafInfo) -> Option<(LossKind, String)> {
     }
 }
 
-/// A dtype that safetensors lacks is stored as one of the same size.
+/// The loss for other readers if safetensors lacks the dtype: it is stored as a dtype of the same
+/// size.
 fn of_dtype(info: &LeafInfo) -> Option<(LossKind, String)> {
     let form = Form::of(info.dtype, &info.shape).ok()?;
     let is_own = form.is_packed() || has_dtype(info.dtype);
-    // The values change, not only the dtype, which is the worse loss.
+    // Other readers get other values, not only another dtype.
     (!is_own).then(|| (LossKind::Value, format!("{} comes back as {}", info.dtype, form.tag)))
 }
 

@@ -1,9 +1,9 @@
 //! `__metadata__`: a dict of texts from three sources.
 //!
 //! ```text
-//! {"format":"pt",                    whose tensors they are: transformers before 5 reads no file that says nothing
+//! {"format":"pt",                    the framework; transformers before 5 needs it
 //!  "a":"1",                          the custom metadata of the save
-//!  "regrow_metadata":"{\"a\":1}",    custom metadata that is more than text by name, as JSON
+//!  "regrow_metadata":"{\"a\":1}",    custom metadata that is not a dict of texts, as JSON
 //!  "regrow":"{\"version\":1,...}"}   the exact pytree
 //! ```
 
@@ -119,7 +119,8 @@ mod tests {
         }
         let stored = entries(&options(Some("np"), false), None).unwrap().unwrap();
         assert_eq!(stored, [("format".to_owned(), "np".to_owned())]);
-        // The option says whose tensors they are; the caller's metadata is the caller's.
+        // The file's `format` comes from the option. A load returns the caller's own metadata
+        // unchanged.
         let format = Some("np");
         for (given, custom) in [
             (None, json!({"a": "1"})),

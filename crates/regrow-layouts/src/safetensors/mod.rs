@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Offsets count from the start of the data. The header may end in spaces. A file of regrow has its
-//! exact pytree in `__metadata__` under `regrow`. Any other file is a flat dict of its names.
-//! Several files have an index, `model.safetensors.index.json`.
+//! exact pytree in `__metadata__` under `regrow`. Any other file loads as a flat dict of its
+//! tensors. Several files have an index, `model.safetensors.index.json`.
 //!
 //! | module | holds |
 //! |---|---|
@@ -14,10 +14,11 @@
 //! | [`index`] | `model.safetensors.index.json` and back |
 //! | `metadata` | the entries of `__metadata__` |
 //! | `parts` | the files of a checkpoint |
-//! | `beside` | files of other layouts in the same folder |
+//! | `own_files` | the names of the layout's files |
+//! | `other_checkpoints` | refuses a folder that also has files of other layouts |
 //! | `pytree` | tensors to a pytree |
 //! | `packed` | four-bit elements |
-//! | `reader` | all of it as a checkpoint |
+//! | `reader` | the reader of a checkpoint |
 //! | `recover` | the index, made from the headers |
 //! | `plan`, `writer` | a pytree to files, or to the bytes of one |
 //! | `losses` | leaves that a load returns differently |

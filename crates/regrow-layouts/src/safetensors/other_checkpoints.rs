@@ -1,5 +1,5 @@
-//! Arrays in files of other layouts in a folder of safetensors files: a load of the folder would
-//! omit them without an error.
+//! Refuses a folder of safetensors files that also has files of other layouts: a load of the folder
+//! would omit the other files without an error.
 //!
 //! A model's folder also has other files (configurations, tokenizers, files of other programs), and
 //! the same weights for Flax under a special name. These files are no reason for an error. With an
@@ -102,7 +102,7 @@ mod tests {
         let (_, found) = error.expected_found().unwrap();
         assert_eq!(found, r#""opt.msgpack", "x.npy" beside "adapter.safetensors", "model.safetensors""#);
         refuse(&at.join("model.safetensors")).unwrap();
-        // An index says what belongs to the checkpoint.
+        // An index lists the files of the checkpoint.
         put("model.safetensors.index.json");
         refuse(&at).unwrap();
     }

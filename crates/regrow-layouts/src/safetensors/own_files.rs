@@ -1,5 +1,5 @@
-//! Tells safetensors files of a checkpoint from other files. They have no marker: a folder is a
-//! checkpoint if all its files belong to one model.
+//! Tells safetensors files of a checkpoint from other files. Safetensors files have no marker: a
+//! folder is a checkpoint if all its files belong to one model.
 
 use std::collections::HashSet;
 
@@ -52,7 +52,7 @@ mod tests {
         for (names, is_one) in [
             (&["m.safetensors"][..], true),
             (&["m-00001-of-00002.safetensors", "m.safetensors.index.json"], true),
-            // A name that only looks like that of a part is one of its own.
+            // A name that only resembles the name of a shard is the name of another model.
             (&["m-a-of-00002.safetensors", "m.safetensors"], false),
             (&["m-00001-of-b.safetensors", "m.safetensors"], false),
             (&["m--of-00002.safetensors", "m.safetensors"], false),

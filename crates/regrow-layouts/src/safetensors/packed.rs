@@ -6,8 +6,8 @@
 //!            7       4   3       0
 //! ```
 //!
-//! No specification defines the bytes of the six-bit dtypes, and no program writes them. So they
-//! are listed, but not decoded.
+//! No specification defines the bytes of the six-bit dtypes, and no program writes them. So a
+//! reader lists tensors of these dtypes, but does not decode them.
 
 use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Region, Shape};

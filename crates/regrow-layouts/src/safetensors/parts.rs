@@ -45,8 +45,9 @@ impl Parts {
     /// Finds the files `at` a location: a safetensors file, an index, or a folder with either.
     ///
     /// If a folder has several indexes (of variants, such as `model.fp16.safetensors.index.json`),
-    /// the one with the usual name counts; without it, none does. A salvage takes all files of a
-    /// folder if an index cannot be read, and the existing files if some are missing.
+    /// only the index with the usual name counts; without that index, no index counts. A salvage
+    /// takes all files of a folder if an index cannot be read, and the existing files if some are
+    /// missing.
     pub(super) fn find(at: &Location, salvage: bool) -> Result<Self> {
         if at.is_folder() {
             let mut names = names_in(at)?;
@@ -90,7 +91,7 @@ impl Parts {
     }
 }
 
-/// Refuses a folder with missing shards, by the names of the others:
+/// Refuses a folder in which shards are missing, as the names of the existing shards show.
 fn refuse_missing_shards(folder: &Location, names: &[OsString]) -> Result<()> {
     let names: Vec<_> = names.iter().filter_map(|name| name.to_str()).collect();
     for name in &names {

@@ -60,7 +60,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Plans the save of `tree` in one file. With `header_len_max_bytes`, uses enough files to keep
-    /// each header below that and each file below `max_shard_bytes`.
+    /// each header below that length and the data of each file below `max_shard_bytes`.
     ///
     /// # Errors
     /// `NameCollision` or `Unsupported` with all leaves that cannot be stored; `InvalidArgument`

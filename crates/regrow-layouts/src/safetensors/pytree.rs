@@ -99,7 +99,7 @@ pub(super) fn kept(regrown: Regrown, stored: &[Stored], salvage: Option<&Lost>) 
     Ok(Placed { tree, texts, tensors, lost })
 }
 
-/// A flat dict of the tensors, in the order of their bytes, followed by the lost ones.
+/// A flat dict of the tensors, in the order of their bytes, followed by the lost tensors.
 pub(super) fn flat(stored: Vec<Stored>, salvage: Option<&Lost>) -> Result<Placed> {
     let mut place = Placing::default();
     place.build.open(Key::Index(0), NodeKind::Dict)?;

@@ -1,4 +1,4 @@
-//! A safetensors file, or several of them, or one in memory, as a checkpoint.
+//! The reader of a checkpoint: one safetensors file, several files, or a file in memory.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -62,8 +62,8 @@ impl SafetensorsReader {
         Self::open_files(at, form, false, &mut |_, _| Ok(()))
     }
 
-    /// Opens a checkpoint for a salvage. Leaves out unreadable files if an index lists their
-    /// tensors, and reads truncated files up to their end.
+    /// Opens a checkpoint for a salvage. Leaves out unreadable files of a checkpoint of several
+    /// files, and reads truncated files up to their end.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -199,7 +199,7 @@ impl SafetensorsReader {
         }
     }
 
-    /// Bytes of the file as a slice of its map; `None` where there are no maps.
+    /// Bytes of the file as a slice of its map; `None` if the storage has no maps.
     fn mapped(&self, file: &DataFile, offset_bytes: u64, len_bytes: u64) -> Result<Option<Bytes>> {
         if file.memory.is_some() {
             return self.read(file, offset_bytes, len_bytes).map(Some);
@@ -283,7 +283,8 @@ impl Reader for SafetensorsReader {
                 copy_region(size, &bytes, &target, &Region::whole(&target), out, &target, &origin)
             }
             None => {
-                // The rows that the region meets, whole: where there is no map no others are read.
+                // Take the whole rows that the region touches. Without a map, only these rows are
+                // read.
                 let rows = rows_of(region, &info.shape)?;
                 let (start, len_bytes) =
                     rows.contiguous_bytes(&info.shape, info.dtype).unwrap_or((0, tensor.len_bytes));
@@ -323,7 +324,7 @@ struct Headers {
     files: Vec<DataFile>,
     stored: Vec<Stored>,
     metadata: Option<serde_json::Map<String, serde_json::Value>>,
-    /// If the checkpoint is salvaged: what is lost.
+    /// The lost tensors, in a salvage.
     salvage: Option<Lost>,
     has_unread: bool,
 }
@@ -414,7 +415,7 @@ pub(crate) fn read_header(store: &dyn Store, name: &OsStr) -> Result<(Header, u6
     Ok((Header::parse(&json, file_len_bytes)?, file_len_bytes))
 }
 
-/// The same of a file that may be cut.
+/// As `read_header`, for a file that may be truncated.
 fn read_header_alone(store: &dyn Store, name: &OsStr) -> Result<(Header, u64)> {
     let (json, file_len_bytes) = read_json(store, name)?;
     Ok((Header::parse_alone(&json)?, file_len_bytes))
@@ -429,12 +430,12 @@ fn read_json(store: &dyn Store, name: &OsStr) -> Result<(Bytes, u64)> {
     let key = name.as_encoded_bytes();
     let range = |offset_bytes, len_bytes| ByteRange::Span { offset_bytes, len_bytes };
     let first = store.get(key, range(0, LENGTH_LEN_BYTES as u64))?.ok_or_else(missing)?;
-    // The length of the opened file, also if its name leads to another one.
+    // The length of the opened file, even if its name now leads to another file.
     let file_len_bytes = store.len_bytes(key)?.ok_or_else(missing)?;
     let first = first.as_ref().try_into().map_err(|_| missing())?;
     let len_bytes = Header::len_bytes(first, file_len_bytes)?;
     let json = match len_bytes {
-        // A header may say that it is as long as the limit, and be nothing.
+        // The claimed length may be false: look at each piece before the next piece is read.
         PIECE_LEN_BYTES.. => {
             let (mut glance, mut json) = (Glance::new(Language::Json), Vec::new());
             for at in (0..len_bytes).step_by(PIECE_LEN_BYTES as usize) {
@@ -454,7 +455,7 @@ fn regrow(structure: &str) -> Result<crate::structure::Regrown> {
     Structure::from_json(structure)?.regrow()
 }
 
-/// Leaves the tensors that the index names, and those in the files that it names for them.
+/// Keeps only the tensors in the index, each from the file that the index gives.
 fn keep_indexed(stored: &mut Vec<Stored>, index: &Index, files: &[DataFile]) -> Result<()> {
     let file_name = |file: usize| files.get(file).and_then(|file| file.name.to_str());
     stored.retain(|(file, tensor)| index.file_of(&tensor.name) == file_name(*file));
@@ -468,7 +469,7 @@ fn keep_indexed(stored: &mut Vec<Stored>, index: &Index, files: &[DataFile]) -> 
     }
 }
 
-/// For a salvage: tensors in the index without a file are lost.
+/// As `keep_indexed`, for a salvage: a tensor in the index that its file lacks is lost.
 fn keep_found(
     stored: &mut Vec<Stored>,
     (index_file, index): (&Location, &Index),

@@ -28,7 +28,8 @@ use regrow_store::FileWriter;
 use regrow_tree::array::Array;
 use regrow_tree::tree::{KeyPath, Leaf, LeafData, Tree};
 
-/// Where a file ends and the next begins: safetensors refuses headers above 100 MB.
+/// The longest header of a file in a folder; then the next file begins. safetensors refuses headers
+/// above 100 MB.
 const HEADER_LEN_MAX_BYTES: usize = 64 << 20;
 
 /// Longest pytree that goes into a header, so that the tensors still fit.
@@ -80,7 +81,7 @@ fn write_folder(
     }
 }
 
-/// Says what [`write`] would refuse of a save at `target`, and writes nothing.
+/// Returns the error that [`write`] would return for a save at `target`. Writes nothing.
 pub(super) fn check(tree: &Tree<Leaf>, target: &Location, save: &SaveOptions) -> Result<()> {
     let options = &SafetensorsOptions::of(save);
     match self::target(target, options) {
@@ -94,7 +95,7 @@ pub(super) fn check(tree: &Tree<Leaf>, target: &Location, save: &SaveOptions) ->
 /// The head of a file, and the tensors after it.
 type PlannedFile = (Head, Vec<PlannedTensor>);
 
-/// The files of a folder, each with what it has before its data.
+/// The files of a folder, each with its head.
 fn plan_folder<'a>(
     tree: &'a Tree<Leaf>,
     save: &SaveOptions,
@@ -123,8 +124,8 @@ pub struct FileImage<'a> {
 }
 
 impl<'a> FileImage<'a> {
-    /// Plans the file of `tree`; `save` is of this layout. Its casts are the caller's to make first
-    /// ([`Array::cast`]).
+    /// Plans the file of `tree`. `save` has the options of this layout. The caller applies the
+    /// casts of `save` first ([`Array::cast`]).
     ///
     /// # Errors
     /// As a save: `NameCollision`, `Unsupported`, `Limit`, `InvalidArgument`.
@@ -143,7 +144,7 @@ impl<'a> FileImage<'a> {
     /// Writes the file into `out`, which is exactly [`len_bytes`](Self::len_bytes) long.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is not; for a deferred array, errors of reading.
+    /// `InvalidArgument` if `out` has another length; for a deferred array, errors of reading.
     pub fn write_to(&self, out: &mut [u8]) -> Result<()> {
         if out.len() as u64 != self.len_bytes() {
             return Err(Error::invalid("the destination and the file differ in size")
@@ -254,7 +255,7 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// Shows the bytes that stand in the file, front to back, piece by piece.
+/// Passes the stored bytes of an array to `each`, front to back, piece by piece.
 fn each_stored_piece(array: &Array, form: &Form, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let mut packed = Vec::new();
     array.for_each_piece(PIECE_LEN_BYTES, |piece| match form.is_packed() {

@@ -44,7 +44,7 @@ fn dict(leaves: Vec<(&str, Leaf)>) -> Tree<Leaf> {
     build.finish().unwrap()
 }
 
-/// Leaves of every kind, containers of several.
+/// A tree with leaves of every kind, and with containers of several kinds.
 fn rich() -> Tree<Leaf> {
     let of_kind = |kind, array| Leaf { kind, data: LeafData::Array(array), sharding: None };
     let mut build = TreeBuilder::new();
@@ -190,7 +190,7 @@ fn every_dtype_lies_where_safetensors_puts_it() {
     let theirs = std::fs::read(&path).unwrap();
     let read = |at: &Location| open_as(at, &TreeForm::Flat);
     let loaded = regrow::Checkpoint::open_by(&path, read).unwrap().load(&LoadOptions::default()).unwrap();
-    // safetensors' own metadata has no fixed order: the fixture's is kept.
+    // safetensors writes metadata in no fixed order, so the test keeps the fixture's order.
     let header_len = u64::from_le_bytes(theirs[..8].try_into().unwrap()) as usize;
     let header: serde_json::Value = serde_json::from_slice(&theirs[8..8 + header_len]).unwrap();
     let mut save = save_options(json!({"structure": false}));
@@ -286,7 +286,7 @@ fn aligned_data_begins_at_a_page() {
     assert_eq!(header.data_offset, 4096);
 }
 
-/// Counts how much is asked for at a time.
+/// Keeps the length of the longest read.
 #[derive(Debug)]
 struct Elsewhere(Array, std::sync::atomic::AtomicUsize);
 
