@@ -6,26 +6,26 @@ use std::fmt;
 /// How to reach a storage: keys, region, endpoint, limits. Names are those of `fsspec` or of the
 /// cloud.
 ///
-/// What is left out comes from the environment and from the files that the cloud's own tools write.
-/// `Debug` hides every value but those that cannot be a secret.
+/// Options that are left out come from the environment, and from the files that the cloud's own
+/// tools write. `Debug` shows only the names, because a value may be a secret.
 ///
 /// | name | also | means |
 /// |---|---|---|
 /// | `anon` | `anonymous`, `skip_signature` | no credentials: a public bucket |
-/// | `endpoint_url` | `endpoint`, `client_kwargs.endpoint_url`, `base_url` | a store of one's own; http only if it says so |
+/// | `endpoint_url` | `endpoint`, `client_kwargs.endpoint_url`, `base_url` | the URL of another server; requests use http only if this URL begins with `http://` |
 /// | `region` | `client_kwargs.region_name`, `region_name` | where the bucket is (S3) |
 /// | `key`, `secret`, `token` | `aws_access_key_id`, `aws_secret_access_key`, `aws_session_token` | credentials of S3 |
 /// | `profile` | | a section of `~/.aws/credentials` and `~/.aws/config` |
 /// | `requester_pays` | `request_payer` | the reader pays (S3) |
 /// | `token` | `bearer_token`, `service_account_key` | credentials of GCS: `anon`, a file, JSON or a token |
 /// | `account_name`, `account_key`, `sas_token`, `connection_string` | `azure_storage_*` | credentials of Azure |
-/// | `proxy_url` | `proxy` | a proxy; else `HTTPS_PROXY` and its kin count |
-/// | `ca_bundle` | `verify` | a file of certificates that are trusted too |
+/// | `proxy_url` | `proxy` | a proxy; without this option, `HTTPS_PROXY` and similar variables set the proxy |
+/// | `ca_bundle` | `verify` | a file of certificates that are trusted, beside those of the system |
 /// | `checksum` | `checksum_algorithm` | `crc64nvme` or `sha256`: sent with uploads to S3 |
 /// | `connect_timeout`, `read_timeout`, `retry_timeout` | | seconds: 10, 30, 180 |
-/// | `max_retries` | | 8 |
-/// | `part_size` | | bytes of the parts of an upload: from 8 MiB on |
-/// | `max_concurrency` | | parts of one upload that are on their way at once: 6, fewer of more than 8 MiB |
+/// | `max_retries` | | 8, and 5 for web servers |
+/// | `part_size` | | bytes of the parts of an upload, at least 5 MiB; the default is 8 MiB or more |
+/// | `max_concurrency` | | parts of one upload that are sent at once: 6, or fewer if a part is longer than 8 MiB |
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct StorageOptions(BTreeMap<String, String>);
 

@@ -3,10 +3,10 @@
 //!
 //! | | a disk | a bucket |
 //! |---|---|---|
-//! | begin | `T.orbax-checkpoint-tmp-copy`, locked; what is in it already is looked at | the claim; so are the objects |
-//! | a file is whole | a line in the journal in that folder | a line in the claim, with the object's tag |
+//! | begin | the folder `T.orbax-checkpoint-tmp-copy`, locked; usable files of an earlier copy stay | the claim; usable objects of an earlier copy stay |
+//! | a file is complete | a line in the journal in that folder | an entry in the claim, with the object's tag |
 //! | commit | sync, rename, sync the folder above | a marker: one object, created if absent |
-//! | drop | all stays | all stays, and the claim says that no process works on it |
+//! | drop | the files stay for the next copy | complete objects stay; the claim says that no process works on the copy |
 //!
 //! Each line of a journal names a file, the version of it in the source, its length and its BLAKE3.
 //! A later transfer of the same version reuses the file if it still has this digest.

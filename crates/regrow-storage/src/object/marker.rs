@@ -290,7 +290,7 @@ pub(super) struct Sweeping {
 
 impl Drop for Sweeping {
     fn drop(&mut self) {
-        // Files that could not be removed count as files of a dead writer again.
+        // If the claim still exists, files remain. They count as files of a dead writer again.
         let found = self.objects.get(&self.key).ok().flatten();
         let found = found.and_then(|(bytes, object)| Some((Claim::parse(&bytes)?, object)));
         if let Some((_, object)) = found.filter(|(found, _)| found.nonce == self.claim.nonce) {
@@ -300,8 +300,8 @@ impl Drop for Sweeping {
     }
 }
 
-/// Takes over the claim of a dead writer in order to remove its files. No other process takes it
-/// over until the removal ends. `None` if another process has it.
+/// Takes over the claim of a dead writer in order to remove its files. No other process takes over
+/// the claim until the removal ends. `None` if another process has the claim.
 ///
 /// # Errors
 /// Errors of the bucket.

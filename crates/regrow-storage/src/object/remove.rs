@@ -436,7 +436,8 @@ mod tests {
         let found = dead(&objects);
         let running = take_left(&objects, &found).unwrap().unwrap();
         assert!(take_left(&objects, &found).unwrap().is_none());
-        // Objects that it could not remove stay for the next removal.
+        // After a removal that failed, the claim counts as released, and the next removal can take
+        // it.
         drop(running);
         let left = Claim::parse(&objects.get("x").unwrap().unwrap().0).unwrap();
         assert!(left.is_released && !left.is_sweeping);

@@ -24,7 +24,7 @@ impl Bucket {
     /// | `gs://bucket/key`, `gcs://` | the same |
     /// | `az://container/key`, `azure://`, `abfs://`, `abfss://` | the same |
     /// | `abfss://container@account.dfs.core.windows.net/key` | the same |
-    /// | `memory://bucket/key` | shared by the whole process |
+    /// | `memory://bucket/key` | the same; the whole process shares the bucket |
     ///
     /// Slashes at the end of the key are left out.
     ///

@@ -29,7 +29,7 @@ pub(super) struct AwsProfile {
 }
 
 /// The profile `by_hand`, or the one of `AWS_PROFILE`, or `default`. Returns an error if the
-/// requested profile does not exist. Also if keys are `needed` and the profile gets them in a way
+/// requested profile does not exist, or if keys are `needed` and the profile gets its keys in a way
 /// that this build does not support.
 pub(super) fn of_aws_files(by_hand: Option<&str>, around: &Surroundings, needed: bool) -> Result<AwsProfile> {
     let asked = by_hand.or_else(|| around.var("AWS_PROFILE")).or_else(|| around.var("AWS_DEFAULT_PROFILE"));

@@ -1,7 +1,7 @@
 //! Turns the answer of a store into an error that says what failed and what to do.
 //!
-//! An error has only the code and the message of the answer, and text of the operating system or
-//! the TLS library, but never an address with its query or a header. In addition, known secret
+//! An error shows the code and the message of the answer, and texts of the operating system or the
+//! TLS library. An error never shows a header, or the query of a URL. In addition, known secret
 //! values are blanked.
 
 use std::ops::RangeInclusive;
@@ -60,7 +60,8 @@ impl Action {
 pub(super) struct Failure {
     pub(super) error: Error,
     pub(super) may_pass: bool,
-    /// Whether the answer had no body, so that a request whose answer has one may tell the reason.
+    /// Whether the answer had no body. Another request, whose answer has a body, may then show the
+    /// reason.
     pub(super) is_mute: bool,
     /// Whether the store does not know the multipart upload (any more).
     pub(super) is_upload_gone: bool,
@@ -170,7 +171,7 @@ fn tell(action: Action, settings: &Settings, noted: &Noted, error: &object_store
     {
         return wrong_region(settings, noted);
     }
-    // 501 and 507 do not pass, even if the code says so.
+    // A retry does not help after 501 and 507, even if the code says so.
     let code = if matches!(status, 501 | 507) && BUSY_CODES.contains(&code) { "" } else { code };
     match CAUSES.iter().find(|cause| cause.is_of(code, status)) {
         Some(cause) => cause.tell(action, settings, noted),

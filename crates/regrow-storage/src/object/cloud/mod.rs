@@ -1,8 +1,8 @@
 //! Buckets of object stores, as blocking calls: S3 and compatible stores, Google Cloud Storage,
 //! Azure, and memory.
 //!
-//! `object_store` signs and sends, and tokio drives the sockets. Only this folder uses them. It
-//! adds:
+//! `object_store` signs and sends, and tokio drives the sockets. Only this folder uses these two
+//! libraries. The folder adds:
 //!
 //! - **Time.** Every operation ends. The time limit of a request depends on its size
 //!   ([`transport`]).
@@ -23,7 +23,7 @@
 //! | [`settle`] | writes whose outcome is certain |
 //! | `client`, [`transport`], [`runtime`] | sending requests |
 //! | [`error`] | errors of a store |
-//! | `objects` | all of it behind [`Objects`](crate::object::Objects) |
+//! | `objects` | a bucket as [`Objects`](crate::object::Objects) |
 //!
 //! As `object_store` requires, keys are text without empty, `.` and `..` segments. Other tools mark
 //! folders by objects whose names end in `/`. These objects are not listed.
@@ -136,9 +136,9 @@ impl Bucket {
 
     /// Starts an [`Upload`] of an object of any size.
     ///
-    /// `key` must be written only once: after a broken connection, an existing object of the right
-    /// length counts as the written one. Without `expected_len_bytes`, an object has at most 160
-    /// GB.
+    /// No other process may write `key` at the same time: after a broken connection, a new object
+    /// of the right length counts as the uploaded one. Without `expected_len_bytes`, an object has
+    /// at most 160 GB.
     pub(crate) fn upload(&self, key: &str, expected_len_bytes: Option<u64>) -> Result<Upload> {
         Upload::new(self, key, expected_len_bytes)
     }

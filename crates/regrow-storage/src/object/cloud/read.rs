@@ -200,7 +200,7 @@ impl Bucket {
 
 /// A range that is being read, perhaps by several requests.
 struct Reading<'a> {
-    /// The next byte; the field below is the end of the range.
+    /// The offset of the next byte.
     at: u64,
     end: u64,
     each: EachChunk<'a>,

@@ -169,7 +169,7 @@ impl State {
     }
 }
 
-/// Sleeps before try number `tried + 1`: 0.2 s, 0.4 s, 0.8 s, ..., at most 5 s.
+/// Sleeps before another try: 0.2 s if `tried` is 0, then 0.4 s, 0.8 s, ..., at most 5 s.
 pub(crate) async fn pause(tried: u32) {
     let millis = 200_u64.saturating_mul(1 << tried.min(5)).min(5000);
     tokio::time::sleep(Duration::from_millis(millis)).await;

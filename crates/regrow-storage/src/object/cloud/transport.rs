@@ -6,11 +6,11 @@
 //! uses them to explain the failure. The notes never hold a header or an address that could carry a
 //! secret.
 //!
-//! | request | limit |
+//! | request | limit, with the default options |
 //! |---|---|
-//! | to a metadata service (`169.254.169.254`, ...) | 2 s, two tries: there is none outside a cloud |
-//! | with a body of 64 KiB or more | 30 s plus the time at 64 KiB/s |
-//! | any other | 30 s without a byte |
+//! | to a metadata service (`169.254.169.254`, ...) | 2 s, two tries: outside a cloud there is no such service |
+//! | with a body of 64 KiB or more | 40 s plus the time at 64 KiB/s |
+//! | any other | 40 s until the answer begins, and 30 s without a byte |
 
 use std::fmt;
 use std::future::Future;
@@ -26,7 +26,7 @@ use object_store::client::{
 
 use super::settings::Tuning;
 
-/// Bodies of at least this length use the client without a limit on the time without an answer.
+/// A request with a body of at least this length uses the client without a read timeout.
 const BULK_LEN_BYTES: usize = 64 << 10;
 /// Time limit of a metadata service: inside a cloud it answers at once, elsewhere it does not
 /// exist.

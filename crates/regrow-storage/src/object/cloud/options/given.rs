@@ -97,7 +97,7 @@ impl Given {
 }
 
 impl Tuning {
-    /// Takes an option; `false` if it is another one's.
+    /// Takes an option of the time limits and sizes; `false` for any other option.
     fn take(&mut self, name: &str, known: &str, value: &str) -> Result<bool> {
         let seconds = || match value.parse::<f64>() {
             Ok(seconds) if (0.01..=86400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),

@@ -1,4 +1,4 @@
-//! Uploads in parts, calls in foreign runtimes and after a fork, lists.
+//! Tests of uploads in parts, of calls in foreign runtimes, of calls after a fork, and of listings.
 
 use std::sync::Mutex;
 

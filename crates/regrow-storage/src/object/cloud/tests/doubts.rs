@@ -1,5 +1,5 @@
-//! Answers that are lost, truncated, slow, or of another object: the requests that are repeated,
-//! and the others.
+//! Tests of lost, truncated and slow answers, and of answers with another object: which requests
+//! are repeated.
 
 use super::scripted::{Reply, Server, TAG, xml};
 use super::*;
@@ -47,7 +47,7 @@ fn a_conflict_with_nothing_there_is_tried_again() {
 
 #[test]
 fn a_replacement_is_settled() {
-    // The first try lands and its answer is lost; then the object is removed behind our back.
+    // The first try writes the object, but its answer is lost. Later, the object is deleted.
     let mut stored: Option<(&'static str, Vec<u8>)> = Some(("\"old\"", b"old".to_vec()));
     let server = Server::new(move |asked| match asked.method.as_str() {
         "PUT" if stored.is_some() && asked.header("if-match") == stored.as_ref().map(|(tag, _)| *tag) => {
@@ -150,7 +150,7 @@ fn a_busy_store_is_asked_again_and_not_for_ever() {
 #[test]
 fn a_drip_ends_in_time() {
     const RANGE: &[(&str, &str)] = &[("etag", "\"tag-1\""), ("content-range", "bytes 0-99/100")];
-    // A line that stands still.
+    // The server sends no byte for 5 s.
     let server = Server::new(|_| Reply::Drip(Duration::from_secs(5), RANGE, vec![0; 100]));
     let options =
         server.options().with("max_retries", "1").with("read_timeout", "0.2").with("retry_timeout", "1");
@@ -158,7 +158,7 @@ fn a_drip_ends_in_time() {
     let error = server.bucket_with(options).read_range("k", 0, &mut [0; 100], None).unwrap_err();
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     assert_eq!(error.kind(), ErrorKind::Io, "{error}");
-    // A byte now and then, for ever.
+    // The server sends one byte each 100 ms, which would take 10 s in all.
     let server = Server::new(|_| Reply::Drip(Duration::from_millis(100), RANGE, vec![0; 100]));
     let options = server
         .options()

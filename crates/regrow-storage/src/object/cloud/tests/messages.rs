@@ -1,4 +1,4 @@
-//! The texts of errors, and secrets that they never contain.
+//! Tests of the texts of errors, which never contain secrets.
 
 use std::net::TcpListener;
 
@@ -64,7 +64,7 @@ fn what_a_store_says_is_explained() {
         let bucket = server.bucket();
         let errors = [
             bucket.get("a/k", None).unwrap_err(),
-            // The answer to HEAD has no body, and says it all the same.
+            // The answer to a HEAD has no body, so it does not show this code.
             if *code == "NoSuchBucket" {
                 continue;
             } else {
@@ -90,7 +90,7 @@ fn what_a_store_says_is_explained() {
 
 #[test]
 fn nothing_secret_is_ever_printed() {
-    // A server that sends back the request.
+    // The server sends back the request in its answer, with the secrets.
     let server = Server::new(|asked| {
         let headers: String = asked.headers.values().cloned().collect();
         let message = format!("{} {headers} {SECRET} {TOKEN}", asked.target);

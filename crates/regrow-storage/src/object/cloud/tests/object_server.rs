@@ -4,9 +4,8 @@ use regrow_testkit::object_server::{Fault, ObjectServer, Op, Refusal};
 
 use super::*;
 
-/// Against another server as well, one with an empty bucket, where `REGROW_TEST_URL` is its
-/// address; `REGROW_TEST_OPTIONS` is then a list like
-/// `endpoint_url=http://127.0.0.1:5555,key=test,secret=testtest`.
+/// If `REGROW_TEST_URL` is set, also tests the empty bucket at this URL. `REGROW_TEST_OPTIONS` is
+/// then a list of its options: `endpoint_url=http://127.0.0.1:5555,key=test,secret=testtest`.
 #[test]
 fn the_object_server_does_the_same() {
     if let (Ok(url), Ok(options)) = (std::env::var("REGROW_TEST_URL"), std::env::var("REGROW_TEST_OPTIONS")) {
@@ -109,7 +108,7 @@ fn a_store_without_conditional_writes_takes_a_new_object_after_a_look() {
         assert!(bucket.head("new").unwrap().unwrap().tag.is_same(&tag));
         let newer = finished(b"three", Some(&tag)).unwrap();
         assert!(!newer.is_same(&tag));
-        // It is another one by now.
+        // The object no longer has the tag `tag`, so it is not replaced.
         assert!(finished(b"four", Some(&tag)).is_none());
         assert_eq!(&*server.get("bkt", "new").unwrap(), b"three");
         server.clear_faults();
@@ -257,7 +256,8 @@ fn exercise(url: &str, options: &StorageOptions) {
         let first = finished(1, None).unwrap();
         assert!(finished(2, None).is_none(), "{name}");
         assert!(is_there(&first), "{name}");
-        // In the place of the one, and not of what has taken its place; nor where it was removed.
+        // The upload replaces the first object. It replaces neither a newer object nor a deleted
+        // one.
         let second = finished(3, Some(&first)).unwrap();
         assert!(is_there(&second), "{name}");
         assert!(finished(4, Some(&first)).is_none(), "{name}");

@@ -9,13 +9,14 @@ use std::thread::JoinHandle;
 
 use super::*;
 
-/// What a request is answered with.
+/// The reply to a request.
 pub(super) enum Reply {
     /// A status, further headers and a body.
     Say(u16, &'static [(&'static str, &'static str)], Vec<u8>),
-    /// As many bytes as the number of the body that is said, then the end of the connection.
+    /// The head with the length of the whole body, then this many bytes of the body, then the end
+    /// of the connection.
     CutAt(usize, &'static [(&'static str, &'static str)], Vec<u8>),
-    /// The head and some bytes, and then one more at each time.
+    /// The head, and then the bytes of the body one by one, with this pause before each byte.
     Drip(Duration, &'static [(&'static str, &'static str)], Vec<u8>),
     /// The end of the connection.
     HangUp,
@@ -116,7 +117,7 @@ fn receive(stream: &TcpStream) -> Option<Asked> {
     Some(Asked { method, target, headers, body })
 }
 
-/// False if the connection is over.
+/// Sends the reply. Returns false if the connection has ended.
 fn send(mut stream: &TcpStream, asked: &Asked, reply: Reply) -> bool {
     let head = |status: u16, headers: &[(&str, &str)], len: usize| {
         let mut head = format!("HTTP/1.1 {status} X\r\ncontent-length: {len}\r\n");
