@@ -14,7 +14,7 @@ use crate::text::{counted, format_bytes, format_seconds, format_speed, printable
 pub struct VerifyReport {
     /// All damage that was found; empty if the checkpoint is sound.
     pub findings: Vec<Finding>,
-    /// The number of leaves that were read.
+    /// The number of leaves of the checkpoint.
     pub leaf_count: usize,
     /// Decoded bytes that were checked.
     pub checked_bytes: u64,
@@ -56,11 +56,11 @@ impl VerifyReport {
 /// The result of a save. Its text is one line, and a line for each stage:
 ///
 /// ```text
-/// step_100: 450 leaves, 1.0 GiB of data, 1.0 GiB on disk, in 0.52 s (2.06 GB/s); direct
+/// step_100: 450 leaves, 1.0 GiB of data, 1.0 GiB on disk, in 0.52 s (2.06 GB/s)
 ///   prepare        0.004 s
 ///   copy           0.123 s   8.7 GB/s
 ///   wait_for_disk  0.371 s
-///   write          0.488 s   2.2 GB/s  beside the others
+///   write          0.488 s   2.2 GB/s  (while the other stages run)
 ///   sync           0.019 s
 ///   commit         0.003 s
 /// ```

@@ -49,7 +49,8 @@ struct Inner {
     searches: AtomicU32,
 }
 
-/// After this many walks through the whole tree, an index is built. It costs about as much as they.
+/// An index is built after this many walks through the whole tree. The index costs about as much as
+/// these walks.
 const SEARCHES_MAX: u32 = 16;
 
 #[derive(Debug, Clone, Copy)]

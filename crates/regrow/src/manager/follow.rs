@@ -1,8 +1,8 @@
 //! The work after each save, on its own thread: wait for the save, verify, write the pointer,
 //! delete, record.
 //!
-//! The next call of the manager returns an error. An error that no call returned is written to
-//! standard error when the manager is dropped.
+//! If a save or the work after it fails, the next call of the manager returns the error. An error
+//! that no call returned is written to standard error when the manager is dropped.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -20,10 +20,10 @@ type OnRecord = dyn Fn(&Map<String, Value>, bool) -> Result<()> + Send + Sync;
 type OnSaved = dyn Fn(u64, &SaveReport) -> Result<()> + Send + Sync;
 type WhileWaiting = dyn Fn() -> Result<()> + Send + Sync;
 
-/// Functions of the program, each optional. If one returns an error, the run returns it, with its
-/// source.
+/// Functions of the program, each optional. If a function returns an error, the run returns this
+/// error with its source.
 ///
-/// The run holds no lock while it calls a function.
+/// The run does not hold the lock of its state while it calls a function.
 #[derive(Clone, Default)]
 pub struct Hooks {
     /// Whether to save a step that the policy does not save. In a job rank 0 calls it.

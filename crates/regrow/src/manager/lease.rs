@@ -1,5 +1,5 @@
-//! A lease protects a step from deletion while a process reads it. It is a small file in the folder
-//! of steps that contains its end time.
+//! A lease protects a step from deletion while a process reads the step. The lease is a small file
+//! in the folder of steps. The file contains the end time of the lease.
 //!
 //! A thread renews the file until the lease is dropped. If the reader is killed, the file counts
 //! until its end time, and is then ignored.

@@ -140,8 +140,8 @@ impl Record {
         Self { nonce: nonce.to_owned(), until, holder: Holder::own() }
     }
 
-    /// Whether the writer may still be alive. It is not if the lease has expired, or if the writer
-    /// ran on this machine and has ended.
+    /// Whether the writer may still be alive. False if the lease has expired, or if the writer ran
+    /// on this machine and has ended.
     fn may_live(&self) -> bool {
         self.until >= records::now() && !self.holder.is_dead()
     }

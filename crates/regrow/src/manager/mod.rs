@@ -32,7 +32,7 @@
 //! | `follow` | the thread for the work after a save |
 //! | `together` | common decisions of the processes of a job |
 //! | `hooks` | functions of the program that a run calls |
-//! | `options` | what the program says once, and for each save |
+//! | `options` | the options of a manager, and the options of each save |
 //! | `saving`, `restoring` | [`Manager`]: a run that saves and restores the loop's state |
 //! | `preemption` | whether the program must end |
 //! | `event_log` | one record of each save, restore and deletion |

@@ -127,8 +127,8 @@ impl StepNames {
         Self { written: StepName::default(), read: Vec::new(), given }
     }
 
-    /// The forms of the names in a folder, the most frequent first. That form is written. Without
-    /// steps the form is a plain number.
+    /// The forms of the names in a folder, the most frequent first. New steps get the most frequent
+    /// form. Without steps the form is a plain number.
     #[doc(hidden)]
     pub fn found_in<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         // For each prefix: the count of plain names, and the count of padded names of each width.

@@ -49,8 +49,9 @@ impl Steps {
     }
 
     /// Calls `attempt` with the newest of the sorted steps from `list`. After an inner error, calls
-    /// it with the next older step. If all listed steps were deleted, newer steps exist, so `list`
-    /// is called again.
+    /// `attempt` with the next older step. If all listed steps fail, calls `list` again, because a
+    /// writer may have deleted these steps and saved newer ones.
+    ///
     /// # Errors
     /// The errors of [`restore_newest`](Self::restore_newest).
     pub(super) fn newest_of<T>(

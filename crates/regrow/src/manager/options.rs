@@ -22,7 +22,7 @@ pub struct ManagerOptions {
     /// Which steps to keep, and the other work after a save.
     pub tidy: TidyOptions,
     /// The options of each save, and the job. Every process of [`SaveOptions::job`] must make a
-    /// manager and make the same calls. Overwriting, base and metadata are set for each save.
+    /// manager and make the same calls. The manager sets overwriting, base and metadata itself.
     pub save: SaveOptions,
     /// Hard-link data files that have not changed since the previous step.
     pub reuse: bool,

@@ -1,9 +1,10 @@
 //! The pointer: a small file with the newest step of the current history, written after each save.
 //!
-//! The committed steps in the storage have priority: the step in the pointer must exist. If a list
-//! of the folder costs one or two requests, the list is used. Only in a bucket with more steps than
-//! one request can list, the pointer is used. There a writer lists the folder when it starts, and
-//! so keeps the pointer correct.
+//! The committed steps in the storage have priority: the step in the pointer must exist. On a disk
+//! readers list the folder. In a bucket with more steps than one request can list, the pointer
+//! replaces the list. In a smaller bucket a reader only compares the turn in the pointer with the
+//! turn of the highest step. If the turns are equal, the reader reads no other step. A writer lists
+//! the folder when it starts, and so keeps the pointer correct.
 
 use serde::{Deserialize, Serialize};
 

@@ -37,7 +37,7 @@ impl Manager {
     /// step. Processes that respect leases do not delete the step during the read.
     ///
     /// If a step is skipped, `restore` is called again with an older step. If the step was replaced
-    /// during the read, it is called again with the same step.
+    /// during the read, `restore` is called again with the same step.
     ///
     /// ```
     /// use regrow::manager::{Manager, ManagerOptions, SaveStep};

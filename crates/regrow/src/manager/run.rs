@@ -8,7 +8,7 @@
 //! lock, decides and deletes. All processes learn of an earlier failure at the same point: before
 //! the next save begins.
 //!
-//! The run holds no lock while it calls a function of the caller.
+//! The run does not hold the lock of its state while it calls a function of the caller.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,7 +81,8 @@ pub struct DueStep {
 }
 
 impl TrainingRun {
-    /// Manages the steps in a folder. The first save makes the folder.
+    /// Manages the steps in a folder. Makes the folder if it does not exist, unless `options` allow
+    /// only reads.
     ///
     /// # Errors
     /// `AlreadyExists` if the folder has another writer; `InvalidArgument` for a path that is not a

@@ -55,7 +55,8 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Manages the steps in a folder. The first save makes the folder.
+    /// Manages the steps in a folder. Makes the folder if it does not exist, unless `options` allow
+    /// only reads.
     ///
     /// # Errors
     /// The errors of [`TrainingRun::new`].

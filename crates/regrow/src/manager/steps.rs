@@ -61,7 +61,8 @@ pub struct Step {
     pub custom_metadata: Map<String, Value>,
     /// The record of the manager that saved the step; `None` for a step of another program.
     pub record: Option<StepRecord>,
-    /// Whether a metadata document or a listed item is missing. Found without reading the data.
+    /// Whether the marker or the folder of a listed item is missing. Known without reading the
+    /// data, but only for a step with a record on a disk.
     pub is_damaged: bool,
 }
 

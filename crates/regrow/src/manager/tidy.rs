@@ -75,7 +75,7 @@ impl Steps {
         }
         let mut gone =
             to_delete(&list.facts(&self.leased()?, &options.damaged, options.adopt), &options.keep);
-        // Keep the new step: it is the only step that was verified.
+        // Keep the new step: no other step may have been verified.
         gone.retain(|step| *step != saved);
         let deletions = match gone.is_empty() {
             true => Vec::new(),

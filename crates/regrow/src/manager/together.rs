@@ -35,7 +35,7 @@ impl Together {
         self.job.as_ref().is_none_or(|job| job.coordinator.rank() == 0)
     }
 
-    /// Waits until all processes have called it. `purpose` is a word that names the call.
+    /// Waits until all processes have made this call. `purpose` is a word that names the call.
     ///
     /// # Errors
     /// The error of any process, in every process.

@@ -1,4 +1,4 @@
-//! Waits of evaluation jobs for a new step.
+//! Waits for a new step, for example in an evaluation job.
 
 use std::sync::PoisonError;
 use std::thread::sleep;

@@ -6,7 +6,7 @@
 //!                  ─▶ another save is running? wait, skip or queue
 //!                  ─▶ snapshot: reference or copy ── job ──▶ plan, write, sync, commit
 //!        handle ◀──                                        │
-//! handle.wait()  ◀─────────────── report or error ─────────┘   if no wait(): the next save returns it
+//! handle.wait()  ◀─────────────── report or error ─────────┘   no wait(): the next save returns it
 //! ```
 //!
 //! **The snapshot point** is the return of `save`: later changes of the tree are not in the

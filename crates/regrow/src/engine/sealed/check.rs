@@ -72,7 +72,7 @@ impl Touched {
 /// that cannot be opened.
 ///
 /// # Errors
-/// Errors that end the whole check.
+/// Errors of the storage while the blocks are read.
 pub(super) fn untouched_findings<'r>(
     touched: &Touched,
     checked: impl Fn(usize) -> Result<Option<Checked<'r>>>,
