@@ -227,7 +227,8 @@ pub trait Siblings {
     /// Whether the last file exists. Waits for commits that are under way.
     fn appear(&self, at: &Location) -> bool;
 
-    /// The error that explains missing files while a commit is under way. Waits for its end.
+    /// Waits for the end of a commit that is under way. Returns an error if the commit takes too
+    /// long.
     fn unfinished(&self, at: &Location) -> Option<Error>;
 }
 

@@ -88,8 +88,8 @@ impl LeafFile {
                 self.damage = Some(error.shift(end as u64).in_file(&self.image.at));
                 Ok(())
             }
-            // The file ends like a trailer, but the records end before its start, so a record is
-            // damaged.
+            // The file ends like a trailer, but no trailer begins after the last whole record. So a
+            // record is damaged.
             Err(error) => Err(match self.scan.broken.take() {
                 Some(broken) => broken,
                 None => error.at_byte(end as u64).help("a record before it is damaged"),
@@ -267,7 +267,7 @@ impl LeafFile {
         }
         batches.push(batch);
         let threads = if total_len <= ALONE_LEN_MAX_BYTES { 1 } else { pool::thread_count() };
-        // Needs no memory in addition to the caller's.
+        // The copy needs no memory besides the destinations.
         let copy = |batch: Vec<(usize, u64, &mut [u8])>| {
             for (at, mut start, out) in batch {
                 let record = self.record(at)?;
@@ -320,8 +320,8 @@ impl LeafFile {
         checked.check(start, end, CheckFor::Views)
     }
 
-    /// The data of a record. A view of it is possible if the elements are aligned: their words have
-    /// `align_bytes`. The check covers the header, too.
+    /// The data of a record. A view is possible if the data begins at a multiple of `align_bytes`
+    /// in memory. The check covers the header, too.
     pub(super) fn extent(&self, at: usize, align_bytes: usize) -> Result<Extent<'_>> {
         let record = self.record(at)?;
         let first = self.image.bytes.as_ptr().addr().wrapping_add(record.data_offset_bytes as usize);

@@ -10,8 +10,8 @@ use crate::ReaderExt;
 use regrow_base::error::ErrorKind;
 use regrow_tree::array::Region;
 
-/// Cases that Equinox calls corrupt for the sake of a `like`, or because of its own limits: as
-/// files they are sound.
+/// Cases that Equinox refuses because they differ from its `like`, or because of its own limits.
+/// The files are sound.
 const SOUND: [&str; 14] = [
     "trunc_148",     // cut between two records
     "extra_record",  // more than `like` asks for
@@ -84,7 +84,7 @@ fn every_good_file_holds_what_equinox_wrote() {
         let leaves: Vec<&Value> =
             case["leaves"].as_array().unwrap().iter().filter(|leaf| leaf["like"] != "skip").collect();
         assert_eq!(reader.tree().len(), records.len(), "{name}");
-        // What a custom filter left out has no record either.
+        // A leaf that a custom filter left out has no record, either.
         let leaves = &leaves[leaves.len() - records.len()..];
         for (at, leaf) in leaves.iter().enumerate() {
             let sum = Sha256::digest(read(&*reader, at));

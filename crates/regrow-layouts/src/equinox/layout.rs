@@ -51,7 +51,7 @@ pub struct Scan {
     pub records: Vec<Record>,
     /// The offset of the end of the last whole record.
     pub end_bytes: u64,
-    /// The error of the broken record that begins there; `None` where no record begins.
+    /// The error of the broken record that begins at `end_bytes`; `None` if no record begins there.
     pub broken: Option<Error>,
 }
 
@@ -84,7 +84,7 @@ impl Scan {
     }
 }
 
-/// The first record of `rest`, which begins at byte `offset_bytes` of the file and goes to its end.
+/// The first record of `rest`, which is the part of the file from byte `offset_bytes` on.
 fn record_at(rest: &[u8], offset_bytes: u64) -> Result<Record> {
     let (header, data_start) = Header::parse(rest)?;
     let data_len_bytes = header.data_len_bytes()?;

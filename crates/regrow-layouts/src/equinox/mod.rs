@@ -7,10 +7,10 @@
 //!   (optional)                                               (optional, ignored by Equinox)
 //! ```
 //!
-//! Equinox writes only the records: no names, no count, no checksums. Their order, JAX' flatten
-//! order, *is* the key, and the reader supplies the structure. regrow adds an index after them,
-//! with the exact pytree, the position of each leaf, and checksums. Without the index a file is a
-//! list of its leaves.
+//! Equinox writes only the records: no names, no count, no checksums. A record has no key but its
+//! position, in the order in which JAX flattens the pytree. The caller of Equinox supplies the
+//! structure. regrow adds an index after the records, with the exact pytree, the position of each
+//! leaf, and checksums. Without the index a file is a list of its leaves.
 //!
 //! | module | holds |
 //! |---|---|
@@ -22,7 +22,7 @@
 //! | `order` | [`jax_order`]: dicts by sorted keys |
 //! | `plan`, [`writer`] | a pytree to records, records to a file |
 //!
-//! The record itself is [`npy::header`](super::npy::header)'s. Source: equinox 0.13
+//! [`npy::header`](super::npy::header) describes the header of a record. Source: equinox 0.13
 //! `_serialisation.py`; NumPy NEP 1.
 
 use std::ffi::OsStr;
@@ -161,8 +161,8 @@ fn own_options(options: &SaveOptions) -> EquinoxOptions {
 }
 
 /// Whether a file with another suffix has contents that no npy file has: a line of JSON and then a
-/// record, or regrow's trailer or another record after the first record. `read_at` gives at most so
-/// many bytes from an offset on.
+/// record; or a record and then regrow's trailer or another record. `read_at(offset, len)` gives
+/// `len` bytes from the offset on, or fewer at the end of the file.
 pub(super) fn shows_records(read_at: impl Fn(u64, u64) -> Result<Vec<u8>>) -> Result<bool> {
     let start = read_at(0, LOOKED_AT_BYTES)?;
     if layout::is_line_and_record(&start) {

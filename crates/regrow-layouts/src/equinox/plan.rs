@@ -184,7 +184,8 @@ impl WithSharding for LeafInfo {
     }
 }
 
-/// The losses of a pytree. With a trailer, these are only leaves that are not leaves to Equinox.
+/// The losses of a pytree. With a trailer, these are only leaves that Equinox leaves out, and
+/// dtypes that Equinox does not restore.
 pub(super) fn losses(tree: &Tree<LeafInfo>, options: &EquinoxOptions) -> Vec<Loss> {
     let mut losses = Vec::new();
     let mut lose = |kind, path: KeyPath, what: &str| losses.push(Loss { kind, path, what: what.to_owned() });

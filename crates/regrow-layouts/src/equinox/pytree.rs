@@ -55,7 +55,7 @@ pub fn as_leaf(header: &Header) -> Result<(LeafKind, Dtype, Shape)> {
 
 fn elements_of(header: &Header) -> Result<Elements> {
     let mut elements = Elements::of(header)?;
-    // NumPy writes this letter for complex32, and does not read it.
+    // NumPy writes complex32 as `W4`, but cannot read it back.
     if header.descr.text().ends_with("W4") {
         elements.kind = LeafKind::NumpyOther(Arc::from("|V4"));
     }

@@ -68,7 +68,7 @@ impl EquinoxReader {
             .ok_or_else(|| Error::invalid(format!("leaf {leaf} does not exist")))
     }
 
-    /// The stored data of a whole leaf. Checks it only if the caller does not.
+    /// The stored data of a whole leaf. Checks data in the trailer; the caller checks a record.
     fn stored(&self, info: &LeafInfo, place: &Place) -> Result<Bytes> {
         self.file.check_len()?;
         match *place {
@@ -115,7 +115,7 @@ impl Reader for EquinoxReader {
         let (info, place) = self.leaf(leaf)?;
         Ok(match place {
             Place::Record(at, elements) if elements.is_raw() => {
-                // Records begin at any offset. Unaligned data is copied instead, since few programs
+                // A record may begin at any offset. Unaligned data has no view, since few programs
                 // accept it.
                 Source::Raw(self.file.extent(*at, info.dtype.word_bytes())?)
             }

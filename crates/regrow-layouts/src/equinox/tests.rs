@@ -202,7 +202,7 @@ fn a_fortran_array_is_written_as_it_lies() {
     }
 }
 
-/// An array that is only there piece by piece.
+/// A deferred array, which is read piece by piece.
 #[derive(Debug)]
 struct Pieces(Array);
 
@@ -239,7 +239,7 @@ fn records_of_many_blocks_are_checked_block_by_block() {
     assert!(LeafFile::open(&path).unwrap().read(vec![(0, &mut out)]).is_err());
 }
 
-/// The first block has the byte order, for any part.
+/// The first block has the header with the byte order. So a read of any part checks this block.
 #[test]
 fn a_part_is_not_read_by_a_damaged_header() {
     let rows = 3 * trailer::BLOCK_LEN_BYTES / 4096;
@@ -280,7 +280,7 @@ fn an_empty_file_is_no_empty_list() {
     assert_same(&empty, &engine::load(&path).unwrap());
 }
 
-/// A copy that stopped within the trailer is none that Equinox wrote.
+/// A file that ends within the trailer is an incomplete copy, not a file of Equinox.
 #[test]
 fn a_trailer_that_is_cut_off_is_an_error() {
     let (_folder, path) = saved(&tree(), json!(null));

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Equinox reads as many records as its `like` has leaves, and ignores the bytes after them. The
-//! trailer cannot look like a record: its first byte does not begin npy's magic, a zip archive or
-//! an opcode of a pickle.
+//! trailer cannot look like a record: its first byte is not the first byte of npy's magic or of a
+//! zip archive, and not an opcode of a pickle.
 //!
 //! ```text
 //! {"version":1,
@@ -14,7 +14,7 @@
 //!  "records":[0,null,1]               for each leaf, in that pytree's order, its record
 //!  "offsets":[0,148]                  where each record begins, from the first one on
 //!  "block_len_bytes":4194304,
-//!  "crc32c":[...]                     of each block of each record, from its magic on; blocks start again in each
+//!  "crc32c":[...]                     of each block of each record; each record begins a new block, with its magic
 //!  "blobs":{"1":[8,3,2948238]}        leaves of bytes: offset from the trailer's first byte, length, crc32c
 //!  "line":[62,123456]                 length and crc32c of the line in front of the leaves
 //!  "metadata":...}                    the user's own

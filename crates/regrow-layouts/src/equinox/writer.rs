@@ -1,6 +1,6 @@
 //! Writes leaves to a file: line, records, trailer.
 //!
-//! Each record also costs one checksum, which is computed while its data is in the CPU cache.
+//! The writer computes the checksums of a record while the data is in the CPU cache.
 
 use serde_json::Value;
 

@@ -4,7 +4,8 @@ use super::manifest::{BLOCK_LEN_BYTES, Entry};
 use super::paths::{about, path_text};
 use regrow_base::error::{Error, Result};
 
-/// Checks every entry against itself and against the length of the data file.
+/// Checks that the size of every entry fits its shape and dtype, and that its range is in the data
+/// file.
 ///
 /// # Errors
 /// `Corrupt` for sizes that do not fit shape and dtype, ranges beyond the file, and ranges that

@@ -39,9 +39,8 @@ impl Files {
         Self { stem: stem.clone(), manifest, data, unfinished: None }
     }
 
-    /// The same files where they are now: under their names, or, if the save that was to name them
-    /// was killed before the last step, wherever it has left each. See
-    /// [`commit`](regrow_storage::local).
+    /// The same files at their current locations. If a save was killed before it gave a file its
+    /// name, this is the temporary location of the file. See [`commit`](regrow_storage::local).
     #[must_use]
     pub fn located(mut self) -> Self {
         if self.stem.local_path().is_err() || self.manifest.exists() {
@@ -69,8 +68,8 @@ impl Files {
         self.unfinished.is_some()
     }
 
-    /// Whether they are there, or at least a manifest that looks like one. The stem itself names
-    /// nothing.
+    /// Whether the files of a location exist, or at least a manifest that looks like one. False if
+    /// another file or folder has the name of the stem.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -82,8 +81,8 @@ impl Files {
         if !files.manifest.is_file() || !is_manifest && !is_data && at.exists() {
             return Ok(false);
         }
-        // Two files named so are a pair, even if the manifest is damaged; of one alone more is
-        // asked.
+        // A path that is not the data file, and two files: these are a pair, even if the manifest
+        // is damaged. Otherwise the manifest must look like one.
         if !is_data && files.data.is_file() {
             return Ok(true);
         }
@@ -96,13 +95,12 @@ fn stem_of(at: &Location) -> Location {
     let stem = [DATA_SUFFIX, MANIFEST_SUFFIX].iter().find_map(|suffix| name.strip_suffix(suffix.as_bytes()));
     let Some(stem) = stem.filter(|stem| !stem.is_empty()) else { return at.clone() };
     let stem = at.with_name(name_of_bytes(stem));
-    // Whether its writer lives or not: in the midst of a commit the file may have no name, and will
-    // have it again.
+    // During a commit, or after a killed commit, the file may not have its name.
     let is_unfinished = || !at.exists() && begun_at(&stem).is_some();
     if at.is_file() || is_unfinished() { stem } else { at.clone() }
 }
 
-/// [`begun`] of files on a local disk. Elsewhere none has another name before it has its own.
+/// [`begun`] for a stem on a local disk. Other storages have no temporary names.
 fn begun_at(stem: &Location) -> Option<Begun> {
     begun(stem.local_path().ok()?)
 }
@@ -115,8 +113,8 @@ fn now_at(file: Location, folder: &Path) -> Location {
     }
 }
 
-/// A list of dicts, with words that only a manifest has together; or an empty list: a model without
-/// arrays.
+/// Whether a file begins like a list and has the words of a manifest, or is an empty list: a model
+/// without arrays.
 fn looks_like_manifest(file: &Location) -> Result<bool> {
     let Some(head) = file.read_beginning(HEAD_LEN_BYTES)? else { return Ok(false) };
     let has = |word: &str| head.windows(word.len()).any(|part| part == word.as_bytes());
@@ -133,9 +131,8 @@ const COMMIT_WAIT: Duration = Duration::from_secs(10);
 /// The time between two looks.
 const COMMIT_PACE: Duration = Duration::from_millis(1);
 
-/// Why there is nothing `at` a location, where a save of files named after it stands between its
-/// two files. While its writer lives, this waits for the end: who looks again may find the
-/// checkpoint.
+/// Waits for the end of a running commit of the files `at` a location, so that the caller can look
+/// for the checkpoint again. Returns an error if the commit takes longer than `COMMIT_WAIT`.
 pub fn unfinished(at: &Location) -> Option<Error> {
     at.local_path().ok()?;
     let since = Instant::now();

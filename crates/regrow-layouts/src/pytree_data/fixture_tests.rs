@@ -108,7 +108,8 @@ fn what_the_original_loads_is_loaded_to_the_bit() {
         if files_of(&case).is_none() {
             continue;
         }
-        // Both of a pair hold the same, but NumPy 2's own manifests cannot be loaded by it.
+        // Both cases of a pair have the same arrays, but the original cannot load the manifests
+        // that it wrote under NumPy 2.
         let twin = cases("valid").into_iter().find(|other| {
             stem_of(other) == stem_of(&case).replace("np2", "np1") && other.get("leaves").is_some()
         });
@@ -225,7 +226,7 @@ fn records_that_the_original_wrote_wrongly_are_refused() {
     }
 }
 
-/// What each bad file is refused with; `None` for those that say clearly what they mean.
+/// The error of each bad file; `None` for files that are unusual but can be read.
 const CORRUPT: [(&str, Option<&str>); 36] = [
     ("c_unaligned", None),
     ("c_extra_key", None),
@@ -265,8 +266,7 @@ const CORRUPT: [(&str, Option<&str>); 36] = [
     ("c_float_offset", Some("offset is not a size in bytes")),
 ];
 
-/// Two more than fit the table's own line: a bool is not a size, and a shape that no memory could
-/// hold.
+/// Two more bad files: one has a bool as a size, the other a shape that no memory could hold.
 const CORRUPT_SIZES: [(&str, Option<&str>); 2] =
     [("c_bool_offset", Some("offset is not a size in bytes")), ("c_huge", Some("2^63 elements"))];
 

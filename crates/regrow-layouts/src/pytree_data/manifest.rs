@@ -44,8 +44,8 @@ pub(super) struct Entry {
     pub path: Vec<Literal>,
     /// The element type.
     pub descr: Descr,
-    /// Without the axis that [`LeafKind::NumpyOther`](regrow_tree::tree::LeafKind) has for the
-    /// bytes of an element.
+    /// The shape, without the axis that [`LeafKind::NumpyOther`](regrow_tree::tree::LeafKind) has
+    /// for the bytes of an element.
     pub shape: Shape,
     /// Length of the data, without padding.
     pub len_bytes: u64,
@@ -272,7 +272,7 @@ fn take_extra(literal: &mut Literal) -> Result<Option<Extra>> {
     }
     let expected = expected.ok_or_else(|| bad("it has no checksum"))?;
     let members = std::mem::take(members);
-    // Only our own writer makes such a record, and it writes the keys in their order.
+    // Only regrow writes this record. So an unknown key shows that a newer regrow wrote the record.
     let mut extra = Extra::default();
     for (key, value) in &members {
         let Literal::Str(key) = key else { return Err(bad("a key is not text")) };
@@ -340,7 +340,7 @@ fn set_extra(items: &mut [Literal], extra: &Extra, sum: u32) {
     }
     let is_extra = |(key, _): &(Literal, Literal)| matches!(key, Literal::Str(key) if key == EXTRA_KEY);
     first.retain(|member| !is_extra(member));
-    // Where the order of the keys has its place: before 'shape'.
+    // The keys are sorted: 'regrow' is before 'shape'.
     first.insert(first.len().saturating_sub(1), (text(EXTRA_KEY), Literal::Dict(members)));
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! STEM.data       | array | pad | array | pad | ...     C order, in the order of the tree; each array begins at a
 //!                                                       multiple of byte_align (8)
-//! STEM.manifest   [{'dtype': '<f4',                     a Python literal as pprint prints it, an entry an array
+//! STEM.manifest   [{'dtype': '<f4',                     a Python literal as pprint prints it; one entry for each array
 //!                   'nbytes': 24,
 //!                   'offset': 0,
 //!                   'path': ('layer', 'w'),
@@ -163,7 +163,7 @@ pub struct ArrayEntry {
 pub struct Entries {
     /// The data file: the one that was given, or the one that the manifest names.
     pub data: PathBuf,
-    /// The arrays in the order in which they stand.
+    /// The arrays, in the order of the manifest.
     pub arrays: Vec<ArrayEntry>,
     /// Paths of empty dicts, as tuples of Python.
     pub empty: Vec<String>,

@@ -4,7 +4,7 @@ use regrow_base::bytes::python_literal::Literal;
 use regrow_base::error::Error;
 use regrow_tree::tree::{Key, KeyPath};
 
-/// The key that a path's literal is. Python has keys that a [`Key`] has not: those go by their
+/// The key for a literal of a path. A literal that a [`Key`] cannot hold becomes the text of its
 /// `repr`.
 pub(super) fn key_of(literal: &Literal) -> Key {
     match literal {

@@ -37,6 +37,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// Plans the save of a tree.
+    ///
     /// # Errors
     /// `Unsupported` or `NameCollision` with every leaf that cannot be written.
     pub(super) fn of(tree: &Tree<Leaf>, options: &PytreeDataOptions) -> Result<Self> {
@@ -259,7 +261,7 @@ fn nodes_and_kinds<'a, L>(
     })
 }
 
-/// The empty containers and the `None` nodes below the root.
+/// The empty containers below the root, without `None` nodes.
 fn empty_containers<L>(tree: &Tree<L>) -> Vec<KeyPath> {
     let is_empty = tree.nodes().iter().any(|node| node.kind != NodeKind::Leaf && node.child_count == 0);
     if !is_empty {

@@ -123,7 +123,8 @@ fn repr_within(value: &Literal, room: usize) -> Option<String> {
     (repr.chars().count() <= room).then_some(repr)
 }
 
-/// The literals that a text is cut into: its lines, and of lines too long as many words as fit.
+/// The literals that a text is cut into: one for each line. A line that is too long is cut further,
+/// into literals of as many words as fit.
 fn text_pieces(text: &str, column: usize, tail: usize) -> Vec<String> {
     let width = WIDTH.saturating_sub(column);
     let fits = |text: &str, is_last: bool| {

@@ -106,7 +106,8 @@ impl DataFile {
         if name.is_empty() {
             return Err(Error::invalid("the data file has no name").in_file(&data));
         }
-        // A file is opened here and held: another writer's data file is another file.
+        // Map the file now: reads then stay with this file, even if a save puts another file in its
+        // place.
         store.map(&name)?;
         let len_bytes = store.len_bytes(&name)?.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "the data file of this manifest is missing")

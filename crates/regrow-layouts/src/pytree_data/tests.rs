@@ -340,7 +340,7 @@ fn regions_are_read_with_their_blocks_checked() {
     load_with(&stem, &LoadOptions { unverified: true, ..LoadOptions::default() }).unwrap();
 }
 
-/// The tree of a checkpoint that is sound, or the error.
+/// The tree of a checkpoint; `None` if its load fails, or if `verify` finds damage.
 fn checked(stem: &Path) -> Option<Tree<Leaf>> {
     let tree = load(stem).ok()?;
     open(stem).unwrap().verify().unwrap().is_ok().then_some(tree)
@@ -453,7 +453,7 @@ proptest! {
         align in 1_u64..70,
         extra: bool,
     ) {
-        // A leaf at the end of each path that no other path goes through.
+        // Only a path that is not the beginning of another path gets a leaf.
         let leaves: Vec<&Vec<String>> =
             paths.iter().filter(|path| !paths.iter().any(|other| other.len() > path.len() && other.starts_with(path))).collect();
         let texts: Vec<String> = leaves.iter().map(|path| {

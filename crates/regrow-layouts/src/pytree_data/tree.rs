@@ -33,9 +33,8 @@ pub(super) fn place(manifest: &Manifest) -> Result<Placed> {
     }
 }
 
-/// Checks that the paths of a manifest do not contradict each other, for a caller that makes a
-/// model of them itself: Python's dicts have keys that a pytree cannot have, so there may be no
-/// pytree of them.
+/// Checks that the paths of a manifest do not contradict each other. This check is for callers that
+/// build Python dicts from the paths: dicts can have keys that a pytree cannot have.
 ///
 /// # Errors
 /// `Corrupt`, as [`place`].
@@ -87,6 +86,8 @@ struct Branch {
 struct Branches(Vec<Branch>);
 
 impl Branches {
+    /// The dicts and leaves of the entries, and of the paths of empty dicts.
+    ///
     /// # Errors
     /// `Corrupt` for a path twice, a leaf below a leaf, a leaf where a branch is, a root beside
     /// others.

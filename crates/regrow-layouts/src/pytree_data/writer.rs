@@ -42,7 +42,7 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication, options: &Pytre
         planned.entry.crc32c = extra.is_some().then_some(sums);
         entries.push(planned.entry);
     }
-    // No reader can map an empty file, so one has a byte: NumPy 2 makes it so, too.
+    // No reader can map an empty file. So an empty data file gets one byte, as with NumPy 2.
     pad_to(&mut out, len_bytes.max(1))?;
     out.finish()?;
     if options.manifest {

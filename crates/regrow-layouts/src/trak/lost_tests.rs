@@ -14,7 +14,8 @@ fn rows_of_zeros_are_a_note_and_done_again_only_if_asked() {
     store.register(0, false).unwrap();
     let model = store.model(0).unwrap();
     fill(&model, &[0, 1]);
-    // A gradient of zero, or TRAK and then a power cut: they look the same.
+    // Row 3 is zero and marked as done. Its gradient may be zero, or a power cut in a run of TRAK
+    // may have lost it.
     model.rows.mark_done(&[3]).unwrap();
     drop(model);
     let targets = with_targets(&store, &[0, 2]).targets;
@@ -86,7 +87,7 @@ fn lost_gradients_of_targets_are_reported_and_repaired() {
         let text = lost.unwrap().error.to_string();
         assert!(text.contains("0/_targets_val.mmap says that 3 of its rows are done"), "{text}");
         assert!(text.contains("`repair`"), "{text}");
-        // A conversion does not leave them out, it fails.
+        // A conversion fails: it does not leave out the lost arrays.
         let elsewhere = tempfile::tempdir().unwrap();
         let converted =
             regrow::convert(folder.path(), elsewhere.path().join("copy"), &regrow::ConvertOptions::default());
@@ -136,7 +137,7 @@ fn arrays_of_a_model_that_are_made_again_are_not_done() {
         for by_repair in [false, true] {
             let folder = tempfile::tempdir().unwrap();
             let store = finished(folder.path());
-            // Gradients of a finalized model may be gone; of one that is not they are lost.
+            // A finalized model needs no gradients. In any other model, missing gradients are lost.
             store.write_flags(0, array != TrainArray::Grads).unwrap();
             fs::remove_file(folder.path().join("0").join(array.file_name())).unwrap();
             let found = regrow::verify(folder.path()).unwrap().findings;

@@ -1,7 +1,7 @@
 //! A store as a checkpoint: its arrays and the members of its JSON files as one tree.
 //!
 //! Processes may write to the store in place, and through maps, while it is read. So the reader
-//! reads all arrays by `pread`, and shows none as a map.
+//! reads all arrays by `pread`, and gives no views of a map.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -37,14 +37,14 @@ pub(super) struct TrakReader {
 /// The place of a leaf's data.
 #[derive(Debug)]
 enum Source {
-    /// A JSON file.
+    /// A member of a JSON file.
     Member(LeafData),
     /// A damaged JSON file of a store that is salvaged.
     Lost(Error),
     /// An array of the store.
     Array {
         slot: Slot,
-        /// Whether its dtype and sizes are those that the rest of the store says.
+        /// Whether its dtype and sizes agree with the metadata and the records of the store.
         fits: bool,
         mask: Option<String>,
     },
@@ -103,7 +103,7 @@ impl TrakReader {
     }
 }
 
-/// What a user should know of a store that opens.
+/// The notes of the description: the missing checksums, and contradictions that are no errors.
 fn notes(survey: &Survey, unrecorded: &BTreeMap<ExperimentName, Unrecorded>) -> Vec<String> {
     let mut notes =
         vec!["TRAK stores have no checksums: regrow cannot detect damage of their data".to_owned()];
@@ -173,8 +173,8 @@ impl Reader for TrakReader {
     }
 
     fn sparse(&self, leaf: usize) -> Result<Option<Sparse>> {
-        // Opening finds a file that is shorter than its header claims, before work is planned by
-        // the claim.
+        // Open the array: this returns an error for a file that is shorter than its header says. So
+        // a caller plans no memory for data that does not exist.
         self.array(leaf).map(|_| None)
     }
 
@@ -286,7 +286,8 @@ impl Builder<'_> {
         self.build.close()
     }
 
-    /// An array, of the sizes in its own header or, if that cannot be read, the expected sizes.
+    /// Adds an array. Its sizes are those in its header, or the expected sizes if the header cannot
+    /// be read.
     fn array(&mut self, key: Key, mut slot: Slot, mask: Option<String>) -> Result<()> {
         let found = self.survey.spec_of(&slot.file).unwrap_or(slot.spec);
         let fits = found == slot.spec;

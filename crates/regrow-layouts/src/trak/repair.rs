@@ -21,7 +21,7 @@ const STEPS: [fn(&mut Faults<'_>) -> Result<()>; 3] =
 /// may be working on the models concerned.
 ///
 /// # Errors
-/// `Corrupt` if the metadata are lost and not given; what the disk says. Earlier changes stay.
+/// `Corrupt` if the metadata are lost and not given; errors of the disk. Earlier changes stay.
 pub fn repair(root: &Path, with: &Repair) -> Result<Vec<String>> {
     let root = std::path::absolute(regrow_storage::location::local(root)?)
         .map_err(|error| Error::io("cannot find", root, error))?;

@@ -30,7 +30,7 @@ use regrow_base::error::{Error, ErrorKind, Result};
 /// How long a mark may wait for its sync by default.
 pub(super) const SYNC_INTERVAL_DEFAULT: Duration = Duration::from_millis(500);
 
-/// Arrays that are written by rows, with the mask of those that are done.
+/// Arrays that are written by rows, with the mask of the rows that are done.
 #[derive(Debug)]
 pub struct Rows {
     /// Arrays that the mask covers, by their keys.
@@ -39,7 +39,7 @@ pub struct Rows {
     /// `None`: nothing is synced.
     interval: Option<Duration>,
     pending: Mutex<Pending>,
-    /// The process that may write pending rows: not a fork's child.
+    /// The process that may write the pending marks. A forked child must not write them.
     pid: u32,
 }
 
@@ -67,7 +67,7 @@ impl Rows {
     /// One of the arrays that the mask covers.
     ///
     /// # Errors
-    /// `NotFound` if it has been deleted or there never was one of that key.
+    /// `NotFound` for an array that was deleted, and for an unknown key.
     pub fn array(&self, key: &str) -> Result<&ArrayFile> {
         let found = self.masked.iter().find(|(name, _)| *name == key);
         found.map(|(_, array)| array).ok_or_else(|| {
@@ -137,7 +137,7 @@ impl Rows {
     /// Puts data on disk, then the marks that are waiting.
     ///
     /// # Errors
-    /// What the disk says: the rows that were waiting are then not done.
+    /// Errors of the disk: the rows that were waiting are then not done.
     pub fn flush(&self) -> Result<()> {
         self.sync(&mut self.lock())
     }
@@ -147,7 +147,7 @@ impl Rows {
         self.mask.count_marked()
     }
 
-    /// The rows that are not done, on disk or waiting to be.
+    /// The rows that are neither marked on disk nor waiting for their mark.
     pub fn missing(&self) -> Result<Vec<u64>> {
         let pending = self.lock().rows.clone();
         let mut missing = Vec::new();

@@ -240,13 +240,13 @@ impl TrakStore {
     }
 
     /// Flags every model whose mask is complete as featurized: a writer may have been killed before
-    /// it could.
+    /// it set the flag.
     pub fn refresh_flags(&self) -> Result<()> {
         let unfinished = self.catalog()?.models.into_iter().filter(|(_, flags)| !flags.is_featurized);
         for (id, _) in unfinished {
             if self.is_featurized(id).unwrap_or(false) {
                 let _lock = self.lock()?;
-                // Another process may have written more since.
+                // Another process may have changed the flags since the first look.
                 if let Some(now) = self.catalog()?.models.get(&id) {
                     self.write_flags_locked(id, now.is_finalized)?;
                 }
@@ -255,11 +255,11 @@ impl TrakStore {
         Ok(())
     }
 
-    /// Removes the flags of a model, if it is registered, that `keep` does not keep: before a
-    /// caller overwrites its features, writes rows that are done again, or marks rows as not done.
+    /// Removes the flags of a registered model that `keep` does not have. Call this function before
+    /// you overwrite the features, write rows that are done again, or mark rows as not done.
     ///
     /// # Errors
-    /// What the disk says; features and rows must then stay as they are.
+    /// Errors of the disk; features and rows must then stay as they are.
     pub fn lower_flags(&self, id: i64, keep: ModelFlags) -> Result<()> {
         let _lock = self.lock()?;
         let Some(&before) = self.catalog()?.models.get(&id) else { return Ok(()) };
@@ -329,8 +329,8 @@ impl TrakStore {
         Ok(ArrayFile::open(&slot.path(&self.root), &slot.spec, true)?.of_store(&self.failed))
     }
 
-    /// Makes those of the arrays, all of one folder, that are missing; existing arrays must fit, or
-    /// are replaced with `reset`. New arrays get their names together, once all are made.
+    /// Makes the missing arrays among `slots`, which are all in one folder. Existing arrays must
+    /// fit; with `reset` they are replaced. New arrays get their names together, when all are made.
     pub(super) fn make_arrays(&self, slots: &[Slot], reset: bool) -> Result<()> {
         let mut new = Vec::with_capacity(slots.len());
         for slot in slots {
@@ -344,13 +344,13 @@ impl TrakStore {
         }
         let Some((first, _)) = new.first() else { return Ok(()) };
         let folder = self.root.join(first.split().0);
-        // All are written before the first is waited for: the disk then takes them together.
+        // All files are written before the first sync, so that the disk takes them together.
         let synced: Vec<_> =
             new.into_iter().map(|(slot, file)| Ok((slot, file.sync()?))).collect::<Result<_>>()?;
         for (slot, file) in synced {
             let path = slot.path(&self.root);
             match file.give_name_unsynced(slot.split().1, reset) {
-                // A process that knows no lock was faster.
+                // A process without the lock, such as TRAK, has made the file first.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                     ArrayFile::open(&path, &slot.spec, false)?;
                 }
@@ -360,7 +360,8 @@ impl TrakStore {
         sync_folder(&folder).map_err(|error| Error::io("cannot sync the folder", &folder, error))
     }
 
-    /// Holds the store's lock until it is dropped. Removes JSON files that killed writers left.
+    /// Takes the store's lock, which ends when the returned file is dropped. Removes temporary
+    /// files that killed writers left.
     pub(super) fn lock(&self) -> Result<File> {
         self.failed.refuse(&self.root)?;
         let lock = lock(&self.root)?;

@@ -1,4 +1,4 @@
-//! A store as it lies on disk, without its lock: its files and what contradicts them.
+//! A store as it lies on disk, without its lock: its files, and the contradictions between them.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::layout::{
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_base::text::counted;
 
-/// Rows named in one note.
+/// The most rows that one note lists.
 const NAMED_MAX: usize = 10;
 
 /// The content of a folder.
@@ -29,9 +29,9 @@ pub(super) struct Survey {
 /// An experiment that has arrays and no sound record.
 #[derive(Debug, Default)]
 pub(super) struct Unrecorded {
-    /// By the first array that can be read.
+    /// The number of targets, from the first array that can be read.
     pub(super) num_targets: Option<u64>,
-    /// Of a model for which the experiment is not barely begun.
+    /// Whether a model has targets of the experiment. A barely begun experiment does not count.
     pub(super) has_targets: bool,
     pub(super) has_scores: bool,
 }
@@ -43,7 +43,8 @@ impl Survey {
         Ok(Self { root: root.to_owned(), catalog, parameters, folders })
     }
 
-    /// Registered models, models of damaged files of flags, and models whose file is lost.
+    /// Registered models, models with a damaged file of flags, and models whose file of flags is
+    /// lost.
     pub(super) fn models(&self) -> Result<BTreeSet<i64>> {
         let mut ids: BTreeSet<i64> = self.catalog.models.keys().copied().collect();
         for &id in &self.folders {
@@ -55,8 +56,8 @@ impl Survey {
         Ok(ids)
     }
 
-    /// Whether a model has arrays, and a mask that is not empty. A process that is killed while it
-    /// registers a model leaves an empty mask.
+    /// Whether a model has arrays, and a mask that has marks or cannot be read. A process that is
+    /// killed while it registers a model leaves a mask without marks.
     fn has_work(&self, id: i64) -> Result<bool> {
         let names = names_in(&self.root.join(id.to_string()))?;
         let mask = self.parameters.train(id, TrainArray::Mask);
@@ -106,8 +107,9 @@ impl Survey {
         Ok(files.iter().filter_map(|file| ExperimentName::of_grads_file(file)).chain(lost).collect())
     }
 
-    /// Whether a process was killed while it started an experiment: it makes the arrays, the mask
-    /// first, and adds the record last. No target is done then, and a new start goes on from there.
+    /// Whether a process was killed while it started an experiment. The process makes the arrays,
+    /// the mask first, and adds the record last. No target is done at that time, and the next start
+    /// completes the experiment.
     pub(super) fn is_barely_begun(&self, id: i64, name: &ExperimentName) -> bool {
         self.marked_rows(&name.targets_file(id)) == Some(0)
     }
@@ -126,7 +128,8 @@ impl Survey {
         ArrayFile::open(&path, &spec, false).and_then(|mask| mask.count_marked()).ok()
     }
 
-    /// Rows that are done and zero in all of the arrays, ascending; how many are done.
+    /// The rows that are done and zero in all of the arrays, ascending; and the number of rows that
+    /// are done.
     pub(super) fn zero_rows(&self, mask: &Slot, arrays: &[&Slot]) -> Result<(Vec<u64>, usize)> {
         let mut zero = Vec::new();
         self.open(mask)?.for_each_number(|row, number| zero.extend((number == 1).then_some(row)))?;
@@ -140,10 +143,11 @@ impl Survey {
         Ok((zero, done))
     }
 
-    /// For each mask with rows that are done and hold zeros only: where, which, how many.
+    /// A note for each mask that marks rows of zeros as done. The note gives the mask, the rows,
+    /// and their number.
     ///
-    /// They need not be wrong: a gradient can be zero, or too small for half precision. A power cut
-    /// in a run of TRAK's own saver looks the same.
+    /// Such rows need not be wrong: a gradient can be zero, or too small for half precision. A
+    /// power cut in a run of TRAK's own saver looks the same.
     pub(super) fn notes(&self) -> Vec<String> {
         let train = self.catalog.models.keys().map(|&id| {
             let [mask, grads, weights, _] = TrainArray::ALL.map(|array| self.parameters.train(id, array));

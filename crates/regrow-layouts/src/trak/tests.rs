@@ -26,7 +26,7 @@ pub(super) fn name(text: &str) -> ExperimentName {
     ExperimentName::new(text).unwrap()
 }
 
-/// Writes rows of a model whose values follow from the row, and marks them.
+/// Writes rows of a model, and marks them. The values depend on the number of the row.
 pub(super) fn fill(model: &ModelArrays, rows: &[u64]) {
     let grads: Vec<u8> =
         rows.iter().flat_map(|&row| [row as f32 + 1.0; 2]).flat_map(f32::to_le_bytes).collect();
@@ -94,7 +94,7 @@ fn a_killed_start_of_an_experiment_can_be_repeated() {
     assert!(found.iter().any(|finding| finding.error.to_string().contains("no record")), "{found:?}");
 }
 
-// Weakness 2: score files that are emptied under others.
+// Weakness 2: score files that are emptied while other processes use them.
 
 #[test]
 fn a_second_model_leaves_finished_scores_alone() {
@@ -112,7 +112,7 @@ fn a_second_model_leaves_finished_scores_alone() {
     let joined = store.init_experiment(&val, 1, 1, false).unwrap();
     assert!(joined.scores_finalized);
     assert_eq!(fs::read(scores.path()).unwrap(), before);
-    // On request they become zeros: in a new file, so that no map of the old one is truncated.
+    // With `reset` the scores become zeros, in a new file: no map of the old file is truncated.
     store.init_experiment(&val, 1, 1, true).unwrap();
     let mut old = [0; 24];
     scores.read_rows(0, &mut old).unwrap();
@@ -143,7 +143,7 @@ fn marks_wait_for_the_rows() {
     let store = open(folder.path()).with_sync_interval(Duration::from_secs(3600));
     store.register(0, false).unwrap();
     let model = store.model(0).unwrap();
-    // The first finds no sync that it could share, and makes one.
+    // There was no sync before the first mark, so this mark syncs at once.
     fill(&model, &[4]);
     assert_eq!(model.rows.count_done().unwrap(), 1);
     fill(&model, &[2, 0]);
@@ -210,7 +210,7 @@ fn a_store_takes_no_rows_marks_or_flags_after_a_failed_sync() {
         refused(model.features.write_rows(&[0], &[1; 8]));
         refused(store.write_flags(0, true).map(drop));
         refused(store.init_experiment(&name("val"), 3, 0, false).map(drop));
-        // Arrays that are opened again are of the same store.
+        // Arrays that are opened again share the state of the failed sync.
         refused(store.model(0).unwrap().rows.write_rows("grads", &[2], &[1; 8]));
     }
     drop(model);
@@ -220,7 +220,7 @@ fn a_store_takes_no_rows_marks_or_flags_after_a_failed_sync() {
     fill(&model, &[1, 2, 3, 4, 5]);
 }
 
-// Weakness 4: JSON that locks one out.
+// Weakness 4: one damaged JSON file makes the whole store unusable.
 
 #[test]
 fn damage_to_one_model_concerns_that_model() {
@@ -246,7 +246,7 @@ fn damage_to_one_model_concerns_that_model() {
     assert_eq!(open(folder.path()).catalog().unwrap().models.len(), 2);
 }
 
-// Weakness 5: short files that are padded, missing ones that are nothing.
+// Weakness 5: short files are padded, and missing files are ignored.
 
 #[test]
 fn missing_arrays_are_errors_but_for_deleted_gradients() {
@@ -267,7 +267,7 @@ fn missing_arrays_are_errors_but_for_deleted_gradients() {
     let model = store.model(0).unwrap();
     assert_eq!(model.rows.array("grads").unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(store.delete_grads(0).unwrap_err().kind(), ErrorKind::NotFound);
-    // Registering a finalized model again does not bring them back.
+    // Registering a finalized model again does not make new gradients.
     store.register(0, false).unwrap();
     assert!(!folder.path().join("0/grads.mmap").exists());
 }
@@ -318,7 +318,7 @@ fn any_subset_of_rows_and_targets_can_be_resumed() {
     assert_eq!(missing, [0, 2, 3, 4]);
     fill(&model, &missing);
     model.rows.flush().unwrap();
-    // Killed before it could say so: the next one does.
+    // The process was killed before it set the flag. `refresh_flags` sets the flag.
     assert!(!store.flags(0).unwrap().is_featurized);
     store.refresh_flags().unwrap();
     assert!(store.flags(0).unwrap().is_featurized);
@@ -343,7 +343,8 @@ fn refreshed_flags_keep_newer_flags() {
     std::thread::scope(|scope| {
         let lock = store::lock(folder.path()).unwrap();
         let refreshed = scope.spawn(|| store.refresh_flags());
-        // Time to look at the flags; then it waits for the lock, under which they change.
+        // The thread reads the flags, and then waits for the lock. The flags change before it gets
+        // the lock.
         std::thread::sleep(Duration::from_millis(200));
         let flags = documents::ModelFlags { is_featurized: true, is_finalized: true };
         documents::write_flags(folder.path(), 0, flags).unwrap();
@@ -366,7 +367,7 @@ fn starting_again_needs_an_option() {
     assert!(!store.register(0, true).unwrap().is_featurized);
     assert_eq!(store.model(0).unwrap().rows.count_done().unwrap(), 0);
     assert!(!store.flags(0).unwrap().is_featurized);
-    // Leftovers of a killed maker are swept.
+    // `register` removes temporary files of a killed process.
     fs::write(folder.path().join("0/.regrow-tmp-0123"), "x").unwrap();
     store.register(0, false).unwrap();
     assert!(!folder.path().join("0/.regrow-tmp-0123").exists());
@@ -431,7 +432,7 @@ fn a_file_of_flags_holds_the_model_of_its_name_and_no_other() {
     assert_eq!(store.flags(8).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
-// The door.
+// Recognition of a store.
 
 #[test]
 fn other_folders_are_not_taken_for_stores() {
@@ -445,7 +446,7 @@ fn other_folders_are_not_taken_for_stores() {
     fs::write(folder.path().join("metadata.json"), "{\"JL dimension\": 4, \"train set size\": 6}").unwrap();
     assert!(is_store());
     assert!(!Trak.recognise(&Location::local(folder.path().join("metadata.json"))).unwrap());
-    // No huge document is parsed to find that out; names alone are enough.
+    // A huge `metadata.json` is not parsed. Then the names of the other files must show the store.
     let long = format!("{{\"JL dimension\": 4, \"train set size\": 6, \"x\": \"{}\"}}", "x".repeat(1 << 20));
     fs::write(folder.path().join("metadata.json"), long).unwrap();
     assert!(!is_store());

@@ -62,7 +62,7 @@ pub(super) fn check(tree: &Tree<Leaf>, target: &Location) -> Result<()> {
     Plan::of(tree, target).map(drop)
 }
 
-/// What comes back as something else.
+/// The losses of a tree.
 pub(super) fn losses(tree: &Tree<LeafInfo>) -> Vec<Loss> {
     let mut losses = Vec::new();
     let mut add = |kind, path: KeyPath, what: &str| losses.push(Loss { kind, path, what: what.to_owned() });
@@ -97,7 +97,7 @@ pub(super) fn losses(tree: &Tree<LeafInfo>) -> Vec<Loss> {
     losses
 }
 
-/// One node of the tree, with what is below it.
+/// One node of the tree, with its descendants.
 struct Item<'a> {
     path: KeyPath,
     kind: &'a NodeKind,
@@ -110,7 +110,7 @@ struct Plan<'a> {
     documents: Vec<(String, Map<String, Value>)>,
     arrays: Vec<(Slot, &'a Array)>,
     parameters: Parameters,
-    /// Of each experiment with a record.
+    /// The number of targets of each experiment with a record.
     num_targets: HashMap<String, u64>,
     refused: Refusals,
 }
@@ -262,7 +262,7 @@ impl<'a> Item<'a> {
         self.children.iter().find(|(key, _)| key.text() == name).map(|(_, child)| child)
     }
 
-    /// The members of a dict below this one; none if it is missing.
+    /// The members of the child dict `name`; none if the child is missing.
     fn members(&self, name: &str) -> Result<&[(Key, Item<'a>)]> {
         self.child(name).map_or(Ok(&[]), Self::dict)
     }
@@ -276,7 +276,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// The item as JSON can say it.
+    /// The item as JSON.
     fn to_json(&self) -> Result<Value> {
         if let Some(leaf) = self.leaf {
             return number_or_text(leaf).ok_or_else(|| unexpected("text or a number").at_leaf(&self.path));
