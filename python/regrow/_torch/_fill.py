@@ -1,7 +1,7 @@
 """Tensors of PyTorch from regions of leaves: each process reads only its own parts.
 
-    tensor -> boxes of the whole that lie in its part -> read into its memory where it lies on the CPU in one piece
-                                                      -> else read a group at a time, and copied there
+    tensor -> boxes of the array in this process -> contiguous memory on the CPU: read into place
+                                                 -> other memory: read in groups, then copied
 
 `like=` gives new tensors like those of the template. `out=` fills the memory of the given tensors.
 """
@@ -85,7 +85,7 @@ class TorchTensors:
             target = _tensors.empty(tuple(target.shape), target.dtype, device)
             self._found[wish.at] = _like(like, target)
         if target.numel() == 0:
-            return  # Nothing is read, and NumPy has no array for some of these shapes.
+            return  # Read nothing: NumPy has no array of some of these shapes.
         with torch.no_grad():
             target = target.detach()
             shown = _tensors.memory(target) if _tensors.can_be_written(target) else None

@@ -1,7 +1,8 @@
 """Tensors of PyTorch for the engine, with their memory as NumPy's.
 
 A `DTensor` is an array in shards: each process has its local part, and the mesh and the placements
-give its place. regrow never imports torch: if the program has not, there are no tensors.
+give its place. This module never imports torch: until the program imports torch, there are no
+tensors.
 """
 
 from __future__ import annotations

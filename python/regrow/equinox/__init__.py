@@ -10,9 +10,10 @@ and the same calls.
 
 It reads files of Equinox, and Equinox reads its files, to the bit. Beyond Equinox: files are
 replaced in one step; float8, int4 and integers beyond 64 bits come back; every path-like object is
-a path; all mismatches are told at once; and behind the leaves of a file that has a path stands an
-index that Equinox never looks at, with names and checksums, by which `regrow.load` gives the whole
-pytree without a `like`.
+a path; one error lists all mismatches.
+
+In a file that has a path, an index with names and checksums follows the leaves. Equinox ignores the
+index. With the index, `regrow.load` loads the whole pytree without a `like`.
 """
 
 from __future__ import annotations

@@ -72,11 +72,10 @@ def save_file(
 
 
 def _trailer(pytree: Any, leaves: list[Any], record_of: list[int | None]) -> Trailer | None:
-    """The pytree in regrow's index; `None` where JAX sees another pytree than regrow
-    does.
+    """The pytree in regrow's index; `None` if JAX and regrow flatten the pytree differently.
 
-    Such are keys of dicts that are neither text nor integers, dataclasses that are not registered,
-    and what `is_leaf` closes.
+    They differ for dict keys that are neither text nor integers, for dataclasses that are not
+    registered, and for containers that `is_leaf` makes leaves.
     """
     try:
         own = flatten(pytree)
@@ -242,7 +241,7 @@ class _Restore:
             path = self._flat.paths[at]
             try:
                 values[at] = finish(array, values[at], kind)
-            except Exception as error:  # what the class of a number of the user's raises belongs to that leaf
+            except Exception as error:  # an error of a user's number class belongs to that leaf
                 problems.append(Problem(path, failed_at(path), error, self._name(record)))
             if kind is Kind.JAX:
                 for_jax.append(at)

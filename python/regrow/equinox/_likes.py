@@ -241,7 +241,7 @@ def raise_problems(problems: list[Problem], stop_at_first: bool) -> None:
     if not problems:
         return
     failed = [problem for problem in problems if problem.cause is not None]
-    # Equinox reads all data before it compares anything.
+    # Report a failed read first: Equinox reads all data before it compares anything.
     first = failed[0] if failed else problems[0]
     lines = [first.message, *_about(first)]
     others = [problem for problem in problems if problem is not first]

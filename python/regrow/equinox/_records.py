@@ -1,7 +1,7 @@
 """A leaf and its npy record: the record of a leaf, and the value for a leaf of `like`.
 
-Records here go to and come from file objects; `_files` has those of files with a path. Nothing is
-ever pickled or unpickled.
+This module writes records to file objects, and reads records from file objects. `_files` handles
+files with a path. Nothing is ever pickled or unpickled.
 """
 
 from __future__ import annotations

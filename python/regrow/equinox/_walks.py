@@ -1,4 +1,6 @@
-"""Leaves through file objects, each by the function that the user names for it."""
+"""Writes and reads leaves through file objects, each with the function in the user's
+`filter_spec`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Which slices of a tensor safetensors gives, and how it refuses the others.
+"""Checks slices of a tensor by the rules of safetensors, with its errors.
 
-It takes integers, slices with bounds inside of the tensor and a positive step, one ``...``, and
-``[]`` for nothing. Other programs' tests read what it says of the rest. Two things are given that
-it refuses or breaks at: all of an axis of length 0, and a slice that ends before it begins.
+An index consists of integers, slices with bounds inside the tensor and a positive step, one
+``...``, or ``[]`` for nothing. The texts of errors are those of safetensors, because tests of other
+programs compare them. Two slices at which safetensors fails are allowed: all of an axis of length
+0, and a slice that ends before it begins.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which tensors share memory: safetensors' own rules, by its own names.
+"""Finds tensors that share memory, by the rules of safetensors and under its names.
 
-Others import these: transformers `storage_ptr` and `storage_size`, programs that save tied weights
-the rest. Which tensors count as sharing decides what a file holds, so the rules are the original's
-to the letter.
+Other packages import these functions: transformers imports `storage_ptr` and `storage_size`, and
+programs that save tied weights import the others. The rules are exactly those of safetensors,
+because they decide which tensors a file has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""torch's tensors and NumPy's arrays; tensors in a private map of a file."""
+"""Converts torch's tensors to NumPy's arrays and back. Makes tensors in private maps of files."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""`StorageWriter` and `StorageReader` for `torch.distributed.checkpoint`: its plans, regrow's
-checkpoints.
+"""`StorageWriter` and `StorageReader`: `torch.distributed.checkpoint` (DCP) plans, and regrow
+writes and reads the checkpoint.
 
     dcp.save: plan of each process ──> coordinator: how every tensor is cut ──> write_data: one `regrow.save` by all
     dcp.load: sizes and dtypes from the checkpoint ──> plan of each process ──> read_data: regions into the tensors
 
-The checkpoint is a flat dict by DCP's names, each tensor cut as its shards are. What is no tensor
-is stored as `regrow.torch.save` stores it: DCP's own writers pickle it.
+The checkpoint is a flat dict by DCP's names. The chunks of a tensor fit its shards. Other objects
+are stored as `regrow.torch.save` stores them, without pickle.
 """
 
 from __future__ import annotations

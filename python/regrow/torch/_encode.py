@@ -1,12 +1,12 @@
-"""A training script's objects as a pytree of the engine, and a record of facts that it cannot
-hold.
+"""Encodes a training script's objects as a pytree of the engine, and a record of the facts that the
+pytree cannot hold.
 
     {"model": OrderedDict(w=tensor, tied=tensor), "optimizer": {"state": {0: {...}}, ...}, "rng": (3, (625 ints), None)}
       tree    the same containers; arrays, numbers, text. Sets, odd keys, long lists of numbers in the nearest form
       record  by key path: which arrays are NumPy's, parameters, ties, strides, devices, what was a set ...
 
-The record is JSON. Without it, as `regrow.load` has it, the tree has the same keys and arrays.
-Nothing is pickled: what neither a container nor a leaf is known here is refused, with its key path.
+The record is JSON. `regrow.load` ignores the record, and returns the tree with the same keys and
+arrays. Nothing is pickled: a value of an unknown class is an error with its key path.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Walk:
         if isinstance(value, collections.defaultdict):
             entry["factory"] = _factory(value, keys)
         if cls is collections.Counter:
-            # The engine treats it as a dict.
+            # The engine stores a Counter as a dict.
             entry["class"], cls = cls.__name__, dict
         attributes = getattr(value, "__dict__", None)
         if attributes:

@@ -81,7 +81,7 @@ def load(
             "`like` names the tensors and their devices: give no `map_location`, `mmap` or `only` with it"
         )
     where = through(rare.cache, place("path", path, storage_options))
-    # Tensors have their own way to be mapped.
+    # `Opened` maps tensors itself, in private maps.
     opening = opening_of(replace(rare, mmap=False), step, at)
     warned: list[str] = []
 

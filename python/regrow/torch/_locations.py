@@ -48,7 +48,7 @@ def _to(tensor: Any, device: str) -> Any:
     try:
         return tensor.to(device)
     except (RuntimeError, AssertionError) as error:
-        # Only the first line: the others are about debugging kernels.
+        # Show only the first line of torch's error: the others are about debugging kernels.
         why = str(error).partition("\n")[0]
         help = 'give map_location, such as map_location="cpu"'
         raise failure(

@@ -1,4 +1,4 @@
-"""The content of a checkpoint of `StorageWriter` before DCP made a flat dict of it."""
+"""Restores the nested state from a checkpoint of `StorageWriter`: DCP has saved a flat dict."""
 
 from __future__ import annotations
 

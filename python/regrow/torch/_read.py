@@ -143,7 +143,7 @@ class Opened:
         return made
 
     def _filled(self, leaves: Sequence[int], found: Mapping[int, Any], asked: Asked) -> dict[int, Any]:
-        """As above, for tensors that were read one by one: makes the shared storages from them."""
+        """Makes shared storages from tensors that were read one by one."""
         storages: dict[str, Any] = {}
         lens: dict[str, int] = defaultdict(int)
         for leaf in self._tensor_dtypes:
@@ -163,7 +163,7 @@ class Opened:
                 value = found[leaf]
                 for axis, step in enumerate(view.stride()):
                     if step == 0 and view.shape[axis]:
-                        # Elements that share one memory position.
+                        # These elements share one position in memory: write only one of them.
                         view, value = view.narrow(axis, 0, 1), value.narrow(axis, 0, 1)
                 view.copy_(value)
             except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -276,7 +276,8 @@ class Opened:
     def _made(self, leaves: Iterable[int]) -> TorchTensors:
         """Makes tensors in new memory."""
         wishes: list[Wish] = []
-        # From the last to the first: systems allocate memory downwards, and it is filled in order.
+        # Make the last tensor first: systems allocate memory downwards, and the read fills the
+        # tensors in the order of their leaves.
         for leaf in sorted(leaves, reverse=True):
             dtype, shape = self.form(leaf)
             like = torch.empty(shape, dtype=dtype, device="meta")
@@ -301,7 +302,7 @@ class Opened:
         made = tensors.read(reading)
         paths = _native.paths(structure)
         loaded = LoadedLeaves(*columns)
-        # An unread leaf has no value of any kind.
+        # An unread leaf has no value to convert, so give it a kind that stays unchanged.
         kinds = bytes(kind if leaf in others else NUMPY_ARRAY for leaf, kind in enumerate(loaded.kinds))
         values = from_native(loaded._replace(kinds=kinds), paths.__getitem__)
         return {**dict(enumerate(values)), **made}

@@ -1,9 +1,9 @@
 """Parts of a checkpoint, chosen by globs over the key paths of what is loaded.
 
     marked    the tree with ``...`` for leaves that are not selected: they are not read, and positions stay
-    dropped   the objects, without the keys of dicts that have nothing else
+    dropped   the objects, without dict entries of which nothing is selected
 
-What is one object to its user (a set, a dict with keys of any kind) is chosen as a whole.
+A set, and a dict with keys of any kind, is selected as a whole.
 """
 
 from __future__ import annotations

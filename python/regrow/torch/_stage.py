@@ -1,11 +1,11 @@
-"""Saving in the background, the copy too.
+"""Saves in the background. The copy of the tensors is in the background, too.
 
     async_save ── returns ── forward, backward ── wait_for_staging ── optimizer.step()
          └── worker: copies tensors to memory that is used again ──┘
                      └── engine: writes, syncs, commits ─────────────── wait
 
-One save is copied at a time and one written, in memory that the next one uses again: two saves that
-overlap wait.
+At any time one save is copied and one save is written, because all saves use the same memory. A
+later save waits.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .._core._location import StrPath, places, shown
 from .._core._options import Options
 from .._core._report import SaveReport
 
-# Import it before any thread could: a fork during an import would leave the child with half a
-# module.
+# Import this module before a thread can import it: a fork during an import would leave the child
+# with half a module.
 from .._jobs import _coordination_torch as _coordination_torch
 from .._jobs._job import Job
 from .._save import _async

@@ -1,4 +1,4 @@
-"""Tensors that lie in each other's memory: each is written in full, and the record ties them again.
+"""Tensors that share memory: each tensor is written in full, and the record ties them again.
 
 Every reader finds the numbers of every tensor. Only the record says which memory tensors share:
 
