@@ -1,7 +1,7 @@
 //! Puts values under the names of one attempt, and waits for the values of other processes.
 //!
 //! Every wait ends: with all values, with the failure of another process, with the known end of a
-//! process, with a cancel, or with its time-out. A wait is a row of short waits of the service.
+//! process, with a cancel, or with its time-out. A wait consists of short waits at the service.
 //! Between two short waits the process checks all these conditions.
 
 use std::fmt;

@@ -2,7 +2,7 @@
 //! one call.
 //!
 //! ```text
-//! <at>/<name>/0          | length of the value, u64le | its first bytes |     put last: all parts exist
+//! <at>/<name>/0          | length of the value, u64le | its first bytes |     put last, when the other parts exist
 //! <at>/parts/<name>/1    | the next bytes |  ...
 //! ```
 //! The first part is short: the first parts of all processes fit into one message of a service. A

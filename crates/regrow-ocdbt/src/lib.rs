@@ -1,7 +1,8 @@
 //! Internals of regrow, without promises: OCDBT, the kvstore in a folder that holds the arrays of
 //! Orbax.
 //!
-//! A manifest, a copy-on-write B+tree of keys, and data files that are written once:
+//! A database consists of a manifest, a copy-on-write B+tree of keys, and data files that are
+//! written once:
 //!
 //! ```text
 //! manifest.ocdbt ──> versions (newest last) ──> B+tree root ──> ... ──> leaves ──> values

@@ -1,4 +1,4 @@
-//! Ed25519 keys, in the formats in which people have them.
+//! Ed25519 keys, in the file formats of OpenSSL and OpenSSH, and as hex digits.
 //!
 //! | | private | public |
 //! |---|---|---|

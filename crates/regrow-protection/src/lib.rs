@@ -7,9 +7,9 @@
 //! | `keys` | private and public keys, in the formats of OpenSSL and OpenSSH |
 //! | [`parity`] | Reed-Solomon blocks, from which damaged and lost files are made again |
 //!
-//! This crate works on files, and knows neither arrays nor layouts. A side file is a
-//! [`SideDocument`](regrow_base::bytes::side_document::SideDocument): JSON with a checksum of its
-//! own.
+//! This crate works on files, and knows neither arrays nor layouts. A seal, a signature and an
+//! index of parity are each a [`SideDocument`](regrow_base::bytes::side_document::SideDocument) in
+//! JSON. A seal and an index of parity begin with a checksum of their own.
 
 #[cfg_attr(not(feature = "protection"), path = "keys_absent.rs")]
 mod keys;

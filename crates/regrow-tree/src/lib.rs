@@ -3,7 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`tree`] | pytrees: containers, key paths, leaves, globs; Rust values as trees |
-//! | [`mod@array`] | arrays without the types of their elements: dtypes, casts, regions, statistics |
+//! | [`mod@array`] | arrays with a dtype known only at run time: dtypes, casts, regions, statistics |
 //! | [`sharding`] | the shards of arrays on devices, and which process writes and reads which |
 
 pub mod array;

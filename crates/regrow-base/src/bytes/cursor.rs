@@ -1,5 +1,4 @@
-//! A slice that is read from front to back. It knows its position, so that every error has an
-//! offset.
+//! Reads a slice from front to back. The cursor knows its position, so every error has an offset.
 
 use crate::error::{Error, Result};
 use crate::text::counted;

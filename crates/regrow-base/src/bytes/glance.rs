@@ -1,5 +1,5 @@
-//! A check of a long document during the read, so that other files are refused before they are in
-//! memory as a whole.
+//! A check of a long document during the read, so that a file of another kind is refused before the
+//! whole file is in memory.
 //!
 //! A metadata file is read as a whole, and may have any length: a sparse file of a gigabyte is easy
 //! to make. So a long file is read in pieces, and each piece passes a [`Glance`]. The check knows

@@ -6,7 +6,7 @@
 //! | `portable` | the same functions without those calls | every other system; Linux too, with the feature `portable` |
 //! | `unix` | common to these systems: modes, owners, record locks, `pread`, `madvise` | Linux, macOS, BSD |
 //! | `windows` | the same functions for Windows | Windows |
-//! | `kinds` | the types that all of them speak of | everywhere |
+//! | `kinds` | the types that all these modules use | everywhere |
 //!
 //! `linux` and `portable` have the same names, and so do `unix` and `windows`: callers use a name
 //! of this module and do not depend on the system. A table in `docs/limits.md` lists the effects of

@@ -1,4 +1,4 @@
-//! Databases that TensorStore and Orbax wrote, against what TensorStore read from them.
+//! Compares databases of TensorStore and Orbax with the values that TensorStore read from them.
 
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};

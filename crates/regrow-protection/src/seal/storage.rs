@@ -29,8 +29,8 @@ impl SealedStorage {
         Self { storage, seal }
     }
 
-    /// A store with a path, and the key of the path in this store; `None` if the seal has no say
-    /// about the path.
+    /// A store with a path, and the key of the path in this store; `None` if the seal neither lists
+    /// nor forbids the path.
     fn sealed<'p>(&self, path: &'p Path) -> Option<(SealedStore, &'p str)> {
         if matches!(self.seal.governs(path), Governed::Free) {
             return None;

@@ -1,5 +1,5 @@
-//! Floats of at most 8 bits, as ml_dtypes defines them: one description for each, and two functions
-//! for all.
+//! Floats of at most 8 bits, as ml_dtypes defines them. Each format has a description, and two
+//! functions convert all formats.
 //!
 //! ```text
 //! float8_e4m3fn   S EEEE MMM    a byte holds sign, exponent, mantissa in its low bits:

@@ -2,10 +2,10 @@
 //! elements.
 //!
 //! The array comes piece by piece, in any order and on any number of threads: [`Stats::update`]
-//! takes a piece, [`Stats::merge`] puts two halves together. Elements are read as float64, one
-//! block at a time. The mean of each block is merged into the mean with its weight, so the result
-//! stays precise for many and for large elements. The squares are those of the distances from the
-//! mean, merged by the method of Chan, Golub and LeVeque, "Updating Formulae and a Pairwise
+//! takes a piece, [`Stats::merge`] joins the results of two parts. Elements are read as float64,
+//! one block at a time. The mean of each block is merged into the mean with its weight, so the
+//! result stays precise for many and for large elements. The sum of the squared distances from the
+//! mean is merged by the method of Chan, Golub and LeVeque, "Updating Formulae and a Pairwise
 //! Algorithm for Computing Sample Variances" (1979).
 
 use super::histogram::Histogram;

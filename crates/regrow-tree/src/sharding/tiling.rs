@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! +1───────-1
-//!  │   A   │       the corners of A and B that meet cancel, and those of the whole are left
+//!  │   A   │       the corners of A and B that meet cancel, and the corners of the whole are left
 //! -1───────+1 +1
 //! ```
 //!

@@ -1,7 +1,7 @@
 //! Leaf handlers: leaves of a program's own types, saved in a form that every layout can hold.
 //!
-//! A handler turns a leaf of its type into a pytree, with a name that stays the same when the type
-//! moves. In a saved tree such a leaf is a dict with two keys, in every layout:
+//! A handler turns a leaf of its type into a pytree, under a name that stays the same when the type
+//! moves to another module. In a saved tree such a leaf is a dict with two keys, in every layout:
 //!
 //! ```text
 //! {"__leaf_type__": "acme.Tokenizer", "state": {...}}

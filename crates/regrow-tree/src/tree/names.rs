@@ -1,8 +1,8 @@
 //! The names of all leaves of a tree, in one text.
 //!
-//! A key path needs several allocations, and its name one more. For a million leaves this is most
-//! of the work of a save. So this walk has one buffer: a step down appends a key, and a step up
-//! removes it.
+//! A key path needs several allocations, and its name one more. For a million leaves these
+//! allocations are most of the work of a save. So this walk has one buffer: a step down appends a
+//! key, and a step up removes it.
 //!
 //! ```text
 //! buffer   m | m.0 | m.0.w ──▶ text "m.0.w" "m.0.v" "m.1.w" ...   ends 5, 10, 15, ...

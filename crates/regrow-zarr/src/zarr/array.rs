@@ -3,9 +3,9 @@
 //!
 //! | chunks are | what is read |
 //! |---|---|
-//! | raw | the needed rows, in pieces of at most 8 MiB; a long run with one destination is streamed there |
-//! | shards of several inner chunks | the index, then each needed inner chunk by its range; or the whole value, if the region needs all of it and it is short |
-//! | shards with one raw inner chunk | the index, then as raw chunks |
+//! | raw | the needed rows, in pieces of at most 8 MiB; a long run with one destination is read directly into it |
+//! | shards of several inner chunks | the index, then each needed inner chunk by its range; or the whole value, if the value is short and the region needs all of it |
+//! | shards with one raw inner chunk | the index, then the inner chunk like a raw chunk |
 //! | one long zstd frame with one destination | the value (or the inner chunk of a shard), piece by piece |
 //! | anything else | the whole value |
 //!

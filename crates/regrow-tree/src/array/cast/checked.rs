@@ -1,4 +1,4 @@
-//! The leaves that a cast applies to, and the error for a value that it would change.
+//! The leaves that a cast applies to, and the error for a value that the cast would change.
 
 use super::cast_bytes;
 use crate::array::{Dtype, DtypeClass};

@@ -1,8 +1,9 @@
 //! The distance of two arrays in bits, in values and as an angle.
 //!
 //! The arrays come piece by piece, in any order and on any number of threads: [`Distance::update`]
-//! takes two pieces, [`Distance::merge`] puts two halves together. Blocks with equal bytes are only
-//! counted and squared. In other blocks each pair of elements is compared as float64.
+//! takes one piece of each array, [`Distance::merge`] joins the results of two parts. Blocks with
+//! equal bytes are only counted and squared. In other blocks each pair of elements is compared as
+//! float64.
 //!
 //! | pair of elements | differs | distance |
 //! |---|---|---|

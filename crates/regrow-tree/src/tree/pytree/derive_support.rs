@@ -1,8 +1,8 @@
 //! Functions for the code of `#[derive(Pytree)]`. They are not for users, and change with the
 //! derive.
 //!
-//! One function for each step of a struct, a tuple and an enum, so that derived code is short, and
-//! has only names, positions and types.
+//! There is one function for each step of a struct, a tuple and an enum. So derived code is short,
+//! and has only names, positions and types.
 
 use super::node_ref::NodeRef;
 use super::restore::{RECURSION_MAX, Restore};
