@@ -1,4 +1,4 @@
-"""`flax.serialization` under its own names: what runs with it runs with this.
+"""The functions of `flax.serialization`, with the same names and arguments.
 
     from regrow import flax as serialization
 
@@ -7,12 +7,12 @@
     # Compares shapes, dtypes and keys first.
     state = serialization.from_bytes(state, data, strict=True)
 
-Two layers. A *state dict* is what an object is as nested maps of leaves: `to_state_dict`,
-`from_state_dict`. The *encoding* makes bytes of such maps: `msgpack_serialize`, `msgpack_restore`.
-`to_bytes` and `from_bytes` are both.
+There are two layers. `to_state_dict` makes a *state dict* of an object: nested maps of leaves.
+`from_state_dict` puts its values onto a target. The *encoding* makes bytes of such maps:
+`msgpack_serialize`, `msgpack_restore`. `to_bytes` and `from_bytes` do both steps.
 
-The other halves of the package: `regrow.flax.traverse_util`, `regrow.flax.checkpoints`. JAX and
-Flax are used where the program has imported them, and never imported from here.
+The other parts of the package are `regrow.flax.traverse_util` and `regrow.flax.checkpoints`. The
+package uses JAX and Flax if the program has imported them, and never imports them itself.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def msgpack_restore(encoded_pytree: Any) -> Any:
     return _bytes.unpack(encoded_pytree)
 
 
-# At the end, because they use what is above.
+# Import these modules at the end: they use the names above.
 from . import _private, checkpoints, traverse_util  # noqa: E402
 from ._private import (  # noqa: E402, F401
     _chunk,

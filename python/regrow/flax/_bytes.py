@@ -1,7 +1,8 @@
 """The encoding layer: what happens to nested values before they are packed, and to errors of
 unpacking.
 
-The engine packs and unpacks; here is what the original does to the caller's containers around that.
+The engine packs and unpacks. This module makes the changes to the caller's containers that Flax
+makes around that.
 """
 
 from __future__ import annotations

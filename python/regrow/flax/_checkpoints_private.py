@@ -1,8 +1,8 @@
 """The private names of `flax.training.checkpoints` that other packages import. `checkpoints` has
 them all.
 
-What is missing are the steps of a save through the one temporary file that all savers of a folder
-share: there are no such steps here. The table in `docs/guide/flax.md` lists them.
+Flax' functions for the temporary file that all savers of a folder share are missing: regrow has no
+such file. The table in `docs/guide/flax.md` lists them.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Values that regrow can serialise and Flax cannot: nnx states and modules, typed PRNG keys.
 
-An `nnx.State` becomes what ``nnx.to_pure_dict`` makes of it, which is what people are told to save,
-so that the original reads the file with ``nnx.replace_by_pure_dict``. On the way back nothing is
-changed in place: a new state, or a new module, has the new values. Integer keys are text in the
-file and integers again in the state.
+An `nnx.State` becomes what ``nnx.to_pure_dict`` makes of it, so that Flax reads the file with
+``nnx.replace_by_pure_dict``. A restore changes nothing in place: it makes a new state or module
+with the new values. Integer keys are text in the file and integers again in the state.
 
-A typed PRNG key becomes its key data, an ``uint32`` array. The original would put the bare array
-where the key was; therefore only where ``extended=True`` is said.
+A typed PRNG key becomes its key data, an ``uint32`` array. From such a file, Flax restores the bare
+array in place of the key. Therefore regrow saves keys only with ``extended=True``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A folder of checkpoint files: what is in it, how one more gets in, which ones go.
+"""Lists, adds and removes the checkpoint files of a folder.
 
     <folder>/<prefix><step>              a checkpoint: a file, or a folder that Orbax has written
     <folder>/<prefix><step>_gda/         arrays of several processes, beside it
-    <folder>/<prefix>tmp                 what a killed writer of Flax has left
+    <folder>/<prefix>tmp                 left by a killed writer of Flax
     <folder>/<prefix><step>.orbax-checkpoint-tmp...
                                          being written, by regrow or Orbax
 

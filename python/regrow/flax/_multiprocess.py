@@ -2,8 +2,8 @@
 
 The state dict has the text `//GDAPlaceholder:<path>` where such an array was; the array is a zarr
 array in the folder `<checkpoint>_gda/<path>`. Only the caller's `GlobalAsyncCheckpointManager`
-knows how to read it onto the devices of all processes; what is here finds the arrays, says which,
-and asks the manager.
+can read it onto the devices of all processes. This module finds the arrays, and calls the manager
+with their paths.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Folders of Orbax: saved and restored through the caller's checkpointer, or read without one.
 
-A checkpointer that saves in the background has not committed when its `save` returns. Nothing is
-looked for before it has, and older checkpoints go only after it has: if the save fails, or the
-program dies, they are what is left.
+A checkpointer that saves in the background has not committed when its `save` returns. This module
+waits for the commit before it lists checkpoints or removes older ones: if the save fails, or the
+program dies, the older checkpoints still exist.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ def restore(path: str, target: Any, transforms: dict[str, Any] | None, strict: b
 
 def _restore_what_fits(path: str, target: Any, attempt: _native.Attempt) -> Any:
     """Restores as Orbax does with the arguments of the original. The checkpoint determines shapes,
-    and also dtypes unless the target has JAX arrays. Leaves that it lacks keep the value of the
-    target.
+    and also dtypes unless the target has JAX arrays. Leaves that are not in the checkpoint keep the
+    value of the target.
     """
     flat = flatten(target)
     paths = _native.paths(flat.structure)
@@ -192,7 +192,7 @@ def _asked(leaf: Any, stored: regrow.reports.Leaf | None) -> Any:
         is_same = stored.dtype.kind in _KINDS_OF_NUMBERS[type(leaf)]
     else:
         is_same = own_attribute(leaf, "shape") == stored.shape and own_attribute(leaf, "dtype") == stored.dtype
-    # A zero in any shape that needs no memory.
+    # An array of the stored shape and dtype that takes the memory of one element.
     return leaf if is_same else np.broadcast_to(np.zeros((), stored.dtype), stored.shape)
 
 

@@ -1,8 +1,7 @@
-"""Flax' switch for folders of Orbax, and how one is saved where it is on and there is no
-checkpointer.
+"""Reads Flax' switch for folders of Orbax, and saves such a folder if the switch is on and the
+caller gives no checkpointer.
 
-`regrow.save` writes what Orbax' checkpointer of pytrees writes; neither Orbax nor JAX is needed for
-it.
+`regrow.save` writes the same layout as Orbax' checkpointer of pytrees, without Orbax or JAX.
 """
 
 from __future__ import annotations

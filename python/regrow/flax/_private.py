@@ -1,9 +1,9 @@
 """The private names of `flax.serialization` that other packages import: streaming writers, patched
 encoders.
 
-They do what the originals do, on regrow's engine. `regrow.flax` has them all; nothing else here
-uses them. What changes with the program (the registry, the path of the error context) is made when
-it is asked for: see `dynamic`.
+They do what the originals do, on regrow's engine. `regrow.flax` exports them all; no other module
+of regrow uses them. `dynamic` makes the values that change while the program runs (the registry,
+the path of the error context), at each access.
 """
 
 from __future__ import annotations

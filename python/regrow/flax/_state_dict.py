@@ -4,9 +4,10 @@
     named tuple           {field: child}               Partial          {"args": ..., "keywords": ...}
     flax.struct class     {field: child}, without the static fields     anything else: a leaf, as it is
 
-A class is looked up as exactly itself, in one registry: that of Flax where the program has imported
-it, so that a type registered there is known here and the other way round. For the kinds above the
-handlers below stand in for those of Flax, whose recursion would not come back here.
+The registry is looked up with the exact class, not with its bases. If the program has imported
+Flax, the registry is that of Flax: a type registered with one of the two is known to both. For the
+kinds above the handlers below replace those of Flax, which would recurse into Flax, not into this
+module.
 """
 
 from __future__ import annotations

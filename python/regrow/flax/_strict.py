@@ -1,9 +1,8 @@
 """Comparing a state with the target that it is to be restored onto: every difference, in one error.
 
 Both are state dicts here, so classes do not matter, and the place of a difference is its path in
-the file. Compared are keys, and of each leaf its kind (array, NumPy scalar, bool, int, ...), dtype
-and shape. A leaf of the target that no file can hold (a function, a class) says nothing about what
-belongs there, and nothing is asked of the file.
+the file. The comparison covers the keys, and the kind (array, NumPy scalar, bool, int, ...), dtype
+and shape of each leaf. It skips leaves of the target that no file can hold (a function, a class).
 """
 
 from __future__ import annotations

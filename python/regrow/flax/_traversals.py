@@ -7,8 +7,8 @@
     [{'foo': -1, 'bar': 2}, {'foo': -3, 'bar': 4}]
 
 The classes of `flax.traverse_util`, which Flax has deprecated and optimisers written for
-`flax.optim` still use. They are found in `traverse_util`. Data never changes: an update gives a
-copy with the new parts.
+`flax.optim` still use. `traverse_util` exports them. Data never changes: an update returns a copy
+with the new parts.
 """
 
 from __future__ import annotations

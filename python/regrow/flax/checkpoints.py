@@ -1,5 +1,5 @@
-"""`flax.training.checkpoints` under its own names: one file, or one folder of Orbax, a step in a
-folder.
+"""The functions of `flax.training.checkpoints`, with the same names. Each step is one file, or one
+folder of Orbax, in a folder.
 
     from regrow.flax import checkpoints
 
@@ -7,9 +7,8 @@ folder.
     state = checkpoints.restore_checkpoint("runs", state)
 
 Flax' switch `flax_use_orbax_checkpointing` chooses the layout: folders of Orbax if it is on (the
-default), legacy files if it is off. Both are restored with either value. For the differences see
-`_folder`: how a file gets in, and which names are checkpoints. For folders of Orbax see
-`_orbax_mode` and `_orbax`.
+default), legacy files if it is off. A restore reads both with either value. `_folder` says which
+names are checkpoints, and commits legacy files. `_orbax_mode` and `_orbax` handle folders of Orbax.
 """
 
 from __future__ import annotations
@@ -378,8 +377,8 @@ class _Save:
         else:
             _orbax_mode.check(target)
         if self.with_arrays and _multiprocess.is_first_process():
-            # The order of the original in this mode. Afterwards there is one checkpoint more than
-            # `keep`.
+            # Clean up before the save, as Flax does in this mode. After the save there is one
+            # checkpoint more than `keep`.
             self._clean_up()
         if orbax_checkpointer:
             orbax_checkpointer.save(os.path.abspath(self.path), target, force=self.overwrite)

@@ -1,6 +1,6 @@
 """The exceptions of saves and restores of checkpoint files, under the names of `flax.errors`.
 
-Where the program has imported Flax, what is raised is also an instance of Flax' own class of that
+If the program has imported Flax, each exception is also an instance of Flax' class of the same
 name.
 """
 

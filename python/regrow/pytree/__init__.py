@@ -12,9 +12,10 @@ arrays as leaves; or a single array. Both files are written under a temporary na
 renamed: the data first, the manifest last. Everything that a manifest says is checked before an
 array is made.
 
-The functions have the names, arguments and results of the original. Where it fails or loses
-something, this does not: manifests of NumPy 2 load, suffixes are honoured, a transform is called
-once, conflicts of paths are errors, summaries of arrays that are not contiguous work.
+The functions have the names, arguments and results of the original. Some cases in which the
+original fails or loses data work here: manifests of NumPy 2 load, suffixes are honoured, a
+transform is called once, conflicts of paths are errors, summaries of arrays that are not contiguous
+work.
 """
 
 from __future__ import annotations
@@ -312,7 +313,7 @@ def _prepare(path: Path, leaf: Any, transforms: Mapping[Path, Any] | None, nativ
     array = np.asarray(leaf)
     transform = (transforms or {}).get(path)
     if transform is not None:
-        # Like the original: an array that was transformed has already been widened.
+        # Widen before the transform, as the original does.
         widened = array.astype(np.float32) if array.dtype == _BFLOAT16 and not native else array
         array = np.asarray(transform(widened))
     if array.dtype.hasobject:
@@ -347,7 +348,7 @@ def _columns(stored: list[_Stored]) -> tuple[bytes, list[Any], dict[int, str], d
             kinds.append(NUMPY_ARRAY)
             values.append(array)
             continue
-        # Arrays of other byte orders, too: their bytes are written as they are.
+        # This also describes arrays of other byte orders, whose bytes are written unchanged.
         descr = np.lib.format.dtype_to_descr(array.dtype)
         notes[at] = descr if isinstance(descr, str) else repr(descr)
         kinds.append(NUMPY_OTHER)

@@ -228,8 +228,8 @@ class MmapSaver(AbstractSaver):
         if mode == "w+":
             self.init_store(model_id)
             return
-        # Close them in any case, so that nothing is written to another model's arrays under this
-        # name.
+        # Close the arrays of the previous model in any case, so that nothing is written to them
+        # under this model's name.
         self._close_train()
         self.current_model_id = model_id
         writable = mode == "r+"
@@ -425,14 +425,14 @@ class MmapSaver(AbstractSaver):
         if self._targets is not None:
             _, exp_name, _ = self._targets
             _revoke(self.current_store.get(f"{exp_name}_grads"))
-            # Not those of the scores: TRAKer continues with the scores of the first model that it
+            # Do not revoke the scores: TRAKer continues with the scores of the first model that it
             # loads.
             self.current_store.update(dict.fromkeys((f"{exp_name}_grads", f"{exp_name}_scores")))
         self._targets = None
         self._open.pop("targets", None)
 
     def _merge_experiments(self) -> None:
-        """The experiments on disk, also those of other processes."""
+        """Adds the experiments on disk, also those of other processes, to `experiments`."""
         self.experiments.update(json.loads(self._store.catalog()[1]))
 
 

@@ -409,7 +409,7 @@ def rows_of(index: Any, sizes: tuple[int, ...]) -> tuple[Rows, tuple[int, ...]] 
         rows = np.arange(*index.indices(length))
         return rows, rows.shape
     array = np.asarray(index)
-    # The usual case first: seen without their signs, negative numbers are too large.
+    # Check the usual case first. As unsigned numbers, negative rows are not below `length`.
     if array.dtype == np.int64 and array.ndim == 1 and array.size and array.view(np.uint64).max() < length:
         return array, array.shape
     if array.dtype == np.bool_:

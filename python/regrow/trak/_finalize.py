@@ -112,7 +112,7 @@ def finalize_scores(
             saver.logger.warning(f"Model {model_id} has no targets of {exp_name}, it is skipped.")
             continue
         missing = saver.missing_targets(exp_name, model_id)
-        # It is unknown whether any of them is done: TRAK wrote them.
+        # If all targets are missing, TRAK may have written them: it is unknown which ones are done.
         if 0 < len(missing) < num_targets:
             raise ModelIDException(f"Model ID {model_id}: targets {missing[:10]} of {exp_name} are not scored yet.")
         targets = saver.current_store[f"{exp_name}_grads"]
