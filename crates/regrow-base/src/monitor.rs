@@ -63,8 +63,8 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All stages: first those of a save, in its order. The last two come before a save in the
-    /// background, and block the caller.
+    /// All stages: first the stages of a save, in the order of a save. The last two stages come
+    /// before a save in the background, and block the caller.
     pub const ALL: [Self; 10] = [
         Self::Prepare,
         Self::Compare,
@@ -172,8 +172,9 @@ impl fmt::Display for IoPath {
 
 /// Observes a piece of work, and can cancel it. Clones share their state.
 ///
-/// The counts restart with each piece of work. If another one is still running, both are added.
-/// A [cancelled](Self::cancel) monitor stays cancelled: later work with it ends at once.
+/// The counts restart with each piece of work. If another piece of work is still running, the
+/// monitor adds the counts of both. A [cancelled](Self::cancel) monitor stays cancelled: later work
+/// with it ends at once.
 #[derive(Clone, Debug, Default)]
 pub struct Monitor(Arc<Inner>);
 
@@ -285,7 +286,7 @@ impl Monitor {
         self.0.notes.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
-    /// Begins a piece of work. Resets the counts, unless another one is running.
+    /// Begins a piece of work. Resets the counts, unless another piece of work is running.
     pub fn begin(&self) -> Result<Running> {
         if self.0.running.fetch_add(1, Ordering::Relaxed) == 0 {
             self.0.done_bytes.store(0, Ordering::Relaxed);

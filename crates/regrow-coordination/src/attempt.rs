@@ -44,8 +44,7 @@ const END_WAIT: Duration = Duration::from_secs(10);
 /// How often a process looks whether rank 0 has begun another attempt.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// The longest part of the target's name in the keys. It is there only for people who look at the
-/// keys.
+/// The longest part of the target's name in the keys. The keys contain the name only for people.
 const NAME_LEN_MAX: usize = 32;
 
 const PHASE: &str = "begin";

@@ -130,10 +130,11 @@ impl Session {
         Ok(value)
     }
 
-    /// Waits until every process has come here, and errs in all of them if one of them brings an
-    /// error: in that process with the error itself, in the others with its kind and the rank that
-    /// had it. If another process has failed before, a `NotFound` error of this process is replaced
-    /// by the failure of the other process, which has deleted the temporary files.
+    /// Waits until every process has come here, and returns an error in every process if one
+    /// process passes an error. That process gets its own error; the others get an error of the
+    /// same kind, with the rank of that process. If another process has failed before, a `NotFound`
+    /// error of this process is replaced by the failure of the other process, which has deleted the
+    /// temporary files.
     ///
     /// # Errors
     /// The agreed error; errors of [`gather`](Self::gather).

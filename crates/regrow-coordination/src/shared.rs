@@ -62,7 +62,7 @@ impl Session {
     }
 }
 
-/// A file of rank 0 in a folder of its own. Dropping the probe removes both.
+/// A file of rank 0 in a folder of its own. Dropping the probe removes the file and the folder.
 struct Probe {
     /// The folder above the probe.
     above: Location,

@@ -309,7 +309,8 @@ fn read_keys(input: &mut Fields<'_>, count: usize, interior: bool, len_max_bytes
             return Err(input.fail(Rule::Limit, "the keys of the node are too long together"));
         }
         let suffix = input.take(suffix_len, "key_suffix")?;
-        // Both keys begin with the same `prefix_len` bytes, so the rest decides their order.
+        // Both keys begin with the same `prefix_len` bytes, so the bytes after them decide the
+        // order of the keys.
         let rest_before = keys.bytes.get(before.start + prefix_len..before.end).unwrap_or_default();
         if i > 0 && suffix.cmp(rest_before) != Ordering::Greater {
             return Err(broken("does not come after the key before it"));

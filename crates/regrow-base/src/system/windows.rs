@@ -292,8 +292,8 @@ pub fn path_of_key(key: &[u8]) -> Option<&Path> {
     key.split('/').all(is_name).then(|| Path::new(key))
 }
 
-/// Whether Windows takes the name as it is. `CON`, `NUL.txt` and `COM1` are devices, and dots and
-/// spaces at the end are dropped.
+/// Whether Windows uses the name without a change. `CON`, `NUL.txt` and `COM1` are devices, and
+/// dots and spaces at the end are dropped.
 fn is_name(part: &str) -> bool {
     let stem = part.split('.').next().unwrap_or_default().trim_end().to_ascii_uppercase();
     let is_device = matches!(stem.as_str(), "CON" | "PRN" | "AUX" | "NUL")

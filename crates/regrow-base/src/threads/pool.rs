@@ -7,9 +7,9 @@
 //! ```
 //!
 //! An item is admitted when its cost fits into the free part of the budget. An item larger than the
-//! whole budget is admitted alone. If the system starts fewer threads, those do all the work; if it
-//! starts none, the calling thread does. Threads live within one call, so a fork between calls
-//! breaks nothing.
+//! whole budget is admitted alone. If the system starts fewer threads, the started threads do all
+//! the work. If it starts none, the calling thread does the work. Threads live within one call, so
+//! a fork between calls breaks nothing.
 //!
 //! An item passes two queues, which takes about 1 us: submit small items in batches.
 
@@ -34,7 +34,7 @@ const WAITING_THREADS_MAX: usize = 32;
 /// The largest number of items in flight for each thread, also for items of little cost.
 const ITEMS_PER_THREAD_MAX: usize = 64;
 
-/// The default number of threads: that of the machine's processors, at most 8.
+/// The default number of threads: the number of the machine's processors, at most 8.
 pub fn thread_count() -> usize {
     // Ask the system once: it reads files of the process' group for the answer.
     static COUNT: OnceLock<usize> = OnceLock::new();

@@ -4,8 +4,8 @@
 //! {"crc32c":"1b2e9a40",                 of all bytes after this comma
 //!  "format":"regrow-parity", "version":1,
 //!  "writer":"regrow 0.1.0", "created_unix_ns":...,
-//!  "layout":"orbax",                    what the checkpoint was opened as, for people
-//!  "ratio":"1/16",                      what was asked for
+//!  "layout":"orbax",                    the layout in which the checkpoint was opened, for people
+//!  "ratio":"1/16",                      the ratio that was requested
 //!  "covers_folder":true,                whether these are all files of the folder
 //!  "names":["_METADATA","d/3f2a"],      below the folder of the index, sorted, as in the run of bytes
 //!  "len_bytes":[812,1048576],

@@ -4,7 +4,7 @@
 //! {"crc32c":"1b2e9a40",                 of all bytes after this comma
 //!  "format":"regrow-seal", "version":1,
 //!  "writer":"regrow 0.1.0", "created_unix_ns":...,
-//!  "layout":"orbax",                    what the checkpoint was opened as
+//!  "layout":"orbax",                    the layout in which the checkpoint was opened
 //!  "covers_folder":true,                whether these are all files of the folder
 //!  "block_len_bytes":32768,
 //!  "names":["_METADATA","d/3f2a"],      below the folder of the seal, sorted

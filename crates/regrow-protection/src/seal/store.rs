@@ -15,8 +15,8 @@ use regrow_store::{
     StoreCapabilities, StoreExt, StoreMaps, resolve_range,
 };
 
-/// The keys below a folder. Reads of sealed files are checked. Other files are read as they are,
-/// except files added to a sealed folder later, which are refused.
+/// The keys below a folder. Reads of sealed files are checked. Other files are read without a
+/// check, but a file that was added to a sealed folder is refused.
 #[derive(Debug, Clone)]
 pub(super) struct SealedStore {
     store: Arc<dyn Store>,

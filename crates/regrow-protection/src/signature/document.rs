@@ -5,7 +5,7 @@
 //!                 "signature":"84c1..."}],    Ed25519, 128 hex digits; one for each key
 //!  "signed":{"format":"regrow-signature", "version":1,
 //!            "writer":"regrow 0.1.0", "created_unix_ns":...,
-//!            "layout":"orbax",              what the checkpoint was opened as
+//!            "layout":"orbax",              the layout in which the checkpoint was opened
 //!            "covers_folder":true,          whether these are all files of the folder
 //!            "block_len_bytes":262144,
 //!            "names":["_METADATA","d/3f2a"],

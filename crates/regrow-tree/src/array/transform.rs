@@ -98,9 +98,9 @@ pub fn transposed(shape: &Shape, axes: &[usize]) -> Result<Shape> {
 /// How a cast treats values that change by more than rounding.
 #[derive(Debug, Clone)]
 pub enum Losses {
-    /// They are errors, with this key path, when they are read.
+    /// Such values are errors, with this key path, when they are read.
     Refused(Option<KeyPath>),
-    /// They change, and the cast sets this flag.
+    /// Such values change, and the cast sets this flag.
     Noted(Arc<AtomicBool>),
 }
 

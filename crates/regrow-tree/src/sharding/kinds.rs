@@ -9,7 +9,7 @@ use super::spec::PartitionSpec;
 
 /// The distribution of an array over devices.
 ///
-/// It can be read from JSON and written to the same bytes: see [`Sharding::from_json`].
+/// A sharding that was read from JSON is written to the same JSON: see [`Sharding::from_json`].
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Sharding {

@@ -71,7 +71,7 @@ impl Mesh {
         self.axis_types.as_deref()
     }
 
-    /// The ids of the devices in C order; `None` if unknown. They are only labels: those of a
+    /// The ids of the devices in C order; `None` if unknown. The ids are only labels: the ids of a
     /// second process may begin at 2048.
     #[inline]
     pub fn device_ids(&self) -> Option<&[u64]> {

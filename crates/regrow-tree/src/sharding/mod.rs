@@ -11,7 +11,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `mesh`, `spec` | [`Mesh`], [`PartitionSpec`]: named axes of devices, and which of them cut which axis of an array |
-//! | `kinds`, `json`, `words` | [`Sharding`], its JSON (that of Orbax' `_sharding`), and how people read it |
+//! | `kinds`, `json`, `words` | [`Sharding`], its JSON (as in Orbax' `_sharding`), and its text for people |
 //! | `cuts`, `grid`, `layout` | one axis cut in parts; all axes; the parts on devices ([`Layout`]) |
 //! | `tiling` | do regions fill an array; the grid that they lie on |
 //! | `distinct` | which shardings of many are the same |

@@ -235,7 +235,8 @@ mod tests {
         decode_into(stored, &mut out).map(|()| out)
     }
 
-    /// As TensorStore wrote six bytes: too few to compress, so stored as they are.
+    /// A frame of TensorStore with six bytes: too few to compress, so the frame stores them
+    /// uncompressed.
     const STORED: [u8; 22] = [2, 1, 0x36, 1, 6, 0, 0, 0, 6, 0, 0, 0, 22, 0, 0, 0, 0, 1, 2, 3, 4, 5];
 
     #[test]

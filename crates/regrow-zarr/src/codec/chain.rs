@@ -60,8 +60,8 @@ pub enum ArrayCodec {
 
 /// The codecs between a chunk and its stored bytes.
 ///
-/// It keeps these promises: the decoded chunk is at most [`CHUNK_LEN_MAX_BYTES`] long, and nothing
-/// follows a sharding codec.
+/// The type keeps these promises: the decoded chunk is at most [`CHUNK_LEN_MAX_BYTES`] long, and
+/// nothing follows a sharding codec.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CodecChain {
     decoded: Decoded,

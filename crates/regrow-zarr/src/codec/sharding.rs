@@ -77,7 +77,7 @@ impl ByteSource for &[u8] {
 
 /// The division of a shard into inner chunks, and their codecs.
 ///
-/// It keeps these promises: the inner shape divides the outer one, and the index is at most
+/// The type keeps these promises: the inner shape divides the outer shape, and the index is at most
 /// [`CHUNK_LEN_MAX_BYTES`] long.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sharding {

@@ -372,8 +372,7 @@ fn zero_size_arrays_and_bad_arguments() {
 
 #[test]
 fn long_chunks_are_decoded_as_they_come_in_and_damage_is_an_error_with_a_place() {
-    // Two chunks of 600 kB each that hardly compress, so that each is longer than what is read at
-    // once.
+    // Two chunks of 600 kB each, which hardly compress: one read does not get a whole chunk.
     let (whole, chunk, dtype) = (shape(&[2, 300_000]), [1, 300_000], Dtype::Int16);
     let bytes = some_bytes(&whole, dtype);
     let zstd = json!({"name": "zstd", "configuration": {"level": 1}});

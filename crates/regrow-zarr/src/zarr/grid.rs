@@ -19,8 +19,8 @@ use crate::text::counted;
 
 /// The division of an array into chunks of one shape.
 ///
-/// It keeps this promise: shape and chunk shape have the same rank, and chunks are at least 1 on
-/// every axis.
+/// The type keeps this promise: shape and chunk shape have the same rank, and chunks are at least 1
+/// on every axis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChunkGrid {
     shape: Shape,

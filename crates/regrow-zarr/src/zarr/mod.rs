@@ -57,8 +57,8 @@ pub use grid::{ChunkGrid, ChunkKeys, Chunks};
 
 /// The checked contents of an array's metadata document.
 ///
-/// It keeps these promises: shape and chunk shape have the same rank, every size fits in 63 bits,
-/// TensorStore knows the dtype, and this build decodes every codec.
+/// The type keeps these promises: shape and chunk shape have the same rank, every size fits in 63
+/// bits, TensorStore knows the dtype, and this build decodes every codec.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ArrayMeta {
     version: Version,

@@ -52,7 +52,7 @@ fn read_raw_part(
     let Some(axis) = wanted.lens().iter().position(|&len| len > 1) else {
         return read_raw_run(stored, chain, chunk, wanted, destination);
     };
-    // A run covers all later axes, so read those whole.
+    // A run covers all later axes, so read the later axes whole.
     let mut starts = wanted.starts().to_vec();
     let mut lens = wanted.lens().to_vec();
     let later = chunk.starts().iter().zip(chunk.lens()).zip(starts.iter_mut().zip(&mut lens)).skip(axis + 1);

@@ -340,7 +340,7 @@ mod tests {
             return a == b || a.is_nan() && b.is_nan();
         }
         // Half a step between neighbours of the result. Below the smallest normal number, the step
-        // is that of the smallest number.
+        // is as long as at the smallest normal number.
         let (digits, smallest) = match to {
             Dtype::Float16 => (11, -24),
             Dtype::BFloat16 => (8, -133),

@@ -235,14 +235,14 @@ pub fn check_at<P: Pytree>(
     }
 }
 
-/// Loads a field in place, if it is there.
+/// Loads a field in place, if the node has the field.
 pub fn load<P: Pytree>(node: NodeRef<'_>, name: &str, value: &mut P, restore: &mut Restore) {
     if let Some(child) = node.child(name) {
         restore.inside(child, |child, restore| value.load_into(child, restore));
     }
 }
 
-/// Loads a field of a tuple in place, if it is there.
+/// Loads a field of a tuple in place, if the tuple has the item.
 pub fn load_at<P: Pytree>(items: &[NodeRef<'_>], index: usize, value: &mut P, restore: &mut Restore) {
     if let Some(&item) = items.get(index) {
         restore.inside(item, |item, restore| value.load_into(item, restore));

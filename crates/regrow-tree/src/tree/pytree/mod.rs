@@ -68,8 +68,8 @@ use node_ref::TreeIndex;
 
 /// A value that can be converted to a pytree and restored from one.
 ///
-/// Usually derived. A manual implementation needs two functions; a newtype calls those of its inner
-/// type:
+/// Usually derived. A manual implementation needs two functions; a newtype calls the functions of
+/// its inner type:
 ///
 /// ```
 /// use regrow_tree::tree::{Key, Leaf, NodeRef, Pytree, Restore, TreeBuilder};
