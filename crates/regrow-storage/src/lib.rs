@@ -15,7 +15,7 @@
 //! | `http`, `cache` | web servers; a read-through cache (both only with the feature `cloud`) |
 //! | `writes` | every change of a storage: the methods of a location that write |
 //! | [`publication`] | a new checkpoint: begun, filled, committed or dropped |
-//! | [`transfer`], [`removal`] | a copy that can go on; what is removed |
+//! | [`transfer`], [`removal`] | a copy that can be continued; the files of a removal |
 //! | [`within`], [`lent`] | a part of a publication; a folder that other code fills |
 //! | [`Retries`] | reads start again if a writer replaces the checkpoint |
 //! | [`names`], [`side_files`] | the names that belong to a checkpoint, as the layouts define them; the names of side files |

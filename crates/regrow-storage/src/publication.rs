@@ -7,8 +7,8 @@
 //! | commit | sync, rename, sync the folder above | a marker: one object, created if absent |
 //! | drop | the folder is removed | the objects are removed |
 //!
-//! Until the commit a reader sees the old checkpoint or none. After the commit it sees the complete
-//! new checkpoint.
+//! Until the commit, a reader sees the old checkpoint or none. After the commit, the reader sees
+//! the complete new checkpoint.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};

@@ -6,9 +6,10 @@
 //!   weights/model.safetensors    Within { below: "weights", file: "model.safetensors" }: one file
 //! ```
 //!
-//! An empty name means the checkpoint's own folder, which then has no other files. `Within` puts
-//! the folder's name before each file name and passes the file to the publication. The marker of
-//! the folder is an ordinary file. It takes effect when the whole checkpoint is committed.
+//! An empty name means the checkpoint's own folder: the layout then writes the whole checkpoint.
+//! `Within` puts the folder's name before each file name and passes the file to the publication.
+//! The marker of the folder is an ordinary file. It takes effect when the whole checkpoint is
+//! committed.
 
 use std::path::{Path, PathBuf};
 

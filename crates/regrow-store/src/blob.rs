@@ -3,7 +3,7 @@
 //! | kind | reads | map | suits |
 //! |---|---|---|---|
 //! | a file on a disk | `pread`, or direct I/O past the page cache | yes | few requests of 4 MiB |
-//! | an object in a bucket | one ranged GET each | no | many requests at once, long ones |
+//! | an object in a bucket | ranged GETs | no | many long requests at once |
 //! | memory | a copy | the memory itself | anything |
 
 use std::fmt::Debug;

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! To read a few bytes, a reader reads and checks their whole blocks. With blocks of 32 KiB, any 64
-//! KiB lie in at most three blocks: 1.5 times the requested bytes. Blocks of half
-//! this length would save few bytes, and the list of checksums would be twice as long.
+//! KiB lie in at most three blocks: 1.5 times the requested bytes. Blocks of half this length would
+//! save few bytes, and the list of checksums would be twice as long.
 
 use crate::bytes::checksum::BlockSums;
 

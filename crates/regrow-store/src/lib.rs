@@ -6,11 +6,11 @@
 //!
 //! A `Storage` has many folders. Each folder opens as a store. A [`Blob`] is one opened value.
 //!
-//! | store | keys are |
+//! | store | keys |
 //! |---|---|
-//! | [`LocalStore`] | paths below a folder; ranged reads, read-only maps, durable puts |
-//! | [`MemoryStore`] | anything; for tests and small things |
-//! | `regrow_ocdbt::OcdbtStore` | those of one version of an OCDBT database (read only) |
+//! | [`LocalStore`] | paths below a folder (ranged reads, read-only maps, durable puts) |
+//! | [`MemoryStore`] | any bytes (for tests and small values) |
+//! | `regrow_ocdbt::OcdbtStore` | the keys of one version of an OCDBT database (read only) |
 
 use std::fmt::Debug;
 use std::path::PathBuf;

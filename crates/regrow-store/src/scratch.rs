@@ -1,4 +1,4 @@
-//! Memory for direct reads, which is kept for later reads.
+//! Memory for reads. The memory of long reads, which direct I/O can use, is kept for later reads.
 
 use std::io;
 

@@ -1,7 +1,7 @@
 //! The size of a cache. If it is too large, the least recently used blocks are removed.
 //!
-//! The size is measured on the disk, because other processes also write: before the first block is
-//! stored, and again each time this process has stored a thirty-second of the bound.
+//! The size is measured on the disk, because other processes also write. It is measured before the
+//! first block is stored, and again each time this process has stored a thirty-second of the bound.
 
 use std::fs::{self, File};
 use std::io;

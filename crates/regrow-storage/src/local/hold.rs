@@ -1,9 +1,9 @@
 //! A long-lived lock, which the writer of a folder of steps holds.
 //!
-//! Staged folders are locked by `flock`, which a forked child holds as long as its parent does. A
-//! training loop forks workers that may outlive it. So this module uses a record lock (`fcntl`),
-//! which belongs only to the process. A record lock does not exclude the process itself, so this
-//! module also keeps a list of the process's locks.
+//! Staged folders are locked by `flock`. A forked child also holds such a lock, even after its
+//! parent has ended. A training loop forks workers, which may run longer than the loop. So this
+//! module uses a record lock (`fcntl`), which belongs only to the process. A record lock does not
+//! exclude the process itself, so this module also keeps a list of the process's locks.
 
 use std::collections::BTreeSet;
 use std::fs::File;

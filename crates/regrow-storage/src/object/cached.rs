@@ -1,9 +1,9 @@
 //! Objects with blocks kept on a local disk.
 //!
-//! Every request goes to the storage except reads of a version with a strong tag. Those are
-//! assembled from blocks, each from the [`Cache`] if it has the block. Adjacent missing blocks are
-//! fetched by one request, directly into the destination. In a read of more than 1 MiB, a block of
-//! which only a part is needed is fetched whole, by a separate request.
+//! Every request goes to the storage except reads of a version with a strong tag. Such a read is
+//! assembled from blocks. A block comes from the [`Cache`] if the cache has the block. Adjacent
+//! missing blocks are fetched by one request, directly into the destination. In a read of more than
+//! 1 MiB, a block of which only a part is needed is fetched whole, by a separate request.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The small objects that show the state of a folder of objects: being written, committed, moved.
+//! The small objects that show the state of a folder of objects: whether its checkpoint is being
+//! written, is committed, or lies in another folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

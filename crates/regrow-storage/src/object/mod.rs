@@ -42,7 +42,8 @@
 //! of these objects in the bucket, and other processes wait:
 //!
 //! ```text
-//! a hold      T/regrow-settling.json                       a process replaces or removes this checkpoint, or moves it there
+//! a lock      T/regrow-settling.json                       a process replaces or removes the checkpoint at T
+//!             the same name in a staged folder             a process moves the checkpoint from this folder to T
 //! a claim     with `is_sweeping` in it                     a process removes the files of a dead writer
 //! ```
 

@@ -1,9 +1,9 @@
 //! Removes a checkpoint from a bucket: first its markers, then the other objects.
 //!
 //! ```text
-//! the place is held     no other process replaces or removes the checkpoint
+//! the target is locked  no other process replaces or removes the checkpoint
 //! a claim is created    readers take the folder for one that is being written as soon as the marker is gone
-//! the markers go        now it is no checkpoint
+//! the markers go        now the folder is no checkpoint
 //! the objects go, and the claim last
 //! ```
 //! A killed removal leaves the same objects as a killed save, and the next save to the same target

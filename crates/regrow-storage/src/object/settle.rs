@@ -16,8 +16,8 @@ use crate::UNCOMMITTED_MARK;
 use crate::error::{Error, ErrorKind, Result};
 use crate::threads::for_each_parallel;
 
-/// The lock of a target against all processes that replace or remove the checkpoint there, until it
-/// is dropped.
+/// The lock of a target against all processes that replace or remove its checkpoint. The lock ends
+/// when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Hold {
     objects: Arc<dyn Objects>,

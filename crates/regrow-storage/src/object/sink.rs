@@ -1,8 +1,9 @@
-//! One new object, written front to back: it is gathered into parts, and each part is uploaded
-//! while the next one is gathered.
+//! One new object, written front to back. Its bytes are collected into parts. While one part is
+//! uploaded, the next part is collected.
 //!
-//! The memory of an uploaded part is used for the next one, because filling new memory takes longer
-//! than sending it. So a sink has memory for one part more than the number of simultaneous uploads.
+//! The memory of an uploaded part is used for a later part, because filling new memory takes longer
+//! than sending a part. So a sink has memory for one part more than the number of simultaneous
+//! uploads.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};

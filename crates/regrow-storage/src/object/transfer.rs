@@ -9,8 +9,8 @@
 //! a folder            T/regrow-writing.json, the objects below T; under an overwrite below T.orbax-checkpoint-tmp-copy
 //! files of one stem   T.orbax-checkpoint-tmp-copy, one object: the claim; the files under their names. The last file
 //!                     makes the checkpoint
-//! one file            T.orbax-checkpoint-tmp-copy/, with the claim and the file; the commit copies that to T within the
-//!                     bucket. A file too long for that is written to T without a claim: it appears when it is whole
+//! one file            T.orbax-checkpoint-tmp-copy/, with the claim and the file; the commit copies the file to T within the
+//!                     bucket. A file too long for a copy is written to T without a claim: it appears when it is complete
 //! ```
 
 use std::collections::{BTreeMap, HashSet};
@@ -224,7 +224,7 @@ impl ObjectTransfer {
     /// The claim of an earlier copy.
     ///
     /// # Errors
-    /// `AlreadyExists` if its writer may still be there.
+    /// `AlreadyExists` if the writer of the claim may still live.
     fn earlier(&self, claim_key: &str) -> Result<Option<Claim>> {
         let Some((claim, _)) = claim_at(&self.objects, claim_key)? else { return Ok(None) };
         check_gone(&self.target, claim.as_ref())?;

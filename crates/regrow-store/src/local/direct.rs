@@ -11,8 +11,8 @@
 //! file:    | bytes 0 .. len                | zeros to a 4 KiB boundary, cut off by finish |
 //! ```
 //!
-//! Buffered writes with one fsync reach half of that here (2.2 GB/s): they fill the page cache with
-//! pages that are not read again. If direct I/O is refused, the same writes are buffered. The
+//! Buffered writes with one fsync reach half of this speed (2.2 GB/s): they fill the page cache
+//! with pages that are not read again. If direct I/O is refused, the same writes are buffered. The
 //! write-back of each buffer starts at once, so that the fsync at the end has little to do. Files
 //! below 64 KiB are one ordinary write: no thread, no direct I/O.
 //!

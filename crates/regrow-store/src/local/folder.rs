@@ -1,4 +1,5 @@
-//! A folder whose files are opened: by its path each time, or relative to a folder opened once.
+//! A folder in which files are opened: by the folder's path each time, or relative to the folder,
+//! which was opened once.
 //!
 //! A save replaces a checkpoint by exchanging the names of two folders. If a reader opens one file
 //! by path before the exchange and another file after the exchange, the reader has parts of two

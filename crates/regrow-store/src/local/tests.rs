@@ -1,4 +1,4 @@
-//! The rules of a store, for a folder.
+//! Tests of `LocalStore`: the rules of every store, and those of files in a folder.
 
 use std::os::unix::fs::symlink;
 

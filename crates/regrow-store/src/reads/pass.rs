@@ -8,8 +8,8 @@
 //! | pass | in the page cache | on disk |
 //! |---|---|---|
 //! | [`check_ahead`] for views | through the map | front to back through the page cache |
-//! | the same, to verify | `pread` into a buffer | direct I/O into a buffer |
-//! | [`fill`] | `pread` into place or a buffer, checked there in cache | direct I/O into a buffer; checked and copied |
+//! | [`check_ahead`] for a verification | `pread` into a buffer | direct I/O into a buffer |
+//! | [`fill`] | `pread` into the destination or a buffer, then checked | direct I/O into a buffer, then checked and copied |
 //!
 //! Over a network a piece is one request, checked and copied as it arrives ([`Arrival`]).
 //!

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! regrow uses keys, session token, region and endpoint of one profile. It does not support entries
-//! that need a program or a browser (`sso_*`, `credential_process`, `role_arn`). If the profile has
-//! nothing else, the error says this.
+//! that need a program or a browser (`sso_*`, `credential_process`, `role_arn`). If a profile has
+//! no keys, but such an entry, the error names the entry.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

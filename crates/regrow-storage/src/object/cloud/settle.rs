@@ -9,8 +9,8 @@
 //! |---|---|---|
 //! | done | | ours |
 //! | there already, conflict, broken connection, busy | our bytes | ours |
-//! | | other bytes | theirs |
-//! | | nothing, or still what it held before | try again, a few times |
+//! | the same | other bytes | theirs |
+//! | the same | nothing, or still the old bytes | try again, a few times |
 
 use bytes::Bytes;
 
