@@ -68,7 +68,7 @@ impl SideFiles {
     /// # Errors
     /// Errors of the storage. The checkpoint then exists without the side file.
     pub fn after(self, at: &Location) -> Result<()> {
-        // In a bucket `before` did this, because the files already had their names.
+        // In a bucket `before` has removed such side files: the new files already had their names.
         if !at.commits_by_marker() && !at.is_folder() {
             take_from_replaced(at)?;
         }

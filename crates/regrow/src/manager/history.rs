@@ -185,7 +185,7 @@ mod tests {
             assert_eq!(history.begin(step).from, [(0, 200)].into());
         }
         assert_eq!(current(&history), [100, 200, 250, 260, 300]);
-        // Back to the abandoned history, and on from there.
+        // Return to the abandoned history, and continue there.
         history.turn_to(500);
         history.begin(510);
         assert_eq!(

@@ -167,7 +167,7 @@ impl WriterLease {
             if !records::create(root, LEASE, &Record::new(&nonce))? {
                 return Err(refused(root, None));
             }
-            // Another process may have found the same expired lease, and replaced ours by its own.
+            // Another process may have found the same expired lease, and replaced this new lease.
             let found = records::read::<Record>(root, LEASE)?;
             if found.as_ref().is_none_or(|found| found.nonce != nonce) {
                 return Err(refused(root, found.as_ref().map(|found| found.holder.holder.as_str())));

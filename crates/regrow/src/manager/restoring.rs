@@ -1,4 +1,4 @@
-//! Restores values with a [`Manager`]. A lease keeps the step during the read.
+//! Restores values with a [`Manager`]. A lease protects the step from deletion during the read.
 
 use super::lease::Lease;
 use super::newest::Restored;

@@ -1,7 +1,7 @@
 //! A [`TrainingRun`] restores the newest good step, in one process or in all processes of a job.
 //!
-//! In a job all processes restore the same step. If one process cannot restore a step, all try an
-//! older step.
+//! In a job all processes restore the same step. If one process finds a step damaged or deleted,
+//! all processes try an older step. Any other error ends the restore in all processes.
 
 use std::time::Instant;
 

@@ -2,7 +2,8 @@
 //! and the current history. The caller saves and restores the values.
 //!
 //! ```text
-//! begin: asks the policy, returns earlier errors ── the caller saves ── follow ── a thread: verify, point, delete, record
+//! begin: asks the policy, returns earlier errors ── the caller saves ── follow
+//!        ── a thread: verify, write the pointer, delete, record
 //! ```
 //! In a job every process has a run and makes the same calls. Rank 0 reads the storage, has the
 //! lock, decides and deletes. All processes learn of an earlier failure at the same point: before
@@ -206,7 +207,7 @@ impl TrainingRun {
         }
         check_number(step)?;
         self.settle(own, || match is_preempted {
-            // The last save before a preemption is needed, even without the metric that ranks it.
+            // The last save before the end is needed, even without the metric that ranks steps.
             true => Ok(()),
             false => self.check_metrics(about),
         })?;

@@ -2,10 +2,12 @@
 //! after a save.
 //!
 //! ```text
-//! save ── policy ── snapshot ── [background: write, commit] ── [another thread: verify, point, delete, record]
+//! save ── policy ── snapshot ── [background: write, commit]
+//!      ── [another thread: verify, write the pointer, delete, record]
 //! ```
-//! The next save waits for the previous write, but not for the work after it. If either fails, the
-//! next call returns the error. [`TrainingRun`] does all work that does not need the values.
+//! The next save waits for the previous write, but not for the work after the write. In a job, the
+//! next save waits for both. If the write or the work fails, the next call returns the error.
+//! [`TrainingRun`] does all work that does not need the values.
 
 use std::ops::Deref;
 use std::time::Duration;

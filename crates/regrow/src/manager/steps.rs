@@ -221,7 +221,7 @@ impl Steps {
             |(number, _, name)| Ok((self.look_at(number, &name)?, name)),
             |(looked, name)| {
                 match looked {
-                    // If two names have the same number, the first one counts.
+                    // If two names have the same number, the first name counts.
                     Looked::Committed(step)
                         if list.steps.last().is_some_and(|last| last.number == step.number) =>
                     {

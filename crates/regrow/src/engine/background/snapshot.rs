@@ -63,7 +63,7 @@ impl Pool {
     }
 
     fn give_back(&self, map: MmapMut) {
-        // Only try the lock: in a child process the fork may have left it locked for ever.
+        // Only try the lock: in a forked child process, the lock may stay locked for ever.
         if let Ok(mut maps) = self.0.try_lock()
             && maps.len() < POOL_LEN
         {

@@ -81,7 +81,8 @@ pub(super) fn plan(
     // The limits of the layout do not apply to leaves that are written as a text document.
     losses.retain(|loss: &Loss| !items.as_ref().is_some_and(|items| items.keeps_text_of(&loss.path)));
     losses.extend(left_out::losses(checkpoint, options, items.as_ref()));
-    // The report already lists the leaf as damage of the source, so list its gap only as a note.
+    // The report already lists a lost leaf as damage of the source, so the loss of the leaf is only
+    // a note.
     for loss in losses.iter_mut().filter(|loss| gaps.contains(&loss.path)) {
         loss.kind = LossKind::Note;
     }

@@ -5,7 +5,7 @@
 //! layout = "orbax"
 //! only = ["h.*", "wte.weight"]
 //!
-//! [options]                    # of the layout
+//! [options]                    # options of the layout
 //! zarr3 = true
 //!
 //! [[rename]]                   # the first rule that matches a whole key path decides

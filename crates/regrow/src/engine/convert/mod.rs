@@ -209,7 +209,7 @@ impl Checkpoint {
             LeafKind::Placeholder | LeafKind::Unknown(_) => LeafData::Absent,
             _ => {
                 if info.len_bytes() == 0 {
-                    // No later step reads an empty leaf, so check its record here.
+                    // No later step reads an empty leaf, so read and check the leaf here.
                     self.read(leaf)?;
                 }
                 let source = LeafSource::new(self, leaf, info, &options.save.monitor);

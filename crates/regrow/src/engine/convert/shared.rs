@@ -2,14 +2,14 @@
 //! each of the others writes a share of the leaves.
 //!
 //! ```text
-//! process 0        open, plan, publish ── ticket ──▶  ... waits ...  merge the named files, commit
+//! process 0        open, plan, publish ── ticket ──▶  ... waits ...  merge the shares, commit
 //! each share                              open, plan again, join,
 //!                                         write its leaves into its own files ──▶ writer number
 //! ```
 //!
 //! Shares are independent, so a share can be written again after its process has died. Each writer
-//! claims an unused number, and uses it in the names of its files. The files of a dead writer (or
-//! of one that only seemed dead) have another number, and are not merged.
+//! claims an unused number, and uses it in the names of its files. The files of a dead writer, or
+//! of a writer that only seemed dead, have another number, and are not merged.
 
 use std::time::Instant;
 

@@ -130,7 +130,8 @@ fn write_rest(
         Rest::Marker => return publication.write(COMMIT_SUCCESS_FILE, marker.as_bytes()),
         Rest::All => {}
     }
-    // Orbax marks items in the same cases. In a bucket, a reader of a single item needs its marker.
+    // Orbax marks items in the same cases. In a bucket, a reader of one item needs the marker of
+    // the item.
     let marks_items = !v1 || of_step || publication.local_folder().is_none();
     let is_item =
         |item: &str| marks_items && item != WHOLE && !state.marked.iter().any(|marked| marked == item);

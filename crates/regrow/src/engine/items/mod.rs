@@ -24,8 +24,9 @@
 //! removed. After an error in one item nothing is committed. Several threads may add items.
 //!
 //! **Several processes** ([`ItemsOptions::job`]) must all call the same methods in the same order.
-//! As in other saves, each process writes its shards of a tree. Rank 0 writes everything else. If
-//! one process fails, all fail.
+//! As in other saves, each process writes its shards of a tree. Rank 0 writes everything else,
+//! except files that callers write into `folder()`. If one process fails, all
+//! fail.
 //!
 //! [`OpenOptions::item`]: super::OpenOptions::item
 

@@ -242,7 +242,7 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     part.check_finished()?;
     let repaired = repair_found(at, found, options, &guard, report);
     // The findings may mix two checkpoints, so check that the folder was not replaced. A repaired
-    // single file has a new identity, so it is not checked.
+    // single file has a new identity, so a single file is not checked.
     if part.is_folder() {
         guard.check_folder()?;
     }

@@ -27,7 +27,7 @@ pub(super) fn rewrite_file(
     let mut writer = publication.files().file()?.single_writer_in_place(len_bytes)?;
     writer.write_with(len_bytes, fill)?;
     if folder.commits_by_marker() {
-        // `finish` completes the upload, which is the commit, so check before it.
+        // `finish` completes the upload, which is the commit, so check before `finish`.
         guard.check(name)?;
         writer.finish()?;
     } else {

@@ -20,7 +20,7 @@ pub(super) fn finish(at: &Location, options: &RepairOptions, report: &mut Repair
              it under the new name",
         ));
     }
-    // The call itself finishes the save, so a check must not make it.
+    // The call itself finishes the save, so a check must not make the call.
     if !options.check && at.finish_unfinished()? {
         let note = "an unfinished save was complete: it was renamed into place";
         report.notes.push(note.to_owned());

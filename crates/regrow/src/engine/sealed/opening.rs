@@ -90,7 +90,8 @@ fn under(
     let seal = Arc::new(seal);
     match read(&seal.location(at)) {
         Ok(reader) => Ok(Box::new(SealedReader::new(reader, seal, options.salvage)?)),
-        // Some layouts read a whole file to open it, and its array data may be damaged.
+        // Some layouts read a whole file at the opening. The damage may be in array data of the
+        // file.
         Err(error) if options.salvage && seal.signer.is_none() && error.kind().is_of_content() => {
             let unchecked = read(at).and_then(|reader| SealedReader::new(reader, seal, true));
             match unchecked.and_then(|sealed| sealed.check_structure().map(|()| sealed)) {

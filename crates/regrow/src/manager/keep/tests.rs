@@ -35,8 +35,8 @@ fn each_policy_by_itself() {
     assert_eq!(left(&Keep::All).len(), 10);
     assert_eq!(left(&Keep::Latest(3)), [80, 90, 100]);
     assert_eq!(left(&Keep::EverySteps(40)), [40, 80, 100]);
-    // The first list has the steps nearest to 0, 30, 60, 90 and 120. The second has those nearest
-    // to 0, 40, 80 and 120; steps 20, 60 and 100 are in the middle between two of these.
+    // The first list has the steps nearest to 0, 30, 60, 90 and 120. The second has the steps
+    // nearest to 0, 40, 80 and 120. Steps 20, 60 and 100 are in the middle between two multiples.
     assert_eq!(left(&Keep::ClosestSteps(30)), [10, 30, 60, 90, 100]);
     assert_eq!(left(&Keep::ClosestSteps(40)), [10, 40, 80, 100]);
     // Steps 20 and 30 are equally near to 25, and 70 and 80 to 75. The newer steps stay.
