@@ -2,7 +2,7 @@
 //!
 //! | module | does |
 //! |---|---|
-//! | `open` | finds the layout, returns a [`Checkpoint`] of lazy leaves; repeats if replaced |
+//! | `open` | finds the layout, returns a [`Checkpoint`] of lazy leaves |
 //! | `attempt` | reads that start again if one of their checkpoints is replaced |
 //! | `leaves` | reads one leaf, or a part of one |
 //! | `search`, `keys` | find a leaf by its key path, even if two key paths print as the same text |

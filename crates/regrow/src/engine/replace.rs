@@ -1,7 +1,7 @@
 //! The files that an overwrite may replace: checkpoints, and files that were meant as checkpoints.
 //!
-//! For folders [`commit`](crate::commit) decides by their markers. A file has no marker, so its
-//! name and content decide:
+//! For a folder, [`commit`](crate::commit) decides by the markers in the folder. A file has no
+//! marker, so the name and the content of the file decide:
 //!
 //! | the file | is replaced |
 //! |---|---|
@@ -13,7 +13,7 @@
 //! For pairs of files (`x.data`, `x.manifest`) the name is enough, because the caller chose the
 //! suffixes.
 //!
-//! Nothing is saved inside the folder of another checkpoint: it would be removed with that
+//! A save inside the folder of another checkpoint is an error: its files would be removed with that
 //! checkpoint.
 
 use super::SaveOptions;

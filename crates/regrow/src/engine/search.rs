@@ -1,8 +1,8 @@
 //! Finds one leaf by its printed key path, without an index of the tree.
 //!
 //! An index needs some allocations for each leaf, which is too much for one lookup in a checkpoint
-//! of a million leaves. So the search goes through the nodes once. It skips the keys below a node
-//! whose text does not match.
+//! of a million leaves. So the search goes through the nodes once. It does not compare the keys
+//! below a node whose text does not match.
 
 use std::borrow::Cow;
 

@@ -41,7 +41,7 @@ const NAMED_MAX: usize = 8;
 /// Saves as one of the processes of a job.
 ///
 /// # Errors
-/// The errors of a save, in every process; `TimedOut` with the ranks that have not come.
+/// The errors of a save, in every process; `TimedOut` with the ranks that did not arrive.
 pub(super) fn save_together(
     at: &Location,
     tree: &Tree<Leaf>,

@@ -98,8 +98,8 @@ impl Reader for View {
 }
 
 impl Checkpoint {
-    /// The subtree at a printed key path, such as `params/dense`, as a checkpoint. It may be a
-    /// single leaf. Metadata, step and notes are those of the whole checkpoint.
+    /// The subtree at a printed key path, such as `params/dense`, as a checkpoint. The subtree
+    /// may be a single leaf. Metadata, step and notes are those of the whole checkpoint.
     ///
     /// # Errors
     /// `NotFound` with the nearest key paths; `InvalidArgument` if another key path prints as the

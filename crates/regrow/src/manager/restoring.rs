@@ -32,9 +32,9 @@ impl Manager {
     }
 
     /// Restores several items of the newest step in which all requested items are good. Calls
-    /// `restore` with the opened step, which reads the items: [`Checkpoint::item`] opens an item,
-    /// and [`Checkpoint::item_files`] returns its files. All items belong to one version of the
-    /// step. Processes that respect leases do not delete the step during the read.
+    /// `restore` with the opened step. `restore` reads the items: [`Checkpoint::item`] opens an
+    /// item, and [`Checkpoint::item_files`] returns the files of an item. All items belong to one
+    /// version of the step. Processes that respect leases do not delete the step during the read.
     ///
     /// If a step is skipped, `restore` is called again with an older step. If the step was replaced
     /// during the read, `restore` is called again with the same step.

@@ -80,10 +80,10 @@ impl Manager {
         self.save_items(step, about, |_| Ok(vec![(DEFAULT_ITEM.to_owned(), value.to_tree()?.into_owned())]))
     }
 
-    /// Saves several items as one step if the policy says so. Returns whether it does. It calls
-    /// `fill`, which adds JSON and files directly, and returns the trees to save in the background.
-    /// To restore such a step, use [`restore_items`](Self::restore_items), or for one item
-    /// [`restore`](Self::restore) with [`OpenOptions::item`](crate::OpenOptions::item).
+    /// Saves several items as one step if the policy says so. Returns whether it does. Calls
+    /// `fill`. `fill` adds JSON and files directly, and returns the trees to save in the
+    /// background. To restore such a step, use [`restore_items`](Self::restore_items), or for one
+    /// item [`restore`](Self::restore) with [`OpenOptions::item`](crate::OpenOptions::item).
     ///
     /// ```
     /// use regrow::manager::{Manager, ManagerOptions, SaveStep};

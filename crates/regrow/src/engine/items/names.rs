@@ -20,8 +20,8 @@ pub(super) enum Taken {
 }
 
 impl Taken {
-    /// Whether two uses of names exclude each other. They can only if the names are equal, or if
-    /// one name is below the other name.
+    /// Whether two uses exclude each other. This requires that the names are equal, or that one
+    /// name is below the other name.
     pub(super) fn clashes(self, name: &str, taken: &str, other: Self) -> bool {
         let is_below =
             |a: &str, b: &str| b.is_empty() || a.strip_prefix(b).is_some_and(|rest| rest.starts_with('/'));

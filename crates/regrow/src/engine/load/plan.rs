@@ -4,7 +4,7 @@
 //! | a leaf | is loaded |
 //! |---|---|
 //! | raw, in a file without other writers | as a view of the map, checked first |
-//! | the same, but not in the page cache | into memory, without the page cache |
+//! | the same, not in the page cache, if memory is free | into memory, without the page cache |
 //! | raw, with checksums of blocks | block by block, into memory or into the caller's array |
 //! | in any other encoding, or to be cast | in bands that the layout decodes |
 //!

@@ -1,5 +1,5 @@
-//! Regions of encoded leaves. They are divided into bands of chunk rows, and within a band into
-//! groups of regions that share chunks.
+//! Regions of leaves that are encoded, in memory, or to be cast. The regions are divided into bands
+//! of chunk rows, and within a band into groups of regions that share chunks.
 //!
 //! ```text
 //! chunks    | 0 | 1 | 2 | 3 |     region A: columns of chunk 0 and half of 1, B: the other half of 1, C: 3

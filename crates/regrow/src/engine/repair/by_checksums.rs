@@ -151,7 +151,8 @@ fn heal_files(
     Ok(())
 }
 
-/// The files of a checkpoint with their checksums, and where the other checkpoint has them.
+/// The files of a checkpoint with their checksums, and the place of the same files in the other
+/// checkpoint.
 struct Summed {
     folder: Location,
     files: Vec<SummedFile>,

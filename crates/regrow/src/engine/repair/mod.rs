@@ -2,14 +2,14 @@
 //! files.
 //! ```text
 //! unfinished      if a killed save only lacks its last rename, that save is finished
-//! proof           reads the seal and the signatures: repairs write only what agrees with them
+//! proof           reads the seal and the signatures: a repair writes only bytes that match these
 //! by_parity       with parity
 //!     index       reads either copy of the parity's index
 //!     scan        checks every block of the files and of the parity, and finds damaged blocks
 //!     restored    takes damaged blocks from a replica, or computes them from their stripe; checks each block
 //!     heal        rewrites each damaged file beside the old one, and renames it over the old one
 //! by_checksums    without parity: takes damaged blocks from a replica or another step; checks each block
-//! recovered       rebuilds lost files from other files: each layout knows which
+//! recovered       rebuilds lost files from other files, as the layout defines
 //! lost_marker     in a bucket restores the marker last, if everything else is intact
 //! side_files      restores a damaged seal or signature from a replica
 //! findings        verifies the checkpoint

@@ -13,7 +13,8 @@ use crate::location::Location;
 use crate::storage::side_files::DAMAGED_PREFIX;
 use crate::store::StoreExt;
 
-/// The most rounds. A file that one round rebuilds may be needed to rebuild another in the next.
+/// The most rounds. A file that one round rebuilds may be needed to rebuild another file in the
+/// next round.
 pub(super) const ROUNDS_MAX: usize = 4;
 
 /// A lost or damaged file that was rebuilt from other files.

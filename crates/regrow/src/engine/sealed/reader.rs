@@ -1,5 +1,5 @@
-//! The reader of a sealed checkpoint: it uses the layout's reader, and the seal's checksums if the
-//! layout has none.
+//! The reader of a sealed or signed checkpoint. It uses the layout's reader. A seal adds its
+//! checksums where the layout has none; a signature replaces the checksums by its digests.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

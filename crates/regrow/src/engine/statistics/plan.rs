@@ -85,7 +85,7 @@ pub(super) fn jobs(checkpoint: &Checkpoint, options: &StatisticsOptions) -> Resu
 }
 
 /// The number of elements from which a leaf is one of the `count` longest leaves. If the next leaf
-/// is as long as some of these leaves, they do not count.
+/// is as long as some of these leaves, leaves of this length do not count.
 fn elements_of_longest(checkpoint: &Checkpoint, leaves: &[usize], count: Option<usize>) -> u64 {
     let Some(count) = count.filter(|count| *count < leaves.len()) else { return 0 };
     let infos = leaves.iter().filter_map(|&leaf| checkpoint.tree().leaves().get(leaf));
