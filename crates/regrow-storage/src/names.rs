@@ -91,8 +91,8 @@ pub fn foreign_files_in(folder: &Location) -> Result<Vec<String>> {
     let foreign = look_for_foreign_files(folder, SHOWN_MAX)?;
     match foreign.is_empty() {
         true => Ok(foreign),
-        // Look again: another writer may have put a checkpoint there, and the earlier answer does
-        // not cover its files.
+        // Look again: another writer may have replaced the checkpoint, so that the first look
+        // compared new files with the names of the old checkpoint.
         false => look_for_foreign_files(folder, SHOWN_MAX),
     }
 }

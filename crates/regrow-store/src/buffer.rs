@@ -63,7 +63,7 @@ impl Buffer {
         }
         let mut map = MmapOptions::new().len(BUFFER_LEN_BYTES).map_anon()?;
         // Large pages give direct I/O fewer pieces to gather: twice the speed on a virtual disk.
-        // The system may refuse.
+        // The system may refuse large pages.
         want_large_pages(&map);
         map.fill(0);
         Ok(Self::Aligned(map))

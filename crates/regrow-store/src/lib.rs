@@ -270,8 +270,9 @@ pub trait StoreWrites: Debug {
 
 /// The maps of the values of a store.
 pub trait StoreMaps: Debug {
-    /// The whole value as a read-only map, the same map each time; `None` if the value cannot be
-    /// mapped.
+    /// The whole value as a read-only map, the same map while the store keeps the value open;
+    /// `None` if the value cannot be mapped. For committed values only: access to a map of a
+    /// truncated file faults.
     fn map(&self, key: &[u8]) -> Result<Option<Bytes>>;
 
     /// The whole value, which is not empty, as writable memory of this process. Writes do not

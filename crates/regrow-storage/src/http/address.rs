@@ -25,8 +25,8 @@ impl Address {
     /// `InvalidArgument` if the text is not a URL.
     pub fn parse(text: &str) -> Result<Self> {
         let refused = |what: &str| Error::invalid(format!("this is not a URL of a web server: {what}"));
-        // The text before an `@` may be a secret, even if it holds a `?` or a `#`. So may the text
-        // after a `?`.
+        // The text before an `@` may be a secret, even if it holds a `?` or a `#`. The text after a
+        // `?` may be a secret, too.
         let shown = text.rsplit_once('@').map_or(text, |(_, rest)| rest);
         let shown = shown.split(['?', '#']).next().unwrap_or_default();
         let parse = || {

@@ -246,7 +246,8 @@ fn lock_leftover(path: &Path, kind: Kind) -> Option<File> {
     for _ in 0..READER_TRIES {
         match lock(path) {
             Ok(Lock::Ours(lock)) => return Some(lock),
-            // A writer that still runs finds its folder again and moves it aside once more.
+            // The writer may still run. It then finds the old checkpoint at the target again, and
+            // moves it aside once more.
             Ok(Lock::Unlockable(folder)) if kind == Kind::Replaced => return Some(folder),
             // A reader of a dead writer's files locks them for a moment.
             Ok(Lock::Theirs) if siblings::has_begun(path) => std::thread::sleep(READER_PACE),
@@ -301,7 +302,7 @@ const OVERWRITE_WAIT: Duration = Duration::from_secs(10);
 /// of names, an overwrite leaves the name unused for a moment.
 pub fn reappears(path: &Path) -> bool {
     let since = Instant::now();
-    // A link to a missing file stays missing, so `metadata` follows links.
+    // `metadata` follows links, so a link to a missing file counts as missing.
     let is_there = || fs::metadata(path).is_ok();
     let named = end_of_links(path);
     let mut quiet = 0;

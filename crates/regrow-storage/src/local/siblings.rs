@@ -308,8 +308,8 @@ pub(super) fn lock(parent: &Path) -> Result<File> {
     let since = Instant::now();
     loop {
         match folder.try_lock() {
-            // The file system has no locks, so the caller must not run two writers for the same
-            // names.
+            // An error means that the file system has no locks. The caller must then not run two
+            // writers for the same names.
             Ok(()) | Err(TryLockError::Error(_)) => return Ok(folder),
             Err(TryLockError::WouldBlock) if since.elapsed() < LOCK_WAIT => std::thread::sleep(LOCK_PACE),
             Err(TryLockError::WouldBlock) => {

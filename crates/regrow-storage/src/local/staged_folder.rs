@@ -212,8 +212,8 @@ impl BegunFolder for StagedFolder {
 
     fn set_mode(&self, below: &str, mode: u32) -> Result<()> {
         if below.is_empty() {
-            // Before the commit, the folder stays as private as the checkpoint that it replaces, so
-            // the mode waits.
+            // Before the commit, the folder stays as private as the checkpoint that it replaces. So
+            // the commit sets the mode.
             let _ = self.staging.mode.set(mode);
             return Ok(());
         }

@@ -505,7 +505,7 @@ mod tests {
             }
             let unsynced = || transfer.staging().unsynced.lock().unwrap().len();
             assert_eq!(unsynced(), usize::from(durable), "{durable}");
-            // A folder with the name of a file is not an error.
+            // A missing file is not an error, but a folder with the name of the file is an error.
             transfer.discard(0).unwrap();
             transfer.discard(0).unwrap();
             fs::create_dir(transfer.file(0).unwrap().1).unwrap();

@@ -99,7 +99,7 @@ impl Objects for CachedObjects {
     }
 
     fn facts(&self) -> Facts {
-        // Blocks in the cache need no request ahead.
+        // A request ahead would fetch the whole object, even if the cache has its blocks.
         Facts { ahead_len_max_bytes: 0, ..self.objects.facts() }
     }
 

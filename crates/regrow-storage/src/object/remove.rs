@@ -431,13 +431,12 @@ mod tests {
         assert!(now().is_sweeping && !now().is_gone());
         drop(running);
         assert!(now().is_gone(), "who has taken it has ended");
-        // With conditional writes, the second of two processes gets an error.
+        // With conditional writes, the second of two processes does not get the claim.
         let objects: Arc<dyn Objects> = Arc::new(bucket);
         let found = dead(&objects);
         let running = take_left(&objects, &found).unwrap().unwrap();
         assert!(take_left(&objects, &found).unwrap().is_none());
-        // After a removal that failed, the claim counts as released, and the next removal can take
-        // it.
+        // The drop releases the claim, so the next removal can take it.
         drop(running);
         let left = Claim::parse(&objects.get("x").unwrap().unwrap().0).unwrap();
         assert!(left.is_released && !left.is_sweeping);
@@ -509,7 +508,8 @@ mod tests {
         }
     }
 
-    /// A folder around the target has a dead writer's claim. The target has its own marker or not.
+    /// The folder `x` around the target has a dead writer's claim. The folder `x/1` has a marker or
+    /// not.
     #[test]
     fn what_is_part_of_something_unfinished_is_told_by_its_own_marker() {
         for (is_marked, nested) in [(false, "x/1"), (true, "x/1"), (false, "x/1/item"), (true, "x/1/item")] {
@@ -525,8 +525,8 @@ mod tests {
             let at = Location::new(storage.clone(), nested);
             let expected = around.clone().filter(|_| !is_marked);
             assert_eq!(check_finished(&objects, &at).err().map(said), expected, "{nested} {is_marked}");
-            // A new step in the folder is refused in all cases. A new file of a complete checkpoint
-            // is not.
+            // A new step in the folder `x` is refused in all cases. A new file in the complete
+            // checkpoint `x/1` is accepted.
             let (kind, monitor) = (Target::Folder, Monitor::new());
             let terms = PublishOptions { kind: &kind, ..PublishOptions::of_one_file(&monitor) };
             let step = Location::new(storage.clone(), "x/2");

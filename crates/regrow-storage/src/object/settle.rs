@@ -133,7 +133,8 @@ fn bring(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) 
         return Ok(());
     };
     let old = objects.list(old_prefix)?;
-    // Without markers, Orbax sees no checkpoint while files of the old and the new one are mixed.
+    // Without markers, Orbax sees no checkpoint while files of the old and the new checkpoint are
+    // mixed.
     objects.delete(&[format!("{key}/{MARKER}"), format!("{key}/{OTHER_MARKER}")])?;
     let names: BTreeSet<String> = files.iter().map(name_of).collect();
     let stale = old.into_iter().map(|object| object.key).filter(|old| {

@@ -293,8 +293,8 @@ pub(super) fn claim_around(
         };
         between.push(key);
         let Some((found, _)) = found else { continue };
-        // A marker makes its folder complete, so neither the claim beside it nor one further out
-        // counts.
+        // A marker makes its folder complete. So neither the claim beside the marker nor the claim
+        // of a folder further out counts.
         for (nth, key) in between.iter().rev().enumerate() {
             let listing = Listing::of_checkpoint(objects, format!("{key}/"))?;
             if listing.is_marked() || nth == 0 && listing.object(MOVED).is_some() {

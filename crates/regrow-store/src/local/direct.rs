@@ -226,7 +226,8 @@ impl DirectWriter {
                     self.advance(whole);
                     done += whole as u64;
                 }
-                // The rest of the buffer is shorter than one element, so a small array carries it.
+                // The rest of the buffer is shorter than one element, so the element is first
+                // written to a small array.
                 _ => {
                     let mut element = [0; ELEMENT_LEN_MAX_BYTES];
                     let len = usize::try_from(left).unwrap_or(usize::MAX).min(ELEMENT_LEN_MAX_BYTES);

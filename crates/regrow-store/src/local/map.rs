@@ -32,9 +32,8 @@ pub(super) fn map_file(file: &File, len_bytes: u64) -> Option<Bytes> {
     }
     // SAFETY: the map is private and read-only, and nothing in this process writes to files it
     // maps: regrow commits files under a temporary name and never changes them afterwards. Another
-    // process could still truncate or rewrite the file in place; `Store::map` is documented as
-    // being for committed files, and a reader that cannot rely on that uses `Store::get`, which
-    // copies by `pread`.
+    // process could still truncate or rewrite the file in place. So callers map only committed
+    // files, and a reader of other files uses `Store::get`, which copies by `pread`.
     let map = unsafe { MmapOptions::new().map(file).ok()? };
     Some(Bytes::from_owner(Owner(map)))
 }

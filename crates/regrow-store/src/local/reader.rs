@@ -297,7 +297,7 @@ mod tests {
         assert!(reader.is_cached(0, 1 << 19));
         assert!(!reader.is_cached(0, 1 << 20));
         assert_eq!(reader.page_cache.has_page(1 << 20), None);
-        // A read through the page cache fills it.
+        // A read through the page cache fills the page cache.
         reader.fetch(1 << 19, 1 << 19, ReadPath::Cached, &mut Scratch::default()).unwrap();
         assert!(reader.is_cached(0, 1 << 20));
     }

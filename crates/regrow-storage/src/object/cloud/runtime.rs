@@ -55,7 +55,7 @@ pub(crate) fn state() -> Result<&'static State> {
     {
         return Ok(state);
     }
-    // The program may have installed another provider already, and that provider works as well.
+    // The program may have installed another crypto provider already. That provider works as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = Builder::new_multi_thread()
         .worker_threads(WORKERS)
@@ -76,14 +76,14 @@ pub(crate) fn state() -> Result<&'static State> {
     });
     let made: *mut State = Box::leak(made);
     match STATE.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: leaked above.
+        // SAFETY: `made` was leaked above, and is never freed.
         Ok(_) => Ok(unsafe { &*made }),
         Err(theirs) => {
             // Another thread was faster. Its state belongs to this process, because threads do not
             // survive a fork. SAFETY: no other code has seen `made`.
             let ours = unsafe { Box::from_raw(made) };
             ours.runtime.shutdown_background();
-            // SAFETY: stored by the thread that was faster, and leaked.
+            // SAFETY: the thread that was faster has leaked and stored `theirs`.
             Ok(unsafe { &*theirs })
         }
     }

@@ -269,7 +269,8 @@ impl Guarded {
             answer.code = azure_code.unwrap_or_default();
         }
         let region = element(&text, "Region").map(str::to_owned).or_else(|| {
-            // AuthorizationHeaderMalformed: the region 'us-east-1' is wrong; expecting 'eu-west-1'
+            // S3 answers: AuthorizationHeaderMalformed: the region 'us-east-1' is wrong; expecting
+            // 'eu-west-1'
             let (_, rest) = answer.message.split_once("expecting '")?;
             Some(rest.split_once('\'')?.0.to_owned())
         });

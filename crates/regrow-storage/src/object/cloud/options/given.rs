@@ -65,7 +65,7 @@ impl Given {
             (_, "anon") => self.anon = Some(flag(name, value)?),
             (_, "ca_bundle") => self.ca_bundle = Some(PathBuf::from(value)),
             (_, "endpoint") => self.endpoint = Some(value.to_owned()),
-            // The endpoint alone decides about http.
+            // Only the endpoint decides whether requests use http.
             (_, "allow_http") => {
                 flag(name, value)?;
             }

@@ -7,7 +7,8 @@ use super::*;
 
 #[test]
 fn an_upload_in_parts_is_one_object_or_nothing() {
-    // Parts, completion with a lost answer, then an upload whose part is refused: it is aborted.
+    // The first upload has several parts, and the answer to its completion is lost. A part of the
+    // second upload is refused, so this upload is aborted.
     let state = Arc::new(Mutex::new((BTreeMap::<u32, usize>::new(), None::<usize>, 0, 0)));
     let seen = state.clone();
     let server = Server::new(move |asked| {
@@ -93,7 +94,7 @@ fn a_forked_child_makes_its_own_connections() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let is_fine = matches!(bucket.get("k", None), Ok(Some((bytes, _))) if bytes == "fine");
-        // SAFETY: ends this process.
+        // SAFETY: `_exit` only ends this process.
         unsafe { libc::_exit(if is_fine { 7 } else { 8 }) };
     }
     let mut status = 0;
@@ -101,7 +102,7 @@ fn a_forked_child_makes_its_own_connections() {
     // SAFETY: `status` is a place for one int.
     while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
         if Instant::now() > until {
-            // SAFETY: our own child, which has not been waited for.
+            // SAFETY: `child` is a child of this process that has not been waited for.
             unsafe { libc::kill(child, libc::SIGKILL) };
             panic!("the child hangs");
         }
