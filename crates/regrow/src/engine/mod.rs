@@ -6,12 +6,13 @@
 //! | `attempt` | reads that start again if one of their checkpoints is replaced |
 //! | `leaves` | reads one leaf, or a part of one |
 //! | `search`, `keys` | find a leaf by its key path, even if two key paths print as the same text |
-//! | `patterns` | errors for globs that match nothing |
+//! | `patterns`, `casts` | errors for globs that match nothing, and for casts without effect |
 //! | `load`, `template` | selection, casts, restoring into a template: makes a plan of reads, and runs it |
 //! | `regions` | loads regions of many leaves at once, and reads each byte only once |
 //! | `in_memory` | a pytree in memory as a checkpoint |
 //! | `mapped` | private maps of the files with leaves |
-//! | `arena` | memory for loaded leaves |
+//! | `view` | a subtree, or leaves with new key paths, as a checkpoint |
+//! | `arena`, `bands` | memory for loaded leaves; divides large leaves into bands |
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
 //! | `checks` | the checks before the first write of a save |
 //! | `save`, `replace` | saves and commits; decides which files an overwrite may replace |
@@ -25,6 +26,8 @@
 //! | `sign` | writes signatures |
 //! | `parity`, `repair` | writes parity; repairs checkpoints |
 //! | `side_files` | the seal and parity of a save |
+//! | `standing` | writes a side file only if its checkpoint was not replaced |
+//! | `digests` | checksums of the blocks of files |
 //! | `names` | the files in a checkpoint's folder |
 //! | `remove` | removes one checkpoint, or the files of an unfinished save |
 //! | `list` | the checkpoints in a folder |

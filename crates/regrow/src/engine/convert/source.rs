@@ -49,9 +49,9 @@ impl LeafSource {
         }
     }
 
-    /// A view of the leaf; `None` if another program may write to the file and the options do not
-    /// ask for views. Such a write would change bytes after their check, and a truncation would
-    /// kill this process.
+    /// A view of the leaf; `None` if the leaf cannot be mapped, or if another program may write to
+    /// the file and the options do not ask for views. Such a write would change bytes after their
+    /// check, and a truncation would kill this process.
     fn view(&self) -> Result<Option<Bytes>> {
         let reader = self.checkpoint.reader();
         match self.checkpoint.has_views() {
