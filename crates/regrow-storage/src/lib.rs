@@ -201,7 +201,7 @@ impl Entry {
 /// The location from which a checkpoint is read, and its identity.
 #[derive(Debug, Clone)]
 pub struct Reading {
-    /// Where its files are.
+    /// The location of the files of the checkpoint.
     pub location: Location,
     /// The identity at the time when the files were found. A caller compares it with
     /// [`Storage::identity`] of the opened path.
@@ -288,7 +288,7 @@ pub trait Storage: Debug + Send + Sync {
 /// The abilities of a storage beside reading, and facts about all its paths.
 #[derive(Debug, Clone, Copy)]
 pub struct Capabilities<'s> {
-    /// Whether its paths are those of the local file system.
+    /// Whether the paths of the storage are those of the local file system.
     pub is_local: bool,
     /// Whether [`Storage::entries`] works. If not, only files with known names can be found.
     pub has_listings: bool,
@@ -359,8 +359,8 @@ pub trait Publish: Debug + Send + Sync {
 /// Manages the checkpoints that a storage has: finds their writers, finishes them, removes them.
 pub trait Upkeep: Debug + Send + Sync {
     /// Identifies the save that wrote the folder at the path. The identity changes when another
-    /// checkpoint takes the path, but not when a repair changes a file. `None` if the folder does
-    /// not exist.
+    /// checkpoint takes the path, but not when a repair changes a file. On a disk, `None` if the
+    /// folder does not exist.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -380,14 +380,14 @@ pub trait Upkeep: Debug + Send + Sync {
     fn check_unwritten(&self, at: &Location) -> Result<()>;
 
     /// Returns an error if a save, copy or removal at this location, or of a checkpoint around it,
-    /// has not ended: the files are a part of a checkpoint, not a damaged one.
+    /// has not ended: the files are a part of a checkpoint, not a damaged checkpoint.
     ///
     /// # Errors
     /// `Uncommitted`; errors of the storage.
     fn check_finished(&self, at: &Location) -> Result<()>;
 
     /// Finishes a commit whose writer died just before it gave the checkpoint its name. Returns
-    /// whether there was such a checkpoint. Removes nothing.
+    /// whether there was such a checkpoint. Other unfinished saves stay.
     ///
     /// # Errors
     /// Errors of the storage.

@@ -48,7 +48,7 @@ pub trait Names: Debug + Send + Sync {
     fn own_in<'f>(&self, folder: &'f Location) -> IsOwn<'f>;
 }
 
-/// Returns whether a name is part of the checkpoint.
+/// A function that returns whether a name is part of the checkpoint.
 pub type IsOwn<'f> = Box<dyn FnMut(&Name<'_>) -> Result<bool> + 'f>;
 
 /// A name in the folder of a checkpoint.

@@ -30,7 +30,7 @@ use std::fmt;
 pub struct StorageOptions(BTreeMap<String, String>);
 
 impl StorageOptions {
-    /// No options: all settings come from the environment.
+    /// No options: all settings come from the environment and the files of the cloud's own tools.
     pub fn new() -> Self {
         Self::default()
     }

@@ -228,7 +228,8 @@ pub trait BegunFolder: Debug {
 
 /// The methods for a process that joined a folder.
 pub trait JoinedShare: Debug {
-    /// Makes its files durable. The process that began the checkpoint then commits it.
+    /// Makes the files of this process durable. The process that began the checkpoint then commits
+    /// it.
     ///
     /// # Errors
     /// Errors of the storage.

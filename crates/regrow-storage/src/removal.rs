@@ -9,12 +9,12 @@ use crate::location::Location;
 pub enum Removal {
     /// The folder, with all its content.
     Folder,
-    /// Files, in the order of their removal. The file that makes the checkpoint is first. Side
-    /// files are removed before them; missing side files are not an error.
+    /// Files, in the order of their removal. The file that makes the checkpoint is first. The side
+    /// files are removed before these files; missing side files are not an error.
     Files {
         /// The files of the checkpoint.
         files: Vec<Location>,
-        /// Its side files: seal, signature and parity.
+        /// The side files of the checkpoint: seal, signature and parity.
         beside: Vec<Location>,
     },
 }

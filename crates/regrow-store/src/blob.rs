@@ -61,9 +61,9 @@ pub trait Blob: Debug + Send + Sync {
         Ok(room)
     }
 
-    /// Passes `len_bytes` from `offset_bytes` on to `each`, in order, as they arrive. It sends one
-    /// request and needs no buffer. Returns `false`, without a call of `each`, if the storage
-    /// cannot stream. The caller must then read the bytes.
+    /// Passes `len_bytes` from `offset_bytes` on to `each`, in order, as they arrive. The storage
+    /// sends one request and needs no buffer. Returns `false`, without a call of `each`, if the
+    /// storage cannot stream. The caller must then read the bytes.
     ///
     /// # Errors
     /// As for [`read`](Self::read); errors of `each`.

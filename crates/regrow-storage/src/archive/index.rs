@@ -13,7 +13,7 @@ use crate::{Entry, EntryKind};
 /// An archive with more members than this is refused.
 const MEMBERS_MAX: usize = 10_000_000;
 
-/// Longest name. Zip has 16 bits for it.
+/// Longest name. A zip has 16 bits for the length of a name.
 const NAME_LEN_MAX_BYTES: usize = u16::MAX as usize;
 
 /// Longest total length of all names.
@@ -74,7 +74,7 @@ impl Index {
     /// Adds a member under its [clean](clean) name. Returns the member that had this name before.
     ///
     /// # Errors
-    /// `Limit` if there are too many; `Corrupt` for bytes without a name.
+    /// `Limit` if the archive has too many members; `Corrupt` for bytes without a name.
     pub(super) fn insert(&mut self, name: Vec<u8>, member: Member) -> Result<Option<Member>> {
         if name.is_empty() {
             // The member `./` is the folder that was packed.

@@ -21,6 +21,8 @@ pub(super) struct Address {
 }
 
 impl Address {
+    /// Parses a URL.
+    ///
     /// # Errors
     /// `InvalidArgument` if the text is not a URL.
     pub fn parse(text: &str) -> Result<Self> {

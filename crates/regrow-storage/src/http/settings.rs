@@ -29,6 +29,8 @@ pub(super) struct Settings {
 }
 
 impl Settings {
+    /// Reads the options of the caller.
+    ///
     /// # Errors
     /// `InvalidArgument` for an option that does not apply to web servers.
     pub fn of(options: &StorageOptions) -> Result<Self> {

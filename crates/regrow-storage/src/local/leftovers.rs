@@ -183,7 +183,7 @@ pub(super) fn sweep(parent: &Path, name: &OsStr) -> bool {
     settle(parent, name, false)
 }
 
-/// As [`sweep`], but removes nothing: only restores targets and finishes commits.
+/// As [`sweep`], but removes no unfinished save: only restores targets and finishes commits.
 pub(super) fn finish(parent: &Path, name: &OsStr) -> bool {
     settle(parent, name, true)
 }
@@ -275,7 +275,8 @@ pub enum Begun {
     Dead(PathBuf),
 }
 
-/// Whether a commit of several files with the stem `stem` has begun and not ended.
+/// A commit of several files with the stem `stem` that has begun and not ended; `None` if there is
+/// none.
 pub fn begun(stem: &Path) -> Option<Begun> {
     let name = stem.file_name()?;
     let parent = stem.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -28,8 +28,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::sync_folder;
 use crate::system::{give_to_owner_of, mode_of, open_folder, set_mode_or_less};
 
-/// The folder for replaced files, below the temporary folder. If it exists, the commit has begun.
-/// No leaf of a folder checkpoint can get this name.
+/// The folder for replaced files, below the temporary folder. A commit makes it before the first
+/// move. No leaf of a folder checkpoint can get this name.
 const REPLACED: &str = ".regrow-replaced";
 
 /// How long a commit waits for other commits into the same folder; each takes a few syncs.

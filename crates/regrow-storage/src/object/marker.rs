@@ -213,7 +213,8 @@ pub(super) fn marker_bytes(text: &[u8], url: &str, nonce: &str) -> Bytes {
     marker.into()
 }
 
-/// The last line of every marker. A writer recognizes its own marker by the nonce in it.
+/// The last line of the marker of a save. A writer recognizes its own marker by the nonce in the
+/// line.
 pub(super) fn marker_line(nonce: &str) -> String {
     format!("\nregrow {nonce}\n")
 }
@@ -336,7 +337,7 @@ pub(super) fn claim_at(objects: &Arc<dyn Objects>, key: &str) -> Result<Option<(
     }
 }
 
-/// Pauses between repeated looks. Each pause is longer than the last.
+/// Pauses between repeated looks. Each pause is twice as long as the last, up to 1 s.
 #[derive(Debug)]
 pub(super) struct Wait {
     until: Instant,
@@ -359,8 +360,7 @@ impl Wait {
     }
 }
 
-/// The end of the temporary name of a copy that replaces a checkpoint. It is fixed, so that the
-/// next copy finds the files.
+/// The end of the temporary names of a copy. It is fixed, so that the next copy finds the files.
 pub(super) const COPY: &str = "copy";
 
 /// The key of the claim of several files of one stem. It lies beside the files.

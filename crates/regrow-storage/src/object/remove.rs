@@ -52,8 +52,9 @@ fn remove_files(objects: &Arc<dyn Objects>, files: &[Location]) -> Result<Remove
     Ok(removed)
 }
 
-/// Removes several files of one stem, and their side files. The file that makes the checkpoint is
-/// removed first. Without it, the others count as files of an unfinished removal.
+/// Removes the side files of several files of one stem, and then the files. The file that makes the
+/// checkpoint is removed before the other files. Without it, the other files count as files of an
+/// unfinished removal.
 fn remove_siblings(
     objects: &Arc<dyn Objects>,
     at: &Location,

@@ -114,8 +114,8 @@ impl State {
         })
     }
 
-    /// The region of a bucket, from S3; `None` if S3 does not answer soon. Each bucket is requested
-    /// once.
+    /// The region of a bucket, from S3; `None` if S3 does not answer soon. S3 is asked once for
+    /// each bucket.
     pub(super) fn region(&self, bucket: &str) -> Result<Option<String>> {
         let known =
             |state: &Self| state.regions.lock().unwrap_or_else(PoisonError::into_inner).get(bucket).cloned();
