@@ -110,7 +110,7 @@ impl DirectWriter {
     ///
     /// # Errors
     /// `StorageFull`, `PermissionDenied`, `AlreadyExists`; `NotFound` if the folder does not exist.
-    /// After an error no file stays.
+    /// After an error no new file stays.
     pub fn create(path: &Path, expected_len_bytes: u64, checksums_from: u64) -> Result<Self> {
         Self::create_with(path, &WriteOptions { expected_len_bytes, checksums_from, durable: true })
     }

@@ -193,7 +193,7 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Whether the page cache has the range. Checks only some of its pages.
+    /// Whether the page cache has the range; true if unknown. Checks only some pages of the range.
     pub(super) fn is_cached(&self, place: FilePlace<'_>, offset_bytes: u64, len_bytes: u64) -> bool {
         let reader = self.reader(place);
         reader.is_none_or(|reader| reader.is_cached(offset_bytes, len_bytes))

@@ -67,7 +67,7 @@ impl FilePlace<'_> {
         }
     }
 
-    /// The kind and length of the file, according to the system.
+    /// The kind, length, identity and times of the file, according to the system.
     pub fn look(self) -> io::Result<FileState> {
         match &self.folder.opened {
             Some(folder) => folder.look(self.relative),

@@ -47,7 +47,8 @@ impl Watch {
         self.monitor.add(Stage::Write, since.elapsed(), len as u64);
     }
 
-    /// Reports that all bytes are in buffers.
+    /// Reports how long the caller's thread has filled buffers, after the last of `len_bytes`
+    /// bytes.
     pub(super) fn filled(&self, len_bytes: u64) {
         let time = self.began.elapsed().saturating_sub(self.waited);
         self.monitor.add(Stage::Copy, time, len_bytes);

@@ -15,7 +15,7 @@ use crate::{Blob, ByteRange, resolve_range};
 pub enum Source<'r> {
     /// The elements are in a blob in their final form: in C order, little endian, without gaps.
     Raw(Extent<'r>),
-    /// The same, in memory.
+    /// The elements are in memory, in the same form.
     Memory(Bytes),
     /// Only the layout can decode the elements.
     Coded(Coded<'r>),
