@@ -291,7 +291,7 @@ def cast_leaves(tree: Any, found: Mapping[KeyPath, Any]) -> Any:
             return leaf
         if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
             return leaf if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf.astype(dtype)
-        # As in Orbax, the stored number gets the dtype.
+        # As in Orbax, convert a stored number to the wanted dtype.
         return np.asarray(leaf).astype(dtype)[()]
 
     return jax.tree_util.tree_map_with_path(cast, tree)

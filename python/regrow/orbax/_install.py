@@ -104,7 +104,7 @@ _PRIVATE_V1 = {
 
 
 class _Alias(types.ModuleType):
-    """A private module whose names are in several modules here; the first one wins."""
+    """A private module whose names are in several modules here. The first with a name counts."""
 
     def __init__(self, name: str, found_in: list[types.ModuleType]) -> None:
         super().__init__(name)

@@ -35,7 +35,7 @@ class Task(Generic[T]):
         self._callbacks: list[Callable[[Any], None]] = []
         self.was_raised = False
         """Whether the error of the work was raised to a caller."""
-        # The interpreter waits at exit for a thread that is no daemon.
+        # Unless `daemon` is set, the interpreter waits for the thread at exit.
         run = contextvars.copy_context().run
         self._thread = threading.Thread(target=run, args=(self._run,), name=name, daemon=daemon)
         self._thread.start()

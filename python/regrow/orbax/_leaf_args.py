@@ -96,6 +96,6 @@ def sharding_of(args: Any) -> Any:
     if has(sharding, "to_jax_sharding"):
         return sharding.to_jax_sharding()
     if sharding is not None and not isinstance(sharding, jax.sharding.Sharding):
-        # A `Format` has a memory layout and a sharding.
+        # JAX' `Format` has a memory layout and a sharding: only the sharding is used.
         return own_attribute(sharding, "sharding")
     return sharding

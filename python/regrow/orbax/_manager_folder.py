@@ -147,7 +147,7 @@ class Folder:
     def reading(self, step: int) -> Iterator[None]:
         """Protects a step from deletion while it is read, if the folder is writable."""
         lease = None
-        # If the step was deleted, the restore reports it.
+        # Ignore a failure here: if the step was deleted, the restore itself raises the error.
         with contextlib.suppress(RegrowError):
             lease = self._engine.lease(step)
         try:
@@ -240,8 +240,8 @@ class Folder:
             try:
                 _native.remove(at, True, False)
             except AlreadyExistsError as error:
-                # The file was written recently. Writers of regrow hold a lock. Other writers do
-                # not, and the caller has asked for the removal.
+                # The engine refuses because the file was written recently. Without a lock the file
+                # is not regrow's. Remove it then, because the options ask for it.
                 if self._bucket is None and not _native.is_locked(path):
                     _native.remove(at, True, True)
                 else:
@@ -292,7 +292,7 @@ class Followed:
 
         def work() -> None:
             if before is not None and (error := before.exception()) is not None:
-                # If no caller saw this error, the next error reports it.
+                # Raise the error of the earlier task again: `wait` reads only the last task.
                 task(*args)
                 raise error
             task(*args)
@@ -300,8 +300,8 @@ class Followed:
         try:
             self._last = self._executor.submit(work)
         except RuntimeError:
-            # At exit the interpreter waits only for threads that it started itself: for the thread
-            # of the save.
+            # At exit an executor accepts no more tasks. Run the task in the thread of the save, for
+            # which the interpreter waits.
             task(*args)
 
     def wait(self) -> None:
@@ -398,6 +398,6 @@ class Deletions(Followed):
     def _delete(self, doomed: list[int]) -> list[int]:
         left = self._folder.delete(doomed)
         for step, error in left.items():
-            # The next save tries again.
+            # The next save tries again to delete the step.
             _log.warning("step %d was not deleted: %s", step, error or "it is being read")
         return [step for step in doomed if step not in left]

@@ -235,7 +235,7 @@ def _load(
 def _read(
     stored: Stored, wishes: Mapping[KeyPath, list[tuple[Any, Wish]]], replica: SingleReplica | None = None
 ) -> dict[Any, Any]:
-    """One load for each dtype. Resized leaves have loads of their own."""
+    """Reads the leaves in one load for each dtype. Resized leaves have loads of their own."""
     results: dict[Any, Any] = {}
     rounds: dict[Any, dict[KeyPath, tuple[Any, Wish]]] = {}
     for source, wanted in wishes.items():
@@ -273,8 +273,8 @@ class _Wishes:
 
     def of(self, leaf: Leaf, args: Any, path: KeyPath) -> Wish:
         kind = leaf.kind
-        # Only for these kinds does the wish not depend on the leaf itself, apart from its saved
-        # sharding.
+        # Cache only arrays with a requested sharding: their wishes depend on the key below alone.
+        # All others depend on the leaf itself.
         if kind not in ("jax_array", "numpy_array") or getattr(args, "sharding", None) is None:
             return _wish(leaf, args, path)
         key = (kind, leaf.dtype, leaf.shape, id(args))
@@ -341,7 +341,8 @@ def _wish_key(leaf: Leaf, args: Any, wanted: Any) -> Wish:
 
     def to_key(value: Any) -> Any:
         impl = getattr(value, "impl", None) or "threefry2x32"
-        # The sharding of the data: it may have one axis more than the keys.
+        # Put the data, not the keys, on the devices: the sharding is that of the data, which may
+        # have one axis more than the keys.
         return jax.random.wrap_key_data(_put(np.asarray(value.data), sharding), impl=impl)
 
     # Keys are read as data: the keys themselves know their implementation.
@@ -372,7 +373,7 @@ def _sharding(leaf: Leaf, args: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def _described(shape: tuple[int, ...], dtype: np.dtype[Any], sharding: Any) -> Any:
-    # Thousands of leaves have the same description, and JAX is slow for each.
+    # Cached: thousands of leaves have the same description, and JAX takes long to make one.
     return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
 

@@ -149,7 +149,8 @@ def publish(
 
     def discard(error: BaseException | None = None) -> None:
         if isinstance(error, TimeoutError):
-            # The caller gets the error now; the handler may run for much longer.
+            # Clean up in a thread: the handler may run for much longer, and the caller gets the
+            # error now.
             threading.Thread(target=remove, args=(error,), daemon=True).start()
         else:
             remove(error)

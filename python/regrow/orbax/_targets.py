@@ -100,7 +100,8 @@ def restore_standard(directory: Any, args: Any) -> Any:
     def args_of(leaf: Any) -> Any:
         if type(leaf) is not jax.ShapeDtypeStruct or leaf.sharding is not None:
             return construct_restore_args(leaf, strict=strict)
-        # Restores the saved kind of leaf: a JAX array with its saved sharding, or the fallback.
+        # Without a sharding in the target, restore the saved kind of leaf: for a JAX array with its
+        # saved sharding, or the fallback.
         is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         dtype, shape = (None, None) if is_key else (leaf.dtype, leaf.shape)
         return _leaf_args.AsItWas(dtype=dtype, sharding=fallback, global_shape=shape, strict=strict)

@@ -22,7 +22,9 @@ def construct_maximal_shardings(abstract_state: Any, devices: Sequence[Any] | No
 
 
 def _spread(shape: Shape, devices: list[Any]) -> Any:
-    """Divides the longest axes first, by the common divisor of length and remaining devices."""
+    """Divides the axes, longest first, by the greatest common divisor of length and remaining
+    devices.
+    """
     left = len(devices)
     sizes: list[int] = []
     cuts: dict[int, str] = {}

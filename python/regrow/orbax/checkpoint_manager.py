@@ -197,7 +197,7 @@ class CheckpointManager(Closing):
     def _listed(self) -> list[PolicyCheckpointInfo]:
         """The committed steps, and the one that this manager is saving."""
         tracked = self._tracked
-        # Read before the list: if the save ends in between, the list has its step.
+        # Read the save before the list: if the save ends in between, the list has its step.
         saving = None if tracked is None or tracked.is_done else tracked.info
         committed = self._committed()
         if saving is None or any(info.step == saving.step for info in committed):
@@ -223,7 +223,7 @@ class CheckpointManager(Closing):
             raise FileNotFoundError(f"Directory does not exist: {self.path_of(step)}")
         found = self._composite.metadata(path)
         if self._options.best_fn is None:
-            # The metrics are stored even if no option asks for them.
+            # Omit the metrics, which are stored even without a `best_fn`.
             found.item_metadata.pop(METRIC_ITEM_NAME, None)
         found.item_metadata = found.item_metadata.get(DEFAULT_ITEM_NAME, found.item_metadata)
         if not found.metrics:
@@ -275,7 +275,7 @@ class CheckpointManager(Closing):
             return False
         record = SaveRecord(step, directory=str(self._directory), synchronous=not self._is_async)
         record.waits(self.last_save)
-        # Waits for the earlier write, and not for the deletions after it.
+        # Wait for the earlier write, and not for the deletions after it.
         self._wait_for_write()
         if step in self._deletions.doomed:
             self._deletions.wait()
@@ -300,7 +300,8 @@ class CheckpointManager(Closing):
         about = _saving.About(custom, told, mode, self._timeout if self._is_async else None)
         with as_orbax():
             self._folder.check_writer()
-        # The path has no step: an empty folder, or temporary files of a broken deletion or save.
+        # Overwrite a path without a committed step: an empty folder, or what a broken deletion or
+        # save left.
         is_none = path.exists() and (not any(path.iterdir()) or lacks_marker(path, self._options.atomicity_options))
         call = _saving.Call(CompositeArgs(**items))
         saver = self._saver if self._is_async else None
@@ -312,7 +313,7 @@ class CheckpointManager(Closing):
         try:
             tracked()
         except BaseException:
-            # Raised here, and not again later.
+            # The caller gets the error here. Forget the save: no later call may raise it again.
             self._tracked = None
             raise
         self.wait_for_deletions()
@@ -346,7 +347,8 @@ class CheckpointManager(Closing):
                 if callback is not None:
                     callback()
             finally:
-                # These calls need no result here: the other processes of a job meet in them.
+                # Call this also after an error: the other processes of a job wait for this process
+                # in it.
                 self._deletions.follow(step, is_unranked=is_unranked)
 
         self._tracked = tracked = Tracked(info, work, tells=tells)

@@ -238,7 +238,7 @@ class ArrayMetadata(Metadata):
     storage: StorageMetadata | None = None
 
     def __eq__(self, other: object) -> bool:
-        # As in Orbax: equal if only the name or the folder differs.
+        # As in Orbax, the name and the folder do not count.
         return (
             isinstance(other, ArrayMetadata)
             and (self.shape, self.dtype) == (other.shape, other.dtype)

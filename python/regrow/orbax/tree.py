@@ -48,7 +48,7 @@ is slow.
 
 
 def _is_container(cls: type[Any]) -> bool:
-    # `isinstance(_, Mapping)` is slow, and a tree has few types.
+    # Cache the answer for each type: `isinstance(_, Mapping)` is slow, and a tree has few types.
     known = _CONTAINERS.get(cls)
     if known is None:
         known = _CONTAINERS[cls] = issubclass(cls, (Mapping, list, tuple))

@@ -115,7 +115,8 @@ def begin(
             if are_states and value is None:
                 raise ValueError("checkpointable must not be None for saving: found no pytree")
             if are_states:
-                # Not earlier: only here do the other processes of a job get the error.
+                # Check here and not earlier: only errors in `add` reach the other processes of a
+                # job.
                 _pytrees.check_leaves(value)
             _checkpointables.add(save, name, value, context, written, in_background=in_background)
 

@@ -69,7 +69,7 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
         with as_orbax():
             save_as(str(path), tree, Writing(overwrite=True, **options), progress=False)
         if is_primary_host():
-            # The folder is a part of a checkpoint, which has these files itself.
+            # Remove the files that the whole checkpoint has: this folder is only a part of it.
             for name in (CHECKPOINT_METADATA_FILENAME, "commit_success.txt"):
                 (as_path(path) / name).unlink(missing_ok=True)
         return _nothing()

@@ -165,7 +165,7 @@ def _remove(session: Any) -> None:
         return
     for part in session.iterdir():
         is_unfinished = not is_finalized(part)
-        # Files of other programs stay.
+        # Leave files of other programs in the folder.
         with contextlib.suppress(NotFoundError):
             remove(part, unfinished=is_unfinished, force=is_unfinished)
 

@@ -46,7 +46,7 @@ def _default_policy() -> Any:
 
 
 def _old_name_of(name: str) -> Callable[..., Any]:
-    """A method under its old name, which takes any arguments, as in Orbax."""
+    """Makes a method with an old name, which warns and passes any arguments to method `name`."""
 
     def renamed(self: Any, *args: Any, **kwargs: Any) -> Any:
         warnings.warn(f"Use `{name}` instead.", DeprecationWarning, stacklevel=2)
@@ -56,7 +56,7 @@ def _old_name_of(name: str) -> Callable[..., Any]:
 
 
 def _waiting(begin: Callable[P, Response[bool] | None]) -> Callable[P, bool]:
-    """A method that also waits for the save. Returns false if the step is not due."""
+    """Makes a method that also waits for the save. It returns false if the step is not due."""
 
     @functools.wraps(begin)
     def save(*args: P.args, **kwargs: P.kwargs) -> bool:
@@ -302,7 +302,7 @@ class Checkpointer(Closing):
         return self._manager.is_saving_in_progress()
 
     def _let_go(self) -> None:
-        """Tells the manager that a save has ended, in case its thread has not noticed yet."""
+        """Waits for the manager's thread if the save has ended, but the thread may still run."""
         if self._saving is not None and self._saving[2].done():
             self._manager.wait_until_finished()
 
