@@ -54,8 +54,7 @@ pub trait Format: Fidelity + Debug + Sync {
     fn target(&self, at: &Location, options: &SaveOptions) -> Target;
 
     /// Returns the error that [`write`](Self::write) would return for `tree` at `target`. Plans the
-    /// write and stops there: reads the data of scalars, but of no other arrays, and writes
-    /// nothing.
+    /// write and stops there: reads at most scalars and short arrays, and writes nothing.
     ///
     /// # Errors
     /// The errors of `write`, except errors of the disk.

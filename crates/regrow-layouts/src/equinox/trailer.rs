@@ -14,7 +14,7 @@
 //!  "records":[0,null,1]               for each leaf, in that pytree's order, its record
 //!  "offsets":[0,148]                  where each record begins, from the first one on
 //!  "block_len_bytes":4194304,
-//!  "crc32c":[...]                     of each block of each record; each record begins a new block, with its magic
+//!  "crc32c":[...]                     of each block of each record; no block spans two records
 //!  "blobs":{"1":[8,3,2948238]}        leaves of bytes: offset from the trailer's first byte, length, crc32c
 //!  "line":[62,123456]                 length and crc32c of the line in front of the leaves
 //!  "metadata":...}                    the user's own

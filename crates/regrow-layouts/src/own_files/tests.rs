@@ -49,7 +49,8 @@ fn what_is_beside_a_checkpoint_is_told_from_what_is_of_it() {
         assert_eq!(strangers(), [stranger]);
         fs::remove_file(folder.path().join(stranger)).unwrap();
     }
-    // `_METADATA` says that `regrow.json` is lost. So `model.safetensors` is a data file of regrow.
+    // `_METADATA` says that the checkpoint had a `regrow.json`, which is lost. So
+    // `model.safetensors` is a data file of regrow.
     put("_METADATA", "{\"custom_metadata\": {\"beside_regrow_json\": true}}");
     put("model.safetensors", "...");
     assert_eq!(strangers(), Vec::<String>::new());

@@ -3,7 +3,7 @@
 //! ```text
 //! STEM.data       | array | pad | array | pad | ...     C order, in the order of the tree; each array begins at a
 //!                                                       multiple of byte_align (8)
-//! STEM.manifest   [{'dtype': '<f4',                     a Python literal as pprint prints it; one entry for each array
+//! STEM.manifest   [{'dtype': '<f4',                     a Python literal; one entry for each array
 //!                   'nbytes': 24,
 //!                   'offset': 0,
 //!                   'path': ('layer', 'w'),
