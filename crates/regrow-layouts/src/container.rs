@@ -1,5 +1,5 @@
-//! The folders above checkpoints of any layout: folders of steps and folders of items. Their
-//! documents are Orbax' documents, so that Orbax' managers can read them.
+//! The folders above checkpoints of any layout: folders of steps and folders of items. regrow
+//! writes Orbax' documents into these folders, so that Orbax' managers can read them.
 
 use super::{flax, items_record};
 use crate::options::OpenOptions;

@@ -132,7 +132,8 @@ fn without_a_trailer_the_leaves_come_back_in_jax_order() {
     let losses = Equinox.losses(infos.tree(), &[], &options(json!({"trailer": false})));
     assert!(losses.iter().any(|loss| loss.kind == LossKind::Structure && loss.path.is_root()));
     assert_eq!(losses.iter().filter(|loss| loss.kind == LossKind::Value).count(), 3);
-    // One file is the beginning of the other: what Equinox reads is the same.
+    // The file without a trailer is the beginning of the file with a trailer. So Equinox reads the
+    // same leaves from both.
     let (short, long) = (std::fs::read(&path).unwrap(), std::fs::read(&trailed.1).unwrap());
     assert_eq!(short, long[..short.len()]);
     assert!(long[short.len()..].starts_with(&TRAILER_MAGIC));
@@ -269,7 +270,7 @@ fn an_empty_file_is_no_empty_list() {
     assert!(!engine::verify(&path).unwrap().is_ok());
     let arrays_only = OpenOptions { arrays_only: true, ..OpenOptions::default() };
     assert_eq!(engine::open_with(&path, &arrays_only).unwrap().tree().len(), 0);
-    // What is written can be read again.
+    // A save never writes an empty file.
     let mut build = TreeBuilder::new();
     build.open(Key::Index(0), NodeKind::Dict).unwrap();
     build.close().unwrap();

@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! {"version":1,
-//!  "structure":{...}                  the exact pytree, see formats/structure
+//!  "structure":{...}                  the exact pytree, see the module `structure`
 //!  "records":[0,null,1]               for each leaf, in that pytree's order, its record
 //!  "offsets":[0,148]                  where each record begins, from the first one on
 //!  "block_len_bytes":4194304,

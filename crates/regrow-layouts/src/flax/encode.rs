@@ -2,8 +2,8 @@
 //! form, floats in 64 bits.
 //!
 //! An [`Encoder`] has the small bytes of an object, and the positions of the arrays' data between
-//! them. So the size is known before any array is read. The writer streams the data, or copies it
-//! once into a buffer of exactly this size.
+//! them. So the size is known before any long array is read. The writer streams the data, or copies
+//! it once into a buffer of exactly this size.
 //!
 //! ```text
 //! bytes   | map, keys, head of array 0 |          | key, head of array 1 |          | … |

@@ -176,9 +176,9 @@ fn every_sound_file_holds_what_flax_wrote() {
                 let mut leaf = leaf.clone();
                 leaf.as_object_mut().unwrap().remove("descr");
                 match leaf["kind"].as_str().unwrap() {
-                    // Its value is for Python alone: the engine has no leaf of unknown bytes.
+                    // The engine has no leaf of unknown bytes, so the value is not compared.
                     "ext" => json!({"path": leaf["path"], "kind": "ext", "code": leaf["code"].to_string()}),
-                    // The array lies elsewhere, and is missing here.
+                    // The array would be in another folder, which the fixture lacks.
                     "str" if leaf["value"].as_str().unwrap().starts_with("//GDA") => {
                         json!({"path": leaf["path"], "kind": "ext", "code": null})
                     }
@@ -323,7 +323,7 @@ fn folders_are_steps() {
             "ckpt_float" => (2, &[2]),
             "ckpt_overwrite" => (5, &[1, 5]),
             "ckpt_outdated" => (5, &[5]),
-            // Flax would take `checkpoint_99.bak`.
+            // Flax would open `checkpoint_99.bak` as the latest step.
             "ckpt_leftovers" | "ckpt_stray" => (2, &[2]),
             other => panic!("{other} is new"),
         };

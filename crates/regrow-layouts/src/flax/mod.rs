@@ -22,9 +22,9 @@
 //! | `reader` | all of it as a checkpoint |
 //! | `writer`, `convert`, `losses` | a pytree to a file, and the losses |
 //!
-//! Opening scans the map of the file once, past all data; after that every leaf is a view. Files
-//! that Orbax wrote before 2023 have the same form, and the module `orbax` reads them with
-//! `decode`.
+//! Opening scans the file once and skips the data of arrays. After that, an array is a view of the
+//! file. Files that Orbax wrote before 2023 have the same form, and the module `orbax` reads them
+//! with `decode`.
 //!
 //! Source: flax 0.12.8 `serialization.py` and `training/checkpoints.py`; msgpack `spec.md`.
 

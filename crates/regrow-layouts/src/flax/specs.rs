@@ -1,9 +1,10 @@
-//! TensorStore specs in msgpack: instead of an array, a dict or a JSON text with its location.
+//! TensorStore specs in msgpack: a dict or a JSON text with the location of an array, instead of
+//! the array.
 //!
 //! ```text
-//! {"driver": "zarr", "dtype": "float32",                      what opens it
-//!  "kvstore": {"driver": "file", "path": "target.w/"},        where it is, below the folder of the file
-//!  "metadata": {"shape": [4, 3], "chunks": [4, 3], …}}        what it has to be
+//! {"driver": "zarr", "dtype": "float32",                      the driver of the array
+//!  "kvstore": {"driver": "file", "path": "target.w/"},        the path below the folder of the file
+//!  "metadata": {"shape": [4, 3], "chunks": [4, 3], …}}        the expected shape
 //! ```
 //!
 //! T5X writes such specs. In them, the drivers `file`, `gfile` and `gcs` (with any bucket) mean the

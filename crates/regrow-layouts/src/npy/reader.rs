@@ -1,4 +1,4 @@
-//! An npy file, an archive or a folder of them, as a checkpoint.
+//! Reads an npy file, an archive of npy files, or a folder of npy files as a checkpoint.
 
 use bytes::Bytes;
 

@@ -1,5 +1,5 @@
-//! If an array cannot be read, or only as another value, this is an error. It is the same error for
-//! a file, an archive and a folder.
+//! An array that cannot be read correctly gives an error. The error is the same for a file, an
+//! archive and a folder.
 
 use regrow_layouts::options::{Layout, NpyOptions, OpenOptions, SaveOptions};
 use std::fs;

@@ -365,7 +365,8 @@ fn any_cut_and_any_flipped_bit_is_seen() {
                 flipped[at] ^= 1 << bit;
                 fs::write(&file, &flipped).unwrap();
                 if let Some(found) = checked(&stem) {
-                    // White space and quotes have other forms that say the same.
+                    // A flipped bit may turn white space or quotes into another form of the same
+                    // value.
                     assert_same(&found, &tree);
                 }
             }

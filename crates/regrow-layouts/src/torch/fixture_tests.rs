@@ -57,7 +57,7 @@ fn leaf_row(checkpoint: &Checkpoint, leaf: usize, path: &KeyPath) -> Value {
         _ => {
             let read = checkpoint.read(leaf).unwrap();
             let bytes = read.as_array().unwrap().to_c_order().unwrap();
-            // The same by regions: each row alone.
+            // Read the same leaf by regions, one row at a time.
             let mut by_rows = Vec::new();
             let (dims, size) = (info.shape.dims(), info.dtype.size_bytes());
             let first = dims.first().copied().unwrap_or(1);
@@ -119,7 +119,7 @@ fn folders_of_pieces_come_back() {
         checkpoint.description()
     );
     let leaf = checkpoint.find("model/w").unwrap();
-    // Across all four pieces, and within one of them.
+    // A region across all four pieces, and a region within one piece.
     for (starts, lens, first) in [([2, 2], [2, 2], 14.0_f32), ([3, 4], [2, 1], 22.0)] {
         let region = checkpoint.region(leaf, &Region::new(starts, lens).unwrap()).unwrap();
         assert_eq!(region.to_c_order().unwrap()[..4], first.to_le_bytes());

@@ -148,7 +148,7 @@ fn descr(pickle: &Pickle<'_>, id: Id) -> Option<Descr> {
     let (("numpy", "dtype"), &[code, ..]) = (name, args) else { return None };
     let state = call.state.and_then(|state| pickle.sequence(state)).unwrap_or_default();
     let order = state.get(1).and_then(|&order| pickle.text(order)).unwrap_or("|");
-    // Subarrays, names and fields, which dtypes of numbers lack.
+    // A dtype of numbers has no subarray, no names and no fields.
     let is_plain = state.iter().skip(2).take(3).all(|&part| matches!(pickle.value(part), Value::None));
     let order = if order == "=" { "<" } else { order };
     if let Some((module, name)) = pickle.global(code) {

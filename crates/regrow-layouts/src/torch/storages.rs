@@ -1,4 +1,4 @@
-//! Storages: the runs of bytes in a file that tensors are views of.
+//! Storages: runs of bytes in a file. Each tensor is a view of a storage.
 //!
 //! ```text
 //! storage    | 0 1 2 3 4 5 6 7 8 9 |       one checksum, or none

@@ -298,7 +298,7 @@ impl<'p> Walk<'p, '_> {
 
     fn text(&mut self, text: &str) -> Result<Decoded> {
         let shape = Shape::new(vec![text.len() as u64])?;
-        // A text may stand in the tree often, and in the pickle once.
+        // One text of the pickle may occur in the tree many times.
         self.decoded_left_bytes =
             self.decoded_left_bytes.checked_sub(text.len() as u64).ok_or_else(|| {
                 Error::new(ErrorKind::Limit, "the texts of a pickle occur in the tree too often")

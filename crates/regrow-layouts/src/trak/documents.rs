@@ -1,5 +1,5 @@
-//! Reads and writes the JSON files. They have the form of `json.dump`, a write replaces a whole
-//! file, and a read checks each member.
+//! Reads and writes the JSON files. The files have the form of `json.dump`. A write replaces a
+//! whole file, and a read checks each member.
 //!
 //! ```text
 //! metadata.json      {"JL dimension": 4, "JL matrix type": "rademacher", "train set size": 6}

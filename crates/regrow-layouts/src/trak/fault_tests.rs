@@ -114,8 +114,8 @@ fn repair_mends_every_damage_that_verify_sends_to_it() {
                 }
                 damage(&folder.path().join(&file));
                 let before = complaints(folder.path());
-                // A finding that repair cannot mend must not advise it. Then the other findings
-                // stay, too.
+                // A finding that `repair` cannot mend must not advise `repair`. Skip a store with
+                // such a finding.
                 if before.is_empty() || !before.iter().all(|text| text.contains("`repair`")) {
                     not_advised += 1;
                     continue;
@@ -179,7 +179,7 @@ fn a_file_of_flags_of_another_name_is_refused_and_put_aside() {
         assert_eq!(complaints(folder.path()), Vec::<String>::new());
         assert!(repair(folder.path(), &Repair::default()).unwrap().is_empty());
     }
-    // A file of its own model and of another is written again from the arrays.
+    // A file with the flags of its own model and of another model is written again from the arrays.
     let folder = tempfile::tempdir().unwrap();
     let store = finished(folder.path());
     store.register(1, false).unwrap();
@@ -210,7 +210,7 @@ fn opening_removes_temporary_files_of_killed_writers_only() {
     let there = |file: &&str| folder.path().join(file).exists();
     write_all();
     {
-        // The writer of a file holds the lock: no file is removed before it is released.
+        // The writer of a file holds the lock. So no file is removed before the lock is released.
         let lock = store.lock().unwrap();
         write_all();
         let root = folder.path().to_owned();
@@ -222,7 +222,7 @@ fn opening_removes_temporary_files_of_killed_writers_only() {
     }
     assert_eq!(left.iter().filter(|file| there(file)).count(), 0);
     assert!(mine.iter().all(there));
-    // A store that is open for long sweeps whenever it changes JSON.
+    // An open store removes temporary files whenever it changes JSON.
     write_all();
     store.write_flags(0, true).unwrap();
     assert!(!there(&left[0]) && !there(&left[1]));

@@ -107,7 +107,7 @@ impl Faults<'_> {
             rows.arrays.remove(0);
         }
         let was_deleted = !has_grads && of_features != Condition::Missing;
-        // Features that were computed from lost rows could be right or wrong.
+        // Features that were computed from lost rows may be wrong, so the remedy clears their flag.
         let was_finalized = known.map_or(was_deleted, |flags| flags.is_finalized);
         let is_whole = rows.is_sound() && rows.done == Some(count);
         let is_finalized = was_finalized && is_whole && of_features.first_lost().is_none();

@@ -1,4 +1,4 @@
-//! Checks many numbers at once: are they finite?
+//! Checks whether numbers are finite, many numbers at once.
 
 use regrow_tree::array::Dtype;
 

@@ -222,7 +222,7 @@ fn repair_mends_every_damaged_store() {
         let (_temporary, path) = copy_of(&store);
         let without = repair(&path, &Repair::default());
         if matches!(name, "c_meta_empty" | "c_meta_partial" | "c_meta_missing") {
-            // Nothing but the caller knows what kind of projection it was.
+            // Only the caller knows the kind of projection.
             assert_eq!(without.unwrap_err().kind(), ErrorKind::Corrupt, "{name}");
             let metadata = regrow_testkit::expected("trak")["stores"][0]["metadata"].as_object().cloned();
             repair(&path, &Repair { metadata, ..Repair::default() }).unwrap();
@@ -233,7 +233,7 @@ fn repair_mends_every_damaged_store() {
         let report = regrow::verify(&path).unwrap();
         assert!(report.is_ok(), "{name}: {:?}", report.findings);
         assert!(repair(&path, &Repair::default()).unwrap().is_empty(), "{name}: a second time");
-        // What was not damaged is still there.
+        // Model 1 was not damaged, so its files are unchanged.
         let whole = files(&regrow_testkit::fixtures().join("trak/half_two_models"));
         for (file, bytes) in files(&path) {
             if file.starts_with("1/") {
@@ -295,7 +295,7 @@ fn metadata_of_another_run_are_refused() {
     try_open(layout::Parameters { train_set_size: 7, ..half }, &[("train set size", 7.into())]);
     try_open(half, &[("JL matrix type", "normal".into())]);
     try_open(layout::Parameters { precision: layout::Precision::Single, ..half }, &[]);
-    // Metadata that agree with the folder and not with the parameters: TRAK takes them.
+    // These metadata agree with the folder, but not with the parameters. TRAK accepts them.
     try_open(layout::Parameters { train_set_size: 60, proj_dim: 8, ..half }, &[]);
     let after = files(&path).into_iter().filter(|(name, _)| name != layout::LOCK_FILE).collect();
     assert!(before == after);

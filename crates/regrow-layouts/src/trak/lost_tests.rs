@@ -109,7 +109,7 @@ fn lost_gradients_of_targets_are_reported_and_repaired() {
 fn gradients_of_targets_that_are_made_again_are_not_done() {
     let folder = tempfile::tempdir().unwrap();
     let store = finished(folder.path());
-    // What is sound stays: marks and final scores.
+    // If no file is lost, marks and final scores stay.
     assert!(store.init_experiment(&name("val"), 3, 0, false).unwrap().scores_finalized);
     assert_eq!(store.experiment(&name("val"), 3, 0).unwrap().targets.count_done().unwrap(), 3);
     fs::remove_file(folder.path().join("0/val_grads.mmap")).unwrap();

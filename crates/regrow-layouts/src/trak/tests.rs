@@ -1,4 +1,4 @@
-//! One test for each weakness of the original, and the rules that prevent it.
+//! Tests of the rules that prevent the weaknesses of TRAK's own saver.
 
 use std::fs;
 use std::io;

@@ -118,7 +118,7 @@ fn codes_that_msgpack_keeps_are_refused_but_for_timestamps() {
     let kind =
         |payload: &[u8]| one(|e| e.ext(-1, payload).unwrap()).map(|tree| tree.leaves()[0].info.kind.clone());
     assert_eq!(kind(&[0, 0, 0, 1]).unwrap(), LeafKind::Unknown("msgpack ext -1".into()));
-    // No second has 2^30 - 1 nanoseconds, and no timestamp five bytes.
+    // These payloads have too many nanoseconds, and a length that no timestamp has.
     for payload in [&[0xff; 8][..], &[0; 5]] {
         assert_eq!(kind(payload).unwrap_err().kind(), ErrorKind::Corrupt);
     }

@@ -1,5 +1,5 @@
-//! Folders of `torch.distributed.checkpoint`, read only: tensors in pieces, each written by the
-//! process that had it.
+//! Folders of `torch.distributed.checkpoint`, read only. Tensors are in pieces: each process has
+//! written the pieces that it held.
 //!
 //! ```text
 //! step/.metadata        a pickle: names, shapes, pieces, and where each piece lies

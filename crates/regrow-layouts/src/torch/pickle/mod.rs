@@ -19,8 +19,8 @@
 //!
 //! Every value is stored once in one list, and containers have positions in this list. A pickle may
 //! make a value that contains itself, or that contains another value a million times. In both cases
-//! the memory is proportional to the length of the pickle. Texts and bytes are not copied. Source:
-//! CPython `Lib/pickle.py`, `Lib/pickletools.py`.
+//! the memory is proportional to the length of the pickle. Texts and bytes are not copied, except
+//! values of protocol 0, which are decoded. Source: CPython `Lib/pickle.py`, `Lib/pickletools.py`.
 
 use regrow_base::error::{Error, Result};
 
