@@ -157,6 +157,19 @@ fn scores_without_a_record_are_a_leaf_a_note_and_a_finding() {
 }
 
 #[test]
+fn repair_keeps_a_damaged_record_whose_arrays_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(finished(folder.path()));
+    let record = json!({"val": {"num_targets": 3}});
+    fs::write(folder.path().join("experiments.json"), record.to_string()).unwrap();
+    for file in ["0/val_grads.mmap", "0/_targets_val.mmap", "scores/val.mmap"] {
+        fs::write(folder.path().join(file), b"something else").unwrap();
+    }
+    repair(folder.path(), &Repair::default()).unwrap();
+    assert_eq!(records(folder.path())["val"]["num_targets"], 3);
+}
+
+#[test]
 fn a_file_of_flags_of_another_name_is_refused_and_put_aside() {
     let flags = |id: &str, done: u8| json!({id: {"is_featurized": done, "is_finalized": done}}).to_string();
     for (file, text) in [
