@@ -164,7 +164,7 @@ pub trait ManyWriters {
 pub struct Claims {
     /// The name of the file for a number.
     pub name: fn(u32) -> String,
-    /// Whether a file has such a name.
+    /// Whether a name is the name of a file for some number.
     pub is_name: fn(&str) -> bool,
 }
 

@@ -32,7 +32,7 @@ const SEPARATOR: &str = "/";
 /// The description of the checkpoint has at most this many notes of the files.
 const NOTES_SHOWN: usize = 20;
 
-/// The file names of such a checkpoint: `pytorch_model-00001-of-00002.bin` and
+/// The file names of a checkpoint with an index: `pytorch_model-00001-of-00002.bin` and
 /// `pytorch_model.bin.index.json`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Names {

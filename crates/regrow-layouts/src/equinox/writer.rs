@@ -61,7 +61,8 @@ impl Contents {
 /// The line before the leaves, as Python's `json.dumps` writes it.
 ///
 /// # Errors
-/// `InvalidArgument` for a value that a reader would not take for such a line.
+/// `InvalidArgument` for a value that is neither a dict nor a list: a reader would not recognise
+/// its line.
 pub fn line_of(value: &Value) -> Result<Vec<u8>> {
     if !(value.is_object() || value.is_array()) {
         return Err(Error::invalid("hyperparameters must be a dict or a list")

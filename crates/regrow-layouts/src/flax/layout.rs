@@ -27,9 +27,9 @@ pub const EXT_TIMESTAMP: i8 = -1;
 
 /// The key that marks a map as an array in chunks. Its value is not used.
 pub const CHUNKED_KEY: &str = "__msgpack_chunked_array__";
-/// The key of the whole array's shape in such a map.
+/// The key of the whole array's shape in a map with `CHUNKED_KEY`.
 pub const SHAPE_KEY: &str = "shape";
-/// The key of the pieces in such a map.
+/// The key of the chunks in a map with `CHUNKED_KEY`.
 pub const CHUNKS_KEY: &str = "chunks";
 
 pub use crate::options::CHUNK_LEN_MAX_BYTES;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! {"driver": "zarr", "dtype": "float32",                      the driver of the array
-//!  "kvstore": {"driver": "file", "path": "target.w/"},        the path below the folder of the file
+//!  "kvstore": {"driver": "file", "path": "target.w/"},        the path below the file's folder
 //!  "metadata": {"shape": [4, 3], "chunks": [4, 3], …}}        the expected shape
 //! ```
 //!

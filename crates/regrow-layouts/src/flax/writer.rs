@@ -43,7 +43,7 @@ pub(super) fn write(
     flax: &FlaxOptions,
 ) -> Result<()> {
     let encoder = plan(tree, staged.target(), options, flax)?;
-    // These files have no stored checksums.
+    // msgpack has no checksums: no block of the file has one.
     let mut out = staged.single_writer(encoder.len_bytes(), encoder.len_bytes())?;
     for part in encoder.parts() {
         match part {

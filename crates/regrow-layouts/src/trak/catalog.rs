@@ -69,8 +69,8 @@ impl Catalog {
     }
 }
 
-/// The names of files of flags directly in `root`, sorted. An entry of such a name that is no file
-/// is damage.
+/// The names of files of flags directly in `root`, sorted. The list also has entries with such
+/// names that are not files: they are damage.
 pub(super) fn id_files(root: &Path) -> Result<Vec<String>> {
     let mut names = names_in(root)?;
     names.retain(|name| id_text(name).is_some());
