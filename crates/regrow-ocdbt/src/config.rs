@@ -1,6 +1,6 @@
 //! The configuration at the head of every manifest. It says how to *write*. A reader uses three
-//! fields: `manifest_kind` (where the versions are), `version_tree_arity_log2` (checks of the version
-//! tree) and `max_decoded_node_bytes` (the largest node that it accepts).
+//! fields: `manifest_kind` (where the versions are), `version_tree_arity_log2` (checks of the
+//! version tree) and `max_decoded_node_bytes` (the largest node that it accepts).
 //!
 //! ```text
 //! | uuid 16 bytes | manifest_kind u8 | max_inline_value_bytes | max_decoded_node_bytes | version_tree_arity_log2 u8 |

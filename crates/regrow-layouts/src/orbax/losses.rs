@@ -37,8 +37,8 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, orbax: &OrbaxOptions) -> Vec<Loss> {
     for (path, leaf) in tree.iter() {
         let what = match &leaf.kind {
             LeafKind::NumpyScalar => "a NumPy scalar becomes a Python number",
-            // Orbax stores a PRNG key as an array. Only the recorded name of the key's implementation
-            // shows that it is a key, and this key has no such name.
+            // Orbax stores a PRNG key as an array. Only the recorded name of the key's
+            // implementation shows that it is a key, and this key has no such name.
             LeafKind::PrngKey(None) => {
                 "a PRNG key of an unknown implementation becomes the array of its key data"
             }

@@ -14,8 +14,8 @@ impl Structure {
     /// Builds the tree from the columns.
     ///
     /// # Errors
-    /// `Corrupt` if the columns contradict each other; `Unsupported` for a later version; `Limit` for a
-    /// tree that is too deep.
+    /// `Corrupt` if the columns contradict each other; `Unsupported` for a later version; `Limit`
+    /// for a tree that is too deep.
     pub fn regrow(&self) -> Result<Regrown> {
         check_version(self.version)?;
         let regrown = self.put_together().map_err(|error| match error.kind() {

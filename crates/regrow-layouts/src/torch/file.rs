@@ -1,5 +1,5 @@
-//! A file with tensors: the whole file as a blob, its map, and slices. A slice is part of the map, or
-//! a copy where there are no maps.
+//! A file with tensors: the whole file as a blob, its map, and slices. A slice is part of the map,
+//! or a copy where there are no maps.
 
 use std::path::PathBuf;
 use std::sync::Arc;

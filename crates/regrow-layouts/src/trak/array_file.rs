@@ -366,8 +366,8 @@ impl ArrayFile {
         self.write_rows(rows, &mark.to_le_bytes().repeat(rows.len()))
     }
 
-    /// Changes rows of a mask on disk, to 1 or to 0. If the sync fails, the rows show their old marks
-    /// again: the disk may have either, and no later sync would write the new ones.
+    /// Changes rows of a mask on disk, to 1 or to 0. If the sync fails, the rows show their old
+    /// marks again: the disk may have either, and no later sync would write the new ones.
     pub(super) fn change_marks(&self, rows: &[u64], mark: i32) -> Result<()> {
         self.set_marks(rows, mark)?;
         self.sync().inspect_err(|_| {

@@ -162,7 +162,8 @@ impl Faults<'_> {
         });
         let mut work = Vec::new();
         for (name, record) in &mut records {
-            // A damaged record whose arrays cannot be read stays: its number may be all that is left.
+            // A damaged record whose arrays cannot be read stays: its number may be all that is
+            // left.
             let Ok(experiment) = Experiment::from_record(name, record) else { continue };
             let Ok(name) = ExperimentName::new(name) else { continue };
             let wanted = self.experiment(&name, &experiment, &mut work)?;

@@ -343,8 +343,8 @@ fn deliver(
     let mut next = 0;
     for block in checked.table.blocks(start, end) {
         if verified {
-            // Without destinations this is only a check. It continues after a bad block, so that later
-            // good blocks are recorded as good.
+            // Without destinations this is only a check. It continues after a bad block, so that
+            // later good blocks are recorded as good.
             failed = failed.and(checked.check_within(block, start, bytes));
             if failed.is_err() && !parts.is_empty() {
                 return failed;

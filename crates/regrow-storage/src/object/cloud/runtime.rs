@@ -48,8 +48,8 @@ static STATE: AtomicPtr<State> = AtomicPtr::new(std::ptr::null_mut());
 pub(crate) fn state() -> Result<&'static State> {
     let process = std::process::id();
     let found = STATE.load(Ordering::Acquire);
-    // SAFETY: every stored pointer comes from `Box::leak` below and is never freed. The state behind
-    // it is changed only under its own locks.
+    // SAFETY: every stored pointer comes from `Box::leak` below and is never freed. The state
+    // behind it is changed only under its own locks.
     if let Some(state) = unsafe { found.as_ref() }
         && state.process == process
     {
