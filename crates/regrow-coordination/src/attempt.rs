@@ -19,8 +19,8 @@
 //! - a process that still waits for `begun` in the earlier attempt finds `failed` there, and joins
 //!   the new attempt. After `begun` a process ends with an error: with the failure that it finds,
 //!   or at its time-out;
-//! - if a job is killed, its keys stay in a coordinator that is a folder. The next job ignores these
-//!   keys: its rank 0 replaces the old `current`.
+//! - if a job is killed, its keys stay in a coordinator that is a folder. The next job ignores
+//!   these keys: its rank 0 replaces the old `current`.
 //!
 //! When all processes have ended an attempt successfully, rank 0 removes all these keys.
 
