@@ -11,6 +11,7 @@
 //! Rows are written by `pwrite`, which can fail with an error. A write to a map would kill the
 //! process if another process has cut the file.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -366,12 +367,15 @@ impl ArrayFile {
         self.write_rows(rows, &mark.to_le_bytes().repeat(rows.len()))
     }
 
-    /// Changes rows of a mask on disk, to 1 or to 0. If the sync fails, the rows show their old
-    /// marks again: the disk may have either, and no later sync would write the new ones.
-    pub(super) fn change_marks(&self, rows: &[u64], mark: i32) -> Result<()> {
+    /// Sets rows of a mask on disk, to 1 or to 0. If the sync fails, the rows that changed show
+    /// their old marks again: the disk may have either, and no later sync would write the new ones.
+    pub(super) fn set_marks_on_disk(&self, rows: &[u64], mark: i32) -> Result<()> {
+        let marked: HashSet<u64> = self.marked(rows)?.into_iter().collect();
+        let changed: Vec<u64> =
+            rows.iter().copied().filter(|row| marked.contains(row) != (mark == 1)).collect();
         self.set_marks(rows, mark)?;
         self.sync().inspect_err(|_| {
-            let _ = self.write(rows, &(1 - mark).to_le_bytes().repeat(rows.len()));
+            let _ = self.write(&changed, &(1 - mark).to_le_bytes().repeat(changed.len()));
         })
     }
 

@@ -121,7 +121,7 @@ impl Rows {
         for row in rows {
             pending.rows.remove(row);
         }
-        self.unmark(&self.mask.marked(rows)?)
+        self.unmark(rows)
     }
 
     /// Whether rows are synced before they are marked.
@@ -171,17 +171,17 @@ impl Rows {
         }
         if !pending.rows.is_empty() {
             let rows = sorted(&std::mem::take(&mut pending.rows));
-            self.mask.change_marks(&rows, 1)?;
+            self.mask.set_marks_on_disk(&rows, 1)?;
         }
         pending.last_sync = Some(Instant::now());
         Ok(())
     }
 
-    /// Removes the marks of rows that have one, on disk.
-    fn unmark(&self, marked: &[u64]) -> Result<()> {
-        match self.interval.is_some() && !marked.is_empty() {
-            true => self.mask.change_marks(marked, 0),
-            false => self.mask.set_marks(marked, 0),
+    /// Removes the marks of rows on disk.
+    fn unmark(&self, rows: &[u64]) -> Result<()> {
+        match self.interval.is_some() && !rows.is_empty() {
+            true => self.mask.set_marks_on_disk(rows, 0),
+            false => self.mask.set_marks(rows, 0),
         }
     }
 
