@@ -1,4 +1,5 @@
-//! Reads by Python code that start again if their checkpoint is replaced during the read.
+//! Calls a Python function that reads checkpoints, and calls it again if it raises an error because
+//! a checkpoint was replaced.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;

@@ -111,7 +111,8 @@ pub(super) fn sizes_of(metadata: &Map<String, Value>) -> Result<(u64, u64)> {
 /// The object in a file; `None` if there is no file.
 ///
 /// # Errors
-/// `Corrupt` if it is empty, cut or no object; `Limit`.
+/// `Corrupt` if the file is empty, cut, or has no JSON object; `Limit` if the file is longer than
+/// `DOCUMENT_LEN_MAX_BYTES`.
 pub(super) fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
     read_object_up_to(path, DOCUMENT_LEN_MAX_BYTES)
 }

@@ -42,7 +42,7 @@ const COPY: &str = "copy";
 /// Longest file name that all file systems accept.
 const NAME_LEN_MAX_BYTES: usize = 255;
 
-/// The hash in a shortened name, in hex digits.
+/// The number of hex digits of the hash in a shortened name.
 const HASH_LEN: usize = 16;
 
 /// The longest name that is not shortened: `u32::MAX` has ten digits, and 16 random ones follow.

@@ -32,8 +32,8 @@
 //! name to the others, which join the folder (`joined_folder`). Each process makes its own files
 //! durable. The process that began the folder commits it.
 //!
-//! Small files are synced together by `commit`: one by one if they are few, by one `syncfs` if they
-//! are many (0.4 ms each against one flush).
+//! `commit` syncs the small files and the folders: one by one if they are few (0.4 ms for each),
+//! otherwise all of them with one `syncfs`, if the system has it.
 
 use std::path::Path;
 

@@ -14,8 +14,8 @@
 //! So a manifest is never found together with the data of another save. Each step is synced before
 //! the next. If the writer dies between the steps, all new files are complete, with their own names
 //! or in the temporary folder. A reader finds them there ([`where_is`]), and the next save to the
-//! same target does the remaining steps ([`finish`]). If a step fails, it is undone together with
-//! the steps before it.
+//! same target does the remaining steps ([`finish`]). If a step fails, all steps are undone. If
+//! this fails too, the files stay where they are, as after a kill, and the error is `NotDurable`.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};

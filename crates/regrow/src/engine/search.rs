@@ -10,14 +10,15 @@ use crate::text::printable;
 use crate::tree::{Key, LeafInfo, Node, NodeKind, Tree};
 
 /// The only leaf with the printed key path `printed`, else the only leaf with the stored name
-/// `name`; `None` if no leaf or several leaves match.
+/// `name`; a name with escapes in the other order. `None` if no leaf or several leaves match.
 pub(super) fn leaf_of(tree: &Tree<LeafInfo>, printed: &str, name: &str) -> Option<usize> {
     let by_name = || {
         let names = tree.leaves().iter().enumerate();
         let mut named = names.filter(|(_, info)| *info.name == *name).map(|(leaf, _)| leaf);
         named.next().filter(|_| named.next().is_none())
     };
-    // A text that a key path would print in another form can only equal a stored name.
+    // `name` has characters that key paths print as escapes, so no key path prints as `name`
+    // itself: look for a stored name first.
     if printed != name
         && let Some(leaf) = by_name()
     {

@@ -1,7 +1,7 @@
 //! Retention: a pure function from the existing steps and a policy to the steps to delete.
 //!
-//! The policy ranks good steps of the current history that this run has saved. Damaged steps, steps
-//! of other programs and steps of an abandoned history do not count, and are not deleted. The
+//! The policy ranks the undamaged steps of the current history, if this run saved them; with
+//! `adopt`, also those of other programs. All other steps do not count, and are not deleted. The
 //! policy also never deletes:
 //! - the newest ranked step;
 //! - steps with a lease, which have a reader;
@@ -105,7 +105,8 @@ pub struct StepFacts {
     pub is_leased: bool,
     /// Whether the step is known to be damaged.
     pub is_damaged: bool,
-    /// Whether another program saved the step, or it belongs to an abandoned history.
+    /// Whether the step does not count: it belongs to an abandoned history, or another program
+    /// saved the step and the run does not adopt such steps.
     pub is_other: bool,
 }
 

@@ -23,7 +23,8 @@ use regrow_base::threads::pool;
 /// The memory of one worker: the writer's ring of 12 MiB, a chunk and its encoded form.
 const WORKER_COST_BYTES: u64 = 16 << 20;
 
-/// A further worker (and data file) pays only from this many bytes on, or from this many chunks on.
+/// A worker (and its data file) is worth its cost only with at least this many bytes, or this many
+/// chunks.
 const BYTES_PER_WORKER: u64 = 8 << 20;
 const CHUNKS_PER_WORKER: u64 = 4096;
 

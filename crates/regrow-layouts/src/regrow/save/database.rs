@@ -1,5 +1,5 @@
-//! The OCDBT database of a save. It is made at once if all leaves are raw, and otherwise after the
-//! compressed chunks are written.
+//! The OCDBT database of a save. Without compression it is made while the data files are
+//! written; with compression, after the compressed chunks are written.
 
 use super::super::manifest::uuid_text;
 use super::index::{RawEntries, to_list};

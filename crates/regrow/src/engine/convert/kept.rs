@@ -105,8 +105,9 @@ impl ConvertRules {
     /// Reads a file of rules from a path or URL.
     ///
     /// # Errors
-    /// `NotFound` if the file does not exist; `InvalidArgument`, with line and column, if the file
-    /// is not such a TOML file, or if a rule would fail for every source.
+    /// `NotFound` if the file does not exist; `InvalidArgument` if the file is too long or not
+    /// UTF-8, if it is not a valid TOML file of rules (then with line and column), or if the
+    /// layout, an option, a pattern, an expression or a dtype is not valid.
     pub fn read(file: impl ToLocation) -> Result<Self> {
         let file = located(file)?;
         let read = || {
