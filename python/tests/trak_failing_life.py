@@ -57,21 +57,31 @@ class Life:
         class Saver(MmapSaver):
             sync_interval = self.interval
 
-        opened: list[MmapSaver] = []
-        for _ in range(3):
-            arguments = (self.folder, METADATA, ROWS, COLUMNS, True, logging.CRITICAL, False)
-            if self.attempt(lambda: opened.append(Saver(*arguments))):  # noqa: B023
-                break
-        if not opened:
-            return
-        self.whole(opened.pop())
-        gc.collect()
+        # After a failed sync a saver refuses writes. The program starts again and goes on.
+        for _ in range(2):
+            self.written.clear()
+            opened: list[MmapSaver] = []
+            for _ in range(3):
+                arguments = (self.folder, METADATA, ROWS, COLUMNS, True, logging.CRITICAL, False)
+                if self.attempt(lambda: opened.append(Saver(*arguments))):  # noqa: B023
+                    break
+            if not opened:
+                return
+            self.whole(opened.pop())
+            gc.collect()
 
     def whole(self, saver: MmapSaver) -> None:
-        if any(self.attempt(lambda: saver.register_model_id(0, True)) for _ in range(2)):
+        if any(self.attempt(lambda: self.load(saver)) for _ in range(2)):
             self.work(saver)
         for _ in range(2):
             self.attempt(saver.close)
+
+    def load(self, saver: MmapSaver) -> None:
+        """As TRAKer does: a registered model keeps its rows."""
+        if 0 in saver.model_ids:
+            saver.load_current_store(0)
+        else:
+            saver.register_model_id(0, False)
 
     def work(self, saver: MmapSaver) -> None:
         store = saver.current_store
@@ -196,8 +206,8 @@ def check(folder: Path, book: Path) -> int:
     if (folder / "id_0.json").exists() and masks:
         flags = json.loads((folder / "id_0.json").read_text())["0"]
         if flags["is_featurized"]:
-            marks = disk.array(disk.cache, model / "_is_featurized.mmap", np.int32, 1, ROWS)
-            assert marks.all(), f"said to be featurized: the marks are {marks.tolist()}"
+            marks = disk.array(disk.disk, model / "_is_featurized.mmap", np.int32, 1, ROWS)
+            assert marks.all(), f"said to be featurized: the marks on the disk are {marks.tolist()}"
         if flags["is_finalized"]:
             features = disk.array(disk.disk, model / "features.mmap", np.float32, COLUMNS, ROWS)
             assert (features == 9).all(), f"final features: on the disk is {features}"
