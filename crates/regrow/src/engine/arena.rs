@@ -24,21 +24,14 @@ const ALIGN_BYTES: usize = 64;
 /// freed.
 const SHARED_LEN_BYTES: usize = 8 << 20;
 
-/// Memory for leaves, in the order in which the leaves were added.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     maps: Vec<MmapMut>,
-    /// For each leaf, its map and its range in the map; `None` for a leaf without bytes.
     places: Vec<Option<(usize, Range<usize>)>>,
-    /// The map that the next small leaves share, and how many of its bytes are in use.
     shared: Option<(usize, usize)>,
 }
 
 impl Arena {
-    /// Reserves zeroed memory for one more leaf.
-    ///
-    /// # Errors
-    /// `Limit` if the system has not enough memory.
     pub fn add(&mut self, len_bytes: u64) -> Result<()> {
         let too_much = || {
             Error::new(ErrorKind::Limit, format!("a leaf of {len_bytes} bytes does not fit in memory"))
@@ -69,7 +62,6 @@ impl Arena {
         Ok(())
     }
 
-    /// The memory pages of all leaves, to be made in advance.
     pub fn pages(&self) -> Pages {
         let mut spans: Vec<(usize, usize)> = self.maps.iter().map(|map| (map.as_ptr().addr(), 0)).collect();
         for (map, place) in self.places.iter().flatten() {
@@ -80,7 +72,6 @@ impl Arena {
         Pages::at(spans)
     }
 
-    /// The memory of each leaf, which the caller fills.
     pub fn slices(&mut self) -> Vec<&mut [u8]> {
         let mut rests: Vec<(&mut [u8], usize)> = self.maps.iter_mut().map(|map| (&mut map[..], 0)).collect();
         let places = self.places.iter().map(|place| {
@@ -94,7 +85,7 @@ impl Arena {
         places.map(Option::unwrap_or_default).collect()
     }
 
-    /// The filled memory of each leaf. Leaves of one map share the map without a copy.
+    /// Leaves of one map share the map without a copy.
     pub fn into_bytes(self) -> Vec<Bytes> {
         let maps: Vec<Bytes> = self.maps.into_iter().map(Bytes::from_owner).collect();
         let bytes = self.places.into_iter().map(|place| {

@@ -18,7 +18,6 @@ impl Attempt {
         checkpoint
     }
 
-    /// The error if one of the recorded checkpoints was replaced.
     fn was_replaced(&self) -> Option<Error> {
         let watched = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         watched.iter().find(|checkpoint| checkpoint.is_replaced()).map(Checkpoint::was_replaced)

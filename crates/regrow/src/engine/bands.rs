@@ -40,9 +40,6 @@ fn elements_between(info: &LeafInfo, chunk: Option<&Shape>, len_bytes: u64) -> u
 }
 
 /// Calls `each(region, count)` in C order. A band that is not a box is given as several boxes.
-///
-/// # Errors
-/// Errors of `each`.
 pub(super) fn for_each_band(
     reader: &dyn Reader,
     leaf: usize,

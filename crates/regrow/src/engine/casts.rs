@@ -5,14 +5,10 @@ use crate::error::{Error, Result};
 use crate::options::{CastPattern, cast_for};
 use crate::tree::{KeyPath, LeafKind, PathPattern, Tree};
 
-/// The most leaves that one error lists.
 const NAMED_MAX: usize = 5;
 
 /// Returns an error for casts whose patterns match leaves of which none can be cast. The pattern
 /// `**` is always allowed.
-///
-/// # Errors
-/// `InvalidArgument` with the pattern and the leaves that the pattern matches.
 pub(super) fn check_casts<L>(
     tree: &Tree<L>,
     rules: &[CastPattern],
@@ -35,12 +31,11 @@ pub(super) fn check_casts<L>(
     Ok(())
 }
 
-/// Whether a pattern matches all leaves.
 pub(super) fn is_for_all(pattern: &PathPattern) -> bool {
     pattern.as_str() == "**"
 }
 
-/// A leaf in the text of the error: its key path and its dtype.
+/// A leaf in the text of the error.
 pub(super) fn described(path: &KeyPath, kind: &LeafKind, dtype: Dtype) -> String {
     match kind.is_castable() {
         true => format!("{path} ({dtype})"),
@@ -48,7 +43,6 @@ pub(super) fn described(path: &KeyPath, kind: &LeafKind, dtype: Dtype) -> String
     }
 }
 
-/// The error for a rule that changes none of the leaves it matches.
 pub(super) fn no_effect(
     what: &str,
     pattern: &PathPattern,

@@ -39,7 +39,6 @@ pub(super) fn publish(at: &Location, kind: &Target, options: &SaveOptions) -> Re
     Retries::until_unreplaced(|| at.publish(how_published(kind, options)))
 }
 
-/// How a save publishes its checkpoint.
 pub(super) fn how_published<'a>(kind: &'a Target, options: &'a SaveOptions) -> PublishOptions<'a> {
     let may_replace: Option<fn(&Location) -> Result<()>> =
         if options.replace_any_file { None } else { Some(replace::check_file) };
@@ -133,10 +132,8 @@ pub(super) fn check_losses(
     )))
 }
 
-/// The most losses that one error lists.
 const NAMED_MAX: usize = 20;
 
-/// The error that lists the losses.
 pub(super) fn losses_refused(mut what: String, losses: &[&Loss]) -> Error {
     for loss in losses.iter().take(NAMED_MAX) {
         what.push_str(&format!("\n  {loss}"));

@@ -7,7 +7,6 @@ use crate::formats::{Description, Reader, Rest, Standing};
 use crate::reads::{Coded, Source, Text};
 use crate::tree::{Leaf, LeafData, LeafInfo, Tree};
 
-/// The reader of a pytree in memory: its leaves, unchanged.
 #[derive(Debug)]
 struct Held {
     description: Description,
@@ -37,10 +36,6 @@ impl Checkpoint {
     }
 }
 
-/// The description of a leaf in memory.
-///
-/// # Errors
-/// `InvalidArgument` for a text too long to count.
 pub(super) fn info_of(leaf: &Leaf, name: &str) -> Result<LeafInfo> {
     let (dtype, shape) = match &leaf.data {
         LeafData::Array(array) => (array.dtype(), array.shape().clone()),

@@ -96,7 +96,6 @@ impl Checkpoint {
         Ok(out.into())
     }
 
-    /// Adds the key path of the leaf to an error.
     fn at_leaf<T>(&self, leaf: usize, result: Result<T>) -> Result<T> {
         result.map_err(|error| error.at_leaf(&self.tree().path_of(leaf)))
     }

@@ -101,7 +101,6 @@ fn candidate(folder: &Location, entry: Entry) -> Option<String> {
     (is_file && suggestions::may_be_listed(&name)).then_some(name)
 }
 
-/// Opens the checkpoint of this name; `None` if the entry is not a checkpoint.
 fn look(folder: &Location, name: String) -> Option<Listed> {
     let at = folder.join(&name);
     let mut listed = Listed {

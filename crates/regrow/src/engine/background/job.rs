@@ -23,29 +23,22 @@ pub(super) struct Job {
     pub monitor: Monitor,
     pub blocked: Blocked,
     pub on_end: Option<OnEnd>,
-    /// The data to save. The thread takes it, and drops it as soon as the save has ended.
     work: Mutex<Option<Work>>,
     outcome: OnceLock<Result<SaveReport>>,
     /// Whether a caller has seen the result or has cancelled the save.
     is_seen: AtomicBool,
 }
 
-/// The data that a job saves.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// A checkpoint of one tree.
     Tree(Box<TreeWork>),
-    /// An unfinished checkpoint of items: the trees that are still to be added, and a function to
-    /// call before the commit.
     Items(Box<ItemsSave>, Vec<(String, TreeWork)>, Option<BeforeCommit>),
 }
 
-/// A tree with the values of the snapshot.
 #[derive(Debug)]
 pub(super) struct TreeWork {
     pub tree: Tree<Leaf>,
     pub options: SaveOptions,
-    /// Hashes that show whether a leaf has changed since the snapshot.
     pub fingerprints: Option<Vec<Option<u32>>>,
 }
 
@@ -117,7 +110,7 @@ impl Job {
         self.outcome.get().is_some()
     }
 
-    /// The result of the save. The job then counts as seen.
+    /// The job then counts as seen.
     pub(super) fn outcome(&self) -> Option<Result<SaveReport>> {
         let outcome = self.outcome.get()?;
         self.is_seen.store(true, Ordering::Release);
@@ -127,7 +120,7 @@ impl Job {
         })
     }
 
-    /// The error of a failed save that no caller has seen. The job then counts as seen.
+    /// The error of a failed save that no caller has seen; the job then counts as seen.
     pub(super) fn unseen_failure(&self) -> Option<Error> {
         let error = self.outcome.get()?.as_ref().err()?;
         if self.is_seen.swap(true, Ordering::AcqRel) {

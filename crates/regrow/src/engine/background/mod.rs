@@ -200,7 +200,6 @@ impl AsyncSaver {
         Ok(Some(self.begin(Job::new(at, Work::Tree(Box::new(work)), monitor, on_end, blocked))))
     }
 
-    /// The tree with its current values, and the number of bytes that were copied.
     fn snapshot(
         &self,
         tree: Tree<Leaf>,
@@ -337,7 +336,6 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The body of the thread: saves until the queue is empty.
     fn work(&self) {
         let mut state = self.lock();
         while let Some(job) = state.queue.pop_front() {
@@ -357,7 +355,6 @@ impl Shared {
     }
 }
 
-/// Returns the first error that no call has returned yet.
 fn report_failure(state: &mut State) -> Result<()> {
     let mut ended = std::mem::take(&mut state.ended).into_iter();
     while let Some(job) = ended.next() {

@@ -23,7 +23,6 @@ pub enum WhenBusy {
 }
 
 impl WhenBusy {
-    /// Whether a new save can start without waiting.
     pub(super) fn has_room(self, state: &State) -> bool {
         match self {
             Self::Wait => !state.is_busy(),

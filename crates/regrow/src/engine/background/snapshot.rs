@@ -40,12 +40,10 @@ const PARALLEL_FROM_BYTES: usize = 4 << 20;
 /// The pool keeps two maps: for the running save and for the next save.
 const POOL_LEN: usize = 2;
 
-/// Maps of earlier snapshots, for reuse.
 #[derive(Debug, Default)]
 pub(super) struct Pool(Mutex<Vec<MmapMut>>);
 
 impl Pool {
-    /// A map of at least this length: a map of the pool if one fits, otherwise a new map.
     fn take(&self, len_bytes: usize) -> io::Result<MmapMut> {
         let mut maps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let best = maps
@@ -71,7 +69,6 @@ impl Pool {
         }
     }
 
-    /// Returns all memory to the system.
     pub(super) fn clear(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -98,7 +95,6 @@ impl Drop for Filled {
     }
 }
 
-/// A leaf's place in the map.
 struct Place {
     leaf: usize,
     dtype: Dtype,
@@ -115,7 +111,6 @@ struct Piece<'a> {
     out: &'a mut [u8],
 }
 
-/// An array with copies of these shards, and the number of bytes copied.
 fn copy_shards(shards: &Shards) -> Result<(Array, u64)> {
     let mut len_bytes = 0;
     let copy = |shard: &Shard| {
@@ -130,11 +125,6 @@ fn copy_shards(shards: &Shards) -> Result<(Array, u64)> {
     Ok((Array::sharded(shards.dtype(), shape, chunk_shape, copies, shards.is_replicated())?, len_bytes))
 }
 
-/// The tree with copies of the leaves for whose positions `copied` is true, and the number of bytes
-/// copied.
-///
-/// # Errors
-/// `Io` or `Limit` if there is not enough memory for the copies; errors of reading a leaf.
 pub(super) fn snapshot(
     tree: Tree<Leaf>,
     pool: &Arc<Pool>,
@@ -181,7 +171,6 @@ pub(super) fn snapshot(
     Ok((tree, copied_bytes))
 }
 
-/// Copies each array to its place in the map, and drops the array.
 fn fill(tree: &Tree<Leaf>, places: &[Place], arrays: Vec<Array>, map: &mut [u8]) -> Result<()> {
     let mut pieces = Vec::with_capacity(arrays.len());
     let (mut rest, mut at) = (map, 0);
@@ -234,10 +223,6 @@ fn fill(tree: &Tree<Leaf>, places: &[Place], arrays: Vec<Array>, map: &mut [u8])
     )
 }
 
-/// The current CRC-32C of every leaf; `None` for leaves without array data.
-///
-/// # Errors
-/// Errors of reading a leaf.
 pub(super) fn fingerprints(tree: &Tree<Leaf>) -> Result<Vec<Option<u32>>> {
     let of = |(at, leaf): (usize, &Leaf)| {
         let LeafData::Array(array) = &leaf.data else { return Ok(None) };
@@ -252,10 +237,6 @@ pub(super) fn fingerprints(tree: &Tree<Leaf>) -> Result<Vec<Option<u32>>> {
     tree.leaves().iter().enumerate().map(of).collect()
 }
 
-/// Returns an error if a leaf has changed since the fingerprints were taken.
-///
-/// # Errors
-/// `SourceChanged`, which lists all changed leaves.
 pub(super) fn check_unchanged(tree: &Tree<Leaf>, before: &[Option<u32>]) -> Result<()> {
     let now = fingerprints(tree)?;
     let changed: Vec<usize> = before

@@ -111,7 +111,7 @@ fn is_gap(draft: &Draft, options: &ConvertOptions) -> bool {
     options.salvage && draft.source.kind == LeafKind::Placeholder
 }
 
-/// The draft in a form that the target accepts; `Err` with the draft if it is left out.
+/// `Err` with the draft if the leaf is left out.
 fn adapt(
     format: &dyn Format,
     draft: Draft,
@@ -139,7 +139,6 @@ fn adapt(
     Ok(Err(draft))
 }
 
-/// The change of a leaf, as text for the report.
 fn in_words(from: &LeafInfo, to: &LeafInfo) -> String {
     let becomes = match (&from.kind, &to.kind) {
         (from_kind, to_kind) if from_kind == to_kind => {

@@ -24,10 +24,8 @@ use crate::formats::item_folder::is_files;
 use crate::location::Location;
 use crate::tree::{Key, KeyPath, Leaf, Tree};
 
-/// The items of the source that become items of the target.
 #[derive(Debug)]
 pub(super) struct PlannedItems {
-    /// The source of the conversion.
     checkpoint: Checkpoint,
     items: Vec<PlannedItem>,
     /// The record of the history that the step belongs to; `None` if the source has none, or if the
@@ -44,7 +42,6 @@ struct PlannedItem {
 }
 
 impl PlannedItem {
-    /// The item's part of the whole tree; `None` if no leaf of the item is converted.
     fn tree(&self, whole: &Tree<Leaf>) -> Option<Tree<Leaf>> {
         self.key.as_ref().map_or_else(|| Some(whole.clone()), |key| whole.child(key))
     }
@@ -59,15 +56,11 @@ enum ItemForm {
     Tree,
     Json,
     Metrics,
-    /// Files, with the name of the Orbax handler that reads them.
     Files(Option<String>),
 }
 
 impl PlannedItems {
-    /// The items of a source that stay items; `None` if the result is one pytree.
-    ///
-    /// # Errors
-    /// Errors of the storage.
+    /// `None` if the result is one pytree.
     pub fn of(checkpoint: &Checkpoint, drafts: &[Draft], options: &ConvertOptions) -> Result<Option<Self>> {
         let has_items = options.save.layout.item_form(false).is_ok_and(|form| form.handler.is_some());
         let moves = !options.rename.is_empty() || options.nest.is_some();
@@ -105,25 +98,16 @@ impl PlannedItems {
         self.items.iter().any(|item| item.form == ItemForm::Json && item.has_leaf(leaf))
     }
 
-    /// Whether the metrics of the source stay an item of the target.
     pub fn has_metrics(&self) -> bool {
         self.items.iter().any(|item| item.form == ItemForm::Metrics)
     }
 
-    /// Returns the errors of [`save`](Self::save) without writing anything.
-    ///
-    /// # Errors
-    /// The errors of a save of each tree.
     pub fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
         check_place(target, options)?;
         let trees = self.items.iter().filter(|item| item.form == ItemForm::Tree);
         trees.filter_map(|item| item.tree(tree)).try_for_each(|tree| check_save(target, &tree, options))
     }
 
-    /// Writes the items.
-    ///
-    /// # Errors
-    /// The errors of a save of items; errors of reading the source.
     pub fn save(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<SaveReport> {
         let custom_metadata = options.custom_metadata.as_ref().and_then(Value::as_object);
         let mut custom_metadata = custom_metadata.cloned().unwrap_or_default();

@@ -8,14 +8,10 @@ use crate::error::{Error, Result};
 use crate::formats::{Loss, LossKind};
 use crate::tree::KeyPath;
 
-/// The most steps that one error lists.
 const NAMED_MAX: usize = 20;
 
 /// Returns an error for a folder of several steps if the caller has not chosen a step, because
 /// all other steps would be left out.
-///
-/// # Errors
-/// `InvalidArgument`, which lists the steps.
 pub(super) fn refuse_many_steps(checkpoint: &Checkpoint, options: &ConvertOptions) -> Result<()> {
     let steps = &checkpoint.description().steps;
     if steps.len() < 2 || options.open.step.is_some() {

@@ -101,7 +101,6 @@ pub struct ConvertPlan {
     pub losses: Vec<Loss>,
     /// With [`salvage`](ConvertOptions::salvage): the reason for each lost leaf, and other damage.
     pub damage: Vec<Error>,
-    /// The location of the source.
     source: Location,
     tree: Tree<Leaf>,
     /// The items of the target; `None` if the target is one pytree.
@@ -125,7 +124,6 @@ pub struct ConvertReport {
 }
 
 impl ConvertPlan {
-    /// The planned pytree. Its arrays are read from the source on demand.
     pub(super) fn into_tree(self) -> Tree<Leaf> {
         self.tree
     }
@@ -249,7 +247,7 @@ impl Checkpoint {
     }
 }
 
-/// A leaf during the planning: its source form and its target form.
+/// A leaf during the planning.
 #[derive(Debug)]
 struct Draft {
     from: KeyPath,

@@ -77,7 +77,6 @@ fn check_groups(pattern: &Regex, replacement: &str) -> Result<()> {
     Ok(())
 }
 
-/// The unit of selections and rules: a leaf, `None` or an empty container.
 #[derive(Debug, Clone)]
 pub(super) struct Item {
     pub path: KeyPath,
@@ -86,7 +85,6 @@ pub(super) struct Item {
 
 #[derive(Debug, Clone)]
 pub(super) enum Part {
-    /// The leaf at this position.
     Leaf(usize),
     /// `None`, or a container without children.
     Empty(NodeKind),
@@ -103,7 +101,6 @@ impl Item {
     }
 }
 
-/// All items of a tree, in flatten order.
 pub(super) fn items<L>(tree: &Tree<L>) -> Vec<Item> {
     let mut leaf = 0;
     let mut part = |node: &Node| match &node.kind {
@@ -169,7 +166,6 @@ fn nested(keys: &[Key], separator: &str) -> Option<Vec<Key>> {
     name.contains(separator).then(|| name.split(separator).map(Key::dict).collect())
 }
 
-/// Containers and items by their paths.
 struct Trie<'a> {
     items: &'a [Item],
     nodes: Vec<Place>,
@@ -181,9 +177,7 @@ struct Place {
     children: Vec<usize>,
     /// The kind of container in the original tree, and its number of children there.
     was: Option<(NodeKind, usize)>,
-    /// The item at this node, and whether a rule has moved it here.
     item: Option<(usize, bool)>,
-    /// Whether there is an item below this node.
     has_below: bool,
     /// Whether a moved item has added a child to the container.
     changed: bool,
@@ -366,7 +360,6 @@ impl<'a> Trie<'a> {
 }
 
 impl Place {
-    /// Whether there is an item at the node or below it.
     fn is_alive(&self) -> bool {
         self.item.is_some() || self.has_below
     }

@@ -14,10 +14,6 @@ use crate::tree::{LeafInfo, PathPattern, Tree};
 
 /// The chosen leaves under their new paths, by their positions in the source. `only` also selects
 /// among `None` and empty containers.
-///
-/// # Errors
-/// `NotFound` with all patterns that match nothing; `InvalidArgument` for a rule that has no
-/// effect; errors of [`rename`].
 pub(in crate::engine) fn select(checkpoint: &Checkpoint, options: &ConvertOptions) -> Result<Tree<usize>> {
     let tree = checkpoint.tree();
     let ConvertOptions { only, rename: renames, nest, .. } = options;
@@ -44,7 +40,6 @@ pub(in crate::engine) fn select(checkpoint: &Checkpoint, options: &ConvertOption
     }
 }
 
-/// The effect of a rule on a leaf.
 #[derive(Clone, Copy)]
 enum Change<'a> {
     Transpose,
@@ -52,7 +47,6 @@ enum Change<'a> {
     Cast(&'a CastPattern),
 }
 
-/// All rules that change a leaf, and their patterns.
 fn changes(options: &ConvertOptions) -> impl Iterator<Item = (Change<'_>, &PathPattern)> {
     let transpose = options.transpose.iter().map(|rule| (Change::Transpose, &rule.0));
     let reshape = options.reshape.iter().map(|rule| (Change::Reshape, &rule.0));

@@ -33,7 +33,6 @@ const CLAIMS_MAX: u32 = 64;
 /// A started conversion. If it is dropped before [`finish`](Self::finish), its files are removed.
 #[derive(Debug)]
 pub struct SharedConvert {
-    /// The opened source of the plan.
     checkpoint: Checkpoint,
     plan: ConvertPlan,
     save: SaveOptions,
@@ -278,7 +277,6 @@ impl ConvertPlan {
         hasher.finalize().to_hex().chars().take(32).collect()
     }
 
-    /// The number of each leaf's share.
     fn shares(&self, count: u32) -> Vec<u32> {
         shares_of(self.tree.leaves().iter().map(len_bytes), count)
     }

@@ -13,11 +13,10 @@ use crate::formats::ReaderExt;
 use crate::monitor::{Monitor, Stage};
 use crate::tree::LeafInfo;
 
-/// Bytes of a band.
 const BAND_LEN_BYTES: u64 = 16 << 20;
 
-/// One leaf. It keeps the last decoded band, and drops the band when the last byte of the leaf is
-/// read. So a writer that takes leaves in order needs the memory of one band.
+/// Keeps the last decoded band, and drops the band when the last byte of the leaf is read. So a
+/// writer that takes leaves in order needs the memory of one band.
 #[derive(Debug)]
 pub(super) struct LeafSource {
     checkpoint: Checkpoint,
@@ -29,7 +28,6 @@ pub(super) struct LeafSource {
 
 #[derive(Debug, Default)]
 enum State {
-    /// The leaf has not been read yet.
     #[default]
     New,
     /// A raw leaf in a file, mapped and checked.
@@ -80,7 +78,6 @@ impl LeafSource {
         band_elements(self.checkpoint.reader(), self.leaf, &self.info, BAND_LEN_BYTES)
     }
 
-    /// Reads the band that contains `offset_bytes`.
     fn band_at(&self, offset_bytes: u64) -> Result<(u64, Bytes)> {
         let (shape, size) = (&self.info.shape, self.info.dtype.size_bytes() as u64);
         let step = self.band_elements();

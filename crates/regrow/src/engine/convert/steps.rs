@@ -18,10 +18,8 @@ use crate::location::{Location, ToLocation};
 use crate::storage::UNCOMMITTED_MARK;
 use crate::tree::KeyPath;
 
-/// A step of the source, and the location of its conversion.
 struct Planned {
     number: u64,
-    /// The name of the step in the source.
     name: String,
     target: Location,
     options: ConvertOptions,

@@ -15,13 +15,10 @@ use crate::signature;
 use crate::storage::{Identity, PublishOptions};
 use crate::store::{Blob, FileWriter, ReadPath, StoreExt};
 
-/// Bytes of parity that are copied at once.
 const PIECE_LEN_BYTES: u64 = 4 << 20;
 
-/// The side files of a checkpoint of single files, read from the source.
 #[derive(Debug)]
 pub(super) struct Beside {
-    /// The seal, with the file names of the copy.
     seal: Option<SealDocument>,
     signature: Option<Vec<u8>>,
     parity: Option<Parity>,
@@ -35,10 +32,7 @@ struct Parity {
 }
 
 impl Beside {
-    /// Reads the side files of `source` for its copy at `target`.
-    ///
-    /// # Errors
-    /// `Corrupt` for a seal or a parity that cannot be used; errors of the storage.
+    /// Reads the side files of `source`, and gives them the file names of the copy at `target`.
     pub(super) fn of(source: &Location, target: &Location) -> Result<Self> {
         if source.is_folder() {
             return Ok(Self { seal: None, signature: None, parity: None });
@@ -57,16 +51,12 @@ impl Beside {
     }
 
     /// Writes the side files beside the copy. If the identity at `target` is no longer `copied`,
-    /// another save has replaced the copy. Side files that do not fit that save are then removed.
-    ///
-    /// # Errors
-    /// Errors of the storage. The copy then exists without its side files.
+    /// another save has replaced the copy: side files that do not fit that save are then removed.
     pub(super) fn put(self, target: &Location, copied: Option<Identity>) -> Result<()> {
         if self.seal.is_none() && self.signature.is_none() && self.parity.is_none() {
             return Ok(());
         }
         self.put_all(target)?;
-        // If another save has replaced this copy, remove side files that do not fit that save.
         let is_replaced = copied.is_some() && identity(target) != copied;
         if is_replaced { take_misfits(target) } else { Ok(()) }
     }
@@ -101,7 +91,6 @@ fn put_new(file: &Location, bytes: Vec<u8>) -> Result<()> {
     write_new(file, |writer| writer.write(&bytes)).map(drop)
 }
 
-/// Writes a file unless it exists. Returns false if the file exists.
 fn write_new(file: &Location, write: impl FnOnce(&mut FileWriter) -> Result<()>) -> Result<bool> {
     let monitor = Monitor::new();
     let options = PublishOptions { overwrite: false, ..PublishOptions::of_one_file(&monitor) };

@@ -142,7 +142,6 @@ fn copy_once(source: &Location, target: &Location, options: &CopyOptions) -> Res
     })
 }
 
-/// Commits the copy. Writes the side files if the source is not a folder.
 fn commit(
     source: &Location,
     target: &Location,
@@ -161,12 +160,10 @@ fn commit(
     beside.put(target, copied)
 }
 
-/// The number of times that each byte is read, from the source and from the copy.
 fn passes(options: &CopyOptions) -> u64 {
     if options.unverified { 1 } else { 2 }
 }
 
-/// Plans a copy and begins its publication.
 fn begin(source: &Location, target: &Location, options: &CopyOptions) -> Result<(Plan, Box<dyn Transfer>)> {
     check_apart(source, target)?;
     replace::check_place(target, &SaveOptions::default())?;

@@ -17,10 +17,8 @@ use crate::store::{Blob, Store, StoreExt};
 /// The file with which Orbax marks a committed checkpoint.
 const MARKER: &str = COMMIT_MARKERS[0];
 
-/// The longest marker that a copy accepts.
 const MARKER_LEN_MAX_BYTES: u64 = 1 << 20;
 
-/// The files to copy, and the marker to write at the end.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) kind: Target,
@@ -28,7 +26,6 @@ pub(super) struct Plan {
     pub(super) marker: Marker,
 }
 
-/// One file of the source, and its version at the time of the plan.
 #[derive(Debug)]
 pub(super) struct SourceFile {
     pub(super) transfer: TransferFile,
@@ -74,12 +71,10 @@ impl Plan {
         }
     }
 
-    /// Bytes of all files.
     pub(super) fn len_bytes(&self) -> u64 {
         self.files.iter().map(|file| file.transfer.len_bytes).fold(0, u64::saturating_add)
     }
 
-    /// The files in the form that the storage needs.
     pub(super) fn transfer_files(&self) -> Vec<TransferFile> {
         self.files.iter().map(|file| file.transfer.clone()).collect()
     }
@@ -163,11 +158,8 @@ impl SourceFile {
         }
     }
 
-    /// Opens the file, if the file has the same length as in the plan. `check_version` finds other
-    /// changes.
-    ///
-    /// # Errors
-    /// `Replaced` if the file has another length by now, or was removed.
+    /// Opens the file. `Replaced` if the file has another length than in the plan, or was removed.
+    /// `check_version` finds other changes.
     pub(super) fn open(&self) -> Result<Arc<dyn Blob>> {
         match &self.content {
             Content::Stored { store, key } => {
@@ -180,7 +172,6 @@ impl SourceFile {
         }
     }
 
-    /// Returns an error if the file has another version by now.
     pub(super) fn check_version(&self) -> Result<()> {
         let Content::Stored { store, key } = &self.content else { return Ok(()) };
         match store.version(key)?.is_some_and(|now| now.text == self.transfer.version) {

@@ -19,14 +19,12 @@ use crate::threads::{for_each_parallel, map_ordered, thread_count};
 /// once.
 const PIECE_LEN_BYTES: u64 = 8 << 20;
 
-/// The most requests at once.
 const THREADS_MAX: usize = 8;
 
 /// Progress within a large file is recorded after this many bytes, so that a later copy can
 /// continue there.
 const NOTE_EVERY_BYTES: u64 = PIECE_LEN_BYTES;
 
-/// A running copy.
 pub(super) struct Copying<'a> {
     transfer: &'a dyn Transfer,
     options: &'a CopyOptions,
@@ -46,7 +44,7 @@ impl<'a> Copying<'a> {
         }
     }
 
-    /// Copies all files. Markers come last.
+    /// Markers come last.
     pub(super) fn all(&self, plan: &Plan) -> Result<()> {
         self.options.monitor.enter(Stage::Copy);
         let numbered = || plan.files.iter().enumerate();
@@ -105,7 +103,7 @@ impl<'a> Copying<'a> {
         self.transfer.finished(at, digest, is_verified)
     }
 
-    /// Copies a file from `offset` on. Returns the digest of the whole file.
+    /// Copies a file from `offset` on, and returns the digest of the whole file.
     fn write(&self, at: usize, file: &SourceFile, mut hasher: Hasher, offset: u64) -> Result<Hash> {
         let len_bytes = file.transfer.len_bytes;
         let source = file.open()?;
@@ -128,7 +126,6 @@ impl<'a> Copying<'a> {
         Ok(hasher.finalize())
     }
 
-    /// Returns an error unless the target file has the digest of the written bytes.
     fn compare(&self, at: usize, len_bytes: u64, digest: Hash) -> Result<()> {
         let (found, name) = self.digest_of(at, len_bytes)?;
         if found == Some(digest) {
@@ -144,8 +141,7 @@ impl<'a> Copying<'a> {
             .help("check the disk, the network and the memory of this machine, then copy again"))
     }
 
-    /// The digest of a file at the target, and its name. The digest is `None` if the length
-    /// differs.
+    /// The digest is `None` if the length differs.
     fn digest_of(&self, at: usize, len_bytes: u64) -> Result<(Option<Hash>, PathBuf)> {
         let blob = self.transfer.written(at)?;
         let name = blob.describe();

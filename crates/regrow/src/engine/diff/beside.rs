@@ -15,13 +15,9 @@ use crate::error::{Error, Result};
 use crate::formats::item_folder::ItemFolder;
 use crate::tree::{Key, KeyPath, LeafInfo, LeafKind};
 
-/// The data of a checkpoint that is not in leaves, by key path.
 type Beside = BTreeMap<KeyPath, Bytes>;
 
-/// Compares the data outside of leaves, and adds the result to the report.
-///
-/// # Errors
-/// Errors of the storage. Damage is a finding of the report, not an error.
+/// Adds the result to the report: damage of a file is a finding, not an error.
 pub(super) fn compare(
     a: &Checkpoint,
     b: &Checkpoint,

@@ -21,20 +21,19 @@ use crate::monitor::Stage;
 use crate::reads::Source;
 use crate::tree::LeafInfo;
 
-/// The result for a pair.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// The status of a pair of texts, or of a pair that needs no read.
     Status(LeafStatus),
     /// A pair of number arrays. `is_same_file`: both sides are the same bytes of one file.
-    Numbers { distance: Box<Distance>, is_same_file: bool },
-    /// A pair of arrays that are compared as bytes.
+    Numbers {
+        distance: Box<Distance>,
+        is_same_file: bool,
+    },
     Opaque(Box<Distance>),
-    /// One or both sides cannot be read.
     Failed(Vec<(Side, Error)>),
 }
 
-/// The results for all pairs.
 #[derive(Debug, Default)]
 pub(super) struct Outcomes {
     /// The outcomes by pair number, without equal pairs that the options leave out.
@@ -45,7 +44,6 @@ pub(super) struct Outcomes {
     pub read_bytes: u64,
 }
 
-/// The inputs of a running comparison.
 pub(super) struct Comparison<'c> {
     pub a: &'c Checkpoint,
     pub b: &'c Checkpoint,
@@ -53,18 +51,15 @@ pub(super) struct Comparison<'c> {
     pub options: &'c DiffOptions,
 }
 
-/// The two leaves of a pair.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pair<'c> {
     pub a: Half<'c>,
     pub b: Half<'c>,
 }
 
-/// The leaf of one side of a pair.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Half<'c> {
     checkpoint: &'c Checkpoint,
-    /// The position of the leaf.
     leaf: usize,
     pub info: &'c LeafInfo,
 }
@@ -76,7 +71,6 @@ struct PairJob {
     task: Task,
     first: u64,
     count: u64,
-    /// Whether the job covers the whole pair.
     is_whole: bool,
     /// Whether both sides are the same bytes of one file.
     is_same_file: bool,
@@ -88,10 +82,6 @@ struct PairJob {
 }
 
 impl<'c> Comparison<'c> {
-    /// Reads and compares all pairs.
-    ///
-    /// # Errors
-    /// `Cancelled`; `Limit` if there is not enough memory.
     pub fn run(&self) -> Result<Outcomes> {
         let mut order: Vec<usize> = (0..self.pairs.both.len()).collect();
         let mut ranks = vec![usize::MAX; self.a.tree().len()];
@@ -129,7 +119,6 @@ impl<'c> Comparison<'c> {
         Ok(outcomes)
     }
 
-    /// The two leaves of pair number `pair`.
     pub fn pair(&self, pair: usize) -> Option<Pair<'c>> {
         let &(a, b) = self.pairs.both.get(pair)?;
         let half = |checkpoint: &'c Checkpoint, leaf: usize| {
@@ -138,7 +127,6 @@ impl<'c> Comparison<'c> {
         Some(Pair { a: half(self.a, a)?, b: half(self.b, b)? })
     }
 
-    /// The status of a pair, from its outcome.
     pub fn status(&self, outcome: &Outcome, pair: Pair<'_>) -> LeafStatus {
         let (a, b) = (pair.a.info, pair.b.info);
         match outcome {
@@ -159,7 +147,6 @@ impl<'c> Comparison<'c> {
         job.is_whole && !self.options.list_equal && self.status(outcome, pair) == LeafStatus::Equal
     }
 
-    /// Reads the small leaves of a batch, of both sides.
     fn small(&self, batch: &[PairJob]) -> [SmallLeaves; 2] {
         let read = |job: &&PairJob| matches!(job.task, Task::Numbers | Task::Opaque) && job.len_bytes > 0;
         let leaves = |job: &PairJob| self.pairs.both.get(job.pair).copied();
@@ -362,14 +349,12 @@ impl<'c> Pair<'c> {
         }
     }
 
-    /// Returns errors for leaves whose shapes claim far more bytes than are stored.
     fn check_claims(self) -> std::result::Result<(), Vec<(Side, Error)>> {
         let check = |half: Half<'c>| pieces::check_claim(half.checkpoint, half.leaf, &self.once(half)).err();
         let errors = errors(check(self.a), check(self.b));
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
-    /// Whether both leaves are the same bytes of one file.
     fn is_same_file(self) -> bool {
         if self.a.info.dtype != self.b.info.dtype {
             return false;

@@ -8,7 +8,6 @@ use super::report::{DiffCounts, DiffFinding, DiffReport, LeafDiff, LeafStatus, S
 use crate::engine::Checkpoint;
 use crate::error::Result;
 
-/// The report of a comparison.
 pub(super) fn report(
     a: &Checkpoint,
     b: &Checkpoint,

@@ -4,12 +4,10 @@ use super::DiffOptions;
 use super::report::LeafStatus;
 use crate::tree::{BIG_INTEGER, LeafInfo, LeafKind};
 
-/// How a pair of leaves is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Task {
     /// No comparison is needed: the metadata give this status.
     Known(LeafStatus),
-    /// Compare two texts.
     Texts,
     /// Compare two arrays of the same shape as numbers.
     Numbers,
@@ -19,7 +17,6 @@ pub(super) enum Task {
     Unknown,
 }
 
-/// How to compare two leaves, from their metadata.
 pub(super) fn task(a: &LeafInfo, b: &LeafInfo) -> Task {
     use LeafKind as K;
     match (&a.kind, &b.kind) {
@@ -34,7 +31,6 @@ pub(super) fn task(a: &LeafInfo, b: &LeafInfo) -> Task {
     }
 }
 
-/// How to compare two arrays.
 fn array_task(a: &LeafInfo, b: &LeafInfo) -> Task {
     let other_dtype = |info: &LeafInfo| match &info.kind {
         LeafKind::NumpyOther(dtype) | LeafKind::NumpyOtherScalar(dtype) => Some(dtype.clone()),

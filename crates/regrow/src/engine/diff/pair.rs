@@ -10,14 +10,11 @@ use super::report::ContainerDiff;
 use crate::error::Result;
 use crate::tree::{KeyPath, NodeKind, PathPattern};
 
-/// The chosen leaves of two checkpoints, by their positions.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
     /// Leaves in both checkpoints, in the order of the first.
     pub both: Vec<(usize, usize)>,
-    /// Leaves only in the first checkpoint.
     pub only_a: Vec<usize>,
-    /// Leaves only in the second checkpoint.
     pub only_b: Vec<usize>,
     /// Containers of different kinds, and containers without children that only one checkpoint has.
     pub containers: Vec<ContainerDiff>,
@@ -25,9 +22,6 @@ pub(super) struct Pairs {
 
 impl Pairs {
     /// Pairs the leaves that match a pattern in `only`; all leaves if `only` is empty.
-    ///
-    /// # Errors
-    /// `NotFound` for patterns that match nothing in either checkpoint.
     pub fn of(a: &Checkpoint, b: &Checkpoint, only: &[PathPattern]) -> Result<Self> {
         let is_chosen = |path: &KeyPath| only.is_empty() || only.iter().any(|pattern| pattern.matches(path));
         if a.tree().nodes() == b.tree().nodes() && only.is_empty() {
@@ -53,7 +47,7 @@ impl Pairs {
         Ok(pairs)
     }
 
-    /// Pairs leaves that have no partner yet and whose key is unique in their checkpoint.
+    /// Pairs leaves whose key is unique among the leaves without a partner of their checkpoint.
     fn join<K: Hash + Eq>(&mut self, key_a: impl Fn(usize) -> K, key_b: impl Fn(usize) -> K) {
         let unique = |leaves: &[usize], key: &dyn Fn(usize) -> K| {
             let mut by_key: HashMap<K, Option<usize>> = HashMap::with_capacity(leaves.len());

@@ -8,7 +8,6 @@ use crate::error::Error;
 use crate::text::{counted, format_bytes, printable};
 use crate::tree::{KeyPath, LeafInfo};
 
-/// The most leaves that the text of a report lists.
 const SHOWN_MAX: usize = 20;
 
 /// One of the two compared checkpoints.

@@ -9,7 +9,6 @@ use crate::formats::container::json_text;
 use crate::formats::container::{JSON_HANDLER, V1_JSON_HANDLER, V1_METRICS_HANDLER};
 use crate::formats::items_record::ItemKind;
 
-/// The name of the item that holds metrics, and of its file.
 const METRICS: &str = "metrics";
 
 /// The file name of a JSON item, in the older API and in the v1 API of Orbax.

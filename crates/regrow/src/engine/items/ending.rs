@@ -115,7 +115,6 @@ fn settle(state: &mut State, publication: &dyn Publication) -> Result<()> {
     Ok(())
 }
 
-/// Writes the files beside the items when all items are complete.
 fn write_rest(
     state: &mut State,
     v1: bool,

@@ -127,7 +127,6 @@ pub struct ItemsSave {
     /// The options that apply to all items.
     options: SaveOptions,
     state: Mutex<State>,
-    /// Whether a part of the checkpoint has failed.
     has_failed: AtomicBool,
     began: Instant,
     began_nsecs: Option<u64>,
@@ -138,7 +137,6 @@ pub struct ItemsSave {
 struct State {
     /// The name and the handler of each item, in the order of the calls.
     handlers: Vec<(String, Option<String>)>,
-    /// The record of the items.
     noted: Noted,
     /// Names already used for items or parts of items, and their use.
     taken: Vec<(String, Taken)>,
@@ -149,7 +147,6 @@ struct State {
     rest: Rest,
     /// The side files; `None` if no item requests them.
     side_files: Option<SideFiles>,
-    /// Items that already have a marker.
     marked: Vec<String>,
     custom_metadata: Map<String, Value>,
     metrics: Map<String, Value>,
@@ -163,10 +160,8 @@ struct State {
 /// The files that remain to be written when all items are complete.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Rest {
-    /// All documents of the checkpoint.
     #[default]
     All,
-    /// The marker.
     Marker,
     Nothing,
 }
@@ -379,7 +374,6 @@ impl ItemsSave {
         monitor.conclude(saved)
     }
 
-    /// Reserves a name, and then runs `work` for it.
     fn add<T>(&self, name: &str, taken: Taken, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.guarded(|| {
             self.check_name(name)?;

@@ -36,9 +36,6 @@ impl Taken {
 
 /// Returns an error for a name that is not allowed for an item or for a part of an item. The names
 /// of parts are separated by slashes.
-///
-/// # Errors
-/// `InvalidArgument`.
 pub(super) fn check_item(name: &str) -> Result<()> {
     check_file(name)?;
     let first = name.split('/').next().unwrap_or(name);
@@ -52,9 +49,6 @@ pub(super) fn check_item(name: &str) -> Result<()> {
 }
 
 /// Returns an error for a name that leads out of the item, or that readers ignore.
-///
-/// # Errors
-/// `InvalidArgument`.
 pub(super) fn check_file(name: &str) -> Result<()> {
     let refuse = |why| Err(refused(name, why));
     for part in name.split('/') {
@@ -74,7 +68,6 @@ pub(super) fn check_file(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The path of an item's file in the checkpoint.
 pub(super) fn path_in(item: &str, file: &str) -> String {
     if item.is_empty() { file.to_owned() } else { format!("{item}/{file}") }
 }

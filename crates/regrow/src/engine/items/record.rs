@@ -13,11 +13,9 @@ use crate::formats::{container, format_named};
 use crate::location::Location;
 use crate::storage::{Publication, is_desktop_file};
 
-/// The part of the record that is known so far.
 #[derive(Debug, Default)]
 pub(super) struct Noted {
     items: Vec<ItemRecord>,
-    /// The checksums of files.
     pub sums: Vec<SmallFile>,
     /// Files and folders of the checkpoint that still need checksums.
     unsummed: Vec<String>,
@@ -34,9 +32,6 @@ impl Noted {
     }
 
     /// Computes the remaining checksums, and records folders without a handler as plain files.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     pub fn settle(
         &mut self,
         handlers: &[(String, Option<String>)],
@@ -131,14 +126,12 @@ impl ItemsSave {
         }
     }
 
-    /// Writes a file and records its checksum.
     pub(super) fn write_summed(&self, path: &str, bytes: &[u8]) -> Result<()> {
         self.publication.write(path, bytes)?;
         self.state().noted.sums.push(sum_of_bytes(path.to_owned(), bytes));
         Ok(())
     }
 
-    /// Records the checksums of a copied file or folder.
     pub(super) fn sum_copy(&self, from: &Location, path: &str) -> Result<()> {
         let mut sums = Vec::new();
         match self.publication.local_folder() {

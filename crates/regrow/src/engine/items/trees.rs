@@ -17,7 +17,6 @@ use crate::storage::within::Within;
 use crate::tree::{Key, KeyPath, Leaf, Tree};
 
 impl ItemsSave {
-    /// Writes the tree, and records the kind of the item.
     pub(super) fn write_tree(&self, name: &str, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
         self.ask_side_files(name, options);
         let form = options.layout.item_form(self.v1)?;
@@ -111,7 +110,6 @@ impl ItemsSave {
         session.barrier(&format!("tree-{number}"))
     }
 
-    /// The options of one tree, combined with the options of the whole checkpoint.
     fn own_options(&self, name: &str, options: &SaveOptions, form: &ItemForm) -> SaveOptions {
         let layout = if name == WHOLE { &options.layout } else { &form.layout };
         let record = layout.format().file_names().record;

@@ -11,7 +11,6 @@ use crate::tree::LeafInfo;
 /// Arrays above this size are read in bands by several threads.
 pub(super) const BAND_LEN_BYTES: u64 = 8 << 20;
 
-/// A part of a leaf, and its destination.
 pub(super) struct Band<'a> {
     pub leaf: usize,
     region: Region,
@@ -36,7 +35,6 @@ impl Band<'_> {
         working.saturating_add(stored.unwrap_or(0))
     }
 
-    /// Bytes of the band's elements in the stored dtype.
     pub fn stored_len_bytes(&self, info: &LeafInfo) -> u64 {
         self.region.len_elements() * info.dtype.size_bytes() as u64
     }

@@ -27,38 +27,31 @@ use crate::tree::{LeafInfo, LeafKind};
 /// Views are checked in portions of this many bytes before they are returned.
 const AHEAD_LEN_BYTES: u64 = 256 << 20;
 
-/// The work of a load. Steps are done in this order.
 #[derive(Debug)]
 pub(super) struct Plan<'r> {
     /// A step for each wanted leaf, in disk order.
     pub steps: Vec<Step<'r>>,
-    /// Groups of steps whose views are checked together.
     pub portions: Vec<Range<usize>>,
     /// The stored bytes of all wanted leaves.
     pub wanted_bytes: u64,
 }
 
-/// The work for one leaf.
 #[derive(Debug)]
 pub(super) struct Step<'r> {
     pub leaf: usize,
-    /// The wanted dtype.
     pub dtype: Dtype,
     pub how: How<'r>,
     pub to: Destination,
 }
 
-/// How a leaf is read.
 #[derive(Debug)]
 pub(super) enum How<'r> {
-    /// The leaf has no data to read.
     Nothing,
     /// The leaf's data cannot be decoded. The step checks the data, and then returns an error.
     Unreadable(Unreadable<'r>),
     Text(Text<'r>),
     /// A view of the map, returned after its blocks have passed their checks.
     View(Extent<'r>, Bytes),
-    /// The leaf is in memory.
     Memory(Bytes),
     /// Read and check the blocks in the destination.
     Blocks(Extent<'r>),
@@ -67,12 +60,10 @@ pub(super) enum How<'r> {
     Bands(Option<u64>),
 }
 
-/// The destination of a leaf's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Destination {
     /// The bytes are not copied, or the leaf has no bytes.
     Stay,
-    /// The caller's memory.
     Given,
     /// New memory. Its pages are made at the first write.
     Fresh,
@@ -83,9 +74,6 @@ pub(super) enum Destination {
 impl<'r> Plan<'r> {
     /// Plans to load the leaves `wanted`. `is_given` tells for which leaves the caller provides
     /// memory.
-    ///
-    /// # Errors
-    /// `Corrupt` if the record of a leaf's position is damaged.
     pub fn of(
         checkpoint: &'r Checkpoint,
         wanted: &[usize],
@@ -163,7 +151,6 @@ impl<'r> Plan<'r> {
     }
 }
 
-/// Makes the step of each leaf.
 struct Planner<'r, 'o> {
     checkpoint: &'r Checkpoint,
     options: &'o LoadOptions,
@@ -252,7 +239,6 @@ fn in_memory(extent: Extent<'_>) -> How<'_> {
     if extent.checks.is_some() { How::Blocks(extent) } else { How::Bands(extent.working_len_bytes) }
 }
 
-/// The wanted leaves, in disk order.
 fn in_order(reader: &dyn Reader, wanted: &[usize]) -> Vec<usize> {
     let mut is_wanted = vec![false; reader.tree().len()];
     for &leaf in wanted {

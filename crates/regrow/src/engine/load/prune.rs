@@ -3,7 +3,6 @@
 use crate::error::Result;
 use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, Node, NodeKind, Tree, TreeBuilder};
 
-/// A leaf without data.
 pub(super) fn placeholder() -> Leaf {
     Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None }
 }

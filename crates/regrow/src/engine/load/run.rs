@@ -106,7 +106,6 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Reads the leaves that are not views, into the caller's memory or into new memory.
     fn read_into_memory(
         &self,
         plan: &Plan<'_>,
@@ -182,10 +181,7 @@ impl Checkpoint {
         })
     }
 
-    /// Reads a whole array leaf by its blocks; `None` if the leaf has no checksums of blocks.
-    ///
-    /// # Errors
-    /// The errors of [`fill`].
+    /// `None` if the leaf has no checksums of blocks.
     pub(in crate::engine) fn read_blocks(&self, leaf: usize, extent: &Extent<'_>) -> Result<Option<Vec<u8>>> {
         let Some(info) = self.tree().leaves().get(leaf) else { return Ok(None) };
         if extent.checks.is_none() || extent.len_bytes != info.len_bytes() {
@@ -207,7 +203,7 @@ impl<'r> Step<'r> {
     }
 }
 
-/// The destinations that are not assigned to steps yet, in the order of the steps.
+/// The destinations that no step has taken yet, in the order of the steps.
 struct Places<'o, F, P> {
     outs: Vec<Option<&'o mut [u8]>>,
     fresh: F,

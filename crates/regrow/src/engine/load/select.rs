@@ -39,7 +39,6 @@ impl Checkpoint {
         Ok(leaves.into_iter().map(|leaf| leaf.and_then(selected)).collect())
     }
 
-    /// The dtype to which a leaf is cast.
     pub(super) fn cast_of(&self, leaf: usize, info: &LeafInfo, options: &LoadOptions) -> Option<Dtype> {
         // Paths are computed only for patterns.
         let path = if options.cast.is_empty() { None } else { self.paths().get(leaf) };
@@ -68,7 +67,6 @@ impl Checkpoint {
             .map_err(|error| error.in_file(self.path()))
     }
 
-    /// The leaves that match a pattern in `only`; all leaves if `only` is empty.
     fn chosen(&self, options: &LoadOptions) -> Vec<usize> {
         if options.only.is_empty() {
             return (0..self.tree().len()).collect();
@@ -96,7 +94,6 @@ impl Checkpoint {
         }
     }
 
-    /// Loads the leaves of a template. The result has the template's structure.
     fn load_as(
         &self,
         template: &Tree<TemplateLeaf>,
