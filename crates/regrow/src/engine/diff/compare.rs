@@ -26,11 +26,10 @@ pub(super) enum Outcome {
     /// The status of a pair of texts, or of a pair that needs no read.
     Status(LeafStatus),
     /// A pair of number arrays. `is_same_file`: both sides are the same bytes of one file.
-    Numbers {
-        distance: Box<Distance>,
-        is_same_file: bool,
-    },
+    Numbers { distance: Box<Distance>, is_same_file: bool },
+    /// A pair of arrays that are compared as bytes.
     Opaque(Box<Distance>),
+    /// One or both sides cannot be read.
     Failed(Vec<(Side, Error)>),
 }
 
