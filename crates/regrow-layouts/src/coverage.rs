@@ -19,9 +19,7 @@ const UNWRITTEN: u32 = u32::MAX;
 
 /// A leaf to write, cut into pieces.
 pub(crate) struct CutLeaf {
-    /// The leaf's name in error messages.
     pub(crate) name: String,
-    /// The shape of the array.
     pub(crate) shape: Shape,
     /// The shape of a piece; pieces at the far edges may reach beyond the array.
     pub(crate) piece_shape: Shape,
@@ -29,9 +27,6 @@ pub(crate) struct CutLeaf {
 
 impl CutLeaf {
     /// A leaf without elements.
-    ///
-    /// # Errors
-    /// None in practice.
     pub(crate) fn nothing(name: String) -> Result<Self> {
         Ok(Self { name, shape: Shape::new([0])?, piece_shape: Shape::new([1])? })
     }
@@ -70,8 +65,7 @@ impl Coverage {
         Ok(Self { leaves, first, sources: vec![UNWRITTEN; total], ranks: Vec::new() })
     }
 
-    /// Adds a source of pieces that process `rank` has written, and returns the number of the
-    /// source. The first source has number 0.
+    /// The first source has number 0.
     pub(crate) fn add_source(&mut self, rank: u32) -> u32 {
         self.ranks.push(rank);
         (self.ranks.len() - 1) as u32
@@ -107,10 +101,6 @@ impl Coverage {
         Ok(Some(at))
     }
 
-    /// Returns an error if a piece was not written.
-    ///
-    /// # Errors
-    /// `InvalidArgument` with the region and the leaf.
     pub(crate) fn check_whole(&self) -> Result<()> {
         let Some(at) = self.sources.iter().position(|&source| source == UNWRITTEN) else { return Ok(()) };
         let leaf = self.first.partition_point(|&first| first <= at).saturating_sub(1);
@@ -131,12 +121,10 @@ impl Coverage {
         self.ranks.get(source as usize).copied().unwrap_or(0)
     }
 
-    /// The number of leaves.
     pub(crate) fn leaf_count(&self) -> usize {
         self.leaves.len()
     }
 
-    /// The number of pieces of all leaves.
     pub(crate) fn piece_count(&self) -> usize {
         self.sources.len()
     }

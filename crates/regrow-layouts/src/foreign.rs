@@ -24,7 +24,6 @@ const EXPORT: &str = "load it with the program that wrote it, and save its array
 const UNPACK: &str = "unpack it, and open the files in it";
 const ARCHIVE: &str = "unpack it, or name the checkpoint in it: PATH/name";
 
-/// The description of a zip archive whose first member does not show its kind.
 const SOME_ZIP: &str = "a zip archive";
 const EMPTY: &str = "an empty file";
 
@@ -73,7 +72,6 @@ pub fn file_at(at: &Location) -> Option<Foreign> {
     file_of(&first, &at.name_text())
 }
 
-/// The kind of a file by its first bytes and its name.
 fn file_of(first: &[u8], name: &str) -> Option<Foreign> {
     let known = |what: &str, help| Some(Foreign { what: what.to_owned(), help });
     if first.is_empty() {

@@ -231,8 +231,7 @@ pub trait Siblings {
     fn unfinished(&self, at: &Location) -> Option<Error>;
 }
 
-/// Helper functions for every layout: the functions of [`SingleFile`], with defaults for layouts
-/// without one.
+/// The functions of [`SingleFile`], with defaults for layouts without single files.
 pub trait FormatExt: Format {
     /// Whether the name alone shows that a file has this layout.
     fn claims_name(&self, name: &OsStr) -> bool {

@@ -24,7 +24,6 @@ pub struct ItemFolder {
     pub lost: Vec<Error>,
 }
 
-/// The prefix of the kind, in words, of an item that is plain files.
 const FILES: &str = "files: ";
 
 /// Whether this kind, in words, is the kind of an item that is plain files.

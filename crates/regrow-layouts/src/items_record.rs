@@ -52,7 +52,6 @@ const KIND: SideDocument = SideDocument {
 const HELP: &str = "open another step, or heal this one: `regrow repair --from COPY`; `salvage` reads the \
     checkpoint without its record";
 
-/// The length of the pieces in which a file is read and checksummed.
 const PIECE_LEN_BYTES: usize = 1 << 20;
 
 /// The kind of an item.
@@ -230,7 +229,6 @@ impl ItemsRecord {
     }
 }
 
-/// The error for a file that differs from its record.
 fn changed() -> Error {
     Error::corrupt("a file of an item differs from its record").help(HELP)
 }

@@ -29,16 +29,13 @@ use regrow_tree::tree::{Key, KeyPath, LeafInfo, LeafKind, Tree};
 /// The separator between the keys of a leaf's path in an index.
 const SEPARATOR: &str = "/";
 
-/// The description of the checkpoint has at most this many notes of the files.
 const NOTES_SHOWN: usize = 20;
 
 /// The file names of a checkpoint with an index: `pytorch_model-00001-of-00002.bin` and
 /// `pytorch_model.bin.index.json`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Names {
-    /// The usual name of the index.
     pub index: &'static str,
-    /// The suffix of the data files.
     pub suffix: &'static str,
     /// Whether the index has paths with `/` as the names of leaves.
     pub nests: bool,
@@ -83,7 +80,7 @@ impl Names {
         name.ends_with(".json") && name.contains(&format!("{}.index.", self.suffix))
     }
 
-    /// Whether a file name has a part number, such as `-00001-of-00002`.
+    /// Whether a file name has a part number: `-00001-of-00002`.
     fn is_part(&self, name: &str) -> bool {
         let digits = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
         let numbers = name.strip_suffix(self.suffix).and_then(|name| name.rsplit_once("-of-"));
@@ -93,7 +90,6 @@ impl Names {
     }
 }
 
-/// The reader of several files as one checkpoint.
 #[derive(Debug)]
 pub(super) struct Joined {
     description: Description,
@@ -208,7 +204,6 @@ impl Joined {
         Ok(Self { description, tree: tree.with_leaves(infos)?, places: order, parts })
     }
 
-    /// Adds the description of objects that the tree cannot represent.
     #[cfg(feature = "torch")]
     pub fn with_objects(mut self, objects: Option<String>) -> Self {
         self.description.objects = objects;
@@ -237,7 +232,6 @@ impl Names {
     }
 }
 
-/// Opens one file of the checkpoint with the reader of its layout.
 fn part(
     at: &Location,
     open: &mut impl FnMut(&Location) -> Result<Box<dyn Reader>>,

@@ -105,7 +105,6 @@ pub(crate) fn without_data(leaf: &LeafInfo) -> Result<Tree<Leaf>> {
     build.finish()
 }
 
-/// The array data of the leaf that `without_data` makes: all bytes are zero.
 #[derive(Debug)]
 struct Zeros;
 
@@ -146,7 +145,6 @@ pub fn refuse_unmarked(at: &Location) -> Result<()> {
         ))
 }
 
-/// Refuses the option `arrays_only` for a layout that cannot open arrays without their pytree.
 pub(crate) fn refuse_arrays_only(format: &dyn Format, at: &Location, options: &OpenOptions) -> Result<()> {
     match options.arrays_only {
         false => Ok(()),

@@ -1,4 +1,4 @@
-//! Losses: the parts of a tree that a layout cannot store.
+//! The parts of a tree that a layout cannot store.
 
 use std::fmt;
 

@@ -127,7 +127,6 @@ pub fn checkpoint_markers() -> &'static [&'static str] {
     &MARKERS
 }
 
-/// The files that original libraries write as soon as they make the folder of a checkpoint.
 pub(super) fn first_files() -> &'static [&'static str] {
     static FIRST: LazyLock<Vec<&str>> = LazyLock::new(|| of_all(|names| names.first));
     &FIRST

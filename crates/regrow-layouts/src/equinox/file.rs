@@ -15,7 +15,6 @@ use regrow_storage::location::{Location, ToLocation};
 use regrow_store::reads::{BlobRef, BlockTable, CheckFor, Checked, Checks, Checksum, Extent, Words};
 use regrow_store::{Access, advise};
 
-/// The words of the error for a block that fails its checksum.
 const WORDS: Words = Words {
     what: |record, block| format!("block {block} of record {record} fails its crc32c"),
     help: HELP,
@@ -24,7 +23,7 @@ const WORDS: Words = Words {
 
 const HELP: &str = "`regrow repair` heals it with parity or a copy (`--from`); else load the other leaves";
 
-/// The length of a batch of small records that one thread reads.
+/// Small records are read in batches of this length, each by one thread.
 const BATCH_LEN_BYTES: u64 = 1 << 20;
 
 /// Up to this length, one thread reads all: more threads cost more than they save.
@@ -104,7 +103,6 @@ impl LeafFile {
         }
     }
 
-    /// The blocks of each record, after a check that the trailer fits the records.
     fn fit(&self, trailer: &Trailer) -> Result<Vec<BlockTable>> {
         let other = |what: &str| Error::corrupt(format!("the trailer has other {what} than the file"));
         let records = &self.scan.records;
@@ -175,12 +173,10 @@ impl LeafFile {
         self.scan.end_bytes
     }
 
-    /// Turns the file into the error of its broken record.
     pub(super) fn into_broken(self) -> Option<Error> {
         self.scan.broken.map(|error| error.in_file(self.image.at))
     }
 
-    /// The file, or the error of its damaged trailer.
     pub(super) fn into_undamaged(self) -> Result<Self> {
         match self.damage {
             Some(error) => Err(error),
@@ -203,12 +199,10 @@ impl LeafFile {
         self.trailing_len_bytes
     }
 
-    /// Whether the file has no bytes.
     pub(super) fn is_empty(&self) -> bool {
         self.image.bytes.is_empty()
     }
 
-    /// Checks the line before the leaves against its checksum in the trailer.
     pub(super) fn check_line(&self) -> Result<()> {
         let Some((len, stored)) = self.trailer.as_ref().and_then(|trailer| trailer.line) else {
             return Ok(());
@@ -302,15 +296,14 @@ impl LeafFile {
         end.min(record.data_len_bytes)
     }
 
-    /// `len_bytes` of the data of a record from its byte `start` on, as a slice of the file. Not
-    /// checked.
+    /// Not checked.
     pub(super) fn data(&self, at: usize, start: u64, len_bytes: u64) -> Result<Bytes> {
         let record = self.record(at)?;
         self.image.slice(record.data_offset_bytes + start, len_bytes)
     }
 
-    /// Checks the blocks with the data of a record from `start` to `end`, and the first block,
-    /// which has the header. Each block is checked once.
+    /// Checks the blocks of a record's bytes from `start` to `end`, and its first block, which has
+    /// the header. Each block is checked once.
     pub(super) fn check(&self, at: usize, start: u64, end: u64) -> Result<()> {
         let Some(table) = self.blocks.get(at) else { return Ok(()) };
         let record = self.record(at)?;
@@ -337,7 +330,6 @@ impl LeafFile {
         })
     }
 
-    /// Returns an error if the file has shrunk since it was opened.
     pub(super) fn check_len(&self) -> Result<()> {
         self.image.check_len()
     }

@@ -20,10 +20,6 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// The file `at` a location.
-    ///
-    /// # Errors
-    /// Errors of the storage; `InvalidArgument` if the location has no name.
     pub fn of(at: Location) -> Result<Self> {
         let key = at.name().as_encoded_bytes();
         if key.is_empty() {
@@ -39,15 +35,10 @@ impl Image {
         Ok(Self { at, bytes, mapped_from: None })
     }
 
-    /// Whether the bytes are a map of the file.
     pub fn is_map(&self) -> bool {
         self.mapped_from.is_some()
     }
 
-    /// A part of the file.
-    ///
-    /// # Errors
-    /// `Corrupt` if the part ends beyond the file.
     pub fn slice(&self, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
         let (start, end) = (offset_bytes as usize, offset_bytes.saturating_add(len_bytes) as usize);
         match end <= self.bytes.len() && start <= end {
@@ -58,9 +49,6 @@ impl Image {
 
     /// Returns an error if the file has shrunk since it was opened: its map would fault beyond its
     /// end.
-    ///
-    /// # Errors
-    /// `Corrupt`; errors of the storage.
     pub fn check_len(&self) -> Result<()> {
         let Some(store) = &self.mapped_from else { return Ok(()) };
         match store.len_bytes(self.at.name().as_encoded_bytes())? {

@@ -84,7 +84,6 @@ impl Scan {
     }
 }
 
-/// The first record of `rest`, which is the part of the file from byte `offset_bytes` on.
 fn record_at(rest: &[u8], offset_bytes: u64) -> Result<Record> {
     let (header, data_start) = Header::parse(rest)?;
     let data_len_bytes = header.data_len_bytes()?;
@@ -121,12 +120,10 @@ pub fn no_record(bytes: &[u8]) -> Error {
         .help("regrow never reads pickles")
 }
 
-/// Whether a file begins with JSON.
 fn begins_line(file: &[u8]) -> bool {
     matches!(file.first(), Some(b'{' | b'['))
 }
 
-/// The line of JSON before the leaves; `None` without one.
 fn line_in_front(file: &[u8]) -> Result<Option<Line>> {
     if !begins_line(file) {
         return Ok(None);

@@ -57,13 +57,11 @@ pub use pytree::as_leaf;
 pub const SUFFIX: &str = "eqx";
 const ENDING: &str = ".eqx";
 
-/// The name of the leaf file in an item's folder.
 const ITEM_FILE: &str = "checkpoint.eqx";
 
 /// The number of bytes read to recognise a file with another suffix.
 const LOOKED_AT_BYTES: u64 = 64 << 10;
 
-/// The name of the layout.
 pub(crate) const NAME: &str = "equinox";
 
 /// Equinox leaf files: npy records one after another.

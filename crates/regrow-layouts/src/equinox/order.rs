@@ -11,8 +11,8 @@ use regrow_tree::tree::{NodeKind, Tree};
 /// that mixes both; here numbers come last.
 pub fn jax_order<L>(tree: &Tree<L>) -> Vec<usize> {
     let nodes = tree.nodes();
-    // Nodes and leaves at and below each node: children come after their parent, so go from the
-    // back.
+    // The numbers of nodes and leaves of each subtree. Children come after their parent, so the
+    // loop starts at the end.
     let mut sizes = vec![(1_usize, 0_usize); nodes.len()];
     for (at, node) in nodes.iter().enumerate().rev() {
         let (mut child, mut leaves) = (at + 1, usize::from(node.kind == NodeKind::Leaf));

@@ -16,11 +16,6 @@ use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Array, Dtype, Shape};
 use regrow_tree::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree};
 
-/// Plans the file of a pytree. Writes nothing.
-///
-/// # Errors
-/// `Unsupported` with every leaf that cannot be written; `InvalidArgument` for options that do not
-/// fit each other.
 pub(super) fn plan(tree: &Tree<Leaf>, equinox: &EquinoxOptions, save: &SaveOptions) -> Result<Contents> {
     if matches!(save.compression, Some(Compression::Zstd(_))) {
         return Err(Error::invalid("the leaf files of Equinox are not compressed")
@@ -71,7 +66,6 @@ pub(super) fn plan(tree: &Tree<Leaf>, equinox: &EquinoxOptions, save: &SaveOptio
     Ok(Contents { line, records, trailer })
 }
 
-/// The stored form of a leaf.
 enum Planned {
     Record(Box<RecordOut>),
     /// Raw bytes in the trailer, because Equinox has no leaf of this kind.
@@ -136,7 +130,6 @@ fn outer(shape: &Shape) -> Shape {
     Shape::new(dims).unwrap_or_default()
 }
 
-/// The pytree as the trailer stores it.
 fn structure(tree: &Tree<Leaf>) -> Result<Structure> {
     let infos = tree.iter().map(|(path, leaf)| {
         let (dtype, shape) = match leaf.as_array() {

@@ -13,18 +13,15 @@ use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Dtype, Shape};
 use regrow_tree::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
-/// The position of a leaf's data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
     /// In the record with this number, as these elements.
     Record(usize, Elements),
     /// In the trailer: offset from its first byte, length, crc32c.
     Blob(u64, u64, u32),
-    /// The leaf is text or has no data.
     Nowhere,
 }
 
-/// A pytree with the position of every leaf's data.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub tree: Tree<LeafInfo>,
@@ -35,9 +32,6 @@ pub(super) struct Placed {
 
 /// The pytree of a file. With `arrays_only`, the list of its records, even if a trailer has the
 /// pytree.
-///
-/// # Errors
-/// `Corrupt` if the trailer does not fit the records.
 pub(super) fn of(file: &LeafFile, arrays_only: bool) -> Result<Placed> {
     match file.trailer().filter(|_| !arrays_only) {
         Some(trailer) => kept(trailer, file.records()),
@@ -62,7 +56,6 @@ fn elements_of(header: &Header) -> Result<Elements> {
     Ok(elements)
 }
 
-/// A list of the records.
 fn list(records: &[Record]) -> Result<Placed> {
     let mut build = TreeBuilder::new();
     build.open(Key::Index(0), NodeKind::List)?;
@@ -86,7 +79,6 @@ fn list(records: &[Record]) -> Result<Placed> {
     Ok(Placed { tree: build.finish()?, texts: HashMap::new(), places })
 }
 
-/// The pytree of the trailer.
 fn kept(trailer: &Trailer, records: &[Record]) -> Result<Placed> {
     let Regrown { mut tree, texts } = trailer.structure.regrow()?;
     if trailer.records.len() != tree.len() {

@@ -13,7 +13,6 @@ use regrow_store::reads::{Coded, Source, Text};
 use regrow_tree::array::{Array, Region};
 use regrow_tree::tree::{LeafInfo, Tree};
 
-/// An opened file.
 #[derive(Debug)]
 pub(super) struct EquinoxReader {
     description: Description,
@@ -22,12 +21,8 @@ pub(super) struct EquinoxReader {
 }
 
 impl EquinoxReader {
-    /// Reads the headers of the file `at` a location. If `arrays_only`, the pytree is the list of
-    /// its records, with or without a trailer. For a salvage, these are the records before the
-    /// first broken one.
-    ///
-    /// # Errors
-    /// `Corrupt`, `Unsupported`, `Limit`, each with an offset.
+    /// If `arrays_only`, the pytree is the list of the file's records, with or without a trailer.
+    /// For a salvage, these are the records before the first broken one.
     pub(super) fn open(at: &Location, options: &OpenOptions) -> Result<Self> {
         let &OpenOptions { arrays_only, salvage, .. } = options;
         let (file, damage) = LeafFile::open_front(at.clone())?;
@@ -94,7 +89,6 @@ fn whole(file: LeafFile) -> Result<LeafFile> {
     file.check_line().and_then(|()| file.into_undamaged()).map_err(|error| error.help(ARRAYS_ONLY_HELP))
 }
 
-/// The note about unused bytes.
 fn trailing(file: &LeafFile) -> Option<String> {
     let len = file.trailing_len_bytes();
     let what = counted(len, "byte after the last record is", "bytes after the last record are");

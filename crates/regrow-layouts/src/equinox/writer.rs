@@ -40,10 +40,6 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// The part of the file from which layouts recognise it.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a record whose length does not fit in 63 bits.
     pub(super) fn preview(&self) -> Result<Preview> {
         let mut preview = Preview::default();
         preview.bytes(&self.line);
@@ -130,7 +126,6 @@ fn write_record(out: &mut FileWriter, record: &RecordOut, sums: Option<&mut Vec<
     Ok(())
 }
 
-/// Writes the bytes of a leaf without a record, and returns their checksum.
 fn write_blob(out: &mut FileWriter, blob: &Array) -> Result<u32> {
     let mut sum = Crc32c::new();
     blob.for_each_piece(PIECE_LEN_BYTES, |piece| {

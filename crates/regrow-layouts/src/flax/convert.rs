@@ -5,13 +5,9 @@ use std::sync::Arc;
 use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Array, ArraySource, Region};
 
-/// The length of the pieces that are converted.
 const PIECE_LEN_BYTES: usize = 256 << 10;
 
 /// The bytes of `array` (`uint8`) with the byte order of every word reversed.
-///
-/// # Errors
-/// `Limit` if the length in bytes overflows.
 pub(super) fn swap_words(array: &Array, word_bytes: usize) -> Result<Array> {
     let source = Swap { array: array.clone(), word_bytes: word_bytes.max(1) };
     Array::deferred(array.dtype(), array.shape().clone(), Arc::new(source))

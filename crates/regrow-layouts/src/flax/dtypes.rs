@@ -16,7 +16,6 @@ const EXTENDED: [(&str, &str, u64); 2] = [("float128", "<f16", 16), ("complex256
 /// Dtypes of ml_dtypes that the engine has no numbers for; NumPy knows them by their names alone.
 const NAMED: [(&str, u64); 4] = [("complex32", 4), ("bcomplex32", 4), ("int1", 1), ("uint1", 1)];
 
-/// Dates and durations.
 const TIMES: [(&str, &str); 2] = [("datetime64", "<M8"), ("timedelta64", "<m8")];
 const TIME_LEN_BYTES: u64 = 8;
 

@@ -18,7 +18,6 @@ use regrow_base::threads::pool;
 use regrow_storage::location::Location;
 use regrow_store::{Blob, ByteRange, ReadPath, Store, StoreExt, Suits, resolve_range};
 
-/// The suffix that shows that a file is one of Flax'.
 pub(super) const ENDING: &str = ".msgpack";
 
 /// The most tokens that are read to recognise msgpack. Checkpoints of Flax' users have fewer, and
@@ -38,15 +37,14 @@ pub(super) fn is_flax_file(at: &Location) -> bool {
     is_named_so(at.name()) || holds_one_object(at) || holds_records(at)
 }
 
-/// Whether a file has the name of one of Flax' files.
 pub(super) fn is_named_so(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     let is_step = split(&name).is_some_and(|(prefix, _)| prefix == PREFIX);
     name.ends_with(ENDING) || is_step
 }
 
-/// Whether the file `at` a location is exactly one map, array or extension. Reads the structure of
-/// the object, not its data. Without memory maps, reads only its first bytes.
+/// Whether the file `at` a location is exactly one map, array or extension. Reads its structure, no
+/// data. Without memory maps, reads only the first bytes.
 pub(crate) fn holds_one_object(at: &Location) -> bool {
     let first = at.read_beginning(1).ok().flatten();
     let begins = first.and_then(|first| first.first().copied()).is_some_and(begins_tree);
@@ -77,7 +75,6 @@ pub(super) fn shows_one_object(preview: &Preview) -> bool {
     start.first().is_some_and(|&first| begins_tree(first)) && start != MAGIC
 }
 
-/// The bytes of a whole file.
 #[derive(Debug)]
 pub(super) struct Whole {
     pub bytes: Bytes,
@@ -88,9 +85,6 @@ pub(super) struct Whole {
 
 impl Whole {
     /// The file `at` a location, mapped if possible.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     pub fn of(at: &Location) -> Result<Self> {
         let (store, key) = (at.parent().store(), at.name().as_encoded_bytes());
         if key.is_empty() {
@@ -103,11 +97,7 @@ impl Whole {
         Ok(Self { bytes: store.get_whole(key)?.ok_or_else(missing)?, mapped_from: None })
     }
 
-    /// Returns an error if the file has shrunk since it was mapped: the map would fault beyond its
-    /// end.
-    ///
-    /// # Errors
-    /// `Corrupt`; errors of the storage.
+    /// Returns an error if the file has shrunk: the map would fault beyond its end.
     pub fn check_len(&self) -> Result<()> {
         let Some((store, key)) = &self.mapped_from else { return Ok(()) };
         if store.len_bytes(key)?.is_some_and(|len| len < self.bytes.len() as u64) {

@@ -18,22 +18,18 @@ use regrow_zarr::zarr::{ArrayMeta, Missing, V2_DOCUMENT, ZarrArray};
 /// The prefix of a text that replaces an array.
 pub(super) const PLACEHOLDER: &str = "//GDAPlaceholder:";
 
-/// The document of a zarr array.
 const DOCUMENT: &str = V2_DOCUMENT;
 
-/// The folder with the arrays of one file.
 #[derive(Debug)]
 pub(super) struct ArraysFolder {
     store: Arc<dyn Store>,
     name: String,
 }
 
-/// The array that a text refers to.
 #[derive(Debug)]
 pub(super) enum Resolved {
-    /// The array exists.
     Array(ZarrArray),
-    /// The array with this name is missing.
+    /// The name of an array that is missing.
     Missing(String),
 }
 

@@ -6,7 +6,6 @@ use crate::options::FlaxOptions;
 use crate::{Loss, LossKind};
 use regrow_tree::tree::{Key, KeyPath, LeafInfo, LeafKind, Node, NodeKind, Tree};
 
-/// All losses of `tree`.
 pub(super) fn losses(tree: &Tree<LeafInfo>, flax: &FlaxOptions) -> Vec<Loss> {
     let mut losses = Vec::new();
     let mut leaves = tree.leaves().iter();

@@ -61,10 +61,8 @@ pub(super) use files::holds_one_object;
 /// The names of the files of a model that transformers has split.
 const INDEXED: Names = Names { index: "flax_model.msgpack.index.json", suffix: files::ENDING, nests: true };
 
-/// The name of the file in an item's folder.
 const ITEM_FILE: &str = "checkpoint.msgpack";
 
-/// The name of the layout.
 pub(crate) const NAME: &str = "flax";
 
 /// Flax msgpack: one msgpack object, arrays as extension 1.

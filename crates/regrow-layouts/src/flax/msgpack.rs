@@ -152,7 +152,6 @@ impl<'a> Scanner<'a> {
         })
     }
 
-    /// A length of 1, 2 or 4 bytes.
     fn len(&mut self, width: u8) -> Result<usize> {
         Ok(match width {
             0 => usize::from(u8::from_be_bytes(self.array()?)),
@@ -251,7 +250,8 @@ pub(crate) fn is_one_object(bytes: &[u8], tokens_max: usize) -> bool {
     begins_one_object(bytes, bytes.len() as u64, tokens_max)
 }
 
-/// The same for `len_bytes` bytes, of which only the first, `start`, are given.
+/// As `is_one_object`, for `len_bytes` bytes of which only the first, `start`, are given. Also true
+/// if all tokens in `start` are valid.
 pub(crate) fn begins_one_object(start: &[u8], len_bytes: u64, tokens_max: usize) -> bool {
     let len_bytes = usize::try_from(len_bytes).unwrap_or(usize::MAX);
     let mut scanner = Scanner { bytes: start, at: 0, len: len_bytes };

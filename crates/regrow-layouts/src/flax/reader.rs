@@ -20,7 +20,6 @@ use regrow_tree::array::{Dtype, Region, Shape};
 use regrow_tree::tree::{LeafInfo, LeafKind, Tree};
 use regrow_zarr::zarr::ZarrArray;
 
-/// An opened file.
 #[derive(Debug)]
 pub(super) struct FlaxReader {
     description: Description,
@@ -29,12 +28,10 @@ pub(super) struct FlaxReader {
     file: Whole,
 }
 
-/// The source of a leaf's data.
 #[derive(Debug)]
 enum Source {
     /// Views of the file.
     Pieces(Vec<Bytes>),
-    /// The array of several processes.
     Zarr(ZarrArray),
     Text(Arc<str>),
     Absent,
@@ -43,11 +40,9 @@ enum Source {
 }
 
 impl FlaxReader {
-    /// Opens the file `at` a location, or a step of the folder.
-    ///
     /// # Errors
-    /// `Corrupt`, `Unsupported`, `Limit`, with file, leaf and offset; `NotFound` for a step that is
-    /// not there.
+    /// `Corrupt`, `Unsupported`, `Limit`, with file, leaf and offset; `NotFound` for a missing
+    /// step.
     pub(super) fn open(at: &Location, options: &OpenOptions) -> Result<Self> {
         if !at.is_folder() {
             refuse_step_and_item(at, options)?;
@@ -129,7 +124,6 @@ impl FlaxReader {
     }
 }
 
-/// The leaves of a file that is being opened.
 struct Reading<'a> {
     at: &'a Location,
     arrays: ArraysFolder,
@@ -158,7 +152,7 @@ impl Reading<'_> {
         }
     }
 
-    /// A text, or the array of several processes that it stands for.
+    /// `text` as a leaf, or the array of several processes that `text` stands for.
     fn text(&mut self, text: Arc<str>, info: &mut LeafInfo) -> Source {
         match self.arrays.resolve(&text) {
             Ok(None) => Source::Text(text),

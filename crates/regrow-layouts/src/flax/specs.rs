@@ -33,7 +33,6 @@ const MEMBERS: [&str; 7] =
 /// The array that a spec describes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ArraySpec {
-    /// The array's path below the folder of the file.
     pub name: String,
     /// The location in the spec, as text for errors.
     pub place: String,
@@ -42,11 +41,6 @@ pub(crate) struct ArraySpec {
 }
 
 impl ArraySpec {
-    /// Reads a spec.
-    ///
-    /// # Errors
-    /// `Unsupported` for specs that T5X does not write; `Corrupt` for a spec without a path, or
-    /// with a damaged shape.
     pub fn parse(spec: &Value) -> Result<Self> {
         let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
         let driver = text(spec.get(DRIVER)).unwrap_or_default();
@@ -93,7 +87,6 @@ impl ArraySpec {
         Ok(Self { name: name.to_owned(), place, dtype: text(spec.get("dtype")), dims: dims.transpose()? })
     }
 
-    /// The error for an array that is missing beside the file.
     pub fn is_missing(&self, why: &Error) -> Error {
         let what =
             format!("the array of a leaf is missing: a TensorStore spec puts it at {}", brief(&self.place));
@@ -112,7 +105,6 @@ pub(super) fn unknown(why: &str, expected: &str, found: &str) -> Error {
         .help("load it with TensorStore (ts.open), and save the arrays with regrow.save")
 }
 
-/// The error for a spec in a file that has no arrays beside it.
 pub(super) fn refused(spec: &Value) -> Error {
     match ArraySpec::parse(spec) {
         Err(error) => error,

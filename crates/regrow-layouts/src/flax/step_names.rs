@@ -3,7 +3,6 @@
 //! A `-` is the sign of the number if the character before it is neither a letter nor a digit.
 //! Source: flax `training/checkpoints.py`.
 
-/// The default prefix of Flax.
 pub(super) const PREFIX: &str = "checkpoint_";
 
 /// The prefix and the step in a name; `None` for a name without a number.

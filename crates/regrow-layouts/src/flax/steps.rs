@@ -21,10 +21,8 @@ use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_storage::Entry;
 use regrow_storage::location::Location;
 
-/// The suffix, after the prefix, of a file that is being written.
 const UNFINISHED: &str = "tmp";
 
-/// The suffix of the folder with a step's arrays of several processes.
 pub const ARRAYS_SUFFIX: &str = "_gda";
 
 /// The file of Orbax' oldest checkpoints, whose name has no number.
@@ -37,22 +35,17 @@ const PREFIXES_MAX: usize = 16;
 /// prefix, or `checkpoint_` if there are several.
 #[derive(Debug)]
 pub(super) struct Steps {
-    /// The steps, sorted by number; never empty.
     pub files: Vec<StepFile>,
-    /// Notes for the user about other files in the folder.
     pub notes: Vec<String>,
-    /// All prefixes in the folder.
     pub prefixes: Vec<String>,
 }
 
-/// One step: a file.
 #[derive(Debug, Clone)]
 pub(super) struct StepFile {
     pub step: f64,
     /// The number as the name has it.
     pub text: String,
     pub at: Location,
-    /// Whether the entry is a file, not a folder.
     is_file: bool,
 }
 
@@ -114,9 +107,6 @@ impl Steps {
     }
 
     /// The step with this number; the latest step if `None`.
-    ///
-    /// # Errors
-    /// `NotFound`, with the list of existing steps.
     pub fn pick(&self, step: Option<u64>, folder: &Location) -> Result<&StepFile> {
         let found = match step {
             Some(wanted) => self.files.iter().find(|file| file.whole() == Some(wanted)),
@@ -135,15 +125,11 @@ impl Steps {
 
 /// The steps in a folder: their numbers, `None` for one that is not whole, and the names of their
 /// files.
-///
-/// # Errors
-/// As `Steps::find`.
 pub fn named(folder: &Location, options: &OpenOptions) -> Result<Vec<(Option<u64>, String)>> {
     let files = Steps::find(folder, options)?.files;
     Ok(files.into_iter().map(|file| (file.whole(), file.at.name_text())).collect())
 }
 
-/// The steps in a folder, grouped by prefix.
 fn found(folder: &Location) -> Result<BTreeMap<String, Vec<StepFile>>> {
     let mut by_prefix: BTreeMap<String, Vec<StepFile>> = BTreeMap::new();
     let names = names(folder)?;
@@ -169,7 +155,6 @@ fn found(folder: &Location) -> Result<BTreeMap<String, Vec<StepFile>>> {
     Ok(by_prefix)
 }
 
-/// One name in a folder.
 #[derive(Debug)]
 struct Name {
     text: String,

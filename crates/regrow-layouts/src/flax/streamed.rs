@@ -27,7 +27,6 @@ pub(super) fn begins_record(start: &[u8]) -> bool {
     for _ in 0..keys {
         match scanner.next() {
             Ok(Token::Str(_)) => {}
-            // A key is not text, or the bytes end within a key.
             _ => return false,
         }
     }
@@ -36,11 +35,7 @@ pub(super) fn begins_record(start: &[u8]) -> bool {
     keys > 0 && matches!(start.get(first), Some(0xc4..=0xc6 | 0xa0..=0xbf | 0xd9..=0xdb))
 }
 
-/// Reads all records.
-///
-/// # Errors
-/// `Corrupt` with the offset for a truncated or invalid record, or a repeated path; errors of a
-/// leaf. A salvage returns the leaves before the first error.
+/// All records; in a salvage, those before the first error.
 pub(super) fn decode_stream(bytes: &Bytes, salvage: bool) -> Result<Tree<Decoded>> {
     let (mut paths, mut values, mut known) = (Vec::new(), Vec::new(), HashSet::new());
     let mut scanner = Scanner::new(bytes);
@@ -78,7 +73,7 @@ pub(super) fn decode_stream(bytes: &Bytes, salvage: bool) -> Result<Tree<Decoded
     build?.finish()
 }
 
-/// The next record: its path, and the range of its value.
+/// The path of the next record, and the range of its value.
 fn record(scanner: &mut Scanner<'_>) -> Result<(KeyPath, Range<usize>)> {
     let start = scanner.offset_bytes();
     let bad = |what: &str| {

@@ -83,7 +83,7 @@ pub(super) fn plan(
     encode(tree, flax)
 }
 
-/// Encodes the tree as an object of known size.
+/// An object of known size.
 ///
 /// # Errors
 /// As [`write`].
@@ -138,7 +138,6 @@ impl Family {
     }
 }
 
-/// A key of a map, in its written form.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum MapKey {
     Int(i64),
@@ -313,7 +312,6 @@ impl Writer<'_> {
         self.encoder.ndarray(head, &array, max_chunk_bytes)
     }
 
-    /// Writes a Python number.
     fn scalar(&mut self, array: &Array) -> Result<()> {
         let element = array.to_c_order()?;
         let wide = |to: Dtype| -> Result<[u8; 16]> {

@@ -21,7 +21,6 @@ use regrow_tree::array::{Dtype, DtypeClass, Shape};
 /// The longest element: NumPy stores its length in 31 bits.
 const ITEM_LEN_MAX_BYTES: u64 = i32::MAX as u64;
 
-/// The most nested records.
 const RECORD_DEPTH_MAX: usize = 32;
 
 /// Dtypes of ml_dtypes that [`Dtype`] does not have, and the bytes of an element. NumPy writes the
@@ -213,7 +212,6 @@ fn pickled() -> Error {
         .help("regrow executes nothing from a file; save the objects as arrays, text or JSON")
 }
 
-/// Length of a record, whose fields follow each other.
 fn record_len_bytes(fields: &[Literal]) -> Result<u64> {
     // Lists of fields, each with its number of repeats and its depth.
     let mut open = vec![(fields, 1_u64, 1_usize)];

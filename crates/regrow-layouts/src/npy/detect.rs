@@ -10,7 +10,6 @@ use regrow_base::error::Result;
 use regrow_storage::Found;
 use regrow_storage::location::{Location, suffix_of};
 
-/// The first bytes of an archive: a member, or the end of an empty archive.
 pub(super) const ZIP_BEGINNINGS: [&[u8]; 2] = [b"PK\x03\x04", b"PK\x05\x06"];
 
 /// The number of bytes read first; nearly every header is shorter.
@@ -29,7 +28,7 @@ pub(super) fn is_one(at: &Location) -> Result<bool> {
     }
 }
 
-/// The same for a file that is not yet written.
+/// As `is_one`, for a file that is not yet written.
 pub(super) fn is_preview_of_one(name: &OsStr, preview: &Preview) -> bool {
     let read_at = |offset_bytes, len_max_bytes| Ok(preview.read_at(offset_bytes, len_max_bytes));
     shows_one(suffix_of(name).as_deref(), preview.len_bytes(), read_at).unwrap_or(false)

@@ -57,7 +57,6 @@ pub use crate::options::{Form, NpyOptions};
 pub(super) use detect::read_of;
 pub(super) use names::SUFFIX;
 
-/// The name of the layout.
 pub(crate) const NAME: &str = "npy";
 
 /// NumPy files: one `.npy`, an archive of them (`.npz`), or a folder tree of them.
@@ -146,7 +145,6 @@ impl SingleFile for Npy {
     }
 }
 
-/// The form of a save `at` a location.
 fn form_at(at: &Location, own: &NpyOptions) -> Form {
     own.form.unwrap_or(Form::of_name(at.name()))
 }

@@ -10,7 +10,6 @@
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_tree::tree::KeyPath;
 
-/// The suffix of npy files.
 pub(crate) const SUFFIX: &str = ".npy";
 
 /// The name of a pytree that is one leaf: NumPy's name for an array without a name.
@@ -102,7 +101,6 @@ pub(super) fn unescaped(name: &str) -> String {
     String::from_utf8(bytes).unwrap_or_else(|_| name.to_owned())
 }
 
-/// The error for two leaves with the same name.
 pub(super) fn collision(name: &str, other: &KeyPath) -> Error {
     Error::new(ErrorKind::NameCollision, format!("its name {name:?} is also that of {other}"))
         .help("rename one of the keys")

@@ -8,7 +8,6 @@ use crate::options::{Form, Layout};
 use crate::own_files::{FileNames, OwnNames};
 use regrow_storage::location::Location;
 
-/// The suffix of archives.
 const ARCHIVE_SUFFIX: &str = ".npz";
 
 /// The names of an item's file: an archive, or one array.

@@ -23,7 +23,6 @@ pub(super) struct Planned<'a> {
     pub data: Data<'a>,
 }
 
-/// The source of an array's elements.
 #[derive(Debug)]
 pub(super) enum Data<'a> {
     Array(&'a Array),
@@ -31,7 +30,6 @@ pub(super) enum Data<'a> {
     Text(&'a str),
 }
 
-/// The plan of a save.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
     /// The description of every leaf, in flatten order.
@@ -41,8 +39,6 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Plans the save of `tree`.
-    ///
     /// # Errors
     /// `NameCollision` or `Unsupported` with all leaves that cannot be stored; `InvalidArgument`
     /// for options that contradict each other or the tree.
@@ -120,15 +116,11 @@ impl Planned<'_> {
     }
 
     /// Length of the whole npy file.
-    ///
-    /// # Errors
-    /// `Limit` if it does not fit in 63 bits.
     pub fn len_bytes(&self) -> Result<u64> {
         Ok(self.header.data_len_bytes()?.saturating_add(self.header.to_bytes().len() as u64))
     }
 }
 
-/// The length of the pieces that are passed to `each`.
 const PIECE_LEN_BYTES: usize = 1 << 20;
 
 fn check_options(form: Form, options: &NpyOptions, save: &SaveOptions) -> Result<()> {

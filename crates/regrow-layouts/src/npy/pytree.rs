@@ -25,7 +25,6 @@ pub(super) struct Unreadable {
     pub why: Error,
 }
 
-/// One array of an archive or a folder.
 #[derive(Debug)]
 pub(super) struct Item {
     /// The name of the array, without the suffix.
@@ -35,7 +34,6 @@ pub(super) struct Item {
     pub content: Content,
 }
 
-/// A pytree with the position of every leaf's data.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub tree: Tree<LeafInfo>,
@@ -50,7 +48,6 @@ pub(super) struct Placed {
     pub others: Vec<(String, Stored)>,
 }
 
-/// A pytree that is one array.
 pub(super) fn single((stored, _): (Stored, Option<Header>)) -> Placed {
     let info = info("", &Ok((stored.clone(), None)));
     Placed {
@@ -64,9 +61,6 @@ pub(super) fn single((stored, _): (Stored, Option<Header>)) -> Placed {
 
 /// Builds dicts of names. The items are in an order in which the keys of one container are
 /// together.
-///
-/// # Errors
-/// `NameCollision` for two arrays of one name, or an array and a folder.
 pub(super) fn nested(items: Vec<Item>, notes: &mut Vec<String>) -> Result<Placed> {
     note_unreadable(&items, notes);
     let mut build = TreeBuilder::new();

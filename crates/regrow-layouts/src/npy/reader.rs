@@ -27,7 +27,6 @@ use regrow_store::reads::{Source, Text};
 use regrow_tree::array::Region;
 use regrow_tree::tree::{LeafInfo, Tree};
 
-/// An opened file, archive or folder.
 #[derive(Debug)]
 pub(super) struct NpyReader {
     description: Description,
@@ -42,9 +41,6 @@ pub(super) struct NpyReader {
 impl NpyReader {
     /// Reads the header of every array `at` a location. With `arrays_only`, ignores a stored
     /// pytree. In a salvage, arrays with unreadable headers become leaves without data.
-    ///
-    /// # Errors
-    /// `Corrupt`, `Unsupported`, `Limit`; `NameCollision` for two arrays with the same name.
     pub(super) fn open(at: &Location, options: &OpenOptions) -> Result<Self> {
         let arrays_only = options.arrays_only;
         let description = Description { layout: "npy".to_owned(), ..Description::default() };
@@ -220,7 +216,6 @@ impl Reader for NpyReader {
     }
 }
 
-/// The array of a member of an archive.
 fn item_of(files: &Files, file: usize, member: &Member, salvage: bool) -> Result<Item> {
     let mut stored = Stored {
         file,
@@ -252,7 +247,6 @@ fn item_of(files: &Files, file: usize, member: &Member, salvage: bool) -> Result
     Ok(Item { keys: vec![name.clone()], name, content })
 }
 
-/// Reads the header of a file that is one array.
 fn plain(files: &Files, file: usize, file_len_bytes: u64, arrays_only: bool) -> Result<Content> {
     let mut stored = Stored {
         file,
@@ -371,12 +365,10 @@ fn unreadable(error: Error, stored: Stored) -> Result<Unreadable> {
     }
 }
 
-/// Adds help that explains how to read the arrays without the pytree.
 fn or_arrays_only(error: Error) -> Error {
     error.help(ARRAYS_ONLY_HELP)
 }
 
-/// Adds the member's name to an error.
 fn named(error: Error, member: &str) -> Error {
     let what = format!("{} (member {member:?})", error.what());
     let mut out = Error::new(error.kind(), what);

@@ -30,9 +30,6 @@ impl Record {
     /// The leaf for a header, with the dtype that `np.load` gives. The exception is `<V2`, which
     /// NumPy reads as two bytes without a type. Only the bfloat16 of ml_dtypes is written as `<V2`,
     /// and JAX reads it as bfloat16.
-    ///
-    /// # Errors
-    /// `Limit` for a shape with too many axes.
     pub fn of(header: &Header) -> Result<Self> {
         let (kind, dtype, big_endian) = match &header.descr {
             Descr::Number { dtype, big_endian } => (LeafKind::NumpyArray, *dtype, *big_endian),
@@ -59,7 +56,6 @@ impl Record {
         })
     }
 
-    /// A record of plain bytes.
     pub fn of_bytes(len_bytes: u64) -> Result<Self> {
         let shape = Shape::new(vec![len_bytes])?;
         Ok(Self {
@@ -88,7 +84,6 @@ impl Record {
         (self.dtype == info.dtype && self.shape == info.shape).then_some(known)
     }
 
-    /// Length of the data.
     pub fn len_bytes(&self) -> u64 {
         self.shape.len_elements().saturating_mul(self.dtype.size_bytes() as u64)
     }
@@ -98,15 +93,11 @@ impl Record {
         !self.fortran_order && !self.swaps()
     }
 
-    /// Whether the elements lie in C order.
     pub fn is_c_order(&self) -> bool {
         !self.fortran_order
     }
 
     /// Copies a region of the complete data, in C order and little endian.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if the region leaves the array, or `out` has another size.
     pub fn copy_region(&self, data: Bytes, region: &Region, out: &mut [u8]) -> Result<()> {
         let array = match self.fortran_order {
             false => Array::new(self.dtype, self.shape.clone(), data)?,
@@ -117,14 +108,12 @@ impl Record {
         Ok(())
     }
 
-    /// Reverses the bytes of every number, if they are big-endian.
     pub fn to_little_endian(&self, elements: &mut [u8]) {
         if self.swaps() {
             elements.chunks_exact_mut(self.dtype.word_bytes()).for_each(<[u8]>::reverse);
         }
     }
 
-    /// The coding of the bytes, as text for descriptions.
     pub fn coding(&self, deflated: bool) -> String {
         let mut out = if deflated { "deflate" } else { "raw" }.to_owned();
         if self.fortran_order {

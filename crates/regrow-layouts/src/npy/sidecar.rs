@@ -33,13 +33,10 @@ const COMMENT_BEGINNING: &str = "regrow structure at ";
 /// The value of `made_by`. It shows that regrow wrote the file.
 const MADE_BY: &str = "regrow npy";
 
-/// The help text for a damaged sidecar.
 const WITHOUT_IT: &str = "copy the checkpoint again; numpy.load reads the arrays without it";
 
-/// Longest sidecar that is read.
 pub(super) const LEN_MAX_BYTES: u64 = regrow_base::bytes::limits::JSON_LEN_MAX_BYTES;
 
-/// The contents of the sidecar.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Sidecar {
     made_by: String,
@@ -100,10 +97,6 @@ impl Sidecar {
         Self { made_by: MADE_BY.to_owned(), structure, metadata, crc32: None }
     }
 
-    /// The sidecar as JSON.
-    ///
-    /// # Errors
-    /// None in practice: JSON can store all its members.
     pub fn to_json(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self).map_err(|error| {
             Error::invalid(format!(
@@ -114,9 +107,6 @@ impl Sidecar {
     }
 
     /// Reads the pytree and the metadata from JSON text.
-    ///
-    /// # Errors
-    /// `Corrupt`, or `Unsupported` for a later version.
     pub fn read(json: &[u8]) -> Result<(Regrown, Option<serde_json::Value>)> {
         let sidecar: Self = serde_json::from_slice(json).map_err(|error| {
             Error::corrupt(format!("the stored pytree cannot be read: {error}")).help(WITHOUT_IT)
@@ -131,7 +121,6 @@ impl Sidecar {
     }
 }
 
-/// The position of the sidecar in an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pointer {
     /// The offset of the JSON, not of its local header.
@@ -174,10 +163,6 @@ impl Pointer {
         })
     }
 
-    /// Checks the JSON at that position.
-    ///
-    /// # Errors
-    /// `Corrupt` if it fails its checksum.
     pub fn check(&self, json: &[u8]) -> Result<()> {
         match crc32(json) {
             found if found == self.crc32 => Ok(()),

@@ -14,14 +14,11 @@ use regrow_store::reads::{
 use regrow_store::{ByteRange, Store, StoreExt};
 use regrow_tree::array::Region;
 
-/// The words of the error for a member that fails its checksum.
 const WORDS: Words =
     Words { what: |_, _| BAD_CRC.to_owned(), help: BAD_CRC_HELP, help_if_zeros: BAD_CRC_HELP };
 
-/// A leaf's data on disk.
 #[derive(Debug, Clone)]
 pub(super) struct Stored {
-    /// The number of the file.
     pub file: usize,
     /// The offset of the stored bytes in the file. They are header and data, perhaps deflated.
     pub offset_bytes: u64,
@@ -43,16 +40,12 @@ impl Stored {
         self.method != Method::Deflated && self.record.is_raw()
     }
 
-    /// The stored bytes.
     fn range(&self) -> ByteRange {
         ByteRange::Span { offset_bytes: self.offset_bytes, len_bytes: self.stored_len_bytes }
     }
 
     /// The whole member as one block, if the file has its elements as they are in memory and a
     /// checksum.
-    ///
-    /// # Errors
-    /// `Corrupt` if the member has no bytes to check.
     pub fn block(&self) -> Result<Option<BlockTable>> {
         let Some(crc32) = self.crc32.filter(|_| self.is_raw() && self.stored_len_bytes > 0) else {
             return Ok(None);
@@ -62,7 +55,6 @@ impl Stored {
     }
 }
 
-/// The files of a checkpoint.
 #[derive(Debug)]
 pub(super) struct Files {
     store: Arc<dyn Store>,
@@ -77,7 +69,6 @@ pub(super) struct Files {
     blocks: Vec<Option<BlockTable>>,
 }
 
-/// A deflated member, with the state of its decoder.
 #[derive(Debug)]
 struct Unpacking {
     leaf: usize,
@@ -108,9 +99,6 @@ impl Files {
 
     /// Adds the leaves of the files, so that [`check_once`](Self::check_once) checks each leaf
     /// once.
-    ///
-    /// # Errors
-    /// As [`Stored::block`].
     pub fn for_leaves(mut self, leaves: &[Option<Stored>]) -> Result<Self> {
         self.has_passed.resize_with(leaves.len(), Mutex::default);
         let block = |stored: &Option<Stored>| stored.as_ref().map_or(Ok(None), Stored::block);
@@ -119,9 +107,6 @@ impl Files {
     }
 
     /// Adds a file, and returns its number and length.
-    ///
-    /// # Errors
-    /// Errors of the storage; `Corrupt` if the file is missing.
     pub fn add(&mut self, key: &[u8]) -> Result<(usize, u64)> {
         let len_bytes = self.store.len_bytes(key)?.ok_or_else(|| {
             Error::corrupt("a file is missing")
@@ -133,15 +118,10 @@ impl Files {
         Ok((self.files.len() - 1, len_bytes))
     }
 
-    /// The path of the file, for errors.
     pub fn describe(&self, file: usize) -> std::path::PathBuf {
         self.store.describe(self.files.get(file).map_or(&[], |file| &file.key))
     }
 
-    /// Reads a few bytes.
-    ///
-    /// # Errors
-    /// `Corrupt` if the file ends before them.
     pub fn read(&self, file: usize, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
         let data_file = self.file(file)?;
         let range = ByteRange::Span { offset_bytes, len_bytes };
@@ -152,10 +132,6 @@ impl Files {
         self.store.read_into(&self.file(file)?.key, offset_bytes, out)
     }
 
-    /// The position of a leaf's data.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if there is no such file.
     pub fn source<'r>(&'r self, leaf: usize, stored: &'r Stored) -> Result<Source<'r>> {
         let table = self.blocks.get(leaf).and_then(Option::as_ref);
         let is_checked = stored.crc32.is_some();
@@ -186,7 +162,6 @@ impl Files {
         Source::Unreadable(Unreadable { why: why.in_file(self.describe(stored.file)), seal, is_sound: false })
     }
 
-    /// A slice of the file's map; `None` where there are no maps.
     fn mapped(&self, file: usize, offset_bytes: u64, len_bytes: u64) -> Result<Option<Bytes>> {
         let data_file = self.file(file)?;
         let Some(map) = self.store.map(&data_file.key)? else { return Ok(None) };
@@ -209,9 +184,6 @@ impl Files {
     }
 
     /// Checks a whole member, header and data, against its CRC-32.
-    ///
-    /// # Errors
-    /// `Corrupt` if the checksum differs.
     pub fn check(&self, stored: &Stored) -> Result<()> {
         if stored.crc32.is_none() {
             return Ok(());
@@ -234,9 +206,6 @@ impl Files {
 
     /// Checks the member of a leaf as `check` does, but only once. Call this function before
     /// reading a part: neither the part nor the header can be checked without the rest.
-    ///
-    /// # Errors
-    /// As `check`.
     pub fn check_once(&self, leaf: usize, stored: &Stored) -> Result<()> {
         let Some(has_passed) = self.has_passed.get(leaf) else { return self.check(stored) };
         // A thread that needs another part of the same member waits for this check.
@@ -248,7 +217,6 @@ impl Files {
         Ok(())
     }
 
-    /// Checks the stored bytes of a member, header and data.
     fn check_bytes(&self, stored: &Stored, bytes: &[u8]) -> Result<()> {
         if stored.method == Method::Deflated {
             let checked = Inflater::new(stored.len_bytes, stored.crc32.unwrap_or_default())
@@ -262,7 +230,7 @@ impl Files {
         self.compare(stored, crc.value())
     }
 
-    /// Compares the checksum of the stored bytes with the archive's checksum.
+    /// The checksum of the archive is the expected one.
     fn compare(&self, stored: &Stored, found: u32) -> Result<()> {
         match stored.crc32.filter(|&expected| expected != found) {
             Some(expected) => {
@@ -272,7 +240,6 @@ impl Files {
         }
     }
 
-    /// Reads the stored bytes of a member.
     fn member(&self, stored: &Stored) -> Result<Bytes> {
         self.read(stored.file, stored.offset_bytes, stored.stored_len_bytes)
     }

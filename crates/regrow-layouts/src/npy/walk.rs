@@ -18,12 +18,10 @@ const LOOKED_AT_MAX: usize = 10_000;
 /// Suffixes of files that may lie beside npy files without making the folder something else.
 const BESIDE: [&str; 2] = [".md", ".txt"];
 
-/// One npy file.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Found {
     /// The keys of the leaf, from the file's path below the folder.
     pub keys: Vec<String>,
-    /// The path below the folder.
     pub path: Vec<u8>,
 }
 
@@ -62,9 +60,6 @@ pub(super) fn is_one(folder: &Location) -> Result<bool> {
 }
 
 /// Every npy file below the folder, sorted by its keys. Links to folders are not followed.
-///
-/// # Errors
-/// Errors of the storage; `Limit` for folders that are nested too deeply.
 pub(super) fn npy_files(folder: &Location) -> Result<Vec<Found>> {
     let mut found = Vec::new();
     let mut pending: Vec<(Location, Vec<String>, Vec<u8>)> = vec![(folder.clone(), Vec::new(), Vec::new())];
@@ -106,7 +101,6 @@ enum Entry {
     Other(String),
 }
 
-/// The entries of a folder, without hidden ones.
 fn entries(folder: &Location) -> Result<Vec<Entry>> {
     let listed = folder.entries()?.into_iter().filter_map(|entry| {
         let name = entry.name.to_string_lossy().to_ascii_lowercase();

@@ -17,10 +17,6 @@ use regrow_tree::tree::{Leaf, LeafData, LeafInfo, Tree};
 /// The estimated length of an archive's directory for each member.
 const DIRECTORY_LEN_EACH_BYTES: u64 = 256;
 
-/// Writes `tree` into the staged folder.
-///
-/// # Errors
-/// As [`Plan::new`]; errors of the disk.
 pub(super) fn write(
     tree: &Tree<Leaf>,
     staged: &dyn Publication,
@@ -41,9 +37,6 @@ pub(super) fn write(
 
 /// Plans the whole save at `target`, before the first byte is written: the arrays, and the sidecar
 /// beside them.
-///
-/// # Errors
-/// As [`Plan::new`].
 pub(super) fn plan<'a>(
     tree: &'a Tree<Leaf>,
     target: &Location,

@@ -142,7 +142,6 @@ const OTHER_NAMES: [(&str, &str); 9] = [
     ("sep", "separator"),
 ];
 
-/// The options of a layout, from JSON.
 fn parse<T: Default + DeserializeOwned>(name: &str, options: Value) -> Result<T> {
     if options.is_null() {
         return Ok(T::default());

@@ -45,7 +45,6 @@ pub enum DataFormat {
 }
 
 impl DataFormat {
-    /// The name in the file.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Np => "np",

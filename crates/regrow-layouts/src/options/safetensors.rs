@@ -50,10 +50,8 @@ impl Default for SafetensorsOptions {
 }
 
 impl SafetensorsOptions {
-    /// The alignment, checked.
-    ///
     /// # Errors
-    /// `InvalidArgument` if it is not a power of two, or out of bounds.
+    /// `InvalidArgument` if `align` is not a power of two, or out of bounds.
     pub(crate) fn alignment_bytes(&self) -> Result<usize> {
         let least = LENGTH_LEN_BYTES as u64;
         match self.align.is_power_of_two() && (least..=ALIGN_MAX_BYTES).contains(&self.align) {
@@ -68,7 +66,6 @@ impl SafetensorsOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ByteSize(pub u64);
 
-/// The units, by their names in capitals.
 const UNITS: [(&str, u64); 10] = [
     ("KIB", 1 << 10),
     ("MIB", 1 << 20),

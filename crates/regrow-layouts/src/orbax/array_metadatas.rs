@@ -89,7 +89,6 @@ pub fn to_json(leaves: Vec<ArrayMetadata>) -> Result<Vec<u8>> {
 pub(crate) const OPENING: &[u8] = b"{\"array_metadatas\": [";
 pub(crate) const CLOSING: &[u8] = b"]}";
 
-/// Appends the entry of one leaf.
 pub(crate) fn push_entry(
     out: &mut Vec<u8>,
     param_name: &str,

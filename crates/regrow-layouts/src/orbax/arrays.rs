@@ -25,7 +25,6 @@ use regrow_store::{ByteRange, Located, ReadOnly, Store, StoreCapabilities, resol
 use regrow_tree::tree::{LeafInfo, LeafKind};
 use regrow_zarr::zarr::{ArrayMeta, Missing, V2_DOCUMENT, V3_DOCUMENT, ZarrArray};
 
-/// The documents of zarr v2 and v3.
 pub(super) const DOCUMENTS: [&str; 2] = [V2_DOCUMENT, V3_DOCUMENT];
 
 /// Where the arrays of a pytree are, and the documents met so far.
@@ -42,10 +41,7 @@ pub(super) struct Arrays {
 }
 
 impl Arrays {
-    /// The arrays in the database of `folder`.
-    ///
-    /// # Errors
-    /// `Corrupt` if its manifest or a node is damaged or missing.
+    /// In a salvage, entries below unreadable nodes are missing.
     pub fn in_database(folder: &Location, use_zarr3: bool, missing: Missing, wanted: Wanted) -> Result<Self> {
         let (entries, damage) = match wanted {
             Wanted::Whole | Wanted::Named => (OcdbtStore::open(folder.opened()?)?.entries()?, None),
@@ -68,9 +64,6 @@ impl Arrays {
     }
 
     /// The arrays in the folders below `folder`.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     pub fn in_folders(folder: &Location, use_zarr3: bool, missing: Missing, wanted: Wanted) -> Result<Self> {
         Ok(Self {
             store: folder.opened()?,
@@ -201,14 +194,13 @@ impl Arrays {
         Err(self.document_missing(name))
     }
 
-    /// The error for a missing array.
+    /// The error for an array without a document.
     pub fn document_missing(&self, name: &str) -> Error {
         Error::corrupt("the metadata of an array is missing")
             .in_file(self.store.describe(&zarr_key(name, DOCUMENTS[usize::from(self.use_zarr3)])))
             .help("the leaf is listed but its array is missing; copy the whole checkpoint again")
     }
 
-    /// The path of an array, for errors.
     pub fn folder_of(&self, name: &str) -> PathBuf {
         self.store.describe(name.as_bytes())
     }
@@ -247,7 +239,6 @@ fn unsafe_name(error: Error, name: &str) -> Error {
         .help("regrow refuses absolute names and names with `..` or empty parts")
 }
 
-/// Every key of a database with the position of its value.
 #[derive(Debug)]
 struct Index {
     folder: Location,

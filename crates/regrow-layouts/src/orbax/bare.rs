@@ -50,14 +50,11 @@ const LEVANTER_MEMBERS: [&str; 2] = ["step", "timestamp"];
 /// are not arrays.
 const T5X_PREFIXES: [&str; 2] = ["target.", "state."];
 
-/// The prefix of the folder that one process of JAX writes.
 const JAX_PROCESS_PREFIX: &str = "process_";
 
 const GUESSED: &str = "the metadata is missing: the tree comes from the names of the arrays, with dicts \
     only, and missing arrays are not noticed";
 
-/// Opens arrays without any metadata.
-///
 /// # Errors
 /// `Corrupt` with file and leaf; `NotACheckpoint`, with the checkpoints below, if some file does
 /// not belong to an array.
@@ -163,10 +160,6 @@ fn has(listed: &[Listed], file: &str) -> bool {
     listed.iter().any(|entry| !entry.is_dir && entry.name == file)
 }
 
-/// Levanter's description of the checkpoint; `None` if Levanter did not write it.
-///
-/// # Errors
-/// `Corrupt` for a file that cannot be read.
 fn levanter(folder: &Location, wanted: Wanted) -> Result<Option<Value>> {
     let file = folder.join(LEVANTER_FILE);
     let read =
@@ -193,18 +186,12 @@ fn lost_its_msgpack(folder: &Location) -> Error {
 
 /// Whether only arrays lie below the folder. The search is limited, and stops at the first other
 /// file.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn are_in(folder: &Location) -> Result<bool> {
     let found = Walk::look().run(folder)?;
     Ok(found.foreign.is_none() && !(found.names.is_empty() && found.databases.is_empty()))
 }
 
 /// The names of all arrays below a folder; other files are ignored.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn names_below(folder: &Location) -> Result<Vec<String>> {
     Ok(Walk { stops_at_foreign: false, ..Walk::whole() }.run(folder)?.names)
 }
@@ -220,7 +207,6 @@ fn refused(folder: &Location, foreign: &str) -> Error {
         )
 }
 
-/// A search for arrays, with its limits.
 struct Walk {
     folders_max: usize,
     entries_max: usize,
@@ -298,7 +284,6 @@ impl Walk {
                 continue;
             }
             if entry.is_folder() {
-                // Links to folders are not followed.
                 if !entry.is_link && !own.contains(TMP_MARK) {
                     let at = folder.at.join(own);
                     open.push(Open { at, name: folder.below(own), in_array, is_database: false });
@@ -313,7 +298,6 @@ impl Walk {
     }
 }
 
-/// A folder that the walk has still to look into.
 struct Open {
     at: Location,
     /// The path of the folder below the first folder of the walk.

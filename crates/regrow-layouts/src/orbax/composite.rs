@@ -37,9 +37,6 @@ struct Item {
 
 impl Composite {
     /// A dict of all items.
-    ///
-    /// # Errors
-    /// `Limit` for a tree that gets too deep.
     pub(super) fn of_items(
         readers: Vec<(String, Box<dyn Reader>)>,
         mut description: Description,

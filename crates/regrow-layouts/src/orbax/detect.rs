@@ -66,7 +66,6 @@ pub(super) enum Found {
     Nothing(Vec<Listed>),
 }
 
-/// The contents of a checkpoint's documents.
 #[derive(Debug, Default)]
 pub(super) struct About {
     pub said: CheckpointMetadata,
@@ -106,7 +105,6 @@ pub(super) fn detect(at: &Location, wanted: Wanted) -> Result<Found> {
     Ok(folder.found(Holds::Nothing))
 }
 
-/// The result of one test: the kind of checkpoint in a folder.
 enum Holds {
     One(Item),
     Items,
@@ -139,7 +137,6 @@ const TESTS: [Test; 15] = [
     uncommitted,
 ];
 
-/// A folder to test.
 struct Folder<'a> {
     at: &'a Location,
     listed: Vec<Listed>,
@@ -165,7 +162,6 @@ impl Folder<'_> {
         has_file(&self.listed, wanted)
     }
 
-    /// The handler of a checkpoint that is itself one item.
     fn handler(&self) -> Option<&str> {
         match &self.about.said.item_handlers {
             ItemHandlers::One(handler) => Some(handler),
@@ -350,7 +346,6 @@ fn about(folder: &Location, listed: &[Listed], wanted: Wanted) -> Result<About> 
     Ok(About { said, record, lost })
 }
 
-/// The error for a location that holds none of the layouts.
 pub(super) fn not_a_checkpoint(at: &Location, listed: &[Listed]) -> Error {
     Error::new(ErrorKind::NotACheckpoint, "this is not an Orbax checkpoint")
         .in_file(at)

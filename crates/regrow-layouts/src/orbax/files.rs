@@ -12,7 +12,6 @@ use regrow_base::error::Result;
 use regrow_base::text::printable;
 use regrow_storage::location::Location;
 
-/// One name in a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Listed {
     pub name: String,
@@ -44,9 +43,6 @@ const KNOWN: [&str; 17] = [
 
 /// The entries of a folder, sorted by name. A storage without listings gives only the names in
 /// [`KNOWN`]. Names that are not UTF-8 are left out: Orbax writes none.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn list(folder: &Location) -> Result<Vec<Listed>> {
     let entries = match folder.has_listings() {
         true => folder.entries()?,
@@ -63,9 +59,6 @@ pub(super) fn list(folder: &Location) -> Result<Vec<Listed>> {
 }
 
 /// The bytes of a JSON file; `None` if there is no file of that name.
-///
-/// # Errors
-/// As [`Location::read_document`].
 pub(super) fn read_small(file: &Location) -> Result<Option<Vec<u8>>> {
     file.read_document("a metadata file", Language::Json, JSON_LEN_MAX_BYTES)
 }

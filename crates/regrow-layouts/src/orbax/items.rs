@@ -259,7 +259,6 @@ impl Family {
         ("ProtoHandler", Self::Proto),
     ];
 
-    /// The family of the handler with this name.
     pub fn of(handler: &str) -> Self {
         let found = Self::OF_NAMES.into_iter().find(|(name, _)| handler.ends_with(name));
         found.map_or(Self::Unknown, |(_, family)| family)
@@ -302,9 +301,6 @@ fn without_marker(listed: &[Listed]) -> Vec<Listed> {
 }
 
 /// Whether a folder that a user's own handler has written is a pytree all the same.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn is_pytree(folder: &Location, listed: &[Listed]) -> Result<bool> {
     // A folder that also has arrays may be a damaged pytree.
     let has_arrays =
@@ -313,20 +309,12 @@ pub(super) fn is_pytree(folder: &Location, listed: &[Listed]) -> Result<bool> {
     Ok(metadata.is_some_and(|bytes| has_arrays || TreeMetadata::parse(&bytes).is_ok()))
 }
 
-/// The metrics in a metrics item.
-///
-/// # Errors
-/// `Corrupt` with file and offset.
 pub(super) fn read_metrics(folder: &Location, name: &str) -> Result<Value> {
     let file = folder.join(name);
     let bytes = read_small(&file)?.ok_or_else(|| gone(&file))?;
     json_text::parse(&bytes).in_file(&file)
 }
 
-/// Finds the kind of an item from its folder.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn look(
     folder: &Location,
     name: &str,

@@ -30,9 +30,7 @@ use regrow_storage::location::Location;
 use regrow_tree::tree::{Key, LeafKind, NodeKind, TreeBuilder};
 use regrow_zarr::zarr::Missing;
 
-/// Name of the tree's file.
 pub(super) const TREE_FILE: &str = "pytreedef.json";
-/// Name of the folder with the database.
 const STORE_FOLDER: &str = "array_store";
 
 /// Bytes of the smallest table and the offset that leads to it.
@@ -58,10 +56,6 @@ pub(super) fn lost_its_tree(at: &Location) -> Error {
         .help(format!("copy the whole checkpoint again; the arrays are in {STORE_FOLDER}, by number"))
 }
 
-/// Opens the checkpoint in `folder`.
-///
-/// # Errors
-/// `Corrupt` with file and leaf; `Limit`.
 pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
     let file = folder.join(TREE_FILE);
     let bytes = read_small(&file)?.ok_or_else(|| lost_its_tree(folder))?;
@@ -119,7 +113,6 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
     })
 }
 
-/// Reads the nodes of a tree from the flat buffer.
 struct Reading<'b> {
     table: Table<'b>,
     /// The number of tables that were read. It is limited, because shared offsets could double the

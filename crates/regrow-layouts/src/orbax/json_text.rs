@@ -111,7 +111,7 @@ pub(crate) fn push_python_text(out: &mut Vec<u8>, text: &str) {
     }
 }
 
-/// Appends a text as strict JSON, without escapes for non-ASCII characters.
+/// Appends a text as strict JSON. Characters beyond ASCII stay as they are.
 pub(crate) fn push_text(out: &mut Vec<u8>, text: &str) {
     if is_plain(text) {
         out.push(b'"');
@@ -153,7 +153,6 @@ fn mark(bytes: &[u8]) -> Option<Vec<u8>> {
     rewrite(bytes, |piece| is_beyond_value(piece).then(|| [MARK, piece, b"\""].concat()))
 }
 
-/// Undoes [`mark`].
 fn unmark(bytes: &[u8]) -> Option<Vec<u8>> {
     rewrite(bytes, |piece| {
         let number = piece.strip_prefix(MARK)?.strip_suffix(b"\"")?;
@@ -161,7 +160,7 @@ fn unmark(bytes: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// The document after `change` was applied to its strings and words; `None` if nothing changes.
+/// The document after `change` on each of its strings and words; `None` if nothing changes.
 fn rewrite(bytes: &[u8], change: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
     // Nothing is copied until something changes: the document may be long.
     let (mut out, mut copied, mut at) = (Vec::new(), 0, 0);

@@ -14,9 +14,6 @@ use regrow_store::Located;
 /// The entries of a folder's database, without those below unreadable nodes, and the error of the
 /// first of these nodes. If the root record is lost, returns the entries of the processes'
 /// databases and the error of the record.
-///
-/// # Errors
-/// `Corrupt` if nothing can be read.
 pub(super) fn entries_there(folder: &Location) -> Result<(regrow_ocdbt::Listed, Option<Error>)> {
     let database = OcdbtStore::open(folder.opened()?).and_then(|database| database.entries_there());
     let lost = match database {
@@ -45,14 +42,10 @@ pub(super) fn process_of(entry: &Listed) -> Option<(u32, &str)> {
     entry.is_dir.then_some((number, entry.name.as_str()))
 }
 
-/// The length of the names of a database's data files.
 const DATA_NAME_LEN: usize = 32;
 
 /// The error for a folder that has the data files of a database but no root record: `d/` has only
 /// names of data files.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn lost_manifest(at: &Location, listed: &[Listed]) -> Result<Option<Error>> {
     let has_data = listed.iter().any(|entry| entry.is_dir && entry.name == DATA_FOLDER);
     if !has_data || listed.iter().any(|entry| entry.name == MANIFEST_FILE) {

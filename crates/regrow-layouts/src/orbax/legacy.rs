@@ -37,10 +37,6 @@ const PLACEHOLDERS: [&str; 2] = ["PLACEHOLDER://", "AGGREGATED://"];
 /// uint16.
 const UNSURE_DTYPE: &str = "uint16";
 
-/// Opens a folder with the msgpack file `checkpoint`.
-///
-/// # Errors
-/// `Corrupt` with file and leaf.
 pub(super) fn open_aggregate(folder: &Location, wanted: Wanted) -> Result<Opened> {
     let database = folder.join(MANIFEST_FILE).is_file().then(|| folder.clone());
     let databases = database.into_iter().collect();
@@ -51,9 +47,6 @@ pub(super) fn open_aggregate(folder: &Location, wanted: Wanted) -> Result<Opened
 
 /// The tree in the msgpack file `checkpoint`, with the arrays that its placeholders and specs stand
 /// for; and whether there are specs.
-///
-/// # Errors
-/// `Corrupt` with file and leaf; `Unsupported` for a spec of something else.
 pub(super) fn read_aggregate(folder: &Location, wanted: Wanted) -> Result<(Tree<Slot>, bool)> {
     let file = folder.join(AGGREGATE_FILE);
     let (mut arrays, mut beside) = (None, None);

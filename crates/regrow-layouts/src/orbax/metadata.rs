@@ -113,7 +113,7 @@ impl TreeMetadata {
         Self::of_keys(names, |name| name.split('.').collect())
     }
 
-    /// The same for names of other programs: they are split at dots, slashes, or big_vision's `~`.
+    /// As `of_names`, for names of other programs, split at dots, slashes, or big_vision's `~`.
     pub(super) fn of_paths<'n>(names: impl Iterator<Item = &'n String>) -> Self {
         Self::of_keys(names, |name| match name {
             "" => Vec::new(),
@@ -122,7 +122,7 @@ impl TreeMetadata {
         })
     }
 
-    /// The same, but as one dict of whole names.
+    /// As `of_names`, but as one dict of whole names.
     pub(super) fn of_whole_names<'n>(names: impl Iterator<Item = &'n String>) -> Self {
         Self::of_keys(names, |name| vec![name])
     }
@@ -173,7 +173,6 @@ impl TreeMetadata {
     /// The text before the entries, which are separated by `, `.
     pub(crate) const OPENING: &[u8] = b"{\"tree_metadata\": {";
 
-    /// Appends the text after the entries.
     pub(crate) fn push_rest(&self, out: &mut Vec<u8>) -> Result<()> {
         out.push(b'}');
         if let Some(use_ocdbt) = self.use_ocdbt {
@@ -199,7 +198,7 @@ impl TreeMetadata {
     }
 }
 
-/// The error for two entries with the same key path, whose `repr` is given.
+/// `repr` is of the key path that two entries have.
 pub(crate) fn equal_key_paths(repr: &str) -> Error {
     Error::new(ErrorKind::NameCollision, format!("two leaves have the key path {repr}"))
         .help("rename one of them; Orbax would keep only one of the two")

@@ -19,7 +19,6 @@ pub(crate) struct PathText {
 }
 
 impl PathText {
-    /// The path with only its first `len` keys.
     pub(crate) fn truncate(&mut self, len: usize) {
         if let Some(&(repr, keys)) = self.lens.get(len) {
             self.repr.truncate(repr);
@@ -28,7 +27,6 @@ impl PathText {
         }
     }
 
-    /// Adds a key to the path.
     pub(crate) fn push(&mut self, kind: KeyType, key: &str) {
         self.lens.push((self.repr.len(), self.keys.len()));
         if self.lens.len() > 1 {

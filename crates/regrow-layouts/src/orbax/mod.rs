@@ -96,7 +96,7 @@ pub fn steps_in(at: &Location) -> Result<Option<Vec<steps::Step>>> {
     }
 }
 
-/// The name of the layout. A checkpoint of items has this layout, too.
+/// A checkpoint of items has this layout, too.
 pub(crate) const NAME: &str = "orbax";
 
 /// The Orbax layout, of all versions since 2022.

@@ -32,7 +32,6 @@ use regrow_base::text::{counted, printable};
 use regrow_storage::location::{Location, StepFolder};
 use regrow_tree::tree::{Key, LeafKind, NodeKind, Tree, TreeBuilder};
 
-/// The help text for lost items.
 const COPY_AGAIN: &str =
     "open another step, or copy the whole checkpoint again (`regrow repair --from COPY`)";
 
@@ -41,7 +40,6 @@ const RECORD_LOST: &str = "regrow.items.json is missing: the items are read with
 /// While this file exists, the item that the file names counts as deleted (v1).
 const DELETION_FILE: &str = "_CHECKPOINT_DELETION";
 
-/// A tree, and the databases that have its arrays.
 struct Parts {
     tree: Tree<Slot>,
     databases: Vec<Location>,
@@ -49,15 +47,12 @@ struct Parts {
     is_guessed: bool,
 }
 
-/// The opened checkpoint: either all of it is in Orbax' layout, or each item has its own reader.
 enum Whole {
     Own(Parts),
     Items(Vec<(String, Box<dyn Reader>)>),
-    /// One item of several, or the only one.
     OneItem(Box<dyn Reader>),
 }
 
-/// The opened checkpoint, and the folder of its items if it has items.
 type Opening = (Whole, Option<ItemFolder>);
 
 /// Opens the checkpoint at a location, whose kind is `found`.
@@ -142,7 +137,6 @@ fn describe_steps(description: &mut Description, steps: &Steps, step: &Step) {
     }
 }
 
-/// Opens a checkpoint that is not a folder of steps.
 fn open_one(
     at: &Location,
     options: &OpenOptions,
@@ -185,7 +179,6 @@ fn open_one(
     }
 }
 
-/// The folder of the items, with the errors of lost items and documents.
 fn folder_of(
     at: &Location,
     about: About,
@@ -211,7 +204,7 @@ fn open_item(item: &Item, at: &Location, name: &str, about: &About, wanted: Want
     item.open(&folder, wanted)
 }
 
-/// Returns an error if a small file of an item differs from the record.
+/// Checks a small file of an item against the record.
 fn check_recorded(folder: &Location, name: &str, file: &str, about: &About) -> Result<()> {
     let Some(record) = &about.record else { return Ok(()) };
     let path = if name.is_empty() { file.to_owned() } else { format!("{name}/{file}") };
@@ -223,7 +216,6 @@ fn check_recorded(folder: &Location, name: &str, file: &str, about: &About) -> R
     }
 }
 
-/// The folders of a checkpoint, and the items in them.
 struct Items<'a> {
     at: &'a Location,
     options: &'a OpenOptions,
@@ -234,7 +226,7 @@ struct Items<'a> {
     found: Vec<(String, Item)>,
 }
 
-/// Opens the items of a checkpoint: all of them as one tree, or the one that is asked for.
+/// Opens all items of a checkpoint as one tree, or the one that the caller asks for.
 fn open_items(
     at: &Location,
     options: &OpenOptions,
@@ -308,7 +300,6 @@ impl Items<'_> {
         Ok(())
     }
 
-    /// The items that the record or the metadata list.
     fn expected(&self) -> Vec<&String> {
         match (self.record(), self.handlers()) {
             (Some(record), _) => record.items.iter().map(|item| &item.name).collect(),
@@ -351,7 +342,6 @@ impl Items<'_> {
         }
     }
 
-    /// Puts the metrics of the first item that has some into the description.
     fn read_metrics(&self, description: &mut Description) -> Result<()> {
         for (name, item) in &self.found {
             if let (Item::Metrics(file), None) = (item, &description.metrics) {
@@ -371,7 +361,6 @@ impl Items<'_> {
         Ok(())
     }
 
-    /// Opens the one item that the caller asks for.
     fn open_asked(&self, asked: &String, description: &mut Description) -> Result<Whole> {
         let Some((name, item)) = self.found.iter().find(|(name, _)| name == asked) else {
             if self.expected().contains(&asked) && !self.is_deleted(asked) {
@@ -580,7 +569,6 @@ fn dict_of(trees: Vec<(String, Tree<Slot>)>) -> Result<Tree<Slot>> {
     build.finish()
 }
 
-/// Moves the notes and metadata of an opened part into the description.
 fn take(opened: Opened, description: &mut Description) -> Parts {
     if opened.custom_metadata.is_some() {
         description.custom_metadata = opened.custom_metadata;
@@ -624,7 +612,6 @@ fn refuse_item(options: &OpenOptions, at: &Location) -> Result<()> {
     }
 }
 
-/// The error for an item that is listed but missing.
 pub(super) fn missing_item(at: &Location, item: &str) -> Error {
     Error::corrupt(format!("the item {item} is listed but its folder is missing"))
         .in_file(at.join(item))

@@ -24,7 +24,6 @@ pub(super) enum Wanted {
 }
 
 impl Wanted {
-    /// The required parts for these options.
     pub fn of(options: &OpenOptions) -> Self {
         match (options.salvage, options.arrays_only) {
             (false, _) if options.by_names => Self::Named,
@@ -52,7 +51,6 @@ impl Wanted {
     }
 }
 
-/// An opened pytree.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub tree: Tree<Slot>,
@@ -62,7 +60,6 @@ pub(super) struct Opened {
     pub notes: Vec<String>,
     /// Warnings about missing parts of a readable pytree.
     pub warnings: Vec<String>,
-    /// The folders of its databases.
     pub databases: Vec<Location>,
     /// Whether the tree was built from the names of arrays.
     pub is_guessed: bool,
@@ -71,7 +68,6 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// A tree without more details.
     pub fn new(tree: Tree<Slot>, variant: &str) -> Self {
         Self {
             tree,

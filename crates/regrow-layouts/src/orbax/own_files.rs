@@ -57,7 +57,6 @@ fn item_form(layout: &Layout, v1: bool) -> ItemForm {
     }
 }
 
-/// Files at the top of a checkpoint, besides the markers.
 const FILES: [&str; 4] = [items_record::FILE_NAME, SHARDING_FILE, STRINGS_FILE, AGGREGATE_FILE];
 
 /// The prefix of the line of the commit marker that lists names. A JSON list follows.
@@ -67,7 +66,6 @@ const FILES_LINE: &str = "regrow files ";
 /// longer list cannot be overwritten.
 const FILES_LINE_LEN_MAX_BYTES: usize = 1 << 19;
 
-/// The end of the name of every handler for JSON documents.
 const JSON_HANDLER: &str = ".JsonCheckpointHandler";
 
 /// The longest `_CHECKPOINT_METADATA` that is read for the names of the items.
@@ -145,14 +143,12 @@ fn names_of_handler(folder: &Location) -> Vec<String> {
     names
 }
 
-/// The names of the items that the checkpoint itself lists.
 fn item_names(folder: &Location) -> Vec<String> {
     let handlers = handlers_in(folder);
     let items = handlers.as_ref().and_then(Value::as_object);
     items.map(|items| items.keys().cloned().collect()).unwrap_or_default()
 }
 
-/// The handlers that the checkpoint's metadata list.
 fn handlers_in(folder: &Location) -> Option<Value> {
     let text = read_short(&folder.join(CHECKPOINT_METADATA_FILE), METADATA_LEN_MAX_BYTES)?;
     // Python's JSON: metrics may be NaN.

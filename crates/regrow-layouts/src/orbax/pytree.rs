@@ -35,10 +35,6 @@ use regrow_tree::sharding::Sharding;
 use regrow_tree::tree::{LeafKind, Tree};
 use regrow_zarr::zarr::Missing;
 
-/// Opens the pytree in `folder`.
-///
-/// # Errors
-/// `Corrupt`, `NameCollision`, `Unsupported`, `Limit`, with file and leaf.
 pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
     let is_gone = wanted == Wanted::Named && !folder.join(METADATA_FILE).is_file();
     let (metadata, structure, is_guessed) = match read_tree(folder) {
@@ -84,7 +80,6 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
     })
 }
 
-/// Reads `_METADATA`, and builds its tree.
 fn read_tree(folder: &Location) -> Result<(TreeMetadata, Tree<usize>)> {
     let file = folder.join(METADATA_FILE);
     let bytes = read_small(&file)?.ok_or_else(|| missing_metadata(folder))?;
@@ -142,13 +137,11 @@ fn guess_tree(folder: &Location, wanted: Wanted) -> Result<Option<(TreeMetadata,
     Ok(Some((metadata, structure)))
 }
 
-/// The text leaves; `None` if there is no file of them.
 fn read_strings(folder: &Location) -> Result<Option<Strings>> {
     let file = folder.join(STRINGS_FILE);
     read_small(&file)?.map(|bytes| Strings::parse(&bytes).in_file(&file)).transpose()
 }
 
-/// The error for a pytree folder that has lost the file that describes it.
 pub(super) fn missing_metadata(folder: &Location) -> Error {
     Error::corrupt("the checkpoint has arrays but no _METADATA, so its tree is unknown")
         .in_file(folder.join(METADATA_FILE))
@@ -310,7 +303,6 @@ impl<'a> Leaves<'a> {
         Ok(self.key_impls.as_ref().and_then(|impls| impls.get(name)).map(String::as_str))
     }
 
-    /// A leaf whose value is inside the msgpack file.
     fn aggregated(&mut self, entry: &Entry, name: &str) -> Result<Slot> {
         let file = self.folder.join(AGGREGATE_FILE);
         if self.aggregate.is_none() {

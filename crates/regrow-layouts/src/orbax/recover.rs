@@ -74,7 +74,6 @@ impl Recovery for Orbax {
     }
 }
 
-/// The folder of a checkpoint, or of an item.
 struct Folder<'a> {
     at: &'a Location,
     listed: Vec<Listed>,
@@ -202,7 +201,6 @@ impl Folder<'_> {
         Ok(())
     }
 
-    /// The names of the texts that lie beside the arrays.
     fn names_of_texts(&self) -> Result<Vec<String>> {
         match read_small(&self.at.join(STRINGS_FILE))?.map(|bytes| Strings::parse(&bytes)).transpose() {
             Ok(strings) => Ok(strings.map(|strings| strings.names()).unwrap_or_default()),
@@ -284,7 +282,7 @@ impl Folder<'_> {
         Ok(())
     }
 
-    /// Copies the record of the items from a replica, if this checkpoint has lost it.
+    /// Copies the record of the items from a replica, if it is lost here.
     fn items_record(&self, other: Option<&Location>, files: &mut Vec<RecoveredFile>) -> Result<()> {
         let Some(other) = other else { return Ok(()) };
         let name = items_record::FILE_NAME;
@@ -331,7 +329,6 @@ impl Folder<'_> {
         Ok(items.find(|item| !is_there(item) && deleted.as_ref() != Some(item)).cloned())
     }
 
-    /// Rebuilds the commit marker of a checkpoint in a bucket, if the marker is lost.
     fn marker(&self, files: &mut Vec<RecoveredFile>) -> Result<()> {
         let is_marked = || COMMIT_MARKERS.iter().any(|marker| self.at.join(marker).is_file());
         if !self.at.commits_by_marker() || is_marked() {

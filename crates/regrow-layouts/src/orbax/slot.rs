@@ -10,17 +10,14 @@ use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_tree::array::{Dtype, Shape};
 use regrow_tree::tree::{Key, KeyPath, LeafInfo, LeafKind, Node, NodeKind, Scalar, Tree, TreeBuilder};
 
-/// A leaf with the source of its data.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub info: LeafInfo,
     pub source: Source,
 }
 
-/// Where the data of a leaf comes from.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// A zarr array, chunk by chunk.
     Zarr(StoredArray),
     /// Bytes in C order inside a file that has been read or mapped, in one piece or several.
     Pieces(Vec<Bytes>),
@@ -32,7 +29,6 @@ pub(super) enum Source {
 }
 
 impl Slot {
-    /// A text leaf.
     pub fn text(name: &str, text: impl Into<Arc<str>>) -> Self {
         let text = text.into();
         let shape = Shape::new(vec![text.len() as u64]).unwrap_or_default();
@@ -118,9 +114,6 @@ pub(super) fn leaf_path<L>(tree: &Tree<L>, leaf: usize) -> KeyPath {
 }
 
 /// Adds a whole tree as a child of the container that is open.
-///
-/// # Errors
-/// `Limit` if the tree gets too deep.
 pub(super) fn graft<L>(build: &mut TreeBuilder<L>, key: Key, tree: Tree<L>) -> Result<()> {
     let nodes: Vec<Node> = tree.nodes().to_vec();
     let mut leaves = tree.into_leaves().into_iter();

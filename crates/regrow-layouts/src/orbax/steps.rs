@@ -31,7 +31,6 @@ pub const TMP_MARK: &str = regrow_storage::UNCOMMITTED_MARK;
 const ROOT_METADATA_FOLDER: &str = "metadata";
 const ROOT_METADATA_FILES: [&str; 2] = ["_ROOT_METADATA", "metadata"];
 
-/// The number of threads that look into steps in parallel.
 const THREADS: usize = 8;
 
 /// A committed step.
@@ -127,7 +126,6 @@ pub fn metadata_of(folder: &Location) -> Result<CheckpointMetadata> {
     Ok(bytes.and_then(|bytes| CheckpointMetadata::parse(&bytes).ok()).unwrap_or_default())
 }
 
-/// The error for a save that never finished.
 pub(super) fn uncommitted(at: &Location) -> Error {
     Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed: its name is a temporary one")
         .in_file(at)
@@ -179,9 +177,6 @@ pub fn split_name(name: &str) -> Option<(&str, &str)> {
 /// The steps below `root`, from the listing of `root`.
 ///
 /// If the folder has step names of several forms, takes the most frequent form, and adds a note.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn find(root: &Location, listed: &[Listed]) -> Result<Steps> {
     let mut steps = Steps::default();
     let mut forms: BTreeMap<&str, Vec<(&str, u64)>> = BTreeMap::new();
@@ -248,9 +243,7 @@ enum Inside {
     Checkpoint,
     /// A folder without its commit marker: not a checkpoint yet, or a failed save.
     Unmarked,
-    /// Something else.
     Other,
-    /// The folder is empty.
     Nothing,
     /// The folder was removed after its name was listed.
     Gone,
@@ -299,7 +292,7 @@ pub fn is_checkpoint(folder: &Location) -> Result<bool> {
     holds_checkpoint(folder, &list(folder)?)
 }
 
-/// The same, for a folder whose listing is `listed`.
+/// As `is_checkpoint`, for a folder whose listing is `listed`.
 pub(super) fn holds_checkpoint(folder: &Location, listed: &[Listed]) -> Result<bool> {
     if listed.iter().any(is_mark) {
         return Ok(true);
@@ -324,10 +317,6 @@ fn is_mark(entry: &Listed) -> bool {
     !entry.is_dir && marks.contains(&entry.name.as_str())
 }
 
-/// The user's metadata of a folder of steps.
-///
-/// # Errors
-/// `Corrupt` with file and offset.
 pub(super) fn root_metadata(root: &Location) -> Result<Option<Value>> {
     for name in ROOT_METADATA_FILES {
         let file = root.join(ROOT_METADATA_FOLDER).join(name);

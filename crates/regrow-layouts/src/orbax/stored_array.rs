@@ -10,11 +10,9 @@ use regrow_store::{Located, Store};
 use regrow_tree::array::{Region, Shape};
 use regrow_zarr::zarr::{LISTED_MIN, Missing, ZarrArray};
 
-/// One zarr array in its store.
 #[derive(Debug)]
 pub(super) struct StoredArray {
     pub array: ZarrArray,
-    /// The name of the array in the store.
     pub(super) name: String,
     pub(super) store: Arc<dyn Store>,
     /// Whether the store knows the position of a value without reading the disk.
@@ -35,16 +33,12 @@ impl StoredArray {
         }
     }
 
-    /// The meaning of a chunk that is not stored.
     pub fn missing(&self) -> Missing {
         self.missing
     }
 
     /// The regions of the stored chunks in C order, if the array has many chunks and some may be
     /// missing; `None` for any other array. The cost depends on the number of stored chunks.
-    ///
-    /// # Errors
-    /// Errors of the store.
     pub fn sparse(&self) -> Result<Option<Vec<Region>>> {
         let meta = self.array.meta();
         if meta.grid().chunk_count() <= LISTED_MIN {
@@ -76,9 +70,6 @@ impl StoredArray {
     }
 
     /// The first chunk that is not stored.
-    ///
-    /// # Errors
-    /// Errors of the store.
     pub fn first_missing(&self) -> Result<Option<PathBuf>> {
         let meta = self.array.meta();
         // The loop ends at the first missing chunk, so a large claimed shape costs no more steps.
@@ -93,9 +84,6 @@ impl StoredArray {
 
     /// For each stored chunk: its file and its decoded length. Chunks inside the index are left
     /// out: the index's checksums cover them.
-    ///
-    /// # Errors
-    /// Errors of the store.
     pub fn holders(&self) -> Result<Vec<(PathBuf, u64)>> {
         let meta = self.array.meta();
         let mut holders = Vec::new();

@@ -75,7 +75,7 @@ fn refuse_collisions(entries: &[Entry]) -> Result<()> {
 }
 
 struct Trie<'a> {
-    /// The root first.
+    /// The root is the first node.
     nodes: Vec<TrieNode<'a>>,
 }
 
@@ -83,7 +83,6 @@ struct Trie<'a> {
 struct TrieNode<'a> {
     text: &'a str,
     entry: Option<usize>,
-    /// The kind of its children's keys.
     kind: Option<KeyType>,
     children: Vec<usize>,
 }
@@ -175,7 +174,6 @@ impl<'a> Trie<'a> {
         build.finish()
     }
 
-    /// The children of a sequence in order: position, node, key text.
     fn sequence(&self, node: &TrieNode<'a>) -> Result<Vec<(usize, usize, &'a str)>> {
         let mut children = Vec::with_capacity(node.children.len());
         for &child in &node.children {

@@ -6,10 +6,6 @@ use regrow_base::error::{Error, Result};
 
 /// Checks that the size of every entry fits its shape and dtype, and that its range is in the data
 /// file.
-///
-/// # Errors
-/// `Corrupt` for sizes that do not fit shape and dtype, ranges beyond the file, and ranges that
-/// overlap.
 pub(super) fn check_ranges(entries: &[Entry], data_len_bytes: u64) -> Result<()> {
     for entry in entries {
         check_entry(entry, data_len_bytes).map_err(|error| about(error, &entry.path))?;

@@ -128,7 +128,6 @@ fn looks_like_manifest(file: &Location) -> Result<bool> {
 /// How long a reader waits for a commit of both files, which takes a few syncs.
 const COMMIT_WAIT: Duration = Duration::from_secs(10);
 
-/// The time between two looks.
 const COMMIT_PACE: Duration = Duration::from_millis(1);
 
 /// Waits for the end of a running commit of the files `at` a location, so that the caller can look
@@ -153,8 +152,8 @@ pub fn appears(files: &Files) -> bool {
     comes(&files.manifest, || files.clone())
 }
 
-/// The same of a location that is the stem of both files, or one of them. Each commit can change
-/// whether it is a stem or a file.
+/// As `appears`, for a location that is the stem of both files, or one of them. Each commit can
+/// change this.
 pub(super) fn appears_at(at: &Location) -> bool {
     comes(at, || Files::of(at))
 }

@@ -40,25 +40,19 @@ pub(super) const BLOCK_LEN_BYTES: u64 = 16 << 20;
 /// One array.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
-    /// The keys from the root down.
     pub path: Vec<Literal>,
-    /// The element type.
     pub descr: Descr,
     /// The shape, without the axis that [`LeafKind::NumpyOther`](regrow_tree::tree::LeafKind) has
     /// for the bytes of an element.
     pub shape: Shape,
-    /// Length of the data, without padding.
     pub len_bytes: u64,
-    /// The offset of the first byte in the data file.
     pub offset_bytes: u64,
     /// One checksum for each started block.
     pub crc32c: Option<Vec<u32>>,
 }
 
-/// A whole manifest.
 #[derive(Debug, Default)]
 pub(super) struct Manifest {
-    /// The arrays, in file order.
     pub entries: Vec<Entry>,
     /// regrow's own additions; `None` if another program wrote the manifest, or they are not
     /// wanted.
@@ -78,9 +72,6 @@ pub(super) struct Extra {
 
 impl Manifest {
     /// Reads the text of a manifest. What the entries say of the data file is checked elsewhere.
-    ///
-    /// # Errors
-    /// `Corrupt` with the place; `Unsupported` for a dtype that cannot be read.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self> {
         let text = std::str::from_utf8(bytes).map_err(|error| {
             Error::corrupt("the manifest is not UTF-8 text").at_byte(error.valid_up_to() as u64)
@@ -122,9 +113,6 @@ impl Manifest {
 }
 
 /// The element type of a type string, if it is one that a manifest may have.
-///
-/// # Errors
-/// `Unsupported`.
 pub(super) fn parse_dtype(text: &str) -> Result<Descr> {
     let refused = |why: &str| Error::unsupported(format!("the dtype {text:?} {why}"));
     if text.contains('O') {
@@ -143,7 +131,6 @@ pub(super) fn parse_dtype(text: &str) -> Result<Descr> {
     }
 }
 
-/// A path, from a tuple or a list of keys.
 pub(super) fn parse_path(literal: Literal) -> Result<Vec<Literal>> {
     let keys = match literal {
         Literal::Tuple(keys) => keys,

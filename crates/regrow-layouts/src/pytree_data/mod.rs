@@ -51,7 +51,6 @@ mod writer;
 pub use crate::options::PytreeDataOptions;
 pub use files::{DATA_SUFFIX, Files, MANIFEST_SUFFIX, appears};
 
-/// The name of the layout.
 pub(crate) const NAME: &str = "pytree_data";
 
 /// Data and manifest: `STEM.data` with the arrays, `STEM.manifest` with a Python literal that says

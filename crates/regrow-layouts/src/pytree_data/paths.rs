@@ -46,7 +46,6 @@ pub(super) fn path_text(path: &[Literal]) -> String {
     Literal::Tuple(path.to_vec()).repr()
 }
 
-/// Adds the path of the array to an error.
 pub(super) fn about(error: Error, path: &[Literal]) -> Error {
     error.at_leaf(&KeyPath::from_iter(path.iter().map(key_of)))
 }

@@ -17,7 +17,6 @@ use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_tree::array::{Array, Dtype, Shape};
 use regrow_tree::tree::{Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Node, NodeKind, Tree};
 
-/// An array to write.
 #[derive(Debug)]
 pub(super) struct Planned {
     /// The entry in the manifest, without its checksums yet.
@@ -26,21 +25,14 @@ pub(super) struct Planned {
     pub array: Array,
 }
 
-/// The plan of a save.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub arrays: Vec<Planned>,
-    /// regrow's own additions to the manifest, if any.
     pub extra: Option<Extra>,
-    /// Length of the data file.
     pub len_bytes: u64,
 }
 
 impl Plan {
-    /// Plans the save of a tree.
-    ///
-    /// # Errors
-    /// `Unsupported` or `NameCollision` with every leaf that cannot be written.
     pub(super) fn of(tree: &Tree<Leaf>, options: &PytreeDataOptions) -> Result<Self> {
         let paths = match &options.paths {
             Some(paths) => given_paths(tree, paths)?,
@@ -160,7 +152,6 @@ fn stored_form(
     Ok((Some(entry), array))
 }
 
-/// The stored dtype for a dtype.
 fn stored_dtype(dtype: Dtype, native: bool) -> Result<Dtype> {
     let is_numpys_own = Descr::named(dtype).text() != dtype.name();
     match dtype {
@@ -273,7 +264,6 @@ fn empty_containers<L>(tree: &Tree<L>) -> Vec<KeyPath> {
     empty.map(|(path, _)| path).collect()
 }
 
-/// The losses of a tree.
 pub(super) fn losses(tree: &Tree<LeafInfo>, options: &PytreeDataOptions) -> Vec<Loss> {
     if !options.manifest {
         let what = "without a manifest only raw bytes are stored".to_owned();
@@ -321,7 +311,6 @@ fn structure_losses(tree: &Tree<LeafInfo>) -> Vec<Loss> {
     tree.walk().filter_map(loss).collect()
 }
 
-/// The loss of a leaf, by its kind.
 fn kind_loss(kind: &LeafKind, keeps_structure: bool) -> Option<(LossKind, String)> {
     match kind {
         LeafKind::Placeholder if keeps_structure => None,

@@ -22,14 +22,12 @@ use regrow_store::{Blob, ByteRange, Store, StoreExt, resolve_range};
 use regrow_tree::array::{Region, copy_region};
 use regrow_tree::tree::{LeafInfo, LeafKind, Tree};
 
-/// The words of the error for an array that fails its checksum.
 const WORDS: Words =
     Words { what: |_, _| "an array fails its crc32c".to_owned(), help: HELP, help_if_zeros: HELP };
 
 const HELP: &str = "copy both files again; if you changed the array in place, load without verifying and \
     save again";
 
-/// An opened manifest, with its data mapped where there are maps.
 #[derive(Debug)]
 pub(super) struct PytreeDataReader {
     description: Description,
@@ -43,20 +41,15 @@ pub(super) struct DataFile {
     pub(super) entries: Vec<Entry>,
     store: Arc<dyn Store>,
     name: Vec<u8>,
-    /// The open file.
     blob: KeyedBlob,
     /// For each entry, its blocks; `None` without checksums.
     blocks: Vec<Option<BlockTable>>,
-    /// Whether all entries have checksums.
     has_checksums: bool,
 }
 
 impl PytreeDataReader {
     /// Reads the manifest and checks all of it against the length of the data file; with `salvage`,
     /// the data file may be truncated.
-    ///
-    /// # Errors
-    /// `Corrupt`, `Unsupported`, `Limit`; `NotFound` if the data file is missing.
     pub(super) fn open(files: &Files, salvage: bool) -> Result<Self> {
         let (manifest, data) = DataFile::open(files, salvage)?;
         let placed = place(&manifest).in_file(&files.manifest)?;
@@ -128,7 +121,6 @@ impl DataFile {
         self.store.describe(&self.name)
     }
 
-    /// The bytes of an entry, with their checksums.
     fn extent(&self, at: usize, entry: &Entry) -> Extent<'_> {
         let end_bytes = entry.offset_bytes + entry.len_bytes;
         let table = self.blocks.get(at).and_then(Option::as_ref);
@@ -163,7 +155,6 @@ impl DataFile {
         }
     }
 
-    /// Checks all entries, one after another.
     pub(super) fn check_all(&self) -> Result<()> {
         for (at, entry) in self.entries.iter().enumerate() {
             self.check(at, 0, entry.len_bytes).map_err(|error| about(error, &entry.path))?;

@@ -12,7 +12,6 @@ use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Dtype, Shape};
 use regrow_tree::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
-/// A pytree with the entry of every leaf.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub tree: Tree<LeafInfo>,
@@ -21,9 +20,6 @@ pub(super) struct Placed {
 }
 
 /// The pytree of a manifest whose paths do not contradict each other.
-///
-/// # Errors
-/// `Corrupt` if paths contradict each other, or if the stored pytree does not fit the entries.
 pub(super) fn place(manifest: &Manifest) -> Result<Placed> {
     let empty = manifest.extra.as_ref().map(|extra| extra.empty.as_slice()).unwrap_or_default();
     let branches = Branches::of(&manifest.entries, empty)?;
@@ -43,7 +39,6 @@ pub(super) fn check_paths(manifest: &Manifest) -> Result<()> {
     Branches::of(&manifest.entries, empty).map(drop)
 }
 
-/// The description of an entry's array, as a leaf.
 pub(super) fn info_of(entry: &Entry) -> Result<LeafInfo> {
     let (kind, dtype, shape) = match &entry.descr {
         Descr::Number { dtype, .. } => (LeafKind::NumpyArray, *dtype, entry.shape.clone()),
@@ -86,11 +81,6 @@ struct Branch {
 struct Branches(Vec<Branch>);
 
 impl Branches {
-    /// The dicts and leaves of the entries, and of the paths of empty dicts.
-    ///
-    /// # Errors
-    /// `Corrupt` for a path twice, a leaf below a leaf, a leaf where a branch is, a root beside
-    /// others.
     fn of(entries: &[Entry], empty: &[Vec<Literal>]) -> Result<Self> {
         let dict = || What::Dict { children: Vec::new() };
         let mut all = vec![Branch { key: Key::Index(0), what: dict() }];

@@ -13,24 +13,19 @@ use regrow_store::FileWriter;
 use regrow_tree::array::Array;
 use regrow_tree::tree::{Leaf, Tree};
 
-/// The number of the data file among the staged ones, and that of the manifest.
+/// Positions among the staged files.
 const DATA: usize = 0;
 const MANIFEST: usize = 1;
 
 /// The length of the pieces of an array that are written and checksummed.
 const PIECE_LEN_BYTES: usize = 1 << 20;
 
-/// The suffix of each staged file.
 pub(super) fn suffixes(options: &PytreeDataOptions) -> Vec<String> {
     let mut suffixes = vec![options.data_suffix.clone()];
     suffixes.extend(options.manifest.then(|| options.manifest_suffix.clone()));
     suffixes
 }
 
-/// Writes both files.
-///
-/// # Errors
-/// As [`Plan::of`]; errors of the disk.
 pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication, options: &PytreeDataOptions) -> Result<()> {
     let Plan { arrays, extra, len_bytes } = plan(tree, staged.target(), options)?;
     let mut out = staged.sibling_writer(DATA, len_bytes.max(1), 0)?;
@@ -57,9 +52,6 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication, options: &Pytre
 }
 
 /// Plans the whole save at `target`, before the first byte is written.
-///
-/// # Errors
-/// As [`write`], except errors of the disk.
 pub(super) fn plan(tree: &Tree<Leaf>, target: &Location, options: &PytreeDataOptions) -> Result<Plan> {
     let mut plan = Plan::of(tree, options)?;
     if let (Some(extra), true) = (&mut plan.extra, options.data_suffix != DATA_SUFFIX) {

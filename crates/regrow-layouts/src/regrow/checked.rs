@@ -56,9 +56,6 @@ struct RecordedPart {
 
 impl CheckedStore {
     /// A store over the folder `base`, with the files that the records describe.
-    ///
-    /// # Errors
-    /// `Corrupt` if a record contradicts itself.
     pub fn new(
         base: Arc<dyn Store>,
         records: Vec<DataFile>,
@@ -90,11 +87,6 @@ impl CheckedStore {
         Ok(part.files.get_or_init(|| files))
     }
 
-    /// Reads and checks the record of a process.
-    ///
-    /// # Errors
-    /// `Corrupt` if the record differs from its checksum or cannot be parsed; errors of the
-    /// storage.
     pub(super) fn manifest_of(&self, part: &PartRecord) -> Result<Manifest> {
         let bytes = self.read_whole(&part.file)?;
         let parsed = Manifest::parse(&bytes).and_then(|manifest| manifest.check_names().map(|()| manifest));
@@ -106,7 +98,6 @@ impl CheckedStore {
         self.0.files.iter().map(|file| &file.record)
     }
 
-    /// The records of processes.
     pub(super) fn parts(&self) -> impl Iterator<Item = &PartRecord> {
         self.0.parts.iter().map(|part| &part.record)
     }
@@ -117,18 +108,12 @@ impl CheckedStore {
     }
 
     /// Whether the file of a record exists and passes its checksum.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     pub(super) fn is_whole(&self, record: &SmallFile) -> Result<bool> {
         Ok(open_whole(&*self.0.base, record)?.is_ok())
     }
 
     /// All recorded files, with the checksum of each block. Leaves out the files of a process whose
     /// record is damaged.
-    ///
-    /// # Errors
-    /// `Corrupt` if a record contradicts itself.
     pub(super) fn summed_files(&self) -> Result<Vec<SummedFile>> {
         let mut files = Vec::new();
         for record in
@@ -150,10 +135,6 @@ impl CheckedStore {
         Ok(files)
     }
 
-    /// Reads and checks a file that is checked as a whole.
-    ///
-    /// # Errors
-    /// `Corrupt` if the file differs from its record; errors of the storage.
     pub(super) fn read_whole(&self, record: &SmallFile) -> Result<Vec<u8>> {
         let blob = open_whole(&*self.0.base, record)??;
         let mut bytes = work_space(record.len_bytes)?;
@@ -162,9 +143,6 @@ impl CheckedStore {
     }
 
     /// A range of a data file, after the file's header.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if there is no such file.
     pub fn extent(&self, file: usize, offset_bytes: u64, len_bytes: u64) -> Result<Extent<'_>> {
         Ok(self.file(file)?.extent(offset_bytes, len_bytes))
     }
@@ -186,9 +164,6 @@ impl CheckedStore {
     }
 
     /// Reads parts of a data file into memory, in file order, and checks their blocks.
-    ///
-    /// # Errors
-    /// `Corrupt` with file and offset of a block that fails; errors of the storage.
     pub fn fill(&self, file: usize, parts: Vec<Part<'_>>, how: ReadOptions) -> Result<()> {
         let checked = self.file(file)?.checked();
         let wanted = parts.into_iter().map(|part| (checked, 0..0, part));
@@ -197,9 +172,6 @@ impl CheckedStore {
 
     /// The errors of data files that are missing or whose length differs from their record. Empty
     /// unless the store reads data files of any length.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     pub fn misfits(&self) -> Result<Vec<Error>> {
         let mut found = Vec::new();
         if !self.0.takes_any_length {
@@ -231,9 +203,6 @@ impl CheckedStore {
     }
 
     /// Checks again every file that is checked as a whole, and returns the errors.
-    ///
-    /// # Errors
-    /// Errors of the disk.
     pub fn check_small_files(&self) -> Result<Vec<Error>> {
         let mut found = Vec::new();
         for file in &self.0.small_files {
@@ -262,9 +231,6 @@ impl CheckedStore {
 
     /// Reads the whole data file of a record and checks it. Bytes that are not in the page cache
     /// are read without adding them to the cache.
-    ///
-    /// # Errors
-    /// `Corrupt` with file and offset of what fails; errors of the storage; `Cancelled`.
     pub(super) fn check_data_file(&self, record: &DataFile, monitor: &Monitor) -> Result<()> {
         let key = record.name.as_bytes();
         self.file_named(key)?.ok_or_else(|| self.unrecorded(key))?.check(monitor)

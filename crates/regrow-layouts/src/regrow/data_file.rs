@@ -39,7 +39,6 @@ const HELP_IF_ZEROS: &str = "the block is all zeros, as after an interrupted cop
 #[derive(Debug)]
 pub(super) struct CheckedFile {
     pub(super) record: DataFile,
-    /// The file itself, for reads and for the map.
     pub(super) blob: RecordedBlob,
     blocks: BlockTable,
     /// Whether the bytes before the blocks have passed their checksum.
@@ -95,9 +94,6 @@ impl CheckedFile {
     }
 
     /// Reads the bytes `part` of the file into memory, and checks them.
-    ///
-    /// # Errors
-    /// `Corrupt` with file and offset of what fails; errors of the storage.
     pub(super) fn read(&self, part: Range<u64>) -> Result<Bytes> {
         let mut bytes = work_space(part.end - part.start)?;
         let head_len = self.record.data_offset.saturating_sub(part.start).min(part.end - part.start);
@@ -147,9 +143,6 @@ impl CheckedFile {
 
     /// Reads and checks the whole file. Bytes that are not in the page cache are read without
     /// adding them to the cache.
-    ///
-    /// # Errors
-    /// `Corrupt` with file and offset of what fails; errors of the storage; `Cancelled`.
     pub(super) fn check(&self, monitor: &Monitor) -> Result<()> {
         self.check_head()?;
         let range = self.record.data_offset..self.record.len_bytes;
@@ -159,9 +152,6 @@ impl CheckedFile {
     }
 
     /// Checks the bytes before the blocks, once.
-    ///
-    /// # Errors
-    /// `Corrupt` with the file if the bytes fail their checksum; errors of the storage.
     pub(super) fn check_head(&self) -> Result<()> {
         let head_len = self.record.data_offset;
         if head_len == 0 || self.has_head_passed.load(Ordering::Acquire) {
@@ -190,9 +180,6 @@ impl CheckedFile {
     }
 
     /// The checksums of the file: one for its header, then one for each block.
-    ///
-    /// # Errors
-    /// `Corrupt` if the record contradicts itself.
     pub(super) fn summed(&self) -> Result<SummedFile> {
         let record = &self.record;
         let (head, len_bytes) = (record.data_offset, record.len_bytes);

@@ -289,7 +289,6 @@ impl SmallFile {
         self.blake3.is_none() && self.crc32c == CRC_OF_SEALED
     }
 
-    /// The checksum functions that the record needs, to feed with the bytes of the file.
     pub(crate) fn sum(&self) -> Sum {
         Sum { crc32c: Crc32c::new(), blake3: self.blake3.is_some().then(blake3::Hasher::new) }
     }
@@ -302,7 +301,6 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    /// The checksum functions of a new record.
     pub fn new() -> Self {
         Self { crc32c: Crc32c::new(), blake3: Some(blake3::Hasher::new()) }
     }
@@ -314,7 +312,6 @@ impl Sum {
         }
     }
 
-    /// The record of a file with these checksums.
     pub fn record(self, name: String, len_bytes: u64) -> SmallFile {
         let blake3 = self.blake3.map(|hasher| hasher.finalize().to_hex().to_string());
         SmallFile { name, len_bytes, crc32c: self.crc32c.value(), blake3 }

@@ -59,7 +59,6 @@ mod views;
 
 pub(crate) use small_file::{open_whole, summed_whole};
 
-/// The name of the layout.
 pub(crate) const NAME: &str = "regrow";
 
 /// The default layout.

@@ -9,7 +9,6 @@ use serde::de::{Deserializer as _, Error as _, IgnoredAny, MapAccess, Visitor};
 use super::manifest::{Pieces, check_sum};
 use regrow_base::error::{Error, Result};
 
-/// The part of a record that a merge reads.
 #[derive(Debug, Default)]
 pub(super) struct PartColumns {
     pub pieces: Pieces,
@@ -26,9 +25,6 @@ pub(super) struct DataFileName {
 
 impl PartColumns {
     /// Parses and checks a `regrow.process_<k>.json`.
-    ///
-    /// # Errors
-    /// `Corrupt` if the file fails its checksum, or its columns differ in length.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         check_sum(bytes)?;
         let (mut parsed, mut missing) = (Self::default(), PART_COLUMNS);

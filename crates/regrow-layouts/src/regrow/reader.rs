@@ -33,7 +33,6 @@ const DIRECT_LEN_MIN_BYTES: usize = 32 << 20;
 const METAS_LEN: usize = 256;
 const META_LEN_MAX_BYTES: usize = 4 << 10;
 
-/// An opened checkpoint in the default layout.
 #[derive(Debug)]
 pub struct RegrowReader {
     at: Location,
@@ -54,10 +53,6 @@ pub struct RegrowReader {
 }
 
 impl RegrowReader {
-    /// Reads `regrow.json`.
-    ///
-    /// # Errors
-    /// `Corrupt`, `Unsupported`, `Limit`.
     pub fn open(at: &Location) -> Result<Self> {
         Self::open_named(at, manifest::FILE_NAME)
     }
@@ -95,7 +90,6 @@ impl RegrowReader {
         self
     }
 
-    /// The records of the data files.
     pub(super) fn data_files(&self) -> impl Iterator<Item = &DataFile> {
         self.store.records()
     }
@@ -105,22 +99,18 @@ impl RegrowReader {
         self.store.data_file(record)
     }
 
-    /// The position of the bytes of each leaf. An uncompressed leaf lies within its file.
     pub(super) fn places(&self) -> &[LeafPlace] {
         &self.places
     }
 
-    /// The location of the checkpoint.
     pub(super) fn location(&self) -> &Location {
         &self.at
     }
 
-    /// The UUID of the database, as `regrow.json` records it.
     pub(super) fn database_uuid(&self) -> Option<&str> {
         self.database_uuid.as_deref()
     }
 
-    /// The files of the checkpoint, each checked on reading.
     pub(super) fn store(&self) -> &CheckedStore {
         &self.store
     }
@@ -259,7 +249,6 @@ impl RegrowReader {
         Ok(meta)
     }
 
-    /// Returns an error unless the database is the one that was written with `regrow.json`.
     fn check_identity(&self, database: &OcdbtStore) -> Result<()> {
         let found = uuid_text(&database.uuid());
         match &self.database_uuid {

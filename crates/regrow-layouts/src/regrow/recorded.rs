@@ -22,15 +22,11 @@ pub(super) struct RecordedBlob {
 }
 
 impl RecordedBlob {
-    /// The file with this name, and the length that it should have.
     pub fn new(base: Arc<dyn Store>, name: &str, len_bytes: u64, takes_any_length: bool) -> Self {
         Self { base, name: name.to_owned(), len_bytes, takes_any_length, opened: OnceLock::new() }
     }
 
-    /// The open file.
-    ///
-    /// # Errors
-    /// `Corrupt` if the file is missing or has another length than recorded; errors of the storage.
+    /// Opens the file at the first call.
     pub fn opened(&self) -> Result<&Arc<dyn Blob>> {
         if let Some(opened) = self.opened.get() {
             return Ok(opened);
@@ -45,7 +41,7 @@ impl RecordedBlob {
         }
     }
 
-    /// The error for a file of this length, or for a missing file if the length is `None`. No error
+    /// The error for a file of this length, or for a missing file if the length is `None`; `None`
     /// if the length is as recorded.
     pub fn misfit(&self, len_bytes: Option<u64>) -> Option<Error> {
         match len_bytes {

@@ -41,7 +41,6 @@ use regrow_store::reads::Source;
 use regrow_store::{FileWriter, Located, ReadPath, Store, StoreExt};
 use regrow_tree::tree::{LeafInfo, LeafKind, Tree};
 
-/// Length of the pieces in which files are read.
 const PIECE_LEN_BYTES: u64 = 4 << 20;
 
 /// The name of the pytree in the metadata of a safetensors file.
@@ -319,7 +318,6 @@ fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
     Ok(files)
 }
 
-/// Rebuilds `regrow.json` from the other files.
 fn record(at: &Location) -> Result<Vec<RecoveredFile>> {
     let store = at.opened()?;
     let mut names = names_in(&*store)?;
@@ -378,7 +376,6 @@ fn is_in_database(name: &str) -> bool {
     name.split_once('/').is_some_and(|(top, _)| top == DATA_FOLDER)
 }
 
-/// Whether a save writes a file with this name beside the data files.
 fn is_document(name: &str) -> bool {
     const DOCUMENTS: [&str; 7] = [
         METADATA_FILE,
@@ -393,21 +390,18 @@ fn is_document(name: &str) -> bool {
     DOCUMENTS.contains(&name) || top == Some(ARRAY_METADATAS_FOLDER) || top == Some(DATA_FOLDER)
 }
 
-/// The records of all processes of a checkpoint in parts.
 #[derive(Default)]
 struct Parts {
     /// The records, sorted by rank.
     records: Vec<PartRecord>,
     /// The pytree of the whole checkpoint, from the first record.
     whole: Option<String>,
-    /// The chunk shapes of the arrays.
     chunks: Option<ChunkShapes>,
     /// For each piece, the number of its leaf in the whole tree, and the piece's name.
     pieces: Vec<(u32, Arc<str>)>,
 }
 
 impl Parts {
-    /// Reads all records of processes. Removes their files from `names`.
     fn read(store: &dyn Store, names: &mut BTreeSet<String>) -> Result<Self> {
         let is_record = |name: &&String| manifest::is_record_name(name);
         let mut of_parts: Vec<String> = names.iter().filter(is_record).cloned().collect();
@@ -475,7 +469,7 @@ fn structure_of(view: &dyn Reader) -> Result<String> {
     Structure::of(view.tree(), |leaf| texts.get(&leaf).cloned().unwrap_or_default())?.to_json()
 }
 
-/// Data files, and the contents of their headers.
+/// The data files with the contents of their headers.
 #[derive(Default)]
 struct DataFiles {
     files: Vec<DataFile>,
@@ -522,7 +516,6 @@ impl DataFiles {
         Ok(())
     }
 
-    /// The position of the bytes of each leaf.
     fn places(&self, tree: &Tree<LeafInfo>, are_in_parts: bool) -> Result<Vec<LeafPlace>> {
         let place = |info: &LeafInfo| match self.tensors.get(&*info.name) {
             _ if !info.kind.is_array() => Ok(LeafPlace::Nowhere),
@@ -536,7 +529,6 @@ impl DataFiles {
     }
 }
 
-/// The error for a file that belongs to another checkpoint.
 fn foreign(what: String) -> Error {
     Error::corrupt(what)
         .help("the folder has a file of another checkpoint: move it elsewhere, and repair again")

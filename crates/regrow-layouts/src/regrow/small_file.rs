@@ -9,7 +9,6 @@ use regrow_base::error::{Error, Result};
 use regrow_store::reads::{BlockTable, Checksum};
 use regrow_store::{Blob, ReadPath, Scratch, Store};
 
-/// The length of the pieces in which a file is read and checked.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
 
 /// A file that is checked as a whole.
@@ -26,9 +25,6 @@ impl CheckedSmallFile {
     }
 
     /// The open file, which is checked at the first call.
-    ///
-    /// # Errors
-    /// `Corrupt` if the file differs from its record; errors of the storage.
     pub(super) fn opened(&self, base: &dyn Store) -> Result<&Arc<dyn Blob>> {
         if let Some(passed) = self.passed.get() {
             return Ok(passed);
@@ -74,9 +70,6 @@ pub(crate) fn open_whole(base: &dyn Store, record: &SmallFile) -> Result<Result<
 }
 
 /// The file of a record, with its one checksum over all bytes.
-///
-/// # Errors
-/// `Corrupt` if the record contradicts itself.
 pub(crate) fn summed_whole(record: &SmallFile) -> Result<SummedFile> {
     let len_bytes = record.len_bytes;
     let digest = record.blake3.as_deref().and_then(|digest| blake3::Hash::from_hex(digest).ok());
@@ -89,9 +82,6 @@ pub(crate) fn summed_whole(record: &SmallFile) -> Result<SummedFile> {
 }
 
 /// An undamaged file, with the checksum of its present bytes.
-///
-/// # Errors
-/// Errors of making a table of one block.
 pub(super) fn summed_as_it_is(name: &str, bytes: &[u8]) -> Result<SummedFile> {
     let len_bytes = bytes.len() as u64;
     let table = BlockTable::of_digests(0..len_bytes, len_bytes, vec![blake3::hash(bytes)], WORDS)?;

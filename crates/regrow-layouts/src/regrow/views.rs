@@ -238,7 +238,6 @@ impl RegrowReader {
         found
     }
 
-    /// Compares a leaf with what Orbax reads.
     fn check_leaf_of_orbax(&self, leaf: usize, info: &LeafInfo, told: &Told<'_>) -> Result<()> {
         if info.kind == LeafKind::Str {
             let (own, other) = (self.read_text(leaf)?, told.view.read_text(told.leaf)?);
@@ -270,7 +269,6 @@ impl RegrowReader {
         }
     }
 
-    /// Compares the elements of a leaf with those that Orbax reads.
     fn check_elements(&self, leaf: usize, info: &LeafInfo, len_bytes: u64, told: &Told<'_>) -> Result<()> {
         let region = Region::whole(&info.shape);
         let (mut own, mut other) = (allocate(len_bytes)?, allocate(len_bytes)?);
@@ -285,7 +283,6 @@ impl RegrowReader {
     }
 }
 
-/// A leaf as Orbax reads it.
 struct Told<'v> {
     view: &'v dyn Reader,
     leaf: usize,

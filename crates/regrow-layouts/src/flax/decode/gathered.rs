@@ -13,10 +13,6 @@ use regrow_tree::tree::{LeafKind, Node, NodeKind, Tree, TreeBuilder};
 /// The most nested containers in a spec. TensorStore's specs have fewer.
 const NESTED_MAX: usize = 16;
 
-/// The tree with each spec as one leaf.
-///
-/// # Errors
-/// `Unsupported` for a spec that is nested too deeply; errors of the tree builder.
 pub(super) fn with_specs(tree: Tree<Decoded>) -> Result<Tree<Decoded>> {
     let is_spec = spec_nodes(&tree);
     if is_spec.is_empty() {
@@ -77,7 +73,6 @@ fn spec_nodes(tree: &Tree<Decoded>) -> HashSet<usize> {
     found
 }
 
-/// The nodes and leaves of a tree that are still to be moved.
 struct Rest<'a> {
     nodes: &'a [Node],
     at: usize,

@@ -18,7 +18,6 @@ use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Dtype, Shape};
 use regrow_tree::tree::{LeafInfo, LeafKind, Scalar};
 
-/// The coding of all leaves, in descriptions.
 const CODING: &str = "msgpack";
 
 impl Decoded {
@@ -86,7 +85,6 @@ impl Decoder<'_> {
         }
     }
 
-    /// An extension that is not Flax'.
     fn unknown(&self, code: i8) -> Result<Decoded> {
         let kind = LeafKind::Unknown(format!("msgpack ext {code}").into());
         let info = self.info(kind, Dtype::UInt8, Shape::new(vec![0])?);

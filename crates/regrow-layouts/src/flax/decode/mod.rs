@@ -96,7 +96,6 @@ pub(crate) fn decode_front(bytes: &Bytes) -> Result<Tree<Decoded>> {
     with_specs(decoder.build.finish()?)
 }
 
-/// A container that is being read.
 struct Open {
     left: usize,
     /// The keys so far, for a map; `None` for an array.
@@ -197,7 +196,6 @@ impl Decoder<'_> {
         Ok(key)
     }
 
-    /// Reads a value up to its first child.
     fn value(&mut self, key: Key) -> Result<()> {
         let at = self.scanner.offset_bytes();
         match self.scanner.next()? {

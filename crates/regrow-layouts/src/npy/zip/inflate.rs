@@ -23,13 +23,11 @@ pub(in super::super) struct Inflater {
 }
 
 impl Inflater {
-    /// Starts at the front of a member with this length and this checksum.
     pub fn new(len_bytes: u64, crc32: u32) -> Self {
         let decoder = Decompress::new(false);
         Self { decoder, crc: Crc32::new(), taken: 0, at: 0, len_bytes, crc32 }
     }
 
-    /// The number of unpacked bytes so far.
     pub fn at(&self) -> u64 {
         self.at
     }
@@ -40,9 +38,6 @@ impl Inflater {
     }
 
     /// Unpacks and skips up to byte `to`. `deflated` is always the whole stored member.
-    ///
-    /// # Errors
-    /// `Corrupt` if the bytes are not deflate, end too soon, or fail their checksum at the end.
     pub fn skip_to(&mut self, deflated: &[u8], to: u64) -> Result<()> {
         let mut scratch = work_space(to.saturating_sub(self.at).min(SKIPPED_LEN_BYTES as u64))?;
         while self.at < to {
@@ -53,9 +48,6 @@ impl Inflater {
     }
 
     /// Fills `out` with the next bytes.
-    ///
-    /// # Errors
-    /// As [`skip_to`](Self::skip_to).
     pub fn read(&mut self, deflated: &[u8], out: &mut [u8]) -> Result<()> {
         let mut filled = 0;
         while filled < out.len() {

@@ -21,13 +21,10 @@ use regrow_base::error::Error;
 /// Extra field of padding that aligns the data, as Android's zipalign writes it.
 const EXTRA_ALIGNMENT: u16 = 0xd935;
 
-/// The error text for a member that fails its checksum.
 pub(super) const BAD_CRC: &str = "a member of a zip archive fails its CRC-32";
 
-/// The help text for a member that fails its checksum.
 pub(super) const BAD_CRC_HELP: &str = "copy the file again, or load the other leaves";
 
-/// The error for a member that fails its checksum.
 pub(super) fn bad_crc(expected: u32, found: u32) -> Error {
     Error::corrupt(BAD_CRC)
         .expected(format_args!("{expected:08x}"), format_args!("{found:08x}"))

@@ -43,7 +43,6 @@ pub(in super::super) enum Listed {
     No,
 }
 
-/// Writes an archive: see the module documentation.
 pub(in super::super) struct ZipWriter {
     out: FileWriter,
     members: Vec<Written>,
@@ -57,7 +56,6 @@ pub(in super::super) struct Added {
     pub crc32: u32,
 }
 
-/// A written member, for the directory.
 struct Written {
     name: String,
     listed: Listed,
@@ -70,7 +68,6 @@ struct Written {
 }
 
 impl ZipWriter {
-    /// Starts an archive at the first byte of `out`.
     pub fn new(out: FileWriter) -> Self {
         Self { out, members: Vec::new() }
     }
@@ -162,9 +159,6 @@ impl ZipWriter {
     }
 
     /// Writes the directory and the end, with a comment, and fills in the local headers.
-    ///
-    /// # Errors
-    /// Errors of the disk.
     pub fn finish(mut self, comment: &[u8]) -> Result<()> {
         let directory_at = self.out.offset_bytes();
         let mut directory = Vec::new();
@@ -206,7 +200,6 @@ impl ZipWriter {
     }
 }
 
-/// A function that takes the next bytes.
 type TakePiece<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
 
 /// Passes the bytes of a member to `out`, deflated if there is a level, and returns their checksum.
@@ -302,7 +295,6 @@ fn narrow(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// A deflate encoder with its output.
 struct Packer {
     compress: Compress,
     buffer: Vec<u8>,

@@ -29,12 +29,10 @@ use regrow_ocdbt::{EntryValue, OcdbtConfig, random_data_file_name, write_databas
 use regrow_storage::Publication;
 use regrow_store::FileWriter;
 
-/// Folder of the database of a process.
 pub(super) fn process_folder(rank: u32) -> String {
     format!("ocdbt.process_{rank}/")
 }
 
-/// Keys with their values.
 pub(super) type Entries = Vec<(Vec<u8>, EntryValue)>;
 
 /// The position of the nodes of a process' database.
@@ -46,7 +44,6 @@ pub(super) enum Nodes {
     OwnFile,
 }
 
-/// The database of one process.
 #[derive(Debug)]
 pub(super) struct ProcessDatabase {
     /// The entries of the database. Names of data files are relative to the process' folder.
@@ -57,9 +54,6 @@ pub(super) struct ProcessDatabase {
 
 /// Writes the arrays of this process below `item`, which is empty or a folder name that ends in
 /// `/`.
-///
-/// # Errors
-/// Errors of the disk, of a cast or of a codec.
 pub(super) fn write_process(
     arrays: &[PlannedArray<'_>],
     writer: WriterRank,
@@ -129,9 +123,6 @@ pub(super) fn write_process(
 
 /// Writes the merged database. The names of data files in `entries` are relative to its folder,
 /// `item`.
-///
-/// # Errors
-/// Errors of the disk.
 pub(super) fn write_merged(entries: Entries, staged: &dyn Publication, item: &str) -> Result<()> {
     let node_file = random_data_file_name()?;
     let merged = write_database(&OcdbtConfig::orbax(), entries, &node_file, 0)?;
@@ -153,7 +144,6 @@ pub(super) fn referred_from_above(mut entries: Entries, rank: u32) -> Entries {
     entries
 }
 
-/// The destination of data files, and their target size.
 struct DataFiles<'s> {
     staged: &'s dyn Publication,
     folder: String,
@@ -173,7 +163,6 @@ impl DataFiles<'_> {
     }
 }
 
-/// A data file that is being written.
 struct DataFile {
     /// The name below the process' folder, and the same name in the form of entries.
     name: String,
@@ -228,7 +217,6 @@ impl Worker<'_> {
         self.append(key, |file| file.write(&value))
     }
 
-    /// Stores the bytes that `write` appends to the file as the value of `key`.
     fn append(&mut self, key: String, write: impl FnOnce(&mut FileWriter) -> Result<()>) -> Result<()> {
         let mut file = match self.file.take() {
             Some(file) => file,

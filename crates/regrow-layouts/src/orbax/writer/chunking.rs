@@ -21,7 +21,6 @@ use regrow_tree::tree::{KeyPath, PathPattern};
 /// The target size of data files, if the caller gives no size.
 pub(crate) const DATA_FILE_BYTES_DEFAULT: u64 = 1 << 31;
 
-/// The chunks of one array.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ChunkShapes {
     /// The shape of the value of one key in the kvstore. It divides the shape of the array or of
@@ -119,7 +118,6 @@ pub(crate) fn by_hand(
     Ok(ChunkShapes { outer, inner })
 }
 
-/// The error for an inner chunk shape in zarr v2, which has no inner chunks.
 pub(super) fn needs_zarr3() -> Error {
     Error::invalid("read_chunk_shape needs zarr v3").help("pass `zarr3`, or give write_chunk_shape alone")
 }
@@ -185,7 +183,6 @@ pub(crate) fn choose(
     Ok(axes.into_iter().map(|axis| axis.len).collect())
 }
 
-/// One axis while it shrinks.
 struct Axis {
     whole: u64,
     len: u64,

@@ -62,7 +62,6 @@ pub(crate) enum ValueType {
 }
 
 impl ValueType {
-    /// Orbax' name of the kind.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::JaxArray => "jax.Array",
@@ -83,7 +82,6 @@ impl ValueType {
         matches!(self, Self::None | Self::Dict | Self::List | Self::Tuple | Self::NamedTuple)
     }
 
-    /// The kind of value for a leaf.
     pub(crate) fn of_leaf(kind: &LeafKind) -> Self {
         match kind {
             LeafKind::JaxArray | LeafKind::PrngKey(_) => Self::JaxArray,
@@ -113,11 +111,9 @@ impl ValueType {
 /// The data about one leaf that the documents need, in addition to the tree.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeafEntry<'a> {
-    /// The stored name of the leaf.
     pub(crate) name: &'a str,
     /// The key path to write if Orbax cannot represent the leaf's own.
     pub(crate) path: Option<&'a KeyPath>,
-    /// The kind of value.
     pub(crate) value_type: ValueType,
     /// The name of the type that a user's own type handler gives it, instead of the name of
     /// `value_type`.
@@ -129,13 +125,11 @@ pub(crate) struct LeafEntry<'a> {
 }
 
 impl LeafEntry<'_> {
-    /// The name of the type in `_METADATA`.
     fn type_name(&self) -> &str {
         self.own_type.unwrap_or_else(|| self.value_type.name())
     }
 }
 
-/// Which documents to write, and how the arrays are stored.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Switches<'a> {
     pub(crate) use_ocdbt: bool,
@@ -168,11 +162,9 @@ pub(crate) trait DocumentSink {
     /// Appends to the file that was begun last.
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
 
-    /// Ends the file.
     fn end(&mut self) -> Result<()>;
 }
 
-/// One small file: its name below the checkpoint's folder, and its contents.
 pub(crate) type Document = (String, Vec<u8>);
 
 impl DocumentSink for Vec<Document> {

@@ -30,22 +30,18 @@ pub(super) const IN_MEMORY_MAX_BYTES: u64 = 1 << 20;
 /// The stored form of arrays. Thousands of leaves have the same form, so they share it.
 #[derive(Debug)]
 pub(super) struct Form {
-    /// The dtype that is stored.
     pub(super) dtype: Dtype,
     pub(super) casting: Casting,
     pub(super) chunks: ChunkShapes,
     pub(super) compression: Compression,
     pub(super) meta: ArrayMeta,
-    /// The stored bytes of `meta`.
     pub(super) document: Bytes,
 }
 
 /// One array leaf, ready to be written.
 #[derive(Debug)]
 pub(super) struct PlannedArray<'a> {
-    /// The stored name of the leaf.
     pub(super) name: Arc<str>,
-    /// The number of the leaf in the tree.
     pub(super) leaf: u32,
     /// The key path of the leaf, if it is cast.
     pub(super) cast_path: Option<KeyPath>,
@@ -54,14 +50,13 @@ pub(super) struct PlannedArray<'a> {
     pub(super) form: Arc<Form>,
 }
 
-/// The encoded value of a chunk, or a sign that it must be streamed.
+/// `TooLarge` asks the caller to stream the chunk.
 pub(super) enum Encoded {
     Value(Vec<u8>),
     TooLarge,
 }
 
 impl<'a> PlannedArray<'a> {
-    /// Number of chunks that this process writes.
     pub(super) fn chunk_count(&self) -> u64 {
         self.held.count(self.form.meta.shape(), &self.form.chunks.outer)
     }
@@ -77,9 +72,6 @@ impl<'a> PlannedArray<'a> {
     }
 
     /// A chunk, by its number among the chunks of this process.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if there are not that many.
     pub(super) fn chunk(&self, number: u64) -> Result<Chunk<'a>> {
         self.held.chunk(number, self.form.meta.shape(), &self.form.chunks.outer)
     }
@@ -91,9 +83,6 @@ impl<'a> PlannedArray<'a> {
     }
 
     /// The value of a small chunk; `TooLarge` for a chunk above the limit.
-    ///
-    /// # Errors
-    /// Errors of a cast or a codec.
     pub(super) fn encode(&self, chunk: &Chunk<'_>) -> Result<Encoded> {
         if self.chunk_len_bytes() > IN_MEMORY_MAX_BYTES {
             return Ok(Encoded::TooLarge);
@@ -116,9 +105,6 @@ impl<'a> PlannedArray<'a> {
     }
 
     /// Passes the value of a chunk of any size to `sink`, part by part.
-    ///
-    /// # Errors
-    /// Errors of `sink`, of a cast or of the codec.
     pub(super) fn stream(&self, chunk: &Chunk<'_>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let outer = &chunk.region;
         let mut sink = Counted { sink, len_bytes: 0, error: None };

@@ -26,10 +26,8 @@ pub(super) enum Held<'a> {
     Nothing,
 }
 
-/// One chunk to be written.
 #[derive(Debug)]
 pub(super) struct Chunk<'a> {
-    /// The index of the chunk in the grid.
     pub(super) index: Vec<u64>,
     /// The array that has the elements.
     pub(super) array: Cow<'a, Array>,
@@ -38,7 +36,6 @@ pub(super) struct Chunk<'a> {
 }
 
 impl<'a> Held<'a> {
-    /// The chunks of all shards.
     pub(super) fn of_shards(shards: &'a Shards, chunk: &Shape) -> Self {
         let count = |region: &Region| counts(region.lens(), chunk).product::<u64>();
         let add = |sum: &mut u64, count| {
@@ -49,7 +46,6 @@ impl<'a> Held<'a> {
         Self::Shards { shards, ends }
     }
 
-    /// The number of chunks to write.
     pub(super) fn count(&self, shape: &Shape, chunk: &Shape) -> u64 {
         match self {
             Self::Whole(_) => counts(shape.dims(), chunk).product(),
@@ -58,10 +54,6 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// A chunk to write, by its number among those of this process.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a number that is too large.
     pub(super) fn chunk(&self, number: u64, shape: &Shape, chunk: &Shape) -> Result<Chunk<'a>> {
         let region_of = |index: &[u64]| {
             Region::new(

@@ -60,7 +60,6 @@ pub(super) fn gather(plan: &Plan<'_>, writers: u32, staged: &dyn Publication, it
     Ok(entries)
 }
 
-/// The chunk shapes of the leaves, in flatten order.
 fn cut_leaves<'p>(plan: &'p Plan<'_>) -> impl Iterator<Item = Result<CutLeaf>> + 'p {
     let mut arrays = plan.arrays.iter().peekable();
     plan.names().enumerate().map(move |(at, name)| {

@@ -47,8 +47,6 @@ use regrow_base::error::{Error, Result};
 use regrow_storage::Publication;
 use regrow_tree::tree::{Leaf, Tree};
 
-/// Adds all files of the checkpoint to the publication.
-///
 /// Extra memory is the byte budget, at least 16 MiB, and 2 to 3 KiB a leaf for keys and documents,
 /// however large leaves are.
 ///
@@ -134,7 +132,6 @@ pub(crate) fn merge(
     (0..writers).try_for_each(|rank| withdraw(rank, staged))
 }
 
-/// Writes the chunks of this process, and its database if there is one.
 fn write_arrays(
     plan: &Plan<'_>,
     writer: WriterRank,

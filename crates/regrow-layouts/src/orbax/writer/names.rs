@@ -61,9 +61,6 @@ pub(crate) fn kvstore_key(name: &str, zarr_key: &str) -> String {
 
 /// Refuses a name that is too long for the keys of a database. The longest key of an array is the
 /// key of its farthest chunk or of its document.
-///
-/// # Errors
-/// `Unsupported`, with the lengths and a solution.
 pub(super) fn check_key_len(name: &str, farthest_chunk: &[u64]) -> Result<()> {
     let digits = |number: &u64| 1 + number.checked_ilog10().unwrap_or(0) as usize;
     let chunk_len = 1 + farthest_chunk.iter().map(|number| 1 + digits(number)).sum::<usize>();
@@ -76,7 +73,7 @@ pub(super) fn check_key_len(name: &str, farthest_chunk: &[u64]) -> Result<()> {
         .help("shorten the keys, or save in the layout regrow, which keeps keys of any length"))
 }
 
-/// Refuses every leaf that has the same name as an earlier leaf.
+/// Refuses each leaf with the name of an earlier leaf.
 pub(crate) fn check_distinct<'a>(
     named: impl Iterator<Item = (&'a KeyPath, &'a str)>,
     refusals: &mut Refusals,

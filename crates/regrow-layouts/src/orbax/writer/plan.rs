@@ -35,9 +35,7 @@ const ZARR3_LEVEL: i32 = 3;
 /// The plan of a save: all entries and arrays to write.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
-    /// The data of each leaf for the documents, in flatten order.
     pub(super) entries: Vec<PlannedEntry>,
-    /// The leaves with array data, in flatten order.
     pub(super) arrays: Vec<PlannedArray<'a>>,
 }
 
@@ -52,12 +50,10 @@ pub(super) struct PlannedEntry {
 }
 
 impl<'a> Plan<'a> {
-    /// The names of all leaves, in flatten order.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().map(|entry| &*entry.name)
     }
 
-    /// The data of a leaf for the documents.
     pub(super) fn entry(&self, leaf: usize) -> LeafEntry<'_> {
         let entry = self.entries.get(leaf);
         LeafEntry {
@@ -187,7 +183,6 @@ fn no_data(kind: &LeafKind) -> Error {
     }
 }
 
-/// How each array is stored; arrays with equal storage share one [`Form`].
 struct Forms<'o> {
     options: &'o SaveOptions,
     orbax: &'o OrbaxOptions,
@@ -224,9 +219,6 @@ impl Forms<'_> {
 const KEEP_IT: &str = "save in the layout regrow, which keeps it";
 
 /// Returns an error if Orbax cannot store a leaf with array data.
-///
-/// # Errors
-/// `Unsupported` with the reason.
 pub(crate) fn check_leaf(kind: &LeafKind, dtype: Dtype, shape: &Shape) -> Result<()> {
     check_kind(kind, dtype, shape)?;
     check_dtype(dtype)?;

@@ -9,7 +9,6 @@ use super::encode::PlannedArray;
 use regrow_base::error::{Error, Result, ResultExt};
 use regrow_storage::Publication;
 
-/// The chunks that a process has written.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Share {
     /// For each chunk, the position of its leaf in flatten order.
@@ -22,10 +21,6 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// The list of chunks that this process writes of these arrays.
-    ///
-    /// # Errors
-    /// None in practice.
     pub(super) fn of(arrays: &[PlannedArray<'_>], node_file: Option<String>) -> Result<Self> {
         let mut share = Self { node_file, ..Self::default() };
         for array in arrays {
@@ -38,20 +33,12 @@ impl Share {
     }
 
     /// Writes the list to a file, which process 0 reads.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     pub(super) fn write(&self, rank: u32, staged: &dyn Publication) -> Result<()> {
         let json = serde_json::to_vec(self)
             .map_err(|error| Error::invalid(format!("a list of chunks is not JSON: {error}")))?;
         staged.write(&file_name(rank), &json)
     }
 
-    /// Reads the list of process `rank`.
-    ///
-    /// # Errors
-    /// `NotFound` if the process has not written its list; `Corrupt` if the list cannot be read;
-    /// errors of the storage.
     pub(super) fn read(rank: u32, staged: &dyn Publication) -> Result<Self> {
         let name = file_name(rank);
         let bytes = staged.written(&name).map_err(|error| {
@@ -62,16 +49,11 @@ impl Share {
         serde_json::from_slice(&bytes).map_err(broken).in_file(staged.target().join(&name))
     }
 
-    /// Leaf and number of each chunk.
     pub(super) fn chunks(&self) -> impl Iterator<Item = (u32, u64)> {
         self.leaves.iter().copied().zip(self.chunks.iter().copied())
     }
 }
 
-/// Removes the message of process `rank`.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn withdraw(rank: u32, staged: &dyn Publication) -> Result<()> {
     staged.withdraw(&file_name(rank))
 }

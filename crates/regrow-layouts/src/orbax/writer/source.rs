@@ -62,9 +62,6 @@ impl<'a> ChunkSource<'a> {
     }
 
     /// Passes the chunk to `each` piece by piece, in C order.
-    ///
-    /// # Errors
-    /// Errors of `each`; errors of a cast.
     pub(super) fn for_each_piece(&self, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         if let Some(bytes) = self.in_place() {
             return bytes.chunks(PIECE_LEN_BYTES).try_for_each(each);

@@ -65,7 +65,6 @@ impl<'p, 'a> Queue<'p, 'a> {
     }
 }
 
-/// Raw bytes of all arrays.
 fn total_len_bytes(arrays: &[PlannedArray<'_>]) -> u64 {
     arrays.iter().fold(0, |sum, array| sum.saturating_add(array.len_bytes()))
 }

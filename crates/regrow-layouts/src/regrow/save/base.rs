@@ -14,7 +14,6 @@ use regrow_storage::location::Location;
 use regrow_storage::{Publication, Retries};
 use regrow_store::{Blob, ReadPath};
 
-/// The opened earlier checkpoint, with its `regrow.json`.
 pub(super) struct Base {
     folder: Location,
     reader: RegrowReader,
@@ -29,8 +28,6 @@ pub(super) struct Link {
 }
 
 impl Base {
-    /// Opens the checkpoint at a location.
-    ///
     /// # Errors
     /// `NotFound`; `InvalidArgument` for a checkpoint of another layout; `Uncommitted`, `Corrupt`,
     /// `Unsupported` as in any opening.
@@ -38,7 +35,7 @@ impl Base {
         Self::open_named(at, manifest::FILE_NAME)
     }
 
-    /// Opens a checkpoint with the `regrow.json` that has this name.
+    /// Opens the checkpoint through the `regrow.json` with this name.
     fn open_named(at: &Location, name: &str) -> Result<Self> {
         Retries::until_unreplaced(|| {
             let before = at.identity();
@@ -56,9 +53,6 @@ impl Base {
 
     /// Opens the part of process `rank` of the checkpoint at a location; `None` if the checkpoint
     /// has no part of this rank.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
     pub fn open_part(at: &Location, rank: u32) -> Result<Option<Self>> {
         Self::check(at)?;
         let name = manifest::part_name(rank);
@@ -125,7 +119,6 @@ impl Base {
     }
 }
 
-/// A data file of the base.
 pub(super) struct OldFile {
     /// The number of the file among the data files of the base.
     pub at: usize,
@@ -150,7 +143,6 @@ pub(super) struct OldLeaf {
 }
 
 impl OldFile {
-    /// Length of the leaves that the tree has, too.
     pub fn leaves_len_bytes(&self) -> u64 {
         self.leaves.iter().map(|leaf| leaf.len_bytes).fold(0, u64::saturating_add)
     }
@@ -161,10 +153,6 @@ impl OldFile {
         self.opened.suits().is_far()
     }
 
-    /// Reads and checks the whole file.
-    ///
-    /// # Errors
-    /// `Corrupt` with file and offset of what fails; errors of the storage; `Cancelled`.
     pub fn check(&self, monitor: &Monitor) -> Result<()> {
         self.store.check_data_file(&self.record, monitor)
     }
@@ -196,7 +184,6 @@ impl OldFile {
         self.leaves.iter().map(|leaf| leaf.leaf).collect()
     }
 
-    /// The data for linking the file.
     pub fn into_link(self) -> Link {
         Link { source: self.source, opened: self.opened, record: self.record }
     }
@@ -205,9 +192,6 @@ impl OldFile {
 impl Link {
     /// Links the file as `name` in the new checkpoint, and returns its new record. `None` if the
     /// storage cannot link it, or if the path now leads to another file.
-    ///
-    /// # Errors
-    /// `Cancelled`; `InvalidArgument` for a name that leads out of the folder.
     pub fn place(&self, name: &str, staged: &dyn Publication) -> Result<Option<DataFile>> {
         let is_linked = staged.reuse(name, &self.source, &*self.opened)?;
         Ok(is_linked.then(|| DataFile { name: name.to_owned(), ..self.record.clone() }))

@@ -23,9 +23,6 @@ use regrow_zarr::zarr::ArrayMeta;
 /// Writes the compressed pieces of process `rank`, and records their positions in `pieces`. `own`
 /// is the plan of the pieces of this process. Returns `None` if no piece is compressed. The new
 /// file has number `file` among the data files.
-///
-/// # Errors
-/// Errors of the publication; errors of reading the leaves.
 pub(super) fn write_coded(
     plan: &Plan<'_>,
     own: &Plan<'_>,
@@ -80,7 +77,6 @@ pub(super) fn write_coded(
     Ok(Some(data_file(name, 0, crc32c(b""), out.finish()?)))
 }
 
-/// The zarr description of a leaf.
 pub(super) fn coded_meta(plan: &Plan<'_>, leaf: usize, compression: Compression) -> Result<ArrayMeta> {
     let (planned, source) = plan.leaf(leaf).ok_or_else(|| Error::invalid(format!("no leaf {leaf}")))?;
     let (shape, chunk) = match source.as_array() {

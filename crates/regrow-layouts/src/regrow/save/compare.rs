@@ -19,7 +19,6 @@ use regrow_base::threads::pool;
 use regrow_store::{Blob, ReadPath};
 use regrow_tree::array::Array;
 
-/// Bytes compared at a time.
 const PIECE_LEN_BYTES: usize = 256 << 10;
 
 /// Leaves are compared in batches of about this size, each by one thread.
@@ -35,9 +34,6 @@ impl Unchanged {
     /// Compares the leaves that the tree and the base share. The monitor's total grows by the
     /// compared bytes. The memory that leaves [keep](Array::kept_len_bytes) while they are read is
     /// at most `budget_bytes`, or the memory of one leaf if that is more.
-    ///
-    /// # Errors
-    /// `Cancelled`; errors of reading the tree's own leaves.
     pub fn find(
         plan: &Plan<'_>,
         old_files: &[OldFile],
@@ -62,7 +58,6 @@ impl Unchanged {
         Ok(unchanged)
     }
 
-    /// Whether a leaf is unchanged.
     pub fn has(&self, leaf: u32) -> bool {
         self.0.get(leaf as usize).is_some_and(|flag| flag.load(Ordering::Relaxed))
     }
@@ -86,7 +81,6 @@ fn has_digest_of_leaves(old: &OldFile, plan: &Plan<'_>, monitor: &Monitor) -> Re
     Ok(Some(hasher.finalize().to_hex().as_str() == expected.as_str()))
 }
 
-/// Marks the leaves that have the same bytes as in the base.
 fn compare(
     plan: &Plan<'_>,
     files: &[&OldFile],

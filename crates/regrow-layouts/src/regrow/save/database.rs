@@ -19,7 +19,6 @@ const NODE_LEN_BYTES: u32 = 2 << 20;
 pub(super) enum Index {
     /// The entries so far: the chunks of compressed leaves are not yet written.
     Entries(Vec<(Vec<u8>, EntryValue)>),
-    /// The name of the node file, and the database.
     Database(String, Database),
     /// No database, because the tree has no array data.
     Nothing,

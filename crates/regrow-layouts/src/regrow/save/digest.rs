@@ -10,7 +10,6 @@ use regrow_base::bytes::checksum::BlockSums;
 use regrow_base::error::Result;
 use regrow_base::monitor::Monitor;
 
-/// Bytes hashed at a time.
 const PIECE_LEN_BYTES: usize = 256 << 10;
 
 /// The digest of the leaves of a file that is being written. It is dropped if the checksums of the
@@ -22,10 +21,6 @@ pub(super) struct Digest {
 }
 
 impl Digest {
-    /// Hashes these leaves, in the order of their bytes.
-    ///
-    /// # Errors
-    /// `Cancelled`; errors of reading the leaves.
     pub fn of(plan: &Plan<'_>, leaves: &[u32], block_len_bytes: usize, monitor: &Monitor) -> Result<Self> {
         let (mut hasher, mut blocks) = (blake3::Hasher::new(), BlockSums::new(block_len_bytes));
         for_each_piece(plan, leaves.iter().copied(), |piece| {
@@ -43,9 +38,6 @@ impl Digest {
 }
 
 /// Passes the stored bytes of these leaves to `each`, one leaf after the other.
-///
-/// # Errors
-/// Errors of `each`; errors of reading the leaves.
 pub(super) fn for_each_piece(
     plan: &Plan<'_>,
     leaves: impl Iterator<Item = u32>,

@@ -12,7 +12,6 @@ pub(super) fn structure_in_header(structure: &str) -> Option<&str> {
     Some(structure).filter(|structure| structure.len() <= STRUCTURE_IN_HEADER_MAX_BYTES)
 }
 
-/// The header of a safetensors file with these leaves.
 pub(super) fn header_bytes(plan: &Plan<'_>, leaves: &[u32], structure: Option<&str>) -> Result<Vec<u8>> {
     let mut header = HeaderBuilder::new();
     header.metadata("format", plan.data_format.name());

@@ -73,10 +73,6 @@ pub(super) fn merge(
     staged.write(manifest::FILE_NAME, &json)
 }
 
-/// The records of the `writers`, and the position of every piece.
-///
-/// # Errors
-/// As [`merge`].
 pub(super) fn gather(
     plan: &Plan<'_>,
     writers: &[u32],
@@ -117,10 +113,6 @@ pub(super) fn gather(
     Ok((parts, places))
 }
 
-/// The database of the pieces.
-///
-/// # Errors
-/// The errors of a save.
 pub(super) fn index_of_pieces(
     plan: &Plan<'_>,
     places: &PiecePlaces,
@@ -133,7 +125,6 @@ pub(super) fn index_of_pieces(
     }
 }
 
-/// Removes the files of processes that are not among the parts.
 fn remove_left(parts: &[PartRecord], staged: &dyn Publication) -> Result<()> {
     let of_part = |part: &PartRecord| [vec![part.file.name.clone()], part.data_files.clone()].concat();
     let kept: HashSet<String> = parts.iter().flat_map(of_part).collect();
@@ -143,9 +134,6 @@ fn remove_left(parts: &[PartRecord], staged: &dyn Publication) -> Result<()> {
 
 /// `model.safetensors.index.json` of the pieces; `None` for one file, and for more than
 /// `INDEX_TENSORS_MAX` pieces.
-///
-/// # Errors
-/// None in practice.
 pub(super) fn safetensors_index_of_pieces(plan: &Plan<'_>, places: &PiecePlaces) -> Result<Option<Vec<u8>>> {
     if places.piece_count() > INDEX_TENSORS_MAX || places.file_count() <= 1 {
         return Ok(None);

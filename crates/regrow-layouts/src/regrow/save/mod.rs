@@ -78,7 +78,6 @@ mod write;
 
 pub(super) use remake::{Found, Remade, record_again, remake};
 
-/// Saves a tree.
 pub(super) fn save(tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
     let is_cut = |leaf: &Leaf| {
         let shards = leaf.as_array().and_then(Array::shards);
@@ -93,7 +92,7 @@ pub(super) fn save(tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOp
     save_split(tree, staged, options, HEADER_LEN_MAX_BYTES)
 }
 
-/// Saves with enough safetensors files to keep each header below the limit.
+/// Saves in enough safetensors files to keep each header below the limit.
 fn save_split(
     tree: &Tree<Leaf>,
     staged: &dyn Publication,
@@ -113,7 +112,6 @@ fn save_split(
     write::write(place(reused, FileNames::OfAll)?, staged, options)
 }
 
-/// Returns the error that [`save`] would return for this tree. Writes nothing.
 pub(super) fn check(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
     options.base.as_ref().map(Base::open).transpose()?;
     let plan = Plan::new(tree, options)?;
@@ -121,7 +119,6 @@ pub(super) fn check(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
     orbax_documents(&placed.plan, false, options, &mut Vec::<Document>::new())
 }
 
-/// Writes the share of one process of several.
 pub(super) fn write_share(
     tree: &Tree<Leaf>,
     writer: WriterRank,
@@ -131,7 +128,6 @@ pub(super) fn write_share(
     write_part(tree, writer, staged, options)
 }
 
-/// Merges the files of several processes, which have these ranks.
 pub(super) fn merge_shares(
     tree: &Tree<Leaf>,
     writers: &[u32],

@@ -30,7 +30,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// The names, and the leaves sorted by their names.
+    /// Returns the leaves in the order of their names, too.
     pub fn new(tree: &Tree<Leaf>) -> (Self, Vec<u32>) {
         let mut names = Self { joined: LeafNames::of(tree, "."), escaped: HashMap::new() };
         let mut by_name = names.order();
@@ -42,7 +42,6 @@ impl Names {
         (names, by_name)
     }
 
-    /// The name of a leaf.
     pub fn get(&self, leaf: usize) -> &str {
         match self.escaped.is_empty() {
             true => self.joined.get(leaf),
@@ -55,7 +54,6 @@ impl Names {
         self.escaped.get(&leaf).map(|(_, name)| name.as_str())
     }
 
-    /// The key path in Orbax' documents, if it differs from the leaf's own.
     pub fn told_path(&self, leaf: usize) -> Option<&KeyPath> {
         self.escaped.get(&leaf).map(|(path, _)| path)
     }

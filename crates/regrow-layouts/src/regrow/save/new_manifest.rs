@@ -10,16 +10,12 @@ use regrow_base::bytes::checksum::crc32c;
 use regrow_base::bytes::side_document::{now_unix_ns, writer};
 use regrow_base::error::{Error, Result};
 
-/// The contents of the `regrow.json` of a new checkpoint.
 #[derive(Debug)]
 pub(super) struct NewManifest<'a> {
     /// The exact pytree, as [`Structure::to_json`] gives it.
     pub structure: &'a str,
-    /// The user's own metadata.
     pub custom_metadata: Option<&'a serde_json::Value>,
-    /// The files with array data.
     pub data_files: &'a [DataFile],
-    /// All other files.
     pub files: &'a [SmallFile],
     /// The UUID of the database; `None` without a database.
     pub database_uuid: Option<&'a str>,
@@ -36,9 +32,6 @@ pub(super) struct NewManifest<'a> {
 
 impl NewManifest<'_> {
     /// The file's bytes, in one pass. `places` has the position of each leaf's bytes.
-    ///
-    /// # Errors
-    /// None in practice.
     pub fn to_json(&self, places: impl ExactSizeIterator<Item = LeafPlace> + Clone) -> Result<Vec<u8>> {
         let mut out = Vec::with_capacity(4096 + self.structure.len() + 16 * places.len());
         out.extend_from_slice(OPENING.as_bytes());

@@ -26,10 +26,6 @@ use regrow_storage::Publication;
 use regrow_tree::array::{Array, Losses, Region, Shape, Shard, Shards, chunk_counts, chunk_starts};
 use regrow_tree::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 
-/// Writes the pieces of `tree` that this process has to write.
-///
-/// # Errors
-/// The errors of a save.
 pub(super) fn write_part(
     tree: &Tree<Leaf>,
     writer: WriterRank,

@@ -28,7 +28,6 @@ const LEAVES_AT_A_TIME: usize = 64;
 /// The distance between the entries whose leaf is in `hints`.
 const ENTRIES_PER_HINT: usize = 64;
 
-/// The position of every piece.
 pub(super) struct PiecePlaces {
     /// The data file of each piece.
     coverage: Coverage,
@@ -41,7 +40,6 @@ pub(super) struct PiecePlaces {
 }
 
 impl PiecePlaces {
-    /// The index of a tree without written pieces.
     pub fn new(plan: &Plan<'_>) -> Result<Self> {
         let cut = |(at, leaf): (usize, &Leaf)| {
             let name = plan.name(at).to_owned();
@@ -106,20 +104,14 @@ impl PiecePlaces {
         Ok(())
     }
 
-    /// Returns an error if a piece was not written.
-    ///
-    /// # Errors
-    /// `InvalidArgument` with the region and the leaf.
     pub fn check_whole(&self) -> Result<()> {
         self.coverage.check_whole()
     }
 
-    /// The number of pieces.
     pub fn piece_count(&self) -> usize {
         self.coverage.piece_count()
     }
 
-    /// The number of data files with pieces.
     pub fn file_count(&self) -> usize {
         self.names.len()
     }
@@ -139,7 +131,6 @@ impl PiecePlaces {
     }
 }
 
-/// The pieces of one process that are not yet added.
 struct Cursor<'c> {
     rank: u32,
     /// The data files of the process, by their numbers as sources.
@@ -150,7 +141,6 @@ struct Cursor<'c> {
     coded_at: usize,
 }
 
-/// A piece and its position.
 struct Piece {
     leaf: u32,
     chunk: u64,
@@ -195,7 +185,6 @@ pub(super) struct PieceEntries<'p> {
     hints: Vec<u32>,
 }
 
-/// A leaf with entries.
 struct EntryLeaf {
     leaf: u32,
     document: u32,

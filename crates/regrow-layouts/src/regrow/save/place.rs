@@ -17,24 +17,15 @@ pub(super) struct Placed<'t> {
     pub files: Vec<PlacedFile>,
 }
 
-/// A safetensors file, ready to be written or linked.
 pub(super) struct PlacedFile {
-    /// The name of the file.
     pub name: String,
-    /// The header before the data.
     pub head: Vec<u8>,
     /// The leaves in the file, in the order of their bytes.
     pub leaves: Vec<u32>,
-    /// Length of the whole file.
     pub len_bytes: u64,
-    /// Whether the file is written or linked.
     pub origin: Origin,
 }
 
-/// Gives every file its name and header, and every raw leaf its offset.
-///
-/// # Errors
-/// `InvalidArgument` or `Limit` for a leaf or a header that safetensors cannot store.
 pub(super) fn place(reused: Reused<'_>, names: FileNames) -> Result<Placed<'_>> {
     let Reused { mut plan, files } = reused;
     let count = files.len();
@@ -63,7 +54,6 @@ fn place_leaves(plan: &mut Plan<'_>, file: usize, leaves: &[u32], data_offset: u
     at
 }
 
-/// The scheme of the files' names.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum FileNames {
     /// The names in a checkpoint that one process writes.
@@ -73,7 +63,6 @@ pub(super) enum FileNames {
 }
 
 impl FileNames {
-    /// The name of file number `file` of `count`.
     fn name(self, file: usize, count: usize) -> String {
         match self {
             Self::OfProcess(WriterRank { rank, count }) if count > 1 || rank > 0 || file > 0 => match file {

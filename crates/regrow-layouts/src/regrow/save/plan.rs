@@ -26,7 +26,7 @@ const COMPRESS_LEN_MIN_BYTES: u64 = 1024;
 /// may have a million leaves.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeafPlan {
-    /// The dtype that is stored (after a cast).
+    /// The stored dtype, after a cast.
     pub dtype: Dtype,
     /// The stored length of the leaf; for text, the length of its UTF-8.
     pub len_bytes: u64,
@@ -34,12 +34,9 @@ pub(super) struct LeafPlan {
     pub place: LeafPlace,
 }
 
-/// The plan of a save: the stored form of every leaf.
 #[derive(Debug)]
 pub(super) struct Plan<'t> {
-    /// The tree that is saved.
     pub tree: &'t Tree<Leaf>,
-    /// The plan of each leaf, in flatten order.
     pub leaves: Vec<LeafPlan>,
     structure: OnceLock<String>,
     /// The format that the metadata of the data files has.
@@ -155,12 +152,10 @@ impl<'t> Plan<'t> {
         .help("leave these leaves out, convert them, or save without `strict`"))
     }
 
-    /// The key path of a leaf, for messages.
     pub fn path(&self, leaf: usize) -> KeyPath {
         self.tree.path_of(leaf)
     }
 
-    /// The key path in Orbax' documents, if it differs from the leaf's own.
     pub fn orbax_path(&self, leaf: usize) -> Option<&KeyPath> {
         self.names.told_path(leaf)
     }
@@ -175,12 +170,10 @@ impl<'t> Plan<'t> {
         self.names.other(leaf)
     }
 
-    /// All leaves, in the order of their names.
     pub fn by_name(&self) -> &[u32] {
         &self.by_name
     }
 
-    /// A leaf and its plan.
     pub fn leaf(&self, leaf: usize) -> Option<(&LeafPlan, &'t Leaf)> {
         self.leaves.get(leaf).zip(self.tree.leaves().get(leaf))
     }
@@ -219,7 +212,6 @@ impl<'t> Plan<'t> {
         array.shards().map_or(array.shape(), Shards::chunk_shape)
     }
 
-    /// The chunk shapes of all arrays, for `regrow.json`.
     pub fn chunk_shapes(&self) -> ChunkShapes {
         let mut chunks = ChunkShapes::default();
         let mut known: HashMap<&Shape, i64> = HashMap::new();
@@ -248,7 +240,6 @@ impl<'t> Plan<'t> {
         chunks
     }
 
-    /// Whether a leaf is compressed.
     pub fn is_coded(&self, leaf: usize) -> bool {
         self.leaves.get(leaf).is_some_and(|leaf| leaf.place == LeafPlace::Chunks)
     }
@@ -259,9 +250,6 @@ impl<'t> Plan<'t> {
     }
 
     /// The exact pytree, as JSON text. The text is built at the first call, and two files have it.
-    ///
-    /// # Errors
-    /// None in practice: `new` refuses leaves that cannot be stored.
     pub fn structure(&self) -> Result<&str> {
         if let Some(structure) = self.structure.get() {
             return Ok(structure);

@@ -32,9 +32,7 @@ const LEVEL_TOLD: i32 = 3;
 
 /// Rebuilt files.
 pub(in super::super) struct Remade {
-    /// The rebuilt small files, with their contents.
     pub files: Vec<(String, Vec<u8>)>,
-    /// The contents of the new `regrow.json`.
     pub manifest: Vec<u8>,
 }
 
@@ -104,7 +102,6 @@ pub(in super::super) fn remake(
     Ok(Remade { files: made.iter().map(read).collect::<Result<_>>()?, manifest })
 }
 
-/// Whether the data of a leaf is compressed.
 fn is_coded(info: &LeafInfo) -> bool {
     &*info.coding == "zstd"
 }
@@ -132,7 +129,6 @@ fn plan_of<'t>(reader: &RegrowReader, tree: &'t Tree<Leaf>, options: &SaveOption
     Ok(plan)
 }
 
-/// A rebuilt database.
 struct NewDatabase {
     uuid: Option<String>,
 }
@@ -185,7 +181,6 @@ fn marker() -> SmallFile {
     sum.record(COMMIT_MARKERS[0].to_owned(), COMMIT_TEXT.len() as u64)
 }
 
-/// The data found in a checkpoint that has lost its `regrow.json`.
 pub(in super::super) struct Found<'a> {
     /// The exact pytree, as JSON.
     pub structure: &'a str,
@@ -193,11 +188,8 @@ pub(in super::super) struct Found<'a> {
     pub tree: &'a Tree<LeafInfo>,
     /// The tree that Orbax' reader gives; `None` if it fails.
     pub view: Option<&'a Tree<LeafInfo>>,
-    /// The user's own metadata.
     pub custom_metadata: Option<&'a serde_json::Value>,
-    /// The files with array data.
     pub data_files: &'a [DataFile],
-    /// All other files.
     pub files: &'a [SmallFile],
     /// The UUID of the database; `None` without a database.
     pub database_uuid: Option<&'a str>,
@@ -205,16 +197,11 @@ pub(in super::super) struct Found<'a> {
     pub parts: &'a [PartRecord],
     /// The chunk shapes of the arrays, if the record of a process has them.
     pub chunks: Option<ChunkShapes>,
-    /// The leaves whose pieces are compressed.
     pub coded: &'a BTreeSet<u32>,
     /// The position of each leaf's bytes.
     pub places: &'a [LeafPlace],
 }
 
-/// Builds a `regrow.json` from this data.
-///
-/// # Errors
-/// None in practice.
 pub(in super::super) fn record_again(mut found: Found<'_>) -> Result<Vec<u8>> {
     let chunks = found.chunks.take().unwrap_or_else(|| chunks_told(&found));
     let manifest = NewManifest {

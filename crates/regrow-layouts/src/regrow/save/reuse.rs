@@ -48,27 +48,20 @@ pub(super) const LINKS_MAX: usize = 64;
 
 /// A plan whose raw leaves are divided over files.
 pub(super) struct Reused<'t> {
-    /// The stored form of every leaf.
     pub plan: Plan<'t>,
     /// The safetensors files; there is always one.
     pub files: Vec<ReusedFile>,
 }
 
-/// One safetensors file of the save.
 pub(super) struct ReusedFile {
-    /// Its leaves, in the order of their bytes.
     pub leaves: Vec<u32>,
-    /// Whether the file is written or linked.
     pub origin: Origin,
 }
 
-/// The source of a file's bytes.
 pub(super) enum Origin {
-    /// The save writes the file.
     Written,
     /// The save writes the file, and hashes its leaves for the next save.
     Gathered,
-    /// The save links a file of the base.
     Linked(Link),
 }
 
@@ -79,7 +72,6 @@ pub(super) fn reuse_nothing(plan: Plan<'_>, header_len_max_bytes: usize) -> Reus
     Reused { plan, files }
 }
 
-/// The options for using a base.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HowReused {
     /// The most memory that leaves [keep](regrow_tree::array::Array::kept_len_bytes) while they are
@@ -90,7 +82,6 @@ pub(super) struct HowReused {
 }
 
 impl HowReused {
-    /// The settings from the options of a save.
     pub fn of(options: &SaveOptions) -> Self {
         let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
         Self { budget_bytes, trusted: options.trust_base }
@@ -98,9 +89,6 @@ impl HowReused {
 }
 
 /// Reuses as many files of `base` as possible.
-///
-/// # Errors
-/// `Cancelled`; errors of reading the tree's own leaves.
 pub(super) fn reuse<'t>(
     plan: Plan<'t>,
     base: Base,

@@ -27,10 +27,6 @@ use regrow_base::threads::Task;
 use regrow_storage::Publication;
 use regrow_store::FileWriter;
 
-/// Writes every file.
-///
-/// # Errors
-/// Errors of the publication; errors of reading the leaves.
 pub(super) fn write(placed: Placed<'_>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
     let Placed { plan, files } = placed;
     let plan = &plan;
@@ -74,9 +70,6 @@ pub(super) fn write(placed: Placed<'_>, staged: &dyn Publication, options: &Save
 }
 
 /// Writes only the data files, and returns their records.
-///
-/// # Errors
-/// As [`write`].
 pub(super) fn write_files(placed: &Placed<'_>, staged: &dyn Publication) -> Result<Vec<DataFile>> {
     placed.files.iter().map(|file| write_file(&placed.plan, file, staged)).collect()
 }
@@ -138,9 +131,6 @@ fn write_safetensors(
 }
 
 /// `model.safetensors.index.json` of raw leaves.
-///
-/// # Errors
-/// None in practice.
 pub(super) fn safetensors_index(plan: &Plan<'_>, files: &[DataFile]) -> Result<Vec<u8>> {
     let mut index = SafetensorsIndex::default();
     for (leaf, planned) in plan.leaves.iter().enumerate() {

@@ -7,11 +7,7 @@ use regrow_base::error::Result;
 use regrow_tree::array::Shape;
 use regrow_tree::tree::{Leaf, LeafKind, Tree};
 
-/// Writes the document of one process: the chunk shapes of `jax.Array` leaves, and the algorithms
-/// of PRNG keys. All processes write the same contents; without such leaves there is no document.
-///
-/// # Errors
-/// Errors of the sink.
+/// All processes write the same contents. Without `jax.Array` leaves there is no document.
 pub(crate) fn array_metadatas_of<'a>(
     process: u32,
     tree: &'a Tree<Leaf>,
