@@ -16,7 +16,6 @@ const DEPTH_MAX: usize = 64;
 /// The prefix that a network file system gives to files that were removed while open.
 const REMOVED_PREFIX: &str = ".nfs";
 
-/// Whether a file is not part of a checkpoint: temporary and removed files, locks, records.
 pub(in crate::engine) fn is_left_out(name: &str) -> bool {
     name.contains(UNCOMMITTED_MARK)
         || name.ends_with(LOCK_SUFFIX)
@@ -25,10 +24,6 @@ pub(in crate::engine) fn is_left_out(name: &str) -> bool {
 }
 
 /// All files below the folder `at`, whose keys are in `store`, as sorted paths relative to `at`.
-///
-/// # Errors
-/// `Unsupported` for links, special files and names that are not UTF-8; `Limit`; errors of the
-/// storage.
 pub(super) fn names_in(at: &Location, store: &dyn Store) -> Result<Vec<String>> {
     let names = match at.local_path() {
         Ok(_) => {
@@ -47,11 +42,8 @@ pub(super) fn names_in(at: &Location, store: &dyn Store) -> Result<Vec<String>> 
     Ok(names.into_iter().filter(is_part).collect())
 }
 
-/// Returns an error if a folder below `at` is a link. The link may lead to files of another owner,
-/// which must not be written.
-///
-/// # Errors
-/// `Unsupported`; errors of the storage.
+/// Refuses a folder below `at` that is a link: the link may lead to files of another owner, which
+/// must not be written.
 pub(super) fn check_no_links(at: &Location) -> Result<()> {
     if at.local_path().is_err() {
         return Ok(());
@@ -96,7 +88,6 @@ fn walk(at: &Location, below: &str, depth: usize, names: &mut BTreeSet<String>) 
     Ok(())
 }
 
-/// The error for a file name that is not UTF-8.
 pub(super) fn not_text(file: &Path) -> Error {
     Error::unsupported("a file of the checkpoint has a name that is not UTF-8").in_file(file)
 }

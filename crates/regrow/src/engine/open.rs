@@ -32,7 +32,6 @@ pub struct Checkpoint(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     location: Location,
-    /// The location in the form in which a user would write it.
     name: PathBuf,
     /// The identity of the opened folder: another identity at the same path is another checkpoint.
     identity: Option<Identity>,
@@ -150,7 +149,6 @@ fn open_detected(
     }
 }
 
-/// The reader, or `Corrupt` if the checkpoint has lost files and the options do not allow this.
 fn unless_lost(reader: Box<dyn Reader>, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     match reader.description().warnings.first() {
         Some(warning) if options.lost_files == LostFiles::Error => Err(Error::corrupt(warning)
@@ -255,7 +253,6 @@ impl Checkpoint {
         }))
     }
 
-    /// The same checkpoint, read through a reader that wraps this checkpoint.
     pub(super) fn read_by(&self, reader: impl FnOnce(Self) -> Box<dyn Reader>) -> Self {
         let Inner { location, identity, is_mapped, is_pinned, .. } = &*self.0;
         Self::of(location, *identity, *is_mapped, *is_pinned, reader(self.clone()))
@@ -446,7 +443,6 @@ impl Checkpoint {
         Ok(self.paths().get(leaf).cloned().unwrap_or_default())
     }
 
-    /// Whether one more search through the whole tree is allowed before an index is built.
     fn may_search(&self) -> bool {
         // Relaxed is enough for a counter that orders no other data.
         self.0.searches.fetch_add(1, Ordering::Relaxed) < SEARCHES_MAX

@@ -117,7 +117,6 @@ impl<'a> Overview<'a> {
         overview
     }
 
-    /// The names and values of the first lines of the page.
     fn facts(&self) -> Vec<[String; 2]> {
         let about = self.checkpoint.description();
         let layout = match about.variant.as_str() {

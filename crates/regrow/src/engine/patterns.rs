@@ -8,13 +8,10 @@ use crate::tree::{KeyPath, Node, NodeKind, PathPattern, Tree};
 /// The most key paths that are compared with the patterns, to suggest similar paths.
 const LOOKED_AT_MAX: usize = 20_000;
 
-/// The most key paths that an error suggests.
 const NAMED_MAX: usize = 5;
 
-/// Returns an error that lists all patterns that match neither a leaf nor an empty container.
-///
-/// # Errors
-/// `NotFound`; its help lists the key paths that are most similar to the patterns.
+/// Returns an error that lists all patterns that match neither a leaf nor an empty container. The
+/// help lists the key paths that are most similar to the patterns.
 pub(super) fn check_patterns<'a, L>(
     tree: &Tree<L>,
     patterns: impl Iterator<Item = &'a PathPattern>,
@@ -36,7 +33,6 @@ fn is_end(node: &Node) -> bool {
     node.kind == NodeKind::Leaf || node.child_count == 0
 }
 
-/// The error for patterns that match nothing at these paths.
 pub(super) fn no_leaf_matches(patterns: &[&PathPattern], paths: &[KeyPath]) -> Error {
     let named: Vec<String> = patterns.iter().map(|pattern| format!("{:?}", pattern.as_str())).collect();
     let error = Error::new(ErrorKind::NotFound, format!("no leaf matches {}", named.join(", ")));

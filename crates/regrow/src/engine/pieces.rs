@@ -15,10 +15,8 @@ use crate::reads::Source;
 use crate::threads::pool;
 use crate::tree::LeafInfo;
 
-/// Bytes of a leaf that are read at once.
 pub(super) const PIECE_LEN_BYTES: u64 = 4 << 20;
 
-/// A longer leaf is divided into jobs of about this many bytes.
 const JOB_LEN_BYTES: u64 = 32 << 20;
 
 /// Small jobs are given to a thread in batches of this many bytes.
@@ -30,9 +28,7 @@ const LEAF_COST_BYTES: u64 = 4096;
 /// The fewest threads: some compute while others wait for the disk.
 const THREADS_MIN: usize = 4;
 
-/// A run of elements that one thread reads.
 pub(super) trait Job: Send {
-    /// Bytes to read.
     fn len_bytes(&self) -> u64;
 
     /// The most memory that the job needs.
@@ -41,9 +37,6 @@ pub(super) trait Job: Send {
 
 /// Does `work` on all jobs, in batches, on several threads. The memory of concurrent reads is at
 /// most the budget (64 MiB if `None`).
-///
-/// # Errors
-/// The first error of any job.
 pub(super) fn for_each_batch<J: Job>(
     jobs: impl IntoIterator<Item = J>,
     budget_bytes: Option<u64>,
@@ -80,11 +73,8 @@ pub(super) fn once<'i>(checkpoint: &Checkpoint, leaf: usize, info: &'i LeafInfo)
     }
 }
 
-/// Returns an error for a leaf whose claimed size is far beyond its stored bytes. `info` comes from
-/// [`once`].
-///
-/// # Errors
-/// `Limit` with both lengths; errors of the storage.
+/// Returns an error for a leaf whose claimed size is far beyond its stored bytes: a damaged shape.
+/// `info` comes from [`once`].
 pub(super) fn check_claim(checkpoint: &Checkpoint, leaf: usize, info: &LeafInfo) -> Result<()> {
     let claimed_bytes = info.len_bytes();
     if claimed_bytes <= CLAIM_LEN_MAX_BYTES {
@@ -109,7 +99,6 @@ pub(super) fn piece_elements(checkpoint: &Checkpoint, leaf: usize, info: &LeafIn
     band_elements(checkpoint.reader(), leaf, info, PIECE_LEN_BYTES)
 }
 
-/// The number of elements in a job whose pieces have `piece_elements`.
 pub(super) fn job_elements(piece_elements: u64) -> u64 {
     piece_elements.saturating_mul((JOB_LEN_BYTES / PIECE_LEN_BYTES).max(1))
 }
@@ -137,9 +126,6 @@ pub(super) fn working_len_bytes(
 }
 
 /// Reads and checks `count` elements of a leaf. Returns the first part of `out`, which holds them.
-///
-/// # Errors
-/// `Corrupt` with file and offset; errors of the storage.
 pub(super) fn read_elements<'o>(
     checkpoint: &Checkpoint,
     leaf: usize,

@@ -149,7 +149,6 @@ fn check(at: &Location) -> Result<Removal> {
     }
 }
 
-/// The side files of single files: seal, signature, parity.
 fn beside(at: &Location) -> Result<Vec<Location>> {
     let mut found = Vec::new();
     for file in side_files_of(at) {

@@ -88,7 +88,6 @@ pub(super) fn check_place(target: &Location, options: &SaveOptions) -> Result<()
     )
 }
 
-/// The name of the file that shows that a folder is a checkpoint; `None` for other folders.
 fn marker_in(folder: &Location) -> Option<&'static str> {
     if !folder.commits_by_marker() {
         return suggestions::marker_in(folder);

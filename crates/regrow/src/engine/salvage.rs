@@ -56,9 +56,7 @@ impl Salvaged {
 /// A checkpoint opened in the first way that worked.
 struct Opened {
     checkpoint: Checkpoint,
-    /// The same as [`Salvaged::is_bare`].
     is_bare: bool,
-    /// The options with which the checkpoint was opened.
     options: OpenOptions,
 }
 
@@ -229,7 +227,6 @@ fn intact(
     Ok((without_lost(tree)?, errors))
 }
 
-/// The leaves of a checkpoint by their key paths.
 struct Places<'c>(HashMap<&'c KeyPath, usize>);
 
 impl<'c> Places<'c> {
@@ -237,7 +234,6 @@ impl<'c> Places<'c> {
         Self(checkpoint.paths().iter().enumerate().map(|(leaf, path)| (path, leaf)).collect())
     }
 
-    /// The leaf that an error names.
     fn of_leaf(&self, error: &Error) -> Option<usize> {
         error.place().leaf.as_ref().and_then(|path| self.0.get(path).copied())
     }

@@ -128,7 +128,6 @@ fn save_tree(
     })
 }
 
-/// Bytes of all array data, after the casts.
 pub(super) fn data_len_bytes(tree: &Tree<Leaf>, options: &SaveOptions) -> u64 {
     if options.cast.is_empty() {
         let arrays = tree.leaves().iter().filter_map(Leaf::as_array);
@@ -144,11 +143,8 @@ pub(super) fn data_len_bytes(tree: &Tree<Leaf>, options: &SaveOptions) -> u64 {
     tree.iter().filter_map(len_bytes).fold(0, u64::saturating_add)
 }
 
-/// Makes all checks of [`save_with`] that need no write. Only an error of the disk can still
-/// prevent the save. Writes nothing.
-///
-/// # Errors
-/// The errors of [`save_with`], in the same order.
+/// Makes all checks of [`save_with`] that need no write, in the same order. Only an error of the
+/// disk can still prevent the save. Writes nothing.
 pub(super) fn check_save(at: &Location, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
     let format = options.layout.format();
     check_options(options)?;

@@ -22,13 +22,11 @@ pub(super) struct SideFiles {
 }
 
 impl SideFiles {
-    /// The side files that the options request, possibly none.
     pub fn of(options: &SaveOptions) -> Self {
         let (seal, parity) = (SealOfSave::of(options), ParityOfSave::of(options));
         Self { seal, parity, is_overwrite: options.overwrite }
     }
 
-    /// The side files of a save; `None` if the options request no side file.
     pub fn wanted(options: &SaveOptions) -> Option<Self> {
         Some(Self::of(options)).filter(|files| files.seal.is_wanted() || files.parity.is_wanted())
     }
@@ -44,9 +42,6 @@ impl SideFiles {
     /// files, removes the side files of the old files: no side files are better than wrong ones.
     /// Without overwrite, existing side files stay, because they may belong to a faster save.
     /// In a bucket, and after the commit on a disk, side files that do not fit are removed.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     pub fn before(&mut self, publication: &dyn Publication) -> Result<()> {
         self.seal.before(publication)?;
         self.parity.before(publication)?;
@@ -64,9 +59,6 @@ impl SideFiles {
 
     /// After the commit: removes side files that another process wrote for the replaced files, and
     /// writes the side files that `before` could not write.
-    ///
-    /// # Errors
-    /// Errors of the storage. The checkpoint then exists without the side file.
     pub fn after(self, at: &Location) -> Result<()> {
         // In a bucket `before` has removed such side files: the new files already had their names.
         if !at.commits_by_marker() && !at.is_folder() {
@@ -79,9 +71,6 @@ impl SideFiles {
 
 /// Removes side files of single files before the files are replaced. Side files in a folder are
 /// replaced with the folder.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn take_from_files(at: &Location) -> Result<()> {
     if at.is_folder() {
         return Ok(());
@@ -92,9 +81,6 @@ pub(super) fn take_from_files(at: &Location) -> Result<()> {
 
 /// Removes side files that another process wrote for the old files before the new files existed.
 /// Side files of the new files stay: a later save or another process wrote them.
-///
-/// # Errors
-/// Errors of the storage; the checkpoint is committed.
 pub(super) fn take_from_replaced(at: &Location) -> Result<()> {
     take_misfits(at).map_err(|error| {
         error.help(
@@ -105,9 +91,6 @@ pub(super) fn take_from_replaced(at: &Location) -> Result<()> {
 
 /// Removes side files that do not belong to the current single files. Reads the files only if side
 /// files exist.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn take_misfits(at: &Location) -> Result<()> {
     if !side_files_of(at).any(|file| file.is_file()) {
         return Ok(());
@@ -145,5 +128,4 @@ pub(super) fn take_misfits(at: &Location) -> Result<()> {
 const NO_FIT: [ErrorKind; 4] =
     [ErrorKind::NotFound, ErrorKind::InvalidArgument, ErrorKind::Replaced, ErrorKind::Limit];
 
-/// Whether a side file belongs to the current files.
 type Fits = fn(&Location) -> Result<bool>;

@@ -34,7 +34,6 @@ impl SmallLeaves {
         Self(wanted.iter().map(|want| want.leaf).zip(arrays).collect())
     }
 
-    /// The bytes of a leaf; `None` if it was not read here.
     pub fn get(&self, leaf: usize) -> Option<&[u8]> {
         self.0.get(&leaf)?.c_order_bytes().map(|bytes| &**bytes)
     }

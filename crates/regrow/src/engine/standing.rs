@@ -9,12 +9,9 @@ use crate::storage::side_files::is_name_of_side_file;
 use crate::storage::{Entry, Found, Identity};
 use crate::store::{ByteRange, StoreExt};
 
-/// A side file to write for a checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SideFile<'f> {
-    /// The location of the side file.
     pub file: &'f Location,
-    /// The content to write.
     pub bytes: &'f [u8],
     /// Another file that is useless without this one, and is removed with it.
     pub with: Option<&'f Location>,
@@ -52,8 +49,6 @@ impl<'c> Standing<'c> {
 
     /// An opened checkpoint. If a killed save of it lacks only its last rename, finishes that save
     /// first.
-    ///
-    /// # Errors
     /// `Replaced` if a save was finished, because the opened files are then no longer the
     /// checkpoint at the path. `AlreadyExists` if another process is finishing the save; errors of
     /// the storage.
@@ -71,7 +66,6 @@ impl<'c> Standing<'c> {
         }
     }
 
-    /// Returns an error if another checkpoint has replaced this one, or is about to.
     fn check(&self) -> Result<()> {
         if self.is_replaced() {
             return Err(self.was_replaced());
@@ -84,9 +78,6 @@ impl<'c> Standing<'c> {
     /// because the side file would report the other checkpoint as damaged. A save that replaces
     /// single files looks for side files after its commit, and this function looks for such a save
     /// after its write. So the later of the two finds the wrong side file.
-    ///
-    /// # Errors
-    /// `Replaced`, `AlreadyExists`; errors of `put` and of the storage.
     pub(crate) fn put<T>(&self, side_file: SideFile<'_>, put: impl FnOnce() -> Result<T>) -> Result<T> {
         self.check()?;
         let done = put()?;
@@ -127,9 +118,6 @@ pub(super) fn is_gone(at: &Location) -> bool {
 
 /// Removes side files of a checkpoint, in one folder, and syncs the folder: after a power cut, old
 /// side files must not reappear beside the next checkpoint.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn take_away<'f>(files: impl IntoIterator<Item = &'f Location>) -> Result<()> {
     let files: Vec<&Location> = files.into_iter().collect();
     let Some(first) = files.first() else { return Ok(()) };

@@ -114,10 +114,6 @@ fn make(at: &Location, options: &ParityOptions) -> Result<ParityReport> {
     put(&part, &layout, options.ratio, &options.monitor, &Standing::of(&checkpoint, &part)?)
 }
 
-/// Writes the parity of an existing checkpoint.
-///
-/// # Errors
-/// The errors of [`add_parity`].
 pub(super) fn put(
     at: &Location,
     layout: &str,
@@ -145,14 +141,12 @@ pub(super) fn put(
     Ok(ParityReport { path: file.describe(), ..made.report })
 }
 
-/// Parity that has been computed: the content of its index, and the report.
 struct Made {
     index: Vec<u8>,
     report: ParityReport,
 }
 
 impl Made {
-    /// Reads the files `names`, and writes the file of parity blocks.
     fn of(
         (store, names): (Arc<dyn Store>, Vec<String>),
         layout: &str,
@@ -209,10 +203,6 @@ fn open_and_remove(at: &Location, options: &ParityOptions) -> Result<ParityRepor
     }
 }
 
-/// Removes the parity of a checkpoint.
-///
-/// # Errors
-/// Errors of the storage.
 fn remove(at: &Location) -> Result<ParityReport> {
     let ParityPlace { place, blocks } = ParityPlace::of(at);
     // Remove the index first: without it, the blocks are not used and only take space.
@@ -231,20 +221,15 @@ pub(super) struct ParityOfSave {
 }
 
 impl ParityOfSave {
-    /// The parity that the options request, possibly none.
     pub fn of(options: &SaveOptions) -> Self {
         Self { layout: options.layout.name(), ratio: options.parity }
     }
 
-    /// Whether parity must still be written.
     pub fn is_wanted(&self) -> bool {
         self.ratio.is_some()
     }
 
     /// Before the commit: writes the parity of a folder on a disk.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     pub fn before(&mut self, publication: &dyn Publication) -> Result<()> {
         let Some((folder, ratio)) = publication.local_folder().zip(self.ratio) else { return Ok(()) };
         let at = Location::local(folder);
@@ -261,9 +246,7 @@ impl ParityOfSave {
     }
 
     /// After the commit: writes the parity if `before` could not.
-    ///
-    /// # Errors
-    /// Errors of the storage. The checkpoint then exists without its parity.
+    /// After an error the checkpoint exists without its parity.
     pub fn after(self, at: &Location) -> Result<()> {
         let Some(ratio) = self.ratio else { return Ok(()) };
         let make = || put(at, self.layout, ratio, &Monitor::new(), &Standing::now(at));

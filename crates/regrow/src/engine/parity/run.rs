@@ -11,22 +11,18 @@ use crate::store::{Blob, ReadPath, Store};
 /// Files that are read as if they were one file, one after another.
 #[derive(Debug)]
 pub(in crate::engine) struct Run {
-    /// The folder that contains the files.
     folder: Location,
     store: Arc<dyn Store>,
     files: Vec<RunFile>,
 }
 
-/// A file of a run.
+/// A file of a run. Its bytes have this range in the run.
 #[derive(Debug)]
 pub(in crate::engine) struct RunFile {
-    /// The key of the file.
     pub name: String,
-    /// The range of its bytes in the run.
     pub range: Range<u64>,
 }
 
-/// A range of bytes in one file.
 struct Part<'r> {
     file: &'r RunFile,
     offset_bytes: u64,
@@ -55,12 +51,10 @@ impl Run {
         Self { folder: folder.clone(), files: files.collect(), store }
     }
 
-    /// The files in the order of the run.
     pub fn files(&self) -> &[RunFile] {
         &self.files
     }
 
-    /// The folder that contains the files.
     pub fn folder(&self) -> &Location {
         &self.folder
     }
@@ -71,9 +65,6 @@ impl Run {
     }
 
     /// Fills `out` with the bytes from `offset_bytes` on.
-    ///
-    /// # Errors
-    /// `Corrupt` if a file is missing or too short; errors of the storage.
     pub fn read(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         self.reader().read(offset_bytes, out)
     }
@@ -85,9 +76,6 @@ impl Run {
 
     /// Like [`read`](Self::read), but returns false if the bytes are lost: a file is missing, too
     /// short or not a regular file, or the disk cannot read it.
-    ///
-    /// # Errors
-    /// Errors that prevent reading: permissions, networks.
     pub fn read_if_there(&self, offset_bytes: u64, out: &mut [u8]) -> Result<bool> {
         match self.read(offset_bytes, out) {
             Ok(()) => Ok(true),
@@ -115,7 +103,6 @@ impl Run {
     }
 }
 
-/// Reads parts of a run, and keeps the last file open.
 pub(in crate::engine) struct RunReader<'r> {
     run: &'r Run,
     /// The last file that was read, and the offset in the run at which its bytes begin. No two
@@ -125,9 +112,6 @@ pub(in crate::engine) struct RunReader<'r> {
 
 impl RunReader<'_> {
     /// Fills `out` with the bytes from `offset_bytes` on.
-    ///
-    /// # Errors
-    /// The errors of [`Run::read`].
     pub fn read(&mut self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         let mut left = out;
         for part in self.run.parts(offset_bytes, left.len() as u64) {

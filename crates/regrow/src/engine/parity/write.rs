@@ -19,7 +19,6 @@ const ROW_LEN_BYTES: u64 = 128 << 10;
 /// almost always (`docs/performance.md`).
 const READS_AT_ONCE: usize = 8;
 
-/// The bytes of stripes that all threads together keep in memory.
 const HELD_LEN_BYTES: u64 = 128 << 20;
 
 /// A run of neighbouring stripes, which are encoded together.
@@ -29,19 +28,14 @@ struct Group {
     count: u64,
 }
 
-/// The checksums and the parity of one group.
 struct Encoded {
     /// Checksums of data blocks, by their numbers.
     checksums: Vec<(u64, u32)>,
-    /// The parity blocks, one after another.
     parity: Vec<u8>,
 }
 
 /// Writes the parity blocks of a run, then the completed index, then the closing bytes of the file.
 /// Reads the whole run once.
-///
-/// # Errors
-/// `Corrupt` if a file is missing or too short; errors of the storages; `Cancelled`.
 pub(super) fn write_blocks(
     run: &Run,
     document: &mut ParityDocument,
@@ -94,7 +88,6 @@ pub(super) fn write_blocks(
     out.write(&closing(index.len() as u64))
 }
 
-/// Encodes groups, one after another, on one thread.
 struct Worker<'r> {
     /// Each reader reads several neighbouring rows.
     readers: Vec<RunReader<'r>>,

@@ -119,7 +119,6 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The metadata of the leaf, and the length of the region in the wanted dtype.
     fn check_region(&self, want: &LeafRegion) -> Result<(&LeafInfo, u64)> {
         let info = self.info(want.leaf)?;
         let dtype = want.dtype.unwrap_or(info.dtype);
@@ -154,7 +153,6 @@ impl Checkpoint {
         monitor.conclude(read)
     }
 
-    /// Reads distinct regions, which lie inside their leaves, into their destinations.
     fn read_regions(
         &self,
         wanted: &[LeafRegion],
@@ -247,13 +245,11 @@ impl Checkpoint {
     }
 }
 
-/// A leaf with requested regions, and the source of its bytes.
 struct Located<'r> {
     leaf: usize,
     source: Source<'r>,
     /// The block table, if the leaf is raw without checksums.
     table: Option<BlockTable>,
-    /// The positions of the leaf's regions among all requested regions.
     wanted: Vec<usize>,
 }
 
@@ -282,7 +278,6 @@ fn by_dtype(wanted: &[LeafRegion], of_leaf: &[usize], stored: Dtype) -> Vec<(Dty
 /// The requested regions without repetitions.
 struct Distinct {
     first: Vec<LeafRegion>,
-    /// For each requested region, its position in `first`.
     places: Vec<usize>,
 }
 

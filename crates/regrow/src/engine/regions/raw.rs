@@ -19,27 +19,21 @@ use crate::error::{Error, Result};
 use crate::monitor::Monitor;
 use crate::reads::{Checked, Part, ReadOptions, fill};
 
-/// The most runs of a window, which take some MiB.
 const WINDOW_LEN: usize = 64 << 10;
 
-/// A raw leaf and its requested regions.
 #[derive(Clone)]
 pub(super) struct RawLeaf<'e> {
     pub leaf: usize,
     pub checked: Checked<'e>,
-    /// The offset of the leaf's first byte in the blob.
     pub offset_bytes: u64,
     pub shape: &'e Shape,
     pub dtype: Dtype,
-    /// The regions, each with the number of its destination.
+    /// Each region has the number of its destination.
     pub regions: Vec<(Region, usize)>,
 }
 
 /// Reads regions of raw leaves, each into its own destination. The leaves are in the order of their
 /// blobs.
-///
-/// # Errors
-/// The errors of [`fill`].
 pub(super) fn read_raw<'e>(
     leaves: impl IntoIterator<Item = RawLeaf<'e>>,
     outs: &mut [&mut [u8]],
@@ -61,7 +55,6 @@ pub(super) fn read_raw<'e>(
     window.read_all()
 }
 
-/// A range of bytes of a blob, and its destination.
 #[derive(Clone, Copy)]
 struct Span<'e> {
     checked: Checked<'e>,
@@ -71,7 +64,6 @@ struct Span<'e> {
     place: Place,
 }
 
-/// An offset in one of the destinations.
 #[derive(Clone, Copy)]
 struct Place {
     out: usize,
@@ -223,7 +215,6 @@ impl<'e, N: Fn(usize, Error) -> Error + Sync> Window<'_, '_, 'e, N> {
         Ok(())
     }
 
-    /// Copies bytes from one destination to another.
     fn copy(&mut self, from: Place, to: Place, len_bytes: usize) -> Result<()> {
         let outs = self.outs.get_disjoint_mut([from.out, to.out]).ok();
         let copied = outs.and_then(|[source, target]| {

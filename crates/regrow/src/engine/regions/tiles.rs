@@ -27,7 +27,6 @@ const BAND_LEN_BYTES: u64 = 8 << 20;
 /// needs all of the shard.
 const SHARD_LEN_MAX_BYTES: u64 = 8 << 20;
 
-/// The source of the elements.
 #[derive(Clone)]
 pub(super) enum Origin<'e> {
     Layout(&'e dyn Reader),
@@ -35,7 +34,6 @@ pub(super) enum Origin<'e> {
     Raw(RawLeaf<'e>),
 }
 
-/// The chunks of a leaf, and how its regions are read.
 #[derive(Clone)]
 pub(super) struct Tiles<'e> {
     leaf: usize,
@@ -104,10 +102,8 @@ impl<'e> Tiles<'e> {
     }
 }
 
-/// Parts of regions, each with its destination.
 type Parts<'a> = Vec<(Region, &'a mut [u8])>;
 
-/// Parts of a leaf that one thread reads.
 pub(super) struct Job<'e, 'a> {
     tiles: Tiles<'e>,
     parts: Parts<'a>,
@@ -178,7 +174,6 @@ impl Job<'_, '_> {
         self.tiles.leaf
     }
 
-    /// Bytes of the result.
     pub fn len_bytes(&self) -> u64 {
         self.parts.iter().map(|(_, out)| out.len() as u64).sum()
     }
@@ -188,7 +183,6 @@ impl Job<'_, '_> {
             * self.tiles.info.dtype.size_bytes() as u64
     }
 
-    /// Memory needed in addition to the result.
     pub fn cost_bytes(&self) -> u64 {
         let working = self.tiles.working_len_bytes.unwrap_or_else(|| self.source_len_bytes());
         if self.is_alone() && self.tiles.dtype == self.tiles.info.dtype {

@@ -24,10 +24,7 @@ pub(super) const NO_CHECKSUMS: &str = "the damaged checkpoint has no parity, sea
     bytes of the other one; if the other one is a copy, copy it again";
 
 /// Repairs the files of the checkpoint at a location with blocks of another checkpoint.
-///
-/// # Errors
-/// Errors of the storage; `Corrupt` if the repaired bytes differ when they are read back. After an
-/// error, files that were already written are complete, and all others are unchanged.
+/// After an error, files that were already written are complete, and all others are unchanged.
 pub(super) fn heal(
     at: &Location,
     from: &Location,
@@ -62,9 +59,6 @@ pub(super) fn heal(
 }
 
 /// Whether all files match a seal or signature. Reads all of them.
-///
-/// # Errors
-/// Errors that prevent reading; `Cancelled`.
 pub(super) fn fits(seal: Seal, at: &Location, monitor: &Monitor) -> Result<bool> {
     let summed = Summed::of_seal(seal, at);
     for file in &summed.files {
@@ -77,9 +71,6 @@ pub(super) fn fits(seal: Seal, at: &Location, monitor: &Monitor) -> Result<bool>
 
 /// The `files` that are intact. Only files with their own checksums, from a seal or from the
 /// layout, can be recognised as intact.
-///
-/// # Errors
-/// Errors that prevent reading; `Cancelled`.
 pub(super) fn whole_ones(
     parts: &[Location],
     files: &BTreeSet<PathBuf>,
@@ -156,7 +147,6 @@ fn heal_files(
 struct Summed {
     folder: Location,
     files: Vec<SummedFile>,
-    /// The folder of the other checkpoint.
     theirs: Location,
     /// The beginnings of file names in this checkpoint and in the other checkpoint; `None` for
     /// folders.
@@ -207,7 +197,6 @@ impl Summed {
         self.files.iter().map(|file| file.name.clone())
     }
 
-    /// Opens the file of the same name in the other checkpoint.
     fn open_theirs(&self, name: &str) -> Result<Option<Arc<dyn Blob>>> {
         let name = match &self.stems {
             Some((own, theirs)) => {
@@ -230,16 +219,15 @@ fn opened(folder: &Location, name: &str) -> Result<Option<Arc<dyn Blob>>> {
 /// The source of intact bytes for a damaged block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// The file of this name in the other checkpoint.
     SameFile,
-    /// Another file of the other checkpoint.
     Counterpart,
     /// There are no intact bytes. `is_there`: the damaged file has bytes at the offset of the
     /// block.
-    Lost { is_there: bool },
+    Lost {
+        is_there: bool,
+    },
 }
 
-/// A file that is being repaired.
 struct Healing<'s> {
     summed: &'s Summed,
     file: &'s SummedFile,
@@ -317,7 +305,6 @@ impl<'s> Healing<'s> {
         self.damage.values().filter(|(_, origin)| matches!(origin, Origin::Lost { .. })).count()
     }
 
-    /// The bytes of damaged blocks that have an intact source.
     fn restored_bytes(&self) -> u64 {
         let restored = self.damage.iter().filter(|(_, (_, origin))| !matches!(origin, Origin::Lost { .. }));
         restored.map(|(start, (end, _))| end - start).sum()
@@ -374,7 +361,6 @@ impl<'s> Healing<'s> {
     }
 }
 
-/// Reads bytes. Returns false if the bytes cannot be read.
 fn read(blob: Option<&dyn Blob>, folder: &Location, offset_bytes: u64, out: &mut [u8]) -> Result<bool> {
     let Some(blob) = blob else { return Ok(false) };
     match blob.read(offset_bytes, out, ReadPath::Cached) {

@@ -21,10 +21,6 @@ use crate::parity::{ParityPlace, ParityRatio};
 pub(super) const CHANGED_SINCE: &str = "files were changed and sealed or signed after the parity was made: \
     they stay, and the new parity covers them";
 
-/// Repairs all files that the parity can restore.
-///
-/// # Errors
-/// The errors of [`repair`](super::repair).
 pub(super) fn heal(
     at: &Location,
     parity: &Parity,
@@ -75,10 +71,6 @@ pub(super) fn heal(
     Ok(())
 }
 
-/// Writes new parity for the current files.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn remake(at: &Location, parity: &Parity, guard: &Guard<'_>) -> Result<()> {
     let document = &parity.document;
     let ratio: ParityRatio = document.ratio.parse().unwrap_or_default();
@@ -86,7 +78,6 @@ pub(super) fn remake(at: &Location, parity: &Parity, guard: &Guard<'_>) -> Resul
     parity::put(at, &document.layout, ratio, &Monitor::new(), &Standing::now(at)).map(drop)
 }
 
-/// The files of a replica, by their names in the replica.
 fn replica(from: &Location, at: &Location, parity: &Parity) -> Result<Run> {
     if from.is_same(at) {
         return Err(Error::invalid("the replica is the checkpoint itself").in_file(from));

@@ -46,11 +46,8 @@ impl Seen {
 }
 
 impl<'g> Guard<'g> {
-    /// Records the current state of the folder.
-    ///
-    /// # Errors
-    /// `AlreadyExists` if another process is writing to the folder: a mix of two checkpoints would
-    /// look like damage. Errors of the storage.
+    /// A folder into which another process writes is an error (`AlreadyExists`): a mix of two
+    /// checkpoints would look like damage.
     pub fn of(folder: &'g Location, writes: bool) -> Result<Self> {
         let before = Arc::new(Mutex::new(folder.holder()?));
         if writes {
@@ -61,9 +58,6 @@ impl<'g> Guard<'g> {
 
     /// A guard for another folder, such as an item, and for its files with these names, in their
     /// current state.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     pub fn over<'h>(
         &'h self,
         folder: &'h Location,
@@ -79,9 +73,6 @@ impl<'g> Guard<'g> {
 
     /// Returns an error if another folder has replaced this folder, or if another process writes to
     /// the folder that a repair writes to.
-    ///
-    /// # Errors
-    /// `Replaced`; `AlreadyExists`; errors of the storage.
     pub fn check_folder(&self) -> Result<()> {
         if let Some(around) = self.around {
             around.check_folder()?;
@@ -98,9 +89,6 @@ impl<'g> Guard<'g> {
 
     /// Checks the folder and one of its files. Call it when the new content is written beside the
     /// file. If the folder is replaced after that, the new content moves away with the old folder.
-    ///
-    /// # Errors
-    /// `Replaced`; errors of the storage.
     pub fn check(&self, name: &str) -> Result<()> {
         self.check_folder()?;
         match self.files.get(name) {
@@ -111,7 +99,6 @@ impl<'g> Guard<'g> {
         }
     }
 
-    /// The identity of a file on a disk at the start; `None` if it was not recorded.
     pub fn file(&self, name: &str) -> Option<Option<Identity>> {
         match self.files.get(name) {
             Some(Seen::File(before)) => Some(*before),
@@ -120,9 +107,6 @@ impl<'g> Guard<'g> {
     }
 
     /// Re-reads the identity of the checkpoint, which the repair's own write may have changed.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     pub fn has_written(&self) -> Result<()> {
         if !self.folder.commits_by_marker() {
             return Ok(());

@@ -29,18 +29,14 @@ pub struct HealedFile {
     pub bytes: u64,
 }
 
-/// The result of rewriting the damaged files.
 #[derive(Debug, Default)]
 pub(super) struct Healed {
-    /// The repaired files.
     pub healed: Vec<HealedFile>,
-    /// The lost bytes as errors.
     pub lost: Vec<Error>,
     /// Damaged blocks of files that are not rewritten.
     pub left_blocks: BTreeSet<u64>,
 }
 
-/// The repair of the files of a run.
 pub(super) struct Heal<'h, 'r> {
     pub folder: &'h Location,
     pub run: &'r Run,
@@ -50,7 +46,6 @@ pub(super) struct Heal<'h, 'r> {
     pub guard: &'h Guard<'h>,
     /// The sealed or signed state of the files.
     pub proof: &'h Proof,
-    /// Report the repairs, and write nothing.
     pub is_check: bool,
     pub monitor: &'h Monitor,
 }
@@ -60,10 +55,7 @@ impl Heal<'_, '_> {
     /// keep their bytes. A missing or truncated file with a lost block stays unchanged. A file that
     /// matches its seal or signature also stays: it was changed on purpose after the parity was
     /// made. A missing marker is written last, and only if nothing is lost.
-    ///
-    /// # Errors
-    /// Errors of the storage. After an error, files that were already written are complete, and all
-    /// others are unchanged.
+    /// After an error, files that were already written are complete, and all others are unchanged.
     pub fn all(&mut self) -> Result<Healed> {
         let mut done = Healed::default();
         let run = self.run;
@@ -208,7 +200,6 @@ impl Heal<'_, '_> {
         Ok(changed)
     }
 
-    /// The range of the run that belongs to both a block and a file.
     fn part(&self, file: &RunFile, block: u64) -> Range<u64> {
         let range = self.geometry.range(block);
         range.start.max(file.range.start)..range.end.min(file.range.end)

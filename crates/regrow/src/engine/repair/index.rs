@@ -6,7 +6,6 @@ use crate::location::Location;
 use crate::parity::{CLOSING_LEN_BYTES, ParityDocument, ParityPlace, index_len_bytes};
 use crate::store::{Blob, ReadPath};
 
-/// The parity of a checkpoint: its location, and its parsed index.
 #[derive(Debug)]
 pub(super) struct Parity {
     pub at: ParityPlace,
@@ -18,9 +17,6 @@ pub(super) struct Parity {
 impl Parity {
     /// Finds the parity of the checkpoint at a location. Reads both copies of the index, in its own
     /// file and behind the blocks, and uses a copy that is intact.
-    ///
-    /// # Errors
-    /// `Corrupt` if neither copy of the index can be used; errors of the storage.
     pub fn find(at: &Location) -> Result<Option<Self>> {
         let at = ParityPlace::of(at);
         let mut copies = Copies::read(&at)?;
@@ -57,10 +53,6 @@ impl Parity {
         Ok(Some(Self { at, document, is_index_whole }))
     }
 
-    /// Opens the file of parity blocks; `None` if it does not exist.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     pub fn blocks(&self) -> Result<Option<std::sync::Arc<dyn Blob>>> {
         let file = &self.at.blocks;
         file.parent().store().open(file.name().as_encoded_bytes())

@@ -8,7 +8,6 @@ use crate::error::{Error, Result};
 use crate::formats::{COMMIT_MARKERS, RecoveredFile};
 use crate::location::Location;
 
-/// Whether a file is the commit marker of its folder, or of an item in the folder.
 pub(super) fn is_marker(folder: &Location, name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or_default();
     folder.commits_by_marker() && COMMIT_MARKERS.contains(&name)
@@ -16,9 +15,6 @@ pub(super) fn is_marker(folder: &Location, name: &str) -> bool {
 
 /// Whether a file is a commit marker that is missing. An existing marker, damaged or not, was
 /// handled before.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn is_lost_marker(folder: &Location, name: &str) -> Result<bool> {
     Ok(is_marker(folder, name) && folder.store().len_bytes(name.as_bytes())?.is_none())
 }
@@ -35,7 +31,6 @@ pub(super) fn not_put_back(marker: Location, wrong: Option<&Error>) -> Error {
         )
 }
 
-/// A missing marker, with the content to write.
 pub(super) struct LostMarker {
     pub folder: Location,
     pub marker: RecoveredFile,
@@ -43,9 +38,6 @@ pub(super) struct LostMarker {
 
 /// Restores markers of a checkpoint and of its items, the checkpoint's own marker last. Calls
 /// `write` for a marker if everything is intact except the markers that are still to be restored.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn put_back(
     at: &Location,
     mut markers: Vec<LostMarker>,

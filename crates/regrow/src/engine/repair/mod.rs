@@ -205,9 +205,6 @@ pub fn repair(path: impl ToLocation, options: &RepairOptions) -> Result<RepairRe
 }
 
 /// Whether existing parity beside single files belongs to these files.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn parity_fits(at: &Location) -> Result<bool> {
     let parity = match Parity::find(at) {
         Ok(Some(parity)) => parity,
@@ -355,7 +352,6 @@ fn step_of(from: &Location, at: &Location, part: &Location) -> Location {
 /// The note if the checkpoint has no parity, and parity would have helped.
 const NO_PARITY: &str = "there is no parity beside the checkpoint: lost data comes only from a copy (`--from`); `salvage` reads the intact leaves";
 
-/// The checkpoint to repair.
 struct Found {
     /// The checkpoint at the location, or the step that is opened there.
     part: Location,
@@ -409,9 +405,6 @@ fn is_out_of_reach(error: &Error) -> bool {
 
 /// The first damage of a checkpoint, apart from the missing files `but`; and whether all array
 /// bytes were proved.
-///
-/// # Errors
-/// Errors that do not show what the storage contains.
 fn what_is_wrong(at: &Location, but: &[PathBuf]) -> Result<(Option<Error>, bool)> {
     match verify_with(at, &VerifyOptions::default()) {
         Ok(report) => {

@@ -29,9 +29,6 @@ pub(super) struct Proof(Vec<Seal>);
 
 impl Proof {
     /// Reads the seal and the signature of the checkpoint at a location.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     pub fn of(at: &Location) -> Result<Self> {
         let seal = match Seal::found(at) {
             Err(error) if is_damage(&error, at) => None,
@@ -56,12 +53,10 @@ impl Proof {
         })
     }
 
-    /// The seals and signatures that were read.
     pub fn into_seals(self) -> Vec<Seal> {
         self.0
     }
 
-    /// Whether there is no seal and no signature.
     pub fn is_none(&self) -> bool {
         self.0.is_empty()
     }
@@ -72,9 +67,6 @@ impl Proof {
     }
 
     /// Whether the `wanted` blocks of a file of this length match all seals and signatures.
-    ///
-    /// # Errors
-    /// Errors of `read`.
     pub fn fits(
         &self,
         file: &Location,

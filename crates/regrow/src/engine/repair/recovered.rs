@@ -33,9 +33,6 @@ pub struct RecoveredFile {
 }
 
 /// Rebuilds lost files from other files, in a folder and in its items, in at most `rounds` rounds.
-///
-/// # Errors
-/// Errors of the storage. After an error, files that were already written are complete.
 pub(super) fn recover(
     at: &Location,
     rounds: usize,
@@ -70,7 +67,6 @@ pub(super) fn recover(
     })
 }
 
-/// The files of a folder that its layout can rebuild.
 fn files_of(
     folder: &Location,
     other: Option<&Location>,
@@ -101,7 +97,6 @@ fn files_of(
     Ok(Vec::new())
 }
 
-/// The context of writing rebuilt files.
 struct Writing<'w> {
     options: &'w RepairOptions,
     guard: &'w Guard<'w>,
@@ -187,9 +182,6 @@ pub(super) fn of_item(other: &Location, at: &Location, folder: &Location) -> Loc
 }
 
 /// A checkpoint and the folders of its items.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn parts_of(at: &Location) -> Result<Vec<Location>> {
     Ok([vec![at.clone()], item_folders(at)?].concat())
 }

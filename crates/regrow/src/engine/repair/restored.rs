@@ -16,7 +16,6 @@ use crate::threads::{for_each_parallel, thread_count};
 /// Bytes of restored blocks in memory. With less memory, stripes are read more often.
 const HELD_LEN_BYTES: u64 = 256 << 20;
 
-/// The number of a block, and its bytes.
 type Block = (u64, Vec<u8>);
 
 /// The damaged blocks of a run that can be restored, in their order.
@@ -24,13 +23,11 @@ pub(super) struct RestoredBlocks<'r> {
     geometry: Geometry,
     parity: &'r Parity,
     run: &'r Run,
-    /// A replica.
     other: Option<&'r Run>,
     /// Damaged blocks that are intact in the replica.
     in_other: BTreeSet<u64>,
     damage: &'r Damage,
     blob: Option<std::sync::Arc<dyn Blob>>,
-    /// Damaged blocks that can be restored.
     healable: Vec<u64>,
     /// Damaged blocks that cannot be restored.
     pub lost: BTreeSet<u64>,
@@ -38,10 +35,6 @@ pub(super) struct RestoredBlocks<'r> {
 }
 
 impl<'r> RestoredBlocks<'r> {
-    /// Finds the blocks that can be restored.
-    ///
-    /// # Errors
-    /// Errors that prevent reading.
     pub fn of(parity: &'r Parity, run: &'r Run, other: Option<&'r Run>, damage: &'r Damage) -> Result<Self> {
         let geometry = parity.document.geometry();
         let mut restored = Self {
@@ -84,9 +77,7 @@ impl<'r> RestoredBlocks<'r> {
     }
 
     /// The restored bytes of a damaged block; `None` if the block is not damaged, or lost.
-    ///
-    /// # Errors
-    /// Errors that prevent reading; `Corrupt` if the bytes change during the repair.
+    /// `Corrupt` if the bytes change during the repair.
     pub fn get(&mut self, block: u64) -> Result<Option<&[u8]>> {
         if !self.held.contains_key(&block) {
             let Ok(at) = self.healable.binary_search(&block) else { return Ok(None) };
@@ -99,7 +90,6 @@ impl<'r> RestoredBlocks<'r> {
         Ok(self.held.get(&block).map(Vec::as_slice))
     }
 
-    /// Restores these blocks. Each stripe is read once.
     fn restore(&self, blocks: &[u64]) -> Result<Vec<Block>> {
         let mut found = Vec::new();
         let mut stripes: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
@@ -203,7 +193,6 @@ impl<'r> RestoredBlocks<'r> {
     }
 }
 
-/// The blocks with their bytes as slices.
 fn borrowed(blocks: &[Block]) -> impl Iterator<Item = (u64, &[u8])> {
     blocks.iter().map(|(at, bytes)| (*at, bytes.as_slice()))
 }

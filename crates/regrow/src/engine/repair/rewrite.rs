@@ -10,10 +10,7 @@ use crate::storage::PublishOptions;
 pub(super) type Fill<'f> = &'f mut dyn FnMut(u64, &mut [u8]) -> Result<()>;
 
 /// Writes `len_bytes` bytes from `fill` to the file of this name below a folder.
-///
-/// # Errors
-/// Errors of the storage and of `fill`; `Replaced` if another file has taken the path.
-/// After an error the old file is unchanged.
+/// Returns `Replaced` if another file has taken the path. After an error the old file is unchanged.
 pub(super) fn rewrite_file(
     folder: &Location,
     name: &str,

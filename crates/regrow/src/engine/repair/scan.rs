@@ -13,13 +13,11 @@ use crate::parity::Geometry;
 use crate::store::{Blob, ReadPath};
 use crate::threads::{for_each_parallel, thread_count};
 
-/// Bytes that one thread reads at once.
 const PIECE_LEN_BYTES: u64 = 4 << 20;
 
 /// Reads bytes of a run or of a file. Returns false if the bytes cannot be read.
 type Read<'r> = &'r (dyn Fn(u64, &mut [u8]) -> Result<bool> + Sync);
 
-/// The damaged blocks and files.
 #[derive(Debug, Default)]
 pub(super) struct Damage {
     /// Blocks of the run that fail their checksums.
@@ -32,9 +30,6 @@ pub(super) struct Damage {
 
 impl Damage {
     /// Reads all files that the parity covers, and the parity, and finds the damage.
-    ///
-    /// # Errors
-    /// Errors that prevent reading; `Cancelled`.
     pub fn find(parity: &Parity, run: &Run, monitor: &Monitor) -> Result<Self> {
         let document = &parity.document;
         let geometry = document.geometry();
@@ -50,18 +45,11 @@ impl Damage {
     }
 
     /// The damage in the files that the parity covers. Does not read the parity blocks.
-    ///
-    /// # Errors
-    /// The errors of [`find`](Self::find).
     pub fn of_files(parity: &Parity, run: &Run) -> Result<Self> {
         let data = Self::of_data(parity, run, &Monitor::new())?;
         Ok(Self { data, parity: BTreeSet::new(), misfits: misfits(run)? })
     }
 
-    /// The blocks of the run that fail their checksums.
-    ///
-    /// # Errors
-    /// The errors of [`find`](Self::find).
     pub fn of_data(parity: &Parity, run: &Run, monitor: &Monitor) -> Result<BTreeSet<u64>> {
         let geometry = parity.document.geometry();
         let checksums = &parity.document.block_crc32;
@@ -69,7 +57,6 @@ impl Damage {
         bad_blocks(&geometry, 0..geometry.blocks(), geometry.len_bytes, checksums, &read, monitor)
     }
 
-    /// Whether there is no damage.
     pub fn is_none(&self) -> bool {
         self.data.is_empty() && self.parity.is_empty() && self.misfits.is_empty()
     }

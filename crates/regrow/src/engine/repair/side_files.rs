@@ -10,9 +10,6 @@ use crate::store::StoreExt;
 
 /// Repairs the seal and the signature of the checkpoint at a location. A missing one is not
 /// written, because it may never have existed.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn restore(
     at: &Location,
     from: &Location,

@@ -9,10 +9,7 @@ use crate::text::{counted, format_bytes};
 
 /// Finishes the save of a checkpoint whose writer was killed just before the last rename. Removes
 /// nothing.
-///
-/// # Errors
-/// Errors of the storage; `InvalidArgument` for temporary files of a save, which may be the only
-/// copy.
+/// Temporary files of a save are an error, because they may be the only copy.
 pub(super) fn finish(at: &Location, options: &RepairOptions, report: &mut RepairReport) -> Result<()> {
     if at.name_text().contains(UNCOMMITTED_MARK) {
         return Err(Error::invalid("these are temporary files of an unfinished save, not a checkpoint").in_file(at).help(
@@ -30,9 +27,6 @@ pub(super) fn finish(at: &Location, options: &RepairOptions, report: &mut Repair
 
 /// If the checkpoint is whole, removes temporary files of other saves beside it. Files that a
 /// repair might still need stay.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn remove(at: &Location, report: &mut RepairReport) -> Result<()> {
     let note = match at.remove_unfinished(false) {
         Ok(Removed { is_finished: true, .. }) => return Ok(()),
@@ -55,9 +49,6 @@ pub(super) fn remove(at: &Location, report: &mut RepairReport) -> Result<()> {
 }
 
 /// Removes temporary files that a killed repair has left in the checkpoint.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn remove_of_files(part: &Location, report: &mut RepairReport) -> Result<()> {
     if part.commits_by_marker() {
         return Ok(());

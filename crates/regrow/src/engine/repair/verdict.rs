@@ -19,7 +19,6 @@ use crate::monitor::Monitor;
 use crate::seal::{Place, Seal};
 use crate::store::{ReadPath, Store};
 
-/// Bytes of two files that are compared at once.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
 
 /// Whether a checkpoint has the content that was written.
@@ -80,9 +79,6 @@ impl ProofBy {
 }
 
 /// The verdict on a checkpoint after its repair.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn judge(
     at: &Location,
     parity: Option<&Parity>,
@@ -113,7 +109,6 @@ pub(super) fn judge(
     Ok(Verdict::NotKnown)
 }
 
-/// The store of a checkpoint, and the keys of its files there.
 type Files = (Arc<dyn Store>, Vec<String>);
 
 /// The files of a checkpoint; `None` if it is part of another checkpoint, or cannot be opened.
@@ -153,7 +148,6 @@ fn has_checksums(at: &Location, store: &dyn Store, names: &[String]) -> Result<b
     Ok(!paths.is_empty() && whole.len() == paths.len())
 }
 
-/// Whether another checkpoint has the same files with the same bytes.
 fn is_same(at: &Location, (store, names): (&dyn Store, &[String]), from: &Location) -> Result<bool> {
     let Some((theirs, their_names)) = files(from)? else { return Ok(false) };
     let (own_stem, their_stem) = (Place::of(at).stem, Place::of(from).stem);

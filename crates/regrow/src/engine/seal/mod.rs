@@ -90,7 +90,6 @@ pub fn seal(path: impl ToLocation, options: &SealOptions) -> Result<SealReport> 
     monitor.conclude(report)
 }
 
-/// Opens the checkpoint and ignores an existing seal.
 fn open(at: &Location, options: &SealOptions) -> Result<Checkpoint> {
     open_with(at, &OpenOptions { step: options.step, ignore_seal: true, ..OpenOptions::default() })
 }
@@ -157,9 +156,6 @@ fn document_of(at: &Location, place: &Place, layout: &str, monitor: &Monitor) ->
 }
 
 /// The files of a checkpoint that a seal or a signature covers, as a store and the keys in it.
-///
-/// # Errors
-/// `InvalidArgument` for a single file of a checkpoint of several files; errors of the storage.
 pub(super) fn files_of(at: &Location, place: &Place, layout: &str) -> Result<(Arc<dyn Store>, Vec<String>)> {
     if !place.covers_folder {
         return Ok((place.folder.store(), names_beside(at, layout)?));
@@ -170,7 +166,6 @@ pub(super) fn files_of(at: &Location, place: &Place, layout: &str) -> Result<(Ar
     Ok((store, names))
 }
 
-/// The names of the files of a checkpoint that has no folder.
 fn names_beside(at: &Location, layout: &str) -> Result<Vec<String>> {
     if let Some(siblings) = format_named(layout).and_then(|format| format.roles().siblings) {
         let mut names: Vec<String> = siblings.files_now(at).iter().map(Location::name_text).collect();
@@ -184,9 +179,6 @@ fn names_beside(at: &Location, layout: &str) -> Result<Vec<String>> {
 }
 
 /// Whether an existing seal beside single files belongs to these files.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn fits(at: &Location) -> Result<bool> {
     let place = Place::of(at);
     let Some(bytes) = place.read("the seal")? else { return Ok(true) };
@@ -225,15 +217,11 @@ impl SealOfSave {
         Self { layout: container::LAYOUT, is_wanted: options.seal }
     }
 
-    /// Whether a seal must still be written.
     pub fn is_wanted(&self) -> bool {
         self.is_wanted
     }
 
     /// Before the commit: seals a folder on a disk while it is still temporary.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     pub fn before(&mut self, publication: &dyn Publication) -> Result<()> {
         if let Some(folder) = publication.local_folder().filter(|_| self.is_wanted) {
             let at = Location::local(folder);
@@ -245,9 +233,7 @@ impl SealOfSave {
     }
 
     /// After the commit: writes the seal if `before` could not.
-    ///
-    /// # Errors
-    /// Errors of the storage. The checkpoint then exists without its seal.
+    /// After an error the checkpoint exists without its seal.
     pub fn after(self, at: &Location) -> Result<()> {
         if !self.is_wanted {
             return Ok(());

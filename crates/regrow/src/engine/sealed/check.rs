@@ -7,7 +7,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::reads::{CheckFor, Checked, Checks, check_ahead};
 use crate::seal::SealedFile;
 
-/// The most findings that are reported for one run of unmarked blocks.
 const FINDINGS_OF_FILE_MAX: usize = 8;
 
 /// The blocks of each file that another reader checks anyway.
@@ -70,9 +69,6 @@ impl Touched {
 
 /// Checks all blocks that no other reader checks. Returns the errors of these blocks, and of files
 /// that cannot be opened.
-///
-/// # Errors
-/// Errors of the storage while the blocks are read.
 pub(super) fn untouched_findings<'r>(
     touched: &Touched,
     checked: impl Fn(usize) -> Result<Option<Checked<'r>>>,
@@ -99,10 +95,7 @@ pub(super) fn untouched_findings<'r>(
     Ok(found)
 }
 
-/// Checks a whole file.
-///
-/// # Errors
-/// `Corrupt` with file and offset of the first block that fails; errors of the storage.
+/// Returns an error with the offset of the first block that fails.
 pub(super) fn first_bad(file: Checked<'_>) -> Result<()> {
     let range = file.table.range();
     check_ahead([(file, range.clone(), 0..0)], CheckFor::Verify, None)?;

@@ -44,9 +44,6 @@ pub(in crate::engine) fn read_under_seal(
 
 /// The differences between the files at a location and their signature or seal; empty if there is
 /// neither.
-///
-/// # Errors
-/// The errors of [`read_under_seal`].
 pub(in crate::engine) fn misfits(at: &Location, options: &OpenOptions) -> Result<Vec<Error>> {
     found(at, options)?.map_or(Ok(Vec::new()), |seal| seal.misfits())
 }

@@ -20,10 +20,8 @@ use crate::tree::{LeafInfo, Tree};
 /// its store opens them for each read.
 const OPEN_FILES_MAX: usize = 64;
 
-/// The most files that are listed because the seal does not contain them.
 const ADDED_SHOWN_MAX: usize = 20;
 
-/// The reader of a sealed checkpoint.
 #[derive(Debug)]
 pub(super) struct SealedReader {
     reader: Box<dyn Reader>,
@@ -39,10 +37,8 @@ pub(super) struct SealedReader {
 
 impl SealedReader {
     /// Wraps the layout's `reader`, whose metadata the seal has already checked.
-    ///
-    /// # Errors
-    /// Errors of the storage; `Corrupt` if the layout reads files by their paths, and any block of
-    /// these files fails. In a salvage, the leaves in such a file are lost instead.
+    /// If the layout reads files by their paths and a block of these files fails, the result is
+    /// `Corrupt`. In a salvage, the leaves in such a file are lost instead.
     pub fn new(reader: Box<dyn Reader>, seal: Arc<Seal>, salvage: bool) -> Result<Self> {
         let folder = &seal.place.folder;
         let store = if seal.place.covers_folder { folder.opened()? } else { folder.store() };
@@ -89,7 +85,7 @@ impl SealedReader {
         name.and_then(|name| self.lost.iter().find(|(file, _)| is_in(file, name)).map(|(_, why)| why))
     }
 
-    /// A file whose bytes are not checked.
+    /// A file without its checksums.
     fn blob(&self, at: usize) -> Result<Option<(&Arc<dyn Blob>, &SealedFile)>> {
         let Some((slot, file)) = self.blobs.get(at).zip(self.seal.files.get(at)) else { return Ok(None) };
         if let Some(blob) = slot.get() {
@@ -106,7 +102,6 @@ impl SealedReader {
         Ok(Some((slot.get_or_init(|| blob), file)))
     }
 
-    /// A file with the checksums of its blocks.
     fn checked(&self, at: usize) -> Result<Option<Checked<'_>>> {
         Ok(self.blob(at)?.map(|(blob, file)| Checked { blob: &**blob, table: &file.table }))
     }
@@ -125,7 +120,6 @@ impl SealedReader {
         Ok(Extent { blob: BlobRef::Kept(blob), checks, ..extent })
     }
 
-    /// The blocks that the reads of leaves check.
     fn touched(&self) -> Touched {
         let mut touched = Touched::none(&self.seal.files);
         for leaf in 0..self.tree().len() {
@@ -140,9 +134,6 @@ impl SealedReader {
     /// Returns an error unless all bytes other than array data match the seal. Blocks that lie
     /// wholly within one raw leaf are checked when that leaf is read. Used if the metadata were
     /// read from unchecked bytes.
-    ///
-    /// # Errors
-    /// `Corrupt`; errors of the storage.
     pub fn check_structure(&self) -> Result<()> {
         let mut touched = Touched::none(&self.seal.files);
         for leaf in 0..self.tree().len() {

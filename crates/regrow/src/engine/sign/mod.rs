@@ -104,7 +104,6 @@ fn sign_once(at: &Location, key: &PrivateKey, options: &SignOptions) -> Result<S
     })
 }
 
-/// The data to sign: the digests of a checkpoint's files.
 fn signed_of(at: &Location, layout: &str, monitor: &Monitor) -> Result<Signed> {
     let place = place_of(at);
     let (store, names) = files_of(at, &place, layout)?;
@@ -128,9 +127,6 @@ fn earlier(at: &Location, signed: &Signed) -> Result<Option<SignatureDocument>> 
 }
 
 /// Whether an existing signature beside single files belongs to these files.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn fits(at: &Location) -> Result<bool> {
     let Some(bytes) = place_of(at).read("the signature")? else { return Ok(true) };
     let signed = SignatureDocument::parse(&bytes).and_then(|document| document.unverified());
@@ -139,9 +135,6 @@ pub(super) fn fits(at: &Location) -> Result<bool> {
 }
 
 /// Writes a file of signatures in one step.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn put(file: &Location, bytes: Vec<u8>) -> Result<()> {
     file.parent().store().put(file.name().as_encoded_bytes(), bytes.into())
 }
