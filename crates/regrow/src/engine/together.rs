@@ -35,13 +35,9 @@ use crate::storage::{Publication, Target};
 use crate::text::counted;
 use crate::tree::{Leaf, LeafData, Tree};
 
-/// The most leaves that the error lists if their bytes differ between processes.
 const NAMED_MAX: usize = 8;
 
 /// Saves as one of the processes of a job.
-///
-/// # Errors
-/// The errors of a save, in every process; `TimedOut` with the ranks that did not arrive.
 pub(super) fn save_together(
     at: &Location,
     tree: &Tree<Leaf>,
@@ -81,9 +77,6 @@ fn writer_of(session: &Session) -> WriterRank {
 }
 
 /// Begins the checkpoint on rank 0, and joins it on the others.
-///
-/// # Errors
-/// The errors of a save, in every process.
 pub(super) fn publish_together(
     session: &Session,
     at: &Location,
@@ -105,9 +98,6 @@ pub(super) fn publish_together(
 
 /// Writes one part of a checkpoint that all processes have joined, into a publication of its own.
 /// Rank 0 combines the shares. Returns the bytes of array data that this process holds.
-///
-/// # Errors
-/// The errors of a save, in every process.
 pub(super) fn write_together(
     tree: &Tree<Leaf>,
     options: &SaveOptions,
@@ -143,9 +133,6 @@ pub(super) fn write_together(
 /// commits. Returns the bytes of all files on rank 0.
 ///
 /// Once the checkpoint has its name the save has succeeded, even if a process loses the connection.
-///
-/// # Errors
-/// The first error of any process, in every process.
 pub(super) fn commit_together(
     session: &Session,
     publication: Box<dyn Publication>,
@@ -206,7 +193,6 @@ fn check<'f>(
     })
 }
 
-/// The bytes of array data that this process holds.
 fn held_len_bytes(tree: &Tree<Leaf>) -> u64 {
     let held = |array: &Array| match array.shards() {
         Some(shards) => shards.held().iter().map(|shard| shard.array.len_bytes()).sum(),

@@ -79,7 +79,6 @@ pub fn verify_share(
     Retries::until_unreplaced(|| verify_once(&at, options, Share { number: share, count }))
 }
 
-/// The share of the leaves that this process checks.
 #[derive(Debug, Clone, Copy)]
 struct Share {
     number: u32,
@@ -159,9 +158,6 @@ impl Checkpoint {
     }
 
     /// The error of reading one leaf and checking its checksums; `None` if the leaf is intact.
-    ///
-    /// # Errors
-    /// `Cancelled`.
     pub(super) fn read_error(&self, leaf: usize, monitor: &Monitor) -> Result<Option<Error>> {
         match self.info(leaf).and_then(|info| check_leaf(self.reader(), leaf, info, monitor)) {
             Ok(_) => Ok(None),
@@ -299,7 +295,6 @@ impl Checkpoint {
         files.into_iter().map(|(file, bytes)| UnprotectedFile { file, bytes }).collect()
     }
 
-    /// The unprotected files of one array, and the bytes of the array in each.
     fn unprotected(&self, leaf: usize, info: &LeafInfo) -> Vec<(PathBuf, u64)> {
         let whole = || vec![(self.path().to_owned(), info.len_bytes())];
         match self.reader().source(leaf) {
@@ -344,7 +339,6 @@ pub(super) fn refused_leaf(reader: &dyn Reader, leaf: usize) -> Option<Error> {
     }
 }
 
-/// A note that lists the refused leaves; `None` if there are none.
 pub(super) fn refused_note(mut refused: Vec<(&KeyPath, Error)>) -> Option<String> {
     refused.sort_by_key(|(path, _)| *path);
     let texts = refused.iter().take(REFUSED_SHOWN_MAX);

@@ -18,12 +18,10 @@ use crate::formats::{Description, Reader, Rest, Sparse, Standing};
 use crate::reads::Source;
 use crate::tree::{LeafInfo, Node, NodeKind, Tree};
 
-/// A reader that shows leaves of another checkpoint in another tree.
 #[derive(Debug)]
 pub(super) struct View {
     whole: Checkpoint,
     tree: Tree<LeafInfo>,
-    /// The position of each leaf in `whole`; `None` for a placeholder.
     from: Vec<Option<usize>>,
 }
 

@@ -50,9 +50,6 @@ pub enum Deleted {
 
 impl DeleteOptions {
     /// Returns an error if `aside` is not the name of a folder into which steps can be moved.
-    ///
-    /// # Errors
-    /// `InvalidArgument`.
     #[doc(hidden)]
     pub fn check(&self) -> Result<()> {
         let is_name = |name: &String| {

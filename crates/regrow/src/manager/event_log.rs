@@ -23,7 +23,6 @@ use crate::text::printable;
 /// The target of the events.
 pub const TARGET: &str = "regrow::manager";
 
-/// Writes records to the file and to the logger or hook.
 #[derive(Debug, Clone)]
 pub(super) struct EventLog {
     file: Option<PathBuf>,
@@ -31,15 +30,11 @@ pub(super) struct EventLog {
 }
 
 impl EventLog {
-    /// A log that also appends each record as a line to `file`.
     pub(super) fn new(file: Option<PathBuf>, hooks: Hooks) -> Self {
         Self { file, hooks }
     }
 
     /// Writes the record of an event of a step, without entries that are null.
-    ///
-    /// # Errors
-    /// Errors of the system for the file; the error of the hook.
     pub(super) fn add(
         &self,
         event: &str,
@@ -74,7 +69,6 @@ fn append(file: &Path, line: &[u8]) -> std::io::Result<()> {
     opened.write_all(line)
 }
 
-/// Passes the record to the program's logger.
 fn tell(event: &str, step: u64, is_bad: bool, record: &Map<String, Value>) {
     let level = if is_bad { Level::Warn } else { Level::Info };
     if !log::log_enabled!(target: TARGET, level) {

@@ -40,7 +40,6 @@ impl fmt::Debug for Begun {
     }
 }
 
-/// The facts about a save that its records contain.
 #[derive(Debug)]
 pub(super) struct About {
     pub step: u64,
@@ -92,10 +91,9 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     pending: Vec<Arc<Saved>>,
-    /// Saves with an error that no call has returned yet.
+    /// Errors that no call has returned yet.
     failures: Vec<Arc<Saved>>,
     failed: Vec<u64>,
-    /// Steps that are known to be damaged.
     damaged: BTreeSet<u64>,
 }
 
@@ -113,7 +111,6 @@ impl Follower {
         Self { shared: Arc::new(shared), thread: Mutex::new(None), pid: std::process::id() }
     }
 
-    /// Whether this process was forked from the process that made the follower.
     pub(super) fn is_forked(&self) -> bool {
         self.pid != std::process::id()
     }
@@ -141,18 +138,12 @@ impl Follower {
         Followed { saved, shared: Arc::clone(&self.shared) }
     }
 
-    /// Waits until all saves and the work after them have ended.
-    ///
-    /// # Errors
-    /// The error of [`Hooks::while_waiting`].
+    /// Waits for all saves and the work after them. Returns the error of [`Hooks::while_waiting`].
     pub(super) fn wait(&self) -> Result<()> {
         self.wait_for(Duration::MAX).map(drop)
     }
 
     /// Waits for at most `timeout`. Returns whether all saves and the work after them have ended.
-    ///
-    /// # Errors
-    /// The error of [`Hooks::while_waiting`].
     pub(super) fn wait_for(&self, timeout: Duration) -> Result<bool> {
         match self.is_forked() {
             true => Ok(true),
@@ -165,7 +156,6 @@ impl Follower {
         self.shared.state().pending.iter().map(|saved| saved.step).collect()
     }
 
-    /// Returns the first error that no call has returned yet.
     pub(super) fn failure(&self) -> Result<()> {
         let mut state = self.shared.state();
         let saved = (!state.failures.is_empty()).then(|| state.failures.remove(0));
@@ -173,17 +163,15 @@ impl Follower {
         saved.map_or(Ok(()), |saved| saved.outcome().map(drop))
     }
 
-    /// The steps whose saves have failed since the last call.
     pub(super) fn failed(&self) -> Vec<u64> {
         std::mem::take(&mut self.shared.state().failed)
     }
 
-    /// Records that a step is damaged.
     pub(super) fn is_damaged(&self, step: u64) {
         self.shared.state().damaged.insert(step);
     }
 
-    /// Records that a step is intact: it was read, or is saved again.
+    /// The step was read, or is saved again.
     pub(super) fn is_good(&self, step: u64) {
         self.shared.state().damaged.remove(&step);
     }
@@ -284,7 +272,6 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits for the save, and does the work after it.
     fn outcome(&self, about: &About, begun: Begun) -> Result<SaveReport> {
         let Begun { path, blocked_seconds, end } = begun;
         let step = about.step;
@@ -353,7 +340,6 @@ fn is_gone(deletion: &Deletion) -> bool {
     matches!(deletion.outcome, Ok(Deleted::Removed { .. } | Deleted::Moved { .. } | Deleted::Gone))
 }
 
-/// The errors of steps that should have been deleted.
 fn left(deletions: &[Deletion]) -> Vec<String> {
     let said = |deletion: &Deletion| {
         let error = deletion.outcome.as_ref().err()?;
@@ -363,9 +349,6 @@ fn left(deletions: &[Deletion]) -> Vec<String> {
 }
 
 /// Adds a record of each deletion, but not for a step that no longer existed or has a reader.
-///
-/// # Errors
-/// Errors of the system for the log.
 pub(super) fn log_deletions(log: &EventLog, steps: &Steps, deletions: &[Deletion]) -> Result<()> {
     for Deletion { step, name, outcome } in deletions {
         let told = match outcome {

@@ -21,7 +21,6 @@ use crate::store::local::folders::random_name;
 /// The steps that the manager knows, without access to the storage. A job shares them as JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct History {
-    /// The record of the current history.
     record: StepRecord,
     /// Steps that are saved or being saved, in any history.
     steps: BTreeMap<u64, Option<StepRecord>>,

@@ -117,7 +117,6 @@ impl StepFacts {
         find(&self.metrics, name).and_then(number).filter(|value| !value.is_nan())
     }
 
-    /// Whether a policy ranks the step.
     fn is_ranked(&self) -> bool {
         !self.is_damaged && !self.is_other
     }

@@ -26,17 +26,14 @@ const HOLDS: Duration = Duration::from_secs(5 * 60);
 /// deletion ends with this time.
 const ANNOUNCED_FOR_SECONDS: f64 = 10.0 * 60.0;
 
-/// The content of a lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Record {
     step: u64,
-    /// The end of the lease, in seconds since 1970.
     until: f64,
     #[serde(flatten)]
     holder: Holder,
 }
 
-/// The content of an announced deletion.
 #[derive(Debug, Serialize, Deserialize)]
 struct Announcement {
     since: f64,
@@ -169,9 +166,6 @@ pub(super) struct Announced<'a> {
 
 impl<'a> Announced<'a> {
     /// Announces the deletion of the step with this name.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     pub(super) fn new(root: &'a Location, step: &str) -> Result<Self> {
         let name = format!("{DELETIONS}{step}");
         let announcement = Announcement { since: records::now(), holder: Holder::own() };
@@ -187,9 +181,6 @@ impl Drop for Announced<'_> {
 }
 
 /// Removes the announcements of deletions that no longer run.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn sweep_announcements(root: &Location) -> Result<()> {
     for name in records::names(root, DELETIONS)? {
         if !records::read::<Announcement>(root, &name)?.is_some_and(|found| found.counts()) {

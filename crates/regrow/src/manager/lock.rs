@@ -76,9 +76,6 @@ impl RunLock {
     }
 
     /// Like [`WriterLock::check`]; no error after the lock was released.
-    ///
-    /// # Errors
-    /// The errors of [`WriterLock::check`].
     pub(super) fn check(&self) -> Result<()> {
         self.held().as_ref().map_or(Ok(()), WriterLock::check)
     }
@@ -124,11 +121,9 @@ fn refused(root: &Location, holder: Option<&str>) -> Error {
         .help(format!("{help}; if that process is surely dead, wait two minutes, or remove {lease}"))
 }
 
-/// The content of the lease.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Record {
     nonce: String,
-    /// The end of the lease, in seconds since 1970.
     until: f64,
     #[serde(flatten)]
     holder: Holder,

@@ -51,9 +51,6 @@ impl Steps {
     /// Calls `attempt` with the newest of the sorted steps from `list`. After an inner error, calls
     /// `attempt` with the next older step. If all listed steps fail, calls `list` again, because a
     /// writer may have deleted these steps and saved newer ones.
-    ///
-    /// # Errors
-    /// The errors of [`restore_newest`](Self::restore_newest).
     pub(super) fn newest_of<T>(
         &self,
         mut list: impl FnMut() -> Result<Vec<u64>>,

@@ -12,19 +12,15 @@ use super::records;
 use crate::error::Result;
 use crate::location::Location;
 
-/// The name of the file.
 const NAME: &str = "latest.json";
 
 /// With this many steps a list takes several requests: S3, GCS and Azure return 1,000 to 5,000
 /// names at once.
 const LISTED_AT_ONCE: usize = 1000;
 
-/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pointer {
-    /// The number of the newest step.
     pub step: u64,
-    /// The name of the newest step in the folder.
     pub name: String,
     /// The number of steps when the pointer was written.
     pub step_count: usize,
@@ -35,25 +31,15 @@ pub(super) struct Pointer {
 
 impl Pointer {
     /// Reads the pointer of a folder; `None` if there is none.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     pub(super) fn read(root: &Location) -> Result<Option<Self>> {
         records::read(root, NAME)
     }
 
-    /// Writes this pointer to a folder.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     pub(super) fn write(&self, root: &Location) -> Result<()> {
         records::write(root, NAME, self)
     }
 
     /// Removes the pointer of a folder that has no steps any more.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     pub(super) fn remove(root: &Location) -> Result<()> {
         records::remove(root, NAME)
     }

@@ -63,7 +63,6 @@ impl Preemption {
         is_set
     }
 
-    /// Whether the processes of a job must exchange the flag.
     pub(super) fn is_asked(&self) -> bool {
         !self.0.is_agreed
     }

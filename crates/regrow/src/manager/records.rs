@@ -13,13 +13,9 @@ use crate::system::{has_ended, host_name};
 /// The folder of records, below the folder of steps.
 pub(super) const FOLDER: &str = ".regrow";
 
-/// The longest record that is read.
 const LEN_MAX_BYTES: u64 = 64 << 10;
 
 /// The content of a record; `None` if the file is missing, or has other content.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn read<T: DeserializeOwned>(root: &Location, name: &str) -> Result<Option<T>> {
     let store = root.join(FOLDER).store();
     let found = store.len_bytes(name.as_bytes()).and_then(|len_bytes| match len_bytes {
@@ -34,34 +30,20 @@ pub(super) fn read<T: DeserializeOwned>(root: &Location, name: &str) -> Result<O
     }
 }
 
-/// Writes a file, and replaces an existing one.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn write(root: &Location, name: &str, value: &impl Serialize) -> Result<()> {
     root.join(FOLDER).store().put(name.as_bytes(), text_of(value)?.into())
 }
 
 /// Writes a file unless it exists. Returns false if the file exists.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn create(root: &Location, name: &str, value: &impl Serialize) -> Result<bool> {
     root.join(FOLDER).store().put_if_absent(name.as_bytes(), text_of(value)?.into())
 }
 
-/// Removes a record if it exists.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn remove(root: &Location, name: &str) -> Result<()> {
     root.join(FOLDER).store().delete(name.as_bytes())
 }
 
 /// The names of the files that begin with `begins`.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn names(root: &Location, begins: &str) -> Result<Vec<String>> {
     let keys = match root.join(FOLDER).store().list(begins.as_bytes()) {
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
@@ -75,7 +57,6 @@ pub(super) fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// The process that wrote a record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Holder {
     /// The host and the process number, for people.
@@ -86,7 +67,6 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    /// This process.
     pub(super) fn own() -> Self {
         let host = host_name();
         Self { holder: format!("{host}:{}", std::process::id()), machine: own_machine() }

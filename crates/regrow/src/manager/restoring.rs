@@ -124,9 +124,6 @@ fn load<P: Pytree>(step: &Step, options: &LoadOptions) -> Result<P> {
 }
 
 /// Returns an error for a step that has lost an item, even if other items are requested.
-///
-/// # Errors
-/// `Corrupt` if the step has lost an item.
 pub fn refuse_lost_items(checkpoint: &Checkpoint) -> Result<()> {
     match checkpoint.description().lost_items.first() {
         None => Ok(()),

@@ -107,7 +107,6 @@ impl TrainingRun {
         }
     }
 
-    /// Updates the state after a restore.
     fn restored<P>(&self, restored: &Restored<P>, began: Instant) -> Result<()> {
         let Restored { step, passed_over, .. } = restored;
         self.turn_to(step.number);

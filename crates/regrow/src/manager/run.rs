@@ -60,7 +60,6 @@ struct State {
     has_saved_preempted: bool,
 }
 
-/// The decision about a step, which all processes share.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Asked {
     wants: bool,
@@ -391,8 +390,7 @@ impl TrainingRun {
     /// The committed steps of any history.
     ///
     /// # Errors
-    /// Errors of the storage, in every process of a job. The three methods below return these
-    /// errors too.
+    /// Errors of the storage, in every process of a job.
     pub fn numbers(&self) -> Result<Vec<u64>> {
         self.together.of_rank_0("manager-steps", || self.steps.numbers())
     }
@@ -490,7 +488,6 @@ impl TrainingRun {
         self.together.agree("manager-settle", checked)
     }
 
-    /// Removes the steps of failed saves from the history.
     fn forget_failed(&self) {
         let failed = self.follower.failed();
         let mut state = self.state();
@@ -512,7 +509,6 @@ impl Drop for TrainingRun {
     }
 }
 
-/// Returns an error for a number that no step can have.
 fn check_number(step: u64) -> Result<()> {
     match step <= STEP_MAX {
         true => Ok(()),

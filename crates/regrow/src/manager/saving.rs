@@ -26,7 +26,6 @@ use crate::tree::{Leaf, Pytree, Tree};
 /// The name of the item for a state that is saved alone, as in Orbax' manager.
 pub const DEFAULT_ITEM: &str = "default";
 
-/// The longest single wait for an earlier save.
 const LOOK_EVERY: Duration = Duration::from_secs(3600);
 
 /// Saves and restores the steps in a folder. No other process may write to the folder.

@@ -23,7 +23,6 @@ use crate::location::{Location, StepFolder, ToLocation};
 use crate::storage::{Found, Stock, UNCOMMITTED_MARK};
 use crate::threads::map_ordered;
 
-/// The most times that a folder is listed if all its steps disappear during the read.
 const LOOKS_MAX: usize = 16;
 
 /// Steps that are read at once. On a disk the reads wait little, in a bucket they wait for a
@@ -76,7 +75,6 @@ pub struct StepList {
     pub unfinished: Vec<String>,
     /// Notes about folders that have the name of a step but are not steps.
     pub notes: Vec<String>,
-    /// The record of the current history; `None` if no step has one.
     record: Option<StepRecord>,
 }
 
@@ -327,7 +325,6 @@ impl Steps {
         Ok(self.list()?.current().next_back().cloned())
     }
 
-    /// The committed step with the highest number.
     fn highest(&self) -> Result<Option<Step>> {
         let parsed = |name: &String| {
             let (number, form) = self.names.parse(name)?;
@@ -349,9 +346,6 @@ impl Steps {
     }
 
     /// Rewrites the pointer if it differs from the list.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     pub(super) fn point(&self, list: &StepList) -> Result<()> {
         let Some(last) = list.current().next_back() else {
             return match Pointer::read(&self.root)? {
@@ -377,7 +371,6 @@ impl Steps {
         step.location.stock()
     }
 
-    /// Reads the step in the folder of this name.
     fn look_at(&self, number: u64, name: &str) -> Result<Looked> {
         let location = self.root.join(name);
         match Retries::until_unreplaced(|| self.look_into(number, name, &location)) {
@@ -445,7 +438,6 @@ impl Steps {
     }
 }
 
-/// The state of a folder with the name of a step.
 enum Looked {
     Committed(Box<Step>),
     Unfinished,
@@ -469,7 +461,6 @@ fn read_json(file: &Location) -> Result<Option<Vec<u8>>> {
     file.read_document("a metadata file", Language::Json, JSON_LEN_MAX_BYTES)
 }
 
-/// Whether the marker and the folders of the items exist.
 fn is_complete(step: &Location, handlers: &ItemHandlers) -> bool {
     let items = match handlers {
         ItemHandlers::Many(items) => items.as_slice(),

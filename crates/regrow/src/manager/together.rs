@@ -12,7 +12,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 
-/// The processes that share a folder of steps. A single process sends no messages.
 #[derive(Debug)]
 pub struct Together {
     job: Option<Job>,
@@ -25,7 +24,6 @@ impl Together {
         Self { job: job.filter(|job| job.has_others()).cloned(), root: root.clone() }
     }
 
-    /// Whether the job has other processes.
     pub(super) fn has_others(&self) -> bool {
         self.job.is_some()
     }
@@ -35,10 +33,8 @@ impl Together {
         self.job.as_ref().is_none_or(|job| job.coordinator.rank() == 0)
     }
 
-    /// Waits until all processes have made this call. `purpose` is a word that names the call.
-    ///
-    /// # Errors
-    /// The error of any process, in every process.
+    /// Waits until all processes have made this call; the error of one process becomes the error of
+    /// all. `purpose` is a word that names the call.
     pub(super) fn agree<T>(&self, purpose: &str, own: Result<T>) -> Result<T> {
         let Some(job) = &self.job else { return own };
         let session = self.begin(job, purpose)?;
@@ -60,9 +56,6 @@ impl Together {
     }
 
     /// Gathers a value from each process, and returns the decision of rank 0 in every process.
-    ///
-    /// # Errors
-    /// Errors of `decide`, in every process.
     pub(super) fn decide<G: Serialize + DeserializeOwned, T: Serialize + DeserializeOwned>(
         &self,
         purpose: &str,

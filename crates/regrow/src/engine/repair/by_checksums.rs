@@ -219,13 +219,13 @@ fn opened(folder: &Location, name: &str) -> Result<Option<Arc<dyn Blob>>> {
 /// The source of intact bytes for a damaged block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
+    /// The file of this name in the other checkpoint.
     SameFile,
+    /// Another file of the other checkpoint.
     Counterpart,
     /// There are no intact bytes. `is_there`: the damaged file has bytes at the offset of the
     /// block.
-    Lost {
-        is_there: bool,
-    },
+    Lost { is_there: bool },
 }
 
 struct Healing<'s> {

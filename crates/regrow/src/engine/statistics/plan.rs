@@ -9,16 +9,12 @@ use crate::tree::{LeafInfo, LeafKind};
 /// The number of blocks in a sample. Each block may need a whole chunk to be decoded.
 const SAMPLE_BLOCKS: u64 = 16;
 
-/// How a leaf is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Task {
-    /// Compute statistics of an array of numbers.
     Numbers,
-    /// Compute statistics and a histogram of an array of numbers.
     Histogram,
     /// Only read an array whose elements are not numbers.
     Opaque,
-    /// Read a text.
     Text,
     /// Data of another program, which cannot be read.
     Unknown,
@@ -35,7 +31,6 @@ pub(super) struct LeafJob {
     pub step: u64,
     /// Whether the job covers the whole leaf.
     pub is_whole: bool,
-    /// Whether the job is part of a sample.
     pub is_sample: bool,
     len_bytes: u64,
     cost_bytes: u64,
@@ -52,9 +47,6 @@ impl pieces::Job for LeafJob {
 }
 
 /// The jobs for the chosen leaves, in disk order.
-///
-/// # Errors
-/// `NotFound` for patterns that match nothing.
 pub(super) fn jobs(checkpoint: &Checkpoint, options: &StatisticsOptions) -> Result<Vec<LeafJob>> {
     check_patterns(checkpoint.tree(), options.only.iter())
         .map_err(|error| error.in_file(checkpoint.path()))?;

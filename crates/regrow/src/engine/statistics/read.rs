@@ -16,7 +16,6 @@ use crate::formats::ReaderExt;
 use crate::monitor::{Monitor, Stage};
 use crate::report::Finding;
 
-/// The results of all jobs so far.
 #[derive(Debug, Default)]
 struct Found {
     leaves: Vec<LeafStatistics>,
@@ -26,18 +25,12 @@ struct Found {
     read_bytes: u64,
 }
 
-/// The result of a job.
 enum Outcome {
     Read(Option<Box<Stats>>),
     Refused(Error),
     Failed(Error),
 }
 
-/// Runs all jobs.
-///
-/// # Errors
-/// `Cancelled`; `Limit` if there is not enough memory; errors of the storage for files outside of
-/// leaves.
 pub(super) fn run(
     checkpoint: &Checkpoint,
     jobs: Vec<LeafJob>,
