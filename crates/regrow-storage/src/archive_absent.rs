@@ -9,12 +9,10 @@ use crate::location::Location;
 pub enum ArchiveStorage {}
 
 impl ArchiveStorage {
-    /// The archive.
     pub(crate) fn file(&self) -> &Location {
         match *self {}
     }
 
-    /// The only entry at its top.
     pub(crate) fn only_name(&self) -> Option<String> {
         match *self {}
     }

@@ -18,7 +18,6 @@ use crate::location::Location;
 use crate::store::local::folders::{make_folders, random_name, sync_folder};
 use crate::system;
 
-/// Bytes that an upload holds at once.
 const PIECE_LEN_BYTES: usize = 1 << 20;
 
 /// How deep below their folder files may lie to become part of a checkpoint.
@@ -170,10 +169,6 @@ impl Drop for Lent {
     }
 }
 
-/// Adds a local file to a checkpoint, under the name `name`.
-///
-/// # Errors
-/// Errors of the system or the storage.
 fn upload(to: &dyn Publication, path: &Path, name: &str) -> Result<()> {
     let cannot_read = |error: io::Error| Error::io("cannot read", path, error);
     let mut file = File::open(path).map_err(cannot_read)?;

@@ -84,16 +84,13 @@ pub fn schemes() -> impl Iterator<Item = &'static str> {
     KINDS.iter().flat_map(|kind| kind.schemes).copied()
 }
 
-/// A kind of storage: the schemes of its URLs, and a function that makes a location of a URL.
 #[derive(Debug)]
 pub(crate) struct StorageKind {
     /// The schemes in lower case. The first is the usual one.
     pub schemes: &'static [&'static str],
-    /// Makes a location from a URL and options.
     pub locate: fn(&Url<'_>, &StorageOptions) -> Result<Location>,
 }
 
-/// The parts of a URL.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Url<'a> {
     /// The whole URL.
@@ -106,9 +103,6 @@ pub(crate) struct Url<'a> {
 
 impl Url<'_> {
     /// The location for this URL.
-    ///
-    /// # Errors
-    /// `Unsupported` if this build knows no storage for the scheme; errors of the storage.
     pub(crate) fn locate(&self, options: &StorageOptions) -> Result<Location> {
         if let Some(kind) = KINDS.iter().find(|kind| kind.schemes.contains(&self.scheme)) {
             return (kind.locate)(self, options);
@@ -129,7 +123,6 @@ impl Url<'_> {
     }
 }
 
-/// Schemes of the feature `cloud`.
 const CLOUD_SCHEMES: [&str; 12] =
     ["s3", "s3a", "s3n", "r2", "gs", "gcs", "az", "azure", "abfs", "abfss", "http", "https"];
 

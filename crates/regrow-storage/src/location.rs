@@ -453,9 +453,6 @@ impl StepFolder {
 
 /// Replaces a leading `~` by the home folder. `~name` stays as it is, because it may be a file
 /// name.
-///
-/// # Errors
-/// `InvalidArgument` if the system knows no home folder.
 fn expand_home(path: &Path) -> Result<Cow<'_, Path>> {
     let Ok(rest) = path.strip_prefix("~") else { return Ok(Cow::Borrowed(path)) };
     match std::env::home_dir().filter(|home| !home.as_os_str().is_empty()) {

@@ -68,7 +68,6 @@ pub fn tell_names(names: &'static dyn Names) {
     NAMES.get_or_init(|| names);
 }
 
-/// The names of the layouts.
 pub(crate) fn names() -> &'static dyn Names {
     #[cfg(test)]
     tell_names(&tests::Toy);
@@ -97,10 +96,6 @@ pub fn foreign_files_in(folder: &Location) -> Result<Vec<String>> {
     }
 }
 
-/// All names in the folder of a checkpoint that are not part of the checkpoint.
-///
-/// # Errors
-/// Errors of the storage.
 pub(crate) fn all_foreign_files_in(folder: &Location) -> Result<Vec<String>> {
     look_for_foreign_files(folder, usize::MAX)
 }

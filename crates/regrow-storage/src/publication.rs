@@ -302,7 +302,6 @@ impl<'p> NewFiles<'p> {
         if let Self::Siblings(files) = self { Ok(files) } else { Err(no_such_file("file of this number")) }
     }
 
-    /// The folder, if this process began it.
     fn begun(self) -> Result<&'p dyn BegunFolder> {
         match self.folder()?.role() {
             Role::Begun(begun) => Ok(begun),

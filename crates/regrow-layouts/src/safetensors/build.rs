@@ -99,7 +99,7 @@ impl HeaderBuilder {
         self.finish_aligned(DATA_ALIGNMENT_BYTES)
     }
 
-    /// The same with the data at a multiple of `alignment_bytes`.
+    /// As [`finish`](Self::finish), with the data at a multiple of `alignment_bytes`.
     ///
     /// # Errors
     /// As [`finish`](Self::finish).

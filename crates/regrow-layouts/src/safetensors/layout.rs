@@ -16,7 +16,6 @@ pub use crate::options::LENGTH_LEN_BYTES;
 /// Data begins at a multiple of this in the files that regrow writes: a page.
 pub const DATA_ALIGNMENT_BYTES: usize = 4096;
 
-/// The name of the metadata in the header.
 pub(super) const METADATA: &str = "__metadata__";
 
 /// safetensors' name of a dtype, the dtype, and the bits that an element takes in the file. Dtypes
@@ -185,7 +184,6 @@ impl Header {
         Ok(Self { tensors, metadata: raw.metadata, data_offset })
     }
 
-    /// Returns an error unless each tensor follows the one before it.
     fn check_gaps(&self) -> Result<()> {
         let mut end = self.data_offset;
         for tensor in &self.tensors {

@@ -12,7 +12,6 @@ use serde_json::{Map, Value, json};
 use super::SafetensorsOptions;
 use regrow_base::error::{Error, ErrorKind, Result};
 
-/// The name of the entry with the exact pytree.
 pub(super) const STRUCTURE: &str = "regrow";
 
 /// The name of the entry with custom metadata that is not a map of texts. Only files with a pytree

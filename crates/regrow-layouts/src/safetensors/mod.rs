@@ -60,7 +60,6 @@ pub use pytree::TreeForm;
 pub(crate) use reader::read_header;
 pub use writer::FileImage;
 
-/// The name of the layout.
 pub(crate) const NAME: &str = "safetensors";
 
 /// Plain safetensors files.
@@ -165,7 +164,7 @@ pub fn open_as(at: &Location, form: &TreeForm) -> Result<Box<dyn Reader>> {
     Ok(Box::new(reader::SafetensorsReader::open(at, form)?))
 }
 
-/// The same, with private maps of the files: writes into this memory do not change the files.
+/// As [`open_as`], with private maps of the files: writes into this memory do not change the files.
 /// `None` if the storage has no maps.
 ///
 /// # Errors

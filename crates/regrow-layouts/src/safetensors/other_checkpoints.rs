@@ -16,13 +16,8 @@ use regrow_storage::location::Location;
 /// transformers and diffusers.
 const SAME_WEIGHTS: [&str; 2] = ["flax_model", "diffusion_flax_model"];
 
-/// The most files that an error lists.
 const SHOWN_MAX: usize = 5;
 
-/// Refuses a folder with files of other layouts beside the safetensors files.
-///
-/// # Errors
-/// `NotACheckpoint` with the names of both; errors of the file system.
 pub(super) fn refuse(at: &Location) -> Result<()> {
     if !at.has_listings() || !at.is_folder() {
         return Ok(());

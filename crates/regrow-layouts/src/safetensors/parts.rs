@@ -15,12 +15,9 @@ pub(crate) const SUFFIX: &str = ".safetensors";
 /// The usual name of a model in one file, for storages that cannot list folders.
 pub(crate) const MODEL_FILE_NAME: &str = "model.safetensors";
 
-/// The files of a checkpoint.
 #[derive(Debug)]
 pub(super) struct Parts {
-    /// The folder of the files.
     pub folder: Location,
-    /// The names of the files, sorted.
     pub names: Vec<OsString>,
     /// The index that lists the files, with its location; `None` without an index.
     pub index: Option<(Location, Index)>,
@@ -28,7 +25,6 @@ pub(super) struct Parts {
     pub is_one_file: bool,
 }
 
-/// Whether a location is a safetensors file or an index, or a folder with either.
 pub(super) fn are_at(at: &Location) -> Result<bool> {
     if at.is_folder() {
         return Ok(names_in(at)?.iter().any(|name| is_named_so(name)));
@@ -36,7 +32,6 @@ pub(super) fn are_at(at: &Location) -> Result<bool> {
     Ok(is_named_so(at.name()))
 }
 
-/// Whether a file has the name of a safetensors file or an index.
 pub(super) fn is_named_so(name: &OsStr) -> bool {
     is_part(name) || is_index(name)
 }

@@ -18,7 +18,6 @@ pub(super) struct Form {
     /// safetensors' name of the dtype.
     pub tag: &'static str,
     pub dims: Vec<u64>,
-    /// Length of the array in the file.
     pub len_bytes: u64,
 }
 
@@ -34,13 +33,11 @@ impl Form {
         Ok(Self { tag, dims, len_bytes })
     }
 
-    /// Whether two elements share a byte.
     pub fn is_packed(&self) -> bool {
         self.tag == F4
     }
 }
 
-/// One tensor of a file.
 #[derive(Debug)]
 pub(super) struct PlannedTensor {
     /// The number of the leaf, in flatten order.
@@ -49,7 +46,6 @@ pub(super) struct PlannedTensor {
     pub form: Form,
 }
 
-/// The plan of a save.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// The description of every leaf, in flatten order.
@@ -61,10 +57,6 @@ pub(super) struct Plan {
 impl Plan {
     /// Plans the save of `tree` in one file. With `header_len_max_bytes`, uses enough files to keep
     /// each header below that length and the data of each file below `max_shard_bytes`.
-    ///
-    /// # Errors
-    /// `NameCollision` or `Unsupported` with all leaves that cannot be stored; `InvalidArgument`
-    /// for options that contradict each other.
     pub fn new(
         tree: &Tree<Leaf>,
         save: &SaveOptions,

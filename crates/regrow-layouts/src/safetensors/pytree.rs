@@ -27,10 +27,8 @@ pub enum TreeForm {
     Nested(String),
 }
 
-/// A tensor and the number of its file.
 pub(super) type Stored = (usize, Tensor);
 
-/// A pytree with the tensor of every leaf.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub tree: Tree<LeafInfo>,
@@ -45,7 +43,6 @@ pub(super) struct Placed {
 /// In a salvage, the tensors in files that cannot be read.
 #[derive(Debug)]
 pub(super) struct Lost {
-    /// The path of the checkpoint.
     pub at: PathBuf,
     /// The lost tensors, by name, with their errors.
     pub tensors: BTreeMap<Arc<str>, Error>,
@@ -175,7 +172,6 @@ pub(super) fn nested(stored: Vec<Stored>, separator: &str) -> Result<Placed> {
     place.finish()
 }
 
-/// A dict, or a tensor in a dict.
 #[derive(Default)]
 struct Branch {
     key: Arc<str>,

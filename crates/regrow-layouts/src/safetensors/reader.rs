@@ -26,7 +26,6 @@ use regrow_store::{ByteRange, MemoryStore, Store, StoreExt};
 use regrow_tree::array::{Region, Shape, copy_region};
 use regrow_tree::tree::{LeafInfo, Tree};
 
-/// An opened file or folder.
 #[derive(Debug)]
 pub(super) struct SafetensorsReader {
     description: Description,
@@ -53,11 +52,6 @@ struct DataFile {
 }
 
 impl SafetensorsReader {
-    /// Reads the headers of all files `at` a location.
-    ///
-    /// # Errors
-    /// `Corrupt`, `Unsupported`, `Limit`; `NameCollision` if two files have a tensor of the same
-    /// name.
     pub(super) fn open(at: &Location, form: &TreeForm) -> Result<Self> {
         Self::open_files(at, form, false, &mut |_, _| Ok(()))
     }
@@ -72,9 +66,6 @@ impl SafetensorsReader {
     }
 
     /// Opens a checkpoint with private maps of its files.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
     pub(super) fn open_mapped(at: &Location, form: &TreeForm) -> Result<(Self, Option<PrivateMaps>)> {
         let mut maps = Vec::new();
         let reader = Self::open_files(at, form, false, &mut |store, file| {
@@ -160,10 +151,6 @@ impl SafetensorsReader {
         Ok(reader)
     }
 
-    /// Reads the header of a file that is in memory.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
     pub(super) fn of_bytes(file: Bytes, form: &TreeForm) -> Result<Self> {
         let too_short = || Error::corrupt("the bytes are too few for a safetensors file").at_byte(0);
         let len_bytes = file.len() as u64;
@@ -317,7 +304,6 @@ impl Reader for SafetensorsReader {
     }
 }
 
-/// The contents of the headers of all files.
 #[derive(Default)]
 struct Headers {
     is_one_file: bool,
@@ -421,7 +407,6 @@ fn read_header_alone(store: &dyn Store, name: &OsStr) -> Result<(Header, u64)> {
     Ok((Header::parse_alone(&json)?, file_len_bytes))
 }
 
-/// The error text for a missing file.
 const MISSING: &str = "a safetensors file is missing";
 
 /// The text of a header, and the length of its file.

@@ -39,7 +39,6 @@ const STRUCTURE_LEN_MAX_BYTES: usize = 24 << 20;
 /// together.
 const PIECE_LEN_BYTES: usize = 1 << 20;
 
-/// Whether a save makes a file or a folder `at` a location.
 pub(super) fn target(at: &Location, options: &SafetensorsOptions) -> Target {
     if options.one_file || at.name_text().ends_with(SUFFIX) { Target::File } else { Target::Folder }
 }
@@ -92,10 +91,8 @@ pub(super) fn check(tree: &Tree<Leaf>, target: &Location, save: &SaveOptions) ->
     }
 }
 
-/// The head of a file, and the tensors after it.
 type PlannedFile = (Head, Vec<PlannedTensor>);
 
-/// The files of a folder, each with its head.
 fn plan_folder<'a>(
     tree: &'a Tree<Leaf>,
     save: &SaveOptions,
@@ -167,14 +164,12 @@ impl<'a> FileImage<'a> {
     }
 }
 
-/// The bytes of a file before its data.
 #[derive(Debug)]
 struct Head {
     bytes: Vec<u8>,
     data_len_bytes: u64,
 }
 
-/// Turns planned tensors into bytes.
 #[derive(Debug)]
 struct Encoder<'a> {
     tree: &'a Tree<Leaf>,
@@ -255,7 +250,6 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// Passes the stored bytes of an array to `each`, front to back, piece by piece.
 fn each_stored_piece(array: &Array, form: &Form, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let mut packed = Vec::new();
     array.for_each_piece(PIECE_LEN_BYTES, |piece| match form.is_packed() {

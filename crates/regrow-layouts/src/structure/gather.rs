@@ -143,7 +143,6 @@ impl<'t> LeafTables<'t> {
     }
 }
 
-/// Numbers distinct texts.
 struct Interner {
     texts: Vec<String>,
     index: HashMap<Arc<str>, usize>,
@@ -182,7 +181,6 @@ impl Interner {
     }
 }
 
-/// Numbers distinct shapes.
 #[derive(Default)]
 struct Shapes {
     all: Vec<Vec<u64>>,

@@ -7,7 +7,6 @@ use super::bad_columns;
 use regrow_base::error::{Error, Result};
 use regrow_tree::tree::{LeafKind, NodeKind};
 
-/// The letter of a node.
 pub(super) fn node_letter(kind: &NodeKind) -> char {
     match kind {
         NodeKind::Leaf => 'l',
@@ -40,7 +39,6 @@ pub(super) fn node_kind(letter: u8, type_name: &mut impl FnMut() -> Result<Arc<s
     })
 }
 
-/// The letter of a leaf.
 pub(super) fn leaf_letter(kind: &LeafKind) -> Result<char> {
     Ok(match kind {
         LeafKind::NumpyArray => 'a',

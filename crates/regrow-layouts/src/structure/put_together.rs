@@ -92,7 +92,6 @@ impl Structure {
         }
     }
 
-    /// Gives the leaves their shardings.
     fn shard_leaves(&self, tree: &mut Tree<LeafInfo>) -> Result<()> {
         // Neighbours often have the same sharding. Parse it once.
         let mut last: Option<(&ShardingText, Arc<Sharding>)> = None;
@@ -109,7 +108,6 @@ impl Structure {
         Ok(())
     }
 
-    /// Gives every leaf its stored name.
     fn name_leaves(&self, tree: &mut Tree<LeafInfo>) {
         let names = LeafNames::of(tree, ".");
         for (info, name) in tree.leaves_mut().iter_mut().zip(names.iter()) {

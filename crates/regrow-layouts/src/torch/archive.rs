@@ -30,7 +30,6 @@ const TEXT_LEN_MAX_BYTES: u64 = 64;
 /// The newest format that PyTorch itself reads.
 const VERSION_MAX: u64 = 10;
 
-/// An archive in a file.
 #[derive(Debug)]
 pub(super) struct TorchArchive {
     /// The folder that all members are in, with its slash.
@@ -38,7 +37,6 @@ pub(super) struct TorchArchive {
     members: HashMap<String, Storage>,
     pub has_checksums: bool,
     pub big_endian: bool,
-    /// The pickle of the object.
     pub pickle: Bytes,
 }
 
@@ -87,7 +85,6 @@ impl TorchArchive {
         Ok(archive)
     }
 
-    /// Reads the members that are not storages.
     fn read_small(&mut self, file: &DataFile, base_bytes: u64) -> Result<()> {
         if self.member("constants.pkl").is_some() {
             return Err(Error::unsupported("this is a TorchScript archive, which is a program with weights")
@@ -143,9 +140,6 @@ impl TorchArchive {
     }
 
     /// The offset of the pickle in the file.
-    ///
-    /// # Errors
-    /// As [`Storage::extent`].
     pub fn pickle_at(&self, file: &DataFile) -> Result<u64> {
         self.member("data.pkl").map_or(Ok(0), |member| Ok(member.extent(file, 0, 0)?.offset_bytes))
     }

@@ -12,7 +12,6 @@ use regrow_storage::location::{Location, suffix_of};
 /// The number in the first pickle of the legacy form: ten bytes, the lowest first.
 pub(super) const MAGIC: [u8; 10] = *b"\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 
-/// The first bytes of a zip archive.
 const ZIP_BEGINNING: [u8; 4] = *b"PK\x03\x04";
 
 /// The number of bytes read: the header and the name of a zip archive's first member.
@@ -24,7 +23,6 @@ const PROTOCOLS: std::ops::RangeInclusive<u8> = 2..=5;
 const LONG1_OF_TEN: [u8; 2] = [0x8a, MAGIC.len() as u8];
 const MAGIC_AT_MAX: usize = 13;
 
-/// The form of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Zip,
@@ -36,9 +34,6 @@ pub(super) enum Form {
 }
 
 /// The form of the file `at` a location; `None` for a file of another program.
-///
-/// # Errors
-/// Errors of the storage.
 pub(super) fn form_of(at: &Location) -> Result<Option<Form>> {
     if !matches!(at.look(), Ok(Some(Found::File { .. }))) {
         return Ok(None);

@@ -21,18 +21,10 @@ pub(super) struct DataFile {
 }
 
 impl DataFile {
-    /// The file `at` a location.
-    ///
-    /// # Errors
-    /// Errors of the storage; `Corrupt` if the file is missing.
     pub fn open(at: &Location) -> Result<Self> {
         Self::in_store(at.parent().store(), at.name().as_encoded_bytes())
     }
 
-    /// The file at a key of a store.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
     pub fn in_store(store: Arc<dyn Store>, key: &[u8]) -> Result<Self> {
         let len_bytes = store.len_bytes(key)?.ok_or_else(|| {
             Error::corrupt("a file is missing")
@@ -43,15 +35,11 @@ impl DataFile {
         Ok(Self { store, key: key.to_owned(), len_bytes, blob })
     }
 
-    /// The path of the file, for errors.
     pub fn describe(&self) -> PathBuf {
         self.store.describe(&self.key)
     }
 
     /// A slice of its map, or a copy where there are no maps.
-    ///
-    /// # Errors
-    /// `Corrupt` if the slice ends beyond the file, or the file has changed.
     pub fn slice(&self, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
         let end = offset_bytes.checked_add(len_bytes).filter(|&end| end <= self.len_bytes);
         let end = end.ok_or_else(|| {
@@ -68,10 +56,6 @@ impl DataFile {
         self.store.get(&self.key, range)?.ok_or_else(|| has_changed().in_file(self.describe()))
     }
 
-    /// The file's map; `None` where there are no maps.
-    ///
-    /// # Errors
-    /// `Corrupt` if the file has changed.
     pub fn map(&self) -> Result<Option<Bytes>> {
         let Some(map) = self.store.map(&self.key)? else { return Ok(None) };
         // A map of a file that has shrunk since it was opened would fault beyond its end.

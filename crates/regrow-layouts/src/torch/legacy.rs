@@ -20,7 +20,6 @@ use super::tensors::{self, StorageRef};
 use regrow_base::bytes::Cursor;
 use regrow_base::error::{Error, ErrorKind, Result};
 
-/// The value of the second pickle.
 const PROTOCOL_VERSION: i64 = 1001;
 
 /// The number of bytes read first without a map. It grows fourfold each time the pickles need more.
@@ -29,7 +28,6 @@ const HEAD_LEN_BYTES: u64 = 1 << 20;
 /// The longest pickles that are read, in total.
 const PICKLES_LEN_MAX_BYTES: u64 = 1 << 30;
 
-/// A file of this form.
 #[derive(Debug)]
 pub(super) struct Legacy {
     /// The pickle of the object, and its offset.
@@ -44,9 +42,6 @@ pub(super) struct Legacy {
 
 impl Legacy {
     /// Opens a file. With `salvage`, also a file that is truncated after its pickles.
-    ///
-    /// # Errors
-    /// `Corrupt`, `Unsupported`, `Limit`; with the offset.
     pub fn open(file: &DataFile, salvage: bool) -> Result<Self> {
         if let Some(map) = file.map()? {
             return Self::read(&map.slice(..file.len_bytes as usize), file, salvage);

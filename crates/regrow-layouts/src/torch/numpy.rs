@@ -24,15 +24,12 @@ use regrow_tree::array::Shape;
 /// The bytes of an array in a pickle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Payload {
-    /// The bytes as they are in the pickle.
     Raw(Span),
     /// A text whose characters are one byte each.
     Latin1(Span),
-    /// No bytes.
     Empty,
 }
 
-/// An array or a scalar.
 #[derive(Debug)]
 pub(super) struct NumpyValue {
     pub record: Record,

@@ -14,7 +14,6 @@ use regrow_tree::tree::{NodeKind, Scalar};
 /// The longest integer that is converted to decimal.
 const LONG_LEN_MAX_BYTES: usize = 128;
 
-/// The meaning of a value.
 #[derive(Debug)]
 pub(super) enum Object<'p> {
     None,
@@ -45,10 +44,6 @@ pub(super) struct Refusal {
     pub why: Error,
 }
 
-/// The meaning of the value `id`.
-///
-/// # Errors
-/// `Corrupt` for values that torch.save never writes.
 pub(super) fn object<'p>(pickle: &'p Pickle<'_>, id: Id) -> Result<Object<'p>> {
     Ok(match pickle.value(id) {
         Value::None => Object::None,

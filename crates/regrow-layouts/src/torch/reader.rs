@@ -35,7 +35,6 @@ const PICKLE_LEN_MAX_BYTES: u64 = 4_294_967_295;
 /// The module of the class that joblib writes instead of an array.
 const JOBLIB: &[u8] = b"joblib.numpy_pickle";
 
-/// An opened file.
 #[derive(Debug)]
 pub(super) struct TorchReader {
     description: Description,
@@ -51,7 +50,6 @@ pub(super) struct TorchReader {
     has_checksums: bool,
 }
 
-/// The position of a leaf's data.
 #[derive(Debug)]
 enum Leaf {
     /// A view of the storage with this number.
@@ -63,7 +61,6 @@ enum Leaf {
     Lost(Error),
 }
 
-/// An opened file, by its form.
 enum Opened {
     Zip(TorchArchive),
     Legacy(Legacy),
@@ -103,7 +100,7 @@ struct Storages<'p> {
     found: Vec<Storage>,
     /// Numbers of the storages, by their keys in the file.
     by_key: HashMap<&'p str, usize>,
-    /// The same, by the values that stand for them in the pickle.
+    /// The numbers of the storages, by the values in the pickle that refer to them.
     by_id: HashMap<Id, usize>,
     /// The leaves of each storage.
     shared: BTreeMap<usize, Vec<usize>>,
@@ -184,9 +181,6 @@ impl<'p> Storages<'p> {
 impl TorchReader {
     /// Opens the file `at` a location: reads its pickle, but no storage. With `salvage`, storages
     /// may be missing.
-    ///
-    /// # Errors
-    /// `Corrupt`, `Unsupported`, `Limit`; with file, leaf and offset.
     pub(super) fn open(at: &Location, form: Form, salvage: bool) -> Result<Self> {
         let file = Arc::new(DataFile::open(at)?);
         match form {
@@ -234,9 +228,6 @@ impl TorchReader {
     }
 
     /// Opens the archive in `len_bytes` of a file, from `base_bytes` on.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
     pub(super) fn open_within(
         file: &Arc<DataFile>,
         base_bytes: u64,

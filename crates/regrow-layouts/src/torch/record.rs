@@ -26,7 +26,6 @@ const METADATA: &str = "_metadata";
 pub(super) struct Record(Map<String, Json>);
 
 impl Record {
-    /// Adds an entry for the object at a path.
     pub(super) fn add(&mut self, path: &KeyPath, entry: Json) {
         let Json::Object(new) = entry else { return };
         if let Json::Object(known) = self.0.entry(pointer(path)).or_insert_with(|| json!({})) {
@@ -34,7 +33,7 @@ impl Record {
         }
     }
 
-    /// Whether the tensor at a path is the same object as one at another path.
+    /// Whether the tensor at a path is the same object as the tensor at another path.
     pub(super) fn is_same(&self, path: &KeyPath) -> bool {
         self.0.get(&pointer(path)).is_some_and(|entry| entry.get("same").is_some())
     }
@@ -154,7 +153,6 @@ fn plain(pickle: &Pickle<'_>, id: Id, depth_left: usize, values_left: &mut usize
     Some(Json::Object(out))
 }
 
-/// The device that a storage was on.
 fn device<'p>(pickle: &'p Pickle<'_>, storage: Id) -> Option<&'p str> {
     let Value::Persistent(tuple) = pickle.value(storage) else { return None };
     pickle.text(*pickle.sequence(*tuple)?.get(3)?)

@@ -15,7 +15,6 @@ use regrow_base::error::{Error, Result, ResultExt};
 use regrow_store::reads::{BlobRef, BlockTable, CheckFor, Checks, Checksum, Extent, Words};
 use regrow_tree::array::{Array, Dtype, Region};
 
-/// The words of the error for a storage that fails its checksum.
 const WORDS: Words = Words {
     what: |_, _| "a member of a zip archive fails its CRC-32".to_owned(),
     help: "copy the file again, or load the other leaves",
@@ -73,9 +72,6 @@ impl Storage {
     }
 
     /// A range of the storage's bytes, with their checksum.
-    ///
-    /// # Errors
-    /// `Corrupt` if it is not where its archive says; `Unsupported` if it is compressed.
     pub fn extent<'r>(&'r self, file: &'r DataFile, offset_bytes: u64, len_bytes: u64) -> Result<Extent<'r>> {
         let (start_bytes, table) = self.find(file)?;
         let offset_bytes = start_bytes.saturating_add(offset_bytes);
@@ -94,17 +90,11 @@ impl Storage {
     }
 
     /// Checks the whole storage, unless it has already passed.
-    ///
-    /// # Errors
-    /// `Corrupt` if it fails its checksum; as [`extent`](Self::extent).
     pub fn check(&self, file: &DataFile, purpose: CheckFor) -> Result<()> {
         self.extent(file, 0, self.len_bytes)?.check(purpose)
     }
 
     /// All bytes of the storage, after a check.
-    ///
-    /// # Errors
-    /// As [`check`](Self::check).
     pub fn read(&self, file: &DataFile) -> Result<bytes::Bytes> {
         self.check(file, CheckFor::Views)?;
         file.slice(self.find(file)?.0, self.len_bytes)

@@ -24,13 +24,10 @@ const WRAPPINGS_MAX: usize = 8;
 /// A reference to a storage in the pickle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StorageRef<'p> {
-    /// The key of the storage in the file.
     pub key: &'p str,
     /// The type of the elements, from the class.
     pub element: Element,
-    /// The class.
     pub class: &'p str,
-    /// The number of elements.
     pub len_elements: u64,
     /// The value in the pickle that refers to the storage.
     pub at: Id,
@@ -61,17 +58,11 @@ pub(super) struct Tensor {
 #[derive(Debug)]
 pub(super) enum Built {
     Tensor(Tensor),
-    /// Not a tensor.
     Other,
     /// A tensor that cannot be an array.
     Refused(Error),
 }
 
-/// The storage that a value of the pickle refers to.
-///
-/// # Errors
-/// `Corrupt` if the value is not a storage; `Unsupported` for a storage that only Python could
-/// load.
 pub(super) fn storage<'p>(pickle: &'p Pickle<'_>, id: Id) -> Result<StorageRef<'p>> {
     let Value::Persistent(tuple) = pickle.value(id) else {
         return Err(pickle.corrupt(id, "a tensor of the pickle has no storage"));
@@ -102,10 +93,6 @@ pub(super) fn storage<'p>(pickle: &'p Pickle<'_>, id: Id) -> Result<StorageRef<'
     Ok(StorageRef { key, element, class, len_elements, at: id })
 }
 
-/// The tensor that a call in the pickle would build.
-///
-/// # Errors
-/// `Corrupt` if the call has wrong arguments.
 pub(super) fn tensor(pickle: &Pickle<'_>, id: Id) -> Result<Built> {
     let (mut at, mut is_parameter, mut requires_grad) = (id, false, false);
     for _ in 0..WRAPPINGS_MAX {

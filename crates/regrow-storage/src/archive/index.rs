@@ -30,7 +30,6 @@ pub(super) struct Index {
     names_len_bytes: usize,
 }
 
-/// What a name in an archive refers to.
 #[derive(Debug, Clone)]
 pub(super) enum Member {
     /// A file: its bytes.
@@ -42,7 +41,6 @@ pub(super) enum Member {
     Other(&'static str),
 }
 
-/// The bytes of a member.
 #[derive(Debug, Clone)]
 pub(super) struct Value {
     pub len_bytes: u64,
@@ -99,10 +97,6 @@ impl Index {
         }
     }
 
-    /// Returns an error if a member lies below a name that is not a folder.
-    ///
-    /// # Errors
-    /// `Corrupt`.
     pub(super) fn check(&self) -> Result<()> {
         let is_no_folder = |member: &Member| !matches!(member, Member::Folder);
         for (name, _) in self.members.iter().filter(|(_, member)| is_no_folder(member)) {
@@ -123,7 +117,6 @@ impl Index {
         }
     }
 
-    /// The bytes of the member of this name.
     pub(super) fn value(&self, name: &[u8]) -> Option<&Value> {
         match self.members.get(name) {
             Some(Member::Value(value)) => Some(value),

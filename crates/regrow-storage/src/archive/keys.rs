@@ -41,7 +41,6 @@ impl ArchiveStore {
         Ok([&folder_prefix(&self.storage.key_of(&self.folder)?), key].concat())
     }
 
-    /// The value of a key; `None` if the archive lacks the key.
     fn find(&self, key: &[u8]) -> Result<Option<MemberBlob>> {
         let opened = self.storage.opened()?;
         let Some(value) = opened.index.value(&self.name_of(key)?) else { return Ok(None) };

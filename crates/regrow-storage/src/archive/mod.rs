@@ -58,7 +58,6 @@ const READ_ONLY: ReadOnly = ReadOnly {
     help: Some("save to a folder, then pack it with `tar -cf` or `zip -0 -r`"),
 };
 
-/// Names of files that packing programs add to an archive.
 const BESIDE: [&str; 2] = ["__MACOSX", ".DS_Store"];
 
 /// The first bytes of compressed files, and the program that compressed them.
@@ -90,7 +89,6 @@ pub fn refuse_inside(target: &Location) -> Result<()> {
     }
 }
 
-/// As `find`, but only for the first archive in the path.
 fn find_first(at: &Location) -> Result<Option<Location>> {
     let is_named_so =
         |part: &Component<'_>| matches!(part, Component::Normal(name) if Kind::of(name).is_some());
@@ -133,7 +131,6 @@ fn find_first(at: &Location) -> Result<Option<Location>> {
     Ok(None)
 }
 
-/// The kinds of archives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Tar,
@@ -178,7 +175,6 @@ pub struct ArchiveStorage {
     opened: Option<Arc<Opened>>,
 }
 
-/// An open archive and its index.
 #[derive(Debug)]
 struct Opened {
     blob: Arc<dyn Blob>,
@@ -203,7 +199,6 @@ impl Opened {
         Ok((Self { blob, index: index.in_file(file)?, name: file.describe() }, identity))
     }
 
-    /// The only name at the top, apart from names that programs put beside packed files.
     fn only_name(&self) -> Option<Entry> {
         let is_beside = |entry: &Entry| {
             let name = entry.name.to_string_lossy();
@@ -222,7 +217,6 @@ impl ArchiveStorage {
         }
     }
 
-    /// The archive itself, in the storage that it lies in.
     pub(crate) fn file(&self) -> &Location {
         &self.file
     }
@@ -328,7 +322,6 @@ fn no_such_folder(name: PathBuf) -> Error {
     Error::new(ErrorKind::NotFound, "the archive has no such folder").in_file(name)
 }
 
-/// The error for bytes that cannot be read in place.
 fn refused(what: &str, name: PathBuf) -> Error {
     let help = match what {
         "compressed" => "pack it again without compression (`zip -0`, `zipfile.ZIP_STORED`), or unpack it",

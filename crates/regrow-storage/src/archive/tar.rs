@@ -35,7 +35,6 @@ const EXTRA_LEN_MAX_BYTES: u64 = 1 << 20;
 /// How many bytes after the end mark are checked to be zero.
 const AFTER_END_LEN_MAX_BYTES: u64 = 1 << 20;
 
-/// The fields of a header: offset and length.
 const NAME: (usize, usize) = (0, 100);
 const SIZE: (usize, usize) = (124, 12);
 const CHECKSUM: (usize, usize) = (148, 8);
@@ -57,10 +56,6 @@ pub(super) fn begins(bytes: &[u8]) -> bool {
     field(block, MAGIC) == USTAR || !is_zero(block) && has_checksum(block).is_ok()
 }
 
-/// Reads all headers and returns the index of the archive.
-///
-/// # Errors
-/// `Corrupt`, `Unsupported`, `Limit`, with the offset; errors of the storage.
 pub(super) fn read_index(blob: &dyn Blob) -> Result<Index> {
     let mut input = Window::new(blob);
     let (mut index, mut extra, mut at) = (Index::default(), Extra::default(), 0);
@@ -249,7 +244,6 @@ fn bad_pax() -> Error {
     Error::corrupt("a pax header of a tar archive is not a list of `length key=value`")
 }
 
-/// The name in the header of a member.
 fn name_of(block: &[u8]) -> Vec<u8> {
     // GNU tar uses the bytes of the prefix for other fields. Its headers have another version.
     let has_prefix = field(block, MAGIC) == USTAR && block.get(VERSION) == Some(&0);

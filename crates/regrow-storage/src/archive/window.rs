@@ -30,9 +30,6 @@ impl<'a> Window<'a> {
 
     /// Returns `len_bytes` bytes from an offset on. The caller has checked that the length is
     /// reasonable.
-    ///
-    /// # Errors
-    /// `Corrupt` if the value is too short; errors of the storage.
     pub(super) fn read(&mut self, offset_bytes: u64, len_bytes: u64) -> Result<&[u8]> {
         let end = offset_bytes.checked_add(len_bytes).filter(|&end| end <= self.len_bytes());
         let Some(end) = end else {

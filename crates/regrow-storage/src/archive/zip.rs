@@ -17,15 +17,10 @@ use crate::store::{Blob, ReadPath};
 /// The first bytes of a zip archive: of its first member, or of its end record if it is empty.
 const BEGINNINGS: [&[u8]; 2] = [b"PK\x03\x04", b"PK\x05\x06"];
 
-/// Whether a zip archive can begin with these bytes.
 pub(super) fn begins(bytes: &[u8]) -> bool {
     BEGINNINGS.iter().any(|beginning| bytes.starts_with(beginning))
 }
 
-/// Reads the directory and returns the index of the archive.
-///
-/// # Errors
-/// `Corrupt`, `Unsupported`, `Limit`, with the offset; errors of the storage.
 pub(super) fn read_index(blob: &dyn Blob) -> Result<Index> {
     let listed =
         read_headers(blob.len_bytes(), &|offset_bytes, len_bytes| read(blob, offset_bytes, len_bytes))?;
@@ -62,9 +57,6 @@ pub(super) fn read_index(blob: &dyn Blob) -> Result<Index> {
 
 impl BehindHeader {
     /// The offset of the member's data. The header before the data is read once.
-    ///
-    /// # Errors
-    /// `Corrupt` if the header does not match the directory; errors of the storage.
     pub(super) fn find(&self, blob: &dyn Blob) -> Result<u64> {
         if let Some(&found) = self.offset_bytes.get() {
             return Ok(found);

@@ -62,7 +62,6 @@ impl Identity {
     }
 }
 
-/// The result of reading a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Read,

@@ -25,7 +25,6 @@ pub(super) struct Bound {
     state: Mutex<State>,
 }
 
-/// What this process knows about the folder.
 #[derive(Debug, Default)]
 struct State {
     /// The measured size; `None` before the first measurement.

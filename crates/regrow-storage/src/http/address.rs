@@ -8,7 +8,6 @@ use reqwest::Url;
 
 use crate::error::{Error, Result};
 
-/// The parts of a URL.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Address {
     /// Scheme, host and port, for example `https://host:8000`.
@@ -21,10 +20,6 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// Parses a URL.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if the text is not a URL.
     pub fn parse(text: &str) -> Result<Self> {
         let refused = |what: &str| Error::invalid(format!("this is not a URL of a web server: {what}"));
         // The text before an `@` may be a secret, even if it holds a `?` or a `#`. The text after a
@@ -61,7 +56,6 @@ impl Address {
         format!("{}/{}", self.root, encode(path))
     }
 
-    /// The URL of a request for a path.
     pub fn request(&self, path: &str) -> String {
         match &self.query {
             Some(query) => format!("{}?{query}", self.shown(path)),

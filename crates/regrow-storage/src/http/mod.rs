@@ -50,7 +50,6 @@ use address::Address;
 use server::{no_listings, shared};
 use settings::Settings;
 
-/// `https://host/path` and `http://host/path`.
 pub(super) const KIND: StorageKind = StorageKind { schemes: &["https", "http"], locate };
 
 fn locate(url: &Url<'_>, options: &StorageOptions) -> Result<Location> {
@@ -60,7 +59,6 @@ fn locate(url: &Url<'_>, options: &StorageOptions) -> Result<Location> {
     Ok(Location::new(Arc::new(storage), path))
 }
 
-/// A web server as a storage of checkpoints.
 #[derive(Debug, Clone)]
 struct HttpStorage {
     server: Arc<dyn Objects>,
@@ -96,9 +94,6 @@ impl HttpStorage {
 
     /// The files with which a checkpoint can begin: the most common one, or otherwise all others
     /// that exist.
-    ///
-    /// # Errors
-    /// Errors of the server, if none of the files exists.
     fn beginnings<T: Send>(
         &self,
         folder: &Path,

@@ -13,10 +13,8 @@ const CA_BUNDLE_LEN_MAX_BYTES: u64 = 16 << 20;
 /// Longest time-out that is accepted, so that sums of times do not overflow.
 const TIMEOUT_MAX_SECONDS: f64 = 86_400.0;
 
-/// The largest number of retries.
 const RETRIES_MAX: u32 = 100;
 
-/// How to reach a web server.
 #[derive(Clone, PartialEq)]
 pub(super) struct Settings {
     /// A bearer token, sent with every request.
@@ -29,10 +27,6 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Reads the options of the caller.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for an option that does not apply to web servers.
     pub fn of(options: &StorageOptions) -> Result<Self> {
         let mut settings = Self {
             token: None,
@@ -78,7 +72,6 @@ impl Settings {
         format!("{connect_timeout:?} {read_timeout:?} {ca_bundle:?} {proxy:?}")
     }
 
-    /// Makes an HTTP client. Its connections close when the caller drops it.
     pub fn client(&self) -> Result<Client> {
         let mut client = Client::builder()
             .user_agent(concat!("regrow/", env!("CARGO_PKG_VERSION")))

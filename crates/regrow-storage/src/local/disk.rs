@@ -21,7 +21,6 @@ use crate::{
     Writes,
 };
 
-/// The kind of storage for plain paths and `file:///path`.
 pub(crate) const KIND: StorageKind = StorageKind { schemes: &["file"], locate };
 
 fn locate(url: &Url<'_>, _options: &StorageOptions) -> Result<Location> {
@@ -56,7 +55,6 @@ impl Location {
         })
     }
 
-    /// The path, if the storage is the local file system; `None` for another storage.
     pub(crate) fn on_disk(&self) -> Option<&Path> {
         self.capabilities().is_local.then_some(self.path())
     }

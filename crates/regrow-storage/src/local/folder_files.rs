@@ -38,7 +38,6 @@ impl FolderFiles<'_> {
         Ok(path)
     }
 
-    /// Writes a small file.
     pub(super) fn write(self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.path(name)?;
         let written = File::create_new(&path).and_then(|mut file| file.write_all(bytes));
@@ -52,7 +51,6 @@ impl FolderFiles<'_> {
         self.monitor.advance(bytes.len() as u64)
     }
 
-    /// Makes a writer of a large file.
     pub(super) fn writer(
         self,
         name: &str,

@@ -14,7 +14,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::make_folders;
 use crate::system::{RecordLock, lock_record};
 
-/// The paths that this process has locked.
 static HELD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// A lock, released when it is dropped.

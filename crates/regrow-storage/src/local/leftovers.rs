@@ -70,7 +70,6 @@ fn keep_removing(parent: &Path) -> Error {
         .in_file(parent)
 }
 
-/// A temporary folder of this process, and its lock.
 #[derive(Debug)]
 pub(super) struct OwnFolder {
     pub(super) path: PathBuf,
@@ -140,7 +139,6 @@ impl OwnFolder {
     }
 }
 
-/// The temporary folder of a copy to `name`.
 pub(super) fn copy_path(parent: &Path, name: &OsStr) -> PathBuf {
     let mut temporary = shortened(name).unwrap_or_else(|| name.to_owned());
     temporary.push(format!("{TEMPORARY}{COPY}"));
@@ -166,7 +164,6 @@ pub(super) fn leftovers_of(parent: &Path, name: &OsStr) -> Vec<PathBuf> {
     folders.map(|entry| entry.path()).collect()
 }
 
-/// Whether the folder `entry` is a temporary folder of regrow for `name`.
 pub(super) fn is_own(entry: &OsStr, name: &OsStr) -> bool {
     kind_of(entry, name).is_some()
 }
@@ -404,7 +401,6 @@ fn name_in(entry: &OsStr) -> Option<OsString> {
     (!is_shortened && kind_of(entry, &name).is_some()).then_some(name)
 }
 
-/// The result of an attempt to lock a folder.
 pub(super) enum Lock {
     /// This process has the lock until the file is dropped.
     Ours(File),

@@ -20,7 +20,6 @@ const SYNC_EACH_MAX: usize = 64;
 /// Attempts of an overwrite whose target changes in between.
 const TRIES: usize = 64;
 
-/// Makes a checkpoint of any kind durable, and gives it its name.
 pub(super) fn commit(staged: Box<dyn Staged>) -> Result<()> {
     commit_after(staged, |_| Ok(()))
 }
@@ -120,7 +119,6 @@ pub(super) fn replace_folder(staging: &Staging, source: &Path) -> io::Result<Opt
 }
 
 impl Staging {
-    /// Sets the requested mode, if there is one.
     fn set_own_mode(&self, source: &Path) -> io::Result<()> {
         match self.mode.get() {
             Some(&mode) => set_mode(source, mode),
@@ -142,7 +140,6 @@ impl Staging {
         })
     }
 
-    /// Syncs the files that no writer has synced, and all folders of the temporary folder.
     pub(super) fn sync_tree(&self) -> Result<()> {
         sync_written(&self.own.path, &self.unsynced)
     }

@@ -27,9 +27,6 @@ pub(crate) fn begin(target: &Location, options: PublishOptions<'_>) -> Result<Bo
 }
 
 /// Returns an error if [`begin`] would refuse the target. Changes nothing.
-///
-/// # Errors
-/// The same as for `begin`.
 pub(crate) fn may_begin(target: &Location, options: PublishOptions<'_>) -> Result<()> {
     let (path, overwrite) = (target.local_path()?, options.overwrite);
     match options.kind {
@@ -40,9 +37,6 @@ pub(crate) fn may_begin(target: &Location, options: PublishOptions<'_>) -> Resul
 }
 
 /// Joins the folder that another process has begun.
-///
-/// # Errors
-/// The same as for [`JoinedFolder::join`]; `InvalidArgument` for a checkpoint that is not a folder.
 pub(crate) fn join(
     target: &Location,
     ticket: &str,

@@ -13,7 +13,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::sync_folder;
 use crate::{RESPECTED_FOR, Removed, UNCOMMITTED_MARK, is_recent};
 
-/// Attempts to find an unused temporary name.
 const TRIES: usize = 16;
 
 /// Removes a folder that holds only a checkpoint. The folder is renamed first, so that readers
@@ -125,7 +124,6 @@ pub(crate) fn finish_unfinished(at: &Path) -> Result<bool> {
     Ok(names.is_some_and(|(parent, name)| finish(parent, name)))
 }
 
-/// Whether a temporary folder belongs to regrow, whose writers lock it while they live.
 fn is_own(folder: &Path) -> bool {
     let Some(name) = folder.file_name().and_then(|name| name.to_str()) else { return false };
     name.split_once(UNCOMMITTED_MARK)

@@ -35,7 +35,6 @@ const REPLACED: &str = ".regrow-replaced";
 /// How long a commit waits for other commits into the same folder; each takes a few syncs.
 const LOCK_WAIT: Duration = Duration::from_secs(60);
 
-/// The pause between two attempts to take the lock.
 const LOCK_PACE: Duration = Duration::from_millis(2);
 
 /// The path of file number `at` below the temporary folder, before the commit.
@@ -101,7 +100,6 @@ impl Moves<'_> {
     }
 }
 
-/// A test ends a commit with this error, as if the process had died.
 #[derive(Debug)]
 struct Died;
 
@@ -113,7 +111,6 @@ impl std::fmt::Display for Died {
 
 impl std::error::Error for Died {}
 
-/// The error of a commit, and whether its temporary folder must stay.
 pub(super) struct Failed {
     pub error: Error,
     /// Whether the temporary folder must stay, because it holds files that could not be moved back.
@@ -280,7 +277,6 @@ pub(super) fn forget(staged: &Path) -> io::Result<()> {
     }
 }
 
-/// The staged files that have not got their names yet, in order.
 fn waiting(staged: &Path) -> io::Result<Vec<PathBuf>> {
     let mut waiting = Vec::new();
     for at in 0_usize.. {

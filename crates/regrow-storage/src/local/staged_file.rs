@@ -21,7 +21,6 @@ use crate::monitor::Monitor;
 use crate::store::FileWriter;
 use crate::{Identity, NewFile, NewFiles, Publication, PublishOptions, replaced_in_between};
 
-/// A check that returns an error unless the existing file at a path may be replaced.
 pub(super) type MayReplace = fn(&Location) -> Result<()>;
 
 /// A checkpoint of one file, under its temporary name. If it is dropped uncommitted, it is removed.
@@ -125,7 +124,6 @@ impl StagedFile {
         naming::commit(Box::new(self))
     }
 
-    /// Returns an error if a file exists at the target and may not be replaced.
     fn check_found(&self) -> Result<()> {
         let target = &self.staging.absolute;
         match self.may_replace {

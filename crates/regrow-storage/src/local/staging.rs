@@ -18,7 +18,6 @@ use crate::system::mode_of;
 
 /// A checkpoint of any kind under its temporary name, as commits and copies see it.
 pub(super) trait Staged: Debug + Send + Sync {
-    /// The state that all kinds have in common.
     fn staging(&self) -> &Staging;
 
     fn staging_mut(&mut self) -> &mut Staging;
@@ -32,16 +31,12 @@ pub(super) trait Staged: Debug + Send + Sync {
     fn path_of(&self, at: usize, name: &str) -> Result<PathBuf>;
 
     /// Gives the files their final names. Returns the path that the caller then removes, if any.
-    ///
-    /// # Errors
-    /// The same as for a commit.
     fn take_name(&mut self) -> Result<Option<PathBuf>>;
 }
 
 /// A function that makes the temporary folder for a name in a folder. The flag sets mode 0700.
 type MakeFolder = fn(&Path, &OsStr, bool) -> Result<OwnFolder>;
 
-/// The options of a save or copy.
 #[derive(Clone, Copy)]
 pub(super) struct Terms<'a> {
     /// Whether an existing checkpoint may be replaced.
@@ -50,7 +45,6 @@ pub(super) struct Terms<'a> {
     pub(super) keeps_others: bool,
     /// Whether a link to a file is replaced itself, instead of the file.
     pub(super) replaces_links: bool,
-    /// Whether the commit syncs.
     pub(super) durable: bool,
     pub(super) monitor: &'a Monitor,
     pub(super) own_folder: MakeFolder,
@@ -174,14 +168,12 @@ impl Staging {
         Ok(FileWriter::new(DirectWriter::create_with(path, &options)?.watched(&self.monitor)))
     }
 
-    /// Adds a file to the list that the commit syncs.
     pub(super) fn sync_later(&self, path: PathBuf) {
         if self.durable {
             self.unsynced.lock().unwrap_or_else(PoisonError::into_inner).push(path);
         }
     }
 
-    /// Total length of all files in bytes.
     pub(super) fn stored_bytes(&self) -> Result<u64> {
         let mut total = 0;
         let mut folders = vec![self.own.path.clone()];

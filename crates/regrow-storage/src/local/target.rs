@@ -65,7 +65,6 @@ pub(super) fn check_folder(target: &Path, overwrite: bool, keeps_others: bool) -
     }
 }
 
-/// Returns an error unless a single file may be saved to the target.
 pub(super) fn check_file(target: &Path, overwrite: bool) -> Result<()> {
     match find_replaced(target, overwrite)? {
         Some(found) if !found.is_file() && !found.is_symlink() => Err(no_file(target)),
@@ -98,7 +97,6 @@ fn no_file(target: &Path) -> Error {
         .help("choose another path, or remove it yourself")
 }
 
-/// Whether a folder is recognized as a checkpoint.
 pub(super) fn holds_checkpoint(folder: &Path) -> bool {
     is_marked(folder) || holds_files_of_one(folder)
 }

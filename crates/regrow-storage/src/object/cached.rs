@@ -52,7 +52,6 @@ impl CachedObjects {
         Some(Source { storage: &self.name, key: &object.key, tag, len_bytes: object.len_bytes })
     }
 
-    /// Fetches a run, and stores its blocks in the cache.
     fn fetch(&self, object: &Object, source: &Source<'_>, run: Run<'_>) -> Result<()> {
         let whole =
             run.blocks.start * BLOCK_LEN_BYTES..(run.blocks.end * BLOCK_LEN_BYTES).min(object.len_bytes);
@@ -174,7 +173,6 @@ impl Objects for CachedObjects {
     }
 }
 
-/// Whether a range of the read begins at the beginning of a block.
 fn is_aligned(offset_bytes: u64, range: &Range<usize>) -> bool {
     (offset_bytes + range.start as u64).is_multiple_of(BLOCK_LEN_BYTES)
 }

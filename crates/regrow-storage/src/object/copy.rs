@@ -30,9 +30,6 @@ pub(super) fn copy_within(objects: &Arc<dyn Objects>, from: &Object, to: &str) -
 /// As `copy_within`, but only if nothing is at `to`; `None` if an object exists there. If the copy
 /// has more than one part, another writer can still write `to` between the check and the end, as in
 /// [`Upload::finish_in_place_of`](super::Upload::finish_in_place_of).
-///
-/// # Errors
-/// The same as for [`copy_within`].
 pub(super) fn copy_new_within(objects: &Arc<dyn Objects>, from: &Object, to: &str) -> Result<Option<Tag>> {
     let mut upload = objects.upload(to, from.len_bytes)?;
     if from.len_bytes > upload.part_len_bytes() as u64 {

@@ -62,7 +62,6 @@ impl ObjectStore {
         Ok(format!("{prefix}{name}"))
     }
 
-    /// The object for a key, in the version that this store reads.
     fn find(&self, key: &[u8]) -> Result<Option<Object>> {
         if let Some(listing) = &self.listing {
             let found = std::str::from_utf8(key).ok().and_then(|name| listing.object(name));

@@ -24,7 +24,6 @@ use crate::{Capabilities, Document, Entry, EntryKind, Found, Identity, Reading, 
 /// The objects below a prefix.
 #[derive(Debug, Clone)]
 pub(super) struct Listing {
-    /// The prefix: empty, or with a `/` at the end.
     prefix: String,
     /// The objects by the rest of their keys, after the prefix.
     objects: BTreeMap<String, Object>,
@@ -101,7 +100,6 @@ impl Listing {
         self.objects.is_empty()
     }
 
-    /// The beginnings of the objects that were read so far.
     pub(super) fn beginnings(&self) -> Arc<Beginnings> {
         Arc::clone(&self.beginnings)
     }
@@ -110,7 +108,6 @@ impl Listing {
         self.is_whole
     }
 
-    /// The objects, by the rest of their keys after the prefix.
     pub(super) fn objects(&self) -> impl Iterator<Item = (&str, &Object)> {
         self.objects.iter().map(|(name, object)| (name.as_str(), object))
     }
@@ -170,7 +167,6 @@ impl Listing {
         })
     }
 
-    /// The entries directly in a folder below the prefix. An empty name means the prefix itself.
     pub(super) fn entries(&self, objects: &Arc<dyn Objects>, folder: &str) -> Result<Vec<Entry>> {
         let start = if folder.is_empty() { String::new() } else { format!("{folder}/") };
         let prefix = format!("{}{start}", self.prefix);

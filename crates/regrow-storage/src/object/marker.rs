@@ -63,7 +63,6 @@ pub(super) const CLAIM_TIME_MAX: Duration = Duration::from_secs(60 * 60);
 /// As `CLAIM_TIME_MAX`, for a process that removes files of a dead writer, which is fast.
 const SWEEP_TIME_MAX: Duration = Duration::from_secs(10 * 60);
 
-/// The claim of a process that writes a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Claim {
     pub nonce: String,
@@ -106,7 +105,6 @@ pub(super) struct Copied {
 }
 
 impl Claim {
-    /// A new claim of this process, which starts now.
     pub(super) fn new(nonce: &str) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Self {
@@ -126,7 +124,6 @@ impl Claim {
         serde_json::to_vec(self).unwrap_or_default().into()
     }
 
-    /// Parses a claim; `None` if the bytes are not a claim.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok()
     }
@@ -263,9 +260,6 @@ pub(super) fn moved_to(objects: &Arc<dyn Objects>, pointer: &Object) -> Result<S
 
 /// Replaces the claim of a dead writer. If several processes try, one succeeds. Returns `false` if
 /// another process has the claim.
-///
-/// # Errors
-/// Errors of the bucket.
 pub(super) fn take_over(objects: &Arc<dyn Objects>, dead: &Object, claim: &Claim) -> Result<bool> {
     let done = match objects.replace(dead, claim.to_bytes()) {
         Ok(done) => done,
@@ -304,9 +298,6 @@ impl Drop for Sweeping {
 
 /// Takes over the claim of a dead writer in order to remove its files. No other process takes over
 /// the claim until the removal ends. `None` if another process has the claim.
-///
-/// # Errors
-/// Errors of the bucket.
 pub(super) fn take_left(objects: &Arc<dyn Objects>, dead: &Object) -> Result<Option<Sweeping>> {
     let nonce = nonce()?;
     let running = Running::begin(&nonce);
@@ -321,9 +312,6 @@ pub(super) fn take_left(objects: &Arc<dyn Objects>, dead: &Object) -> Result<Opt
 
 /// Reads a claim. If its owner performs a short operation (moves a checkpoint to its target, or
 /// removes files of a dead writer), waits until the operation ends, but only for a limited time.
-///
-/// # Errors
-/// Errors of the bucket.
 pub(super) fn claim_at(objects: &Arc<dyn Objects>, key: &str) -> Result<Option<(Option<Claim>, Object)>> {
     let mut wait = Wait::begin(super::HOLD_WAITED_FOR);
     loop {

@@ -132,7 +132,6 @@ impl Tag {
         Self { e_tag, version }
     }
 
-    /// The entity tag, in quotes.
     #[cfg(feature = "cloud")]
     pub(super) fn e_tag(&self) -> Option<&str> {
         self.e_tag.as_deref()
@@ -168,7 +167,6 @@ impl std::fmt::Display for Tag {
 /// within the bucket, which takes seconds.
 const HOLD_WAITED_FOR: Duration = Duration::from_secs(20);
 
-/// The result of a conditional write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Conditional {
     /// The object has the given bytes and this tag.
@@ -215,10 +213,8 @@ pub(crate) struct Keys {
 /// Requests to one bucket. Each call returns after the answer. Any number of threads may call at
 /// once.
 pub(crate) trait Objects: Debug + Send + Sync {
-    /// The URL of the key, for messages.
     fn url(&self, key: &str) -> String;
 
-    /// Facts about all objects of the bucket.
     fn facts(&self) -> Facts;
 
     /// The object at `key`; `None` if it does not exist.
@@ -258,8 +254,6 @@ pub(crate) trait Objects: Debug + Send + Sync {
     /// [`Extent::Level`] the text is empty or ends in `/`.
     fn keys(&self, begins: &str, extent: Extent) -> Result<Keys>;
 
-    /// The requests that change objects.
-    ///
     /// # Errors
     /// `Unsupported` for a storage that is read only.
     fn writes(&self, key: &str) -> Result<&dyn ObjectWrites>;

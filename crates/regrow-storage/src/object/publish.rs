@@ -31,7 +31,6 @@ use crate::{
 /// Small files are collected up to this length, and then written together.
 const GATHERED_LEN_MAX_BYTES: usize = 16 << 20;
 
-/// Begins a checkpoint.
 pub(super) fn begin(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -184,7 +183,6 @@ pub(super) fn join(
     Ok(Box::new(joined))
 }
 
-/// The objects that are written so far.
 #[derive(Debug, Default)]
 struct State {
     /// Length and version of every object of this save, by key.
@@ -197,7 +195,6 @@ struct State {
     names: BTreeSet<String>,
 }
 
-/// A checkpoint that is being written.
 #[derive(Debug)]
 struct NewObjects {
     objects: Arc<dyn Objects>,
@@ -323,7 +320,6 @@ impl NewObjects {
         )
     }
 
-    /// The key of the claim.
     fn claim_key(&self) -> String {
         match self.kind {
             Target::Folder => format!("{}/{CLAIM}", self.folder),

@@ -26,7 +26,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::{RESPECTED_FOR, Removal, Removed, UNCOMMITTED_MARK, is_recent};
 
-/// Removes a checkpoint.
 pub(super) fn remove(objects: &Arc<dyn Objects>, at: &Location, what: &Removal) -> Result<Removed> {
     match what {
         Removal::Folder => remove_folder(objects, at),
@@ -172,7 +171,6 @@ pub(super) fn finish_unfinished(objects: &Arc<dyn Objects>, at: &Location) -> Re
     settle_moved(objects, &key, below).map(|_| is_moved)
 }
 
-/// Removes the files of unfinished saves and copies to a target.
 pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force: bool) -> Result<Removed> {
     let key = key_of(objects, at.path())?;
     if key.is_empty() {

@@ -99,9 +99,6 @@ pub(super) fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) 
 
 /// Moves the checkpoint at `folder` to `key`, within the bucket. Wherever the move stops, the
 /// pointer or the marker at `key` leads to a complete checkpoint. Only one process moves at a time.
-///
-/// # Errors
-/// `AlreadyExists` while another process moves it; errors of the bucket.
 pub(super) fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) -> Result<()> {
     let _hold = Hold::at(objects, format!("{folder}/{SETTLING}"))?;
     match points_to(objects, key)? {
@@ -167,7 +164,6 @@ pub(super) enum Copies {
     Stay,
 }
 
-/// Removes the files of dead writers that were overwriting a target.
 pub(super) fn sweep(objects: &Arc<dyn Objects>, key: &str, copies: Copies) -> Result<()> {
     let staged = objects.list(&format!("{key}{UNCOMMITTED_MARK}-"))?;
     let folder_of = |object: &Object| {

@@ -29,7 +29,6 @@ pub(super) type OnFinish = Box<dyn FnOnce(u64, Tag) + Send>;
 /// A function that is called just before the object appears.
 pub(super) type BeforeEnd = Box<dyn FnOnce() -> Result<()> + Send>;
 
-/// A new object that is being written.
 pub(super) struct ObjectSink {
     name: PathBuf,
     upload: Box<dyn Upload>,
@@ -66,7 +65,6 @@ impl ObjectSink {
         Self { replaces: Some(Replaces::This(target.clone(), before)), ..self }
     }
 
-    /// Sets a function that is called just before the object appears.
     pub(super) fn before_end(self, before_end: BeforeEnd) -> Self {
         Self { before_end: Some(before_end), ..self }
     }

@@ -18,10 +18,8 @@ use crate::{PublishOptions, Target, UNCOMMITTED_MARK};
 /// Number of looks at a target that keeps changing.
 pub(super) const LOOKS_MAX: usize = 16;
 
-/// The state of a target before a save.
 #[derive(Debug)]
 pub(super) enum Before {
-    /// The target does not exist.
     Nothing,
     /// Files of a dead writer: its claim, and all of its objects.
     Leftovers(Object, Vec<Object>),
@@ -98,7 +96,6 @@ fn look(
     }
 }
 
-/// The state of a key.
 enum At {
     Nothing,
     File,
@@ -273,9 +270,6 @@ pub(super) fn not_ended(what: &str, begun: &Location) -> Error {
 
 /// The folder of an unfinished checkpoint around a location, with its claim; no claim if it cannot
 /// be parsed.
-///
-/// # Errors
-/// Errors of the bucket.
 pub(super) fn claim_around(
     objects: &Arc<dyn Objects>,
     at: &Location,
@@ -307,9 +301,6 @@ pub(super) fn claim_around(
 }
 
 /// Returns an error if a process is writing, moving or removing the checkpoint at a location.
-///
-/// # Errors
-/// `AlreadyExists`; errors of the bucket.
 pub(super) fn check_unwritten(objects: &Arc<dyn Objects>, at: &Location) -> Result<()> {
     let key = key_of(objects, at.path())?;
     let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
@@ -332,9 +323,7 @@ pub(super) fn check_unwritten(objects: &Arc<dyn Objects>, at: &Location) -> Resu
     Ok(())
 }
 
-/// The result of a search for files of an unfinished save.
 enum Left {
-    /// There are no such files.
     Nothing,
     /// The state has changed since the listing.
     Gone,
@@ -343,9 +332,6 @@ enum Left {
 }
 
 /// The objects of an unfinished save, if the target has some.
-///
-/// # Errors
-/// `AlreadyExists` if the writer may still live.
 fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> Result<Left> {
     if below.is_marked() || below.object(MOVED).is_some() {
         return Ok(Left::Nothing);

@@ -50,7 +50,6 @@ const COPIED_LEN_MAX_BYTES: u64 = 5_000_000_000;
 /// Interval of the writes of the claim between objects.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
 
-/// A copy that has not ended.
 #[derive(Debug)]
 pub(super) struct ObjectTransfer {
     objects: Arc<dyn Objects>,
@@ -189,7 +188,6 @@ impl ObjectTransfer {
         Ok(new)
     }
 
-    /// A copy that has not taken its claim.
     fn new(
         objects: &Arc<dyn Objects>,
         target: &Location,
@@ -222,9 +220,6 @@ impl ObjectTransfer {
     }
 
     /// The claim of an earlier copy.
-    ///
-    /// # Errors
-    /// `AlreadyExists` if the writer of the claim may still live.
     fn earlier(&self, claim_key: &str) -> Result<Option<Claim>> {
         let Some((claim, _)) = claim_at(&self.objects, claim_key)? else { return Ok(None) };
         check_gone(&self.target, claim.as_ref())?;
@@ -254,9 +249,6 @@ impl ObjectTransfer {
 
     /// The files of one stem that already exist: written by the owner of an earlier claim, or by an
     /// earlier copy.
-    ///
-    /// # Errors
-    /// `AlreadyExists` if there is another file; errors of the bucket.
     fn siblings_there(&self, earlier: Option<&Claim>, overwrite: bool) -> Result<Vec<Object>> {
         let left = left_beside(&self.objects, &self.key, earlier)?;
         let left: Vec<String> = left.iter().map(|suffix| format!("{}{suffix}", self.key)).collect();
@@ -400,7 +392,6 @@ impl ObjectTransfer {
         self.write_claim()
     }
 
-    /// Writes the current state of the claim.
     fn write_claim(&self) -> Result<()> {
         let Some(claim_key) = &self.claim_key else { return Ok(()) };
         self.check_claim()?;
@@ -434,7 +425,6 @@ impl ObjectTransfer {
         Ok(())
     }
 
-    /// Writes the marker that makes the folder a checkpoint.
     fn mark(&self) -> Result<()> {
         let name = if matches!(self.marker, Marker::Own(_)) { MARKER } else { OTHER_MARKER };
         let key = format!("{}/{name}", self.folder);
@@ -475,7 +465,6 @@ impl ObjectTransfer {
         Ok(())
     }
 
-    /// Copies the single file to the target.
     fn commit_file(&self, claim_key: &str) -> Result<Identity> {
         let key = self.key(0)?;
         let staged = self.objects.head(key)?.ok_or_else(|| missing(self.objects.url(key).into()))?;

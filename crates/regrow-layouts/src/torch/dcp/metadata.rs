@@ -25,12 +25,9 @@ use regrow_tree::tree::{Key, KeyPath};
 /// All classes are in modules below this one.
 const MODULE: &str = "torch.distributed.checkpoint.";
 
-/// A tensor or an object.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// The name of the entry in the index.
     pub name: String,
-    /// The key path of the entry in the tree.
     pub path: KeyPath,
     pub content: Content,
 }
@@ -56,10 +53,6 @@ pub(super) struct Place {
     pub len_bytes: u64,
 }
 
-/// Reads the index, in the order of the tree.
-///
-/// # Errors
-/// `Corrupt`, `Unsupported`; with leaf and offset.
 pub(super) fn entries(pickle: &Pickle<'_>) -> Result<Vec<Entry>> {
     let root = record(pickle, pickle.root(), "Metadata")?;
     let tensors = root.dict("state_dict_metadata")?;
@@ -173,7 +166,6 @@ fn content<'p>(
     Ok(Content::Tensor { dtype, shape, pieces })
 }
 
-/// The position of each piece.
 fn places<'p>(pickle: &'p Pickle<'_>, pairs: &[(Id, Id)]) -> Result<HashMap<Index<'p>, Place>> {
     let mut places = HashMap::with_capacity(pairs.len());
     for &(key, value) in pairs {

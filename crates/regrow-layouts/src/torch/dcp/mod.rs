@@ -27,7 +27,6 @@ pub(super) use reader::DcpReader;
 /// The index of a folder.
 pub const INDEX: &str = ".metadata";
 
-/// The suffix of the files with pieces.
 #[cfg(feature = "torch")]
 const SUFFIX: &str = ".distcp";
 

@@ -11,7 +11,6 @@ use regrow_store::reads::Source;
 use regrow_tree::array::{Dtype, Region, Shape, copy_region};
 use regrow_tree::tree::LeafInfo;
 
-/// A piece and its position.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub region: Region,
@@ -54,10 +53,7 @@ impl Piece {
         Ok(self.loaded.get_or_init(|| loaded))
     }
 
-    /// The position of the piece's data.
-    ///
-    /// # Errors
-    /// As [`loaded`](Self::loaded).
+    /// The position of the data.
     pub(super) fn source(&self, file: &Arc<DataFile>, dtype: Dtype) -> Result<Source<'_>> {
         self.loaded(file, dtype)?.source(0)
     }

@@ -18,10 +18,8 @@ use regrow_store::reads::{Coded, Seal, Source, Unreadable};
 use regrow_tree::array::{Dtype, Region, Shape};
 use regrow_tree::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
-/// The longest index that is read.
 const INDEX_LEN_MAX_BYTES: u64 = 1 << 30;
 
-/// An opened folder.
 #[derive(Debug)]
 pub(in super::super) struct DcpReader {
     description: Description,
@@ -32,7 +30,6 @@ pub(in super::super) struct DcpReader {
     objects: Vec<TorchReader>,
 }
 
-/// The position of a leaf's data.
 #[derive(Debug)]
 enum Leaf {
     Pieces(Vec<Piece>),
@@ -123,7 +120,6 @@ impl DcpReader {
     }
 }
 
-/// The state while a folder is being opened.
 struct Opening<'a> {
     at: &'a Location,
     files: Vec<Arc<DataFile>>,
@@ -205,14 +201,12 @@ impl Opening<'_> {
         Ok(Piece::new(region, self.file(place)?, place.offset_bytes, place.len_bytes))
     }
 
-    /// Opens an object that is not a tensor.
     fn open_object(&mut self, place: &Place) -> Result<TorchReader> {
         let number = self.file(place)?;
         let file = self.files.get(number).ok_or_else(|| Error::invalid("the file does not exist"))?;
         TorchReader::open_within(file, place.offset_bytes, place.len_bytes, false)
     }
 
-    /// Puts the pytree of an object into the tree.
     fn object(
         &mut self,
         build: &mut TreeBuilder<(LeafInfo, Leaf)>,

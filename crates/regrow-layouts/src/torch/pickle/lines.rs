@@ -9,7 +9,6 @@
 //! Source: CPython `Lib/pickle.py` (`save_str`, `load_string`), `Objects/unicodeobject.c`
 //! (raw-unicode-escape).
 
-/// The value of an `I` or `L` line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Number {
     Bool(bool),
@@ -21,7 +20,6 @@ pub(super) enum Number {
 /// The most decimal digits of an integer.
 const DIGITS_MAX: usize = 300;
 
-/// The number of an `I` or `L` line.
 pub(super) fn number(line: &[u8]) -> Option<Number> {
     match line {
         b"00" => return Some(Number::Bool(false)),
@@ -63,7 +61,6 @@ pub(super) fn number(line: &[u8]) -> Option<Number> {
     Some(Number::Long(out))
 }
 
-/// The text of a `V` line, in UTF-8.
 pub(super) fn text(line: &[u8]) -> Option<String> {
     let mut out = String::with_capacity(line.len());
     let mut rest = line;
@@ -85,7 +82,6 @@ pub(super) fn text(line: &[u8]) -> Option<String> {
     Some(out)
 }
 
-/// The bytes of an `S` line.
 pub(super) fn old_text(line: &[u8]) -> Option<Vec<u8>> {
     let quote = line.first().filter(|quote| matches!(quote, b'\'' | b'"'))?;
     let mut rest = line.get(1..line.len().checked_sub(1)?).filter(|_| line.last() == Some(quote))?;

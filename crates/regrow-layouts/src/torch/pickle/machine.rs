@@ -70,7 +70,6 @@ pub(super) fn run(bytes: &[u8]) -> Result<Pickle<'_>> {
 
 struct Machine<'a> {
     input: Cursor<'a>,
-    /// The offset of the current opcode.
     op_at: u64,
     decoded: Vec<u8>,
     values: Vec<Value>,

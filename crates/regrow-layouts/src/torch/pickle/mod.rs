@@ -58,7 +58,6 @@ impl Span {
     }
 }
 
-/// A value.
 #[derive(Debug)]
 pub(crate) enum Value {
     None,
@@ -85,7 +84,6 @@ pub(crate) enum Value {
 /// A requested call, and the operations on its result. None of them is run.
 #[derive(Debug)]
 pub(crate) struct Call {
-    /// The function or class to call.
     pub callee: Id,
     /// The arguments: a tuple.
     pub args: Id,
@@ -97,7 +95,6 @@ pub(crate) struct Call {
     pub items: Vec<Id>,
 }
 
-/// The values of a pickle.
 #[derive(Debug)]
 pub(crate) struct Pickle<'a> {
     bytes: &'a [u8],
@@ -112,15 +109,10 @@ pub(crate) struct Pickle<'a> {
 }
 
 impl<'a> Pickle<'a> {
-    /// Reads the pickle at the start of `bytes`.
-    ///
-    /// # Errors
-    /// `Corrupt`, `Unsupported` for opcodes of other protocols, `Limit`; all with the offset.
     pub(crate) fn read(bytes: &'a [u8]) -> Result<Self> {
         machine::run(bytes)
     }
 
-    /// The value of the whole pickle.
     pub(crate) fn root(&self) -> Id {
         self.root
     }
@@ -130,33 +122,27 @@ impl<'a> Pickle<'a> {
         self.len_bytes
     }
 
-    /// The number of opcodes in the pickle.
     pub(crate) fn op_count(&self) -> u64 {
         self.op_count
     }
 
-    /// A value.
     pub(crate) fn value(&self, id: Id) -> &Value {
         self.values.get(id.0 as usize).unwrap_or(&Value::None)
     }
 
-    /// All values, in the order in which they were made.
     pub(crate) fn values(&self) -> impl Iterator<Item = (Id, &Value)> {
         self.values.iter().enumerate().map(|(at, value)| (Id(at as u32), value))
     }
 
-    /// The offset of a value's opcode.
     pub(crate) fn offset(&self, id: Id) -> u64 {
         self.offsets.get(id.0 as usize).copied().unwrap_or_default().into()
     }
 
-    /// The bytes of a range.
     pub(crate) fn span(&self, span: Span) -> &[u8] {
         let from = if span.is_decoded { self.decoded.as_slice() } else { self.bytes };
         from.get(span.both()).unwrap_or_default()
     }
 
-    /// The opcode that made a value.
     pub(crate) fn opcode(&self, id: Id) -> Option<u8> {
         self.bytes.get(self.offset(id) as usize).copied()
     }
@@ -167,7 +153,6 @@ impl<'a> Pickle<'a> {
         std::str::from_utf8(self.span(span)).unwrap_or_default()
     }
 
-    /// The text of a value; `None` for another value.
     pub(crate) fn text(&self, id: Id) -> Option<&str> {
         match self.value(id) {
             Value::Text(span) => Some(self.text_of(*span)),
@@ -175,7 +160,6 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// The integer of a value; `None` for another value.
     pub(crate) fn int(&self, id: Id) -> Option<i64> {
         match self.value(id) {
             Value::Int(number) => Some(*number),
@@ -183,7 +167,6 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// The elements of a tuple or list.
     pub(crate) fn sequence(&self, id: Id) -> Option<&[Id]> {
         match self.value(id) {
             Value::Tuple(items) | Value::List(items) => Some(items),
@@ -191,7 +174,6 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// The module and the name of a global.
     pub(crate) fn global(&self, id: Id) -> Option<(&str, &str)> {
         match self.value(id) {
             Value::Global(module, name) => Some((self.text_of(*module), self.text_of(*name))),
@@ -205,12 +187,10 @@ impl<'a> Pickle<'a> {
         Some((call, self.global(call.callee)?, self.sequence(call.args)?))
     }
 
-    /// An error of kind `Corrupt` at a value.
     pub(crate) fn corrupt(&self, id: Id, what: impl Into<String>) -> Error {
         Error::corrupt(what).at_byte(self.offset(id))
     }
 
-    /// An error of kind `Unsupported` at a value.
     pub(crate) fn unsupported(&self, id: Id, what: impl Into<String>) -> Error {
         Error::unsupported(what).at_byte(self.offset(id))
     }

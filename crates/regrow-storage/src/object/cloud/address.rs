@@ -89,7 +89,6 @@ impl Bucket {
     }
 }
 
-/// The bucket in memory with this name, one for the whole process.
 fn shared_memory(name: &str) -> Arc<Client> {
     static SHARED: Mutex<BTreeMap<String, Arc<Client>>> = Mutex::new(BTreeMap::new());
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -19,7 +19,6 @@ use crate::error::{Error, ErrorKind, Result};
 /// Longest file of certificates. A usual one has about 200 KB.
 const CA_BUNDLE_LEN_BYTES_MAX: u64 = 16 << 20;
 
-/// A client of one bucket.
 pub(super) struct Client {
     pub(super) store: Arc<dyn ObjectStore>,
     /// The same store, if it can list page by page.
@@ -30,7 +29,6 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// A client of a bucket in memory.
     pub(super) fn in_memory() -> Self {
         Self { store: Arc::new(InMemory::new()), pages: None, traffic: Arc::default() }
     }
@@ -147,7 +145,6 @@ fn certificates(file: &Path) -> Result<Vec<Certificate>> {
     })
 }
 
-/// The error for settings that `object_store` refuses.
 fn refused(settings: &Settings, error: &object_store::Error) -> Error {
     let text = super::error::scrub(&settings.secrets, &innermost(error));
     let help = match settings.service {

@@ -85,7 +85,6 @@ impl From<Failure> for Error {
     }
 }
 
-/// The text with every secret blanked.
 pub(super) fn scrub(secrets: &[String], text: &str) -> String {
     let mut text = text.to_owned();
     for secret in secrets {

@@ -92,7 +92,6 @@ impl Bucket {
         Self(Arc::new(Inner { root, settings, located: OnceLock::new(), memory }))
     }
 
-    /// A private bucket in memory.
     #[cfg(test)]
     pub(crate) fn in_memory() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -109,7 +108,6 @@ impl Bucket {
         Self::of_settings(format!("memory://{name}"), settings, Some(Arc::new(Client::in_memory())))
     }
 
-    /// The cloud that the bucket is in.
     pub(crate) fn service(&self) -> Service {
         self.0.settings.service
     }
@@ -155,7 +153,6 @@ impl Bucket {
         runtime::state().and_then(|state| state.block_on(future)).map_err(Failure::certain)?
     }
 
-    /// The future that `run` waits for.
     async fn limited<T>(
         &self,
         action: Action,
@@ -173,7 +170,6 @@ impl Bucket {
         }
     }
 
-    /// The client of this process.
     fn client(&self) -> Result<Arc<Client>> {
         if let Some(memory) = &self.0.memory {
             return Ok(memory.clone());

@@ -15,7 +15,6 @@ use crate::store::{EachChunk, Suits};
 use crate::threads::map_ordered;
 use crate::{StorageKind, StorageOptions, Url};
 
-/// `s3://bucket/path`, `gs://bucket/path`, `az://container/path` and their other names.
 pub(crate) const KIND: StorageKind = StorageKind { schemes: &SCHEMES, locate };
 
 /// Concurrent requests: enough to fill a network, and the most that are worth their buffers.
@@ -26,7 +25,6 @@ const REQUESTS_MAX: usize = 32;
 /// 30,000 leaves is that long.
 const AHEAD_LEN_MAX_BYTES: u64 = 4 << 20;
 
-/// The number of keys in one page of a listing.
 const PAGE_LEN: usize = 1000;
 
 /// S3 does not copy longer objects in one request.

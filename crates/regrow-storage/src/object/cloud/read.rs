@@ -85,9 +85,6 @@ impl Bucket {
     }
 
     /// A whole object of at most `len_max_bytes`; `None` if it does not exist or is longer.
-    ///
-    /// # Errors
-    /// Errors of the store.
     pub(super) fn get_short(&self, key: &str, len_max_bytes: u64) -> Result<Option<(Bytes, ObjectInfo)>> {
         let path = path_of(self, key)?;
         let found = self.run(Action::Read, key, len_max_bytes, |client| async move {
@@ -107,9 +104,6 @@ impl Bucket {
     }
 
     /// Fills `out` from byte `offset` of the object on, directly from the body.
-    ///
-    /// # Errors
-    /// The same as for [`receive_range`](Self::receive_range).
     pub(crate) fn read_range(
         &self,
         key: &str,

@@ -44,7 +44,6 @@ pub(crate) struct State {
 /// runtimes may still read it.
 static STATE: AtomicPtr<State> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The state of this process.
 pub(crate) fn state() -> Result<&'static State> {
     let process = std::process::id();
     let found = STATE.load(Ordering::Acquire);
@@ -131,7 +130,6 @@ impl State {
         Ok(region)
     }
 
-    /// The handle for spawning tasks.
     pub(super) fn handle(&self) -> &Handle {
         self.runtime.handle()
     }

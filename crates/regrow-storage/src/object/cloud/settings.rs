@@ -4,21 +4,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The kind of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Service {
-    /// S3 and compatible stores.
     S3,
-    /// Google Cloud Storage.
     Gcs,
-    /// Azure Blob Storage.
     Azure,
     /// A bucket in the memory of this process.
     Memory,
 }
 
 impl Service {
-    /// The name of the service in messages.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::S3 => "S3",
@@ -70,7 +65,6 @@ impl Tuning {
     }
 }
 
-/// All settings of a client of one bucket.
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) service: Service,

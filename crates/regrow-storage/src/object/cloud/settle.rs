@@ -21,7 +21,6 @@ use crate::error::{Error, ErrorKind, Result};
 /// Tries of a write whose result is unknown. Each try includes the retries of the layer below.
 const TRIES: u32 = 4;
 
-/// The result of [`Bucket::create_settled`].
 #[derive(Debug, Clone)]
 pub(crate) enum Created {
     /// The object has our bytes.
@@ -30,7 +29,6 @@ pub(crate) enum Created {
     Theirs(Bytes, Tag),
 }
 
-/// The result of [`Bucket::replace_settled`].
 #[derive(Debug, Clone)]
 pub(crate) enum Replaced {
     /// The object has our bytes.
@@ -59,9 +57,6 @@ impl Bucket {
 
     /// Replaces the object with the tag `old`, and finds out the result for certain. `bytes` must
     /// contain something unique to this writer.
-    ///
-    /// # Errors
-    /// The same as for [`create_settled`](Self::create_settled).
     pub(crate) fn replace_settled(&self, key: &str, old: &Tag, bytes: &Bytes) -> Result<Replaced> {
         self.settled(key, bytes, Some(old))
     }

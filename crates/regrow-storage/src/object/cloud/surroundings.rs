@@ -11,7 +11,6 @@ pub(super) struct Surroundings {
 }
 
 impl Surroundings {
-    /// The environment and home folder of this process.
     pub(super) fn of_process() -> Self {
         let vars = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

@@ -90,7 +90,6 @@ impl Upload {
         })
     }
 
-    /// The length of all parts but the last. A buffer of this length is sent without a copy.
     pub(crate) fn part_len_bytes(&self) -> usize {
         self.part_len_bytes
     }
@@ -104,10 +103,6 @@ impl Upload {
         self.push(bytes)
     }
 
-    /// Adds a copy of `bytes`.
-    ///
-    /// # Errors
-    /// The same as for [`part`](Self::part).
     #[cfg(test)]
     pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
@@ -159,7 +154,6 @@ impl Upload {
         if is_full && (self.is_long || self.multipart.is_some()) { self.send() } else { Ok(()) }
     }
 
-    /// Sends the collected bytes as the next part.
     fn send(&mut self) -> Result<()> {
         let sent = self.try_send();
         self.is_broken |= sent.is_err();
@@ -302,7 +296,6 @@ impl Upload {
         })
     }
 
-    /// Writes the object in one piece, and replaces an existing one.
     fn put(&self, payload: PutPayload) -> Result<Tag> {
         match self.bucket.try_put(&self.key, payload, PutMode::Overwrite)? {
             Put::Done(tag) => Ok(tag),
@@ -313,7 +306,6 @@ impl Upload {
         }
     }
 
-    /// Sends the rest, and waits for all parts.
     fn send_rest(&mut self) -> Result<()> {
         if self.pieces_len_bytes > 0 {
             self.send()?;

@@ -11,7 +11,6 @@ use crate::StorageOptions;
 use crate::error::{Error, Result};
 use crate::object::cloud::settings::{Service, Tuning};
 
-/// The options of the caller, sorted.
 pub(super) struct Given {
     /// Options under `object_store`'s names.
     pub(super) config: BTreeMap<String, String>,
@@ -25,8 +24,6 @@ pub(super) struct Given {
 }
 
 impl Given {
-    /// Sorts the options of the caller.
-    ///
     /// # Errors
     /// `InvalidArgument` for an unknown name, an invalid value, or two names of the same option.
     pub(super) fn read(service: Service, options: &StorageOptions) -> Result<Self> {

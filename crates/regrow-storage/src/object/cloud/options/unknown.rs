@@ -4,7 +4,6 @@ use super::quoted;
 use crate::error::{Error, ErrorKind};
 use crate::object::cloud::settings::Service;
 
-/// Options of all services.
 const ALL: [&str; 16] = [
     "anon",
     "endpoint_url",
