@@ -46,9 +46,6 @@ pub trait Blob: Debug + Send + Sync {
     fn read(&self, offset_bytes: u64, out: &mut [u8], way: ReadPath) -> Result<()>;
 
     /// Reads `len` bytes, at most [`FETCH_LEN_MAX_BYTES`], into memory of `scratch`.
-    ///
-    /// # Errors
-    /// As for [`read`](Self::read).
     fn fetch<'s>(
         &self,
         offset_bytes: u64,

@@ -59,18 +59,13 @@ pub trait FileSink: Debug + Send {
     fn offset_bytes(&self) -> u64;
 
     /// Reports bytes as done that need no space in the file, because they are compressed.
-    ///
-    /// # Errors
-    /// `Cancelled` if the monitor was cancelled.
+    /// Returns `Cancelled` if the monitor was cancelled.
     fn saved(&self, len_bytes: u64) -> Result<()>;
 
     /// The path or URL of the file, for errors.
     fn describe(&self) -> PathBuf;
 
     /// Writes the remaining bytes, and syncs the file if it must be durable.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     fn finish(self: Box<Self>) -> Result<WrittenFile>;
 
     /// A list for bytes and their offsets. [`finish`](Self::finish) writes these bytes over the old
@@ -95,18 +90,12 @@ impl FileWriter {
     }
 
     /// The same as [`FileSink::write`].
-    ///
-    /// # Errors
-    /// The same as there.
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.0.write(bytes)
     }
 
     /// The same as [`FileSink::write_with`].
-    ///
-    /// # Errors
-    /// The same as there.
     pub fn write_with(
         &mut self,
         len_bytes: u64,
@@ -122,9 +111,6 @@ impl FileWriter {
     }
 
     /// The same as [`FileSink::saved`].
-    ///
-    /// # Errors
-    /// The same as there.
     #[inline]
     pub fn saved(&self, len_bytes: u64) -> Result<()> {
         self.0.saved(len_bytes)
@@ -143,9 +129,6 @@ impl FileWriter {
     }
 
     /// The same as [`FileSink::finish`].
-    ///
-    /// # Errors
-    /// The same as there.
     #[inline]
     pub fn finish(self) -> Result<WrittenFile> {
         self.0.finish()

@@ -37,10 +37,7 @@ pub struct Document<'a> {
 }
 
 impl Document<'_> {
-    /// Returns an error if the document is too long.
-    ///
-    /// # Errors
-    /// `Limit`.
+    /// Returns an error of kind `Limit` if the document is too long.
     pub fn check_len(&self, len_bytes: u64) -> Result<()> {
         if len_bytes <= self.len_max_bytes {
             return Ok(());

@@ -95,10 +95,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Reads the bytes.
-    ///
-    /// # Errors
-    /// `Corrupt` if the file is missing or too short.
+    /// Reads the bytes. `Corrupt` if the file is missing or too short.
     #[inline]
     pub fn read(&self) -> Result<Bytes> {
         self.store.get(&self.key, self.range())?.ok_or_else(|| self.is_missing())
@@ -166,9 +163,6 @@ pub trait Store: Debug + Send + Sync {
     fn locate(&self, key: &[u8]) -> Result<Option<Located>>;
 
     /// Opens the value for reads by offset; `None` if the store lacks the key.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     fn open(&self, key: &[u8]) -> Result<Option<Arc<dyn Blob>>> {
         let value = self.get(key, ByteRange::Full)?;
         Ok(value.map(|bytes| Arc::new(MemoryBlob::new(bytes, self.describe(key))) as Arc<dyn Blob>))
@@ -250,9 +244,6 @@ pub trait StoreWrites: Debug {
     /// A bucket may have written the value although its answer got lost. The store then compares
     /// the value in the bucket with the given bytes. So several callers with the same bytes may all
     /// get `true`.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     fn put_if_absent(&self, key: &[u8], value: Bytes) -> Result<bool>;
 
     /// Removes `key`. A missing key is not an error. After a power cut the key may exist again.
@@ -278,9 +269,6 @@ pub trait StoreMaps: Debug {
     /// The whole value, which is not empty, as writable memory of this process. Writes do not
     /// change the file. Each call makes another map. `None` if the value does not exist or cannot
     /// be mapped.
-    ///
-    /// # Errors
-    /// Errors of the system.
     fn map_private(&self, _key: &[u8]) -> Result<Option<PrivateMap>> {
         Ok(None)
     }
@@ -293,9 +281,6 @@ pub trait StoreMaps: Debug {
 pub trait StoreVersions: Debug {
     /// Identifies this version of the value for all time, so that another process can compare it
     /// later. `None` if the store lacks the key.
-    ///
-    /// # Errors
-    /// Errors of the storage.
     fn version(&self, key: &[u8]) -> Result<Option<Version>>;
 }
 
@@ -312,17 +297,11 @@ pub trait StoreExt: Store {
     }
 
     /// The same as [`StoreMaps::map`]; `None` for a store without maps.
-    ///
-    /// # Errors
-    /// The same as there.
     fn map(&self, key: &[u8]) -> Result<Option<Bytes>> {
         self.capabilities().maps.map_or(Ok(None), |maps| maps.map(key))
     }
 
     /// The same as [`StoreMaps::map_private`]; `None` for a store without maps.
-    ///
-    /// # Errors
-    /// The same as there.
     fn map_private(&self, key: &[u8]) -> Result<Option<PrivateMap>> {
         self.capabilities().maps.map_or(Ok(None), |maps| maps.map_private(key))
     }
@@ -332,10 +311,7 @@ pub trait StoreExt: Store {
         self.capabilities().maps.is_none_or(|maps| maps.is_cached(key, offset_bytes, len_bytes))
     }
 
-    /// The same as [`StoreVersions::version`].
-    ///
-    /// # Errors
-    /// The same as there; `Unsupported` if versions are unknown.
+    /// The same as [`StoreVersions::version`]; `Unsupported` if versions are unknown.
     fn version(&self, key: &[u8]) -> Result<Option<Version>> {
         match self.capabilities().versions {
             Some(versions) => versions.version(key),
@@ -344,34 +320,22 @@ pub trait StoreExt: Store {
         }
     }
 
-    /// The same as [`StoreWrites::put`].
-    ///
-    /// # Errors
-    /// The same as there; `Unsupported` if the store is read only.
+    /// The same as [`StoreWrites::put`]; `Unsupported` if the store is read only.
     fn put(&self, key: &[u8], value: Bytes) -> Result<()> {
         self.capabilities().writes.map_err(|why| why.error(self.describe(key)))?.put(key, value)
     }
 
-    /// The same as [`StoreWrites::put_if_absent`].
-    ///
-    /// # Errors
-    /// The same as there; `Unsupported` if the store is read only.
+    /// The same as [`StoreWrites::put_if_absent`]; `Unsupported` if the store is read only.
     fn put_if_absent(&self, key: &[u8], value: Bytes) -> Result<bool> {
         self.capabilities().writes.map_err(|why| why.error(self.describe(key)))?.put_if_absent(key, value)
     }
 
-    /// The same as [`StoreWrites::delete`].
-    ///
-    /// # Errors
-    /// The same as there; `Unsupported` if the store is read only.
+    /// The same as [`StoreWrites::delete`]; `Unsupported` if the store is read only.
     fn delete(&self, key: &[u8]) -> Result<()> {
         self.capabilities().writes.map_err(|why| why.error(self.describe(key)))?.delete(key)
     }
 
-    /// The same as [`StoreWrites::delete_durably`].
-    ///
-    /// # Errors
-    /// The same as there; `Unsupported` if the store is read only.
+    /// The same as [`StoreWrites::delete_durably`]; `Unsupported` if the store is read only.
     fn delete_durably(&self, keys: &[&[u8]]) -> Result<()> {
         let key = keys.first().copied().unwrap_or_default();
         self.capabilities().writes.map_err(|why| why.error(self.describe(key)))?.delete_durably(keys)
@@ -384,10 +348,8 @@ pub fn missing(file: PathBuf) -> crate::error::Error {
     crate::error::Error::corrupt("a file is missing").in_file(file).help("copy the whole checkpoint again")
 }
 
-/// Converts `range` to offsets `start..end` in a value of `len_bytes` bytes.
-///
-/// # Errors
-/// `Corrupt` if the value is shorter than the range.
+/// Converts `range` to offsets `start..end` in a value of `len_bytes` bytes. `Corrupt` if the value
+/// is shorter than the range.
 pub fn resolve_range(range: ByteRange, len_bytes: u64) -> Result<std::ops::Range<u64>> {
     let too_short = |wanted: &dyn std::fmt::Display| {
         crate::error::Error::corrupt("a stored value is too short")

@@ -76,7 +76,6 @@ pub struct DirectWriter {
     filled: usize,
     /// The number of bytes of `current` that are already in `checksums`.
     summed: usize,
-    /// The number of ring buffers made so far.
     made: usize,
     idle: Vec<Buffer>,
     /// The open file, while this thread writes. When the first aligned buffer is full, a worker
@@ -93,7 +92,6 @@ enum Disk {
     Worker { full: Sender<Full>, free: Receiver<io::Result<Buffer>>, thread: JoinHandle<Option<Output>> },
 }
 
-/// A full buffer that is sent to the disk.
 struct Full {
     buffer: Buffer,
     len: usize,
@@ -116,9 +114,6 @@ impl DirectWriter {
     }
 
     /// The same as [`create`](Self::create), with all options.
-    ///
-    /// # Errors
-    /// The same as there.
     pub fn create_with(path: &Path, options: &WriteOptions) -> Result<Self> {
         let file = File::create_new(path).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
@@ -166,9 +161,7 @@ impl DirectWriter {
         self
     }
 
-    /// Reports bytes as done that need no space in the file, because they are compressed.
-    ///
-    /// # Errors
+    /// Reports bytes as done that need no space in the file, because they are compressed. Returns
     /// `Cancelled` if the monitor was cancelled.
     pub fn saved(&self, len_bytes: u64) -> Result<()> {
         self.watch.monitor.advance(len_bytes)
@@ -425,7 +418,6 @@ impl DirectWriter {
         }
     }
 
-    /// Takes the buffers that the worker has returned, and reports its error, if any.
     fn look_for_failure(&mut self) -> Result<()> {
         if self.failed {
             return Err(self.broken());

@@ -25,7 +25,6 @@ use crate::{
     resolve_range,
 };
 
-/// Number of files that one store keeps open.
 pub(super) const OPEN_FILES_MAX: usize = 16;
 
 /// The open files of one store. The least recently used one is closed first.
@@ -39,7 +38,6 @@ struct Slots {
 }
 
 impl OpenFiles {
-    /// The file at `place`, which has the key `key`; `None` if no regular file is there.
     pub(super) fn open(&self, key: &[u8], place: FilePlace<'_>) -> Result<Option<Arc<OpenFile>>> {
         if let Some(file) = self.known(key) {
             return Ok(Some(file));
@@ -90,9 +88,6 @@ pub struct OpenFile {
 
 impl OpenFile {
     /// Opens the regular file at `place`; `None` if no regular file is there.
-    ///
-    /// # Errors
-    /// Errors of the system while it opens the file.
     pub(super) fn open(place: FilePlace<'_>) -> Result<Option<Self>> {
         let opened = place.open(Caching::Through);
         match opened.and_then(|file| Ok((file.metadata()?.is_file(), file))) {
@@ -140,7 +135,6 @@ impl OpenFile {
         Ok(bytes.into())
     }
 
-    /// Fills `out` with the bytes from `offset_bytes` on.
     pub(super) fn read_into(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         let mut filled = 0;
         while let Some(rest) = out.get_mut(filled..).filter(|rest| !rest.is_empty()) {

@@ -26,9 +26,6 @@ impl Folder {
     }
 
     /// Opens the folder that is at `path` now.
-    ///
-    /// # Errors
-    /// Errors of the system from opening the folder.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         let opened = OpenFolder::open(&path)?;

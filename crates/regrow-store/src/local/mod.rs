@@ -87,9 +87,6 @@ impl LocalStore {
 
     /// A store of the folder that is at `root` now. It reads the files of this folder, even if
     /// another folder takes the path. Writes and lists use the path.
-    ///
-    /// # Errors
-    /// Errors of the system from opening the folder.
     pub fn anchored(root: &Path) -> Result<Self> {
         let folder = Folder::open(root).map_err(|error| Error::io("cannot open", root, error))?;
         Ok(Self { inner: Arc::new(Inner { root: folder, files: OpenFiles::default() }) })
@@ -104,7 +101,6 @@ impl LocalStore {
         Ok(self.root().join(relative_path(key)?))
     }
 
-    /// The place of a key's file, and the open file; `None` if the store lacks the key.
     fn opened<'a>(&'a self, key: &'a [u8]) -> Result<Option<(FilePlace<'a>, Arc<OpenFile>)>> {
         let place = self.inner.root.file(relative_path(key)?);
         Ok(self.inner.files.open(key, place)?.map(|file| (place, file)))

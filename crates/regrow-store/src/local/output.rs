@@ -31,7 +31,6 @@ impl Output {
         Self { file, mode: Mode::Untried, monitor: Monitor::new(), len_bytes: 0 }
     }
 
-    /// Reports to the monitor whether the writes are direct.
     pub(super) fn watched(&mut self, monitor: Monitor) {
         self.monitor = monitor;
     }

@@ -83,7 +83,6 @@ impl DirectReader {
         }))
     }
 
-    /// Whether `file` is the same file as this one.
     pub(super) fn is_of(&self, file: &File) -> bool {
         id_of(file).is_ok_and(|id| id_of(&self.cached).is_ok_and(|own| own == id))
     }

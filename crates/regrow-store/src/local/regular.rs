@@ -32,9 +32,6 @@ pub fn open_regular(path: &Path, writable: bool) -> Result<Option<File>> {
 
 /// Opens a regular file for reading and writing, and makes it if nothing is at the path. Does not
 /// follow links.
-///
-/// # Errors
-/// The same as for [`open_regular`].
 pub fn open_or_make_regular(path: &Path) -> Result<File> {
     let nofollow = reading_no_link().write(true).create(true).truncate(false).open(path);
     match nofollow.and_then(|file| Ok((file.metadata()?.file_type(), file))) {

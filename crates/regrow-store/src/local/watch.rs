@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use crate::error::Result;
 use crate::monitor::{Monitor, Stage};
 
-/// The times and the byte count of a writer, and its monitor.
 #[derive(Debug, Clone)]
 pub(super) struct Watch {
     pub(super) monitor: Monitor,
@@ -43,7 +42,6 @@ impl Watch {
         self.monitor.add(Stage::WaitForDisk, time, 0);
     }
 
-    /// Reports the write of one buffer, which began at `since`.
     pub(super) fn wrote(&self, since: Instant, len: usize) {
         self.monitor.add(Stage::Write, since.elapsed(), len as u64);
     }

@@ -16,7 +16,6 @@ use crate::system::Caching;
 /// look like the language of the document.
 const AT_ONCE_LEN_MAX_BYTES: u64 = 4 << 20;
 
-/// Length of each piece of a long document.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
 
 /// Reads a whole document; `None` if no regular file is at `path`. Messages call it `what`: `the
@@ -37,9 +36,6 @@ pub fn read_document(
 
 /// The first bytes of the regular file at `path`, at most `len_max_bytes`; `None` if no regular
 /// file is there.
-///
-/// # Errors
-/// Errors of the file system.
 pub fn read_beginning(path: &Path, len_max_bytes: u64) -> Result<Option<Vec<u8>>> {
     let Some(file) = OpenFile::open(Folder::at_path("").file(path))? else { return Ok(None) };
     let len_bytes = file.len_bytes().map_err(|error| Error::io("cannot look at", path, error))?;
@@ -48,9 +44,6 @@ pub fn read_beginning(path: &Path, len_max_bytes: u64) -> Result<Option<Vec<u8>>
 }
 
 /// The same as [`read_document`], for a file below a folder.
-///
-/// # Errors
-/// The same as there.
 pub(super) fn read_document_at(
     place: FilePlace<'_>,
     what: &str,
@@ -71,9 +64,6 @@ pub(super) fn read_document_at(
 }
 
 /// The same as [`read_document`], for an open regular file. Messages show `path` as its name.
-///
-/// # Errors
-/// The same as there.
 pub fn read_opened_document(
     mut file: &File,
     path: &Path,

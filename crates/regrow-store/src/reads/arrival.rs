@@ -16,13 +16,11 @@ use crate::error::Result;
 /// A piece of whole blocks, of which some bytes have arrived.
 pub(super) struct Arrival<'p, 'f, 'a> {
     checked: Checked<'f>,
-    /// The parts after `part`.
     parts: std::slice::IterMut<'p, Part<'a>>,
     part: Option<(&'p mut Part<'a>, FreshPages)>,
     /// The offset of the next byte.
     at: u64,
     verified: bool,
-    /// The block that is being checked, if some of its bytes have arrived.
     running: Option<Running<'f>>,
     /// Whether the bytes are only checked, not copied. Then the blocks after a bad block are
     /// checked, too.
@@ -48,11 +46,8 @@ impl<'p, 'f, 'a> Arrival<'p, 'f, 'a> {
         new
     }
 
-    /// Checks and copies the next bytes.
-    ///
-    /// # Errors
-    /// `Corrupt` with the file and offset of a bad block. If the bytes are only checked, `finish`
-    /// returns this error.
+    /// Checks and copies the next bytes. If the bytes are only checked, `finish` returns the error
+    /// of a bad block.
     pub fn take(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let block = self.checked.table.block_at(self.at);
@@ -74,15 +69,10 @@ impl<'p, 'f, 'a> Arrival<'p, 'f, 'a> {
         Ok(())
     }
 
-    /// The result of a check without copies, after all bytes have arrived.
-    ///
-    /// # Errors
-    /// `Corrupt` for the first bad block.
     pub fn finish(self) -> Result<()> {
         self.failed
     }
 
-    /// Checks bytes of one block.
     fn check(&mut self, bytes: &[u8]) -> Result<()> {
         let Checked { blob, table } = self.checked;
         let block = table.block_at(self.at);
@@ -98,7 +88,6 @@ impl<'p, 'f, 'a> Arrival<'p, 'f, 'a> {
         Ok(())
     }
 
-    /// Copies bytes to the parts that need them.
     fn copy(&mut self, bytes: &[u8]) {
         let (start, end) = (self.at, self.at + bytes.len() as u64);
         while let Some((part, pages)) = &mut self.part {

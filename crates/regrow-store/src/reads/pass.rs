@@ -145,7 +145,6 @@ pub fn fill<'f, 'a>(
 }
 
 impl Checked<'_> {
-    /// Whether both mean the same blocks.
     pub(super) fn is_same(self, other: Checked<'_>) -> bool {
         std::ptr::eq(self.table, other.table)
     }
@@ -153,9 +152,6 @@ impl Checked<'_> {
     /// Checks every block in a range that has not passed yet. For views, the bytes may be checked
     /// in the map. For a verification, the bytes are read, because a map faults if the disk cannot
     /// be read, and long blocks are checked again.
-    ///
-    /// # Errors
-    /// `Corrupt` with the file and offset of the first bad block; errors of the storage.
     pub fn check(self, start: u64, end: u64, purpose: CheckFor) -> Result<()> {
         let Self { blob, table } = self;
         let is_done =
@@ -405,7 +401,6 @@ fn each<'f, 'a>(
     pool::for_each_parallel(threads, batches, u64::MAX, |_| 0, |batch| batch.into_iter().try_for_each(&work))
 }
 
-/// Reports read bytes to the monitor, if there is one.
 fn told(monitor: Option<&Monitor>, bytes: u64) -> Result<()> {
     monitor.map_or(Ok(()), |monitor| monitor.done(Stage::Read, bytes))
 }

@@ -25,7 +25,6 @@ const IN_PLACE_LEN_MIN_BYTES: u64 = 64 << 10;
 pub struct Part<'a> {
     /// The offset of the first byte in the blob.
     pub offset_bytes: u64,
-    /// The destination of the bytes.
     pub out: &'a mut [u8],
     /// The index of the leaf that the bytes belong to, for errors.
     pub leaf: usize,
@@ -37,14 +36,12 @@ impl Part<'_> {
     }
 }
 
-/// Adjacent whole blocks, and the parts that receive their bytes.
 #[derive(Debug)]
 pub(super) struct Piece<'f, 'a> {
     pub checked: Checked<'f>,
     pub start: u64,
     pub end: u64,
     pub parts: Vec<Part<'a>>,
-    /// The number of requested bytes in the blocks.
     pub wanted_bytes: u64,
     /// The first leaf with bytes in this piece.
     pub leaf: usize,
@@ -84,9 +81,6 @@ pub(super) type Wanted<'f, 'a> = (Checked<'f>, Range<u64>, Part<'a>);
 
 /// Divides requested reads into pieces. Bytes that neither a part nor a checksum needs are in no
 /// piece.
-///
-/// # Errors
-/// `Corrupt` if a part lies outside the blocks.
 pub(super) fn cut<'f, 'a>(wanted: impl IntoIterator<Item = Wanted<'f, 'a>>) -> Result<Vec<Piece<'f, 'a>>> {
     let mut pieces: Vec<Piece<'f, 'a>> = Vec::new();
     for (checked, vouching, part) in wanted {
@@ -115,7 +109,6 @@ pub(super) fn cut<'f, 'a>(wanted: impl IntoIterator<Item = Wanted<'f, 'a>>) -> R
     Ok(pieces)
 }
 
-/// Longest piece: as many short blocks as a buffer holds, or one long block.
 fn piece_len_bytes(checked: Checked<'_>) -> u64 {
     if checked.table.is_short() { PIECE_LEN_BYTES } else { checked.table.block_len_bytes() }
 }
