@@ -181,7 +181,6 @@ pub struct Monitor(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     is_cancelled: AtomicBool,
-    /// The number of running pieces of work.
     running: AtomicUsize,
     done_bytes: AtomicU64,
     total_bytes: AtomicU64,

@@ -33,7 +33,6 @@ pub enum Language {
     Text,
 }
 
-/// The kind of a byte outside of texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     Space,
@@ -111,7 +110,6 @@ impl Glance {
         )
     }
 
-    /// Checks one byte. Returns the reason if a document cannot have this byte here.
     fn step(&mut self, byte: u8) -> Option<&'static str> {
         if self.is_comment {
             self.is_comment = byte != b'\n';
@@ -144,7 +142,6 @@ impl Glance {
         None
     }
 
-    /// Takes a byte between quotes.
     fn step_in_text(&mut self, byte: u8, quote: u8) -> Option<&'static str> {
         match byte {
             _ if self.is_escaped => self.is_escaped = false,

@@ -23,7 +23,6 @@ pub mod list {
 
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-    /// The value of each byte as a hex digit; 255 for bytes that are not hex digits.
     const VALUES: [u8; 256] = {
         let mut values = [255; 256];
         let mut digit = 0;

@@ -122,18 +122,14 @@ impl Literal {
 /// neither `-(-1)` nor `-True`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// A number without a sign.
     Number,
-    /// A number with a sign.
     Signed,
-    /// Everything else.
     Other,
 }
 
 struct Parser<'a> {
     text: &'a str,
     at: usize,
-    /// The number of open brackets.
     depth: usize,
     options: LiteralOptions,
 }

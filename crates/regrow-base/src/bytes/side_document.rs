@@ -63,9 +63,6 @@ impl SideDocument {
 
     /// Returns an error unless each file has a length, and is listed once, with a path below its
     /// folder.
-    ///
-    /// # Errors
-    /// `error` of this kind.
     pub fn check_files(&self, names: &[String], len_bytes: &[u64]) -> Result<()> {
         if names.len() != len_bytes.len() {
             return Err(self

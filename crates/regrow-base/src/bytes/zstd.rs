@@ -12,7 +12,6 @@ use crate::error::{Error, ErrorKind, Result};
 /// The text of zstd's error if it gets no memory. The binding has no code for this error.
 const NO_MEMORY: &str = "Allocation error : not enough memory";
 
-/// The levels that zstd knows.
 const LEVELS: std::ops::RangeInclusive<i32> = -131_072..=22;
 
 thread_local! {
@@ -30,9 +29,6 @@ pub struct Zstd {
 
 impl Zstd {
     /// Checks the level, and makes the settings.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a level that zstd does not have.
     pub fn new(level: i32) -> Result<Self> {
         if !LEVELS.contains(&level) {
             return Err(Error::invalid(format!("zstd has no level {level}"))

@@ -162,18 +162,14 @@ pub fn allocate(file: &File, len_bytes: u64) -> io::Result<bool> {
     unless_lacking(fallocate(file, FallocateFlags::empty(), 0, len_bytes))
 }
 
-/// Renames `from` to the unused name `to` in one step; `false` if the file system cannot.
-///
-/// # Errors
+/// Renames `from` to the unused name `to` in one step; `false` if the file system cannot, and
 /// `AlreadyExists` if the name is taken.
 pub fn rename_no_replace(from: &Path, to: &Path) -> io::Result<bool> {
     rename_by(from, to, RenameFlags::NOREPLACE)
 }
 
-/// Exchanges two names in one step; `false` if the file system cannot.
-///
-/// # Errors
-/// `NotFound` if a name does not exist.
+/// Exchanges two names in one step; `false` if the file system cannot, and `NotFound` if a name
+/// does not exist.
 pub fn exchange(one: &Path, other: &Path) -> io::Result<bool> {
     rename_by(one, other, RenameFlags::EXCHANGE)
 }
@@ -187,7 +183,6 @@ pub fn sync_file_system(folder: &Path) -> io::Result<bool> {
     unless_lacking(rustix::fs::syncfs(File::open(folder)?))
 }
 
-/// Turns the error of a missing call into `false`.
 fn unless_lacking(done: rustix::io::Result<()>) -> io::Result<bool> {
     match done.map_err(io::Error::from) {
         Ok(()) => Ok(true),

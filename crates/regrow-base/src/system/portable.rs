@@ -123,18 +123,14 @@ pub fn allocate(file: &File, len_bytes: u64) -> io::Result<bool> {
     reserve(file, len_bytes).map(|()| false)
 }
 
-/// Renames `from` to the unused name `to` in one step; `false` if the system cannot.
-///
-/// # Errors
+/// Renames `from` to the unused name `to` in one step; `false` if the system cannot, and
 /// `AlreadyExists` if the name is taken.
 pub fn rename_no_replace(from: &Path, to: &Path) -> io::Result<bool> {
     flagged::rename_no_replace(from, to)
 }
 
-/// Exchanges two names in one step; `false` if the system cannot.
-///
-/// # Errors
-/// `NotFound` if a name does not exist.
+/// Exchanges two names in one step; `false` if the system cannot, and `NotFound` if a name does not
+/// exist.
 pub fn exchange(one: &Path, other: &Path) -> io::Result<bool> {
     flagged::exchange(one, other)
 }
@@ -165,7 +161,6 @@ mod flagged {
     }
 }
 
-/// Other systems have neither function.
 #[cfg(not(target_os = "macos"))]
 mod flagged {
     use std::io;

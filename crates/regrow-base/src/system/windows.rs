@@ -22,7 +22,6 @@ use super::kinds::{FileId, FileState, Pattern, RecordLock, Room};
 /// Seconds from 1601, when Windows' file times begin, to 1970.
 const EPOCH_SECONDS: i64 = 11_644_473_600;
 
-/// The number of ticks of a file time in one second.
 const TICKS_PER_SECOND: u64 = 10_000_000;
 
 /// Reads and writes at an offset that do not move the file position.

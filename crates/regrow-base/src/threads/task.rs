@@ -42,9 +42,6 @@ impl<'scope, T: Send + 'scope> Task<'scope, T> {
 
     /// Waits for the end of the work.
     ///
-    /// # Errors
-    /// Errors of the work.
-    ///
     /// # Panics
     /// If the work panicked.
     pub fn join(self) -> Result<T> {

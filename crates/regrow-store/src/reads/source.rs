@@ -105,7 +105,6 @@ impl Unreadable<'_> {
     }
 }
 
-/// Data without a checksum.
 #[derive(Debug)]
 struct Unsealed;
 
@@ -151,9 +150,7 @@ impl Extent<'_> {
 
     /// The bytes as a view of the blob's map, **not checked**. `None` if the blob has no map, or if
     /// `is_viewable` is false.
-    ///
-    /// # Errors
-    /// `Corrupt` if the blob has changed.
+    /// Returns `Corrupt` if the blob has changed.
     pub fn view(&self) -> Result<Option<Bytes>> {
         if self.len_bytes == 0 {
             return Ok(Some(Bytes::new()));
@@ -163,9 +160,6 @@ impl Extent<'_> {
     }
 
     /// The bytes as a part of the blob's map.
-    ///
-    /// # Errors
-    /// The same as for [`view`](Self::view).
     pub fn view_of(&self, map: &Bytes) -> Result<Bytes> {
         let range = ByteRange::Span { offset_bytes: self.offset_bytes, len_bytes: self.len_bytes };
         let part = resolve_range(range, map.len() as u64)

@@ -53,7 +53,6 @@ pub enum Checksum {
     Crc32,
 }
 
-/// The expected checksum or digest of each block.
 #[derive(Debug)]
 enum Expected {
     Crc32c(Vec<u32>),
@@ -80,7 +79,6 @@ impl Expected {
     }
 }
 
-/// A checksum or a digest of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sum {
     Crc(u32),
@@ -139,9 +137,6 @@ impl BlockTable {
     }
 
     /// As `new`, with a BLAKE3 digest of each block. Signatures have such digests.
-    ///
-    /// # Errors
-    /// The same as for [`new`](Self::new).
     pub fn of_digests(
         range: Range<u64>,
         block_len_bytes: u64,
@@ -238,10 +233,8 @@ impl BlockTable {
         self.block_len_bytes <= SHORT_BLOCK_LEN_MAX_BYTES
     }
 
-    /// Checks the bytes of a block, and records whether they passed.
-    ///
-    /// # Errors
-    /// `Corrupt` with the file and offset.
+    /// Checks the bytes of a block, and records whether they passed. `Corrupt` has the file and
+    /// offset.
     pub fn check(&self, blob: &dyn Blob, block: Block, bytes: &[u8]) -> Result<()> {
         match self.sum_of(bytes) {
             Some(found) => self.conclude(blob, block, found, || bytes.iter().all(|&byte| byte == 0)),
@@ -324,10 +317,7 @@ impl Running<'_> {
         }
     }
 
-    /// Compares the checksum after the last byte, and records the result.
-    ///
-    /// # Errors
-    /// The same as for [`BlockTable::check`].
+    /// Compares the checksum after the last byte, and records the result, as [`BlockTable::check`].
     pub fn finish(self, blob: &dyn Blob) -> Result<()> {
         let found = match self.hasher {
             Hasher::Crc32c(sum) => Sum::Crc(sum.value()),

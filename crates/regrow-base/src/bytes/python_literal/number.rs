@@ -157,7 +157,6 @@ fn to_decimal(digits: &str, base: u32) -> String {
     out
 }
 
-/// The number with the opposite sign.
 pub(super) fn negated(value: Literal) -> Literal {
     match value {
         Literal::Int(value) => match value.checked_neg() {
@@ -209,7 +208,6 @@ pub(super) fn numpy_int_range(name: &str) -> Option<(i128, i128)> {
     })
 }
 
-/// Python's `repr` of a float: the fewest digits that parse to the same value.
 pub(super) fn repr_float(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();
@@ -218,7 +216,6 @@ pub(super) fn repr_float(value: f64) -> String {
     if value.is_infinite() || text.contains(['.', 'e']) { text } else { format!("{text}.0") }
 }
 
-/// Python's `repr` of a complex number.
 pub(super) fn repr_complex(re: f64, im: f64) -> String {
     if re == 0.0 && re.is_sign_positive() {
         return format!("{}j", short_float(im));

@@ -6,7 +6,6 @@ use super::{Literal, Parser};
 use crate::error::{Error, Result};
 use crate::text::is_printable_in_python;
 
-/// The meaning of the letters before a quote.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Prefix {
     len: usize,
@@ -265,7 +264,6 @@ pub fn repr_str(text: &str) -> String {
     out
 }
 
-/// Python's `repr` of bytes.
 pub(super) fn repr_bytes(bytes: &[u8]) -> String {
     let quote = if bytes.contains(&b'\'') && !bytes.contains(&b'"') { b'"' } else { b'\'' };
     let mut out = String::with_capacity(bytes.len() + 3);

@@ -13,7 +13,6 @@ use crate::text::counted;
 /// Longest directory that is read; enough for ten million members.
 const DIRECTORY_LEN_MAX_BYTES: u64 = 1 << 30;
 
-/// Length of the pieces in which a directory is read.
 const DIRECTORY_PIECE_LEN_BYTES: u64 = 4 << 20;
 
 /// Longest header of a directory: name, extra field and comment have 16 bits for their lengths.
@@ -81,9 +80,6 @@ pub fn read_directory(file_len_bytes: u64, read: &dyn Fn(u64, u64) -> Result<Byt
 }
 
 /// Reads only the directory. [`Header::find_data`] later finds the beginning of a member's data.
-///
-/// # Errors
-/// The same as for [`read_directory`].
 pub fn read_headers(file_len_bytes: u64, read: &dyn Fn(u64, u64) -> Result<Bytes>) -> Result<Headers> {
     let end = find_end(file_len_bytes, read)?;
     let fits = end.offset_bytes.checked_add(end.len_bytes).is_some_and(|after| after <= end.at);
@@ -166,8 +162,8 @@ impl Header {
     /// usually the offset of the directory, and that both headers have the same name, because no
     /// checksum covers the names.
     ///
-    /// # Errors
-    /// `Corrupt`. Offsets in errors count from the member's local header.
+    /// Returns `Corrupt` for headers that differ. Offsets in errors count from the member's local
+    /// header.
     pub fn find_data(self, end_bytes: u64, read: &dyn Fn(u64, u64) -> Result<Bytes>) -> Result<Member> {
         let Self { mut member, raw_name, flags } = self;
         let outside =
@@ -304,7 +300,6 @@ fn refuse_disks(is_whole: bool, at: u64) -> Result<()> {
     }
 }
 
-/// Reads the next header of the directory; `None` for a folder.
 fn central_header(input: &mut Cursor<'_>) -> Result<Option<Header>> {
     let at = input.offset_bytes();
     if input.array::<4>("a header of the directory")? != CENTRAL {

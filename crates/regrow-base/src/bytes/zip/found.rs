@@ -27,10 +27,8 @@ const MARK: [u8; 2] = *b"PK";
 /// Longest record after the data: mark, checksum, and two lengths of eight bytes.
 const BEHIND_LEN_MAX_BYTES: u64 = 24;
 
-/// Length of the pieces in which this record is searched.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
 
-/// A function that returns `len` bytes from an offset on.
 type Read<'r> = &'r dyn Fn(u64, u64) -> Result<Bytes>;
 
 /// Finds the members of an archive of `file_len_bytes` bytes without its directory. Incomplete
@@ -46,9 +44,6 @@ pub fn find_members(file_len_bytes: u64, read: Read<'_>) -> Result<Directory> {
 }
 
 /// As `find_members`, but returns headers, like [`read_headers`](super::read_headers).
-///
-/// # Errors
-/// The same as for [`find_members`].
 pub fn find_headers(file_len_bytes: u64, read: Read<'_>) -> Result<Headers> {
     let mut headers = Vec::new();
     let mut at = 0;
