@@ -149,7 +149,6 @@ impl fmt::Display for Dtype {
 impl FromStr for Dtype {
     type Err = Error;
 
-    /// Parses NumPy's name.
     fn from_str(name: &str) -> Result<Self, Error> {
         TABLE.iter().find(|row| row.1 == name).map(|row| row.0).ok_or_else(|| {
             Error::unsupported(format!("dtype {name:?} is not known")).help(

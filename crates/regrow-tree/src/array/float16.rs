@@ -8,7 +8,6 @@
 //! float16    S EEEEE MMMMMMMMMM       bfloat16   S EEEEEEEE MMMMMMM (the upper half of a float32)
 //! ```
 
-/// The bits of a float32 infinity.
 const INFINITY: u32 = 0x7f80_0000;
 
 /// Converts a bfloat16 to float32. Exact.

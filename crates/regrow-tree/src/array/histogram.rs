@@ -12,7 +12,6 @@
 //! depend on the order of the numbers or on their division into parts. For integers and bools no
 //! bin is narrower than 1: if the range contains at most 32 integers, each integer has its own bin.
 
-/// Largest number of bins.
 pub(super) const BINS_MAX: usize = 32;
 
 /// The smallest exponent of two for which both the power and its inverse are normal numbers.
@@ -31,11 +30,10 @@ const EXPONENT_MIN: i32 = -1022;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Histogram {
-    /// The smallest exponent for the width: no bin is narrower than two to this power.
+    /// No bin is narrower than two to this power.
     exponent_min: i32,
-    /// The exponent of the width: bins are as wide as two to this power.
+    /// Bins are as wide as two to this power.
     exponent: i32,
-    /// The index of the first bin.
     first: i64,
     /// The counts, from the bin of the smallest number to the bin of the largest.
     counts: Vec<u64>,
@@ -44,7 +42,6 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Multiplies the counts by `times`.
     pub(super) fn repeat(&mut self, times: u64) {
         self.counts.iter_mut().for_each(|count| *count = count.saturating_mul(times));
     }
@@ -76,7 +73,6 @@ impl Histogram {
         }
     }
 
-    /// Adds the counts of other numbers.
     pub(super) fn merge(&mut self, other: &Self) {
         if other.counts.is_empty() {
             return;

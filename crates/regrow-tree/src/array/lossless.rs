@@ -28,7 +28,6 @@ struct Extent {
     smallest_exponent: i32,
     /// For signed integers, the magnitude of the smallest value.
     largest: f64,
-    /// The special values of the dtype, as flags from the constants below.
     has: u8,
 }
 
@@ -78,7 +77,6 @@ impl Extent {
     }
 }
 
-/// An integer type with `precision_bits` bits in addition to its sign.
 fn integer(precision_bits: u32, sign: u8) -> Extent {
     let above = f64::from(precision_bits).exp2();
     let largest = if sign == 0 { above - 1.0 } else { above };

@@ -202,7 +202,6 @@ impl Shards {
         Err(self.is_elsewhere(&region))
     }
 
-    /// The indexes of the chunks in a shard.
     fn chunks_of(&self, region: &Region) -> impl Iterator<Item = u64> + use<'_> {
         let counts = chunk_counts(&self.shape, &self.chunk_shape);
         let axes = region.starts().iter().zip(region.lens()).zip(self.chunk_shape.dims());
@@ -327,7 +326,6 @@ impl ArraySource for Part {
     }
 }
 
-/// Reads a range of C-order bytes as the boxes that it consists of.
 fn read_by_regions(
     source: &dyn ArraySource,
     shape: &Shape,

@@ -64,7 +64,6 @@ impl SmallFloat {
         self.mantissa_bits + 1
     }
 
-    /// The special values at the top of the range.
     pub(super) fn top(self) -> Top {
         self.top
     }
@@ -77,7 +76,6 @@ impl SmallFloat {
         }
     }
 
-    /// The largest finite value.
     pub(super) fn largest(self) -> f32 {
         self.decode(self.largest_code() as u8)
     }
@@ -170,7 +168,6 @@ impl SmallFloat {
         }
     }
 
-    /// The pattern of infinity, for formats with infinities.
     fn infinity(self) -> u32 {
         match self.top {
             Top::Ieee => ((1 << self.exponent_bits) - 1) << self.mantissa_bits,
@@ -204,7 +201,6 @@ fn encode_scale(value: f32) -> u8 {
     }
 }
 
-/// 2^n, if n is the exponent of a normal float64.
 fn power_of_two(n: i32) -> f64 {
     f64::from_bits(((n + 1023) as u64) << 52)
 }

@@ -12,7 +12,6 @@ use super::histogram::Histogram;
 use super::{Dtype, DtypeClass, cast_bytes};
 use crate::error::{Error, Result};
 
-/// Number of elements that are cast to float64 at a time, on the stack.
 const BLOCK: usize = 512;
 
 /// Number of partial sums, so that the processor adds several at once.
@@ -35,7 +34,6 @@ pub struct Stats {
     nan_count: u64,
     infinity_count: u64,
     zero_count: u64,
-    /// Bounds and mean of the finite elements; not valid if there are none.
     min: f64,
     max: f64,
     mean: f64,
@@ -263,10 +261,8 @@ impl Stats {
     }
 }
 
-/// The sums over every eighth element of a block.
 #[derive(Debug, Clone, Copy)]
 struct Lane {
-    /// The sum and the bounds of the finite elements.
     sum: f64,
     min: f64,
     max: f64,

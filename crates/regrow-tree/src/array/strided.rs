@@ -55,7 +55,6 @@ pub struct Array {
     /// `None` for C order.
     strides: Option<(Vec<i64>, usize)>,
     data: Bytes,
-    /// The source of the elements; if set, `data` and `strides` are not used.
     source: Option<Arc<dyn ArraySource>>,
 }
 

@@ -14,7 +14,6 @@ use crate::tree::KeyPath;
 /// Largest number of bytes that a transposed array keeps in memory between reads.
 const BAND_LEN_BYTES: u64 = 16 << 20;
 
-/// Number of bytes that are cast at a time.
 const CAST_PIECE_LEN_BYTES: usize = 1 << 20;
 
 impl Array {
@@ -139,7 +138,6 @@ impl Cast {
         }
     }
 
-    /// Casts contiguous whole elements.
     fn read_elements(&self, first: u64, out: &mut [u8]) -> Result<()> {
         let (from_size, to_size) = (self.inner.dtype().size_bytes(), self.to.size_bytes());
         let step = (CAST_PIECE_LEN_BYTES / from_size.max(to_size)).max(1);
@@ -218,7 +216,6 @@ impl ArraySource for Reshape {
 struct Transpose {
     inner: Array,
     axes: Vec<usize>,
-    /// The shape of the result.
     shape: Shape,
     /// The offset of the kept rows, and their bytes. Without kept rows, reading row by row would
     /// read the source again for each row.

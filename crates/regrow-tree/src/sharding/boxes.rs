@@ -12,11 +12,9 @@ use crate::array::Region;
 /// Largest number of regions in a node that is not divided further.
 const LEAF_MAX: usize = 8;
 
-/// A tree of regions that finds the regions overlapping a given one.
 #[derive(Debug, Clone)]
 pub(super) struct Boxes {
     regions: Vec<Region>,
-    /// Indexes of regions. Each node has a range of this list.
     order: Vec<usize>,
     nodes: Vec<Node>,
 }
@@ -26,7 +24,7 @@ struct Node {
     /// The start and the end of all its regions on each axis.
     bounds: Vec<(u64, u64)>,
     range: Range<usize>,
-    /// The indexes of the two child nodes; `None` if the node is not divided.
+    /// `None` if the node is not divided.
     halves: Option<(usize, usize)>,
 }
 

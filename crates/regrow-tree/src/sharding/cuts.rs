@@ -56,7 +56,6 @@ impl Cuts {
         Self::Bounds(bounds.into())
     }
 
-    /// The number of parts.
     pub(super) fn count(&self) -> u64 {
         match self {
             Self::Steps { count, .. } => *count,
@@ -80,7 +79,6 @@ impl Cuts {
         }
     }
 
-    /// The length of the longest part.
     pub(super) fn longest(&self) -> u64 {
         match self {
             Self::Steps { len, step, .. } => (*step).min(*len),

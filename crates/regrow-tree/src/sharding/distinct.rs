@@ -2,7 +2,6 @@
 
 use super::Sharding;
 
-/// Number of recent shardings that are compared with a new one.
 const LOOKED_THROUGH_MAX: usize = 32;
 
 /// Numbers for shardings. Thousands of leaves share a few shardings, so callers compute their data

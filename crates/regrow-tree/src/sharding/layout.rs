@@ -45,9 +45,7 @@ struct MeshAxis {
 
 #[derive(Debug, Clone)]
 enum Devices {
-    /// The ids are the positions.
     Positions,
-    /// The ids are those of this mesh.
     Mesh(Arc<super::mesh::Mesh>),
     One(u64),
 }
@@ -177,7 +175,6 @@ fn whole(shape: &Shape) -> Grid {
     Grid::of_cuts(shape.clone(), shape.dims().iter().map(|&len| Cuts::in_parts(len, 1)).collect())
 }
 
-/// The axes of a grid of devices.
 fn mesh_axes(shape: &[u64]) -> Vec<MeshAxis> {
     let mut stride = 1;
     let mut axes: Vec<MeshAxis> = shape

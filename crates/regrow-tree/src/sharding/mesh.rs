@@ -128,7 +128,6 @@ impl Mesh {
     }
 }
 
-/// The number of devices: the product of the sizes.
 pub(super) fn device_count(shape: &[u64]) -> Result<u64> {
     let count = shape.iter().try_fold(1_u64, |count, &size| count.checked_mul(size));
     count.filter(|&count| count <= DEVICES_MAX).ok_or_else(|| {

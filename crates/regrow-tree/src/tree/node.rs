@@ -228,7 +228,6 @@ pub struct Walk<'a> {
     nodes: std::slice::Iter<'a, Node>,
     /// The path of the node that `step` has returned last.
     path: KeyPath,
-    /// For each node on the path, the number of its children that still follow.
     open: Vec<usize>,
     /// Whether that node has no children, so that the next node is not below it.
     is_done: bool,

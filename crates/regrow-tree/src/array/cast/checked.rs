@@ -63,7 +63,6 @@ pub fn cast_checked(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Resul
     Ok(())
 }
 
-/// Formats one element for messages.
 fn shown(element: &[u8], dtype: Dtype) -> Result<String> {
     fn wide<const D: usize>(element: &[u8], from: Dtype, to: Dtype) -> Result<[u8; D]> {
         let mut out = [0; D];

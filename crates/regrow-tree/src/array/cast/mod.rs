@@ -46,7 +46,6 @@ pub fn cast_bytes(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Result<
     Ok(cast_elements(src, from, to, out))
 }
 
-/// Chooses the cast for the source dtype. Returns whether all values were kept.
 fn cast_elements(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> bool {
     use Dtype as D;
     match from {
@@ -80,7 +79,7 @@ fn cast_elements(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> bool {
     }
 }
 
-/// Casts all elements in one loop for each target dtype. Returns whether all values were kept.
+/// One loop for each target dtype. Returns whether all values were kept.
 fn cast_numbers<N: Number, const S: usize>(
     src: &[u8],
     to: Dtype,
@@ -149,7 +148,6 @@ fn to_float64<N: Number>(x: N) -> ([u8; 8], bool) {
     (to.to_le_bytes(), N::IN_F64 || x.is_kept_by(to.is_finite(), || to))
 }
 
-/// Joins the real and the imaginary part.
 fn complex<const P: usize, const D: usize>(re: ([u8; P], bool), im: ([u8; P], bool)) -> ([u8; D], bool) {
     let mut out = [0; D];
     let (first, second) = out.split_at_mut(P);
@@ -237,7 +235,7 @@ fn look_up<const D: usize>(src: &[u8], table: &[u8], kept: &[bool; 256], out: &m
         .is_ok_and(|table| convert(src, out, |[b]: [u8; 1]| (table[usize::from(b)], kept[usize::from(b)])))
 }
 
-/// Converts the elements one by one. Returns whether all values were kept.
+/// Returns whether all values were kept.
 fn convert<const S: usize, const D: usize>(
     src: &[u8],
     out: &mut [u8],

@@ -22,7 +22,6 @@ use super::{Dtype, DtypeClass, Shape, cast_bytes};
 use crate::error::{Error, Result};
 use ulp::Steps;
 
-/// Number of elements that are compared at a time, on the stack.
 const BLOCK: usize = 512;
 
 /// Number of partial sums, so that the processor adds several at once.
@@ -301,7 +300,6 @@ impl Distance {
         self.dtypes[0] == self.dtypes[1]
     }
 
-    /// Adds a block. `P` is 2 for complex numbers, otherwise 1.
     fn add_block<const P: usize>(&mut self, first: u64, a: &[u8], b: &[u8]) -> Result<()> {
         let mut memory = [[0; BLOCK * 16]; 2];
         let [of_a, of_b] = &mut memory;

@@ -12,7 +12,6 @@
 
 use super::super::{Dtype, DtypeClass};
 
-/// The difference of one pair of elements.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Steps {
     /// Whether the bits differ. For types below 8 bits, only the bits of the value count.
@@ -22,7 +21,6 @@ pub(super) struct Steps {
     pub ulp: u64,
 }
 
-/// Number of bits that contain the value.
 fn value_bits(dtype: Dtype) -> u32 {
     match dtype {
         Dtype::Int2 | Dtype::UInt2 => 2,

@@ -30,15 +30,12 @@ pub struct Packing<P> {
     pub(super) dims: Vec<u64>,
     /// Writes all values as little-endian bytes into a slice of exactly their length.
     pub(super) encode: fn(&[P], &mut [u8]),
-    /// Fills a slice of values from bytes of exactly their length.
     pub(super) decode: fn(&[u8], &mut [P]),
-    /// Makes a vector of this number of values from bytes.
     pub(super) collect: fn(&[u8], usize) -> Vec<P>,
     pub(super) zero: fn() -> P,
 }
 
 impl<P> Packing<P> {
-    /// The number of elements of one value.
     pub(super) fn element_count(&self) -> u64 {
         self.dims.iter().product()
     }

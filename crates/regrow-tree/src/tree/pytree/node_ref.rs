@@ -6,7 +6,6 @@ use crate::tree::{Key, Leaf, Node, NodeKind, Tree};
 #[derive(Debug)]
 pub(super) struct TreeIndex<'a> {
     tree: &'a Tree<Leaf>,
-    /// For each node, the index after its last descendant.
     ends: Vec<usize>,
     /// For each node, the number of leaves before it.
     leaves_before: Vec<usize>,
@@ -54,7 +53,6 @@ pub struct NodeRef<'a> {
 }
 
 impl<'a> NodeRef<'a> {
-    /// The node in the tree.
     #[expect(clippy::indexing_slicing, reason = "a NodeRef is only made for a node that is there")]
     fn node(self) -> &'a Node {
         &self.index.tree.nodes()[self.at]
@@ -135,7 +133,6 @@ impl<'a> NodeRef<'a> {
         build.finish()
     }
 
-    /// The index of the node in the tree.
     pub(super) fn position(self) -> usize {
         self.at
     }

@@ -102,7 +102,6 @@ fn is_integer(dtype: Dtype) -> bool {
     matches!(dtype.class(), DtypeClass::Signed | DtypeClass::Unsigned)
 }
 
-/// The value of an integer element; `None` for other dtypes.
 fn whole(bytes: &[u8], dtype: Dtype) -> Option<i128> {
     let mut wide = [0; 8];
     match dtype.class() {

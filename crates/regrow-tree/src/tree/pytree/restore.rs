@@ -13,7 +13,6 @@ use crate::tree::{KeyPath, Leaf, LeafKind, NodeKind, Tree};
 /// so the limit protects the stack.
 pub(super) const RECURSION_MAX: usize = 256;
 
-/// Largest number of differences that a report lists. Further ones are only counted.
 const NAMED_MAX: usize = 1000;
 
 /// The allowed differences between a tree and the value. The default allows none.
@@ -147,14 +146,12 @@ impl Restore {
         self.failed.get_or_insert_with(|| error.at_leaf(path));
     }
 
-    /// Marks a node as used.
     pub(super) fn take(&mut self, node: NodeRef<'_>) {
         if let Some(taken) = self.taken.get_mut(node.position()) {
             *taken = true;
         }
     }
 
-    /// Marks a node and its descendants as used.
     pub(super) fn take_all(&mut self, node: NodeRef<'_>) {
         if let Some(taken) = self.taken.get_mut(node.position()..node.end()) {
             taken.fill(true);
@@ -172,10 +169,8 @@ impl Restore {
         }
     }
 
-    /// Makes the report, including every leaf that was not used.
-    ///
-    /// # Errors
-    /// The error passed to `fail`, if any; otherwise `Mismatch` if there is a difference.
+    /// Makes the report, including every leaf that was not used. The error passed to `fail` comes
+    /// first.
     pub(super) fn finish(mut self, tree: &Tree<Leaf>) -> Result<()> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -223,7 +218,6 @@ pub(super) fn is_placeholder(leaf: &Leaf) -> bool {
     leaf.kind == LeafKind::Placeholder
 }
 
-/// A short description of a leaf.
 fn describe(leaf: &Leaf) -> String {
     match leaf.as_array() {
         Some(array) => format!("{} ({} {})", leaf.kind.name(), array.dtype(), array.shape()),

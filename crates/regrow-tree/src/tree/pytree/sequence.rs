@@ -224,7 +224,6 @@ fn list_of<'a>(node: NodeRef<'a>, restore: &mut Restore) -> Option<Vec<NodeRef<'
 struct Packed {
     /// The bytes in little endian and C order, after a requested cast.
     bytes: Bytes,
-    /// Number of values.
     count: usize,
 }
 
