@@ -263,8 +263,8 @@ pub trait NewFile: Debug {
     /// check and the replacement are one step if the storage can do this.
     fn only_in_place_of(&self, before: Option<Identity>);
 
-    /// The location at which the file can be read before the commit; `None` if it cannot be read.
-    fn staged_file(&self) -> Option<Location>;
+    /// Whether the file has its name as soon as it is written, before the commit.
+    fn is_named_by_write(&self) -> bool;
 }
 
 /// A new checkpoint of several files of one stem.
@@ -400,9 +400,9 @@ impl dyn Publication + '_ {
         self.files().file()?.single_writer(expected_len_bytes, checksums_from)
     }
 
-    /// The same as [`NewFile::staged_file`]; `None` for other kinds.
-    pub fn staged_file(&self) -> Option<Location> {
-        self.files().file().ok()?.staged_file()
+    /// The same as [`NewFile::is_named_by_write`]; `false` for other kinds.
+    pub fn is_named_by_write(&self) -> bool {
+        self.files().file().is_ok_and(|file| file.is_named_by_write())
     }
 
     /// The same as [`NewSiblings::sibling_writer`].

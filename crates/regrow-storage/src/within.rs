@@ -166,7 +166,7 @@ impl NewFile for Within<'_> {
     /// Does nothing: the file is new, in a new checkpoint.
     fn only_in_place_of(&self, _before: Option<Identity>) {}
 
-    fn staged_file(&self) -> Option<Location> {
-        None
+    fn is_named_by_write(&self) -> bool {
+        false
     }
 }

@@ -248,8 +248,8 @@ impl NewFile for StagedFile {
         self.staging.writer(&self.single_file(), expected_len_bytes, checksums_from)
     }
 
-    fn staged_file(&self) -> Option<Location> {
-        Some(Location::local(self.single_file()))
+    fn is_named_by_write(&self) -> bool {
+        false
     }
 
     fn single_writer_in_place(&self, expected_len_bytes: u64) -> Result<FileWriter> {

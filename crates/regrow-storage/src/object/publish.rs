@@ -635,8 +635,8 @@ impl NewFile for NewObjects {
     /// Does nothing: the writer already has this condition.
     fn only_in_place_of(&self, _before: Option<Identity>) {}
 
-    fn staged_file(&self) -> Option<Location> {
-        None
+    fn is_named_by_write(&self) -> bool {
+        true
     }
 }
 

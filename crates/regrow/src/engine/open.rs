@@ -18,7 +18,7 @@ use crate::formats::{
 use crate::location::{Location, StepFolder, ToLocation};
 use crate::options::LostFiles;
 use crate::storage::Retries;
-use crate::storage::{Entry, Found, Identity, archive};
+use crate::storage::{Entry, Found, Identity, Reading, archive};
 use crate::text::printable;
 use crate::tree::{KeyPath, LeafInfo, Tree};
 
@@ -83,11 +83,53 @@ pub(super) fn identity(at: &Location) -> Option<Identity> {
     at.identity().or_else(|| siblings::main_files(at).find_map(|file| file.identity()))
 }
 
-/// The paths of main files if `at` is a stem of [`siblings`]; empty if a file or folder exists at
-/// `at`. If a save finishes the commit of a killed save, the paths change and the files stay the
-/// same.
-fn place(at: &Location) -> Vec<PathBuf> {
-    if at.exists() { Vec::new() } else { siblings::main_files(at).map(|file| file.describe()).collect() }
+/// The location of a checkpoint before it is opened. An opening during a replacement may read parts
+/// of two checkpoints.
+struct Before {
+    reading: Reading,
+    identity: Option<Identity>,
+    main_files: Vec<PathBuf>,
+}
+
+impl Before {
+    fn look(at: &Location) -> Result<Self> {
+        let reading = at.for_reading()?;
+        let identity = reading.identity.or_else(|| identity(&reading.location));
+        let main_files = Self::main_files(&reading.location);
+        Ok(Self { reading, identity, main_files })
+    }
+
+    /// The paths of main files if `at` is a stem of [`siblings`]; empty if a file or folder exists
+    /// at `at`. If a save finishes the commit of a killed save, the paths change and the files stay
+    /// the same.
+    fn main_files(at: &Location) -> Vec<PathBuf> {
+        if at.exists() { Vec::new() } else { siblings::main_files(at).map(|file| file.describe()).collect() }
+    }
+
+    /// Whether the opened checkpoint may mix the bytes of two checkpoints.
+    fn is_mixed(&self, opened: &Checkpoint) -> bool {
+        let standing = opened.reader().standing();
+        // Reads of a replaced checkpoint fail by their checksum or their version.
+        let is_checked = self.reading.is_pinned() && standing.has_data_checksums;
+        !standing.reads_open_files && !is_checked && opened.is_replaced()
+    }
+
+    /// Whether the error may come from a replacement during the opening.
+    fn may_explain(&self, error: &Error, at: &Location) -> bool {
+        if error.kind() == ErrorKind::Replaced {
+            return true;
+        }
+        if self.identity.is_none() {
+            // Another writer may have committed the checkpoint during this opening. The opening may
+            // have read a side file before the checkpoint got its name.
+            return error.kind().is_of_content() && identity(at).is_some()
+                || siblings::layouts().any(|(_, siblings)| siblings.appear(at))
+                || at.local_path().is_ok_and(reappears);
+        }
+        // An address into an archive may leave a folder out, so compare the resolved paths.
+        let now = at.for_reading().ok().map(|now| Self::main_files(&now.location));
+        identity(at) != self.identity || now.is_some_and(|now| now != self.main_files)
+    }
 }
 
 fn open_any(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
@@ -180,47 +222,25 @@ impl Checkpoint {
         let at = archive::find(&at)?.unwrap_or(at);
         let mut retries = Retries::begin();
         loop {
-            let opening = at.for_reading()?;
-            let before = opening.identity.or_else(|| identity(&opening.location));
-            let place = place(&opening.location);
-            let opened = read_under_seal(&opening.location, options, &read);
-            let opened =
-                opened.map(|reader| Self::of(&at, before, options.mapped, opening.is_pinned(), reader));
-            // An opening during a replacement may have read parts of two checkpoints.
-            let is_replaced = match &opened {
-                Ok(checkpoint) if checkpoint.reader().standing().reads_open_files => false,
-                // Reads of a replaced checkpoint fail by their checksum or their version.
-                Ok(checkpoint)
-                    if opening.is_pinned() && checkpoint.reader().standing().has_data_checksums =>
-                {
-                    false
-                }
-                Err(error) if error.kind() == ErrorKind::Replaced => true,
-                // Another writer may have committed the checkpoint during this opening.
-                Err(error) if before.is_none() => {
-                    // The opening may have read a side file before the checkpoint got its name.
-                    let has_come = error.kind().is_of_content() && identity(&at).is_some();
-                    has_come
-                        || siblings::layouts().any(|(_, siblings)| siblings.appear(&at))
-                        || at.local_path().is_ok_and(reappears)
-                }
-                // An address into an archive may leave a folder out, so compare the resolved paths.
-                Err(_) => {
-                    let now = at.for_reading().ok().map(|now| self::place(&now.location));
-                    identity(&at) != before || now.is_some_and(|now| now != place)
-                }
-                Ok(checkpoint) => checkpoint.is_replaced(),
+            let before = Before::look(&at)?;
+            let opened = read_under_seal(&before.reading.location, options, &read).map(|reader| {
+                Self::of(&at, before.identity, options.mapped, before.reading.is_pinned(), reader)
+            });
+            let is_mixed = match &opened {
+                Ok(checkpoint) => before.is_mixed(checkpoint),
+                Err(error) => before.may_explain(error, &at),
             };
-            if !is_replaced || !retries.another() {
-                if opened.is_ok() && !is_replaced {
-                    retries.were_of_use();
-                }
-                // Errors in a document do not name the file yet.
-                return opened.map_err(|error| match error.kind() {
-                    ErrorKind::Corrupt | ErrorKind::Limit => error.in_file(&at),
-                    _ => error,
-                });
+            if is_mixed && retries.another() {
+                continue;
             }
+            if opened.is_ok() && !is_mixed {
+                retries.were_of_use();
+            }
+            // Errors in a document do not name the file yet.
+            return opened.map_err(|error| match error.kind() {
+                ErrorKind::Corrupt | ErrorKind::Limit => error.in_file(&at),
+                _ => error,
+            });
         }
     }
 

@@ -22,7 +22,7 @@ use crate::formats::{
     COMMIT_MARKERS, Format, FormatExt, UNCOMMITTED_MARK, contents, formats, may_be_anothers, suggestions,
 };
 use crate::location::Location;
-use crate::storage::{Found, Publication, archive};
+use crate::storage::{Found, archive};
 use crate::threads::map_ordered;
 use crate::tree::{Leaf, Tree};
 
@@ -98,28 +98,10 @@ fn marker_in(folder: &Location) -> Option<&'static str> {
     found.is_ok_and(|len_bytes| len_bytes.is_some()).then_some(marker)
 }
 
-/// Returns an error if the new file would be opened in another layout under its final name. The
-/// bytes of a single number or text do not show their layout, and some suffixes belong to other
-/// layouts.
-pub(super) fn check_written(
-    format: &'static dyn Format,
-    tree: &Tree<Leaf>,
-    publication: &dyn Publication,
-    options: &SaveOptions,
-) -> Result<()> {
-    let target = publication.target();
-    let Some(written) = publication.staged_file() else {
-        return check_name_ahead(format, tree, target, options);
-    };
-    if options.replace_any_file || format.claims_name(target.name()) {
-        return Ok(());
-    }
-    let found = formats().find(|format| format.recognise(&written).unwrap_or(false));
-    must_be(format, found, target)
-}
-
-/// [`check_written`] for a file that will hold `tree`, before the file is written.
-pub(super) fn check_name_ahead(
+/// Returns an error if a file that holds `tree` would be opened in another layout under the name of
+/// the target. The bytes of a single number or text do not show their layout, and some suffixes
+/// belong to other layouts.
+pub(super) fn check_file_name(
     format: &'static dyn Format,
     tree: &Tree<Leaf>,
     target: &Location,
@@ -130,11 +112,6 @@ pub(super) fn check_name_ahead(
     }
     let preview = format.preview(tree, options)?;
     let found = formats().find(|format| format.recognise_preview(target.name(), &preview));
-    must_be(format, found, target)
-}
-
-/// Returns an error unless the layout `found` is the layout that was written.
-fn must_be(format: &'static dyn Format, found: Option<&'static dyn Format>, target: &Location) -> Result<()> {
     let name = format.name();
     let what = match found {
         Some(found) if found.name() == name => return Ok(()),

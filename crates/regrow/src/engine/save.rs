@@ -94,28 +94,21 @@ fn save_tree(
     let tree = as_written(tree, options)?;
     let kind = format.target(at, options);
     let publication = publish(at, &kind, options)?;
-    let has_name_when_whole = kind == Target::File && publication.staged_file().is_none();
-    if has_name_when_whole {
-        // On this storage a complete file has its name at once, so refuse a bad name before the
-        // write.
-        replace::check_name_ahead(format, &tree, at, options)?;
-        options.monitor.check()?;
-    }
-    format.write(&tree, &*publication, options)?;
     if kind == Target::File {
-        replace::check_written(format, &tree, &*publication, options)?;
+        replace::check_file_name(format, &tree, at, options)?;
     }
+    options.monitor.check()?;
+    format.write(&tree, &*publication, options)?;
     let stored_bytes = publication.stored_bytes()?;
-    if has_name_when_whole && options.overwrite {
-        // The new file has replaced the old one, so the save can no longer be cancelled.
-        may_commit().map_err(|error| error.help(HAS_REPLACED))?;
-    } else if has_name_when_whole {
-        options.monitor.check()?;
-        may_commit()?;
-    } else {
+    let is_named = publication.is_named_by_write();
+    if !is_named {
+        // The writer of a file that has its name already calls this before its last request.
         options.monitor.finish()?;
-        may_commit()?;
     }
+    may_commit().map_err(|error| match is_named && options.overwrite {
+        true => error.help(HAS_REPLACED),
+        false => error,
+    })?;
     let reused_bytes = publication.reused_bytes();
     let mut side_files = SideFiles::of(options);
     side_files.before(&*publication)?;
@@ -156,7 +149,7 @@ pub(super) fn check_save(at: &Location, tree: &Tree<Leaf>, options: &SaveOptions
     let kind = format.target(at, options);
     at.check_publish(how_published(&kind, options))?;
     format.check(&tree, at, options)?;
-    if kind == Target::File { replace::check_name_ahead(format, &tree, at, options) } else { Ok(()) }
+    if kind == Target::File { replace::check_file_name(format, &tree, at, options) } else { Ok(()) }
 }
 
 /// The tree in the form that [`Format::write`] takes: with casts that the layout does not make.

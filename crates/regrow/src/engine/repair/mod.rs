@@ -252,6 +252,14 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     }
 }
 
+/// The repair of one checkpoint, after it was found.
+struct Repair<'r> {
+    part: &'r Location,
+    options: &'r RepairOptions,
+    guard: &'r Guard<'r>,
+    proof: Proof,
+}
+
 fn repair_found(
     at: &Location,
     found: Found,
@@ -260,27 +268,11 @@ fn repair_found(
     mut report: RepairReport,
 ) -> Result<RepairReport> {
     let Found { part, parity, unopened } = found;
-    let proof = Proof::of(&part)?;
+    let repair = Repair { part: &part, options, guard, proof: Proof::of(&part)? };
     match (&parity, &options.from) {
-        (Some(parity), _) => by_parity::heal(&part, parity, options, guard, &proof, &mut report)?,
-        (None, Some(from)) => by_checksums::heal(&part, from, options, guard, &mut report)?,
-        (None, None) => {}
-    }
-    // In a check, if the parity would restore all files, a repair would rebuild no file.
-    if !(options.check && parity.is_some() && report.lost.is_empty()) {
-        // With a copy, rebuild only one round: the copy can then restore the files that a rebuilt
-        // record lists.
-        let rounds = if parity.is_none() && options.from.is_some() { 1 } else { recovered::ROUNDS_MAX };
-        recovered::recover(&part, rounds, options, guard, &proof, &mut report)?;
-    }
-    if let (None, Some(from), false) = (&parity, &options.from, report.recovered.is_empty() || options.check)
-    {
-        // The rebuilt files may contain checksums of other files, so search for damage again.
-        report.lost.clear();
-        report.notes.retain(|note| note != by_checksums::NO_CHECKSUMS);
-        report.bytes = 0;
-        by_checksums::heal(&part, from, options, guard, &mut report)?;
-        recovered::recover(&part, recovered::ROUNDS_MAX, options, guard, &proof, &mut report)?;
+        (Some(parity), _) => repair.with_parity(parity, &mut report)?,
+        (None, Some(copy)) => repair.with_copy(copy, &mut report)?,
+        (None, None) => repair.rebuild(recovered::ROUNDS_MAX, &mut report)?,
     }
     if let Some(from) = &options.from {
         side_files::restore(&part, from, options, guard, &mut report)?;
@@ -293,18 +285,12 @@ fn repair_found(
     if !options.check || parity.is_none() {
         (report.findings, is_proved) = findings(&part, options)?;
     }
-    if let (Some(parity), false) = (&parity, report.recovered.is_empty()) {
-        // Rebuilt files may differ from the files that the parity was made of.
-        let whole = if is_proved { whole_all_the_same(&part, &report, options)? } else { BTreeSet::new() };
-        let is_there =
-            |file: &Path| whole.contains(file) || report.recovered.iter().any(|made| made.path == file);
-        report.lost.retain(|error| !error.place().file.as_deref().is_some_and(is_there));
-        if report.is_sound() && !options.check {
-            by_parity::remake(&part, parity, guard)?;
+    match &parity {
+        Some(parity) if !report.recovered.is_empty() => {
+            repair.renew_parity(parity, is_proved, &mut report)?;
         }
-    }
-    if parity.is_none() && !report.findings.is_empty() {
-        report.notes.push(NO_PARITY.to_owned());
+        None if !report.findings.is_empty() => report.notes.push(NO_PARITY.to_owned()),
+        _ => {}
     }
     if report.is_sound() && !options.check {
         unfinished::remove(at, &mut report)?;
@@ -312,6 +298,53 @@ fn repair_found(
     }
     report.verdict = verdict::judge(&part, parity.as_ref(), options, &report)?;
     Ok(report)
+}
+
+impl Repair<'_> {
+    fn with_parity(&self, parity: &Parity, report: &mut RepairReport) -> Result<()> {
+        by_parity::heal(self.part, parity, self.options, self.guard, &self.proof, report)?;
+        // In a check, if the parity would restore all files, a repair would rebuild no file.
+        if self.options.check && report.lost.is_empty() {
+            return Ok(());
+        }
+        self.rebuild(recovered::ROUNDS_MAX, report)
+    }
+
+    fn with_copy(&self, copy: &Location, report: &mut RepairReport) -> Result<()> {
+        by_checksums::heal(self.part, copy, self.options, self.guard, report)?;
+        // Rebuild only one round: the copy can then restore the files that a rebuilt record lists.
+        self.rebuild(1, report)?;
+        if report.recovered.is_empty() || self.options.check {
+            return Ok(());
+        }
+        // The rebuilt files may contain checksums of other files, so search for damage again.
+        report.lost.clear();
+        report.notes.retain(|note| note != by_checksums::NO_CHECKSUMS);
+        report.bytes = 0;
+        by_checksums::heal(self.part, copy, self.options, self.guard, report)?;
+        self.rebuild(recovered::ROUNDS_MAX, report)
+    }
+
+    /// Rebuilds lost files from other files of the checkpoint.
+    fn rebuild(&self, rounds: usize, report: &mut RepairReport) -> Result<()> {
+        recovered::recover(self.part, rounds, self.options, self.guard, &self.proof, report)
+    }
+
+    /// Computes the parity again: rebuilt files may differ from the files that the parity was made
+    /// of.
+    fn renew_parity(&self, parity: &Parity, is_proved: bool, report: &mut RepairReport) -> Result<()> {
+        let whole = match is_proved {
+            true => whole_all_the_same(self.part, report, self.options)?,
+            false => BTreeSet::new(),
+        };
+        let RepairReport { recovered, lost, .. } = report;
+        let is_there = |file: &Path| whole.contains(file) || recovered.iter().any(|made| made.path == file);
+        lost.retain(|error| !error.place().file.as_deref().is_some_and(is_there));
+        if report.is_sound() && !self.options.check {
+            by_parity::remake(self.part, parity, self.guard)?;
+        }
+        Ok(())
+    }
 }
 
 /// Files in `report.lost` that are intact after all: they share a block with a lost file, and their
