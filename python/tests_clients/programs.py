@@ -53,7 +53,7 @@ MORE, FEWER = "more", "fewer"
 
 
 def _changed(params: dict[str, Any], leaves: str) -> dict[str, Any]:
-    """Parameters of which one layer has one leaf more, or fewer."""
+    """Parameters in which one layer has one leaf more, or fewer."""
     import jax.numpy as jnp
 
     layer = next(iter(params))

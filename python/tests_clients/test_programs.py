@@ -39,7 +39,7 @@ def play(who: str, program: str, folder: Path, acts: list[tuple[str, str]]) -> A
 
 @pytest.fixture(scope="session")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Answers]:
-    """All acts of a program, of which each is played once."""
+    """All acts of a program. Each act is played once."""
 
     @functools.cache
     def of(program: str) -> Answers:

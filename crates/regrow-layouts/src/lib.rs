@@ -51,6 +51,7 @@ pub mod structure;
 pub mod suggestions;
 pub mod torch;
 pub mod trak;
+mod whole_file;
 
 pub use format::{
     Claims, Detected, Features, Fidelity, Format, FormatExt, ManyWriters, Roles, Siblings, SingleFile,

@@ -145,7 +145,7 @@ pub fn located(place: impl ToLocation) -> Result<Location> {
     place.to_location()
 }
 
-/// The files of which a checkpoint's folder on a web server has at least one.
+/// A checkpoint's folder on a web server has at least one of these files.
 pub fn beginnings() -> &'static [&'static str] {
     static BEGINNINGS: LazyLock<Vec<&str>> = LazyLock::new(|| of_all(|names| names.beginnings));
     &BEGINNINGS

@@ -1,4 +1,4 @@
-"""Saves in the background: `save_async`, and `AsyncSaver`, of which a program may have several."""
+"""Saves in the background: `save_async` and `AsyncSaver`. A program may have several savers."""
 
 from __future__ import annotations
 

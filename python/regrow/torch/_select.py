@@ -1,7 +1,7 @@
 """Parts of a checkpoint, chosen by globs over the key paths of what is loaded.
 
     marked    the tree with ``...`` for leaves that are not selected: they are not read, and positions stay
-    dropped   the objects, without dict entries of which nothing is selected
+    dropped   the objects, without dict entries that hold no selected leaf
 
 A set, and a dict with keys of any kind, is selected as a whole.
 """

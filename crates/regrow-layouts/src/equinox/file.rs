@@ -3,10 +3,10 @@
 
 use bytes::Bytes;
 
-use super::image::Image;
 use super::layout::{Line, Record, Scan, no_record};
 use super::trailer::{Trailer, block_count, is_begun};
 use crate::located;
+use crate::whole_file::WholeFile;
 use regrow_base::bytes::checksum::crc32c;
 use regrow_base::bytes::pages::{FreshPages, LARGE_PAGE_LEN_BYTES};
 use regrow_base::error::{Error, Result, ResultExt};
@@ -36,7 +36,7 @@ const PIECE_LEN_BYTES: u64 = 4 << 20;
 /// file is in memory.
 #[derive(Debug)]
 pub struct LeafFile {
-    image: Image,
+    image: WholeFile,
     scan: Scan,
     trailer: Option<Trailer>,
     /// The blocks of each record, from its header on; empty if the file has no checksums.
@@ -64,7 +64,7 @@ impl LeafFile {
     /// # Errors
     /// `Corrupt` if the bytes before the leaves are not a line of JSON.
     pub(super) fn open_front(at: Location) -> Result<(Self, Option<Error>)> {
-        let image = Image::of(at)?;
+        let image = WholeFile::of(at)?;
         let scan = Scan::of(&image.bytes).in_file(&image.at)?;
         let end = usize::try_from(scan.end_bytes).unwrap_or(usize::MAX);
         let mut file =

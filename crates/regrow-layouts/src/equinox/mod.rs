@@ -38,7 +38,6 @@ use regrow_storage::{Found, Publication};
 use regrow_tree::tree::{Leaf, LeafInfo, Tree};
 
 mod file;
-mod image;
 pub mod layout;
 mod order;
 mod plan;

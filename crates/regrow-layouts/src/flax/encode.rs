@@ -298,6 +298,24 @@ impl Encoder {
         .flatten()
     }
 
+    /// The bytes of the object.
+    #[cfg(test)]
+    pub(super) fn whole(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        for part in self.parts() {
+            match part {
+                Part::Bytes(bytes) => out.extend_from_slice(bytes),
+                Part::Bulk(bulk) => {
+                    let at = out.len();
+                    out.resize(at + (bulk.range.end - bulk.range.start) as usize, 0);
+                    bulk.array.copy_c_order(bulk.range.start, &mut out[at..]).unwrap();
+                }
+            }
+        }
+        assert_eq!(out.len() as u64, self.len_bytes());
+        out
+    }
+
     /// The part of the object from which layouts recognise a file.
     pub(super) fn preview(&self) -> Preview {
         let start = self.bytes.get(..START_LEN_BYTES).unwrap_or(&self.bytes);
@@ -323,22 +341,6 @@ mod tests {
     use proptest::prelude::*;
     use regrow_tree::array::{Dtype, Shape};
 
-    fn whole(encoder: &Encoder) -> Vec<u8> {
-        let mut out = Vec::new();
-        for part in encoder.parts() {
-            match part {
-                Part::Bytes(bytes) => out.extend_from_slice(bytes),
-                Part::Bulk(bulk) => {
-                    let mut data = vec![0; (bulk.range.end - bulk.range.start) as usize];
-                    bulk.array.copy_c_order(bulk.range.start, &mut data).unwrap();
-                    out.extend(data);
-                }
-            }
-        }
-        assert_eq!(out.len() as u64, encoder.len_bytes());
-        out
-    }
-
     #[test]
     fn a_numpy_scalar_is_the_example_of_the_specification() {
         let array =
@@ -347,7 +349,7 @@ mod tests {
         let head = ArrayHead { code: 3, dims: &[], dtype_name: "float32", size_bytes: 4 };
         encoder.ndarray(head, &array, None).unwrap();
         let expected = [&[0xd8, 3, 0x93, 0x90, 0xa7][..], b"float32", &[0xc4, 4, 0, 0, 0xc0, 0x3f]].concat();
-        assert_eq!(whole(&encoder), expected);
+        assert_eq!(encoder.whole(), expected);
     }
 
     #[test]
@@ -357,7 +359,7 @@ mod tests {
         let mut encoder = Encoder::new();
         let head = ArrayHead { code: 1, dims: &[5, 2], dtype_name: "uint16", size_bytes: 2 };
         encoder.ndarray(head, &array, Some(7)).unwrap();
-        let bytes = whole(&encoder);
+        let bytes = encoder.whole();
         // Three items a chunk: 6 + 6 + 6 + 2 bytes.
         let mut found = Vec::new();
         let mut scanner = Scanner::new(&bytes);
@@ -370,7 +372,7 @@ mod tests {
         assert_eq!(found, [head_len + 6, head_len + 6, head_len + 6, head_len + 2]);
         let mut short = Encoder::new();
         short.ndarray(head, &array, Some(20)).unwrap();
-        assert!(matches!(Scanner::new(&whole(&short)).next().unwrap(), Token::Ext(1, _)));
+        assert!(matches!(Scanner::new(&short.whole()).next().unwrap(), Token::Ext(1, _)));
     }
 
     proptest! {
@@ -379,7 +381,7 @@ mod tests {
             let value = value >> shift;
             let mut encoder = Encoder::new();
             encoder.int(value);
-            let bytes = whole(&encoder);
+            let bytes = encoder.whole();
             prop_assert_eq!(Scanner::new(&bytes).next().unwrap(), Token::Int(value));
             let widths: &[(i64, i64, usize)] = &[
                 (-32, 127, 1), (-128, 255, 2), (-32768, 65535, 3), (-(1 << 31), (1 << 32) - 1, 5),
@@ -395,7 +397,7 @@ mod tests {
             encoder.map(len).unwrap();
             encoder.array(len).unwrap();
             encoder.ext(7, &vec![0; len]).unwrap();
-            let mut bytes = whole(&encoder);
+            let mut bytes = encoder.whole();
             bytes.resize(bytes.len() + 2 * len, 0);
             let mut scanner = Scanner::new(&bytes);
             let Token::Str(range) = scanner.next().unwrap() else { panic!() };

@@ -1,11 +1,6 @@
 //! Single files: recognises Flax' files, and opens their bytes.
 
 use std::ffi::OsStr;
-use std::io;
-use std::path::PathBuf;
-use std::sync::Arc;
-
-use bytes::Bytes;
 
 use super::msgpack::{begins_one_object, begins_tree, is_one_object};
 use super::step_names::{PREFIX, split};
@@ -13,10 +8,9 @@ use super::streamed::begins_record;
 use crate::Preview;
 use crate::npy::header::MAGIC;
 use regrow_base::bytes::limits::work_space;
-use regrow_base::error::{Error, Result};
-use regrow_base::threads::pool;
+use regrow_base::error::Result;
 use regrow_storage::location::Location;
-use regrow_store::{Blob, ByteRange, ReadPath, Store, StoreExt, Suits, resolve_range};
+use regrow_store::{ReadPath, StoreExt};
 
 pub(super) const ENDING: &str = ".msgpack";
 
@@ -73,80 +67,6 @@ fn holds_records(at: &Location) -> bool {
 pub(super) fn shows_one_object(preview: &Preview) -> bool {
     let start = preview.read_at(0, MAGIC.len() as u64);
     start.first().is_some_and(|&first| begins_tree(first)) && start != MAGIC
-}
-
-#[derive(Debug)]
-pub(super) struct Whole {
-    pub bytes: Bytes,
-    /// The source of the map: the store of the file's folder, and the file's key there. `None` if
-    /// the file was read into memory.
-    mapped_from: Option<(Arc<dyn Store>, Vec<u8>)>,
-}
-
-impl Whole {
-    /// The file `at` a location, mapped if possible.
-    pub fn of(at: &Location) -> Result<Self> {
-        let (store, key) = (at.parent().store(), at.name().as_encoded_bytes());
-        if key.is_empty() {
-            return Err(Error::invalid("the path of a checkpoint has no file name").in_file(at));
-        }
-        if let Some(bytes) = store.map(key)? {
-            return Ok(Self { bytes, mapped_from: Some((store, key.to_vec())) });
-        }
-        let missing = || Error::io("cannot open", at, io::ErrorKind::NotFound.into());
-        Ok(Self { bytes: store.get_whole(key)?.ok_or_else(missing)?, mapped_from: None })
-    }
-
-    /// Returns an error if the file has shrunk: the map would fault beyond its end.
-    pub fn check_len(&self) -> Result<()> {
-        let Some((store, key)) = &self.mapped_from else { return Ok(()) };
-        if store.len_bytes(key)?.is_some_and(|len| len < self.bytes.len() as u64) {
-            return Err(Error::corrupt("the file became shorter after it was opened")
-                .in_file(store.describe(key))
-                .help("open the checkpoint again"));
-        }
-        Ok(())
-    }
-}
-
-impl Whole {
-    /// The offset of `piece` in the file; `None` if it is not a slice of the file.
-    pub fn offset_of(&self, piece: &Bytes) -> Option<u64> {
-        let start = piece.as_ptr().addr().checked_sub(self.bytes.as_ptr().addr())?;
-        let end = start.checked_add(piece.len())?;
-        (end <= self.bytes.len()).then_some(start as u64)
-    }
-}
-
-impl Blob for Whole {
-    fn len_bytes(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
-    fn describe(&self) -> PathBuf {
-        self.mapped_from.as_ref().map_or_else(PathBuf::new, |(store, key)| store.describe(key))
-    }
-
-    fn read(&self, offset_bytes: u64, out: &mut [u8], _way: ReadPath) -> Result<()> {
-        self.check_len()?;
-        let range = ByteRange::Span { offset_bytes, len_bytes: out.len() as u64 };
-        let part = resolve_range(range, self.len_bytes())?;
-        out.copy_from_slice(self.bytes.get(part.start as usize..part.end as usize).unwrap_or_default());
-        Ok(())
-    }
-
-    fn map(&self) -> Result<Option<Bytes>> {
-        self.check_len()?;
-        Ok(Some(self.bytes.clone()))
-    }
-
-    fn has_its_length(&self) -> bool {
-        self.check_len().is_ok()
-    }
-
-    fn suits(&self) -> Suits {
-        Suits { requests_min: 1, requests_max: pool::thread_count() }
-    }
 }
 
 #[cfg(test)]

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::decode::{Data, decode, decode_front};
-use super::files::Whole;
 use super::gda::{ArraysFolder, Resolved};
 use super::specs;
 use super::steps::Steps;
 use super::streamed::{begins_record, decode_stream};
 use crate::options::OpenOptions;
 use crate::pieces::copy_pieces;
+use crate::whole_file::WholeFile;
 use crate::{Description, Reader, Rest, Standing, refuse_step_and_item};
 use regrow_base::error::{Error, Result, ResultExt};
 use regrow_storage::location::Location;
@@ -25,7 +25,7 @@ pub(super) struct FlaxReader {
     description: Description,
     tree: Tree<LeafInfo>,
     sources: Vec<Source>,
-    file: Whole,
+    file: WholeFile,
 }
 
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl FlaxReader {
     }
 
     fn open_file(at: &Location, salvage: bool) -> Result<Self> {
-        let file = Whole::of(at)?;
+        let file = WholeFile::of(at.clone())?;
         let is_stream = begins_record(&file.bytes);
         let decoded = match salvage {
             _ if is_stream => decode_stream(&file.bytes, salvage),

@@ -23,6 +23,7 @@ use regrow_storage::location::Location;
 
 const UNFINISHED: &str = "tmp";
 
+/// The suffix of the folder with the arrays of several processes.
 pub const ARRAYS_SUFFIX: &str = "_gda";
 
 /// The file of Orbax' oldest checkpoints, whose name has no number.

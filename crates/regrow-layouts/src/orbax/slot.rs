@@ -43,7 +43,7 @@ impl Slot {
         }
     }
 
-    /// A lost leaf, of which only the name is known.
+    /// A lost leaf. Only its name is known.
     pub fn lost(name: &str, why: Error) -> Self {
         Self { source: Source::Lost(why), ..Self::absent(name, LeafKind::Placeholder) }
     }

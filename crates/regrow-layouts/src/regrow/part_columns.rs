@@ -17,7 +17,7 @@ pub(super) struct PartColumns {
     pub leaf_offsets: Vec<u64>,
 }
 
-/// A data file, of which a merge needs only the name.
+/// The name of a data file. A merge needs no other fields.
 #[derive(Debug, Deserialize)]
 pub(super) struct DataFileName {
     pub name: String,

@@ -233,7 +233,7 @@ impl Placing {
         Ok(())
     }
 
-    /// Adds a lost leaf, of which only the name is known.
+    /// Adds a lost leaf. Only its name is known.
     fn lost_leaf(&mut self, name: &Arc<str>, why: &Error) -> Result<()> {
         let info = LeafInfo {
             kind: LeafKind::Placeholder,

@@ -217,7 +217,7 @@ impl Faults<'_> {
                 continue;
             }
             let rows = self.rows(has_mask.then(|| mask.clone()), vec![grads])?;
-            // A mask without marks is no fault: TRAK wrote the targets, and TRAK marks no targets.
+            // A mask without marks is correct if TRAK wrote the targets: TRAK marks no targets.
             if let Some(done) = rows.done.filter(|done| (1..targets).contains(done))
                 && experiment.scores_finalized
                 && flags.is_finalized

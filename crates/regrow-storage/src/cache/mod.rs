@@ -81,7 +81,7 @@ struct Counts {
     damaged: AtomicU64,
 }
 
-/// The version of an object, of which a block is a part.
+/// The version of an object that a block belongs to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source<'a> {
     /// Identifies the storage among all others; without secrets.

@@ -2,8 +2,8 @@
 //!
 //! Every request goes to the storage except reads of a version with a strong tag. Such a read is
 //! assembled from blocks. A block comes from the [`Cache`] if the cache has the block. Adjacent
-//! missing blocks are fetched by one request, directly into the destination. In a read of more than
-//! 1 MiB, a block of which only a part is needed is fetched whole, by a separate request.
+//! missing blocks are fetched by one request, directly into the destination. If a read
+//! of more than 1 MiB needs a part of a block, a separate request fetches the whole block.
 
 use std::ops::Range;
 use std::sync::Arc;

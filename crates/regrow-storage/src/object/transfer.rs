@@ -476,7 +476,7 @@ impl ObjectTransfer {
         };
         self.state().is_over = true;
         // Delete the claim after the staged object, which it describes. If a deletion fails, the
-        // next copy to this target uses or deletes what is left.
+        // next copy to this target uses or deletes the remaining objects.
         let _ = self
             .objects
             .delete(&[key.to_owned()])

@@ -13,7 +13,7 @@ use super::table::{Checked, Running};
 use crate::bytes::pages::FreshPages;
 use crate::error::Result;
 
-/// A piece of whole blocks, of which some bytes have arrived.
+/// A piece of whole blocks. Some of its bytes have arrived.
 pub(super) struct Arrival<'p, 'f, 'a> {
     checked: Checked<'f>,
     parts: std::slice::IterMut<'p, Part<'a>>,

@@ -292,7 +292,7 @@ impl BlockTable {
     }
 }
 
-/// A block of which some bytes have arrived.
+/// A block that is being read: some of its bytes have arrived.
 pub struct Running<'t> {
     table: &'t BlockTable,
     block: Block,

@@ -7,8 +7,8 @@ use crate::tree::{KeyPath, LeafKind, PathPattern, Tree};
 
 const NAMED_MAX: usize = 5;
 
-/// Returns an error for casts whose patterns match leaves of which none can be cast. The pattern
-/// `**` is always allowed.
+/// Returns an error for a cast if its pattern matches leaves, but the cast applies to none of them.
+/// The pattern `**` is always allowed.
 pub(super) fn check_casts<L>(
     tree: &Tree<L>,
     rules: &[CastPattern],

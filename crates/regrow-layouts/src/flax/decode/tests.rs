@@ -1,27 +1,12 @@
 //! Intact, broken and hostile objects.
 
 use super::super::dtypes::{Elements, from_name};
-use super::super::encode::{ArrayHead, Encoder, Part};
+use super::super::encode::{ArrayHead, Encoder};
 use super::*;
 use proptest::prelude::*;
 use regrow_base::error::ErrorKind;
 use regrow_tree::array::{Array, Dtype, Shape};
 use regrow_tree::tree::LeafKind;
-
-fn whole(encoder: &Encoder) -> Bytes {
-    let mut out = Vec::new();
-    for part in encoder.parts() {
-        match part {
-            Part::Bytes(bytes) => out.extend_from_slice(bytes),
-            Part::Bulk(bulk) => {
-                let mut data = vec![0; (bulk.range.end - bulk.range.start) as usize];
-                bulk.array.copy_c_order(bulk.range.start, &mut data).unwrap();
-                out.extend(data);
-            }
-        }
-    }
-    out.into()
-}
 
 fn array(encoder: &mut Encoder, code: i8, dims: &[u64], name: &str, data: &[u8], max: Option<u64>) {
     let shape = Shape::new(vec![data.len() as u64]).unwrap();
@@ -39,7 +24,7 @@ fn one(encode: impl FnOnce(&mut Encoder)) -> Result<Tree<Decoded>> {
     encoder.map(1).unwrap();
     encoder.str("p").unwrap();
     encode(&mut encoder);
-    decode(&whole(&encoder))
+    decode(&encoder.whole().into())
 }
 
 #[test]
@@ -64,7 +49,7 @@ fn keeps_what_each_leaf_was() {
         encoder.str(name).unwrap();
         encode(&mut encoder);
     }
-    let tree = decode(&whole(&encoder)).unwrap();
+    let tree = decode(&encoder.whole().into()).unwrap();
     let kinds: Vec<String> = tree
         .iter()
         .map(|(path, Decoded { info: LeafInfo { kind, dtype, shape, .. }, .. })| {

@@ -136,8 +136,8 @@ impl<'r> Worker<'r> {
     }
 }
 
-/// Reads `rows` of a group, the first of which has number `first_row`. Returns the checksums of
-/// their blocks by block number.
+/// Reads `rows` of a group, from row `first_row` on. Returns the checksums of their blocks by block
+/// number.
 fn read_rows<'w>(
     geometry: &Geometry,
     group: Group,

@@ -1,4 +1,4 @@
-//! An opened leaf file: a map, or its bytes on storages without maps.
+//! The bytes of a file: a map, or its bytes in memory on storages without maps.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use regrow_base::threads::pool;
 use regrow_storage::location::Location;
 use regrow_store::{Blob, ReadPath, Store, StoreExt, Suits};
 
-/// All bytes of the file.
+/// The bytes of one file.
 #[derive(Debug)]
-pub(super) struct Image {
+pub(crate) struct WholeFile {
     pub at: Location,
     pub bytes: Bytes,
     /// The store from which the bytes are mapped; `None` if they were read into memory.
     mapped_from: Option<Arc<dyn Store>>,
 }
 
-impl Image {
+impl WholeFile {
     pub fn of(at: Location) -> Result<Self> {
         let key = at.name().as_encoded_bytes();
         if key.is_empty() {
@@ -33,6 +33,13 @@ impl Image {
             || Error::io("cannot open the file", &at, std::io::Error::from(std::io::ErrorKind::NotFound));
         let bytes = store.get_whole(key)?.ok_or_else(no_file)?;
         Ok(Self { at, bytes, mapped_from: None })
+    }
+
+    /// The offset of `piece` in the file; `None` if it is not a slice of the file.
+    pub fn offset_of(&self, piece: &Bytes) -> Option<u64> {
+        let start = piece.as_ptr().addr().checked_sub(self.bytes.as_ptr().addr())?;
+        let end = start.checked_add(piece.len())?;
+        (end <= self.bytes.len()).then_some(start as u64)
     }
 
     pub fn is_map(&self) -> bool {
@@ -62,7 +69,7 @@ impl Image {
     }
 }
 
-impl Blob for Image {
+impl Blob for WholeFile {
     fn len_bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
