@@ -240,6 +240,7 @@ check-rust: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/bin/python
 	for feature in archive cloud derive protection torch; do
 	    $(CARGO) clippy --quiet --locked -p regrow $(INTERNALS) --no-default-features --features regrow/$$feature -- -D warnings
 	done
+	$(CARGO) test --quiet --locked -p regrow --no-default-features --test without_features
 	printf '==> %s\n' "cargo doc"
 	# With the features that clippy built dependencies with.
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --no-deps --locked -p regrow $(INTERNALS) -p regrow-python --features regrow-python/tests
