@@ -15,7 +15,6 @@ impl Arity {
         1 << self.0
     }
 
-    /// The largest height of a node.
     pub(super) fn height_max(self) -> u8 {
         63 / self.0 - 1
     }

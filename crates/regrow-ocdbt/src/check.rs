@@ -17,7 +17,6 @@ use super::rule::Rule;
 use super::versions::{Version, VersionChild, VersionContent};
 use super::walk::{Bounds, check_limit};
 
-/// The most errors that a check reports.
 const ERRORS_MAX: usize = 1000;
 
 /// All errors of the database at the root of `base`; empty for a sound one.

@@ -63,7 +63,6 @@ pub enum ValueRef<'a> {
 /// Entries in memory.
 pub(super) struct SortedEntries {
     entries: Vec<(Vec<u8>, EntryValue)>,
-    /// The distinct files.
     files: Vec<FileName>,
     /// The number of each entry's file; 0 for an entry without a file.
     file_of: Vec<u32>,

@@ -38,7 +38,6 @@ const COMPRESSION_ZSTD: u64 = 1;
 /// The length of the pieces of decompressed output. The limit is checked after each piece.
 const PIECE_LEN_BYTES: usize = 128 << 10;
 
-/// The three structures that have this frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Structure {
     Manifest,
@@ -125,7 +124,6 @@ impl Body {
         value.map_err(|error| self.place(error))
     }
 
-    /// Turns an offset in the body into one in the structure.
     fn place(&self, error: Error) -> Error {
         match error.place().offset_bytes {
             // An offset in a compressed body has no offset in the file, so name the start of the

@@ -88,7 +88,6 @@ impl<'a> Fields<'a> {
         self.0.offset_bytes()
     }
 
-    /// An error at the current offset.
     pub(super) fn fail(&self, rule: Rule, what: impl std::fmt::Display) -> Error {
         rule.error(what).at_byte(self.offset_bytes())
     }

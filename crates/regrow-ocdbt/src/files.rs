@@ -40,7 +40,6 @@ impl Files {
         Self { base, node_len_max_bytes, cache: Mutex::default() }
     }
 
-    /// The store that holds the database.
     pub(super) fn base(&self) -> &Arc<dyn Store> {
         &self.base
     }
@@ -168,7 +167,6 @@ impl Files {
         Err(error.at_byte(offset_bytes).in_file(self.base.describe(path)))
     }
 
-    /// The position of a leaf's value.
     pub(super) fn located(&self, value: Value<'_>) -> Result<Located> {
         match value {
             Value::Inline(bytes) => Ok(Located::Inline(bytes)),

@@ -14,7 +14,6 @@ use super::table::{self, is_safe};
 /// The estimated length of an entry in addition to its key and its value or path.
 const LEAF_ENTRY_ESTIMATE_BYTES: usize = 16;
 
-/// The number of entries that one thread checks in one step.
 const CHECKED_AT_A_TIME: usize = 1 << 15;
 
 /// The files with values, and their order in tables.
@@ -213,7 +212,6 @@ impl Files<'_> {
     }
 }
 
-/// Marks a file that the leaf does not refer to.
 const UNUSED: u32 = u32::MAX;
 
 #[cfg(test)]

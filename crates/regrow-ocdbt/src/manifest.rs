@@ -42,7 +42,6 @@ const NUMBERED_DIGITS: usize = 16;
 /// listed manifest is missing after this many attempts, a commit is not the reason.
 const LISTS_MAX: usize = 8;
 
-/// A parsed manifest.
 #[derive(Debug, Clone)]
 pub(super) struct Manifest {
     pub(super) uuid: [u8; 16],
@@ -143,12 +142,10 @@ impl Manifest {
     }
 }
 
-/// The name of the manifest that a commit writes.
 pub(super) fn numbered_key(generation: u64) -> String {
     format!("{NUMBERED_PREFIX}{generation:0NUMBERED_DIGITS$x}")
 }
 
-/// The highest generation with a numbered manifest.
 pub(super) fn newest_numbered(base: &dyn Store) -> Result<Option<u64>> {
     let keys = base.list(NUMBERED_PREFIX.as_bytes())?;
     Ok(keys.iter().filter_map(|key| generation_of(key)).max())

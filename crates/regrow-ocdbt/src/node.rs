@@ -23,11 +23,9 @@ use super::fields::Fields;
 use super::rule::Rule;
 use super::table::{self, DataFile};
 
-/// The most entries of a node.
 pub(super) const ENTRIES_MAX: usize = 1 << 20;
 /// The longest key, with K.
 pub const KEY_LEN_MAX_BYTES: usize = 65535;
-/// The longest inline value.
 pub(super) const INLINE_LEN_MAX_BYTES: u64 = 1 << 20;
 
 /// The shortest entry of a leaf, and of an interior node.
@@ -105,14 +103,12 @@ struct ChildEntry {
     stats: Stats,
 }
 
-/// The value of a leaf's entry.
 #[derive(Debug)]
 pub(super) enum Value<'n> {
     Inline(Bytes),
     Indirect { file: &'n DataFile, offset_bytes: u64, len_bytes: u64 },
 }
 
-/// An interior node's entry.
 #[derive(Debug)]
 pub(super) struct Child<'n> {
     pub(super) reference: NodeRef,
@@ -157,7 +153,6 @@ impl Node {
         })
     }
 
-    /// Number of entries.
     pub(super) fn len(&self) -> usize {
         self.key_ends.len()
     }
@@ -171,24 +166,20 @@ impl Node {
         self.keys.len() + self.body.len() + self.len() * (each + size_of::<u32>())
     }
 
-    /// Relative key of entry `i`.
     pub(super) fn key(&self, i: usize) -> &[u8] {
         let start = if i == 0 { 0 } else { self.key_ends.get(i - 1).map_or(0, |&end| end as usize) };
         let end = self.key_ends.get(i).map_or(0, |&end| end as usize);
         self.keys.get(start..end).unwrap_or_default()
     }
 
-    /// Relative key of the first entry.
     pub(super) fn first_key(&self) -> &[u8] {
         self.key(0)
     }
 
-    /// Relative key of the last entry.
     pub(super) fn last_key(&self) -> &[u8] {
         self.key(self.len().saturating_sub(1))
     }
 
-    /// Length of the node's longest relative key.
     pub(super) fn longest_key_len(&self) -> usize {
         self.longest_key_len
     }
@@ -203,7 +194,6 @@ impl Node {
         self.partition(|other| other <= key)
     }
 
-    /// The entry of a relative key.
     pub(super) fn find(&self, key: &[u8]) -> Option<usize> {
         let i = self.count_below(key);
         (i < self.len() && self.key(i) == key).then_some(i)
@@ -222,7 +212,6 @@ impl Node {
         low
     }
 
-    /// The value of entry `i`; `None` for an interior node.
     pub(super) fn value(&self, i: usize) -> Option<Value<'_>> {
         let Entries::Leaf(entries) = &self.entries else { return None };
         let entry = entries.get(i)?;

@@ -47,10 +47,7 @@ impl OcdbtStore {
         Ok(Self { version: manifest.versions.last().cloned(), manifest, files })
     }
 
-    /// Opens the version that commit number `generation` made.
-    ///
-    /// # Errors
-    /// As [`OcdbtStore::open`], and `NotFound` for an unknown version.
+    /// Opens the version that commit number `generation` made; `NotFound` for an unknown version.
     pub fn open_generation(base: Arc<dyn Store>, generation: u64) -> Result<Self> {
         let mut store = Self::open(base)?;
         let Some(version) = store.find_version(generation)? else {
@@ -293,7 +290,6 @@ fn full_key(prefix: &[u8], key: &[u8]) -> Vec<u8> {
     full
 }
 
-/// Counts the memory of a listing.
 #[derive(Debug, Default)]
 struct Budget(u64);
 

@@ -62,7 +62,6 @@ impl Rule {
         Self::ALL.iter().copied().find(|rule| rule.name() == name)
     }
 
-    /// An error with the text `what` and this rule.
     pub(super) fn error(self, what: impl fmt::Display) -> Error {
         let error = Error::new(self.kind(), format!("{what} ({})", self.name()));
         match self.help() {

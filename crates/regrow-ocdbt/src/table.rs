@@ -21,7 +21,6 @@ use super::rule::Rule;
 /// The longest path, with T; also the longest key.
 pub(super) const PATH_LEN_MAX_BYTES: usize = 65535;
 
-/// The shortest entry of a file in a table.
 const FILE_LEN_MIN_BYTES: u64 = 2;
 
 /// One file that a structure may point into.
@@ -42,10 +41,8 @@ impl DataFile {
         Self { path, transitive_len: base.len(), safe }
     }
 
-    /// The file's key in the store of the database.
-    ///
-    /// # Errors
-    /// `E_PATH` where the path is empty or could lead elsewhere.
+    /// The file's key in the store of the database; `E_PATH` if the path is empty or could lead
+    /// elsewhere.
     pub(super) fn path(&self) -> Result<&Arc<[u8]>> {
         if self.safe {
             return Ok(&self.path);
@@ -126,7 +123,6 @@ pub(super) fn read(
     Ok(files)
 }
 
-/// The file with index `id`.
 pub(super) fn file_at<'f>(files: &'f [DataFile], id: u64, input: &Fields<'_>) -> Result<&'f DataFile> {
     usize::try_from(id).ok().and_then(|id| files.get(id)).ok_or_else(|| {
         input

@@ -69,7 +69,6 @@ impl Version {
     }
 }
 
-/// A reference to a version tree node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct VersionChild {
     /// The generation of the last version in the node.
@@ -81,7 +80,6 @@ pub(super) struct VersionChild {
     pub(super) height: u8,
 }
 
-/// A version tree node.
 #[derive(Debug)]
 pub(super) struct VersionNode {
     pub(super) arity_log2: u8,
@@ -119,7 +117,6 @@ impl VersionNode {
         })
     }
 
-    /// The last generation in the node.
     pub(super) fn generation(&self) -> u64 {
         match &self.content {
             VersionContent::Versions(versions) => versions.last().map_or(0, |last| last.generation),
@@ -146,7 +143,6 @@ impl VersionNode {
     }
 }
 
-/// Reads a version list.
 pub(super) fn read_versions(
     input: &mut Fields<'_>,
     files: &[DataFile],
@@ -401,7 +397,6 @@ fn name_of(reference: Option<&NodeRef>) -> (&[u8], &[u8]) {
     reference.map_or(NO_FILE, |reference| reference.file.base_and_relative())
 }
 
-/// Appends a version list.
 pub(super) fn write_versions(out: &mut Vec<u8>, versions: &[Version], files: &FileTable<'_>) {
     let roots = || versions.iter().map(|version| version.root.as_ref());
     write_varint(out, versions.len() as u64);

@@ -30,7 +30,6 @@ pub(super) struct Bounds<'k> {
 }
 
 impl<'k> Bounds<'k> {
-    /// Bounds that include every key.
     pub(super) const ALL: Self = Self { from: b"", to: None, min_key: b"", limit: None };
 
     /// The bounds for a child whose keys all begin with `common`, without that prefix; `None` if no
@@ -80,7 +79,6 @@ pub(super) struct Walk<'w, 'v> {
 }
 
 impl<'w, 'v> Walk<'w, 'v> {
-    /// Calls `visit` for each leaf of `version` that may hold wanted keys, in key order.
     pub(super) fn run(
         files: &'w Files,
         version: &Version,

@@ -66,10 +66,7 @@ pub fn write_database(
     write_sorted(config, &SortedEntries::new(entries), node_file, nodes_offset_bytes)
 }
 
-/// Like [`write_database`], for entries of any type that are already in order.
-///
-/// # Errors
-/// As `write_database`; `InvalidArgument` if the entries are not in order.
+/// Like [`write_database`], for entries of any type; `InvalidArgument` if they are not in order.
 pub fn write_sorted(
     config: &OcdbtConfig,
     entries: &impl Entries,
@@ -87,9 +84,6 @@ pub fn write_sorted(
 }
 
 /// A new name for a data file: `d/` and 32 random hex digits.
-///
-/// # Errors
-/// `Io` if the system gives no random numbers.
 pub fn random_data_file_name() -> Result<String> {
     let mut bytes = [0; 16];
     random(&mut bytes)?;
@@ -101,7 +95,6 @@ fn random(bytes: &mut [u8; 16]) -> Result<()> {
         .map_err(|error| Error::new(ErrorKind::Io, format!("the system gives no random numbers: {error}")))
 }
 
-/// Nanoseconds since 1970-01-01 UTC.
 pub(super) fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
@@ -153,7 +146,6 @@ impl<'c> NodeSink<'c> {
         Ok(Self { bytes: Vec::new(), config, file: DataFile::new(b"", node_file.as_bytes()), offset_bytes })
     }
 
-    /// A reference to the `len_bytes` bytes that were written last.
     pub(super) fn last_written(&self, len_bytes: u64) -> NodeRef {
         NodeRef {
             file: self.file.clone(),
@@ -267,7 +259,6 @@ impl<'c> NodeSink<'c> {
 }
 
 impl Written {
-    /// Sets the position of the node.
     fn at(mut self, offset_bytes: u64, len_bytes: u64) -> Self {
         (self.offset_bytes, self.len_bytes) = (offset_bytes, len_bytes);
         self.stats = self.stats.plus(Stats { num_tree_bytes: len_bytes, ..Stats::default() });

@@ -92,7 +92,6 @@ impl Header {
     }
 }
 
-/// The decoded length of a frame.
 pub fn decoded_len_bytes(stored: &[u8]) -> Result<u64> {
     Ok(Header::parse(&mut Cursor::new(stored))?.content_len as u64)
 }

@@ -50,10 +50,8 @@ impl Endian {
     }
 }
 
-/// Converts stored elements to their form in memory, in place.
-///
-/// # Errors
-/// `Corrupt` for a bool that is neither `00` nor `01`.
+/// Converts stored elements to their form in memory, in place. Returns `Corrupt` for a bool that is
+/// neither `00` nor `01`.
 pub fn to_memory(dtype: Dtype, endian: Endian, bytes: &mut [u8]) -> Result<()> {
     if endian == Endian::Big {
         swap_words(dtype.word_bytes(), bytes);
@@ -67,10 +65,7 @@ pub fn to_memory(dtype: Dtype, endian: Endian, bytes: &mut [u8]) -> Result<()> {
 }
 
 /// Converts elements in memory to their stored form, in place.
-///
-/// # Errors
-/// `InvalidArgument` for a bool that is neither `00` nor `01`: other readers would refuse the
-/// chunk.
+/// A bool that is neither `00` nor `01` is `InvalidArgument`: other readers would refuse the chunk.
 pub fn to_stored(dtype: Dtype, endian: Endian, bytes: &mut [u8]) -> Result<()> {
     if let Some(byte) = odd_bool(dtype, bytes) {
         return Err(Error::invalid("an element of dtype bool is neither true nor false")

@@ -104,10 +104,8 @@ impl CodecChain {
         Ok(Self { decoded, len_bytes, transposes, order, array_codec, bytes_codecs })
     }
 
-    /// The chain that the list `codecs` of a zarr v3 document describes.
-    ///
-    /// # Errors
-    /// `Unsupported` for unknown codecs, `Corrupt` for lists that are not a chain.
+    /// The chain that the list `codecs` of a zarr v3 document describes. `Unsupported` for unknown
+    /// codecs, `Corrupt` for lists that are not a chain.
     pub fn from_v3(codecs: &Value, decoded: Decoded) -> Result<Self> {
         let no_chain =
             |what: &str| Error::corrupt(format!("the codecs of a zarr array are not valid: {what}"));
@@ -244,9 +242,6 @@ impl CodecChain {
 
     /// Decodes a stored chunk into `out`, which is exactly as long as the chunk. `missing` says
     /// whether absent parts of a shard are damage or have the fill value.
-    ///
-    /// # Errors
-    /// `Corrupt` if the bytes are not valid for the chain or have another length.
     pub fn decode_into(&self, stored: &[u8], out: &mut [u8], missing: Missing) -> Result<()> {
         if out.len() as u64 != self.len_bytes {
             return Err(wrong_len(self.len_bytes, out.len() as u64));
@@ -272,9 +267,6 @@ impl CodecChain {
 
     /// Decodes a stored chunk of a chain that [is streamed](Self::is_streamed) into `out`, which is
     /// exactly as long as the chunk. `stored` passes the bytes front to back.
-    ///
-    /// # Errors
-    /// As [`decode_into`](Self::decode_into); errors of `stored`.
     pub fn decode_streamed(
         &self,
         out: &mut [u8],

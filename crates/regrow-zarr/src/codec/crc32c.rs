@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 /// The length that the checksum adds.
 pub const CRC32C_LEN_BYTES: usize = size_of::<u32>();
 
-/// Checks the checksum, and returns the bytes without it.
 pub fn strip(stored: &[u8]) -> Result<&[u8]> {
     let Some((bytes, stored_crc)) = stored.split_last_chunk::<CRC32C_LEN_BYTES>() else {
         return Err(Error::corrupt("the bytes end inside a crc32c")
@@ -28,7 +27,6 @@ pub fn strip(stored: &[u8]) -> Result<&[u8]> {
     Ok(bytes)
 }
 
-/// The bytes with their checksum.
 pub fn append(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     let len = bytes.len() + CRC32C_LEN_BYTES;

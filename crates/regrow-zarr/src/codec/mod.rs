@@ -60,10 +60,7 @@ pub enum BytesCodec {
 }
 
 impl BytesCodec {
-    /// The codec of a zarr v3 document.
-    ///
-    /// # Errors
-    /// `Unsupported` for an unknown name or member.
+    /// The codec of a zarr v3 document. `Unsupported` for an unknown name or member.
     pub fn from_v3(name: &str, mut configuration: Members) -> Result<Self> {
         let codec = match name {
             "zstd" => Self::Zstd(zstd::from_members(&mut configuration, 3)?),
@@ -76,10 +73,7 @@ impl BytesCodec {
         Ok(codec)
     }
 
-    /// The compressor of a zarr v2 document.
-    ///
-    /// # Errors
-    /// `Unsupported` for an unknown id or member.
+    /// The compressor of a zarr v2 document. `Unsupported` for an unknown id or member.
     pub fn from_v2(mut members: Members) -> Result<Self> {
         let id = members.required_text("id")?;
         let codec = match id.as_str() {
@@ -159,10 +153,7 @@ impl BytesCodec {
         }
     }
 
-    /// Encodes.
-    ///
-    /// # Errors
-    /// `Unsupported` for blosc.
+    /// Encodes, except with blosc, which is `Unsupported`.
     pub fn encode(&self, bytes: &[u8]) -> Result<Vec<u8>> {
         match self {
             Self::Zstd(codec) => codec.encode(bytes),

@@ -25,7 +25,6 @@ use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::zarr::json::{Members, brief};
 use crate::zarr::{ChunkGrid, Destination, Missing};
 
-/// Length of an index entry: an offset and a length.
 const ENTRY_LEN_BYTES: u64 = 2 * size_of::<u64>() as u64;
 
 /// The offset and length that mark an absent inner chunk.
@@ -266,7 +265,6 @@ impl Sharding {
         Ok(out)
     }
 
-    /// Reads the index and checks its checksum.
     fn read_index(&self, source: &dyn ByteSource) -> Result<ShardIndex> {
         let (shard_len, index_len) = (source.len_bytes(), self.index_len_bytes());
         let Some(after) = shard_len.checked_sub(index_len) else {
@@ -287,7 +285,6 @@ impl Sharding {
         })
     }
 
-    /// The position of an inner chunk in the index.
     fn linear(&self, place: &[u64]) -> u64 {
         place.iter().zip(self.grid.counts()).fold(0, |at, (i, count)| at * count + i)
     }
@@ -297,7 +294,6 @@ impl Sharding {
 struct ShardIndex {
     entries: Vec<u8>,
     endian: Endian,
-    /// The offset of the index in the shard.
     offset_bytes: u64,
     shard_len_bytes: u64,
 }

@@ -22,9 +22,6 @@ impl Order {
     }
 
     /// Reads the configuration of the codec `transpose`.
-    ///
-    /// # Errors
-    /// `Corrupt` if `order` is not a permutation of `rank` axes.
     pub fn from_v3(mut configuration: Members, rank: usize) -> Result<Self> {
         let value = configuration.required("order")?;
         configuration.finish()?;

@@ -70,7 +70,6 @@ pub struct FrameDecoder<'o> {
 }
 
 impl<'o> FrameDecoder<'o> {
-    /// A decoder that fills `out`.
     pub fn new(out: &'o mut [u8]) -> Result<Self> {
         let mut context = DCtx::try_create().ok_or_else(no_context)?;
         for parameter in [DParameter::StableOutBuffer(true), DParameter::WindowLogMax(WINDOW_LOG_MAX)] {
@@ -79,12 +78,10 @@ impl<'o> FrameDecoder<'o> {
         Ok(Self { context, out: OutBuffer::around(out), stored_len_bytes: 0, is_ended: false })
     }
 
-    /// The number of decoded bytes so far.
     pub fn len_bytes(&self) -> usize {
         self.out.pos()
     }
 
-    /// Decodes the next stored bytes.
     pub fn push(&mut self, stored: &[u8]) -> Result<()> {
         let wanted = self.out.capacity() as u64;
         if self.stored_len_bytes == 0

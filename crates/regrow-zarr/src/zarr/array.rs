@@ -109,9 +109,6 @@ impl ZarrArray {
     /// The stored chunks, in C order, each with its part of the array. The store lists its keys, so
     /// the cost does not depend on the array's claimed shape. `None` if the store cannot list keys,
     /// as on web servers.
-    ///
-    /// # Errors
-    /// Errors of the store.
     pub fn stored_chunks(&self) -> Result<Option<Vec<StoredChunk>>> {
         let meta = &*self.meta;
         let whole = Region::whole(meta.shape());

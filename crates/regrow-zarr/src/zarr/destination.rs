@@ -21,15 +21,11 @@ pub struct Destination<'a> {
     region: &'a Region,
     shape: Shape,
     out: &'a mut [u8],
-    /// A buffer that is used again for each piece.
     buffer: Vec<u8>,
 }
 
 impl<'a> Destination<'a> {
     /// Takes a slice that is exactly as long as the region.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if the slice has another length.
     pub fn new(dtype: Dtype, region: &'a Region, out: &'a mut [u8]) -> Result<Self> {
         let shape = region.shape();
         let len_bytes = shape.len_bytes(dtype)?;

@@ -30,11 +30,9 @@ struct SmallFloat {
     mantissa_bits: u32,
     bias: i32,
     specials: Specials,
-    /// The code for `"NaN"`.
     nan: u8,
 }
 
-/// The codes of a small float that are not finite numbers.
 #[derive(Clone, Copy, PartialEq)]
 enum Specials {
     /// The highest exponent, as in IEEE 754: infinity, then NaNs.

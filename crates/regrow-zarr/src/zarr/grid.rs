@@ -64,9 +64,6 @@ impl ChunkGrid {
 
     /// The region of chunk `index`, in the array's coordinates. At the upper edge it reaches beyond
     /// the array.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if the array has no such chunk.
     pub fn chunk(&self, index: &[u64]) -> Result<Region> {
         let inside = index.len() == self.shape.rank() && index.iter().zip(self.counts()).all(|(i, n)| *i < n);
         if !inside {

@@ -91,9 +91,6 @@ impl ArrayMeta {
     }
 
     /// Reads a `zarr.json` document of an array.
-    ///
-    /// # Errors
-    /// As [`parse_v2`](Self::parse_v2).
     pub fn parse_v3(json: &[u8]) -> Result<Self> {
         v3::parse(json)
     }
@@ -131,18 +128,12 @@ impl ArrayMeta {
     }
 
     /// A zarr v3 array whose one chunk is its plain C-order bytes.
-    ///
-    /// # Errors
-    /// As [`v2`](Self::v2).
     pub fn v3_raw(shape: Shape, dtype: Dtype) -> Result<Self> {
         let at_least_one: Vec<u64> = shape.dims().iter().map(|&dim| dim.max(1)).collect();
         Self::v3(shape, dtype, Shape::new(at_least_one)?, Compression::None)
     }
 
     /// A zarr v3 array without shards.
-    ///
-    /// # Errors
-    /// As [`v2`](Self::v2).
     pub fn v3(shape: Shape, dtype: Dtype, chunk_shape: Shape, compression: Compression) -> Result<Self> {
         let meta = Self::v2(shape, dtype, chunk_shape, compression)?;
         Ok(Self { version: Version::V3, keys: ChunkKeys::V3, has_fill: true, ..meta })

@@ -21,7 +21,6 @@ use crate::error::{Error, Result};
 /// The document's key, below the array's name.
 pub(super) const METADATA_KEY: &str = ".zarray";
 
-/// The document of a group of arrays.
 pub(super) const GROUP_KEY: &str = ".zgroup";
 
 /// NumPy's name of each dtype, without the byte-order mark.
@@ -42,7 +41,6 @@ const NUMPY_KINDS: [(Dtype, &str); 14] = [
     (Dtype::Complex128, "c16"),
 ];
 
-/// Reads a document.
 pub(super) fn parse(bytes: &[u8]) -> Result<ArrayMeta> {
     let mut members = Members::of(json::parse(bytes)?, "the .zarray document")?;
     let format = members.required("zarr_format")?;
@@ -83,7 +81,6 @@ pub(super) fn parse(bytes: &[u8]) -> Result<ArrayMeta> {
     Ok(ArrayMeta { version: Version::V2, grid, keys, chain, has_fill: !fill_value.is_null() })
 }
 
-/// Writes a document.
 pub(super) fn write(meta: &ArrayMeta) -> Vec<u8> {
     let fill_value = match meta.has_fill {
         false => Value::Null,

@@ -28,7 +28,6 @@ use crate::error::{Error, Result};
 /// The document's key, below the array's name.
 pub(super) const METADATA_KEY: &str = "zarr.json";
 
-/// Reads a document.
 pub(super) fn parse(bytes: &[u8]) -> Result<ArrayMeta> {
     let mut members = Members::of(json::parse(bytes)?, "the zarr.json document")?;
     let format = members.required("zarr_format")?;
@@ -54,7 +53,6 @@ pub(super) fn parse(bytes: &[u8]) -> Result<ArrayMeta> {
     Ok(ArrayMeta { version: Version::V3, grid, keys, chain, has_fill: true })
 }
 
-/// Writes a document.
 pub(super) fn write(meta: &ArrayMeta) -> Vec<u8> {
     json::write(&json!({
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": meta.chunk_shape().dims()}},
