@@ -25,6 +25,7 @@ const IN_PLACE_LEN_MIN_BYTES: u64 = 64 << 10;
 pub struct Part<'a> {
     /// The offset of the first byte in the blob.
     pub offset_bytes: u64,
+    /// The destination of the bytes.
     pub out: &'a mut [u8],
     /// The index of the leaf that the bytes belong to, for errors.
     pub leaf: usize,

@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 
+/// The processes that share a folder of steps. A single process sends no messages.
 #[derive(Debug)]
 pub struct Together {
     job: Option<Job>,
