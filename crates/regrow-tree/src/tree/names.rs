@@ -104,6 +104,7 @@ impl<'a> TextWalk<'a> {
     }
 }
 
+/// Appends the text of a key.
 pub fn push_key(out: &mut String, key: &Key) {
     match key {
         Key::Dict(text) | Key::Attr(text) => out.push_str(text),
