@@ -169,7 +169,6 @@ impl MeetingPlace {
     }
 }
 
-/// The content of `current`.
 struct Current {
     nonce: String,
     size: usize,

@@ -97,7 +97,6 @@ impl fmt::Debug for OnWait {
     }
 }
 
-/// The values that a process waits for.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Awaited<'a> {
     /// The value of one rank, under this name.
@@ -140,7 +139,6 @@ impl Exchange {
         Values { service: &*self.service, at: &self.at }
     }
 
-    /// Puts a value if the name has none; false if it already has one.
     pub(super) fn put(&self, name: &str, value: &Bytes) -> Result<bool> {
         self.values().put(name, value)
     }
@@ -150,7 +148,6 @@ impl Exchange {
         self.values().get(name, wait)
     }
 
-    /// How long to wait for rank 0.
     pub(super) fn patience_with_rank_0(&self) -> Duration {
         let timeout = self.options.timeout;
         timeout.saturating_add((timeout / 4).min(Duration::from_secs(10)))
@@ -162,7 +159,6 @@ impl Exchange {
         let _ = self.put("failed", &failure.to_bytes());
     }
 
-    /// The first failure of this attempt.
     pub(super) fn failure(&self) -> Result<Option<Failure>> {
         Ok(self.get("failed", Duration::ZERO)?.map(|bytes| Failure::from_bytes(&bytes)))
     }
@@ -262,7 +258,6 @@ impl<'a> Found<'a> {
         self.ranks.clone().zip(&self.values).find(|(_, value)| value.is_none()).map(|(rank, _)| rank)
     }
 
-    /// Looks at the value of one rank.
     fn look_at(&mut self, rank: usize, wait: Duration) -> Result<bool> {
         let value = self.exchange.get(&self.awaited.name(rank), wait)?;
         let is_there = value.is_some();

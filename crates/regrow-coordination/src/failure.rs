@@ -63,7 +63,6 @@ impl Failure {
         serde_json::from_slice(bytes).unwrap_or_else(unreadable)
     }
 
-    /// The failure as an error in the other processes.
     pub(super) fn into_error(self) -> Error {
         let kind = ErrorKind::from_name(&self.kind).unwrap_or(ErrorKind::Io);
         let mut error =
@@ -84,9 +83,7 @@ impl Failure {
 /// The reason why a wait ended without the awaited values.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// This process gave up.
     Here(Error),
-    /// Another process failed first.
     There(Box<Failure>),
 }
 

@@ -25,7 +25,6 @@ const DISK_LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::fr
 /// The same pauses in a bucket, where each look is a request that costs time and money.
 const BUCKET_LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// Values that a thread reads one after the other.
 const READ_TOGETHER: usize = 16;
 
 /// Threads that read many values: they wait for the network of a bucket or of a shared disk.
@@ -133,7 +132,6 @@ impl Coordinator for Folder {
     }
 }
 
-/// The common prefix of all names.
 fn shared_beginning(names: &[Vec<u8>]) -> Vec<u8> {
     let Some((first, others)) = names.split_first() else { return Vec::new() };
     let shared = |name: &Vec<u8>| first.iter().zip(name).take_while(|(one, another)| one == another).count();
@@ -141,7 +139,6 @@ fn shared_beginning(names: &[Vec<u8>]) -> Vec<u8> {
     first.iter().take(len).copied().collect()
 }
 
-/// The file of a key.
 fn file_name(key: &str) -> Vec<u8> {
     key.replace('/', "~").into_bytes()
 }

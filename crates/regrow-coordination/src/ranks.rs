@@ -1,6 +1,5 @@
 //! Lists of ranks, for messages.
 
-/// The most runs of ranks that a text names; it counts the others.
 const RUNS_MAX: usize = 8;
 
 /// `rank 3`, `ranks 0, 2-5, 9`; the ranks are sorted.

@@ -149,10 +149,7 @@ impl Session {
         Ok(value)
     }
 
-    /// Waits until every process has reached this phase.
-    ///
-    /// # Errors
-    /// The errors of [`agree`](Self::agree).
+    /// Waits until every process has reached this phase, with the errors of [`agree`](Self::agree).
     pub fn barrier(&self, phase: &str) -> Result<()> {
         self.agree(phase, Ok(()))
     }
@@ -247,7 +244,6 @@ impl Session {
         }
     }
 
-    /// Waits for the decision of rank 0.
     fn follow(&self, exchange: &Exchange, phase: &str) -> Result<Bytes> {
         let verdict = verdict_of(phase);
         match exchange.collect(phase, Awaited::Of(0, &verdict), exchange.patience_with_rank_0()) {

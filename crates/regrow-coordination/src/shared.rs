@@ -16,7 +16,6 @@ use regrow_store::{ByteRange, StoreExt};
 /// time-out, so that rank 0 still waits for the answer.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// The pause between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl Session {
@@ -106,7 +105,6 @@ impl Drop for Probe {
     }
 }
 
-/// Whether this process sees the probe of rank 0.
 fn is_seen(target: &Location, probe: &[u8], within: Duration) -> Result<bool> {
     let probe = String::from_utf8_lossy(probe);
     let mut parts = probe.splitn(3, ' ');

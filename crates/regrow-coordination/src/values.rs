@@ -35,7 +35,6 @@ pub(super) struct Values<'a> {
 }
 
 impl Values<'_> {
-    /// Puts a value if the name has none; false if it already has one.
     pub(super) fn put(self, name: &str, value: &Bytes) -> Result<bool> {
         let (first_len, part_len) = self.part_lens_bytes();
         let (head, rest) = value.split_at(value.len().min(first_len));
@@ -66,7 +65,6 @@ impl Values<'_> {
         names.iter().zip(found).map(whole).collect::<Result<Vec<_>>>().map(Some)
     }
 
-    /// The whole value, from its first part.
     fn whole(self, name: &str, mut first: Bytes) -> Result<Bytes> {
         let cut_short = |key: &str| Error::new(ErrorKind::Io, format!("the value at {key} was cut short"));
         let key = self.first_key(name);

@@ -16,13 +16,10 @@ use regrow_base::bytes::hex::fixed;
 use regrow_base::error::{Error, ErrorKind, Result, ResultExt};
 use regrow_storage::location::ToLocation;
 
-/// The longest key file that is read.
 const FILE_LEN_MAX_BYTES: u64 = 64 << 10;
 
-/// Length of a public key.
 const KEY_LEN_BYTES: usize = 32;
 
-/// Length of a signature.
 pub(crate) const SIGNATURE_LEN_BYTES: usize = 64;
 
 const SSH_NAME: &str = "ssh-ed25519";

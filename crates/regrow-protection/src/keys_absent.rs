@@ -7,7 +7,6 @@ use std::str::FromStr;
 use regrow_base::error::{Error, Result};
 use regrow_storage::location::ToLocation;
 
-/// Length of a signature.
 pub(crate) const SIGNATURE_LEN_BYTES: usize = 64;
 
 /// A private key. No value of this type exists.
@@ -30,17 +29,11 @@ pub(crate) fn check_available() -> Result<()> {
 
 impl PrivateKey {
     /// Returns an error: this build has no keys.
-    ///
-    /// # Errors
-    /// `Unsupported`.
     pub fn read(_path: impl ToLocation) -> Result<Self> {
         Err(absent())
     }
 
     /// Returns an error: this build has no keys.
-    ///
-    /// # Errors
-    /// `Unsupported`.
     pub fn parse(_text: &str) -> Result<Self> {
         Err(absent())
     }
@@ -57,25 +50,16 @@ impl PrivateKey {
 
 impl PublicKey {
     /// Returns an error: this build has no keys.
-    ///
-    /// # Errors
-    /// `Unsupported`.
     pub fn read(_path: impl ToLocation) -> Result<Self> {
         Err(absent())
     }
 
     /// Returns an error: this build has no keys.
-    ///
-    /// # Errors
-    /// `Unsupported`.
     pub fn parse(_text: &str) -> Result<Self> {
         Err(absent())
     }
 
     /// Returns an error: this build has no keys.
-    ///
-    /// # Errors
-    /// `Unsupported`.
     pub fn parse_or_read(_text: &str) -> Result<Self> {
         Err(absent())
     }

@@ -7,9 +7,6 @@ use std::path::Path;
 pub type Member = (String, Vec<u8>);
 
 /// All files below a folder, sorted, with their paths relative to the folder.
-///
-/// # Errors
-/// Errors of the file system.
 pub fn files_below(folder: &Path) -> io::Result<Vec<Member>> {
     let mut files = Vec::new();
     let mut pending = vec![(folder.to_owned(), String::new())];

@@ -18,9 +18,6 @@ pub struct Encoder {
 
 impl Encoder {
     /// Makes a code for stripes of this form.
-    ///
-    /// # Errors
-    /// `Unsupported` if no code has this number of blocks.
     pub fn new(geometry: &Geometry) -> Result<Self> {
         let Geometry { data_blocks, parity_blocks, block_len_bytes, .. } = *geometry;
         // Both lengths are powers of two, so slices divide a block evenly.
@@ -31,9 +28,6 @@ impl Encoder {
 
     /// Appends the parity blocks of a stripe to `parity`; all data blocks, in their order, are in
     /// `blocks`.
-    ///
-    /// # Errors
-    /// `Unsupported` if these are not the blocks of one stripe.
     pub fn stripe<'b>(
         &mut self,
         blocks: impl Iterator<Item = &'b [u8]> + Clone,
@@ -63,9 +57,6 @@ impl Encoder {
 /// Restores the lost data blocks of a stripe from its other blocks, and calls `each` with each
 /// block and its number in the stripe. The stripe must have at least as many good blocks as data
 /// blocks.
-///
-/// # Errors
-/// `Unsupported` if the stripe has too few good blocks.
 pub fn restore<'b>(
     geometry: &Geometry,
     data: impl Iterator<Item = (u64, &'b [u8])>,

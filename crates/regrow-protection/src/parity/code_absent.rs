@@ -14,17 +14,11 @@ fn absent() -> Error {
 
 impl Encoder {
     /// Returns an error: this build has no Reed-Solomon code.
-    ///
-    /// # Errors
-    /// `Unsupported`.
     pub fn new(_geometry: &Geometry) -> Result<Self> {
         Err(absent())
     }
 
     /// Appends parity blocks.
-    ///
-    /// # Errors
-    /// None.
     pub fn stripe<'b>(
         &mut self,
         _blocks: impl Iterator<Item = &'b [u8]> + Clone,
@@ -35,9 +29,6 @@ impl Encoder {
 }
 
 /// Returns an error: this build has no Reed-Solomon code.
-///
-/// # Errors
-/// `Unsupported`.
 pub fn restore<'b>(
     _geometry: &Geometry,
     _data: impl Iterator<Item = (u64, &'b [u8])>,

@@ -45,7 +45,6 @@ const MAGIC: &[u8; 8] = b"rgparity";
 /// Length of the end of the file with the blocks, after the index.
 pub const CLOSING_LEN_BYTES: u64 = 16;
 
-/// The help for an unusable index.
 const HELP: &str = "if `regrow verify` finds no damage, make the parity again: `regrow parity`";
 
 /// The parsed index.
@@ -131,9 +130,6 @@ impl ParityDocument {
     }
 
     /// The file's bytes.
-    ///
-    /// # Errors
-    /// None in practice.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         summed::to_bytes(self)
             .map_err(|error| Error::invalid(format!("the index of the parity cannot be written: {error}")))

@@ -42,9 +42,6 @@ impl Geometry {
     }
 
     /// Returns an error unless blocks and stripes of this form are possible.
-    ///
-    /// # Errors
-    /// `Corrupt`.
     pub fn check(&self) -> Result<()> {
         let wrong = |what: &str, expected: String, found: u64| {
             Err(Error::corrupt(format!("the index of the parity contradicts itself: {what}"))

@@ -5,7 +5,6 @@ use std::str::FromStr;
 
 use regrow_base::error::{Error, Result};
 
-/// The largest numerator or denominator; larger ones have no use.
 const TERM_MAX: u32 = 1024;
 
 /// Bytes of parity per bytes of data: `1/16` heals damage within any sixteenth of the files.
@@ -57,7 +56,6 @@ impl fmt::Display for ParityRatio {
 impl FromStr for ParityRatio {
     type Err = Error;
 
-    /// Parses texts such as `1/16`.
     fn from_str(text: &str) -> Result<Self> {
         let parts = text.split_once('/');
         let numbers =

@@ -18,10 +18,7 @@ pub(super) struct SealedBlob {
 }
 
 impl SealedBlob {
-    /// Opens a sealed file.
-    ///
-    /// # Errors
-    /// `Corrupt` if it has another length than the seal says.
+    /// Opens a sealed file. `Corrupt` if it has another length than the seal says.
     pub fn new(blob: Arc<dyn Blob>, file: Arc<SealedFile>, said: Said) -> Result<Self> {
         if blob.len_bytes() != file.len_bytes {
             return Err((said.misfit)()

@@ -45,7 +45,6 @@ pub const BLOCK_LEN_BYTES: u64 = 32 << 10;
 /// The block lengths that a reader accepts, since a pass reads each block in one piece.
 const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 
-/// The help for an unusable seal.
 pub(super) const HELP: &str = "`regrow repair` heals it with parity or a copy (`--from`); if you changed \
     it on purpose, seal it again (`regrow seal`) or remove the seal (`regrow seal --remove`); \
     `ignore_seal` reads it anyway";
@@ -140,9 +139,6 @@ impl SealDocument {
     }
 
     /// The file's bytes.
-    ///
-    /// # Errors
-    /// None in practice.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         summed::to_bytes(self).map_err(|error| Error::invalid(format!("the seal cannot be written: {error}")))
     }

@@ -15,7 +15,6 @@ use regrow_storage::location::Location;
 use regrow_storage::side_files::{KINDS, SideNames, is_name_of_side_file};
 use regrow_store::reads::{BlockTable, Checksum, Words};
 
-/// The texts for a block that fails.
 const WORDS: Words = Words {
     what: |_, block| format!("block {block} of a sealed file differs from the seal"),
     help: HELP,
@@ -23,7 +22,6 @@ const WORDS: Words = Words {
         again; `ignore_seal` reads it anyway",
 };
 
-/// The texts for files that do not match their seal.
 const SAID: Said = Said {
     misfit: || {
         Error::corrupt("the checkpoint differs from its seal: a file is missing, or has another length")
@@ -33,7 +31,6 @@ const SAID: Said = Said {
     changed: || Error::corrupt("a sealed file changed while it was read").help(HELP),
 };
 
-/// Longest name of a file.
 const NAME_LEN_MAX_BYTES: usize = 255;
 
 /// The errors for files that do not match a seal or a signature.
@@ -84,9 +81,6 @@ impl Place {
 
     /// Returns an error if a side file of single files was copied by hand and describes other
     /// files.
-    ///
-    /// # Errors
-    /// `Corrupt`.
     pub fn check_names(&self, names: &[String]) -> Result<()> {
         match names.iter().find(|name| !self.covers_folder && !name.starts_with(&self.stem)) {
             None => Ok(()),
@@ -105,9 +99,6 @@ impl Place {
 
     /// Calls `read` at the place for `at`. If there is no seal, and `at` is on a disk, calls `read`
     /// at the place in the folder above, and returns that seal if it covers a file below `at`.
-    ///
-    /// # Errors
-    /// Errors of `read`.
     pub fn search(
         at: &Location,
         names: SideNames,
@@ -122,9 +113,6 @@ impl Place {
     }
 
     /// The bytes of the file, if there is one.
-    ///
-    /// # Errors
-    /// Errors of the storage; `Limit`.
     pub fn read(&self, what: &str) -> Result<Option<Vec<u8>>> {
         // If the name is too long or the folder is missing, there is no seal; the open of the
         // checkpoint reports the error. The folder of a bare name is the working folder, whose path
@@ -180,7 +168,6 @@ pub struct SealedFile {
 pub(super) enum Governed<'s> {
     /// The path lies elsewhere, or is the seal itself.
     Free,
-    /// The path is one of the sealed files.
     Listed(&'s Arc<SealedFile>),
     /// The path lies in the folder but was not sealed; under a signature, any other path.
     Unlisted,
@@ -195,10 +182,6 @@ impl Seal {
         Place::search(at, NAMES, &Self::read)
     }
 
-    /// The seal at a place, if there is one.
-    ///
-    /// # Errors
-    /// The errors of [`found`](Self::found).
     fn read(place: Place) -> Result<Option<Self>> {
         let Some(bytes) = place.read("the seal")? else { return Ok(None) };
         Self::of(&bytes, place.clone()).in_file(&place.file).map(Some)

@@ -10,11 +10,8 @@ pub(super) type ReadRaw<'a> = &'a dyn Fn(u64, &mut [u8]) -> Result<()>;
 
 impl SealedFile {
     /// Fills `out` with the bytes from `offset_bytes` on, which must lie in the file. Whole blocks
-    /// are read directly into the destination; If the blob is far, one request fetches all bytes
-    /// instead.
-    ///
-    /// # Errors
-    /// `Corrupt` with file and offset of the first block that fails; errors of `read`.
+    /// are read directly into the destination. If the blob is far, one request fetches all bytes
+    /// instead. An error has the file and offset of the first block that fails.
     pub(super) fn read_checked(
         &self,
         blob: &dyn Blob,
@@ -55,7 +52,6 @@ impl SealedFile {
         Ok(())
     }
 
-    /// Checks whole blocks that begin at byte `start` of the file.
     pub(super) fn check(&self, blob: &dyn Blob, start: u64, bytes: &[u8]) -> Result<()> {
         let end = start + bytes.len() as u64;
         self.table.blocks(start, end).try_for_each(|block| {
@@ -65,12 +61,10 @@ impl SealedFile {
     }
 }
 
-/// Copies as many bytes as both slices have.
 fn copy(to: &mut [u8], from: &[u8]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
 }
 
-/// The read function of a blob.
 pub(super) fn of_blob<'a>(blob: &'a dyn Blob, way: ReadPath) -> impl Fn(u64, &mut [u8]) -> Result<()> + 'a {
     move |offset_bytes, out| blob.read(offset_bytes, out, way)
 }

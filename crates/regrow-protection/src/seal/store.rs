@@ -21,11 +21,9 @@ use regrow_store::{
 pub(super) struct SealedStore {
     store: Arc<dyn Store>,
     seal: Arc<Seal>,
-    /// The path of the folder in the storage.
     path: PathBuf,
 }
 
-/// A value of the store.
 enum Value {
     Free,
     Sealed(Arc<SealedFile>),
@@ -85,7 +83,6 @@ impl Store for SealedStore {
         self.checked(key, &file, part.start, part.end).map(Some)
     }
 
-    /// Streams a value a few blocks at a time.
     fn stream(
         &self,
         key: &[u8],

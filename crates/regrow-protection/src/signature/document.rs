@@ -52,13 +52,11 @@ const KIND: SideDocument = SideDocument {
 /// checkpoint.
 const PREFIX: &[u8] = b"regrow signature 1\n";
 
-/// The most signatures in a file.
 const SIGNATURES_MAX: usize = 64;
 
 /// The block lengths that a reader accepts, since a pass reads each block in one piece.
 const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 
-/// The help for an untrusted checkpoint.
 pub(super) const HELP: &str = "do not use the data: check the key, or get the checkpoint again from its \
     author; if you changed it yourself, sign it again (`regrow sign`)";
 
@@ -69,7 +67,6 @@ pub struct SignatureDocument {
     signed: Box<RawValue>,
 }
 
-/// One key's signature.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct SignatureOf {
     public_key: String,
@@ -112,9 +109,6 @@ pub struct FileDigests {
 
 impl SignatureDocument {
     /// The file with these contents and no signature.
-    ///
-    /// # Errors
-    /// None in practice.
     pub fn unsigned(signed: &Signed) -> Result<Self> {
         let raw = serde_json::value::to_raw_value(signed).map_err(|error| unwritten(&error))?;
         Ok(Self { signatures: Vec::new(), signed: raw })
@@ -135,9 +129,6 @@ impl SignatureDocument {
     }
 
     /// The file's bytes.
-    ///
-    /// # Errors
-    /// None in practice.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self).map_err(|error| unwritten(&error))
     }
@@ -165,9 +156,6 @@ impl SignatureDocument {
     }
 
     /// The signed data, without a check of the signer.
-    ///
-    /// # Errors
-    /// The errors of `Signed::parse`.
     pub fn unverified(&self) -> Result<Signed> {
         Signed::parse(self.signed.get())
     }
@@ -278,7 +266,6 @@ impl Signed {
     }
 }
 
-/// The error for an untrusted checkpoint.
 pub(super) fn untrusted(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Untrusted, what).help(HELP)
 }

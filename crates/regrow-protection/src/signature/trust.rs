@@ -9,7 +9,6 @@ use regrow_base::error::{Error, Result, ResultExt};
 use regrow_storage::location::Location;
 use regrow_store::reads::{BlockTable, Words};
 
-/// The texts for a block that fails.
 const WORDS: Words = Words {
     what: |_, block| format!("block {block} of a signed file differs from the signature"),
     help: HELP,
@@ -17,7 +16,6 @@ const WORDS: Words = Words {
         again",
 };
 
-/// The texts for files that do not match their signature.
 const SAID: Said = Said {
     misfit: || {
         Error::corrupt(
@@ -42,18 +40,12 @@ pub fn place_of(at: &Location) -> Place {
 
 /// The signature of a location by one of these keys; for a part of a folder on a disk, the
 /// signature of the folder. `None` if there is no signature.
-///
-/// # Errors
-/// The errors of [`SignatureDocument::verified`]; errors of the storage.
 pub fn trusted(at: &Location, keys: &[PublicKey]) -> Result<Option<Seal>> {
     Place::search(at, NAMES, &|place| read(place, keys))
 }
 
 /// The signature of a checkpoint by any signer, trusted or not, for restoring the signed files.
 /// `None` if the signature is missing, unreadable or not valid.
-///
-/// # Errors
-/// Errors of the storage.
 pub fn unverified(at: &Location) -> Result<Option<Seal>> {
     let place = place_of(at);
     let Some(bytes) = place.read("the signature")? else { return Ok(None) };
@@ -68,9 +60,6 @@ pub fn unverified(at: &Location) -> Result<Option<Seal>> {
 
 /// Parses a signature that was read at a place, and verifies it with its own keys. It is then
 /// valid, but not yet trusted.
-///
-/// # Errors
-/// The errors of [`SignatureDocument::verified`].
 pub fn of_its_own_keys(bytes: &[u8], place: Place) -> Result<Seal> {
     check_available()?;
     let document = SignatureDocument::parse(bytes)?;

@@ -14,10 +14,9 @@ use libc::pid_t;
 use super::disk::{Change, Disk, Inode, ROOT, name, unsupported};
 use crate::trace::{Action, Call, Observer, observe, writes};
 
-/// Longest path that is read from the memory of the child.
 const PATH_LEN_MAX: usize = 4096;
 
-/// The effect of a call.
+/// A call as a change or a sync of the disk.
 #[derive(Debug, Clone)]
 pub(super) enum Event {
     /// A change that a crash may lose.
@@ -99,7 +98,6 @@ struct Recorder {
     pending: HashMap<pid_t, Pending>,
 }
 
-/// A call that has begun.
 #[derive(Debug)]
 enum Pending {
     /// An open that may create a file: the folder and name, or a file without a name.
@@ -107,7 +105,6 @@ enum Pending {
         at: Option<(Inode, String)>,
         truncates: bool,
     },
-    /// A write to a file, with its offset.
     Write {
         thread: pid_t,
         fd: u64,
@@ -291,7 +288,6 @@ impl Recorder {
         }
     }
 
-    /// Records a call that has ended.
     fn done(&mut self, thread: pid_t, pending: Pending, result: i64) -> io::Result<()> {
         match pending {
             Pending::Open { at, truncates } => {
@@ -338,7 +334,6 @@ impl Recorder {
         self.events.push(Event::Change(change));
     }
 
-    /// The inode at a path, if the path is in the folder.
     fn known(&self, path: &Path) -> Option<Inode> {
         let found = fs::metadata(path).ok()?;
         (found.dev() == self.device).then(|| self.known.get(&found.ino()).copied()).flatten()
@@ -388,7 +383,6 @@ impl Caller<'_> {
         Ok(base.join(path))
     }
 
-    /// The bytes at an address up to the next zero byte.
     fn text(&self, address: u64) -> io::Result<Vec<u8>> {
         let memory = fs::File::open(format!("/proc/{}/mem", self.thread))?;
         let mut text = Vec::new();
@@ -411,14 +405,12 @@ impl Caller<'_> {
         Err(io::Error::other("a path without an end"))
     }
 
-    /// The 64-bit number at an address.
     fn number(&self, address: u64) -> io::Result<u64> {
         let mut bytes = [0; 8];
         fs::File::open(format!("/proc/{}/mem", self.thread))?.read_exact_at(&mut bytes, address)?;
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// The offset of the next write to a descriptor.
     fn position(&self, fd: u64) -> io::Result<u64> {
         let text = fs::read_to_string(format!("/proc/{}/fdinfo/{}", self.thread, fd as u32))?;
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);

@@ -9,7 +9,6 @@ use super::record::{Event, Recording, Synced};
 /// A write is torn only at multiples of this.
 const SECTOR_LEN_BYTES: usize = 512;
 
-/// Largest number of pieces into which a write is torn.
 const PIECES_MAX: usize = 8;
 
 /// The guarantees of a file system for changes that are not synced.
@@ -171,7 +170,6 @@ impl Iterator for States<'_> {
     }
 }
 
-/// Some subsets of the changes that may be lost.
 fn subsets(open: &[usize], random: &mut u64) -> Vec<Vec<usize>> {
     let mut subsets = vec![Vec::new(), open.to_vec()];
     for (at, &piece) in open.iter().enumerate() {

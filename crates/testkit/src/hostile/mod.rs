@@ -43,9 +43,6 @@ pub struct Victim {
 
 impl Victim {
     /// Reads all files below `root`, which contains only this checkpoint.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn new(root: &Path) -> io::Result<Self> {
         let mut files: Files = crate::archives::files_below(root)?.into_iter().collect();
         sums::forget_digests(&mut files);

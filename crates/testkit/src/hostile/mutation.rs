@@ -3,7 +3,6 @@
 
 use super::Files;
 
-/// Largest number of changes for one sequence of choices.
 const CHANGES_MAX: usize = 8;
 
 /// Longest file and largest number of files after changes: tests need wrong numbers, not many
@@ -56,7 +55,6 @@ const TEXTS: [&str; 16] = [
 /// Replacements for one value of a document.
 const VALUES: [&str; 8] = ["null", "true", "[]", "{}", "[[]]", "\"\"", "None", "()"];
 
-/// The remaining choices.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {

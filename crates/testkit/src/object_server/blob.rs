@@ -141,7 +141,6 @@ pub(super) fn unchunked(body: &Bytes) -> Option<Blob> {
 #[derive(Debug, Default)]
 pub(super) struct Payload {
     pieces: VecDeque<Bytes>,
-    /// The announced bytes that are not sent yet.
     left_bytes: u64,
     /// The number of bytes after which the connection is closed.
     cut_bytes: Option<u64>,
@@ -166,12 +165,10 @@ impl Payload {
         self.left_bytes
     }
 
-    /// The bytes that are not sent yet.
     pub(super) fn into_blob(self) -> Blob {
         Blob { pieces: self.pieces.into(), len_bytes: self.left_bytes }
     }
 
-    /// Closes the connection after this many bytes. A shorter body is sent completely.
     pub(super) fn cut_after(&mut self, bytes: u64) {
         self.cut_bytes = (bytes < self.left_bytes).then_some(bytes);
     }

@@ -25,7 +25,6 @@ use super::fault::Fault;
 use super::request::Target;
 use super::service::{Shared, locked};
 
-/// The name in the place of a bucket.
 pub(super) const BUCKET: &str = "-";
 
 pub(super) fn answer(shared: &Shared, target: &Target, body: &Bytes) -> Response<Payload> {

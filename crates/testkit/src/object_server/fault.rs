@@ -255,7 +255,6 @@ impl Schedule {
         self.rules.clear();
     }
 
-    /// The number of strikes of each rule.
     pub(super) fn struck(&self) -> Vec<u64> {
         self.rules.iter().map(|(_, _, struck)| *struck).collect()
     }
@@ -304,7 +303,6 @@ impl Action {
     }
 }
 
-/// All faults for one request.
 #[derive(Debug, Default)]
 pub(super) struct Strike {
     pub(super) delay: Duration,

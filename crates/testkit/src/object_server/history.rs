@@ -11,7 +11,6 @@ use std::sync::Arc;
 use super::request::{Op, Target};
 use super::store::{Object, Store, Upload};
 
-/// The bucket and key of an object.
 type Place = (String, String);
 
 /// The content of all buckets.
@@ -22,7 +21,6 @@ pub(super) struct Content {
     pub(super) uploads: BTreeMap<String, Upload>,
 }
 
-/// The changes of one request.
 #[derive(Debug, Clone)]
 struct Write {
     op: Op,
@@ -84,7 +82,6 @@ impl History {
         Some(self.writes.len() - 1)
     }
 
-    /// Records that the answer to a request is ready.
     pub(super) fn end(&mut self, write: usize, now: u64) {
         if let Some(write) = self.writes.get_mut(write) {
             write.ended = now;

@@ -48,7 +48,6 @@ pub(super) fn parse(method: &Method, path: &str, query: &[(String, String)]) -> 
     Some((op, percent_decoded(bucket), key))
 }
 
-/// The metadata of an object.
 pub(super) fn object(bucket: &str, key: &str, object: &Object) -> Value {
     let mut value = listed(bucket, key, &object.listed);
     value["generation"] = json!(object.generation.to_string());
@@ -68,7 +67,6 @@ fn listed(bucket: &str, key: &str, listed: &Listed) -> Value {
     })
 }
 
-/// A page of a list.
 pub(super) fn page(bucket: &str, page: &Page) -> Value {
     let items: Vec<_> = page.objects.iter().map(|(key, entry)| listed(bucket, key, entry)).collect();
     let mut value = json!({ "kind": "storage#objects", "items": items });

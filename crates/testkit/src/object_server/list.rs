@@ -11,7 +11,6 @@ use super::xml::Document;
 /// Largest number of keys in a page of S3, and the default.
 pub(super) const PAGE_KEYS_MAX: usize = 1000;
 
-/// The parameters of a request for a page.
 #[derive(Debug, Default)]
 pub(super) struct Query {
     pub(super) version_2: bool,
@@ -124,7 +123,6 @@ impl Page {
         page
     }
 
-    /// The XML document of the answer.
     pub(super) fn document(&self, bucket: &str, query: &Query) -> String {
         let coded = |text: &str| if query.url_encoded { percent_encoded(text) } else { text.to_owned() };
         let mut document = Document::new("ListBucketResult");

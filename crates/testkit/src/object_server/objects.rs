@@ -161,7 +161,6 @@ impl Shared {
     }
 }
 
-/// The conditions of a request on its object.
 pub(super) fn conditions(target: &Target) -> Result<Conditions, Refusal> {
     Conditions::of(&target.headers, "")?
         .with_generations(target.param("ifGenerationMatch"), target.param("ifGenerationNotMatch"))

@@ -114,13 +114,11 @@ impl Refusal {
         }
     }
 
-    /// The XML body of the answer.
     pub(super) fn document(self, resource: &str) -> String {
         error_document(&format!("{self:?}"), self.message(), resource)
     }
 }
 
-/// S3's error document.
 pub(super) fn error_document(code: &str, message: &str, resource: &str) -> String {
     let mut document = Document::bare("Error");
     document.element("Code", code).element("Message", message).element("Resource", resource);

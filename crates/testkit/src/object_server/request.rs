@@ -73,7 +73,6 @@ pub(super) enum Dialect {
     Json,
 }
 
-/// The parsed first line and headers of a request.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) method: Method,
@@ -83,7 +82,6 @@ pub(super) struct Target {
     pub(super) key: String,
     pub(super) query: Vec<(String, String)>,
     pub(super) headers: HeaderMap,
-    /// The path of the request, for error documents.
     pub(super) resource: String,
 }
 

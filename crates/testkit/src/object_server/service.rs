@@ -20,7 +20,6 @@ use super::store::Store;
 use super::turns::Turns;
 use super::xml::{self, Document};
 
-/// The settings of the server.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) access_key: Option<String>,
@@ -32,7 +31,6 @@ pub(super) struct Settings {
     pub(super) part_bytes_min: u64,
 }
 
-/// The state that all connections share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) settings: Settings,
@@ -193,7 +191,6 @@ fn struck_down(shared: &Shared, end: &Action, target: &Target) -> Response<Paylo
 }
 
 impl Shared {
-    /// The region of the server.
     pub(super) fn region(&self) -> &str {
         self.settings.region.as_deref().unwrap_or("us-east-1")
     }

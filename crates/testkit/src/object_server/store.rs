@@ -55,7 +55,6 @@ pub(super) struct Part {
     pub(super) etag: String,
 }
 
-/// The entry of a key before a write.
 #[derive(Debug)]
 struct Undo {
     bucket: String,
@@ -168,7 +167,6 @@ impl Store {
         Ok(())
     }
 
-    /// Removes all objects and uploads; the buckets stay.
     pub(super) fn empty(&mut self) {
         self.buckets.values_mut().for_each(BTreeMap::clear);
         self.uploads.clear();
@@ -176,7 +174,6 @@ impl Store {
         self.journal.clear();
     }
 
-    /// The content of all buckets.
     pub(super) fn content(&self) -> Content {
         let objects = self.buckets.iter().flat_map(|(bucket, objects)| {
             objects.iter().map(|(key, object)| ((bucket.clone(), key.clone()), Arc::clone(object)))
@@ -184,7 +181,6 @@ impl Store {
         Content { objects: objects.collect(), uploads: self.uploads.clone() }
     }
 
-    /// Replaces the content of all buckets.
     pub(super) fn put_back(&mut self, content: &Content) {
         self.empty();
         for ((bucket, key), object) in &content.objects {
@@ -219,7 +215,7 @@ impl Store {
         Ok(listing)
     }
 
-    /// Begins a multipart upload; returns its id.
+    /// Returns the id of the upload.
     pub(super) fn create_upload(
         &mut self,
         bucket: &str,
@@ -301,7 +297,6 @@ fn same_etag(held: &str, asked: &str) -> bool {
     bare(held) == bare(asked)
 }
 
-/// The conditions of a request on its object.
 #[derive(Debug, Default)]
 pub(super) struct Conditions {
     if_match: Option<String>,

@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// The clients to stop, by their access keys or tokens.
 pub(super) type Turns = HashMap<String, Turn>;
 
-/// The state of one client.
 #[derive(Debug)]
 pub(super) struct Turn {
     request_count: u64,

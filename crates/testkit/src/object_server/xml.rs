@@ -6,7 +6,6 @@ use std::fmt::Write;
 pub(super) const HEAD: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
 pub(super) const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 
-/// An XML document that is being written.
 #[derive(Debug)]
 pub(super) struct Document {
     text: String,
@@ -24,7 +23,6 @@ impl Document {
         Self { text: format!("{HEAD}<{root}>"), open: vec![root] }
     }
 
-    /// Adds one element with a text.
     pub(super) fn element(&mut self, name: &str, text: impl std::fmt::Display) -> &mut Self {
         // A write to a string cannot fail.
         _ = write!(self.text, "<{name}>{}</{name}>", escaped(&text.to_string()));
@@ -39,7 +37,6 @@ impl Document {
         self
     }
 
-    /// Closes the root and returns the text.
     pub(super) fn finish(mut self) -> String {
         for name in self.open.iter().rev() {
             _ = write!(self.text, "</{name}>");
@@ -85,7 +82,6 @@ pub(super) fn elements<'a>(xml: &'a str, name: &str) -> Vec<&'a str> {
     found
 }
 
-/// The text of the first element `name`; `None` if there is none.
 pub(super) fn text(xml: &str, name: &str) -> Option<String> {
     elements(xml, name).first().map(|inside| unescaped(inside))
 }

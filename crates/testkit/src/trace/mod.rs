@@ -141,25 +141,15 @@ pub enum Action {
 /// Observes the calls between the marks.
 pub trait Observer {
     /// Called at a mark. `is_first` is true for the mark before the tested code.
-    ///
-    /// # Errors
-    /// An error that ends the trace.
     fn at_mark(&mut self, is_first: bool) -> io::Result<()>;
 
     /// Called before a thread makes a call.
-    ///
-    /// # Errors
-    /// An error that ends the trace.
     fn begins(&mut self, thread: pid_t, call: &Call) -> io::Result<Action>;
 
     /// Called after a call of a thread. A negative result is an error number.
-    ///
-    /// # Errors
-    /// An error that ends the trace.
     fn ended(&mut self, thread: pid_t, result: i64) -> io::Result<()>;
 }
 
-/// A fault at one chosen call.
 struct Injection {
     chosen: fn(&Call) -> bool,
     at: usize,
@@ -249,7 +239,6 @@ impl<O: Observer> Tracer<'_, O> {
         self.marks % 2 == 1
     }
 
-    /// Follows all threads until the process has ended. Returns its exit code.
     fn trace(&mut self) -> io::Result<Option<i32>> {
         loop {
             let mut status = 0;
