@@ -145,37 +145,6 @@ def test_what_is_private_stays_private(tmp_path: Path, layout: str) -> None:
     assert regrow.load(path)["a"].sum() == 0
 
 
-def test_a_dry_run_raises_what_the_conversion_would(tmp_path: Path) -> None:
-    cases: list[tuple[Any, str, str, type[Exception]]] = [
-        ({"w": np.ones(2)}, "trak", "new", regrow.errors.UnsupportedError),
-        (
-            {"a.b": np.ones(2), "a": {"b": np.ones(2)}},
-            "safetensors",
-            "new.safetensors",
-            regrow.errors.NameCollisionError,
-        ),
-        ({"a.b": np.ones(2), "a": {"b": np.ones(2)}}, "orbax", "new", regrow.errors.NameCollisionError),
-        ({"a/b": np.ones(2), "a": {"b": np.ones(2)}}, "npy", "new.npz", regrow.errors.NameCollisionError),
-        ({"a\0b": np.ones(2)}, "npy", "new.npz", regrow.errors.UnsupportedError),
-        ({"__metadata__": np.ones(2)}, "safetensors", "new.safetensors", regrow.errors.NameCollisionError),
-        ({"~": "text"}, "orbax", "new", regrow.RegrowError),
-        ({"k" * 300: np.ones(2)}, "npy", "new", regrow.errors.UnsupportedError),
-        (3, "flax", "new.bin", regrow.errors.InvalidArgumentError),
-        ("text", "equinox", "new", regrow.errors.InvalidArgumentError),
-        ({"w": np.ones(2)}, "flax", "new.eqx", regrow.errors.InvalidArgumentError),
-    ]
-    for number, (tree, layout, name, error) in enumerate(cases):
-        folder = tmp_path / str(number)
-        regrow.save(folder / "source", tree)
-        messages = []
-        for dry_run in (True, False):
-            with pytest.raises(error) as caught:
-                regrow.convert(folder / "source", folder / name, layout=layout, lossy=True, dry_run=dry_run)
-            messages.append((type(caught.value), str(caught.value)))
-        assert messages[0] == messages[1]
-        assert [path.name for path in folder.iterdir()] == ["source"]
-
-
 def test_none_is_chosen_and_renamed_as_leaves_are(tmp_path: Path) -> None:
     source = tmp_path / "source"
     tree = {"n": None, "o": np.ones(2), "p": {"w": np.zeros(3), "none": None, "empty": []}, "text": "x"}
@@ -192,21 +161,6 @@ def test_none_is_chosen_and_renamed_as_leaves_are(tmp_path: Path) -> None:
     with pytest.raises(regrow.errors.NotFoundError, match='"no", "neither"'):
         regrow.convert(source, tmp_path / "new", only=["o", "no"], cast={"neither": "float32"})
     assert not (tmp_path / "new").exists()
-
-
-def test_items_that_are_files_are_losses_where_the_layout_has_no_items(tmp_path: Path) -> None:
-    (tmp_path / "iterator").mkdir()
-    (tmp_path / "iterator" / "process_0.json").write_text("{}")
-    items = {"state": {"w": np.ones(2)}, "iterator": regrow.Files(tmp_path / "iterator")}
-    regrow.save_items(tmp_path / "source", items)
-    with pytest.raises(regrow.errors.UnsupportedError, match=r"iterator.*process_0\.json.*left out"):
-        regrow.convert(tmp_path / "source", tmp_path / "x.npz")
-    assert not (tmp_path / "x.npz").exists()
-    report = regrow.convert(tmp_path / "source", tmp_path / "x.npz", lossy=True)
-    assert [loss.kind for loss in report.losses] == ["value"]
-    report = regrow.convert(tmp_path / "source", tmp_path / "y", item="state")
-    assert report.losses == []
-    assert_same(regrow.load(tmp_path / "y"), {"w": np.ones(2)})
 
 
 @pytest.mark.parametrize("layout", ["regrow", "orbax", "flax"])

@@ -79,35 +79,14 @@ def test_keywords_come_first(files: tuple[Path, Path], tmp_path: Path) -> None:
     assert {leaf.target.dtype for leaf in plan.leaves if leaf.source.kind == "numpy_array"} == {"bfloat16"}
 
 
-def test_a_file_without_a_layout_is_of_the_default_one(files: tuple[Path, Path], tmp_path: Path) -> None:
-    source, rules = files
-    rules.write_text("[options]\nformat = 'no such form'")
-    with pytest.raises(regrow.errors.InvalidArgumentError, match="no such form"):
-        regrow.convert(source, tmp_path / "new", rules=rules)
-    rules.write_text("only = ['params/**']\n[options]\nchunk_byte_size = 8")
-    for layout in ({}, {"layout": "regrow"}):
-        target = tmp_path / f"x{len(layout)}"
-        regrow.convert(source, target, rules=rules, only=None, **layout)
-        assert regrow.open(target)["params/kernel"].chunk_shape not in (None, (2, 3))
-        assert "step" not in regrow.load(target)
-    # The first of two equal rules decides, as on the command line.
-    rules.write_text("".join(f"[[cast]]\nleaves = '**/bias'\ndtype = '{name}'\n" for name in ("float16", "float64")))
-    assert regrow.convert(source, tmp_path / "y", rules=rules).leaf_count == 3
-    assert regrow.load(tmp_path / "y")["params"]["bias"].dtype == np.float16
-
-
 @pytest.mark.parametrize(
     ("written", "error", "named"),
     [
         (None, regrow.errors.NotFoundError, "rules.toml"),
-        ("[[rename]]\nform = 'a'", regrow.errors.InvalidArgumentError, "line 2"),
-        ("layout = 'tape'", regrow.errors.InvalidArgumentError, "tape"),
         ("[options]\ndata_format = 'np'", regrow.errors.InvalidArgumentError, "the option is called `format`"),
-        ("[[rename]]\nfrom = '('\nto = ''", regrow.errors.InvalidArgumentError, "rules.toml"),
-        ("[[rename]]\nfrom = 'nothing'\nto = 'x'", regrow.errors.InvalidArgumentError, "nothing"),
     ],
 )
-def test_a_file_that_is_none_says_where(
+def test_an_error_names_the_file_of_rules_or_its_option(
     files: tuple[Path, Path], tmp_path: Path, written: str | None, error: type[Exception], named: str
 ) -> None:
     source, rules = files
@@ -116,4 +95,3 @@ def test_a_file_that_is_none_says_where(
         rules.write_text(written)
     with pytest.raises(error, match=named):
         regrow.convert(source, tmp_path / "new", rules=rules)
-    assert not (tmp_path / "new").exists()

@@ -131,22 +131,6 @@ def test_byte_order_is_not_lost(file: Path, dtype: np.dtype[Any]) -> None:
     assert same_bits(serialization.msgpack_restore(packed)["a"], little)
 
 
-def test_flax_restores_onto_a_target(file: Path) -> None:
-    state = tree()
-    regrow.save(file, state, layout="flax")
-    blank = jax.tree.map(lambda leaf: leaf, state)
-    restored = serialization.from_bytes(blank, file.read_bytes())
-    for ours, theirs in zip(jax.tree.leaves(state), jax.tree.leaves(restored), strict=True):
-        assert same_bits(ours, theirs)
-
-
-def test_we_restore_into_a_template(file: Path) -> None:
-    state = {"params": {"w": np.arange(6.0).reshape(2, 3)}, "step": 7}
-    file.write_bytes(serialization.to_bytes(state))
-    assert_same(regrow.load(file), state)
-    assert same_bits(regrow.load(file, like=state)["params"]["w"], state["params"]["w"])
-
-
 def test_chunks_both_ways(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serialization, "MAX_CHUNK_SIZE", 100)
     arrays = {"big": np.arange(77.0).reshape(7, 11), "exact": np.arange(25, dtype=np.float32), "f": np.arange(60)[::-2]}
@@ -167,19 +151,6 @@ def test_what_flax_has_no_form_for_is_named_at_once(file: Path) -> None:
         regrow.save(file, bad, layout="flax")
     assert all(f"\n  {name}: " in str(caught.value) for name in ("key", "text", "record", "gap"))
     assert not file.exists()
-
-
-def test_folders_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flax.config.update("flax_use_orbax_checkpointing", False)
-    try:
-        for step in (9, 10):
-            state = {"step": step, "w": np.full(3, step, np.float32)}
-            flax.training.checkpoints.save_checkpoint(tmp_path, state, step, keep=5)
-    finally:
-        flax.config.update("flax_use_orbax_checkpointing", True)
-    opened = regrow.open(tmp_path)
-    assert (opened.layout, opened.step, opened.steps) == ("flax", 10, [9, 10])
-    assert_same(regrow.load(tmp_path, step=9), {"step": 9, "w": np.full(3, 9, np.float32)})
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case["kind"] == "valid"])

@@ -97,9 +97,3 @@ def test_numbers_of_numpy_are_pythons_and_what_json_lacks_is_refused_by_key(tmp_
             regrow.save(tmp_path / "q", {"w": np.ones(1)}, metadata=value)
         with pytest.raises(regrow.errors.InvalidArgumentError, match=key):
             regrow.save_items(tmp_path / "q", {"t": {"w": np.ones(1)}}, metrics=value)
-
-
-def test_an_integer_leaf_beyond_64_bits_is_refused_by_key(tmp_path: Path) -> None:
-    with pytest.raises(regrow.errors.UnsupportedError, match="more than 64 bits") as error:
-        regrow.save(tmp_path / "p", {"rng": {"state": 2**70}})
-    assert error.value.leaf == "rng/state"

@@ -4,8 +4,6 @@ regrow reads.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 import orbax.checkpoint.experimental.v1 as ocp_v1
 import pytest
-import tensorstore as ts
 from conftest import same_bits
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -37,19 +34,6 @@ TREE: dict[str, Any] = {
     "rate": 0.25,
 }
 
-WAYS: dict[str, dict[str, Any]] = {
-    "regrow": {},
-    "regrow, zstd": {"compression": "zstd"},
-    "ocdbt, zarr v2": {"layout": "orbax"},
-    "ocdbt, zarr v3": {"layout": regrow.layouts.Orbax(zarr3=True)},
-    "files, zarr v2": {"layout": regrow.layouts.Orbax(ocdbt=False)},
-    "files, zarr v3": {"layout": regrow.layouts.Orbax(ocdbt=False, zarr3=True)},
-    "chunked": {"layout": regrow.layouts.Orbax(zarr3=True, chunk_byte_size=256)},
-    "small files": {"layout": regrow.layouts.Orbax(ocdbt_target_data_file_size=1024)},
-    "uncompressed": {"layout": "orbax", "compression": "none"},
-    "by leaf": {"layout": regrow.layouts.Orbax(per_leaf={"**/kernel": {"write_chunk_shape": [8, 12]}})},
-}
-
 
 def assert_same_values(left: Any, right: Any) -> None:
     """The same values and dtypes in the same places, in any containers."""
@@ -59,46 +43,12 @@ def assert_same_values(left: Any, right: Any) -> None:
         assert same_bits(one, other), jax.tree_util.keystr(path)
 
 
-@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS.keys())
-def test_orbax_restores_ours(path: Path, options: dict[str, Any]) -> None:
-    regrow.save(path, TREE, **options)
-    with ocp.PyTreeCheckpointer() as checkpointer:
-        assert_same_values(checkpointer.restore(path), TREE)
-    assert_same_values(regrow.load(path), TREE)
-
-
 @pytest.mark.parametrize("options", [{}, {"layout": "orbax"}], ids=["regrow", "orbax"])
 def test_orbax_restores_ours_into_a_template(path: Path, options: dict[str, Any]) -> None:
     regrow.save(path, TREE, **options)
     target = jax.tree.map(lambda leaf: np.zeros_like(leaf) if isinstance(leaf, np.ndarray) else type(leaf)(0), TREE)
     with ocp.PyTreeCheckpointer() as checkpointer:
         assert_same_values(checkpointer.restore(path, item=target), TREE)
-
-
-def test_standard_checkpointer_restores_ours(tmp_path: Path, path: Path) -> None:
-    """Orbax' StandardCheckpointer looks at the folder itself when it has no item in it."""
-    tree = {"w": jnp.arange(6.0).reshape(2, 3), "b": np.ones(2, np.float32)}
-    regrow.save(path, tree)
-    with ocp.StandardCheckpointer() as checkpointer:
-        restored = checkpointer.restore(path, jax.tree.map(jnp.zeros_like, tree))
-    assert_same_values(restored, tree)
-
-
-@pytest.mark.parametrize("options", [{}, {"layout": regrow.layouts.Orbax(zarr3=True, v1=True)}], ids=["regrow", "v1"])
-def test_orbax_v1_loads_ours(path: Path, options: dict[str, Any]) -> None:
-    tree = {"w": jnp.arange(6.0).reshape(2, 3), "layers": [jnp.ones(2, jnp.bfloat16)]}
-    regrow.save(path, tree, **options)
-    assert_same_values(ocp_v1.load_pytree(path), tree)
-
-
-def test_tensorstore_reads_a_leaf_of_ours(path: Path) -> None:
-    regrow.save(path, TREE)
-    spec = {
-        "driver": "zarr3",
-        "kvstore": {"driver": "ocdbt", "base": path.as_uri(), "path": "params.dense.kernel/"},
-    }
-    found = ts.open(spec, read=True).result()[2:4].read().result()
-    assert same_bits(found, TREE["params"]["dense"]["kernel"][2:4])
 
 
 def test_orbax_keeps_our_shardings_and_metadata(path: Path) -> None:
@@ -172,61 +122,6 @@ def test_we_load_what_the_manager_saves(tmp_path: Path) -> None:
     ckpt = regrow.open(tmp_path)
     assert (ckpt.step, ckpt.steps) == (5, [1, 5])
     assert same_bits(regrow.load(tmp_path, step=1, like=tree)["w"], tree["w"] + 1)
-
-
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "orbax"
-
-
-def expectations() -> list[Any]:
-    """Every pytree in the fixtures that are sound: its folder, and the leaves that its writer
-    saw in it.
-    """
-    found = []
-    for file in sorted(FIXTURES.glob("*/expected.json")):
-        if file.parent.name.startswith("bad_"):
-            continue
-        for item, expected in json.loads(file.read_text())["items"].items():
-            if expected["kind"] in ("pytree", "msgpack"):
-                folder = file.parent / "ckpt" / item
-                found.append(pytest.param(folder, expected["leaves"], id=f"{file.parent.name}/{item}".rstrip("/")))
-    return found
-
-
-@pytest.mark.parametrize(("folder", "leaves"), expectations())
-def test_fixtures(folder: Path, leaves: list[dict[str, Any]]) -> None:
-    """Every leaf of every fixture, as the library that wrote it saw it."""
-    by_name = {leaf.name: leaf for leaf in regrow.open(folder).values()}
-    compared = 0
-    for want in leaves:
-        name = want["param_name"]
-        if "sha256" in want:
-            array = by_name[name][...]
-            assert (array.dtype.name, list(array.shape)) == (want["dtype"], want["shape"]), name
-            assert hashlib.sha256(array.tobytes()).hexdigest() == want["sha256"], name
-            compared += 1
-        elif want["value_type"] == "string":
-            assert by_name[name].read() == want["value"], name
-            compared += 1
-    # The table of one fixture lacks a Python complex number that its file has.
-    assert compared == len(by_name) - ("pyc" in by_name)
-    regrow.load(folder)
-
-
-@pytest.mark.parametrize("folder", sorted(FIXTURES.glob("bad_*")), ids=lambda folder: folder.name)
-def test_damaged_fixtures(folder: Path) -> None:
-    """Damage is an error of regrow's, never a wrong number nor a crash; an unfinished step is
-    not taken for one.
-    """
-    expected = json.loads((folder / "expected.json").read_text())
-    if "expect_error" not in expected:
-        assert regrow.open(folder / "ckpt").steps == expected["steps"]
-        return
-    if any("undetectable" in error["why"] for error in expected["expect_error"]):
-        assert not regrow.verify(folder / "ckpt").has_data_checksums, "then a report must not promise anything"
-        return
-    with pytest.raises(regrow.RegrowError) as caught:
-        regrow.load(folder / "ckpt")
-    assert caught.value.kind in ("corrupt", "name_collision")
 
 
 @pytest.mark.parametrize("use_ocdbt", [True, False])

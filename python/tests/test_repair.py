@@ -18,11 +18,6 @@ from test_seal import LIBRARIES, TREE
 
 import regrow
 
-LAYOUTS = {
-    "regrow": "x", "orbax": "x", "flax": "x.msgpack", "equinox": "x.eqx", "pytree_data": "x",
-    "safetensors": "x.safetensors", "npy": "x.npz",
-}  # fmt: skip
-
 
 def _files(folder: Path) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
@@ -70,19 +65,15 @@ def test_the_library_reads_what_is_healed(library: str, tmp_path: Path) -> None:
     read(path)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_save_brings_its_parity(layout: str, tmp_path: Path) -> None:
-    path = tmp_path / LAYOUTS[layout]
-    regrow.save(path, TREE, layout=layout, parity="1/1")
+def test_a_save_writes_its_parity(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    regrow.save(path, TREE, layout="orbax", parity="1/1")
     files = _files(tmp_path)
     assert len(files) > len(_data(files)) == regrow.protect.add_parity(path, "1/1").file_count
     for file in _data(files):
         file.unlink()
     assert regrow.protect.repair(path).is_sound
     assert _data(_files(tmp_path)) == _data(files)
-    assert np.array_equal(regrow.load(path)["a"], TREE["a"])
-    regrow.save(path, TREE, layout=layout, overwrite=True)
-    assert _data(_files(tmp_path)).keys() == _files(tmp_path).keys(), "what is replaced leaves no parity"
 
 
 def test_a_replica_heals_what_parity_cannot(tmp_path: Path) -> None:

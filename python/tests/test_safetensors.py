@@ -4,56 +4,13 @@ the library's.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
-import pytest
 import safetensors
 import safetensors.numpy
-from conftest import assert_same, same_bits
 
 import regrow
-
-TREE = {
-    "params": {"kernel": np.arange(600, dtype=np.float32).reshape(20, 30), "bias": np.ones(7, np.float16)},
-    "layers": [np.arange(5), np.array([[True], [False]])],
-    "empty": np.zeros((0, 3), np.int8),
-    "name": "net",
-    "opt": (None, 3),
-}
-
-
-@pytest.fixture
-def file(path: Path) -> Path:
-    regrow.save(path, TREE)
-    return path / "model.safetensors"
-
-
-def test_the_library_reads_ours(file: Path) -> None:
-    with safetensors.safe_open(file, framework="numpy") as opened:
-        assert {"params.kernel", "params.bias", "layers.0", "layers.1"} <= set(opened.keys())
-        assert same_bits(opened.get_tensor("params.kernel"), TREE["params"]["kernel"])
-        assert same_bits(opened.get_slice("params.kernel")[3:5, 2:], TREE["params"]["kernel"][3:5, 2:])
-    loaded = safetensors.numpy.load_file(file)
-    assert same_bits(loaded["layers.1"], TREE["layers"][1])
-
-
-def test_one_file_alone_regrows_its_tree(file: Path, tmp_path: Path) -> None:
-    alone = tmp_path / "alone.safetensors"
-    shutil.copy(file, alone)
-    ckpt = regrow.open(alone)
-    assert ckpt.layout == "safetensors"
-    assert_same(regrow.load(alone), TREE)
-
-
-def test_we_read_the_library_s(tmp_path: Path) -> None:
-    tensors = {"a.b": np.arange(6, dtype=np.float32).reshape(2, 3), "c": np.int64([1, 2])}
-    safetensors.numpy.save_file(tensors, tmp_path / "x.safetensors", metadata={"format": "np"})
-    ckpt = regrow.open(tmp_path / "x.safetensors")
-    for name, array in tensors.items():
-        assert same_bits(ckpt[name][...], array)
-        assert same_bits(ckpt[name][1:], array[1:])
 
 
 def test_data_files_say_whose_tensors_they_hold(tmp_path: Path) -> None:

@@ -18,14 +18,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 import regrow
 
 TREE = {"a": np.arange(200_000, dtype=np.float32), "b": {"c": np.arange(7, dtype=np.int32)}}
-LAYOUTS: dict[str, dict[str, Any]] = {
-    "regrow": {},
-    "orbax": {"layout": "orbax"},
-    "x.safetensors": {"layout": "safetensors"},
-    "x.msgpack": {"layout": "flax"},
-    "x.npz": {"layout": "npy"},
-    "pair": {"layout": "pytree_data"},
-}
 
 
 def _private(key: Ed25519PrivateKey, form: serialization.PrivateFormat) -> str:
@@ -55,10 +47,10 @@ def _check(loaded: Any) -> None:
     np.testing.assert_array_equal(loaded["b"]["c"], TREE["b"]["c"])  # type: ignore[index]
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_another_library_verifies_what_was_signed(tmp_path: Path, key: Ed25519PrivateKey, name: str) -> None:
+@pytest.mark.parametrize("name", ["x", "x.npz"])
+def test_another_library_verifies_a_signature(tmp_path: Path, key: Ed25519PrivateKey, name: str) -> None:
     path = tmp_path / name
-    regrow.save(path, TREE, **LAYOUTS[name])
+    regrow.save(path, TREE)
     report = regrow.protect.sign(path, tmp_path / "key.pem")
     text = Path(report.path).read_bytes()
     document = json.loads(text)
@@ -94,9 +86,8 @@ def test_keys_in_every_form(tmp_path: Path, key: Ed25519PrivateKey) -> None:
         regrow.protect.sign(tmp_path / "x", 3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_what_is_not_signed_is_refused(tmp_path: Path, key: Ed25519PrivateKey, name: str) -> None:
-    path, trusted = tmp_path / name, _public(key)[0]
+def test_unsigned_and_forged_checkpoints_are_refused(tmp_path: Path, key: Ed25519PrivateKey) -> None:
+    path, trusted = tmp_path / "x.npz", _public(key)[0]
     reads = [
         lambda: regrow.load(path, options=regrow.Options(trusted_keys=trusted)),
         lambda: [
@@ -109,7 +100,7 @@ def test_what_is_not_signed_is_refused(tmp_path: Path, key: Ed25519PrivateKey, n
             with pytest.raises(kind):
                 read()
 
-    regrow.save(path, TREE, **LAYOUTS[name])
+    regrow.save(path, TREE)
     refused(regrow.errors.UntrustedError)
     report = regrow.protect.sign(path, _private(Ed25519PrivateKey.generate(), serialization.PrivateFormat.PKCS8))
     refused(regrow.errors.UntrustedError)
@@ -127,7 +118,7 @@ def test_what_is_not_signed_is_refused(tmp_path: Path, key: Ed25519PrivateKey, n
     signature = Path(report.path)
     kept = signature.read_bytes()
     forged = {"a": TREE["a"] + 1, "b": TREE["b"]}
-    regrow.save(path, forged, overwrite=True, **LAYOUTS[name])
+    regrow.save(path, forged, overwrite=True)
     signature.unlink(missing_ok=True)
     refused(regrow.errors.UntrustedError)
     signature.write_bytes(kept)
