@@ -15,7 +15,6 @@ fuzz_target!(|body: &[u8]| {
     let store = Arc::new(MemoryStore::new());
     store.put(b"manifest.ocdbt", frame::seal(frame::MANIFEST_MAGIC, body).into()).unwrap();
     if let Ok(database) = OcdbtStore::open(store.clone()) {
-        let _ = database.versions();
         let _ = database.entries();
     }
     let _ = check(store);

@@ -29,7 +29,7 @@
 //! | `node` | B+tree nodes |
 //! | `versions`, `arity` | the version tree, and the position of each generation |
 //! | `files`, `walk`, `reader` | reading: ranges and nodes, key ranges, [`OcdbtStore`] |
-//! | `entries`, `leaves`, `keys`, `split`, `writer`, `commit` | writing: [`write_database`], [`commit_version`] |
+//! | `entries`, `leaves`, `keys`, `split`, `writer` | writing: [`write_database`] |
 //! | `rule`, `check` | the rules of the format ([`Rule`]), and the full check ([`check()`]) |
 //!
 //! Costs: an open reads the manifest. The first search below a node reads the whole node (with
@@ -42,7 +42,6 @@ use regrow_base::{bytes, error, text, threads};
 
 mod arity;
 mod check;
-mod commit;
 mod config;
 mod entries;
 mod envelope;
@@ -64,7 +63,6 @@ mod writer;
 mod tests;
 
 pub use check::check;
-pub use commit::commit_version;
 pub use config::OcdbtConfig;
 pub use entries::EntryValue;
 pub use entries::{Entries, FileName, ValueRef};
@@ -73,6 +71,5 @@ pub use node::KEY_LEN_MAX_BYTES;
 pub use reader::Listed;
 pub use reader::OcdbtStore;
 pub use rule::Rule;
-pub use versions::Version;
 pub use writer::write_sorted;
 pub use writer::{Database, random_data_file_name, write_database};

@@ -5,16 +5,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use regrow_store::{ByteRange, Located, ReadOnly, Span, Store, StoreCapabilities, resolve_range};
 
-use super::arity::Arity;
 use super::config::OcdbtConfig;
 use super::files::Files;
 use super::manifest::{MANIFEST_KEY, Manifest};
 use super::node::Value;
 use super::rule::Rule;
-use super::versions::{Version, VersionChild, VersionContent};
+use super::versions::Version;
 use super::walk::{Bounds, Walk, prefix_end};
 
 /// The keys of a database, each with the position of its value.
@@ -31,7 +30,8 @@ const ENTRIES_LEN_MAX_BYTES: u64 = 4 << 30;
 #[derive(Debug)]
 pub struct OcdbtStore {
     manifest: Manifest,
-    version: Option<Version>,
+    /// The version that is read; `None` in a numbered database without commits.
+    pub(super) version: Option<Version>,
     files: Files,
 }
 
@@ -47,22 +47,6 @@ impl OcdbtStore {
         Ok(Self { version: manifest.versions.last().cloned(), manifest, files })
     }
 
-    /// Opens the version that commit number `generation` made; `NotFound` for an unknown version.
-    pub fn open_generation(base: Arc<dyn Store>, generation: u64) -> Result<Self> {
-        let mut store = Self::open(base)?;
-        let Some(version) = store.find_version(generation)? else {
-            let newest = store.version.as_ref().map_or(0, |version| version.generation);
-            return Err(Error::new(
-                ErrorKind::NotFound,
-                format!("the database has no generation {generation}"),
-            )
-            .in_file(store.manifest_place())
-            .help(format!("the newest one is {newest}")));
-        };
-        store.version = Some(version);
-        Ok(store)
-    }
-
     /// The configuration for writing the database.
     pub fn config(&self) -> &OcdbtConfig {
         &self.manifest.config
@@ -71,24 +55,6 @@ impl OcdbtStore {
     /// The UUID of the database: random, and the same in all its manifests.
     pub fn uuid(&self) -> [u8; 16] {
         self.manifest.uuid
-    }
-
-    /// The version that is read; `None` in a numbered database without commits.
-    pub fn version(&self) -> Option<&Version> {
-        self.version.as_ref()
-    }
-
-    /// All versions, oldest first; reads every version tree node.
-    ///
-    /// # Errors
-    /// `Corrupt` if a version tree node cannot be read.
-    pub fn versions(&self) -> Result<Vec<Version>> {
-        let mut versions = Vec::new();
-        for child in &self.manifest.children {
-            self.collect_versions(child, &mut versions)?;
-        }
-        versions.extend_from_slice(&self.manifest.versions);
-        Ok(versions)
     }
 
     /// Every key with the position of its value, in key order. Reads each node once.
@@ -149,41 +115,6 @@ impl OcdbtStore {
         match &self.version {
             Some(version) => Walk::run(&self.files, version, wanted, damage, visit),
             None => Ok(()),
-        }
-    }
-
-    fn collect_versions(&self, child: &VersionChild, versions: &mut Vec<Version>) -> Result<()> {
-        match self.files.version_node(child, self.config().version_tree_arity_log2)?.content {
-            VersionContent::Versions(leaf) => versions.extend(leaf),
-            VersionContent::Children(children) => {
-                for child in &children {
-                    self.collect_versions(child, versions)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn find_version(&self, generation: u64) -> Result<Option<Version>> {
-        let of_list =
-            |versions: &[Version]| versions.iter().find(|version| version.generation == generation).cloned();
-        let arity = Arity(self.config().version_tree_arity_log2);
-        let inline = &self.manifest.versions;
-        if inline.first().is_none_or(|first| first.generation <= generation) {
-            return Ok(of_list(inline));
-        }
-        let mut children = self.manifest.children.clone();
-        loop {
-            let child = children.iter().find(|child| child.generation >= generation);
-            let Some(child) = child else { return Ok(None) };
-            if arity.first_generation(child.height, child.generation) > generation {
-                return Ok(None);
-            }
-            // Heights count down to 0, so the loop ends.
-            match self.files.version_node(child, arity.0)?.content {
-                VersionContent::Versions(versions) => return Ok(of_list(&versions)),
-                VersionContent::Children(below) => children = below,
-            }
         }
     }
 
@@ -265,10 +196,7 @@ impl Store for OcdbtStore {
     }
 
     fn capabilities(&self) -> StoreCapabilities<'_> {
-        let writes = Err(ReadOnly {
-            what: "an opened OCDBT database is read only",
-            help: Some("commit_version makes a further version"),
-        });
+        let writes = Err(ReadOnly { what: "an opened OCDBT database is read only", help: None });
         StoreCapabilities { writes, maps: None, versions: None }
     }
 }

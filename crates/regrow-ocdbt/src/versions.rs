@@ -26,7 +26,7 @@ use crate::error::Result;
 
 use super::arity::Arity;
 use super::config::read_arity;
-use super::envelope::{Body, Structure, seal};
+use super::envelope::{Body, Structure};
 use super::fields::Fields;
 use super::node::{NodeRef, Stats, check_range, read_stats, write_stats};
 use super::rule::Rule;
@@ -50,23 +50,6 @@ pub struct Version {
     pub root_height: u8,
     pub(super) root: Option<NodeRef>,
     pub(super) stats: Stats,
-}
-
-impl Version {
-    /// Number of keys, as the version states it.
-    pub fn num_keys(&self) -> u64 {
-        self.stats.num_keys
-    }
-
-    /// Stored length of all B+tree nodes, as the version states it.
-    pub fn num_tree_bytes(&self) -> u64 {
-        self.stats.num_tree_bytes
-    }
-
-    /// Length of all values outside the nodes, as the version states it.
-    pub fn num_indirect_value_bytes(&self) -> u64 {
-        self.stats.num_indirect_value_bytes
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,24 +105,6 @@ impl VersionNode {
             VersionContent::Versions(versions) => versions.last().map_or(0, |last| last.generation),
             VersionContent::Children(children) => children.last().map_or(0, |last| last.generation),
         }
-    }
-
-    /// Appends the stored form to `out`, and returns its length.
-    pub(super) fn write(&self, out: &mut Vec<u8>, zstd_level: Option<i32>) -> Result<u64> {
-        let mut body = vec![self.arity_log2, self.height];
-        match &self.content {
-            VersionContent::Versions(versions) => {
-                let files = FileTable::new(versions, &[]);
-                files.write(&mut body);
-                write_versions(&mut body, versions, &files);
-            }
-            VersionContent::Children(children) => {
-                let files = FileTable::new(&[], children);
-                files.write(&mut body);
-                write_children(&mut body, children, &files, false);
-            }
-        }
-        seal(out, Structure::VersionNode, &body, zstd_level)
     }
 }
 

@@ -95,7 +95,7 @@ fn random(bytes: &mut [u8; 16]) -> Result<()> {
         .map_err(|error| Error::new(ErrorKind::Io, format!("the system gives no random numbers: {error}")))
 }
 
-pub(super) fn now_ns() -> u64 {
+fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -146,21 +146,8 @@ impl<'c> NodeSink<'c> {
         Ok(Self { bytes: Vec::new(), config, file: DataFile::new(b"", node_file.as_bytes()), offset_bytes })
     }
 
-    pub(super) fn last_written(&self, len_bytes: u64) -> NodeRef {
-        NodeRef {
-            file: self.file.clone(),
-            offset_bytes: self.end_bytes().saturating_sub(len_bytes),
-            len_bytes,
-        }
-    }
-
     fn end_bytes(&self) -> u64 {
         self.offset_bytes.saturating_add(self.bytes.len() as u64)
-    }
-
-    /// Writes the whole tree of `entries`, leaves first, root last.
-    pub(super) fn write_tree(&mut self, entries: Vec<(Vec<u8>, EntryValue)>) -> Result<Root> {
-        self.write_sorted(&SortedEntries::new(entries))
     }
 
     /// The same, for entries that are in order. A few threads encode and compress the leaves.

@@ -67,7 +67,6 @@ fn a_missing_value_is_an_error_with_its_place() {
 fn exercise(base: Arc<dyn Store>) {
     check(base.clone());
     let Ok(database) = OcdbtStore::open(base) else { return };
-    let _ = database.versions();
     let _ = database.list(b"layer_3");
     let _ = database.locate(b"layer_3/w");
     if let Ok(entries) = database.entries() {

@@ -13,6 +13,7 @@ use ::bytes::Bytes;
 use regrow_testkit::fixtures;
 
 use super::*;
+use crate::versions::{Version, VersionChild, VersionContent};
 use regrow_store::{ByteRange, MemoryStore, Store, StoreExt};
 
 /// A folder below `fixtures/ocdbt`, in memory.
@@ -40,6 +41,24 @@ fn contents(database: &OcdbtStore) -> Vec<(Vec<u8>, Bytes)> {
     let entries = database.entries().unwrap();
     let value = |key: &[u8]| database.get_whole(key).unwrap().unwrap();
     entries.into_iter().map(|(key, _)| (key.clone(), value(&key))).collect()
+}
+
+/// All versions, oldest first.
+fn versions(database: &OcdbtStore) -> Vec<Version> {
+    fn collect(database: &OcdbtStore, children: &[VersionChild], versions: &mut Vec<Version>) {
+        for child in children {
+            let arity = database.config().version_tree_arity_log2;
+            match database.files().version_node(child, arity).unwrap().content {
+                VersionContent::Versions(leaf) => versions.extend(leaf),
+                VersionContent::Children(below) => collect(database, &below, versions),
+            }
+        }
+    }
+    let manifest = database.manifest();
+    let mut versions = Vec::new();
+    collect(database, &manifest.children, &mut versions);
+    versions.extend_from_slice(&manifest.versions);
+    versions
 }
 
 /// Stores a database built by [`write_database`].

@@ -1,6 +1,5 @@
 //! Databases that regrow writes, and reads again.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use proptest::prelude::*;
@@ -113,82 +112,6 @@ fn a_base_path_is_followed_in_full() {
     assert!(check(base.clone()).is_empty());
     let database = OcdbtStore::open(base).unwrap();
     assert_eq!(contents(&database).len(), 40);
-}
-
-#[test]
-fn forty_commits_keep_every_version() {
-    for (arity, numbered, zstd_level) in
-        [(1, false, None), (2, false, Some(0)), (1, true, Some(0)), (2, true, None)]
-    {
-        let config = OcdbtConfig { version_tree_arity_log2: arity, numbered, ..small_nodes(zstd_level) };
-        let base = write(&config, vec![(b"first".to_vec(), inline(b"0"))]);
-        let mut state = BTreeMap::from([(b"first".to_vec(), Bytes::from_static(b"0"))]);
-        let mut history = vec![state.clone()];
-        for i in 1..40_u32 {
-            let value = Bytes::from(format!("value {i}"));
-            let mut changes =
-                vec![(format!("key {}", i % 7).into_bytes(), Some(EntryValue::Inline(value.clone())))];
-            state.insert(changes[0].0.clone(), value);
-            if i % 5 == 0 {
-                let gone = format!("key {}", i % 3).into_bytes();
-                if gone != changes[0].0 {
-                    state.remove(&gone);
-                    changes.push((gone, None));
-                }
-            }
-            commit_version(&base, changes).unwrap();
-            history.push(state.clone());
-        }
-        assert!(check(base.clone()).is_empty(), "{:?}", check(base));
-        let versions = OcdbtStore::open(base.clone()).unwrap().versions().unwrap();
-        assert_eq!(versions.len(), 40);
-        for (i, expected) in history.into_iter().enumerate() {
-            let database = OcdbtStore::open_generation(base.clone(), i as u64 + 1).unwrap();
-            assert_eq!(contents(&database), expected.into_iter().collect::<Vec<_>>());
-        }
-    }
-}
-
-#[test]
-fn commits_go_on_where_tensorstore_stopped() {
-    for name in ["versions_arity1", "versions_arity4", "numbered", "merged_v2", "emptied", "binary_keys"] {
-        let base = load(name);
-        let before = OcdbtStore::open(base.clone()).unwrap();
-        let mut expected: BTreeMap<_, _> = contents(&before).into_iter().collect();
-        for i in 0..20_u8 {
-            commit_version(&base, vec![(vec![b'z', i], Some(inline(&[i])))]).unwrap();
-            expected.insert(vec![b'z', i], Bytes::copy_from_slice(&[i]));
-        }
-        assert!(check(base.clone()).is_empty(), "{name}: {:?}", check(base));
-        let after = OcdbtStore::open(base).unwrap();
-        assert_eq!(contents(&after), expected.into_iter().collect::<Vec<_>>(), "{name}");
-        assert_eq!(after.uuid(), before.uuid());
-        assert_eq!(after.versions().unwrap().len(), before.versions().unwrap().len() + 20, "{name}");
-    }
-}
-
-#[test]
-fn the_last_key_leaves_a_version_without_a_root() {
-    let base = write(&OcdbtConfig::default(), vec![(b"a".to_vec(), inline(b"1"))]);
-    commit_version(&base, vec![(b"a".to_vec(), None), (b"never there".to_vec(), None)]).unwrap();
-    let database = OcdbtStore::open(base.clone()).unwrap();
-    assert_eq!(database.version().unwrap().num_keys(), 0);
-    assert!(database.entries().unwrap().is_empty());
-    assert!(check(base).is_empty());
-}
-
-#[test]
-fn an_empty_numbered_database_takes_its_first_commit() {
-    let config = OcdbtConfig { numbered: true, ..OcdbtConfig::default() };
-    let base: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    let (key, bytes) = write_database(&config, vec![], NODE_FILE, 0).unwrap().manifests.remove(0);
-    base.put(key.as_bytes(), bytes.into()).unwrap();
-    assert!(OcdbtStore::open(base.clone()).unwrap().version().is_none());
-    commit_version(&base, vec![(b"a".to_vec(), Some(inline(b"1")))]).unwrap();
-    let database = OcdbtStore::open(base.clone()).unwrap();
-    assert_eq!(database.version().unwrap().generation, 1);
-    assert_eq!(contents(&database).len(), 1);
-    assert!(check(base).is_empty());
 }
 
 #[test]
