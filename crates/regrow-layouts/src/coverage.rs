@@ -14,7 +14,6 @@ use std::ops::Range;
 use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Region, Shape, chunk_counts, chunk_starts};
 
-/// No process has written the piece.
 const UNWRITTEN: u32 = u32::MAX;
 
 /// A leaf to write, cut into pieces.
@@ -32,7 +31,6 @@ impl CutLeaf {
     }
 }
 
-/// The process that has written each piece.
 pub(crate) struct Coverage {
     leaves: Vec<CutLeaf>,
     /// For each leaf, the number of its first piece; then the total number of pieces.
@@ -143,7 +141,6 @@ impl Coverage {
 const COVER: &str = "shards must cover the array without gaps or overlaps; one process has each shard, or \
     replica 0 is saved";
 
-/// The error for a piece that two processes have written.
 pub(crate) fn twice(who: &str, region: &Region, name: &str) -> Error {
     Error::invalid(format!("{who} have both written {region} of {name}")).help(COVER)
 }

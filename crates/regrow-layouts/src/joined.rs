@@ -26,7 +26,6 @@ use regrow_store::reads::{Source, Unreadable};
 use regrow_tree::array::Region;
 use regrow_tree::tree::{Key, KeyPath, LeafInfo, LeafKind, Tree};
 
-/// The separator between the keys of a leaf's path in an index.
 const SEPARATOR: &str = "/";
 
 const NOTES_SHOWN: usize = 20;
@@ -223,7 +222,6 @@ impl Joined {
 }
 
 impl Names {
-    /// The key path of a leaf, from its name in the index.
     fn path(&self, name: &str) -> KeyPath {
         match self.nests {
             true => name.split(SEPARATOR).map(Key::dict).collect(),

@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_tree::tree::{Key, KeyPath, NodeKind, TreeBuilder};
 
-/// Most nested containers.
 const DEPTH_MAX: usize = 1024;
 
 /// A node: either its children, in the order of their first path, or one entry.

@@ -22,10 +22,8 @@ const TIME_LEN_BYTES: u64 = 8;
 /// Dtypes with a length: name, NumPy's code, and bits of the code's unit.
 const UNREADABLE: [(&str, &str, u64); 3] = [("str", "<U", 32), ("bytes", "|S", 8), ("void", "|V", 8)];
 
-/// The type of an array's elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Elements {
-    /// A dtype that the engine has.
     Known(Dtype),
     /// A dtype that only NumPy has: its spelling in npy headers, and the bytes of an element.
     Other(String, u64),
@@ -86,7 +84,6 @@ pub(crate) fn word_bytes(size_bytes: usize) -> usize {
     if size_bytes == 32 { 16 } else { size_bytes }
 }
 
-/// Whether a text is empty or a unit of time such as `[ns]` or `[25s]`.
 fn is_unit(text: &str) -> bool {
     if text.is_empty() {
         return true;

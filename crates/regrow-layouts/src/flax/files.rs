@@ -56,7 +56,6 @@ fn shows_structure(at: &Location) -> Result<bool> {
     Ok(begins_one_object(&start, blob.len_bytes(), TOKENS_MAX))
 }
 
-/// Whether a file begins with a record as EasyLM writes it.
 fn holds_records(at: &Location) -> bool {
     let start = at.read_beginning(RECORD_LOOKED_AT_BYTES).ok().flatten();
     start.is_some_and(|start| begins_record(&start))

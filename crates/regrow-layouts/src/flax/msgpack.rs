@@ -224,13 +224,11 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// The error for containers nested deeper than [`DEPTH_MAX`].
 pub(crate) fn too_deep() -> Error {
     Error::new(ErrorKind::Limit, format!("the msgpack is nested deeper than {DEPTH_MAX} levels"))
         .help("Flax itself cannot read more levels")
 }
 
-/// Whether an object that begins with this byte is a map.
 pub(crate) fn begins_map(first: u8) -> bool {
     matches!(first, 0x80..=0x8f | 0xde | 0xdf)
 }

@@ -135,7 +135,6 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Where the data of the next leaf comes from.
     fn source(&mut self, data: Data, info: &mut LeafInfo) -> Source {
         match data {
             Data::Pieces(pieces) => Source::Pieces(pieces),

@@ -44,7 +44,6 @@ pub(super) struct Steps {
 #[derive(Debug, Clone)]
 pub(super) struct StepFile {
     pub step: f64,
-    /// The number as the name has it.
     pub text: String,
     pub at: Location,
     is_file: bool,

@@ -73,7 +73,6 @@ pub(super) fn decode_stream(bytes: &Bytes, salvage: bool) -> Result<Tree<Decoded
     build?.finish()
 }
 
-/// The path of the next record, and the range of its value.
 fn record(scanner: &mut Scanner<'_>) -> Result<(KeyPath, Range<usize>)> {
     let start = scanner.offset_bytes();
     let bad = |what: &str| {

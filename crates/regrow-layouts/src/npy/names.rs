@@ -15,7 +15,6 @@ pub(crate) const SUFFIX: &str = ".npy";
 /// The name of a pytree that is one leaf: NumPy's name for an array without a name.
 pub(super) const ROOT_NAME: &str = "arr_0";
 
-/// Longest name of a file or a folder.
 const FILE_NAME_LEN_MAX_BYTES: usize = 255;
 
 /// The name of a member, without the suffix.

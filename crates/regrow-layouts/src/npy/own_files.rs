@@ -10,7 +10,6 @@ use regrow_storage::location::Location;
 
 const ARCHIVE_SUFFIX: &str = ".npz";
 
-/// The names of an item's file: an archive, or one array.
 const ITEM_ARCHIVE: &str = "arrays.npz";
 const ITEM_FILE: &str = "array.npy";
 

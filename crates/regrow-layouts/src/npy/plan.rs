@@ -14,10 +14,8 @@ use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_tree::array::{Array, Dtype, Shape};
 use regrow_tree::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
-/// One array to be written.
 #[derive(Debug)]
 pub(super) struct Planned<'a> {
-    /// The name of the array, without the suffix.
     pub name: Arc<str>,
     pub header: Header,
     pub data: Data<'a>,
@@ -32,7 +30,6 @@ pub(super) enum Data<'a> {
 
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
-    /// The description of every leaf, in flatten order.
     pub infos: Vec<LeafInfo>,
     /// The arrays to write, in flatten order, without leaves that have no data.
     pub arrays: Vec<Planned<'a>>,
@@ -115,7 +112,6 @@ impl Planned<'_> {
         }
     }
 
-    /// Length of the whole npy file.
     pub fn len_bytes(&self) -> Result<u64> {
         Ok(self.header.data_len_bytes()?.saturating_add(self.header.to_bytes().len() as u64))
     }

@@ -27,7 +27,6 @@ pub(super) struct Unreadable {
 
 #[derive(Debug)]
 pub(super) struct Item {
-    /// The name of the array, without the suffix.
     pub name: String,
     /// The keys of the leaf, from the array's name, for a checkpoint without a stored pytree.
     pub keys: Vec<String>,

@@ -106,7 +106,6 @@ impl Sidecar {
         })
     }
 
-    /// Reads the pytree and the metadata from JSON text.
     pub fn read(json: &[u8]) -> Result<(Regrown, Option<serde_json::Value>)> {
         let sidecar: Self = serde_json::from_slice(json).map_err(|error| {
             Error::corrupt(format!("the stored pytree cannot be read: {error}")).help(WITHOUT_IT)

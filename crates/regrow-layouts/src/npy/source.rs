@@ -29,7 +29,6 @@ pub(super) struct Stored {
     /// Length of header and data, unpacked. A single file may have more bytes after them, if it was
     /// opened with `arrays_only`.
     pub len_bytes: u64,
-    /// Length of the header.
     pub data_at: u64,
     pub record: Record,
 }
@@ -73,7 +72,6 @@ pub(super) struct Files {
 struct Unpacking {
     leaf: usize,
     inflater: Inflater,
-    /// All stored bytes of the member.
     deflated: Bytes,
 }
 
@@ -86,7 +84,6 @@ struct DataFile {
 }
 
 impl Files {
-    /// An empty list of files, all below the folder of `store`.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self {
             store,
@@ -304,7 +301,6 @@ impl Files {
         self.slice(stored.file, stored.offset_bytes + stored.data_at, stored.record.len_bytes())
     }
 
-    /// Unpacks a region. Offsets in errors count from the member's first byte.
     fn unpack_region(
         &self,
         leaf: usize,

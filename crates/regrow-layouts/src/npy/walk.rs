@@ -8,7 +8,6 @@ use crate::orbax::marker_files::COMMIT_SUCCESS_FILE;
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_storage::location::Location;
 
-/// The most nested folders.
 const DEPTH_MAX: usize = 256;
 
 /// Limits of the search that decides whether a folder has npy files.

@@ -19,7 +19,6 @@ pub enum Form {
 }
 
 impl Form {
-    /// The form for the suffix of a name.
     pub(crate) fn of_name(name: &OsStr) -> Self {
         let suffix = suffix_of(name);
         match suffix.as_deref() {

@@ -63,7 +63,6 @@ impl Arrays {
         })
     }
 
-    /// The arrays in the folders below `folder`.
     pub fn in_folders(folder: &Location, use_zarr3: bool, missing: Missing, wanted: Wanted) -> Result<Self> {
         Ok(Self {
             store: folder.opened()?,
@@ -194,7 +193,6 @@ impl Arrays {
         Err(self.document_missing(name))
     }
 
-    /// The error for an array without a document.
     pub fn document_missing(&self, name: &str) -> Error {
         Error::corrupt("the metadata of an array is missing")
             .in_file(self.store.describe(&zarr_key(name, DOCUMENTS[usize::from(self.use_zarr3)])))

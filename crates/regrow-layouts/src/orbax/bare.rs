@@ -217,9 +217,7 @@ struct Walk {
 
 #[derive(Default)]
 struct Found {
-    /// The paths of all arrays below the folder, sorted.
     names: Vec<String>,
-    /// The paths of all databases below the folder, sorted.
     databases: Vec<String>,
     /// The path, below the folder, of the missing document of an array with chunks.
     lost: Option<String>,

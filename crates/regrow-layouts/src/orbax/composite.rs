@@ -36,7 +36,6 @@ struct Item {
 }
 
 impl Composite {
-    /// A dict of all items.
     pub(super) fn of_items(
         readers: Vec<(String, Box<dyn Reader>)>,
         mut description: Description,

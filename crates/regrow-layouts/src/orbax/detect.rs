@@ -44,25 +44,18 @@ const ITEMS: [&str; 3] = ["default", "state", "pytree"];
 /// Files that only a whole checkpoint has, not an item.
 const OF_A_WHOLE: [&str; 3] = [CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, regrow::manifest::FILE_NAME];
 
-/// The kind of checkpoint at a location.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// The folder is itself one item.
     One(Item, About),
-    /// The folders are items.
     Items(Vec<Listed>, About),
-    /// The folders are steps.
     Steps(Steps),
-    /// Arrays without metadata.
     BareArrays,
     /// A checkpoint of JAX' array serialization: its own tree, and a database.
     JaxTree,
     /// Flax' files, one for each step. The layout flax reads them. Flax also saves Orbax folders,
     /// so both layouts look here.
     FlaxSteps,
-    /// The msgpack file of the oldest layouts.
     MsgpackFile,
-    /// None of these.
     Nothing(Vec<Listed>),
 }
 
@@ -169,7 +162,6 @@ impl Folder<'_> {
         }
     }
 
-    /// Whether the one handler is not Orbax' own.
     fn has_foreign_handler(&self) -> bool {
         self.handler().is_some_and(|handler| Family::of(handler) == Family::Unknown)
     }

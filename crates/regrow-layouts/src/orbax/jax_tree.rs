@@ -44,12 +44,10 @@ struct Document {
     leaves: Vec<Option<String>>,
 }
 
-/// Whether a folder has the arrays of such a checkpoint, and not its tree.
 pub(super) fn has_lost_its_tree(at: &Location) -> bool {
     at.join(STORE_FOLDER).join(MANIFEST_FILE).is_file() && !at.join(TREE_FILE).is_file()
 }
 
-/// The error for a folder that has the arrays alone.
 pub(super) fn lost_its_tree(at: &Location) -> Error {
     Error::corrupt("the tree of a checkpoint of JAX' array_serialization is missing")
         .in_file(at.join(TREE_FILE))

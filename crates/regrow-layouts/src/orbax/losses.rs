@@ -7,7 +7,6 @@ use crate::options::OrbaxOptions;
 use crate::{Loss, LossKind};
 use regrow_tree::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree};
 
-/// All losses of a tree whose leaves can be written.
 pub(super) fn losses(tree: &Tree<LeafInfo>, orbax: &OrbaxOptions) -> Vec<Loss> {
     let mut losses = Vec::new();
     for (path, node) in tree.walk() {

@@ -42,7 +42,6 @@ impl PathText {
         });
     }
 
-    /// Appends the entry at the current path to `out`.
     pub(crate) fn push_entry(
         &self,
         out: &mut Vec<u8>,
@@ -67,7 +66,6 @@ impl PathText {
     }
 }
 
-/// Appends a list of numbers.
 pub(crate) fn push_shape(out: &mut Vec<u8>, shape: &[u64]) {
     use std::io::Write as _;
     out.push(b'[');

@@ -194,7 +194,6 @@ fn folder_of(
     ItemFolder { at: at.clone(), items: description.items.clone(), record, is_whole, lost }
 }
 
-/// Opens an item. Checks the file of a JSON or metrics item against the record first.
 fn open_item(item: &Item, at: &Location, name: &str, about: &About, wanted: Wanted) -> Result<Opened> {
     let folder = if name.is_empty() { at.clone() } else { at.join(name) };
     match item {
@@ -221,7 +220,6 @@ struct Items<'a> {
     options: &'a OpenOptions,
     listed: &'a [Listed],
     documents: &'a About,
-    /// The item whose deletion is in progress.
     deleted: Option<String>,
     found: Vec<(String, Item)>,
 }
@@ -274,7 +272,6 @@ impl Items<'_> {
         self.deleted.as_deref() == Some(name)
     }
 
-    /// Looks into each folder for the kind of the item.
     fn classify(&mut self, description: &mut Description) -> Result<()> {
         // If one handler wrote directly into the checkpoint's folder, the subfolders are not items.
         if matches!(self.handlers(), ItemHandlers::One(_)) && self.record().is_none() {
@@ -308,7 +305,6 @@ impl Items<'_> {
         }
     }
 
-    /// Notes the documents and the listed items that are missing.
     fn note_losses(&self, description: &mut Description) -> Result<()> {
         if self.has_file(V1_MARKER_FILE) && !self.has_file(CHECKPOINT_METADATA_FILE) {
             description.notes.push(format!(
@@ -460,7 +456,6 @@ fn files_of_handler(
     Ok(true)
 }
 
-/// Opens items in several layouts, each with its own reader.
 fn open_mixed(
     at: &Location,
     found: &[(String, Item)],
@@ -522,7 +517,6 @@ fn lost_item(name: &str, why: Error, wanted: Wanted, description: &mut Descripti
     Opened::new(Tree::single(slot), "lost")
 }
 
-/// Opens an item in another layout.
 fn open_layout(
     item: &Location,
     name: &str,
@@ -618,7 +612,6 @@ pub(super) fn missing_item(at: &Location, item: &str) -> Error {
         .help("copy the checkpoint again, all of it, or take another step")
 }
 
-/// The item whose deletion is in progress.
 pub(super) fn deleted_item(at: &Location) -> Result<Option<String>> {
     let file = at.join(DELETION_FILE);
     let Some(bytes) = read_small(&file)? else { return Ok(None) };

@@ -11,7 +11,6 @@ use regrow_tree::tree::Tree;
 /// The parts of a checkpoint that must be readable when it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// All parts.
     Whole,
     /// All parts except the tree, which the caller's template gives. Arrays and texts are opened by
     /// their names.
@@ -55,7 +54,6 @@ impl Wanted {
 pub(super) struct Opened {
     pub tree: Tree<Slot>,
     pub custom_metadata: Option<Value>,
-    /// The variant of the layout, in words.
     pub variant: String,
     pub notes: Vec<String>,
     /// Warnings about missing parts of a readable pytree.

@@ -21,7 +21,6 @@ pub(super) struct OrbaxReader {
     pub(super) description: Description,
     pub(super) tree: Tree<LeafInfo>,
     pub(super) sources: Vec<Source>,
-    /// Folders of the databases that were opened.
     pub(super) databases: Vec<Location>,
     /// The missing `regrow.json` files that regrow wrote.
     pub(super) lost: Vec<Location>,

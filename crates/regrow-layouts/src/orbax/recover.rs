@@ -40,7 +40,6 @@ use regrow_store::Located;
 /// The bytes at the start of a file that are read to see whether the file is all zeros.
 const GLANCE_LEN_BYTES: u64 = 4096;
 
-/// The item in which the v1 API keeps metrics.
 const METRICS: &str = "metrics";
 
 impl Recovery for Orbax {
@@ -151,7 +150,6 @@ impl Folder<'_> {
         Ok(Some(keys))
     }
 
-    /// Rebuilds the document of the tree, if it is lost.
     fn metadata(
         &self,
         keys: Option<&[Vec<u8>]>,

@@ -24,7 +24,6 @@ pub(super) enum Source {
     Text(Arc<str>),
     /// A placeholder, or a kind of leaf that has no known form.
     Absent,
-    /// Lost data, with the reason.
     Lost(Error),
 }
 
@@ -35,7 +34,6 @@ impl Slot {
         Self { info: info(LeafKind::Str, Dtype::UInt8, shape, name, "text"), source: Source::Text(text) }
     }
 
-    /// A leaf without data.
     pub fn absent(name: &str, kind: LeafKind) -> Self {
         Self {
             info: info(kind, Dtype::UInt8, Shape::new(vec![0]).unwrap_or_default(), name, "none"),
@@ -48,7 +46,6 @@ impl Slot {
         Self { source: Source::Lost(why), ..Self::absent(name, LeafKind::Placeholder) }
     }
 
-    /// A Python number.
     pub fn scalar(name: &str, value: Scalar, coding: &str) -> Self {
         let (dtype, bytes) = value.to_element();
         Self {
@@ -57,7 +54,6 @@ impl Slot {
         }
     }
 
-    /// A leaf of a msgpack file.
     pub fn decoded(leaf: Decoded) -> Self {
         let source = match leaf.data {
             Data::Pieces(pieces) => Source::Pieces(pieces),

@@ -69,7 +69,6 @@ impl StoredArray {
         })
     }
 
-    /// The first chunk that is not stored.
     pub fn first_missing(&self) -> Result<Option<PathBuf>> {
         let meta = self.array.meta();
         // The loop ends at the first missing chunk, so a large claimed shape costs no more steps.

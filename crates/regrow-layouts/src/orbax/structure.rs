@@ -75,7 +75,6 @@ fn refuse_collisions(entries: &[Entry]) -> Result<()> {
 }
 
 struct Trie<'a> {
-    /// The root is the first node.
     nodes: Vec<TrieNode<'a>>,
 }
 

@@ -54,7 +54,6 @@ impl Files {
         self
     }
 
-    /// The data file with another name.
     pub(super) fn data_named(&self, name: &str) -> Location {
         let at = self.stem.with_name(name);
         match &self.unfinished {
@@ -63,7 +62,6 @@ impl Files {
         }
     }
 
-    /// Whether the save of these files was killed before they had their names.
     pub(super) fn is_unfinished(&self) -> bool {
         self.unfinished.is_some()
     }

@@ -37,7 +37,6 @@ pub(super) const MANIFEST_LEN_MAX_BYTES: u64 = 1 << 29;
 /// The number of bytes of an array under one checksum.
 pub(super) const BLOCK_LEN_BYTES: u64 = 16 << 20;
 
-/// One array.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub path: Vec<Literal>,
@@ -59,14 +58,11 @@ pub(super) struct Manifest {
     pub extra: Option<Extra>,
 }
 
-/// regrow's own additions to a manifest.
 #[derive(Debug, Default)]
 pub(super) struct Extra {
     /// The name of the data file; `None` for the usual name.
     pub data: Option<String>,
-    /// Paths of empty dicts.
     pub empty: Vec<Vec<Literal>>,
-    /// The exact pytree, as JSON.
     pub structure: Option<String>,
 }
 

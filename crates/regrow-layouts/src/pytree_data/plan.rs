@@ -90,7 +90,6 @@ impl Plan {
     }
 }
 
-/// Gives every array its offset, and returns the length of the file.
 fn place(arrays: &mut [Planned], align: u64) -> Result<u64> {
     let mut offset = 0_u64;
     for planned in arrays {

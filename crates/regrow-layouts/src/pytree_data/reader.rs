@@ -35,7 +35,6 @@ pub(super) struct PytreeDataReader {
     data: DataFile,
 }
 
-/// The data file and what the manifest says of it.
 #[derive(Debug)]
 pub(super) struct DataFile {
     pub(super) entries: Vec<Entry>,
@@ -116,7 +115,6 @@ impl DataFile {
         Ok((manifest, Self { entries, store, name, blob, blocks, has_checksums }))
     }
 
-    /// The path of the data file.
     pub(super) fn path(&self) -> PathBuf {
         self.store.describe(&self.name)
     }
@@ -167,7 +165,6 @@ fn changed() -> Error {
     Error::corrupt("the data file changed after it was opened").help("open the checkpoint again")
 }
 
-/// The blocks of an entry; `None` if it has no checksums.
 fn blocks_of(entry: &Entry) -> Result<Option<BlockTable>> {
     let range = entry.offset_bytes..entry.offset_bytes.saturating_add(entry.len_bytes);
     let table =

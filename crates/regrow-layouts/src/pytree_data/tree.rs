@@ -63,7 +63,6 @@ pub(super) fn info_of(entry: &Entry) -> Result<LeafInfo> {
     })
 }
 
-/// The value at a path.
 #[derive(Debug)]
 enum What {
     Entry(usize),
@@ -171,7 +170,6 @@ impl Branches {
     }
 }
 
-/// Finds the entry of every leaf of a stored pytree.
 fn kept(structure: &str, entries: &[Entry]) -> Result<Placed> {
     let mut tree = Structure::from_json(structure)?.regrow()?.tree;
     let text_of = |path: &[Literal]| path.iter().map(identity).collect::<Vec<_>>().join(",");

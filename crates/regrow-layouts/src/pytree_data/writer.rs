@@ -17,7 +17,6 @@ use regrow_tree::tree::{Leaf, Tree};
 const DATA: usize = 0;
 const MANIFEST: usize = 1;
 
-/// The length of the pieces of an array that are written and checksummed.
 const PIECE_LEN_BYTES: usize = 1 << 20;
 
 pub(super) fn suffixes(options: &PytreeDataOptions) -> Vec<String> {
@@ -66,7 +65,6 @@ fn data_name(target: &Location, options: &PytreeDataOptions) -> Result<String> {
         .ok_or_else(|| Error::invalid("the name of the data file must be text").in_file(target))
 }
 
-/// Writes zeros up to an offset.
 fn pad_to(out: &mut FileWriter, offset_bytes: u64) -> Result<()> {
     let missing = offset_bytes.saturating_sub(out.offset_bytes());
     out.write_with(missing, &mut |_, piece| {

@@ -107,7 +107,6 @@ impl CheckedStore {
         self.0.small_files.iter().map(|file| &file.record)
     }
 
-    /// Whether the file of a record exists and passes its checksum.
     pub(super) fn is_whole(&self, record: &SmallFile) -> Result<bool> {
         Ok(open_whole(&*self.0.base, record)?.is_ok())
     }

@@ -25,7 +25,6 @@ const BLOCK_LEN_MAX_BYTES: u64 = 1 << 30;
 /// The approximate length of the pieces of a stream.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
 
-/// The words of the error for a block that fails its checksum.
 pub(super) const WORDS: Words = Words {
     what: |_, block| format!("block {block} fails its crc32c"),
     help: "`regrow repair` heals it with parity or a copy (`--from`); else load the other leaves",
@@ -93,7 +92,6 @@ impl CheckedFile {
         }
     }
 
-    /// Reads the bytes `part` of the file into memory, and checks them.
     pub(super) fn read(&self, part: Range<u64>) -> Result<Bytes> {
         let mut bytes = work_space(part.end - part.start)?;
         let head_len = self.record.data_offset.saturating_sub(part.start).min(part.end - part.start);

@@ -179,7 +179,6 @@ pub struct Manifest {
     /// The records of the processes, in a checkpoint in parts.
     #[serde(default)]
     pub parts: Vec<PartRecord>,
-    /// The chunk shapes of the arrays, in a checkpoint in parts.
     #[serde(default)]
     pub(super) chunks: Option<ChunkShapes>,
     /// The pytree of the whole checkpoint, in its first part.
@@ -187,7 +186,6 @@ pub struct Manifest {
     pub(super) whole: Option<Structure>,
 }
 
-/// The chunk shapes of the leaves of a checkpoint in parts.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct ChunkShapes {
     /// The distinct shapes.
@@ -225,14 +223,11 @@ pub(super) struct Pieces {
     pub coded: Option<CodedPieces>,
 }
 
-/// Where the compressed pieces of a part lie.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct CodedPieces {
-    /// The index of the data file that has them.
     pub file: u32,
     /// The numbers of the compressed pieces among the pieces of the part, in ascending order.
     pub pieces: Vec<u32>,
-    /// The offset of each compressed piece in the file.
     pub offsets: Vec<u64>,
     /// The length of each compressed piece in the file, in bytes.
     pub lens: Vec<u64>,

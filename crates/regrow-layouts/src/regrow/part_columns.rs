@@ -24,7 +24,6 @@ pub(super) struct DataFileName {
 }
 
 impl PartColumns {
-    /// Parses and checks a `regrow.process_<k>.json`.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         check_sum(bytes)?;
         let (mut parsed, mut missing) = (Self::default(), PART_COLUMNS);
@@ -55,7 +54,6 @@ impl PartColumns {
     }
 }
 
-/// The number of members of [`PartColumns`].
 const PART_COLUMNS: usize = 4;
 
 /// Reads a record until it has all columns.

@@ -115,7 +115,6 @@ impl RegrowReader {
         &self.store
     }
 
-    /// The text leaves, by position.
     pub(super) fn texts(&self) -> &HashMap<usize, Arc<str>> {
         &self.texts
     }

@@ -394,7 +394,6 @@ fn is_document(name: &str) -> bool {
 struct Parts {
     /// The records, sorted by rank.
     records: Vec<PartRecord>,
-    /// The pytree of the whole checkpoint, from the first record.
     whole: Option<String>,
     chunks: Option<ChunkShapes>,
     /// For each piece, the number of its leaf in the whole tree, and the piece's name.
@@ -473,14 +472,12 @@ fn structure_of(view: &dyn Reader) -> Result<String> {
 #[derive(Default)]
 struct DataFiles {
     files: Vec<DataFile>,
-    /// For each tensor, its position and its length.
     tensors: HashMap<String, (LeafPlace, u64)>,
     /// The pytree, from the first header that has it.
     structure: Option<String>,
 }
 
 impl DataFiles {
-    /// Adds a safetensors file.
     fn add(&mut self, store: &dyn Store, name: &str) -> Result<()> {
         let (header, _) = read_header(store, name.as_ref())?;
         for tensor in &header.tensors {

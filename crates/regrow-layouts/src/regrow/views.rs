@@ -39,7 +39,6 @@ const DECODED_LEN_MAX_BYTES: u64 = 1 << 20;
 const HELP: &str = "other programs would read other values: copy the checkpoint again; if that does not \
     help, save it again";
 
-/// The leaves of a record, and their positions in its data files.
 struct Recorded<'r> {
     tree: &'r Tree<LeafInfo>,
     places: &'r [LeafPlace],
@@ -79,7 +78,6 @@ impl RegrowReader {
         found
     }
 
-    /// Compares the headers of the data files of one process with its record.
     fn check_part(&self, part: &PartRecord) -> Result<Vec<Error>> {
         let manifest = self.store().manifest_of(part)?;
         let read = || {
@@ -168,7 +166,6 @@ impl RegrowReader {
         Header::parse(json, file.len_bytes)
     }
 
-    /// Compares the pytree in a header with the pytree in `regrow.json`.
     fn check_structure(&self, header: &Header) -> Result<()> {
         let entries = header.metadata.iter().flatten();
         let Some((_, text)) = entries.into_iter().find(|(name, _)| name == "regrow") else { return Ok(()) };
@@ -289,7 +286,6 @@ struct Told<'v> {
     info: &'v LeafInfo,
 }
 
-/// Compares the places of the data of a leaf.
 fn check_place(own: &Extent<'_>, other: &Extent<'_>) -> Result<()> {
     let is_same = other.blob.describe() == own.blob.describe()
         && (other.offset_bytes, other.len_bytes) == (own.offset_bytes, own.len_bytes);
@@ -300,7 +296,6 @@ fn check_place(own: &Extent<'_>, other: &Extent<'_>) -> Result<()> {
     if is_same { Ok(()) } else { Err(leaf_differs(show(own), show(other))) }
 }
 
-/// Compares the data of a leaf with bytes of the database.
 fn check_bytes(own: &Extent<'_>, other: &[u8]) -> Result<()> {
     // Damaged bytes are reported for the leaf itself. They are not a disagreement of the views.
     if own.check(CheckFor::Verify).is_err() {

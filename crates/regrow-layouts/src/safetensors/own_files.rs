@@ -20,7 +20,6 @@ pub(super) const FILE_NAMES: FileNames = FileNames {
     ..FileNames::NONE
 };
 
-/// Whether these are the safetensors files of one model and their index.
 fn are_of_one(files: &[&str]) -> bool {
     let model_of = |name: &&str| model_of(name).filter(|_| !name.contains('/')).map(str::to_owned);
     let models: Option<HashSet<String>> = files.iter().map(model_of).collect();

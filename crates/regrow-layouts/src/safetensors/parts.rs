@@ -9,7 +9,6 @@ use regrow_base::error::{Error, Result, ResultExt};
 use regrow_storage::Entry;
 use regrow_storage::location::Location;
 
-/// The suffix of safetensors files.
 pub(crate) const SUFFIX: &str = ".safetensors";
 
 /// The usual name of a model in one file, for storages that cannot list folders.

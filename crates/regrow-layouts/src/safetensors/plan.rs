@@ -12,10 +12,8 @@ use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_tree::array::{Dtype, Shape};
 use regrow_tree::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
-/// The stored form of an array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Form {
-    /// safetensors' name of the dtype.
     pub tag: &'static str,
     pub dims: Vec<u64>,
     pub len_bytes: u64,
@@ -48,7 +46,6 @@ pub(super) struct PlannedTensor {
 
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// The description of every leaf, in flatten order.
     pub infos: Vec<LeafInfo>,
     /// For each file, its tensors in the order of their bytes. There is at least one file.
     pub files: Vec<Vec<PlannedTensor>>,

@@ -36,7 +36,6 @@ pub(super) struct Placed {
     pub texts: HashMap<usize, Arc<str>>,
     /// For each leaf, its tensor; `None` for leaves without readable elements.
     pub tensors: Vec<Option<Stored>>,
-    /// The reasons for lost leaves, in a salvage.
     pub lost: HashMap<usize, Error>,
 }
 
@@ -193,7 +192,6 @@ fn goes_on(name: &str, longer: &str) -> Error {
         .help("choose another separator, or load the flat dict of names")
 }
 
-/// A tree that is built leaf by leaf.
 struct Placing {
     build: TreeBuilder<LeafInfo>,
     tensors: Vec<Option<Stored>>,

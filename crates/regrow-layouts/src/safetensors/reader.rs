@@ -310,7 +310,6 @@ struct Headers {
     files: Vec<DataFile>,
     stored: Vec<Stored>,
     metadata: Option<serde_json::Map<String, serde_json::Value>>,
-    /// The lost tensors, in a salvage.
     salvage: Option<Lost>,
     has_unread: bool,
 }

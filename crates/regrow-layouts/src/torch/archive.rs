@@ -21,7 +21,6 @@ use super::storages::Storage;
 use regrow_base::bytes::zip::{find_headers, read_headers};
 use regrow_base::error::{Error, ErrorKind, Result};
 
-/// The longest pickle that is read.
 const PICKLE_LEN_MAX_BYTES: u64 = 1 << 30;
 
 /// The longest member with a short text, such as `byteorder`.
@@ -139,7 +138,6 @@ impl TorchArchive {
         self.members.get(&format!("{}{name}", self.prefix))
     }
 
-    /// The offset of the pickle in the file.
     pub fn pickle_at(&self, file: &DataFile) -> Result<u64> {
         self.member("data.pkl").map_or(Ok(0), |member| Ok(member.extent(file, 0, 0)?.offset_bytes))
     }

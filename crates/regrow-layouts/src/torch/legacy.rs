@@ -34,7 +34,6 @@ pub(super) struct Legacy {
     pub pickle: Bytes,
     pub pickle_at: u64,
     pub big_endian: bool,
-    /// The storages by their keys.
     pub storages: HashMap<String, Storage>,
     /// The offset of the end of the last storage.
     pub end_bytes: u64,

@@ -21,7 +21,6 @@ use crate::npy::record::Record;
 use regrow_base::error::Result;
 use regrow_tree::array::Shape;
 
-/// The bytes of an array in a pickle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Payload {
     Raw(Span),
@@ -35,7 +34,6 @@ pub(super) struct NumpyValue {
     pub record: Record,
     pub payload: Payload,
     pub is_scalar: bool,
-    /// Whether JAX made the array.
     pub is_jax: bool,
 }
 

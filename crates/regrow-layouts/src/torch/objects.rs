@@ -39,7 +39,6 @@ pub(super) enum Object<'p> {
 /// A value that only Python could make, and the reason why regrow refuses it.
 #[derive(Debug)]
 pub(super) struct Refusal {
-    /// The name of the class, such as `argparse.Namespace`.
     pub name: String,
     pub why: Error,
 }

@@ -52,7 +52,6 @@ pub(super) struct TorchReader {
 
 #[derive(Debug)]
 enum Leaf {
-    /// A view of the storage with this number.
     View(usize, Tensor),
     Memory(Bytes),
     Text(Arc<str>),
@@ -118,7 +117,6 @@ impl<'p> Storages<'p> {
         }
     }
 
-    /// The number of the storage of a leaf.
     fn of_leaf(&mut self, leaf: usize, id: Id) -> Result<usize> {
         let number = match self.by_id.get(&id) {
             Some(&known) => known,
@@ -198,7 +196,6 @@ impl TorchReader {
         }
     }
 
-    /// Opens a file that is one pickle.
     fn open_pickle(file: Arc<DataFile>, salvage: bool) -> Result<Self> {
         if file.len_bytes > PICKLE_LEN_MAX_BYTES {
             return Err(Error::new(ErrorKind::Limit, "a pickle is too long to be read")
@@ -484,7 +481,6 @@ fn refused_note(tree: &Tree<LeafInfo>, leaves: &[Leaf]) -> Option<String> {
     (!refused.is_empty()).then(|| format!("{leaves} not read: {texts}{more}"))
 }
 
-/// The seal of a whole storage, which has one checksum.
 #[derive(Debug)]
 struct Whole<'r> {
     storage: &'r Storage,

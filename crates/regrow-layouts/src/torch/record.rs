@@ -60,7 +60,6 @@ impl Record {
     }
 }
 
-/// The entry of a tensor, besides its elements; `None` if there is nothing to record.
 pub(super) fn of_tensor(pickle: &Pickle<'_>, tensor: &Tensor) -> Option<Json> {
     let mut entry = Map::new();
     if tensor.is_parameter {
@@ -114,13 +113,11 @@ pub(super) fn of_dict(pickle: &Pickle<'_>, id: Id) -> Option<Json> {
     })
 }
 
-/// The entry of a set: its type.
 pub(super) fn of_set(pickle: &Pickle<'_>, id: Id) -> Json {
     let is_frozen = matches!(pickle.call(id), Some((_, (_, "frozenset"), _)));
     json!({"is": if is_frozen { "frozenset" } else { "set" }})
 }
 
-/// The entry of a name of PyTorch: a dtype, a device or a layout.
 pub(super) fn of_name(name: &str) -> Json {
     let kind = match name.strip_prefix("torch.") {
         Some("strided" | "sparse_coo") => "layout",

@@ -44,7 +44,6 @@ enum Place {
 }
 
 impl Storage {
-    /// A storage of `len_bytes` from `offset_bytes` on.
     pub fn at(offset_bytes: u64, len_bytes: u64) -> Self {
         Self { place: Place::At(offset_bytes), len_bytes, crc32: None, found: OnceLock::new() }
     }
@@ -61,7 +60,6 @@ impl Storage {
         }
     }
 
-    /// The order of storages in their file.
     pub fn order(&self) -> u64 {
         match &self.place {
             Place::At(offset_bytes) => *offset_bytes,
@@ -190,7 +188,6 @@ impl Storage {
     }
 }
 
-/// Whether the bytes of each number must be reversed.
 pub(super) fn swaps(dtype: Dtype, big_endian: bool) -> bool {
     big_endian && dtype.word_bytes() > 1
 }
@@ -203,7 +200,6 @@ impl Tensor {
         axes.into_iter().all(|((&dim, expected), found)| dim <= 1 || expected == found)
     }
 
-    /// Length of the storage's bytes from the view's first element to its last.
     pub(super) fn span_len_bytes(&self) -> u64 {
         let axes = self.shape.dims().iter().zip(&self.strides_elements);
         let reach = axes.map(|(&dim, &stride)| dim.saturating_sub(1).saturating_mul(stride));

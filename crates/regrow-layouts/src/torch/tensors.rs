@@ -21,7 +21,6 @@ use regrow_tree::array::{Dtype, Shape};
 /// The most wrapper calls around a tensor. A parameter with its own class has two.
 const WRAPPINGS_MAX: usize = 8;
 
-/// A reference to a storage in the pickle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StorageRef<'p> {
     pub key: &'p str,
@@ -34,7 +33,6 @@ pub(super) struct StorageRef<'p> {
 }
 
 impl StorageRef<'_> {
-    /// Length of the storage; `None` if it overflows.
     pub(super) fn len_bytes(&self) -> Option<u64> {
         self.len_elements.checked_mul(self.element.size_bytes())
     }
@@ -54,7 +52,6 @@ pub(super) struct Tensor {
     pub is_parameter: bool,
 }
 
-/// The result of a call.
 #[derive(Debug)]
 pub(super) enum Built {
     Tensor(Tensor),

@@ -50,7 +50,6 @@ pub(super) struct Decoded {
 
 #[derive(Debug)]
 pub(super) enum Data {
-    /// A view of a storage.
     Tensor(Tensor),
     /// Elements that lie in the pickle as they are, from this byte of it on.
     Inside(u64, Tensor),
@@ -243,7 +242,6 @@ impl<'p> Walk<'p, '_> {
         Ok(())
     }
 
-    /// The numbers of a `torch.Size`, as a tuple.
     fn size(&mut self, key: Key, dims: &[u64]) -> Result<()> {
         self.build.open(key, NodeKind::Tuple)?;
         for (at, &dim) in dims.iter().enumerate() {
@@ -371,7 +369,6 @@ impl<'p> Walk<'p, '_> {
         Ok(self.leaf(kind, record.dtype, record.shape.clone(), Data::Memory(bytes)))
     }
 
-    /// The bytes that stand in the pickle.
     fn payload(&mut self, id: Id, payload: Payload) -> Result<Bytes> {
         let span = match payload {
             Payload::Empty => return Ok(Bytes::new()),

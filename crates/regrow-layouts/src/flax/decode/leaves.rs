@@ -53,7 +53,6 @@ impl Decoder<'_> {
         }
     }
 
-    /// A value of one of Flax' own types.
     fn extension(&self, code: i8, payload: Range<usize>) -> Result<Decoded> {
         let at = payload.start as u64;
         match code {

@@ -112,7 +112,6 @@ struct Decoder<'a> {
     /// The number of arrays among `open`. Arrays in chunks are not recognised below an array.
     open_lists: usize,
     build: TreeBuilder<Decoded>,
-    /// The key of the value that is being read.
     pending: Option<Key>,
     /// Whether the last byte of the object was read.
     is_complete: bool,

@@ -16,7 +16,6 @@ pub(in super::super) struct Inflater {
     crc: Crc32,
     /// The number of deflated bytes that are consumed.
     taken: usize,
-    /// The number of unpacked bytes so far.
     at: u64,
     len_bytes: u64,
     crc32: u32,
@@ -32,7 +31,6 @@ impl Inflater {
         self.at
     }
 
-    /// Whether all bytes are unpacked.
     pub fn is_done(&self) -> bool {
         self.at == self.len_bytes
     }
@@ -47,7 +45,6 @@ impl Inflater {
         Ok(())
     }
 
-    /// Fills `out` with the next bytes.
     pub fn read(&mut self, deflated: &[u8], out: &mut [u8]) -> Result<()> {
         let mut filled = 0;
         while filled < out.len() {

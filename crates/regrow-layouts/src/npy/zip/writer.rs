@@ -48,7 +48,6 @@ pub(in super::super) struct ZipWriter {
     members: Vec<Written>,
 }
 
-/// The position and checksum of a member that [`ZipWriter::add`] has added.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Added {
     /// The offset of the data.

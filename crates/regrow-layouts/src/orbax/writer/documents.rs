@@ -46,7 +46,6 @@ pub(crate) const V1_ITEM: &str = "state";
 /// The text of the commit marker. Orbax puts a path into it, which readers ignore.
 pub const COMMIT_TEXT: &str = "Checkpoint commit was successful";
 
-/// The kind of value that an entry of `_METADATA` describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ValueType {
     JaxArray,
@@ -108,7 +107,6 @@ impl ValueType {
     }
 }
 
-/// The data about one leaf that the documents need, in addition to the tree.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeafEntry<'a> {
     pub(crate) name: &'a str,
@@ -185,7 +183,6 @@ impl DocumentSink for Vec<Document> {
     }
 }
 
-/// The length of the pieces of text that a sink receives.
 const PIECE_LEN_BYTES: usize = 64 << 10;
 
 /// Passes the text to the sink when it has at least this length.

@@ -38,14 +38,12 @@ pub(super) struct Form {
     pub(super) document: Bytes,
 }
 
-/// One array leaf, ready to be written.
 #[derive(Debug)]
 pub(super) struct PlannedArray<'a> {
     pub(super) name: Arc<str>,
     pub(super) leaf: u32,
     /// The key path of the leaf, if it is cast.
     pub(super) cast_path: Option<KeyPath>,
-    /// The part of the array that this process writes.
     pub(super) held: Held<'a>,
     pub(super) form: Arc<Form>,
 }
@@ -82,7 +80,6 @@ impl<'a> PlannedArray<'a> {
         chunk.index.iter().zip(&counts).fold(0, |number, (index, count)| number * count + index)
     }
 
-    /// The value of a small chunk; `TooLarge` for a chunk above the limit.
     pub(super) fn encode(&self, chunk: &Chunk<'_>) -> Result<Encoded> {
         if self.chunk_len_bytes() > IN_MEMORY_MAX_BYTES {
             return Ok(Encoded::TooLarge);

@@ -11,7 +11,6 @@ use std::borrow::Cow;
 use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Array, Region, Shape, Shards};
 
-/// The part of an array that this process writes.
 #[derive(Debug)]
 pub(super) enum Held<'a> {
     /// The whole array, which is in one piece.
@@ -29,9 +28,7 @@ pub(super) enum Held<'a> {
 #[derive(Debug)]
 pub(super) struct Chunk<'a> {
     pub(super) index: Vec<u64>,
-    /// The array that has the elements.
     pub(super) array: Cow<'a, Array>,
-    /// The region of the chunk in that array.
     pub(super) region: Region,
 }
 

@@ -32,7 +32,6 @@ use regrow_zarr::zarr::ArrayMeta;
 const ZARR2_LEVEL: i32 = 1;
 const ZARR3_LEVEL: i32 = 3;
 
-/// The plan of a save: all entries and arrays to write.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
     pub(super) entries: Vec<PlannedEntry>,
@@ -218,7 +217,6 @@ impl Forms<'_> {
 
 const KEEP_IT: &str = "save in the layout regrow, which keeps it";
 
-/// Returns an error if Orbax cannot store a leaf with array data.
 pub(crate) fn check_leaf(kind: &LeafKind, dtype: Dtype, shape: &Shape) -> Result<()> {
     check_kind(kind, dtype, shape)?;
     check_dtype(dtype)?;

@@ -125,7 +125,6 @@ pub(super) struct OldFile {
     pub source: Location,
     /// The open file, which stays the same even if the location later leads to another file.
     pub opened: Arc<dyn Blob>,
-    /// The files of the base, with their checksums.
     store: CheckedStore,
     pub record: DataFile,
     /// The leaves of the file that the tree has, too, in the order of their bytes.
@@ -179,7 +178,6 @@ impl OldFile {
         header_bytes(plan, &self.order(), structure).is_ok_and(|header| self.is_laid_out_as(&header))
     }
 
-    /// The leaves of the tree in this file, in the order of their bytes.
     pub fn order(&self) -> Vec<u32> {
         self.leaves.iter().map(|leaf| leaf.leaf).collect()
     }

@@ -36,7 +36,6 @@ impl Index {
         }
     }
 
-    /// The database of entries in ascending order of their keys.
     pub fn of_sorted(entries: &impl Entries) -> Result<Self> {
         if entries.count() == 0 {
             return Ok(Self::Nothing);

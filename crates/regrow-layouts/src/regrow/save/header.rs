@@ -7,7 +7,6 @@ use regrow_base::error::Result;
 /// The longest structure that the header of a safetensors file has.
 const STRUCTURE_IN_HEADER_MAX_BYTES: usize = 24 << 20;
 
-/// The structure, if it is short enough for the header of a safetensors file.
 pub(super) fn structure_in_header(structure: &str) -> Option<&str> {
     Some(structure).filter(|structure| structure.len() <= STRUCTURE_IN_HEADER_MAX_BYTES)
 }

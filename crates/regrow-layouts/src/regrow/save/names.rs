@@ -134,7 +134,6 @@ fn shortened(path: KeyPath) -> KeyPath {
     KeyPath::from_iter([Key::dict(format!("{start}%long"))])
 }
 
-/// Whether safetensors reserves this name.
 fn is_reserved(name: &str) -> bool {
     name == "__metadata__"
 }

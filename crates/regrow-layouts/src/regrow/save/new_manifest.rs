@@ -12,16 +12,13 @@ use regrow_base::error::{Error, Result};
 
 #[derive(Debug)]
 pub(super) struct NewManifest<'a> {
-    /// The exact pytree, as [`Structure::to_json`] gives it.
     pub structure: &'a str,
     pub custom_metadata: Option<&'a serde_json::Value>,
     pub data_files: &'a [DataFile],
     pub files: &'a [SmallFile],
     /// The UUID of the database; `None` without a database.
     pub database_uuid: Option<&'a str>,
-    /// The records of the processes, in a checkpoint in parts.
     pub parts: &'a [PartRecord],
-    /// The chunk shapes of the arrays, in a checkpoint in parts.
     pub chunks: Option<&'a ChunkShapes>,
     /// The pieces of a part; `None` in `regrow.json` itself.
     pub pieces: Option<&'a Pieces>,

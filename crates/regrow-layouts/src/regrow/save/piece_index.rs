@@ -29,9 +29,7 @@ const LEAVES_AT_A_TIME: usize = 64;
 const ENTRIES_PER_HINT: usize = 64;
 
 pub(super) struct PiecePlaces {
-    /// The data file of each piece.
     coverage: Coverage,
-    /// The offset of each piece in its data file.
     offsets: Vec<u64>,
     /// The length of each piece in its data file; empty if no leaf is compressed.
     lens: Vec<u64>,
@@ -125,7 +123,6 @@ impl PiecePlaces {
         })
     }
 
-    /// File and offset of a piece.
     fn place(&self, piece: usize) -> Option<(u32, u64)> {
         Some((self.coverage.source_of(piece)?, *self.offsets.get(piece)?))
     }

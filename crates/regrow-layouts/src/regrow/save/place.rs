@@ -9,11 +9,8 @@ use crate::WriterRank;
 use crate::safetensors::MODEL_FILE_NAME;
 use regrow_base::error::Result;
 
-/// The complete layout of a save, before a byte is written.
 pub(super) struct Placed<'t> {
-    /// The plan, with the position of each leaf.
     pub plan: Plan<'t>,
-    /// The safetensors files.
     pub files: Vec<PlacedFile>,
 }
 

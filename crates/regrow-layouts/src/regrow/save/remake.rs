@@ -30,7 +30,6 @@ use regrow_tree::tree::{Leaf, LeafData, LeafInfo, LeafKind, Tree};
 /// The zstd level in the rebuilt documents of compressed pieces. A reader does not need it.
 const LEVEL_TOLD: i32 = 3;
 
-/// Rebuilt files.
 pub(in super::super) struct Remade {
     pub files: Vec<(String, Vec<u8>)>,
     pub manifest: Vec<u8>,
@@ -182,23 +181,19 @@ fn marker() -> SmallFile {
 }
 
 pub(in super::super) struct Found<'a> {
-    /// The exact pytree, as JSON.
     pub structure: &'a str,
-    /// The pytree, parsed.
     pub tree: &'a Tree<LeafInfo>,
     /// The tree that Orbax' reader gives; `None` if it fails.
     pub view: Option<&'a Tree<LeafInfo>>,
     pub custom_metadata: Option<&'a serde_json::Value>,
     pub data_files: &'a [DataFile],
     pub files: &'a [SmallFile],
-    /// The UUID of the database; `None` without a database.
     pub database_uuid: Option<&'a str>,
     /// The records of the processes.
     pub parts: &'a [PartRecord],
     /// The chunk shapes of the arrays, if the record of a process has them.
     pub chunks: Option<ChunkShapes>,
     pub coded: &'a BTreeSet<u32>,
-    /// The position of each leaf's bytes.
     pub places: &'a [LeafPlace],
 }
 

@@ -88,7 +88,6 @@ impl HowReused {
     }
 }
 
-/// Reuses as many files of `base` as possible.
 pub(super) fn reuse<'t>(
     plan: Plan<'t>,
     base: Base,

@@ -37,7 +37,6 @@ pub(super) enum Content {
     Tensor {
         dtype: Dtype,
         shape: Shape,
-        /// The pieces of the tensor, which together fill it.
         pieces: Vec<(Region, Place)>,
     },
     Object(Place),
@@ -45,7 +44,6 @@ pub(super) enum Content {
     Refused(Error),
 }
 
-/// A range of bytes in a file of the folder.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     pub file: String,

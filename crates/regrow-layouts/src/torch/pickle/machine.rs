@@ -8,7 +8,6 @@ use super::{Call, Id, Pickle, Span, Value};
 use regrow_base::bytes::Cursor;
 use regrow_base::error::{Error, ErrorKind, Result};
 
-/// The newest protocol.
 const PROTOCOL_MAX: u8 = 5;
 
 /// The most values on the stack. Python's picklers put at most a thousand items of a list or dict
@@ -29,7 +28,6 @@ const NONE: Id = Id(0);
 const FALSE: Id = Id(1);
 const TRUE: Id = Id(2);
 
-/// Runs the pickle at the start of `bytes`.
 pub(super) fn run(bytes: &[u8]) -> Result<Pickle<'_>> {
     let bytes = bytes.get(..LEN_MAX_BYTES).unwrap_or(bytes);
     let mut machine = Machine {
@@ -227,7 +225,6 @@ impl<'a> Machine<'a> {
         self.make(Value::Tuple(items))
     }
 
-    /// A place in the memo.
     fn place(&mut self, len_bytes: usize) -> Result<u32> {
         Ok(self.len(len_bytes, "a place in the memo")? as u32)
     }
@@ -374,7 +371,6 @@ impl<'a> Machine<'a> {
         Ok(u64::from_le_bytes(number))
     }
 
-    /// Reads a name, up to the end of its line.
     fn line(&mut self, what: &str) -> Result<Span> {
         let (span, line) = self.line_bytes(what, NAME_LEN_MAX_BYTES)?;
         match std::str::from_utf8(line) {
@@ -383,7 +379,6 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Reads the rest of the line and its end.
     fn line_bytes(&mut self, what: &str, len_max_bytes: usize) -> Result<(Span, &'a [u8])> {
         let near = self.input.rest().get(..len_max_bytes).unwrap_or(self.input.rest());
         let Some(len) = near.iter().position(|&byte| byte == b'\n') else {

@@ -75,7 +75,6 @@ pub(crate) enum Value {
     Set(Vec<Id>),
     /// A name to import, with its module.
     Global(Span, Span),
-    /// The record of a call.
     Call(Box<Call>),
     /// A reference that only the program that wrote the pickle can resolve, such as a storage.
     Persistent(Id),
@@ -89,9 +88,7 @@ pub(crate) struct Call {
     pub args: Id,
     /// The argument for `__setstate__`.
     pub state: Option<Id>,
-    /// The items to set.
     pub pairs: Vec<(Id, Id)>,
-    /// The items to append.
     pub items: Vec<Id>,
 }
 
