@@ -169,6 +169,7 @@ impl MeetingPlace {
     }
 }
 
+/// The content of `current`.
 struct Current {
     nonce: String,
     size: usize,

@@ -97,6 +97,7 @@ impl fmt::Debug for OnWait {
     }
 }
 
+/// The values that a process waits for.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Awaited<'a> {
     /// The value of one rank, under this name.

@@ -31,6 +31,7 @@ impl CutLeaf {
     }
 }
 
+/// The process that has written each piece.
 pub(crate) struct Coverage {
     leaves: Vec<CutLeaf>,
     /// For each leaf, the number of its first piece; then the total number of pieces.

@@ -89,6 +89,7 @@ impl Names {
     }
 }
 
+/// The reader of several files as one checkpoint.
 #[derive(Debug)]
 pub(super) struct Joined {
     description: Description,

@@ -106,6 +106,7 @@ pub(crate) fn without_data(leaf: &LeafInfo) -> Result<Tree<Leaf>> {
     build.finish()
 }
 
+/// The array data of the leaf that `without_data` makes: all bytes are zero.
 #[derive(Debug)]
 struct Zeros;
 

@@ -157,6 +157,7 @@ pub fn tell_storage() {
     tell_names(&OfAll);
 }
 
+/// The file names of all layouts, as the storage asks for them.
 #[derive(Debug)]
 struct OfAll;
 

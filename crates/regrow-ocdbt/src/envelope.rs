@@ -38,6 +38,7 @@ const COMPRESSION_ZSTD: u64 = 1;
 /// The length of the pieces of decompressed output. The limit is checked after each piece.
 const PIECE_LEN_BYTES: usize = 128 << 10;
 
+/// The three structures that have this frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Structure {
     Manifest,

@@ -103,12 +103,14 @@ struct ChildEntry {
     stats: Stats,
 }
 
+/// The value of a leaf's entry.
 #[derive(Debug)]
 pub(super) enum Value<'n> {
     Inline(Bytes),
     Indirect { file: &'n DataFile, offset_bytes: u64, len_bytes: u64 },
 }
 
+/// An interior node's entry.
 #[derive(Debug)]
 pub(super) struct Child<'n> {
     pub(super) reference: NodeRef,

@@ -218,6 +218,7 @@ fn full_key(prefix: &[u8], key: &[u8]) -> Vec<u8> {
     full
 }
 
+/// Counts the memory of a listing.
 #[derive(Debug, Default)]
 struct Budget(u64);
 

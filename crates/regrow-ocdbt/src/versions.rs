@@ -52,6 +52,7 @@ pub struct Version {
     pub(super) stats: Stats,
 }
 
+/// A reference to a version tree node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct VersionChild {
     /// The generation of the last version in the node.
@@ -63,6 +64,7 @@ pub(super) struct VersionChild {
     pub(super) height: u8,
 }
 
+/// A version tree node.
 #[derive(Debug)]
 pub(super) struct VersionNode {
     pub(super) arity_log2: u8,

@@ -84,6 +84,7 @@ pub fn schemes() -> impl Iterator<Item = &'static str> {
     KINDS.iter().flat_map(|kind| kind.schemes).copied()
 }
 
+/// A kind of storage: the schemes of its URLs, and a function that makes a location of a URL.
 #[derive(Debug)]
 pub(crate) struct StorageKind {
     /// The schemes in lower case. The first is the usual one.
@@ -91,6 +92,7 @@ pub(crate) struct StorageKind {
     pub locate: fn(&Url<'_>, &StorageOptions) -> Result<Location>,
 }
 
+/// The parts of a URL.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Url<'a> {
     /// The whole URL.

@@ -33,6 +33,7 @@ pub enum Language {
     Text,
 }
 
+/// The kind of a byte outside of texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     Space,

@@ -66,6 +66,7 @@ pub(super) fn plan(tree: &Tree<Leaf>, equinox: &EquinoxOptions, save: &SaveOptio
     Ok(Contents { line, records, trailer })
 }
 
+/// The stored form of a leaf.
 enum Planned {
     Record(Box<RecordOut>),
     /// Raw bytes in the trailer, because Equinox has no leaf of this kind.

@@ -13,6 +13,7 @@ use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Dtype, Shape};
 use regrow_tree::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
+/// The position of a leaf's data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
     /// In the record with this number, as these elements.
@@ -22,6 +23,7 @@ pub(super) enum Place {
     Nowhere,
 }
 
+/// A pytree with the position of every leaf's data.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub tree: Tree<LeafInfo>,

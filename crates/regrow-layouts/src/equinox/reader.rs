@@ -13,6 +13,7 @@ use regrow_store::reads::{Coded, Source, Text};
 use regrow_tree::array::{Array, Region};
 use regrow_tree::tree::{LeafInfo, Tree};
 
+/// An opened file.
 #[derive(Debug)]
 pub(super) struct EquinoxReader {
     description: Description,

@@ -22,6 +22,7 @@ const TIME_LEN_BYTES: u64 = 8;
 /// Dtypes with a length: name, NumPy's code, and bits of the code's unit.
 const UNREADABLE: [(&str, &str, u64); 3] = [("str", "<U", 32), ("bytes", "|S", 8), ("void", "|V", 8)];
 
+/// The type of an array's elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Elements {
     Known(Dtype),

@@ -20,12 +20,14 @@ pub(super) const PLACEHOLDER: &str = "//GDAPlaceholder:";
 
 const DOCUMENT: &str = V2_DOCUMENT;
 
+/// The folder with the arrays of one file.
 #[derive(Debug)]
 pub(super) struct ArraysFolder {
     store: Arc<dyn Store>,
     name: String,
 }
 
+/// The array that a text refers to.
 #[derive(Debug)]
 pub(super) enum Resolved {
     Array(ZarrArray),

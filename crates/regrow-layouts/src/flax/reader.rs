@@ -20,6 +20,7 @@ use regrow_tree::array::{Dtype, Region, Shape};
 use regrow_tree::tree::{LeafInfo, LeafKind, Tree};
 use regrow_zarr::zarr::ZarrArray;
 
+/// An opened file.
 #[derive(Debug)]
 pub(super) struct FlaxReader {
     description: Description,
@@ -28,6 +29,7 @@ pub(super) struct FlaxReader {
     file: WholeFile,
 }
 
+/// The source of a leaf's data.
 #[derive(Debug)]
 enum Source {
     /// Views of the file.
@@ -124,6 +126,7 @@ impl FlaxReader {
     }
 }
 
+/// The leaves of a file that is being opened.
 struct Reading<'a> {
     at: &'a Location,
     arrays: ArraysFolder,

@@ -30,6 +30,7 @@ const PLACES: [&str; 3] = ["file", "gfile", "gcs"];
 const MEMBERS: [&str; 7] =
     [DRIVER, KVSTORE, "dtype", "metadata", "path", "recheck_cached_data", "recheck_cached_metadata"];
 
+/// The array that a spec describes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ArraySpec {
     pub name: String,

@@ -41,6 +41,7 @@ pub(super) struct Steps {
     pub prefixes: Vec<String>,
 }
 
+/// One step: a file.
 #[derive(Debug, Clone)]
 pub(super) struct StepFile {
     pub step: f64,
@@ -155,6 +156,7 @@ fn found(folder: &Location) -> Result<BTreeMap<String, Vec<StepFile>>> {
     Ok(by_prefix)
 }
 
+/// One name in a folder.
 #[derive(Debug)]
 struct Name {
     text: String,

@@ -138,6 +138,7 @@ impl Family {
     }
 }
 
+/// A key of a map, in its written form.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum MapKey {
     Int(i64),

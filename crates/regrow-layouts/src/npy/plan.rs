@@ -14,6 +14,7 @@ use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_tree::array::{Array, Dtype, Shape};
 use regrow_tree::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
+/// One array to be written.
 #[derive(Debug)]
 pub(super) struct Planned<'a> {
     pub name: Arc<str>,
@@ -21,6 +22,7 @@ pub(super) struct Planned<'a> {
     pub data: Data<'a>,
 }
 
+/// The source of an array's elements.
 #[derive(Debug)]
 pub(super) enum Data<'a> {
     Array(&'a Array),
@@ -28,6 +30,7 @@ pub(super) enum Data<'a> {
     Text(&'a str),
 }
 
+/// The plan of a save.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
     pub infos: Vec<LeafInfo>,

@@ -25,6 +25,7 @@ pub(super) struct Unreadable {
     pub why: Error,
 }
 
+/// One array of an archive or a folder.
 #[derive(Debug)]
 pub(super) struct Item {
     pub name: String,
@@ -33,6 +34,7 @@ pub(super) struct Item {
     pub content: Content,
 }
 
+/// A pytree with the position of every leaf's data.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub tree: Tree<LeafInfo>,

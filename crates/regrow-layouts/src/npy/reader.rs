@@ -27,6 +27,7 @@ use regrow_store::reads::{Source, Text};
 use regrow_tree::array::Region;
 use regrow_tree::tree::{LeafInfo, Tree};
 
+/// An opened file, archive or folder.
 #[derive(Debug)]
 pub(super) struct NpyReader {
     description: Description,

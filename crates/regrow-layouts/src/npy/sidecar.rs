@@ -37,6 +37,7 @@ const WITHOUT_IT: &str = "copy the checkpoint again; numpy.load reads the arrays
 
 pub(super) const LEN_MAX_BYTES: u64 = regrow_base::bytes::limits::JSON_LEN_MAX_BYTES;
 
+/// The contents of the sidecar.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Sidecar {
     made_by: String,
@@ -120,6 +121,7 @@ impl Sidecar {
     }
 }
 
+/// The position of the sidecar in an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pointer {
     /// The offset of the JSON, not of its local header.

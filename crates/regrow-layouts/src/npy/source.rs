@@ -17,6 +17,7 @@ use regrow_tree::array::Region;
 const WORDS: Words =
     Words { what: |_, _| BAD_CRC.to_owned(), help: BAD_CRC_HELP, help_if_zeros: BAD_CRC_HELP };
 
+/// A leaf's data on disk.
 #[derive(Debug, Clone)]
 pub(super) struct Stored {
     pub file: usize,
@@ -54,6 +55,7 @@ impl Stored {
     }
 }
 
+/// The files of a checkpoint.
 #[derive(Debug)]
 pub(super) struct Files {
     store: Arc<dyn Store>,
@@ -68,6 +70,7 @@ pub(super) struct Files {
     blocks: Vec<Option<BlockTable>>,
 }
 
+/// A deflated member, with the state of its decoder.
 #[derive(Debug)]
 struct Unpacking {
     leaf: usize,

@@ -17,6 +17,7 @@ const LOOKED_AT_MAX: usize = 10_000;
 /// Suffixes of files that may lie beside npy files without making the folder something else.
 const BESIDE: [&str; 2] = [".md", ".txt"];
 
+/// One npy file.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Found {
     /// The keys of the leaf, from the file's path below the folder.

@@ -237,6 +237,7 @@ fn unsafe_name(error: Error, name: &str) -> Error {
         .help("regrow refuses absolute names and names with `..` or empty parts")
 }
 
+/// Every key of a database with the position of its value.
 #[derive(Debug)]
 struct Index {
     folder: Location,

@@ -207,6 +207,7 @@ fn refused(folder: &Location, foreign: &str) -> Error {
         )
 }
 
+/// A search for arrays, with its limits.
 struct Walk {
     folders_max: usize,
     entries_max: usize,
@@ -296,6 +297,7 @@ impl Walk {
     }
 }
 
+/// A folder that the walk has still to look into.
 struct Open {
     at: Location,
     /// The path of the folder below the first folder of the walk.

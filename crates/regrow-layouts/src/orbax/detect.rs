@@ -44,6 +44,7 @@ const ITEMS: [&str; 3] = ["default", "state", "pytree"];
 /// Files that only a whole checkpoint has, not an item.
 const OF_A_WHOLE: [&str; 3] = [CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, regrow::manifest::FILE_NAME];
 
+/// The kind of checkpoint at a location.
 #[derive(Debug)]
 pub(super) enum Found {
     One(Item, About),
@@ -59,6 +60,7 @@ pub(super) enum Found {
     Nothing(Vec<Listed>),
 }
 
+/// The contents of a checkpoint's documents.
 #[derive(Debug, Default)]
 pub(super) struct About {
     pub said: CheckpointMetadata,
@@ -98,6 +100,7 @@ pub(super) fn detect(at: &Location, wanted: Wanted) -> Result<Found> {
     Ok(folder.found(Holds::Nothing))
 }
 
+/// The result of one test: the kind of checkpoint in a folder.
 enum Holds {
     One(Item),
     Items,
@@ -130,6 +133,7 @@ const TESTS: [Test; 15] = [
     uncommitted,
 ];
 
+/// A folder to test.
 struct Folder<'a> {
     at: &'a Location,
     listed: Vec<Listed>,

@@ -12,6 +12,7 @@ use regrow_base::error::Result;
 use regrow_base::text::printable;
 use regrow_storage::location::Location;
 
+/// One name in a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Listed {
     pub name: String,

@@ -49,6 +49,7 @@ const NUMPY_KEY: &str = "np_random_key";
 /// The name of the one leaf in an item that an array handler writes.
 const ARRAY_LEAF: &str = AGGREGATE_FILE;
 
+/// The kind of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Item {
     Pytree,
@@ -141,6 +142,7 @@ impl Item {
     }
 }
 
+/// The data that decides the kind of an item.
 struct Contents<'a> {
     listed: &'a [Listed],
     name: &'a str,

@@ -10,6 +10,7 @@ use regrow_store::reads::Source;
 use regrow_tree::array::Region;
 use regrow_tree::tree::{LeafInfo, Tree};
 
+/// A checkpoint of items, or one item of it.
 #[derive(Debug)]
 pub(super) struct ItemsReader {
     pub reader: Box<dyn Reader>,

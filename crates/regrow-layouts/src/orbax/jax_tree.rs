@@ -111,6 +111,7 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
     })
 }
 
+/// Reads the nodes of a tree from the flat buffer.
 struct Reading<'b> {
     table: Table<'b>,
     /// The number of tables that were read. It is limited, because shared offsets could double the

@@ -40,6 +40,7 @@ const RECORD_LOST: &str = "regrow.items.json is missing: the items are read with
 /// While this file exists, the item that the file names counts as deleted (v1).
 const DELETION_FILE: &str = "_CHECKPOINT_DELETION";
 
+/// A tree, and the databases that have its arrays.
 struct Parts {
     tree: Tree<Slot>,
     databases: Vec<Location>,
@@ -47,6 +48,7 @@ struct Parts {
     is_guessed: bool,
 }
 
+/// The opened checkpoint: either all of it is in Orbax' layout, or each item has its own reader.
 enum Whole {
     Own(Parts),
     Items(Vec<(String, Box<dyn Reader>)>),
@@ -215,6 +217,7 @@ fn check_recorded(folder: &Location, name: &str, file: &str, about: &About) -> R
     }
 }
 
+/// The folders of a checkpoint, and the items in them.
 struct Items<'a> {
     at: &'a Location,
     options: &'a OpenOptions,

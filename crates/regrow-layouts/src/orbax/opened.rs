@@ -50,6 +50,7 @@ impl Wanted {
     }
 }
 
+/// An opened pytree.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub tree: Tree<Slot>,

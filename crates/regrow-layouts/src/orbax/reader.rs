@@ -16,6 +16,7 @@ use regrow_tree::array::Region;
 use regrow_tree::tree::{KeyPath, LeafInfo, Tree};
 use regrow_zarr::zarr::Missing;
 
+/// An opened Orbax checkpoint.
 #[derive(Debug)]
 pub(super) struct OrbaxReader {
     pub(super) description: Description,

@@ -73,6 +73,7 @@ impl Recovery for Orbax {
     }
 }
 
+/// The folder of a checkpoint, or of an item.
 struct Folder<'a> {
     at: &'a Location,
     listed: Vec<Listed>,

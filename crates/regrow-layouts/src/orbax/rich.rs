@@ -181,6 +181,7 @@ impl Serialize for RichNode {
     }
 }
 
+/// One field of a named tuple.
 #[derive(serde::Serialize)]
 struct Field<'a> {
     key: &'a str,

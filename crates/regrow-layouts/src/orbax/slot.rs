@@ -10,12 +10,14 @@ use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_tree::array::{Dtype, Shape};
 use regrow_tree::tree::{Key, KeyPath, LeafInfo, LeafKind, Node, NodeKind, Scalar, Tree, TreeBuilder};
 
+/// A leaf with the source of its data.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub info: LeafInfo,
     pub source: Source,
 }
 
+/// Where the data of a leaf comes from.
 #[derive(Debug)]
 pub(super) enum Source {
     Zarr(StoredArray),

@@ -237,6 +237,7 @@ fn left_out(notes: &mut Vec<String>, names: &[(&str, u64)]) {
     notes.push(format!("folders whose names differ from the other steps are left out: {}", names.join(", ")));
 }
 
+/// The contents of a folder that has the name of a step.
 enum Inside {
     Checkpoint,
     /// A folder without its commit marker: not a checkpoint yet, or a failed save.

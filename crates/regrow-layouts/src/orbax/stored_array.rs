@@ -10,6 +10,7 @@ use regrow_store::{Located, Store};
 use regrow_tree::array::{Region, Shape};
 use regrow_zarr::zarr::{LISTED_MIN, Missing, ZarrArray};
 
+/// One zarr array in its store.
 #[derive(Debug)]
 pub(super) struct StoredArray {
     pub array: ZarrArray,

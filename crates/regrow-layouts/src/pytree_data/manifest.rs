@@ -37,6 +37,7 @@ pub(super) const MANIFEST_LEN_MAX_BYTES: u64 = 1 << 29;
 /// The number of bytes of an array under one checksum.
 pub(super) const BLOCK_LEN_BYTES: u64 = 16 << 20;
 
+/// One array.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub path: Vec<Literal>,
@@ -50,6 +51,7 @@ pub(super) struct Entry {
     pub crc32c: Option<Vec<u32>>,
 }
 
+/// A whole manifest.
 #[derive(Debug, Default)]
 pub(super) struct Manifest {
     pub entries: Vec<Entry>,
@@ -58,6 +60,7 @@ pub(super) struct Manifest {
     pub extra: Option<Extra>,
 }
 
+/// regrow's own additions to a manifest.
 #[derive(Debug, Default)]
 pub(super) struct Extra {
     /// The name of the data file; `None` for the usual name.

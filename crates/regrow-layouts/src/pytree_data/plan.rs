@@ -17,6 +17,7 @@ use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_tree::array::{Array, Dtype, Shape};
 use regrow_tree::tree::{Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Node, NodeKind, Tree};
 
+/// An array to write.
 #[derive(Debug)]
 pub(super) struct Planned {
     /// The entry in the manifest, without its checksums yet.
@@ -25,6 +26,7 @@ pub(super) struct Planned {
     pub array: Array,
 }
 
+/// The plan of a save.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub arrays: Vec<Planned>,

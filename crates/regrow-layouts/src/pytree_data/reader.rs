@@ -28,6 +28,7 @@ const WORDS: Words =
 const HELP: &str = "copy both files again; if you changed the array in place, load without verifying and \
     save again";
 
+/// An opened manifest, with its data mapped where there are maps.
 #[derive(Debug)]
 pub(super) struct PytreeDataReader {
     description: Description,
@@ -35,6 +36,7 @@ pub(super) struct PytreeDataReader {
     data: DataFile,
 }
 
+/// The data file and what the manifest says of it.
 #[derive(Debug)]
 pub(super) struct DataFile {
     pub(super) entries: Vec<Entry>,

@@ -12,6 +12,7 @@ use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Dtype, Shape};
 use regrow_tree::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
+/// A pytree with the entry of every leaf.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub tree: Tree<LeafInfo>,
@@ -63,6 +64,7 @@ pub(super) fn info_of(entry: &Entry) -> Result<LeafInfo> {
     })
 }
 
+/// The value at a path.
 #[derive(Debug)]
 enum What {
     Entry(usize),

@@ -186,6 +186,7 @@ pub struct Manifest {
     pub(super) whole: Option<Structure>,
 }
 
+/// The chunk shapes of the leaves of a checkpoint in parts.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct ChunkShapes {
     /// The distinct shapes.
@@ -223,6 +224,7 @@ pub(super) struct Pieces {
     pub coded: Option<CodedPieces>,
 }
 
+/// Where the compressed pieces of a part lie.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct CodedPieces {
     pub file: u32,

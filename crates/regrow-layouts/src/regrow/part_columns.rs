@@ -9,6 +9,7 @@ use serde::de::{Deserializer as _, Error as _, IgnoredAny, MapAccess, Visitor};
 use super::manifest::{Pieces, check_sum};
 use regrow_base::error::{Error, Result};
 
+/// The part of a record that a merge reads.
 #[derive(Debug, Default)]
 pub(super) struct PartColumns {
     pub pieces: Pieces,

@@ -33,6 +33,7 @@ const DIRECT_LEN_MIN_BYTES: usize = 32 << 20;
 const METAS_LEN: usize = 256;
 const META_LEN_MAX_BYTES: usize = 4 << 10;
 
+/// An opened checkpoint in the default layout.
 #[derive(Debug)]
 pub struct RegrowReader {
     at: Location,

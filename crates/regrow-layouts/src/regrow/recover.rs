@@ -390,6 +390,7 @@ fn is_document(name: &str) -> bool {
     DOCUMENTS.contains(&name) || top == Some(ARRAY_METADATAS_FOLDER) || top == Some(DATA_FOLDER)
 }
 
+/// The records of all processes of a checkpoint in parts.
 #[derive(Default)]
 struct Parts {
     /// The records, sorted by rank.

@@ -11,6 +11,7 @@ use regrow_store::{Blob, ReadPath, Scratch, Store};
 
 const PIECE_LEN_BYTES: u64 = 1 << 20;
 
+/// A file that is checked as a whole.
 #[derive(Debug)]
 pub(super) struct CheckedSmallFile {
     pub(super) record: SmallFile,

@@ -39,6 +39,7 @@ const DECODED_LEN_MAX_BYTES: u64 = 1 << 20;
 const HELP: &str = "other programs would read other values: copy the checkpoint again; if that does not \
     help, save it again";
 
+/// The leaves of a record, and their positions in its data files.
 struct Recorded<'r> {
     tree: &'r Tree<LeafInfo>,
     places: &'r [LeafPlace],
@@ -280,6 +281,7 @@ impl RegrowReader {
     }
 }
 
+/// A leaf as Orbax reads it.
 struct Told<'v> {
     view: &'v dyn Reader,
     leaf: usize,

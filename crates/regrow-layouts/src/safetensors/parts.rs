@@ -14,6 +14,7 @@ pub(crate) const SUFFIX: &str = ".safetensors";
 /// The usual name of a model in one file, for storages that cannot list folders.
 pub(crate) const MODEL_FILE_NAME: &str = "model.safetensors";
 
+/// The files of a checkpoint.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub folder: Location,

@@ -12,6 +12,7 @@ use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_tree::array::{Dtype, Shape};
 use regrow_tree::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
+/// The stored form of an array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Form {
     pub tag: &'static str,
@@ -36,6 +37,7 @@ impl Form {
     }
 }
 
+/// One tensor of a file.
 #[derive(Debug)]
 pub(super) struct PlannedTensor {
     /// The number of the leaf, in flatten order.
@@ -44,6 +46,7 @@ pub(super) struct PlannedTensor {
     pub form: Form,
 }
 
+/// The plan of a save.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub infos: Vec<LeafInfo>,

@@ -29,6 +29,7 @@ pub enum TreeForm {
 
 pub(super) type Stored = (usize, Tensor);
 
+/// A pytree with the tensor of every leaf.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub tree: Tree<LeafInfo>,
@@ -171,6 +172,7 @@ pub(super) fn nested(stored: Vec<Stored>, separator: &str) -> Result<Placed> {
     place.finish()
 }
 
+/// A dict, or a tensor in a dict.
 #[derive(Default)]
 struct Branch {
     key: Arc<str>,
@@ -192,6 +194,7 @@ fn goes_on(name: &str, longer: &str) -> Error {
         .help("choose another separator, or load the flat dict of names")
 }
 
+/// A tree that is built leaf by leaf.
 struct Placing {
     build: TreeBuilder<LeafInfo>,
     tensors: Vec<Option<Stored>>,

@@ -26,6 +26,7 @@ use regrow_store::{ByteRange, MemoryStore, Store, StoreExt};
 use regrow_tree::array::{Region, Shape, copy_region};
 use regrow_tree::tree::{LeafInfo, Tree};
 
+/// An opened file or folder.
 #[derive(Debug)]
 pub(super) struct SafetensorsReader {
     description: Description,
@@ -304,6 +305,7 @@ impl Reader for SafetensorsReader {
     }
 }
 
+/// The contents of the headers of all files.
 #[derive(Default)]
 struct Headers {
     is_one_file: bool,

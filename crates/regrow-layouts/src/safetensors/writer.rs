@@ -164,12 +164,14 @@ impl<'a> FileImage<'a> {
     }
 }
 
+/// The bytes of a file before its data.
 #[derive(Debug)]
 struct Head {
     bytes: Vec<u8>,
     data_len_bytes: u64,
 }
 
+/// Turns planned tensors into bytes.
 #[derive(Debug)]
 struct Encoder<'a> {
     tree: &'a Tree<Leaf>,

@@ -143,6 +143,7 @@ impl<'t> LeafTables<'t> {
     }
 }
 
+/// Numbers distinct texts.
 struct Interner {
     texts: Vec<String>,
     index: HashMap<Arc<str>, usize>,
@@ -181,6 +182,7 @@ impl Interner {
     }
 }
 
+/// Numbers distinct shapes.
 #[derive(Default)]
 struct Shapes {
     all: Vec<Vec<u64>>,

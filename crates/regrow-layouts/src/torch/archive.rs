@@ -29,6 +29,7 @@ const TEXT_LEN_MAX_BYTES: u64 = 64;
 /// The newest format that PyTorch itself reads.
 const VERSION_MAX: u64 = 10;
 
+/// An archive in a file.
 #[derive(Debug)]
 pub(super) struct TorchArchive {
     /// The folder that all members are in, with its slash.

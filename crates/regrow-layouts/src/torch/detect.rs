@@ -23,6 +23,7 @@ const PROTOCOLS: std::ops::RangeInclusive<u8> = 2..=5;
 const LONG1_OF_TEN: [u8; 2] = [0x8a, MAGIC.len() as u8];
 const MAGIC_AT_MAX: usize = 13;
 
+/// The form of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Zip,

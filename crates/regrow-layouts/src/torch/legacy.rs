@@ -28,6 +28,7 @@ const HEAD_LEN_BYTES: u64 = 1 << 20;
 /// The longest pickles that are read, in total.
 const PICKLES_LEN_MAX_BYTES: u64 = 1 << 30;
 
+/// A file of this form.
 #[derive(Debug)]
 pub(super) struct Legacy {
     /// The pickle of the object, and its offset.

@@ -21,6 +21,7 @@ use crate::npy::record::Record;
 use regrow_base::error::Result;
 use regrow_tree::array::Shape;
 
+/// The bytes of an array in a pickle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Payload {
     Raw(Span),
@@ -29,6 +30,7 @@ pub(super) enum Payload {
     Empty,
 }
 
+/// An array or a scalar.
 #[derive(Debug)]
 pub(super) struct NumpyValue {
     pub record: Record,

@@ -14,6 +14,7 @@ use regrow_tree::tree::{NodeKind, Scalar};
 /// The longest integer that is converted to decimal.
 const LONG_LEN_MAX_BYTES: usize = 128;
 
+/// The meaning of a value.
 #[derive(Debug)]
 pub(super) enum Object<'p> {
     None,

@@ -35,6 +35,7 @@ const PICKLE_LEN_MAX_BYTES: u64 = 4_294_967_295;
 /// The module of the class that joblib writes instead of an array.
 const JOBLIB: &[u8] = b"joblib.numpy_pickle";
 
+/// An opened file.
 #[derive(Debug)]
 pub(super) struct TorchReader {
     description: Description,
@@ -50,6 +51,7 @@ pub(super) struct TorchReader {
     has_checksums: bool,
 }
 
+/// The position of a leaf's data.
 #[derive(Debug)]
 enum Leaf {
     View(usize, Tensor),
@@ -60,6 +62,7 @@ enum Leaf {
     Lost(Error),
 }
 
+/// An opened file, by its form.
 enum Opened {
     Zip(TorchArchive),
     Legacy(Legacy),
@@ -481,6 +484,7 @@ fn refused_note(tree: &Tree<LeafInfo>, leaves: &[Leaf]) -> Option<String> {
     (!refused.is_empty()).then(|| format!("{leaves} not read: {texts}{more}"))
 }
 
+/// The seal of a whole storage, which has one checksum.
 #[derive(Debug)]
 struct Whole<'r> {
     storage: &'r Storage,

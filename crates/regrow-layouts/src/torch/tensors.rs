@@ -21,6 +21,7 @@ use regrow_tree::array::{Dtype, Shape};
 /// The most wrapper calls around a tensor. A parameter with its own class has two.
 const WRAPPINGS_MAX: usize = 8;
 
+/// A reference to a storage in the pickle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StorageRef<'p> {
     pub key: &'p str,
@@ -52,6 +53,7 @@ pub(super) struct Tensor {
     pub is_parameter: bool,
 }
 
+/// The result of a call.
 #[derive(Debug)]
 pub(super) enum Built {
     Tensor(Tensor),

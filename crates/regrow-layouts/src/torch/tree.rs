@@ -42,12 +42,14 @@ const DECODED_MIN_BYTES: u64 = 1 << 20;
 /// Arrays with fewer bytes are copied out of a pickle.
 const INSIDE_LEN_MIN_BYTES: usize = 4096;
 
+/// A leaf and the position of its data.
 #[derive(Debug)]
 pub(super) struct Decoded {
     pub info: LeafInfo,
     pub data: Data,
 }
 
+/// The position of a leaf's data.
 #[derive(Debug)]
 pub(super) enum Data {
     Tensor(Tensor),

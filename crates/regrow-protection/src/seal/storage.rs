@@ -10,6 +10,7 @@ use regrow_storage::location::Location;
 use regrow_storage::{Capabilities, Document, Entry, Found, Identity, ReadOnly, Reading, Storage};
 use regrow_store::{ByteRange, Store};
 
+/// A storage that checks every read of a sealed file of another storage. It accepts no writes.
 #[derive(Debug)]
 pub(super) struct SealedStorage {
     storage: Arc<dyn Storage>,

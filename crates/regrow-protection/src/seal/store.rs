@@ -24,6 +24,7 @@ pub(super) struct SealedStore {
     path: PathBuf,
 }
 
+/// A value of the store.
 enum Value {
     Free,
     Sealed(Arc<SealedFile>),

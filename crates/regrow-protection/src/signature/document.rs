@@ -67,6 +67,7 @@ pub struct SignatureDocument {
     signed: Box<RawValue>,
 }
 
+/// One key's signature.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct SignatureOf {
     public_key: String,

@@ -30,6 +30,7 @@ pub(super) struct Index {
     names_len_bytes: usize,
 }
 
+/// What a name in an archive refers to.
 #[derive(Debug, Clone)]
 pub(super) enum Member {
     /// A file: its bytes.
@@ -41,6 +42,7 @@ pub(super) enum Member {
     Other(&'static str),
 }
 
+/// The bytes of a member.
 #[derive(Debug, Clone)]
 pub(super) struct Value {
     pub len_bytes: u64,

@@ -131,6 +131,7 @@ fn find_first(at: &Location) -> Result<Option<Location>> {
     Ok(None)
 }
 
+/// The kinds of archives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Tar,
@@ -175,6 +176,7 @@ pub struct ArchiveStorage {
     opened: Option<Arc<Opened>>,
 }
 
+/// An open archive and its index.
 #[derive(Debug)]
 struct Opened {
     blob: Arc<dyn Blob>,

@@ -62,6 +62,7 @@ impl Identity {
     }
 }
 
+/// The result of reading a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Read,

@@ -25,6 +25,7 @@ pub(super) struct Bound {
     state: Mutex<State>,
 }
 
+/// What this process knows about the folder.
 #[derive(Debug, Default)]
 struct State {
     /// The measured size; `None` before the first measurement.

@@ -8,6 +8,7 @@ use reqwest::Url;
 
 use crate::error::{Error, Result};
 
+/// The parts of a URL.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Address {
     /// Scheme, host and port, for example `https://host:8000`.

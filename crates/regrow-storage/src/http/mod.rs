@@ -59,6 +59,7 @@ fn locate(url: &Url<'_>, options: &StorageOptions) -> Result<Location> {
     Ok(Location::new(Arc::new(storage), path))
 }
 
+/// A web server as a storage of checkpoints.
 #[derive(Debug, Clone)]
 struct HttpStorage {
     server: Arc<dyn Objects>,

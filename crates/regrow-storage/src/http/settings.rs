@@ -15,6 +15,7 @@ const TIMEOUT_MAX_SECONDS: f64 = 86_400.0;
 
 const RETRIES_MAX: u32 = 100;
 
+/// How to reach a web server.
 #[derive(Clone, PartialEq)]
 pub(super) struct Settings {
     /// A bearer token, sent with every request.

@@ -70,6 +70,7 @@ fn keep_removing(parent: &Path) -> Error {
         .in_file(parent)
 }
 
+/// A temporary folder of this process, and its lock.
 #[derive(Debug)]
 pub(super) struct OwnFolder {
     pub(super) path: PathBuf,
@@ -401,6 +402,7 @@ fn name_in(entry: &OsStr) -> Option<OsString> {
     (!is_shortened && kind_of(entry, &name).is_some()).then_some(name)
 }
 
+/// The result of an attempt to lock a folder.
 pub(super) enum Lock {
     /// This process has the lock until the file is dropped.
     Ours(File),

@@ -100,6 +100,7 @@ impl Moves<'_> {
     }
 }
 
+/// A test ends a commit with this error, as if the process had died.
 #[derive(Debug)]
 struct Died;
 
@@ -111,6 +112,7 @@ impl std::fmt::Display for Died {
 
 impl std::error::Error for Died {}
 
+/// The error of a commit, and whether its temporary folder must stay.
 pub(super) struct Failed {
     pub error: Error,
     /// Whether the temporary folder must stay, because it holds files that could not be moved back.

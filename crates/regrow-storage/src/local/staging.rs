@@ -37,6 +37,7 @@ pub(super) trait Staged: Debug + Send + Sync {
 /// A function that makes the temporary folder for a name in a folder. The flag sets mode 0700.
 type MakeFolder = fn(&Path, &OsStr, bool) -> Result<OwnFolder>;
 
+/// The options of a save or copy.
 #[derive(Clone, Copy)]
 pub(super) struct Terms<'a> {
     /// Whether an existing checkpoint may be replaced.

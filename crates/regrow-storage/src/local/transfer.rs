@@ -40,6 +40,7 @@ pub(super) const FILES: &str = ".orbax-checkpoint-tmp-files";
 /// A longer journal is ignored.
 const JOURNAL_LEN_MAX_BYTES: u64 = 256 << 20;
 
+/// One line of the journal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Line {
     name: String,
@@ -55,6 +56,7 @@ impl Line {
     }
 }
 
+/// A copy to a local disk that has not ended.
 #[derive(Debug)]
 pub(crate) struct LocalTransfer {
     staged: Box<dyn Staged>,

@@ -63,6 +63,7 @@ pub(super) const CLAIM_TIME_MAX: Duration = Duration::from_secs(60 * 60);
 /// As `CLAIM_TIME_MAX`, for a process that removes files of a dead writer, which is fast.
 const SWEEP_TIME_MAX: Duration = Duration::from_secs(10 * 60);
 
+/// The claim of a process that writes a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Claim {
     pub nonce: String,

@@ -167,6 +167,7 @@ impl std::fmt::Display for Tag {
 /// within the bucket, which takes seconds.
 const HOLD_WAITED_FOR: Duration = Duration::from_secs(20);
 
+/// The result of a conditional write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Conditional {
     /// The object has the given bytes and this tag.

@@ -183,6 +183,7 @@ pub(super) fn join(
     Ok(Box::new(joined))
 }
 
+/// The objects that are written so far.
 #[derive(Debug, Default)]
 struct State {
     /// Length and version of every object of this save, by key.
@@ -195,6 +196,7 @@ struct State {
     names: BTreeSet<String>,
 }
 
+/// A checkpoint that is being written.
 #[derive(Debug)]
 struct NewObjects {
     objects: Arc<dyn Objects>,

@@ -29,6 +29,7 @@ pub(super) type OnFinish = Box<dyn FnOnce(u64, Tag) + Send>;
 /// A function that is called just before the object appears.
 pub(super) type BeforeEnd = Box<dyn FnOnce() -> Result<()> + Send>;
 
+/// A new object that is being written.
 pub(super) struct ObjectSink {
     name: PathBuf,
     upload: Box<dyn Upload>,

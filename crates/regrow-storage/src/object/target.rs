@@ -18,6 +18,7 @@ use crate::{PublishOptions, Target, UNCOMMITTED_MARK};
 /// Number of looks at a target that keeps changing.
 pub(super) const LOOKS_MAX: usize = 16;
 
+/// The state of a target before a save.
 #[derive(Debug)]
 pub(super) enum Before {
     Nothing,
@@ -96,6 +97,7 @@ fn look(
     }
 }
 
+/// The state of a key.
 enum At {
     Nothing,
     File,
@@ -323,6 +325,7 @@ pub(super) fn check_unwritten(objects: &Arc<dyn Objects>, at: &Location) -> Resu
     Ok(())
 }
 
+/// The result of a search for files of an unfinished save.
 enum Left {
     Nothing,
     /// The state has changed since the listing.

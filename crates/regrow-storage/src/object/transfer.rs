@@ -50,6 +50,7 @@ const COPIED_LEN_MAX_BYTES: u64 = 5_000_000_000;
 /// Interval of the writes of the claim between objects.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
 
+/// A copy that has not ended.
 #[derive(Debug)]
 pub(super) struct ObjectTransfer {
     objects: Arc<dyn Objects>,

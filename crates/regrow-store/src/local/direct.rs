@@ -92,6 +92,7 @@ enum Disk {
     Worker { full: Sender<Full>, free: Receiver<io::Result<Buffer>>, thread: JoinHandle<Option<Output>> },
 }
 
+/// A full buffer that is sent to the disk.
 struct Full {
     buffer: Buffer,
     len: usize,

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::error::Result;
 use crate::monitor::{Monitor, Stage};
 
+/// The times and the byte count of a writer, and its monitor.
 #[derive(Debug, Clone)]
 pub(super) struct Watch {
     pub(super) monitor: Monitor,

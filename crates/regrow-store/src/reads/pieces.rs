@@ -37,6 +37,7 @@ impl Part<'_> {
     }
 }
 
+/// Adjacent whole blocks, and the parts that receive their bytes.
 #[derive(Debug)]
 pub(super) struct Piece<'f, 'a> {
     pub checked: Checked<'f>,

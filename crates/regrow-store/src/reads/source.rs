@@ -105,6 +105,7 @@ impl Unreadable<'_> {
     }
 }
 
+/// Data without a checksum.
 #[derive(Debug)]
 struct Unsealed;
 

@@ -53,6 +53,7 @@ pub enum Checksum {
     Crc32,
 }
 
+/// The expected checksum or digest of each block.
 #[derive(Debug)]
 enum Expected {
     Crc32c(Vec<u32>),
@@ -79,6 +80,7 @@ impl Expected {
     }
 }
 
+/// A checksum or a digest of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sum {
     Crc(u32),

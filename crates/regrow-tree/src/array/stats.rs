@@ -261,6 +261,7 @@ impl Stats {
     }
 }
 
+/// The sums over every eighth element of a block.
 #[derive(Debug, Clone, Copy)]
 struct Lane {
     sum: f64,

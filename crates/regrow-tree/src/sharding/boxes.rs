@@ -12,6 +12,7 @@ use crate::array::Region;
 /// Largest number of regions in a node that is not divided further.
 const LEAF_MAX: usize = 8;
 
+/// A tree of regions that finds the regions overlapping a given one.
 #[derive(Debug, Clone)]
 pub(super) struct Boxes {
     regions: Vec<Region>,

@@ -80,6 +80,7 @@ struct Entry {
     handler: Box<dyn Erased>,
 }
 
+/// A handler whose type is known only at run time.
 trait Erased: Send + Sync {
     fn type_name(&self) -> &str;
     fn save(&self, leaf: &(dyn Any + Send + Sync)) -> Result<Tree<Leaf>>;

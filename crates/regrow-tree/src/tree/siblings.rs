@@ -13,6 +13,7 @@ use super::{Key, KeyPath, Tree};
 /// Up to this number of keys, each pair is compared.
 const PAIRS_MAX: usize = 8;
 
+/// A container whose children are being checked.
 struct Open<'a> {
     key: &'a Key,
     left: usize,

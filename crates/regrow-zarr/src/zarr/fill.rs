@@ -33,6 +33,7 @@ struct SmallFloat {
     nan: u8,
 }
 
+/// The codes of a small float that are not finite numbers.
 #[derive(Clone, Copy, PartialEq)]
 enum Specials {
     /// The highest exponent, as in IEEE 754: infinity, then NaNs.

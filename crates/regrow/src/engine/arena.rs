@@ -24,6 +24,7 @@ const ALIGN_BYTES: usize = 64;
 /// freed.
 const SHARED_LEN_BYTES: usize = 8 << 20;
 
+/// Memory for leaves, in the order in which the leaves were added.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     maps: Vec<MmapMut>,

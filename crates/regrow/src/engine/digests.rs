@@ -17,6 +17,7 @@ struct Piece {
     len_bytes: u64,
 }
 
+/// A file and the digests of its blocks.
 #[derive(Debug)]
 pub(super) struct Digested<D> {
     pub name: String,
@@ -27,6 +28,7 @@ pub(super) struct Digested<D> {
 /// The digests of one piece, and the offset of the piece in its file.
 type Part<D> = (u64, Vec<D>);
 
+/// The block size and the hash function.
 #[derive(Debug)]
 pub(super) struct Digest<D> {
     pub block_len_bytes: u64,

@@ -7,6 +7,7 @@ use crate::formats::{Description, Reader, Rest, Standing};
 use crate::reads::{Coded, Source, Text};
 use crate::tree::{Leaf, LeafData, LeafInfo, Tree};
 
+/// The reader of a pytree in memory: its leaves, unchanged.
 #[derive(Debug)]
 struct Held {
     description: Description,

@@ -28,6 +28,7 @@ const LEAF_COST_BYTES: u64 = 4096;
 /// The fewest threads: some compute while others wait for the disk.
 const THREADS_MIN: usize = 4;
 
+/// A run of elements that one thread reads.
 pub(super) trait Job: Send {
     fn len_bytes(&self) -> u64;
 

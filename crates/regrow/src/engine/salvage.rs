@@ -227,6 +227,7 @@ fn intact(
     Ok((without_lost(tree)?, errors))
 }
 
+/// The leaves of a checkpoint by their key paths.
 struct Places<'c>(HashMap<&'c KeyPath, usize>);
 
 impl<'c> Places<'c> {

@@ -33,6 +33,7 @@ pub(super) fn leaf_of(tree: &Tree<LeafInfo>, printed: &str, name: &str) -> Optio
     }
 }
 
+/// A container whose children the walk has not finished.
 struct Open<'t> {
     left: usize,
     /// The text that the key of a child must begin with; `None` if the container does not match.

@@ -9,6 +9,7 @@ use crate::storage::side_files::is_name_of_side_file;
 use crate::storage::{Entry, Found, Identity};
 use crate::store::{ByteRange, StoreExt};
 
+/// A side file to write for a checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SideFile<'f> {
     pub file: &'f Location,

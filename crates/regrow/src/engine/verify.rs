@@ -79,6 +79,7 @@ pub fn verify_share(
     Retries::until_unreplaced(|| verify_once(&at, options, Share { number: share, count }))
 }
 
+/// The share of the leaves that this process checks.
 #[derive(Debug, Clone, Copy)]
 struct Share {
     number: u32,

@@ -18,6 +18,7 @@ use crate::formats::{Description, Reader, Rest, Sparse, Standing};
 use crate::reads::Source;
 use crate::tree::{LeafInfo, Node, NodeKind, Tree};
 
+/// A reader that shows leaves of another checkpoint in another tree.
 #[derive(Debug)]
 pub(super) struct View {
     whole: Checkpoint,

@@ -23,6 +23,7 @@ use crate::text::printable;
 /// The target of the events.
 pub const TARGET: &str = "regrow::manager";
 
+/// Writes records to the file and to the logger or hook.
 #[derive(Debug, Clone)]
 pub(super) struct EventLog {
     file: Option<PathBuf>,

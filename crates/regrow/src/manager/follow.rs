@@ -40,6 +40,7 @@ impl fmt::Debug for Begun {
     }
 }
 
+/// The facts about a save that its records contain.
 #[derive(Debug)]
 pub(super) struct About {
     pub step: u64,

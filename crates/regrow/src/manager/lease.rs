@@ -26,6 +26,7 @@ const HOLDS: Duration = Duration::from_secs(5 * 60);
 /// deletion ends with this time.
 const ANNOUNCED_FOR_SECONDS: f64 = 10.0 * 60.0;
 
+/// The content of a lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Record {
     step: u64,
@@ -34,6 +35,7 @@ struct Record {
     holder: Holder,
 }
 
+/// The content of an announced deletion.
 #[derive(Debug, Serialize, Deserialize)]
 struct Announcement {
     since: f64,

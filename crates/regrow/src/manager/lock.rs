@@ -121,6 +121,7 @@ fn refused(root: &Location, holder: Option<&str>) -> Error {
         .help(format!("{help}; if that process is surely dead, wait two minutes, or remove {lease}"))
 }
 
+/// The content of the lease.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Record {
     nonce: String,

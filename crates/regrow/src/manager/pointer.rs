@@ -18,6 +18,7 @@ const NAME: &str = "latest.json";
 /// names at once.
 const LISTED_AT_ONCE: usize = 1000;
 
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pointer {
     pub step: u64,

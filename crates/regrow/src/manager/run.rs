@@ -60,6 +60,7 @@ struct State {
     has_saved_preempted: bool,
 }
 
+/// The decision about a step, which all processes share.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Asked {
     wants: bool,

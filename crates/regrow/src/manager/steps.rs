@@ -438,6 +438,7 @@ impl Steps {
     }
 }
 
+/// The state of a folder with the name of a step.
 enum Looked {
     Committed(Box<Step>),
     Unfinished,

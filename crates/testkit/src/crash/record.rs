@@ -98,6 +98,7 @@ struct Recorder {
     pending: HashMap<pid_t, Pending>,
 }
 
+/// A call that has begun.
 #[derive(Debug)]
 enum Pending {
     /// An open that may create a file: the folder and name, or a file without a name.

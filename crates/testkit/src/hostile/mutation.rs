@@ -55,6 +55,7 @@ const TEXTS: [&str; 16] = [
 /// Replacements for one value of a document.
 const VALUES: [&str; 8] = ["null", "true", "[]", "{}", "[[]]", "\"\"", "None", "()"];
 
+/// The remaining choices.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {

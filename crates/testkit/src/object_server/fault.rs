@@ -303,6 +303,7 @@ impl Action {
     }
 }
 
+/// All faults for one request.
 #[derive(Debug, Default)]
 pub(super) struct Strike {
     pub(super) delay: Duration,

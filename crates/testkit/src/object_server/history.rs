@@ -21,6 +21,7 @@ pub(super) struct Content {
     pub(super) uploads: BTreeMap<String, Upload>,
 }
 
+/// The changes of one request.
 #[derive(Debug, Clone)]
 struct Write {
     op: Op,

@@ -11,6 +11,7 @@ use super::xml::Document;
 /// Largest number of keys in a page of S3, and the default.
 pub(super) const PAGE_KEYS_MAX: usize = 1000;
 
+/// The parameters of a request for a page.
 #[derive(Debug, Default)]
 pub(super) struct Query {
     pub(super) version_2: bool,

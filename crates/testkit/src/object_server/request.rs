@@ -73,6 +73,7 @@ pub(super) enum Dialect {
     Json,
 }
 
+/// The parsed first line and headers of a request.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) method: Method,

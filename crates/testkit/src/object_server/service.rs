@@ -20,6 +20,7 @@ use super::store::Store;
 use super::turns::Turns;
 use super::xml::{self, Document};
 
+/// The settings of the server.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) access_key: Option<String>,
@@ -31,6 +32,7 @@ pub(super) struct Settings {
     pub(super) part_bytes_min: u64,
 }
 
+/// The state that all connections share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) settings: Settings,

@@ -55,6 +55,7 @@ pub(super) struct Part {
     pub(super) etag: String,
 }
 
+/// The entry of a key before a write.
 #[derive(Debug)]
 struct Undo {
     bucket: String,
@@ -297,6 +298,7 @@ fn same_etag(held: &str, asked: &str) -> bool {
     bare(held) == bare(asked)
 }
 
+/// The conditions of a request on its object.
 #[derive(Debug, Default)]
 pub(super) struct Conditions {
     if_match: Option<String>,

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 pub(super) type Turns = HashMap<String, Turn>;
 
+/// The state of one client.
 #[derive(Debug)]
 pub(super) struct Turn {
     request_count: u64,

@@ -6,6 +6,7 @@ use std::fmt::Write;
 pub(super) const HEAD: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
 pub(super) const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 
+/// An XML document that is being written.
 #[derive(Debug)]
 pub(super) struct Document {
     text: String,

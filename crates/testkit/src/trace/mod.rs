@@ -150,6 +150,7 @@ pub trait Observer {
     fn ended(&mut self, thread: pid_t, result: i64) -> io::Result<()>;
 }
 
+/// A fault at one chosen call.
 struct Injection {
     chosen: fn(&Call) -> bool,
     at: usize,

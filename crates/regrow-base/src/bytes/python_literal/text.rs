@@ -6,6 +6,7 @@ use super::{Literal, Parser};
 use crate::error::{Error, Result};
 use crate::text::is_printable_in_python;
 
+/// The meaning of the letters before a quote.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Prefix {
     len: usize,

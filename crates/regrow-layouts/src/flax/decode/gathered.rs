@@ -73,6 +73,7 @@ fn spec_nodes(tree: &Tree<Decoded>) -> HashSet<usize> {
     found
 }
 
+/// The nodes and leaves of a tree that are still to be moved.
 struct Rest<'a> {
     nodes: &'a [Node],
     at: usize,

@@ -96,6 +96,7 @@ pub(crate) fn decode_front(bytes: &Bytes) -> Result<Tree<Decoded>> {
     with_specs(decoder.build.finish()?)
 }
 
+/// A container that is being read.
 struct Open {
     left: usize,
     /// The keys so far, for a map; `None` for an array.

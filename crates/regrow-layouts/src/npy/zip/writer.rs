@@ -43,11 +43,13 @@ pub(in super::super) enum Listed {
     No,
 }
 
+/// Writes an archive: see the module documentation.
 pub(in super::super) struct ZipWriter {
     out: FileWriter,
     members: Vec<Written>,
 }
 
+/// The position and checksum of a member that [`ZipWriter::add`] has added.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Added {
     /// The offset of the data.
@@ -55,6 +57,7 @@ pub(in super::super) struct Added {
     pub crc32: u32,
 }
 
+/// A written member, for the directory.
 struct Written {
     name: String,
     listed: Listed,
@@ -294,6 +297,7 @@ fn narrow(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
+/// A deflate encoder with its output.
 struct Packer {
     compress: Compress,
     buffer: Vec<u8>,

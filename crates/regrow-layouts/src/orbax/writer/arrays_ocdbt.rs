@@ -44,6 +44,7 @@ pub(super) enum Nodes {
     OwnFile,
 }
 
+/// The database of one process.
 #[derive(Debug)]
 pub(super) struct ProcessDatabase {
     /// The entries of the database. Names of data files are relative to the process' folder.
@@ -144,6 +145,7 @@ pub(super) fn referred_from_above(mut entries: Entries, rank: u32) -> Entries {
     entries
 }
 
+/// The destination of data files, and their target size.
 struct DataFiles<'s> {
     staged: &'s dyn Publication,
     folder: String,
@@ -163,6 +165,7 @@ impl DataFiles<'_> {
     }
 }
 
+/// A data file that is being written.
 struct DataFile {
     /// The name below the process' folder, and the same name in the form of entries.
     name: String,

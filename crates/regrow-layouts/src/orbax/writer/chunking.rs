@@ -21,6 +21,7 @@ use regrow_tree::tree::{KeyPath, PathPattern};
 /// The target size of data files, if the caller gives no size.
 pub(crate) const DATA_FILE_BYTES_DEFAULT: u64 = 1 << 31;
 
+/// The chunks of one array.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ChunkShapes {
     /// The shape of the value of one key in the kvstore. It divides the shape of the array or of
@@ -183,6 +184,7 @@ pub(crate) fn choose(
     Ok(axes.into_iter().map(|axis| axis.len).collect())
 }
 
+/// One axis while it shrinks.
 struct Axis {
     whole: u64,
     len: u64,

@@ -46,6 +46,7 @@ pub(crate) const V1_ITEM: &str = "state";
 /// The text of the commit marker. Orbax puts a path into it, which readers ignore.
 pub const COMMIT_TEXT: &str = "Checkpoint commit was successful";
 
+/// The kind of value that an entry of `_METADATA` describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ValueType {
     JaxArray,
@@ -107,6 +108,7 @@ impl ValueType {
     }
 }
 
+/// The data about one leaf that the documents need, in addition to the tree.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeafEntry<'a> {
     pub(crate) name: &'a str,
@@ -128,6 +130,7 @@ impl LeafEntry<'_> {
     }
 }
 
+/// Which documents to write, and how the arrays are stored.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Switches<'a> {
     pub(crate) use_ocdbt: bool,

@@ -38,6 +38,7 @@ pub(super) struct Form {
     pub(super) document: Bytes,
 }
 
+/// One array leaf, ready to be written.
 #[derive(Debug)]
 pub(super) struct PlannedArray<'a> {
     pub(super) name: Arc<str>,

@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use regrow_base::error::{Error, Result};
 use regrow_tree::array::{Array, Region, Shape, Shards};
 
+/// The part of an array that this process writes.
 #[derive(Debug)]
 pub(super) enum Held<'a> {
     /// The whole array, which is in one piece.
@@ -25,6 +26,7 @@ pub(super) enum Held<'a> {
     Nothing,
 }
 
+/// One chunk to be written.
 #[derive(Debug)]
 pub(super) struct Chunk<'a> {
     pub(super) index: Vec<u64>,

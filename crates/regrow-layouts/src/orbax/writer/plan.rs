@@ -32,6 +32,7 @@ use regrow_zarr::zarr::ArrayMeta;
 const ZARR2_LEVEL: i32 = 1;
 const ZARR3_LEVEL: i32 = 3;
 
+/// The plan of a save: all entries and arrays to write.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
     pub(super) entries: Vec<PlannedEntry>,
@@ -182,6 +183,7 @@ fn no_data(kind: &LeafKind) -> Error {
     }
 }
 
+/// How each array is stored; arrays with equal storage share one [`Form`].
 struct Forms<'o> {
     options: &'o SaveOptions,
     orbax: &'o OrbaxOptions,

@@ -9,6 +9,7 @@ use super::encode::PlannedArray;
 use regrow_base::error::{Error, Result, ResultExt};
 use regrow_storage::Publication;
 
+/// The chunks that a process has written.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Share {
     /// For each chunk, the position of its leaf in flatten order.

@@ -34,6 +34,7 @@ const SMALL_FILE_MAX_BYTES: u64 = 64 << 10;
 /// Extra memory if the caller sets no budget.
 const BUDGET_DEFAULT_BYTES: u64 = 64 << 20;
 
+/// Some chunks of one array.
 pub(super) struct Batch<'p, 'a> {
     pub(super) array: &'p PlannedArray<'a>,
     pub(super) chunks: Range<u64>,

@@ -14,6 +14,7 @@ use regrow_storage::location::Location;
 use regrow_storage::{Publication, Retries};
 use regrow_store::{Blob, ReadPath};
 
+/// The opened earlier checkpoint, with its `regrow.json`.
 pub(super) struct Base {
     folder: Location,
     reader: RegrowReader,
@@ -119,6 +120,7 @@ impl Base {
     }
 }
 
+/// A data file of the base.
 pub(super) struct OldFile {
     /// The number of the file among the data files of the base.
     pub at: usize,

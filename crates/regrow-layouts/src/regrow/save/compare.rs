@@ -27,6 +27,7 @@ const BATCH_LEN_BYTES: u64 = 8 << 20;
 /// The cost of reading a leaf in addition to its bytes, as a number of bytes.
 const LEAF_COST_BYTES: u64 = 4096;
 
+/// For each leaf of the tree, whether it is unchanged.
 pub(super) struct Unchanged(Vec<AtomicBool>);
 
 impl Unchanged {

@@ -29,6 +29,7 @@ const INLINE_LEN_MAX_BYTES: u64 = 128;
 /// The number of entries of a leaf: its chunk, then its document, in the order of their keys.
 const ENTRIES_PER_LEAF: usize = 2;
 
+/// All entries of raw leaves.
 pub(super) struct RawEntries<'p> {
     plan: &'p Plan<'p>,
     /// The leaves with entries, sorted by name, each with the number of its document.

@@ -10,6 +10,7 @@ use regrow_base::bytes::checksum::crc32c;
 use regrow_base::bytes::side_document::{now_unix_ns, writer};
 use regrow_base::error::{Error, Result};
 
+/// The contents of the `regrow.json` of a new checkpoint.
 #[derive(Debug)]
 pub(super) struct NewManifest<'a> {
     pub structure: &'a str,

@@ -28,6 +28,7 @@ const LEAVES_AT_A_TIME: usize = 64;
 /// The distance between the entries whose leaf is in `hints`.
 const ENTRIES_PER_HINT: usize = 64;
 
+/// The position of every piece.
 pub(super) struct PiecePlaces {
     coverage: Coverage,
     offsets: Vec<u64>,
@@ -128,6 +129,7 @@ impl PiecePlaces {
     }
 }
 
+/// The pieces of one process that are not yet added.
 struct Cursor<'c> {
     rank: u32,
     /// The data files of the process, by their numbers as sources.
@@ -138,6 +140,7 @@ struct Cursor<'c> {
     coded_at: usize,
 }
 
+/// A piece and its position.
 struct Piece {
     leaf: u32,
     chunk: u64,
@@ -182,6 +185,7 @@ pub(super) struct PieceEntries<'p> {
     hints: Vec<u32>,
 }
 
+/// A leaf with entries.
 struct EntryLeaf {
     leaf: u32,
     document: u32,

@@ -9,11 +9,13 @@ use crate::WriterRank;
 use crate::safetensors::MODEL_FILE_NAME;
 use regrow_base::error::Result;
 
+/// The complete layout of a save, before a byte is written.
 pub(super) struct Placed<'t> {
     pub plan: Plan<'t>,
     pub files: Vec<PlacedFile>,
 }
 
+/// A safetensors file, ready to be written or linked.
 pub(super) struct PlacedFile {
     pub name: String,
     pub head: Vec<u8>,
@@ -51,6 +53,7 @@ fn place_leaves(plan: &mut Plan<'_>, file: usize, leaves: &[u32], data_offset: u
     at
 }
 
+/// The scheme of the files' names.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum FileNames {
     /// The names in a checkpoint that one process writes.

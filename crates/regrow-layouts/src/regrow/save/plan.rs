@@ -34,6 +34,7 @@ pub(super) struct LeafPlan {
     pub place: LeafPlace,
 }
 
+/// The plan of a save: the stored form of every leaf.
 #[derive(Debug)]
 pub(super) struct Plan<'t> {
     pub tree: &'t Tree<Leaf>,

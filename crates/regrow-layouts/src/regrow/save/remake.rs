@@ -30,6 +30,7 @@ use regrow_tree::tree::{Leaf, LeafData, LeafInfo, LeafKind, Tree};
 /// The zstd level in the rebuilt documents of compressed pieces. A reader does not need it.
 const LEVEL_TOLD: i32 = 3;
 
+/// Rebuilt files.
 pub(in super::super) struct Remade {
     pub files: Vec<(String, Vec<u8>)>,
     pub manifest: Vec<u8>,
@@ -128,6 +129,7 @@ fn plan_of<'t>(reader: &RegrowReader, tree: &'t Tree<Leaf>, options: &SaveOption
     Ok(plan)
 }
 
+/// A rebuilt database.
 struct NewDatabase {
     uuid: Option<String>,
 }
@@ -180,6 +182,7 @@ fn marker() -> SmallFile {
     sum.record(COMMIT_MARKERS[0].to_owned(), COMMIT_TEXT.len() as u64)
 }
 
+/// The data found in a checkpoint that has lost its `regrow.json`.
 pub(in super::super) struct Found<'a> {
     pub structure: &'a str,
     pub tree: &'a Tree<LeafInfo>,

@@ -53,11 +53,13 @@ pub(super) struct Reused<'t> {
     pub files: Vec<ReusedFile>,
 }
 
+/// One safetensors file of the save.
 pub(super) struct ReusedFile {
     pub leaves: Vec<u32>,
     pub origin: Origin,
 }
 
+/// The source of a file's bytes.
 pub(super) enum Origin {
     Written,
     /// The save writes the file, and hashes its leaves for the next save.
@@ -72,6 +74,7 @@ pub(super) fn reuse_nothing(plan: Plan<'_>, header_len_max_bytes: usize) -> Reus
     Reused { plan, files }
 }
 
+/// The options for using a base.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HowReused {
     /// The most memory that leaves [keep](regrow_tree::array::Array::kept_len_bytes) while they are

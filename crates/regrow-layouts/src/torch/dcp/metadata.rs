@@ -25,6 +25,7 @@ use regrow_tree::tree::{Key, KeyPath};
 /// All classes are in modules below this one.
 const MODULE: &str = "torch.distributed.checkpoint.";
 
+/// A tensor or an object.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub name: String,
@@ -44,6 +45,7 @@ pub(super) enum Content {
     Refused(Error),
 }
 
+/// A range of bytes in a file of the folder.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     pub file: String,

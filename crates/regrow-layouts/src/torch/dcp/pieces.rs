@@ -11,6 +11,7 @@ use regrow_store::reads::Source;
 use regrow_tree::array::{Dtype, Region, Shape, copy_region};
 use regrow_tree::tree::LeafInfo;
 
+/// A piece and its position.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub region: Region,

@@ -20,6 +20,7 @@ use regrow_tree::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree, TreeBu
 
 const INDEX_LEN_MAX_BYTES: u64 = 1 << 30;
 
+/// An opened folder.
 #[derive(Debug)]
 pub(in super::super) struct DcpReader {
     description: Description,
@@ -30,6 +31,7 @@ pub(in super::super) struct DcpReader {
     objects: Vec<TorchReader>,
 }
 
+/// The position of a leaf's data.
 #[derive(Debug)]
 enum Leaf {
     Pieces(Vec<Piece>),
@@ -120,6 +122,7 @@ impl DcpReader {
     }
 }
 
+/// The state while a folder is being opened.
 struct Opening<'a> {
     at: &'a Location,
     files: Vec<Arc<DataFile>>,

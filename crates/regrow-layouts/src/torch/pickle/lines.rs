@@ -9,6 +9,7 @@
 //! Source: CPython `Lib/pickle.py` (`save_str`, `load_string`), `Objects/unicodeobject.c`
 //! (raw-unicode-escape).
 
+/// The value of an `I` or `L` line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Number {
     Bool(bool),

@@ -58,6 +58,7 @@ impl Span {
     }
 }
 
+/// A value.
 #[derive(Debug)]
 pub(crate) enum Value {
     None,
@@ -92,6 +93,7 @@ pub(crate) struct Call {
     pub items: Vec<Id>,
 }
 
+/// The values of a pickle.
 #[derive(Debug)]
 pub(crate) struct Pickle<'a> {
     bytes: &'a [u8],

@@ -3,6 +3,7 @@
 //!
 //! Source: CPython `Lib/pickletools.py`.
 
+/// The operation of an opcode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Op {
     Proto,

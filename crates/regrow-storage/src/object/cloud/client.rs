@@ -19,6 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Longest file of certificates. A usual one has about 200 KB.
 const CA_BUNDLE_LEN_BYTES_MAX: u64 = 16 << 20;
 
+/// A client of one bucket.
 pub(super) struct Client {
     pub(super) store: Arc<dyn ObjectStore>,
     /// The same store, if it can list page by page.

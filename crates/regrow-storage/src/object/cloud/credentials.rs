@@ -18,6 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Longest file of settings. A usual one has a few KB.
 const FILE_LEN_BYTES_MAX: u64 = 1 << 20;
 
+/// The settings of one profile in the files.
 #[derive(Default)]
 pub(super) struct AwsProfile {
     pub(super) access_key_id: Option<String>,

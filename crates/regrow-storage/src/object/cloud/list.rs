@@ -13,6 +13,7 @@ use crate::error::Result;
 /// Keys that one page of a listing holds at most, on every store.
 const PAGE_KEYS: usize = 1000;
 
+/// The objects below a prefix.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Listing {
     /// Sorted by the bytes of their keys.

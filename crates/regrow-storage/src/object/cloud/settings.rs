@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// The kind of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Service {
     S3,
@@ -65,6 +66,7 @@ impl Tuning {
     }
 }
 
+/// All settings of a client of one bucket.
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) service: Service,

@@ -21,6 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Tries of a write whose result is unknown. Each try includes the retries of the layer below.
 const TRIES: u32 = 4;
 
+/// The result of [`Bucket::create_settled`].
 #[derive(Debug, Clone)]
 pub(crate) enum Created {
     /// The object has our bytes.
@@ -29,6 +30,7 @@ pub(crate) enum Created {
     Theirs(Bytes, Tag),
 }
 
+/// The result of [`Bucket::replace_settled`].
 #[derive(Debug, Clone)]
 pub(crate) enum Replaced {
     /// The object has our bytes.

@@ -25,6 +25,7 @@ pub(crate) enum PutMode {
     Replace(Tag),
 }
 
+/// The result of a put.
 #[derive(Debug, Clone)]
 pub(crate) enum Put {
     /// The object was written and has this tag.

@@ -12,6 +12,7 @@
 
 use super::super::{Dtype, DtypeClass};
 
+/// The difference of one pair of elements.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Steps {
     /// Whether the bits differ. For types below 8 bits, only the bits of the value count.

@@ -29,12 +29,14 @@ pub(super) struct Job {
     is_seen: AtomicBool,
 }
 
+/// The data that a job saves.
 #[derive(Debug)]
 pub(super) enum Work {
     Tree(Box<TreeWork>),
     Items(Box<ItemsSave>, Vec<(String, TreeWork)>, Option<BeforeCommit>),
 }
 
+/// A tree with the values of the snapshot.
 #[derive(Debug)]
 pub(super) struct TreeWork {
     pub tree: Tree<Leaf>,

@@ -40,6 +40,7 @@ const PARALLEL_FROM_BYTES: usize = 4 << 20;
 /// The pool keeps two maps: for the running save and for the next save.
 const POOL_LEN: usize = 2;
 
+/// Maps of earlier snapshots, for reuse.
 #[derive(Debug, Default)]
 pub(super) struct Pool(Mutex<Vec<MmapMut>>);
 
@@ -95,6 +96,7 @@ impl Drop for Filled {
     }
 }
 
+/// A leaf's place in the map.
 struct Place {
     leaf: usize,
     dtype: Dtype,

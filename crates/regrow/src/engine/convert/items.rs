@@ -24,6 +24,7 @@ use crate::formats::item_folder::is_files;
 use crate::location::Location;
 use crate::tree::{Key, KeyPath, Leaf, Tree};
 
+/// The items of the source that become items of the target.
 #[derive(Debug)]
 pub(super) struct PlannedItems {
     checkpoint: Checkpoint,

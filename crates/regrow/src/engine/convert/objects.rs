@@ -22,6 +22,7 @@ const RECORD: &str = "regrow.torch";
 /// The entries that make a tensor share the memory of another tensor.
 const TIES: [&str; 5] = ["of", "same", "storage", "len", "view"];
 
+/// The key path of a leaf in the target, and whether the leaf is unchanged.
 struct Moved {
     to: String,
     is_same: bool,

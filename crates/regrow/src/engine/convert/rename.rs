@@ -77,6 +77,7 @@ fn check_groups(pattern: &Regex, replacement: &str) -> Result<()> {
     Ok(())
 }
 
+/// The unit of selections and rules: a leaf, `None` or an empty container.
 #[derive(Debug, Clone)]
 pub(super) struct Item {
     pub path: KeyPath,
@@ -166,6 +167,7 @@ fn nested(keys: &[Key], separator: &str) -> Option<Vec<Key>> {
     name.contains(separator).then(|| name.split(separator).map(Key::dict).collect())
 }
 
+/// Containers and items by their paths.
 struct Trie<'a> {
     items: &'a [Item],
     nodes: Vec<Place>,

@@ -40,6 +40,7 @@ pub(in crate::engine) fn select(checkpoint: &Checkpoint, options: &ConvertOption
     }
 }
 
+/// The effect of a rule on a leaf.
 #[derive(Clone, Copy)]
 enum Change<'a> {
     Transpose,

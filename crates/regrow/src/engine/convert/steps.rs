@@ -18,6 +18,7 @@ use crate::location::{Location, ToLocation};
 use crate::storage::UNCOMMITTED_MARK;
 use crate::tree::KeyPath;
 
+/// A step of the source, and the location of its conversion.
 struct Planned {
     number: u64,
     name: String,

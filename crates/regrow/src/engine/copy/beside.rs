@@ -17,6 +17,7 @@ use crate::store::{Blob, FileWriter, ReadPath, StoreExt};
 
 const PIECE_LEN_BYTES: u64 = 4 << 20;
 
+/// The side files of a checkpoint of single files, read from the source.
 #[derive(Debug)]
 pub(super) struct Beside {
     seal: Option<SealDocument>,

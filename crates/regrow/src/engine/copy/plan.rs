@@ -19,6 +19,7 @@ const MARKER: &str = COMMIT_MARKERS[0];
 
 const MARKER_LEN_MAX_BYTES: u64 = 1 << 20;
 
+/// The files to copy, and the marker to write at the end.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) kind: Target,
@@ -26,6 +27,7 @@ pub(super) struct Plan {
     pub(super) marker: Marker,
 }
 
+/// One file of the source, and its version at the time of the plan.
 #[derive(Debug)]
 pub(super) struct SourceFile {
     pub(super) transfer: TransferFile,

@@ -21,6 +21,7 @@ use crate::monitor::Stage;
 use crate::reads::Source;
 use crate::tree::LeafInfo;
 
+/// The result for a pair.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// The status of a pair of texts, or of a pair that needs no read.
@@ -33,6 +34,7 @@ pub(super) enum Outcome {
     Failed(Vec<(Side, Error)>),
 }
 
+/// The results for all pairs.
 #[derive(Debug, Default)]
 pub(super) struct Outcomes {
     /// The outcomes by pair number, without equal pairs that the options leave out.
@@ -43,6 +45,7 @@ pub(super) struct Outcomes {
     pub read_bytes: u64,
 }
 
+/// The inputs of a running comparison.
 pub(super) struct Comparison<'c> {
     pub a: &'c Checkpoint,
     pub b: &'c Checkpoint,
@@ -50,12 +53,14 @@ pub(super) struct Comparison<'c> {
     pub options: &'c DiffOptions,
 }
 
+/// The two leaves of a pair.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pair<'c> {
     pub a: Half<'c>,
     pub b: Half<'c>,
 }
 
+/// The leaf of one side of a pair.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Half<'c> {
     checkpoint: &'c Checkpoint,

@@ -4,6 +4,7 @@ use super::DiffOptions;
 use super::report::LeafStatus;
 use crate::tree::{BIG_INTEGER, LeafInfo, LeafKind};
 
+/// How a pair of leaves is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Task {
     /// No comparison is needed: the metadata give this status.

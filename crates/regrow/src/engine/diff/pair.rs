@@ -10,6 +10,7 @@ use super::report::ContainerDiff;
 use crate::error::Result;
 use crate::tree::{KeyPath, NodeKind, PathPattern};
 
+/// The chosen leaves of two checkpoints, by their positions.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
     /// Leaves in both checkpoints, in the order of the first.

@@ -13,6 +13,7 @@ use crate::formats::{container, format_named};
 use crate::location::Location;
 use crate::storage::{Publication, is_desktop_file};
 
+/// The part of the record that is known so far.
 #[derive(Debug, Default)]
 pub(super) struct Noted {
     items: Vec<ItemRecord>,

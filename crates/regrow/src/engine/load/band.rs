@@ -11,6 +11,7 @@ use crate::tree::LeafInfo;
 /// Arrays above this size are read in bands by several threads.
 pub(super) const BAND_LEN_BYTES: u64 = 8 << 20;
 
+/// A part of a leaf, and its destination.
 pub(super) struct Band<'a> {
     pub leaf: usize,
     region: Region,

@@ -27,6 +27,7 @@ use crate::tree::{LeafInfo, LeafKind};
 /// Views are checked in portions of this many bytes before they are returned.
 const AHEAD_LEN_BYTES: u64 = 256 << 20;
 
+/// The work of a load. Steps are done in this order.
 #[derive(Debug)]
 pub(super) struct Plan<'r> {
     /// A step for each wanted leaf, in disk order.
@@ -36,6 +37,7 @@ pub(super) struct Plan<'r> {
     pub wanted_bytes: u64,
 }
 
+/// The work for one leaf.
 #[derive(Debug)]
 pub(super) struct Step<'r> {
     pub leaf: usize,
@@ -44,6 +46,7 @@ pub(super) struct Step<'r> {
     pub to: Destination,
 }
 
+/// How a leaf is read.
 #[derive(Debug)]
 pub(super) enum How<'r> {
     Nothing,
@@ -60,6 +63,7 @@ pub(super) enum How<'r> {
     Bands(Option<u64>),
 }
 
+/// The destination of a leaf's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Destination {
     /// The bytes are not copied, or the leaf has no bytes.
@@ -151,6 +155,7 @@ impl<'r> Plan<'r> {
     }
 }
 
+/// Makes the step of each leaf.
 struct Planner<'r, 'o> {
     checkpoint: &'r Checkpoint,
     options: &'o LoadOptions,

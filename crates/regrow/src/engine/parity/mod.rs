@@ -141,6 +141,7 @@ pub(super) fn put(
     Ok(ParityReport { path: file.describe(), ..made.report })
 }
 
+/// Parity that has been computed: the content of its index, and the report.
 struct Made {
     index: Vec<u8>,
     report: ParityReport,

@@ -23,6 +23,7 @@ pub(in crate::engine) struct RunFile {
     pub range: Range<u64>,
 }
 
+/// A range of bytes in one file.
 struct Part<'r> {
     file: &'r RunFile,
     offset_bytes: u64,
@@ -103,6 +104,7 @@ impl Run {
     }
 }
 
+/// Reads parts of a run, and keeps the last file open.
 pub(in crate::engine) struct RunReader<'r> {
     run: &'r Run,
     /// The last file that was read, and the offset in the run at which its bytes begin. No two

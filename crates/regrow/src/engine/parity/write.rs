@@ -28,6 +28,7 @@ struct Group {
     count: u64,
 }
 
+/// The checksums and the parity of one group.
 struct Encoded {
     /// Checksums of data blocks, by their numbers.
     checksums: Vec<(u64, u32)>,
@@ -88,6 +89,7 @@ pub(super) fn write_blocks(
     out.write(&closing(index.len() as u64))
 }
 
+/// Encodes groups, one after another, on one thread.
 struct Worker<'r> {
     /// Each reader reads several neighbouring rows.
     readers: Vec<RunReader<'r>>,

@@ -245,6 +245,7 @@ impl Checkpoint {
     }
 }
 
+/// A leaf with requested regions, and the source of its bytes.
 struct Located<'r> {
     leaf: usize,
     source: Source<'r>,

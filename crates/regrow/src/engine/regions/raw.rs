@@ -21,6 +21,7 @@ use crate::reads::{Checked, Part, ReadOptions, fill};
 
 const WINDOW_LEN: usize = 64 << 10;
 
+/// A raw leaf and its requested regions.
 #[derive(Clone)]
 pub(super) struct RawLeaf<'e> {
     pub leaf: usize,
@@ -55,6 +56,7 @@ pub(super) fn read_raw<'e>(
     window.read_all()
 }
 
+/// A range of bytes of a blob, and its destination.
 #[derive(Clone, Copy)]
 struct Span<'e> {
     checked: Checked<'e>,
@@ -64,6 +66,7 @@ struct Span<'e> {
     place: Place,
 }
 
+/// An offset in one of the destinations.
 #[derive(Clone, Copy)]
 struct Place {
     out: usize,

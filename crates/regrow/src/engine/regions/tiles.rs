@@ -27,6 +27,7 @@ const BAND_LEN_BYTES: u64 = 8 << 20;
 /// needs all of the shard.
 const SHARD_LEN_MAX_BYTES: u64 = 8 << 20;
 
+/// The source of the elements.
 #[derive(Clone)]
 pub(super) enum Origin<'e> {
     Layout(&'e dyn Reader),
@@ -34,6 +35,7 @@ pub(super) enum Origin<'e> {
     Raw(RawLeaf<'e>),
 }
 
+/// The chunks of a leaf, and how its regions are read.
 #[derive(Clone)]
 pub(super) struct Tiles<'e> {
     leaf: usize,
@@ -104,6 +106,7 @@ impl<'e> Tiles<'e> {
 
 type Parts<'a> = Vec<(Region, &'a mut [u8])>;
 
+/// Parts of a leaf that one thread reads.
 pub(super) struct Job<'e, 'a> {
     tiles: Tiles<'e>,
     parts: Parts<'a>,

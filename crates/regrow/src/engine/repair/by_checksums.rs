@@ -228,6 +228,7 @@ enum Origin {
     Lost { is_there: bool },
 }
 
+/// A file that is being repaired.
 struct Healing<'s> {
     summed: &'s Summed,
     file: &'s SummedFile,

@@ -29,6 +29,7 @@ pub struct HealedFile {
     pub bytes: u64,
 }
 
+/// The result of rewriting the damaged files.
 #[derive(Debug, Default)]
 pub(super) struct Healed {
     pub healed: Vec<HealedFile>,
@@ -37,6 +38,7 @@ pub(super) struct Healed {
     pub left_blocks: BTreeSet<u64>,
 }
 
+/// The repair of the files of a run.
 pub(super) struct Heal<'h, 'r> {
     pub folder: &'h Location,
     pub run: &'r Run,

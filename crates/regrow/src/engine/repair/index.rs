@@ -6,6 +6,7 @@ use crate::location::Location;
 use crate::parity::{CLOSING_LEN_BYTES, ParityDocument, ParityPlace, index_len_bytes};
 use crate::store::{Blob, ReadPath};
 
+/// The parity of a checkpoint: its location, and its parsed index.
 #[derive(Debug)]
 pub(super) struct Parity {
     pub at: ParityPlace,

@@ -31,6 +31,7 @@ pub(super) fn not_put_back(marker: Location, wrong: Option<&Error>) -> Error {
         )
 }
 
+/// A missing marker, with the content to write.
 pub(super) struct LostMarker {
     pub folder: Location,
     pub marker: RecoveredFile,

@@ -385,6 +385,7 @@ fn step_of(from: &Location, at: &Location, part: &Location) -> Location {
 /// The note if the checkpoint has no parity, and parity would have helped.
 const NO_PARITY: &str = "there is no parity beside the checkpoint: lost data comes only from a copy (`--from`); `salvage` reads the intact leaves";
 
+/// The checkpoint to repair.
 struct Found {
     /// The checkpoint at the location, or the step that is opened there.
     part: Location,

@@ -97,6 +97,7 @@ fn files_of(
     Ok(Vec::new())
 }
 
+/// The context of writing rebuilt files.
 struct Writing<'w> {
     options: &'w RepairOptions,
     guard: &'w Guard<'w>,

@@ -18,6 +18,7 @@ const PIECE_LEN_BYTES: u64 = 4 << 20;
 /// Reads bytes of a run or of a file. Returns false if the bytes cannot be read.
 type Read<'r> = &'r (dyn Fn(u64, &mut [u8]) -> Result<bool> + Sync);
 
+/// The damaged blocks and files.
 #[derive(Debug, Default)]
 pub(super) struct Damage {
     /// Blocks of the run that fail their checksums.

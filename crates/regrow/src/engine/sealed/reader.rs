@@ -22,6 +22,7 @@ const OPEN_FILES_MAX: usize = 64;
 
 const ADDED_SHOWN_MAX: usize = 20;
 
+/// The reader of a sealed checkpoint.
 #[derive(Debug)]
 pub(super) struct SealedReader {
     reader: Box<dyn Reader>,

@@ -9,6 +9,7 @@ use crate::tree::{LeafInfo, LeafKind};
 /// The number of blocks in a sample. Each block may need a whole chunk to be decoded.
 const SAMPLE_BLOCKS: u64 = 16;
 
+/// How a leaf is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Task {
     Numbers,

@@ -16,6 +16,7 @@ use crate::formats::ReaderExt;
 use crate::monitor::{Monitor, Stage};
 use crate::report::Finding;
 
+/// The results of all jobs so far.
 #[derive(Debug, Default)]
 struct Found {
     leaves: Vec<LeafStatistics>,
@@ -25,6 +26,7 @@ struct Found {
     read_bytes: u64,
 }
 
+/// The result of a job.
 enum Outcome {
     Read(Option<Box<Stats>>),
     Refused(Error),

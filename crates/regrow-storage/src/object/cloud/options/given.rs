@@ -11,6 +11,7 @@ use crate::StorageOptions;
 use crate::error::{Error, Result};
 use crate::object::cloud::settings::{Service, Tuning};
 
+/// The options of the caller, sorted.
 pub(super) struct Given {
     /// Options under `object_store`'s names.
     pub(super) config: BTreeMap<String, String>,
