@@ -118,8 +118,6 @@ def test_one_checkpoint_is_no_folder_of_steps(tmp_path: Path) -> None:
         with pytest.raises(regrow.errors.InvalidArgumentError, match="not a folder of steps"):
             act()
     for name, args in {"convert": ("y",), "cp": ("y",), "verify": ()}.items():
-        done = command(name, tmp_path / "x", *(tmp_path / arg for arg in args), "--all-steps")
-        assert (done.returncode, "not a folder of steps" in done.stderr) == (2, True), (name, done)
         done = command(name, tmp_path / "x", *(tmp_path / arg for arg in args), "--all-steps", "--step", "1")
         assert done.returncode == 2 and "leave out one of the two" in done.stderr, (name, done)
     assert not (tmp_path / "y").exists()

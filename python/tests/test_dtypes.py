@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import assert_same, round_trip, same_bits
+from conftest import assert_same, round_trip
 
 import regrow
 
@@ -160,15 +160,3 @@ def test_an_integer_beyond_64_bits_is_refused(path: Path) -> None:
     with pytest.raises(regrow.errors.UnsupportedError, match="64 bits") as caught:
         regrow.save(path, {"n": 2**64})
     assert caught.value.leaf == "n"
-
-
-def test_cast_on_save_and_on_load(path: Path) -> None:
-    array = np.linspace(0, 1, 7, dtype=np.float32)
-    regrow.save(path, {"p": array, "q": array}, cast={"p": "bfloat16"})
-    loaded = regrow.load(path)
-    assert same_bits(loaded["p"], array.astype(ml_dtypes.bfloat16))
-    assert same_bits(loaded["q"], array)
-    assert regrow.load(path, cast=np.float64)["q"].dtype == np.float64
-    assert regrow.load(path, cast={"q": ml_dtypes.bfloat16})["q"].dtype == ml_dtypes.bfloat16
-    with pytest.raises(regrow.errors.InvalidArgumentError):
-        regrow.load(path, cast="no such dtype")

@@ -5,7 +5,6 @@ level on its own.
 from __future__ import annotations
 
 import gc
-import json
 import mmap
 import weakref
 from pathlib import Path
@@ -20,19 +19,15 @@ import msgpack
 import numpy as np
 import optax
 import pytest
-from conftest import REPOSITORY, assert_same, same_bits
+from conftest import assert_same, same_bits
 from flax import serialization
 
 import regrow
 from regrow import _native
-from regrow._msgpack import ExtType, MsgpackError, Timestamp, dtype_of
+from regrow._msgpack import ExtType, Timestamp, dtype_of
 
 ALL = 2**30
 """Flax' own limit of a chunk."""
-
-FILES = REPOSITORY / "fixtures" / "flax"
-EXPECTED = json.loads((FILES / "expected.json").read_text())
-CASES = {case["file"]: case for case in EXPECTED["cases"]}
 
 
 class Moments(NamedTuple):
@@ -153,33 +148,6 @@ def test_what_flax_has_no_form_for_is_named_at_once(file: Path) -> None:
     assert not file.exists()
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case["kind"] == "valid"])
-def test_every_file_of_flax_is_loaded(name: str) -> None:
-    loaded = regrow.load(FILES / name)
-    raw = _native.msgpack_unpack((FILES / name).read_bytes())
-    if CASES[name]["upstream_read"]["outcome"] == "ok":
-        assert_raw(raw, serialization.msgpack_restore((FILES / name).read_bytes()))
-    if name not in {"npscalars.msgpack", "foreign_ext.msgpack", "mp_placeholder.msgpack"}:
-        assert_raw(loaded, raw)
-
-
-def assert_raw(left: Any, right: Any) -> None:
-    """Two raw values are the same, to the bit."""
-    assert type(left).__name__ == type(right).__name__
-    if isinstance(left, dict):
-        assert list(left) == list(right)
-        for key in left:
-            assert_raw(left[key], right[key])
-    elif isinstance(left, list):
-        assert len(left) == len(right)
-        for one, other in zip(left, right, strict=True):
-            assert_raw(one, other)
-    elif isinstance(left, (np.ndarray, np.generic, float, complex)):
-        assert same_bits(left, right)
-    else:
-        assert left == right
-
-
 # ---- the low level --------------------------------------------------------------------
 
 
@@ -293,24 +261,7 @@ def test_foreign_extensions_and_timestamps_come_back() -> None:
     assert _native.msgpack_pack(found, ALL) == packed == _native.msgpack_pack(theirs, ALL)
 
 
-def test_the_last_of_equal_keys_wins() -> None:
-    assert _native.msgpack_unpack((FILES / "dup_keys.msgpack").read_bytes()) == {"a": 2}
-
-
-STRICTER = {"negative_shape.msgpack", "chunk_mixed_dtype.msgpack"}
 """What Flax reads without a word, as something else than was stored."""
-
-
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case["kind"] == "corrupt"])
-def test_damage_is_an_error_with_its_place(name: str) -> None:
-    data = (FILES / name).read_bytes()
-    if CASES[name]["upstream_read"]["outcome"] == "ok" and name not in STRICTER:
-        assert_raw(_native.msgpack_unpack(data), serialization.msgpack_restore(data))
-        return
-    with pytest.raises(ValueError, match="at byte") as caught:
-        _native.msgpack_unpack(data)
-    assert isinstance(caught.value, MsgpackError) and isinstance(caught.value, regrow.errors.CorruptError)
-    assert caught.value.offset_bytes is not None
 
 
 def test_every_truncation_is_an_error() -> None:

@@ -118,6 +118,7 @@ def test_damaged_files_are_refused(case: dict[str, Any]) -> None:
     with pytest.raises(regrow.errors.CorruptError) as raised:
         ours.msgpack_restore(data)
     assert isinstance(raised.value, ValueError)
+    assert raised.value.offset_bytes is not None and "at byte" in str(raised.value)
     is_extra = case["upstream_read"].get("chain", [{}])[0].get("type") == "ExtraData"
     if is_extra and case["file"] != "ext1_trailing.msgpack":
         assert isinstance(raised.value, msgpack.exceptions.ExtraData)

@@ -142,22 +142,6 @@ def test_reads_only_what_is_asked_for(path: Path) -> None:
         ckpt["w"][3999]
 
 
-def test_only_takes_globs(path: Path) -> None:
-    regrow.save(path, TREE)
-    assert list(regrow.load(path, only="params/**")) == ["params"]
-    assert list(regrow.load(path, only=["name", "params/bias"])) == ["params", "name"]
-    assert regrow.load(path, only="layers/0")["layers"][1] is ...
-    with pytest.raises(regrow.RegrowError):
-        regrow.load(path, only="nothing/**")
-
-
-def test_key_paths_that_print_as_the_same_text(path: Path) -> None:
-    regrow.save(path, {"a/b": 1, "a": {"b": 2}})
-    ckpt = regrow.open(path)
-    assert len(ckpt) == 2
-    assert sorted(leaf.read() for leaf in ckpt.values()) == [1, 2]
-
-
 def test_fills_arrays_of_the_caller(path: Path) -> None:
     regrow.save(path, {"a": ARRAY, "b": [np.ones(3)]})
     out = {"a": np.zeros_like(ARRAY), "b": [np.zeros(6)[::2]]}
@@ -284,16 +268,6 @@ def test_damage_is_found_by_cold_loads(on_disk: Path, mmap: bool) -> None:
     with pytest.raises(regrow.errors.CorruptError) as caught:
         regrow.load(on_disk, options=regrow.Options(mmap=mmap))
     assert (caught.value.file, caught.value.leaf) == (str(file), "a")
-
-
-def test_steps(tmp_path: Path) -> None:
-    for step in (1, 10, 2):
-        regrow.save(tmp_path / str(step), {"s": step}, layout="orbax")
-    ckpt = regrow.open(tmp_path)
-    assert (ckpt.step, ckpt.steps) == (10, [1, 2, 10])
-    assert regrow.load(tmp_path, step=2)["s"] == 2
-    with pytest.raises(regrow.errors.NotFoundError):
-        regrow.open(tmp_path, step=3)
 
 
 def peak_of(code: str) -> tuple[int, int]:

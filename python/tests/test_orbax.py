@@ -94,16 +94,6 @@ def test_we_load_what_orbax_saves(path: Path, use_ocdbt: bool, use_zarr3: bool) 
     assert same_bits(ckpt["params/dense/kernel"][3:5, ::2], TREE["params"]["dense"]["kernel"][3:5, ::2])
 
 
-def test_we_load_what_orbax_shards(path: Path) -> None:
-    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
-    array = jax.device_put(jnp.arange(64.0).reshape(8, 8), NamedSharding(mesh, PartitionSpec("x", "y")))
-    with handler() as checkpointer:
-        checkpointer.save(path, {"w": array})
-    assert same_bits(regrow.load(path)["w"], np.arange(64, dtype=np.float32).reshape(8, 8))
-    assert regrow.open(path)["w"].chunk_shape is not None
-    assert same_bits(regrow.open(path)["w"][3:6, 2:7], np.asarray(array)[3:6, 2:7])
-
-
 def test_we_load_what_orbax_v1_saves(path: Path) -> None:
     tree = {"w": jnp.arange(6.0).reshape(2, 3), "t": (jnp.ones(2), {"n": np.int32([3])})}
     ocp_v1.save_pytree(path, tree)

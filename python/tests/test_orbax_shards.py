@@ -129,16 +129,6 @@ def test_standard_checkpointer_restores_our_shards(path: Path, options: dict[str
     assert_same_values(restored, tree)
 
 
-@pytest.mark.parametrize("use_zarr3", [False, True])
-@pytest.mark.parametrize("use_ocdbt", [False, True])
-def test_we_load_the_shards_of_orbax(path: Path, use_ocdbt: bool, use_zarr3: bool) -> None:
-    tree = sharded_tree(mesh_of(2, 2))
-    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=use_ocdbt, use_zarr3=use_zarr3)
-    with ocp.Checkpointer(handler) as checkpointer:
-        checkpointer.save(path, tree)
-    assert_same_values(regrow.load(path), tree)
-
-
 def test_chunks_are_the_shards_as_orbax_cuts_them(tmp_path: Path) -> None:
     """Where Orbax does not spread replicas, both write the same `array_metadatas` and
     `_sharding`.

@@ -72,32 +72,6 @@ def test_what_a_callback_raises_ends_the_work_and_nothing_is_left(tmp_path: Path
     np.testing.assert_array_equal(regrow.load(tmp_path / "source")["a"], TREE["a"])
 
 
-def test_what_is_compared_with_a_base_counts(tmp_path: Path) -> None:
-    regrow.save(tmp_path / "a", TREE)
-    told: list[tuple[int, int]] = []
-    report = regrow.save(
-        tmp_path / "b", TREE, base=tmp_path / "a", progress=lambda done, total: told.append((done, total))
-    )
-    assert told[-1] == (2 * DATA_BYTES, 2 * DATA_BYTES)
-    assert all(done <= total == 2 * DATA_BYTES for done, total in told)
-    assert all(one[0] <= other[0] for one, other in itertools.pairwise(told))
-    stages = {stage.stage: stage for stage in report.stages}
-    assert stages["compare"].bytes == DATA_BYTES
-    own = sum(stage.seconds for name, stage in stages.items() if name not in ("write", "read"))
-    assert own == pytest.approx(report.seconds, rel=0.01)
-    converted = regrow.convert(tmp_path / "a", tmp_path / "c", base=tmp_path / "b").save
-    assert "part of compare and copy" in str(converted)
-
-    def stop(done: int, total: int) -> None:
-        if done <= DATA_BYTES < total:
-            raise StopItError
-
-    changed = {"a": TREE["a"] + 1, "b": TREE["b"]}
-    with pytest.raises(StopItError):
-        regrow.save(tmp_path / "d", changed, base=tmp_path / "a", progress=stop)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
-
-
 def test_a_callback_works_on_other_threads_too(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     work = works(tmp_path)["save"]
