@@ -860,8 +860,6 @@ class EquinoxFile:
     """An opened leaf file: headers in memory, data on disk."""
 
     @property
-    def line_len(self) -> int: ...
-    @property
     def headers(self) -> list[_NpyHeader]: ...
     @property
     def end(self) -> int: ...
@@ -932,10 +930,6 @@ class Checkpoint:
         reshape: Sequence[tuple[str, Sequence[int]]],
     ) -> Checkpoint:
         """The leaves renamed, transposed and reshaped."""
-
-    @property
-    def lost_items(self) -> list[tuple[str, str]]:
-        """Items that are lost, and why."""
 
     def item_files(self, item: str) -> list[tuple[str, bytes]]:
         """The files of an item, by their names below it."""

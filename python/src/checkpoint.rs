@@ -332,12 +332,6 @@ impl Checkpoint {
         self.0.transformed(&rules).or_raise().map(Self)
     }
 
-    /// The names of lost items, each with the reason.
-    #[getter]
-    fn lost_items(&self) -> Vec<(String, String)> {
-        self.0.description().lost_items.clone()
-    }
-
     /// The files of an item, by their names in the item's folder.
     fn item_files<'py>(&self, py: Python<'py>, item: &str) -> PyResult<Vec<(String, Bound<'py, PyBytes>)>> {
         let files = released(py, || self.0.item_files(item))?;

@@ -193,11 +193,6 @@ pub fn open_equinox(py: Python<'_>, path: PathBuf) -> PyResult<EquinoxFile> {
 #[pymethods]
 impl EquinoxFile {
     #[getter]
-    fn line_len(&self) -> u64 {
-        self.0.line().map_or(0, |line| line.len_bytes)
-    }
-
-    #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let headers: PyResult<Vec<_>> =
             self.0.records().iter().map(|record| from_header(py, &record.header)).collect();

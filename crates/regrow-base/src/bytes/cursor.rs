@@ -76,12 +76,6 @@ impl<'a> Cursor<'a> {
         Ok(self.array::<1>(what)?[0])
     }
 
-    /// Four bytes, big endian (OCDBT's magic numbers only).
-    #[inline]
-    pub fn u32be(&mut self, what: &str) -> Result<u32> {
-        Ok(u32::from_be_bytes(self.array(what)?))
-    }
-
     /// Four bytes, little endian.
     #[inline]
     pub fn u32le(&mut self, what: &str) -> Result<u32> {
@@ -121,36 +115,6 @@ impl<'a> Cursor<'a> {
         Err(self.corrupt(format!("{what} is not a varint of at most 64 bits in its shortest form")))
     }
 
-    /// A varint of at most `max`: a limit of the format (2^32-1 or 2^16-1) or of regrow.
-    pub fn varint_at_most(&mut self, max: u64, what: &str) -> Result<u64> {
-        let start = self.offset;
-        let value = self.varint(what)?;
-        if value > max {
-            self.offset = start;
-            return Err(self
-                .corrupt(format!("{what} is too large"))
-                .expected(format_args!("at most {max}"), value));
-        }
-        Ok(value)
-    }
-
-    /// A varint that counts items. Each item needs at least `each_bytes` of the remaining input. So
-    /// a wrong count cannot make regrow allocate much more memory than the input has.
-    pub fn count(&mut self, each_bytes: usize, what: &str) -> Result<usize> {
-        let start = self.offset;
-        let count = self.varint(what)?;
-        let fits = self.remaining_bytes() / each_bytes.max(1);
-        match usize::try_from(count) {
-            Ok(count) if count <= fits => Ok(count),
-            _ => {
-                self.offset = start;
-                Err(self
-                    .corrupt(format!("{what} does not fit in the remaining bytes"))
-                    .expected(format_args!("at most {fits}"), count))
-            }
-        }
-    }
-
     /// An error of kind `Corrupt` at the current offset.
     #[inline]
     pub fn corrupt(&self, what: impl Into<String>) -> Error {
@@ -185,13 +149,6 @@ mod tests {
         }
         let max = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
         assert_eq!(Cursor::new(&max).varint("n").unwrap(), u64::MAX);
-    }
-
-    #[test]
-    fn a_count_meets_the_bytes_that_are_left() {
-        assert_eq!(Cursor::new(&[2, 0, 0, 0, 0]).count(2, "entries").unwrap(), 2);
-        let error = Cursor::new(&[3, 0, 0, 0, 0]).count(2, "entries").unwrap_err();
-        assert_eq!(error.place().offset_bytes, Some(0));
     }
 
     #[test]

@@ -6,12 +6,16 @@
 //! ```
 
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result};
+
+/// The lengths of blocks that seals and signatures may have.
+const BLOCK_LEN_RANGE_BYTES: RangeInclusive<u64> = 4 << 10..=1 << 20;
 
 /// A kind of side documents, and the texts of its errors.
 pub struct SideDocument {
@@ -59,6 +63,31 @@ impl SideDocument {
     #[inline]
     pub fn contradiction(&self, what: &str) -> Error {
         (self.error)(format!("{} contradicts itself: {what}", self.what))
+    }
+
+    /// Returns an error unless the block length is valid, and each block of the files has one of the
+    /// `count` checksums, which messages call `checksums`.
+    pub fn check_blocks(
+        &self,
+        (names, len_bytes): (&[String], &[u64]),
+        block_len_bytes: u64,
+        count: usize,
+        checksums: &str,
+    ) -> Result<()> {
+        if !BLOCK_LEN_RANGE_BYTES.contains(&block_len_bytes) {
+            return Err(self.contradiction("the block length is not valid").expected(
+                format_args!("{} to {} bytes", BLOCK_LEN_RANGE_BYTES.start(), BLOCK_LEN_RANGE_BYTES.end()),
+                block_len_bytes,
+            ));
+        }
+        self.check_files(names, len_bytes)?;
+        let blocks = len_bytes.iter().map(|len| len.div_ceil(block_len_bytes));
+        let blocks = blocks.fold(0_u64, u64::saturating_add);
+        if blocks != count as u64 {
+            let what = format!("the number of {checksums} does not fit the number of blocks");
+            return Err(self.contradiction(&what).expected(blocks, count));
+        }
+        Ok(())
     }
 
     /// Returns an error unless each file has a length, and is listed once, with a path below its

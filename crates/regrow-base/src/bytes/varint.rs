@@ -1,9 +1,6 @@
 //! Unsigned LEB128 numbers, lowest bits first, as OCDBT writes them. [`Cursor`](super::Cursor)
 //! reads them.
 
-/// Longest varint of a 64-bit number.
-pub const VARINT_LEN_MAX_BYTES: usize = 10;
-
 /// Appends `value` in the fewest bytes possible.
 pub fn write_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {

@@ -63,28 +63,6 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<ArrayMetadata>> {
     Ok(document.array_metadatas.into_iter().map(|wrapped| wrapped.array_metadata).collect())
 }
 
-/// The file of one process, as Orbax writes it.
-///
-/// # Errors
-/// None for JSON values with string keys.
-pub fn to_json(leaves: Vec<ArrayMetadata>) -> Result<Vec<u8>> {
-    let mut out = OPENING.to_vec();
-    for (at, leaf) in leaves.iter().enumerate() {
-        if at > 0 {
-            out.extend_from_slice(b", ");
-        }
-        push_entry(
-            &mut out,
-            &leaf.param_name,
-            &leaf.write_shape,
-            &leaf.chunk_shape,
-            leaf.ext_metadata.as_ref(),
-        )?;
-    }
-    out.extend_from_slice(CLOSING);
-    Ok(out)
-}
-
 /// The text before and after the entries, which are separated by `, `.
 pub(crate) const OPENING: &[u8] = b"{\"array_metadatas\": [";
 pub(crate) const CLOSING: &[u8] = b"]}";
@@ -124,7 +102,14 @@ mod tests {
             leaves.iter().map(|leaf| (leaf.param_name.as_str(), leaf.random_key_impl())).collect();
         assert_eq!(keys[0], ("k", Some("threefry2x32")));
         assert_eq!(keys[1], ("other", None));
-        assert_eq!(to_json(leaves).unwrap(), bytes);
+        let mut written = OPENING.to_vec();
+        for (at, leaf) in leaves.iter().enumerate() {
+            written.extend_from_slice(if at > 0 { b", " } else { b"" });
+            let (name, note) = (&leaf.param_name, leaf.ext_metadata.as_ref());
+            push_entry(&mut written, name, &leaf.write_shape, &leaf.chunk_shape, note).unwrap();
+        }
+        written.extend_from_slice(CLOSING);
+        assert_eq!(written, bytes);
     }
 
     #[test]

@@ -42,9 +42,6 @@ const KIND: SideDocument = SideDocument {
 /// Length of a block; the last block of a file is shorter.
 pub const BLOCK_LEN_BYTES: u64 = 32 << 10;
 
-/// The block lengths that a reader accepts, since a pass reads each block in one piece.
-const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
-
 pub(super) const HELP: &str = "`regrow repair` heals it with parity or a copy (`--from`); if you changed \
     it on purpose, seal it again (`regrow seal`) or remove the seal (`regrow seal --remove`); \
     `ignore_seal` reads it anyway";
@@ -160,21 +157,8 @@ impl SealDocument {
     }
 
     fn check(&self) -> Result<()> {
-        if !BLOCK_LEN_RANGE_BYTES.contains(&self.block_len_bytes) {
-            return Err(KIND.contradiction("the block length is not valid").expected(
-                format_args!("{} to {} bytes", BLOCK_LEN_RANGE_BYTES.start(), BLOCK_LEN_RANGE_BYTES.end()),
-                self.block_len_bytes,
-            ));
-        }
-        KIND.check_files(&self.names, &self.len_bytes)?;
-        let blocks = self.len_bytes.iter().map(|len| len.div_ceil(self.block_len_bytes));
-        let blocks = blocks.fold(0_u64, u64::saturating_add);
-        if blocks != self.block_crc32.len() as u64 {
-            return Err(KIND
-                .contradiction("the number of checksums does not fit the number of blocks")
-                .expected(blocks, self.block_crc32.len()));
-        }
-        Ok(())
+        let files = (&*self.names, &*self.len_bytes);
+        KIND.check_blocks(files, self.block_len_bytes, self.block_crc32.len(), "checksums")
     }
 }
 

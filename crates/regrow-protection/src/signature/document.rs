@@ -54,9 +54,6 @@ const PREFIX: &[u8] = b"regrow signature 1\n";
 
 const SIGNATURES_MAX: usize = 64;
 
-/// The block lengths that a reader accepts, since a pass reads each block in one piece.
-const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
-
 pub(super) const HELP: &str = "do not use the data: check the key, or get the checkpoint again from its \
     author; if you changed it yourself, sign it again (`regrow sign`)";
 
@@ -249,21 +246,8 @@ impl Signed {
     }
 
     fn check(&self) -> Result<()> {
-        if !BLOCK_LEN_RANGE_BYTES.contains(&self.block_len_bytes) {
-            return Err(KIND.contradiction("the block length is not valid").expected(
-                format_args!("{} to {} bytes", BLOCK_LEN_RANGE_BYTES.start(), BLOCK_LEN_RANGE_BYTES.end()),
-                self.block_len_bytes,
-            ));
-        }
-        KIND.check_files(&self.names, &self.len_bytes)?;
-        let blocks = self.len_bytes.iter().map(|len| len.div_ceil(self.block_len_bytes));
-        let blocks = blocks.fold(0_u64, u64::saturating_add);
-        if blocks != self.block_blake3.len() as u64 {
-            return Err(KIND
-                .contradiction("the number of digests does not fit the number of blocks")
-                .expected(blocks, self.block_blake3.len()));
-        }
-        Ok(())
+        let files = (&*self.names, &*self.len_bytes);
+        KIND.check_blocks(files, self.block_len_bytes, self.block_blake3.len(), "digests")
     }
 }
 

@@ -70,11 +70,6 @@ impl StagedFolder {
         self
     }
 
-    /// The folders above the target that this save has made, outermost first.
-    pub fn made_parents(&self) -> &[PathBuf] {
-        &self.staging.made_parents
-    }
-
     /// The temporary folder.
     pub fn folder(&self) -> &Path {
         &self.staging.own.path

@@ -42,7 +42,7 @@ fn commits_all_of_it_and_makes_the_folders_above() {
     let root = tempfile::tempdir().unwrap();
     let target = root.path().join("runs/a/step_1");
     let staged = StagedFolder::create(&target, false).unwrap();
-    assert_eq!(staged.made_parents(), [root.path().join("runs"), root.path().join("runs/a")]);
+    assert!(root.path().join("runs/a").is_dir());
     assert!(staged.folder().to_string_lossy().contains("step_1.orbax-checkpoint-tmp-"));
     staged.write("_METADATA", b"m").unwrap();
     let mut writer = staged.writer("d/data", 3, 0).unwrap();

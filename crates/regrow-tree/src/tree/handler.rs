@@ -153,11 +153,6 @@ impl LeafRegistry {
         Entry { id: TypeId::of::<T>(), rust_name: type_name::<T>(), handler }
     }
 
-    /// The type name with which leaves of type `T` are saved; `None` without a handler.
-    pub fn type_name_of<T: Any>(&self) -> Option<&str> {
-        self.entries.iter().find(|entry| entry.id == TypeId::of::<T>()).map(|entry| entry.handler.type_name())
-    }
-
     /// Whether a type name has a handler.
     #[inline]
     pub fn has(&self, type_name: &str) -> bool {
@@ -477,7 +472,6 @@ mod tests {
         assert!(registry.add(ThirdHandler).unwrap_err().to_string().contains("\"word\""));
         assert_eq!(registry.replace(FractionHandler("ratio")), ["fraction"]);
         assert!(registry.has("ratio") && !registry.has("fraction"));
-        assert_eq!(registry.type_name_of::<Fraction>(), Some("ratio"));
 
         let error = LeafRegistry::new().encode(&tree()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);

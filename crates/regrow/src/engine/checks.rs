@@ -1,5 +1,5 @@
-//! Options that a save cannot fulfil. They are errors before the first write, for one process and
-//! for several.
+//! Options that a save cannot fulfil, and checkpoints that cannot be changed. They are errors before
+//! the first write.
 
 use std::sync::Arc;
 
@@ -11,12 +11,32 @@ use super::{AboutCheckpoint, Compression, SaveOptions, replace};
 use crate::array::{Array, Casting, Dtype};
 use crate::error::{Error, Result};
 use crate::formats::refusals::Refusals;
-use crate::formats::{Features, Loss, LossKind, formats};
-use crate::location::Location;
+use crate::formats::{Features, Loss, LossKind, formats, located};
+use crate::location::{Location, ToLocation};
+use crate::monitor::Monitor;
 use crate::options::refuse_folder_named_like_a_file;
 use crate::storage::Retries;
-use crate::storage::{Publication, PublishOptions, Target};
+use crate::storage::{Publication, PublishOptions, Target, archive};
 use crate::tree::{Leaf, LeafData, LeafInfo, LeafKind, Tree};
+
+/// Changes the checkpoint at a path or URL, under the monitor. `help` is for a checkpoint in an
+/// archive, which cannot be changed.
+pub(super) fn change_at<T>(
+    path: impl ToLocation,
+    help: &str,
+    monitor: &Monitor,
+    change: impl FnOnce(&Location) -> Result<T>,
+) -> Result<T> {
+    let at = located(path)?;
+    if archive::find(&at)?.is_some() {
+        return Err(Error::unsupported("archives are read only").in_file(&at).help(help));
+    }
+    let changed = monitor.begin().and_then(|_running| {
+        let changed = change(&at);
+        monitor.finish().and(changed)
+    });
+    monitor.conclude(changed)
+}
 
 /// Returns an error if a location cannot be saved to. Checks again if another save replaces the
 /// checkpoint at the location during the check.

@@ -56,16 +56,6 @@ impl StepName {
         Ok(Self { prefix: prefix.to_owned(), width })
     }
 
-    /// The prefix, without its underscore.
-    pub fn prefix(&self) -> Option<&str> {
-        Some(self.prefix.as_str()).filter(|prefix| !prefix.is_empty())
-    }
-
-    /// The least number of digits; `None` for a plain number.
-    pub fn width(&self) -> Option<usize> {
-        Some(self.width).filter(|width| *width > 0)
-    }
-
     /// The name of a step in this form.
     pub fn format(&self, step: u64) -> String {
         let underscore = if self.prefix.is_empty() { "" } else { "_" };
@@ -162,12 +152,6 @@ impl StepNames {
             Some(first) => Self::composite(first, forms),
             None => Self::default(),
         }
-    }
-
-    /// The form for new names.
-    #[doc(hidden)]
-    pub fn written(&self) -> &StepName {
-        &self.written
     }
 
     /// The forms for reading, in order of precedence.

@@ -118,12 +118,6 @@ impl LeafDiff {
         });
         Some((index.collect(), worst))
     }
-
-    /// Whether the leaf has another kind in the other checkpoint, such as a NumPy array and a JAX
-    /// array.
-    pub fn is_of_two_kinds(&self) -> bool {
-        self.a.as_ref().zip(self.b.as_ref()).is_some_and(|(a, b)| a.kind != b.kind)
-    }
 }
 
 /// A container that has another kind in the other checkpoint; or `None` or an empty container that

@@ -5,17 +5,17 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::checks::change_at;
 use super::seal::{files_of, part_of};
 use super::standing::{SideFile, Standing, take_away};
 use super::{Checkpoint, OpenOptions, Retries, SaveOptions, open_with};
 use crate::engine::names::check_no_links;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::located;
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::parity::{BLOCKS_FILE_NAME, FILE_NAME, ParityDocument, ParityPlace, ParityRatio};
 use crate::seal::Place;
-use crate::storage::{Publication, PublishOptions, archive};
+use crate::storage::{Publication, PublishOptions};
 use crate::store::{FileWriter, Store, StoreExt, Version};
 use crate::text::{counted, format_bytes, printable};
 
@@ -81,21 +81,11 @@ impl fmt::Display for ParityReport {
 /// `Unsupported` in an archive and on a web server; `PermissionDenied`, `StorageFull` and other
 /// errors of the storage.
 pub fn add_parity(path: impl ToLocation, options: &ParityOptions) -> Result<ParityReport> {
-    let at = located(path)?;
-    if archive::find(&at)?.is_some() {
-        return Err(Error::unsupported("archives are read only")
-            .in_file(&at)
-            .help("add parity before the checkpoint goes into the archive"));
-    }
-    let monitor = &options.monitor;
-    let report = monitor.begin().and_then(|_running| {
-        let report = match options.remove {
-            true => open_and_remove(&at, options),
-            false => Retries::until_unreplaced(|| make(&at, options)),
-        };
-        monitor.finish().and(report)
-    });
-    monitor.conclude(report)
+    let help = "add parity before the checkpoint goes into the archive";
+    change_at(path, help, &options.monitor, |at| match options.remove {
+        true => open_and_remove(at, options),
+        false => Retries::until_unreplaced(|| make(at, options)),
+    })
 }
 
 fn open(at: &Location, step: Option<u64>) -> Result<Checkpoint> {

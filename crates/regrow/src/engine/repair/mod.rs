@@ -21,6 +21,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::checks::change_at;
 use super::open::identity;
 use super::parity::{Run, is_damage};
 use super::seal::part_of;
@@ -28,11 +29,10 @@ use super::standing::is_gone;
 use super::{OpenOptions, VerifyOptions, open_with, verify_with};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::container::step_number;
-use crate::formats::located;
 use crate::formats::{container, siblings};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
-use crate::storage::{Entry, archive};
+use crate::storage::Entry;
 use crate::text::{counted, format_bytes, printable};
 use regrow_ocdbt::DATA_FOLDER;
 
@@ -190,18 +190,8 @@ impl fmt::Display for RepairReport {
 /// other errors of the storage; `Cancelled`. Damage that cannot be repaired is not an error: the
 /// report lists it.
 pub fn repair(path: impl ToLocation, options: &RepairOptions) -> Result<RepairReport> {
-    let at = located(path)?;
-    if archive::find(&at)?.is_some() {
-        return Err(Error::unsupported("archives are read only")
-            .in_file(&at)
-            .help("take the checkpoint out of the archive, and repair it there"));
-    }
-    let monitor = &options.monitor;
-    let report = monitor.begin().and_then(|_running| {
-        let report = repair_once(&at, options);
-        monitor.finish().and(report)
-    });
-    monitor.conclude(report)
+    let help = "take the checkpoint out of the archive, and repair it there";
+    change_at(path, help, &options.monitor, |at| repair_once(at, options))
 }
 
 /// Whether existing parity beside single files belongs to these files.

@@ -4,19 +4,20 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::checks::change_at;
 use super::digests::Digest;
 use super::names::names_in;
 use super::standing::{SideFile, Standing, take_away};
 use super::{Checkpoint, OpenOptions, Retries, SaveOptions, open_with};
 use crate::bytes::checksum::Crc32;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::formats::siblings::refuse_part;
-use crate::formats::{container, format_named, located};
+use crate::formats::{container, format_named};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::seal::{BLOCK_LEN_BYTES, FILE_NAME, Place, SealDocument};
+use crate::storage::Publication;
 use crate::storage::side_files::is_name_of_side_file;
-use crate::storage::{Publication, archive};
 use crate::store::{Store, StoreExt};
 use crate::text::{counted, format_bytes, printable};
 
@@ -73,21 +74,11 @@ impl fmt::Display for SealReport {
 /// `Unsupported` in an archive and on a web server; `PermissionDenied` and other errors of the
 /// storage. After an error an earlier seal is unchanged.
 pub fn seal(path: impl ToLocation, options: &SealOptions) -> Result<SealReport> {
-    let at = located(path)?;
-    if archive::find(&at)?.is_some() {
-        return Err(Error::unsupported("archives are read only")
-            .in_file(&at)
-            .help("seal the checkpoint before it goes into the archive"));
-    }
-    let monitor = &options.monitor;
-    let report = monitor.begin().and_then(|_running| {
-        let report = match options.remove {
-            true => unseal(&at, options),
-            false => Retries::until_unreplaced(|| make(&at, options)),
-        };
-        monitor.finish().and(report)
-    });
-    monitor.conclude(report)
+    let help = "seal the checkpoint before it goes into the archive";
+    change_at(path, help, &options.monitor, |at| match options.remove {
+        true => unseal(at, options),
+        false => Retries::until_unreplaced(|| make(at, options)),
+    })
 }
 
 fn open(at: &Location, options: &SealOptions) -> Result<Checkpoint> {

@@ -3,16 +3,15 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use super::checks::change_at;
 use super::digests::Digest;
 use super::seal::{files_of, part_of};
 use super::standing::{SideFile, Standing};
 use super::{OpenOptions, Retries, open_with};
-use crate::error::{Error, Result, ResultExt};
-use crate::formats::located;
+use crate::error::{Result, ResultExt};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::signature::{BLOCK_LEN_BYTES, FileDigests, SignatureDocument, Signed, place_of};
-use crate::storage::archive;
 use crate::store::StoreExt;
 use crate::text::{counted, format_bytes, printable};
 use crate::{PrivateKey, PublicKey};
@@ -63,18 +62,9 @@ impl fmt::Display for SignReport {
 /// `Unsupported` in an archive and on a web server; `PermissionDenied` and other errors of the
 /// storage. After an error an earlier signature is unchanged.
 pub fn sign(path: impl ToLocation, key: &PrivateKey, options: &SignOptions) -> Result<SignReport> {
-    let at = located(path)?;
-    if archive::find(&at)?.is_some() {
-        return Err(Error::unsupported("archives are read only")
-            .in_file(&at)
-            .help("sign the checkpoint before it goes into the archive"));
-    }
-    let monitor = &options.monitor;
-    let report = monitor.begin().and_then(|_running| {
-        let report = Retries::until_unreplaced(|| sign_once(&at, key, options));
-        monitor.finish().and(report)
-    });
-    monitor.conclude(report)
+    let help = "sign the checkpoint before it goes into the archive";
+    let sign = |at: &Location| Retries::until_unreplaced(|| sign_once(at, key, options));
+    change_at(path, help, &options.monitor, sign)
 }
 
 fn sign_once(at: &Location, key: &PrivateKey, options: &SignOptions) -> Result<SignReport> {
