@@ -7,10 +7,8 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map whose keys are addresses.
 pub type AddressMap<V> = HashMap<usize, V, BuildHasherDefault<AddressHasher>>;
 
-/// A set of addresses.
 pub type AddressSet = HashSet<usize, BuildHasherDefault<AddressHasher>>;
 
 /// Spreads the bits of an address over the whole hash.

@@ -169,12 +169,10 @@ impl SaveHandle {
 }
 
 impl SaveHandle {
-    /// The path of the new checkpoint.
     pub fn path_buf(&self) -> PathBuf {
         self.0.path().to_owned()
     }
 
-    /// Waits until the save has ended, and returns the report.
     pub fn wait_for_end(&self) -> Result<SaveReport> {
         self.0.wait()
     }

@@ -77,12 +77,10 @@ pub fn save(
 /// A loss: its kind, the key path, and what happens to the leaf.
 pub type LossOut = (&'static str, String, String);
 
-/// A loss as a tuple for Python.
 pub fn loss_out(loss: &Loss) -> LossOut {
     (loss.kind.name(), loss.path.to_string(), loss.what.clone())
 }
 
-/// A save report as a tuple for Python.
 pub fn save_report(report: SaveReport) -> SaveOut {
     let gb_per_s =
         report.stages.iter().map(|stage| (stage.stage.name(), stage.seconds, stage.bytes, stage.gb_per_s()));
@@ -231,7 +229,6 @@ fn verify_out(report: VerifyReport) -> VerifyOut {
     )
 }
 
-/// An error as a finding for Python.
 pub fn finding_out(error: &Error) -> FindingOut {
     let error = error.in_words_of(Caller::Python);
     let (file, leaf, offset_bytes) = place(&error);
@@ -248,12 +245,10 @@ pub fn in_python(texts: &[String]) -> Vec<String> {
 pub struct Checkpoint(regrow::Checkpoint);
 
 impl Checkpoint {
-    /// Wraps a checkpoint that the engine has opened.
     pub fn new(checkpoint: regrow::Checkpoint) -> Self {
         Self(checkpoint)
     }
 
-    /// The engine's checkpoint.
     pub fn opened(&self) -> &regrow::Checkpoint {
         &self.0
     }

@@ -28,10 +28,8 @@ pub const NODE_KINDS: [&str; 10] = [
 /// The names of the key kinds. Python uses their positions as numbers.
 pub const KEY_KINDS: [&str; 4] = ["dict", "dict_int", "index", "attr"];
 
-/// The number of [`Key::Dict`].
 pub const KEY_DICT: u8 = 0;
 
-/// The number of [`Key::DictInt`].
 pub const KEY_DICT_INT: u8 = 1;
 
 /// The nodes of a tree, without its leaves.
@@ -39,17 +37,14 @@ pub const KEY_DICT_INT: u8 = 1;
 pub struct Structure(Tree<()>);
 
 impl Structure {
-    /// The structure of a tree whose leaves are empty.
     pub fn new(tree: Tree<()>) -> Self {
         Self(tree)
     }
 
-    /// The structure of a tree, without its leaves.
     pub fn of<L>(tree: &Tree<L>) -> PyResult<Self> {
         tree.with_leaves(vec![(); tree.len()]).or_raise().map(Self)
     }
 
-    /// The tree. Its leaves are empty.
     pub fn tree(&self) -> &Tree<()> {
         &self.0
     }
@@ -75,7 +70,6 @@ pub fn paths(py: Python<'_>, structure: StructureIn<'_>) -> PyResult<Vec<String>
     released(py, || Ok(print_paths(&tree.paths())))
 }
 
-/// The printed key paths.
 pub fn print_paths(paths: &[KeyPath]) -> Vec<String> {
     paths.iter().map(ToString::to_string).collect()
 }
@@ -123,7 +117,6 @@ pub struct KeysIn {
 impl KeysIn {
     const KEPT: usize = 512;
 
-    /// An empty cache.
     pub fn new() -> Self {
         Self { texts: vec![None; Self::KEPT] }
     }
@@ -175,12 +168,10 @@ pub struct KeysOut<'a, 'py> {
 impl<'a, 'py> KeysOut<'a, 'py> {
     const RECENT: usize = 2048;
 
-    /// An empty cache.
     pub fn new() -> Self {
         Self { by_text: HashMap::new(), recent: vec![None; Self::RECENT] }
     }
 
-    /// The number of the key's kind, and the key.
     pub fn get(&mut self, py: Python<'py>, key: &'a Key) -> PyResult<(u8, Bound<'py, PyAny>)> {
         Ok(match key {
             Key::Dict(text) => (KEY_DICT, self.text(py, text)),
@@ -224,7 +215,6 @@ pub fn to_node_kind(number: u8, type_name: Option<&str>) -> Result<NodeKind> {
     })
 }
 
-/// The number of a node kind.
 pub fn node_kind_number(kind: &NodeKind) -> u8 {
     match kind {
         NodeKind::Leaf => 0,

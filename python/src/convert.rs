@@ -250,7 +250,6 @@ fn convert_options(save: SaveIn, convert: ConvertIn) -> Result<ConvertOptions> {
     })
 }
 
-/// The rules that rename, transpose and reshape leaves.
 pub fn transform_rules(
     rename: Vec<(String, String)>,
     transpose: Vec<(String, Vec<usize>)>,

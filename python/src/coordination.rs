@@ -89,7 +89,6 @@ impl Coordinator {
 /// A coordinator, either of the engine or of Python.
 #[derive(FromPyObject)]
 pub enum CoordinatorIn {
-    /// A coordinator of the engine.
     #[pyo3(transparent)]
     Made(Py<Coordinator>),
     /// A Python object with the protocol.

@@ -32,7 +32,6 @@ use crate::memory::borrow_array;
 /// A header from Python: the dtype as a Python literal, Fortran order, shape.
 type HeaderIn = (String, bool, Vec<u64>);
 
-/// A header for Python, with the same fields.
 type HeaderOut<'py> = (String, bool, Bound<'py, PyTuple>);
 
 /// The structure; the kinds of the leaves; their values (the number of a record, text, bytes, or
@@ -44,11 +43,8 @@ type TrailerIn<'py> =
 /// The value of a leaf, or the number of its record.
 #[derive(FromPyObject)]
 pub enum LeafIn {
-    /// The leaf is in a record.
     Record(usize),
-    /// The leaf is this text.
     Text(String),
-    /// The leaf is these bytes.
     Bytes(PyBackedBytes),
 }
 

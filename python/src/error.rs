@@ -15,17 +15,14 @@ use pyo3::sync::PyOnceLock;
 use regrow::{Error, ErrorKind, Result};
 use regrow_base::wording::Caller;
 
-/// Runs `work` without the interpreter, and raises its error.
 pub fn released<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
     py.detach(|| caught(work)).or_raise()
 }
 
-/// Runs `work`, and turns a panic into an error.
 pub fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(&*panic)))
 }
 
-/// The error for a panic, from its payload.
 pub fn panicked(panic: &(dyn Any + Send)) -> Error {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -76,7 +73,6 @@ fn exception<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>>
     from_native.call1((error.kind().name(), error.to_string(), file, leaf, offset_bytes, error.help_text()))
 }
 
-/// The file, leaf and offset of an error, as values for Python.
 pub fn place(error: &Error) -> (Option<String>, Option<String>, Option<u64>) {
     let place = error.place();
     (
@@ -88,7 +84,6 @@ pub fn place(error: &Error) -> (Option<String>, Option<String>, Option<u64>) {
 
 /// Turns results of the engine into Python results, so that `?` can raise them.
 pub trait OrRaise<T> {
-    /// The value, or the error as an exception.
     fn or_raise(self) -> PyResult<T>;
 }
 

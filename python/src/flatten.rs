@@ -76,7 +76,6 @@ pub fn flatten<'py>(
     walk.finish()
 }
 
-/// A node that the walk has not visited yet.
 struct Child<'py> {
     key: ChildKey<'py>,
     value: Bound<'py, PyAny>,
@@ -84,7 +83,6 @@ struct Child<'py> {
 
 enum ChildKey<'py> {
     Index(usize),
-    /// The kind of a key, and the key.
     Object(u8, Bound<'py, PyAny>),
 }
 
@@ -236,7 +234,6 @@ impl<'py> Walk<'py> {
         self.opened(child, NodeKind::Dict, pending_after)
     }
 
-    /// Opens a container with a function of Python.
     fn open_other(&mut self, child: Child<'py>, opener: &Bound<'py, PyAny>) -> PyResult<()> {
         self.enter(&child)?;
         let trail = self.trail_to(&child.key)?;

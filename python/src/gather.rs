@@ -88,9 +88,7 @@ type Told<'py> = (u8, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
 /// How this module handles leaves of a class.
 #[derive(Clone, Copy)]
 enum Way {
-    /// An exact NumPy array.
     Array,
-    /// A NumPy scalar.
     Scalar,
     /// A JAX array whose class can export its memory.
     Jax,
@@ -109,7 +107,6 @@ struct Gather<'a, 'py> {
     shardings: Vec<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, bool)>,
     /// Python's results for shardings, by value: equal arrays may have different sharding objects.
     shardings_by_value: Bound<'py, PyDict>,
-    /// The placements of arrays on several devices.
     placements: Option<Placements<'a, 'py>>,
     /// The shardings of arrays on one device, as texts by the number of the device. Each array may
     /// have its own sharding object.

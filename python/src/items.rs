@@ -225,7 +225,6 @@ impl ItemsSave {
         })
     }
 
-    /// The trees that a background save will add.
     pub fn take_waiting(&self) -> Vec<Waiting> {
         std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
     }

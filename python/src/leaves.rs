@@ -236,7 +236,6 @@ impl Dtypes {
     }
 }
 
-/// The number of a leaf kind in the columns.
 pub fn kind_number(kind: &LeafKind) -> u8 {
     match kind {
         LeafKind::NumpyArray => 0,
@@ -319,7 +318,6 @@ fn cannot_show(py: Python<'_>, error: PyErr, shape: &Shape, path: &KeyPath) -> P
     to_py_err(error.at_leaf(path))
 }
 
-/// The descriptor of a dtype, from NumPy or ml_dtypes.
 fn descriptor<'py>(py: Python<'py>, dtype: Dtype) -> PyResult<&'py Bound<'py, PyArrayDescr>> {
     static ALL: PyOnceLock<Vec<Py<PyArrayDescr>>> = PyOnceLock::new();
     let all = ALL.get_or_try_init(py, || py.import("regrow._leaves")?.getattr("DTYPES")?.extract())?;
@@ -330,7 +328,6 @@ fn descriptor<'py>(py: Python<'py>, dtype: Dtype) -> PyResult<&'py Bound<'py, Py
 /// Metadata of leaves: their kinds, dtypes, shapes and stored names.
 pub type InfosOut<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>);
 
-/// The metadata of leaves in columns.
 pub fn from_infos<'py>(py: Python<'py>, infos: &[LeafInfo]) -> PyResult<InfosOut<'py>> {
     let mut shapes = ShapeTuples::default();
     let kinds: Vec<u8> = infos.iter().map(|info| kind_number(&info.kind)).collect();
@@ -344,7 +341,6 @@ pub fn from_infos<'py>(py: Python<'py>, infos: &[LeafInfo]) -> PyResult<InfosOut
     ))
 }
 
-/// Shapes as Python tuples; `None` stays `None`.
 pub fn shape_tuples<'a, 'py>(
     py: Python<'py>,
     shapes: impl Iterator<Item = Option<&'a Shape>>,

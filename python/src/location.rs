@@ -19,7 +19,6 @@ use crate::error::{OrRaise, released};
 pub struct Location(location::Location);
 
 impl Location {
-    /// Wraps a location of the engine.
     pub fn of(location: location::Location) -> Self {
         Self(location)
     }
@@ -90,7 +89,6 @@ pub enum LocationIn {
     /// An existing location, with its options.
     #[pyo3(transparent)]
     Made(Py<Location>),
-    /// A path or URL.
     #[pyo3(transparent)]
     Path(PathBuf),
 }

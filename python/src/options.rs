@@ -83,7 +83,6 @@ pub enum CompressionIn {
     Name(String),
 }
 
-/// Converts the options of a save.
 pub fn save_options(save: SaveIn) -> Result<SaveOptions> {
     let compression = match save.compression {
         None => None,
@@ -181,7 +180,6 @@ pub struct LoadRequest<'py> {
     unread: Vec<usize>,
 }
 
-/// Converts the options of a load.
 pub fn load_options(load: LoadRequest<'_>) -> PyResult<LoadOptions> {
     let template = load.template.map(to_template).transpose()?;
     let only = load.only.iter().map(|text| PathPattern::new(text)).collect::<Result<_>>();
@@ -207,7 +205,6 @@ pub struct RegionsHowIn {
     budget_bytes: Option<u64>,
 }
 
-/// Converts the options of a load of regions.
 pub fn region_options(how: RegionsHowIn) -> RegionOptions {
     RegionOptions {
         casting: how.casting.0,
@@ -220,7 +217,6 @@ pub fn region_options(how: RegionsHowIn) -> RegionOptions {
 /// A template: the structure, the requirements of its leaves, and the leaves to skip.
 type TemplateIn<'py> = (StructureIn<'py>, PyRef<'py, TemplateLeaves>, PyBackedBytes);
 
-/// Converts the template of a load.
 fn to_template((structure, leaves, skips): TemplateIn<'_>) -> PyResult<Tree<TemplateLeaf>> {
     structure.tree().with_leaves(leaves.leaves(&skips)).or_raise()
 }

@@ -29,7 +29,6 @@ impl Regions {
 /// A leaf, the number of the dtype of the result, and the regions.
 pub type RegionsIn<'py> = (usize, u8, Bound<'py, Regions>);
 
-/// The regions of all leaves in one list.
 pub fn leaf_regions(wanted: Vec<RegionsIn<'_>>) -> Vec<LeafRegion> {
     let mut all = Vec::new();
     for (leaf, dtype, regions) in wanted {

@@ -21,7 +21,6 @@ pub enum SubjectIn {
     /// An opened checkpoint, or a pytree in memory.
     #[pyo3(transparent)]
     Opened(Py<Checkpoint>),
-    /// The location of a checkpoint.
     #[pyo3(transparent)]
     At(LocationIn),
 }

@@ -56,7 +56,6 @@ pub fn safetensors_open_mapped(py: Python<'_>, path: LocationIn) -> PyResult<(Ch
     Ok((Checkpoint::new(checkpoint), maps.map(maps_out)))
 }
 
-/// The maps and the positions of leaves, as columns for Python.
 pub fn maps_out(PrivateMaps { files, places }: PrivateMaps) -> MapsOut {
     let places = places.into_iter().map(|place| place.map(|at| (at.file, at.offset_bytes, at.len_bytes)));
     (files.into_iter().map(MapBuffer::new).collect(), places.collect())

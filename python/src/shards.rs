@@ -49,14 +49,12 @@ impl Placement {
 pub struct Placements<'a, 'py> {
     /// `placement(array)`: returns a `PlacementIn`, or `None` if Python handles the array.
     tell: &'a Bound<'py, PyAny>,
-    /// The engine's number of each dtype.
     dtypes: &'a Bound<'py, PyDict>,
     /// Placements by sharding and shape; the value is `None` if Python handles such arrays.
     known: Bound<'py, PyDict>,
 }
 
 impl<'a, 'py> Placements<'a, 'py> {
-    /// An empty cache.
     pub fn new(tell: &'a Bound<'py, PyAny>, dtypes: &'a Bound<'py, PyDict>) -> Self {
         Self { tell, dtypes, known: PyDict::new(tell.py()) }
     }
@@ -117,7 +115,6 @@ impl<'a, 'py> Placements<'a, 'py> {
 #[pyclass(frozen, module = "regrow._native")]
 pub struct HeldShards {
     placement: Py<Placement>,
-    /// The DLPack capsules of the shards.
     tensors: Vec<Py<PyAny>>,
     /// The dtype of the array if this process has no shards.
     dtype: Option<Dtype>,

@@ -105,7 +105,6 @@ impl Steps {
 }
 
 impl Steps {
-    /// Wraps steps of the engine.
     pub fn of(steps: manager::Steps) -> Self {
         Self(steps)
     }
@@ -143,7 +142,6 @@ pub fn names(forms: Vec<(Option<String>, Option<usize>)>) -> Result<StepNames> {
     Ok(StepNames::composite(written, forms.collect::<Result<Vec<_>>>()?))
 }
 
-/// A step as a tuple for Python.
 pub fn step_out(step: manager::Step) -> PyResult<StepOut> {
     let text = |members: Map<String, Value>| json_text::to_text(&Value::Object(members));
     let place = Location::of(step.location);

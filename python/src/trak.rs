@@ -144,7 +144,6 @@ impl TrakStore {
 #[pyclass(frozen, module = "regrow._native")]
 pub struct TrakArrays {
     rows: Rows,
-    /// The array without a mask.
     plain: (&'static str, ArrayFile),
 }
 
@@ -230,7 +229,6 @@ fn object(text: &str) -> Result<Map<String, Value>> {
         .map_err(|error| Error::invalid(format!("the metadata is not a JSON object: {error}")))
 }
 
-/// The row numbers in an `int64` array.
 fn numbers(rows: &Bound<'_, PyUntypedArray>) -> Result<Vec<u64>> {
     let bytes = borrow_array(rows, Dtype::Int64)?.to_c_order()?;
     let (rows, _) = bytes.as_chunks::<8>();

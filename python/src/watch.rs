@@ -146,7 +146,6 @@ fn run<T>(work: impl FnOnce(Monitor) -> Result<T>, monitor: Monitor) -> Result<T
     work(monitor)
 }
 
-/// The hook of the monitor: asks the caller's thread whether to continue.
 fn ask(
     tell: Sender<Event>,
     answers: Receiver<bool>,

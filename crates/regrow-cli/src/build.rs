@@ -20,11 +20,9 @@ pub static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The build on one line.
 pub const SUMMARY: &str =
     concat!(env!("CARGO_PKG_VERSION"), ", ", env!("REGROW_BUILD_PROFILE"), ", ", env!("REGROW_BUILD_TARGET"));
 
-/// The build as JSON, for programs.
 pub fn as_json() -> Value {
     json!({
         "version": VERSION,

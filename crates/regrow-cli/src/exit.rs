@@ -11,7 +11,6 @@ use crate::out;
 /// The exit codes. Scripts may rely on the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exit {
-    /// Success.
     Fine = 0,
     /// The command ran, and found damage or differences.
     FoundWrong = 1,
@@ -35,7 +34,6 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The exit code of the failure.
     pub fn exit(&self) -> Exit {
         match self {
             Self::Engine(error) => exit_of(error.kind()),
@@ -46,7 +44,6 @@ impl Failure {
         }
     }
 
-    /// Prints the failure on stderr.
     pub fn report(&self, as_json: bool) {
         match self {
             Self::Engine(error) | Self::Usage(error) => report(error, as_json),

@@ -156,7 +156,6 @@ pub struct Package {
 /// itself.
 pub type Packages<'a> = &'a (dyn Fn() -> Vec<Package> + Sync);
 
-/// Parses public keys from texts, or reads them from the files that the texts name.
 fn public_keys(texts: &[String]) -> Result<Vec<PublicKey>, Failure> {
     texts.iter().map(|text| PublicKey::parse_or_read(text)).collect::<Result<_, _>>().map_err(Failure::Usage)
 }
@@ -174,7 +173,6 @@ impl Globals {
         Bar::new(message, !self.no_progress && !self.json)
     }
 
-    /// A size as a cell of a table.
     fn size(&self, bytes: u64) -> String {
         let default = if out::terminal_width().is_some() { Sizes::Human } else { Sizes::Bytes };
         match self.sizes.unwrap_or(default) {
@@ -183,7 +181,6 @@ impl Globals {
         }
     }
 
-    /// The options to open a checkpoint.
     fn open_options(&self) -> OpenOptions {
         OpenOptions {
             step: self.step,
@@ -218,7 +215,6 @@ impl Globals {
         }
     }
 
-    /// Returns an error if both `--step` and `--all-steps` are given.
     fn refuse_step_with_all(&self, all_steps: bool) -> Result<(), Failure> {
         match self.step.filter(|_| all_steps) {
             None => Ok(()),
@@ -296,7 +292,6 @@ enum Command {
 }
 
 impl Command {
-    /// The paths and URLs of the command.
     fn paths(&self) -> Vec<&Path> {
         match self {
             Self::Ls(ls) => vec![ls.path()],

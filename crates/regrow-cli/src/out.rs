@@ -41,15 +41,10 @@ pub fn warn(text: &str) {
 /// The meaning of a text, which decides its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tint {
-    /// Text without a special meaning.
     Plain,
-    /// The title of a column.
     Title,
-    /// A good result.
     Good,
-    /// A bad result.
     Bad,
-    /// A warning or a note.
     Note,
 }
 
@@ -69,12 +64,10 @@ impl Tint {
     }
 }
 
-/// A text for stdout, in its colour if stdout has colours.
 pub fn tint(tint: Tint, text: &str) -> Cow<'_, str> {
     tint.applied(text, Look::of_stdout().has_colors)
 }
 
-/// The properties of the output.
 #[derive(Debug, Clone, Copy, Default)]
 struct Look {
     /// The columns of the terminal; `None` if the output is not a terminal.
@@ -97,13 +90,11 @@ pub fn terminal_width() -> Option<usize> {
     Look::of_stdout().width
 }
 
-/// Writes a value as pretty JSON, with a line feed.
 pub fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     value.serialize(&mut Serializer::with_formatter(&mut *out, Harmless(PrettyFormatter::new())))?;
     writeln!(out)
 }
 
-/// Writes a value as JSON on one line.
 pub fn json_line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     value.serialize(&mut Serializer::with_formatter(&mut *out, Harmless(CompactFormatter)))?;
     writeln!(out)
@@ -217,12 +208,10 @@ struct Cell {
 }
 
 impl<const N: usize> Table<N> {
-    /// A table without rows.
     pub fn new() -> Self {
         Self { text: String::new(), cells: Vec::new() }
     }
 
-    /// Adds a row with the titles of the columns.
     pub fn titles(&mut self, titles: [&str; N]) {
         titles.into_iter().for_each(|title| self.tinted(Tint::Title, title));
     }
@@ -232,7 +221,6 @@ impl<const N: usize> Table<N> {
         self.tinted(Tint::Plain, value);
     }
 
-    /// Adds a cell in this colour.
     pub fn tinted(&mut self, tint: Tint, value: impl fmt::Display) {
         let start = self.text.len();
         // Writing to a `String` cannot fail.
@@ -267,7 +255,6 @@ impl<const N: usize> Table<N> {
         self.widths(align).iter().sum::<usize>() + 2 * shown.saturating_sub(1)
     }
 
-    /// The width of the longest cell in each column.
     fn widths(&self, align: [Align; N]) -> [usize; N] {
         let mut widths = [0; N];
         for row in self.cells.chunks(N.max(1)) {

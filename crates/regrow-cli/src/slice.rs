@@ -26,9 +26,7 @@ enum Axis {
 /// A region, and the shape of the result without the indexed axes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// The region to read.
     pub region: Region,
-    /// The shape in which the region is printed.
     pub shape: Shape,
 }
 
@@ -39,10 +37,6 @@ pub fn split(leaf: &str) -> Option<(&str, &str)> {
 }
 
 impl Slice {
-    /// Parses the text within the brackets.
-    ///
-    /// # Errors
-    /// `InvalidArgument`, which names the part that is not valid.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let axes: Vec<Axis> =
             text.split(',').map(|axis| parse_axis(axis.trim())).collect::<Result<_, _>>()?;

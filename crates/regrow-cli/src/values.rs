@@ -115,7 +115,6 @@ enum At {
     Close,
     /// Elements that a summary leaves out.
     Gap,
-    /// An element, by its position in C order.
     Element(u64),
 }
 
@@ -141,7 +140,6 @@ fn collect(
     visit(At::Close)
 }
 
-/// The elements of an array, one at a time.
 struct Elements {
     dtype: Dtype,
     bytes: Bytes,
@@ -210,7 +208,6 @@ impl Elements {
     }
 }
 
-/// Casts one element to a type of eight bytes.
 fn wide(element: &[u8], from: Dtype, to: Dtype) -> Result<[u8; 8], Error> {
     let mut out = [0; 8];
     cast_bytes(element, from, to, &mut out)?;

@@ -4,7 +4,6 @@ use syn::meta::ParseNestedMeta;
 use syn::punctuated::Punctuated;
 use syn::{Attribute, LitStr, Path, Result, Token, WherePredicate};
 
-/// The attributes of a struct or an enum.
 #[derive(Default)]
 pub struct ContainerAttributes {
     pub rename: Option<String>,
@@ -13,7 +12,6 @@ pub struct ContainerAttributes {
     pub krate: Option<Path>,
 }
 
-/// The attributes of a field.
 #[derive(Default)]
 pub struct FieldAttributes {
     pub skip: bool,
@@ -89,7 +87,6 @@ impl FieldAttributes {
     }
 }
 
-/// The new name of a variant, if it has one.
 pub fn variant_rename(attributes: &[Attribute]) -> Result<Option<String>> {
     let mut rename = None;
     each(attributes, |meta| {
@@ -181,7 +178,6 @@ impl Case {
     }
 }
 
-/// The words of an identifier, in lower case.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut before_lower = false;

@@ -9,7 +9,6 @@ use crate::bounds;
 use crate::plan::{Field, Product, Shape, Stored, unraw};
 use crate::product::Code;
 
-/// The whole expansion.
 pub fn derive(input: &DeriveInput) -> Result<TokenStream> {
     let attributes = ContainerAttributes::of(&input.attrs)?;
     let krate: Path = attributes.krate.clone().unwrap_or_else(|| parse_quote!(::regrow));
@@ -92,7 +91,6 @@ fn struct_bodies(product: &Product, name: &str, krate: &Path) -> Bodies {
 
 struct Variant {
     ident: syn::Ident,
-    /// The key in the dict of one entry.
     key: String,
     /// `Enum::Variant`: the name of the dataclass inside.
     full_name: String,
@@ -100,7 +98,6 @@ struct Variant {
 }
 
 impl Variant {
-    /// The arm of each body for this variant.
     fn arms(&self, index: usize, krate: &Path) -> Bodies {
         let support = quote!(#krate::__derive);
         let (ident, key) = (&self.ident, &self.key);

@@ -39,7 +39,6 @@ pub struct Field {
 
 /// How a field is stored.
 pub enum Stored {
-    /// The field is not stored.
     Skipped,
     /// As a child of this name.
     Named(String),
@@ -93,7 +92,6 @@ impl Product {
             .chain(self.fields.iter().filter(flattened))
     }
 
-    /// Number of fields that are stored by position.
     pub fn tuple_len(&self) -> usize {
         self.fields.iter().filter(|field| matches!(field.stored, Stored::At(_))).count()
     }
@@ -107,7 +105,6 @@ struct Names {
 }
 
 impl Names {
-    /// How the next field is stored.
     fn stored(&mut self, field: &syn::Field, attributes: &FieldAttributes) -> Result<Stored> {
         let refuse = |what: &str| Err(syn::Error::new_spanned(field, what));
         let Some(ident) = &field.ident else {

@@ -144,7 +144,6 @@ impl Code<'_> {
         }
     }
 
-    /// Statements that check the fields against `__node`.
     pub fn check(&self) -> TokenStream {
         let (support, krate) = (self.support(), self.krate);
         self.in_place(|field| {

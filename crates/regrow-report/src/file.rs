@@ -10,7 +10,6 @@ use regrow::{Error, ErrorKind, Result};
 use crate::model::Report;
 use crate::page::page;
 
-/// The first bytes of every page.
 const BEGINNING: &[u8] = b"<!doctype html>";
 
 /// Writes the page to a temporary file beside `path`, and renames the temporary file. After an

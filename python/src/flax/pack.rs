@@ -204,7 +204,6 @@ impl<'py> Packer<'py> {
         written.map_err(|error| self.raise(error))
     }
 
-    /// Writes a value that needs an extension.
     fn other(&mut self, value: &Bound<'py, PyAny>, max_chunk_size: Option<u64>) -> PyResult<()> {
         if let Ok(array) = value.cast::<PyUntypedArray>() {
             return self.ndarray(EXT_NDARRAY, array, max_chunk_size);

@@ -130,7 +130,6 @@ impl<'a, 'py> Unpacker<'a, 'py> {
         }
     }
 
-    /// Removes the complete container from the stack, and returns it.
     fn close(&mut self) -> Result<Bound<'py, PyAny>> {
         match self.open.pop() {
             Some(Open::Dict { dict, start, .. }) => {
@@ -145,7 +144,6 @@ impl<'a, 'py> Unpacker<'a, 'py> {
         }
     }
 
-    /// Reads the key of the next entry.
     fn key(&mut self) -> Result<()> {
         let at = self.scanner.offset_bytes();
         let found = match self.scanner.next()? {

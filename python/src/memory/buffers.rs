@@ -15,7 +15,6 @@ use regrow_store::PrivateMap;
 pub struct Slab(Bytes);
 
 impl Slab {
-    /// Shares the bytes.
     pub fn new(bytes: Bytes) -> Self {
         Self(bytes)
     }
@@ -52,7 +51,6 @@ impl Slab {
 pub struct MapBuffer(PrivateMap);
 
 impl MapBuffer {
-    /// Owns the map.
     pub fn new(map: PrivateMap) -> Self {
         Self(map)
     }
@@ -100,12 +98,10 @@ impl ReadOnly {
         Ok(Self(buffer, view.unbind()))
     }
 
-    /// The same bytes as a read-only `memoryview`.
     pub fn view<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
         self.1.bind(py).clone()
     }
 
-    /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         if self.0.item_count() == 0 {
             return &[];

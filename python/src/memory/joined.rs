@@ -15,7 +15,6 @@ use crate::error::{OrRaise, caught};
 
 /// A part of the `bytes` object to make.
 pub enum Piece<'a> {
-    /// These bytes.
     Bytes(&'a [u8]),
     /// A range of the C-order bytes of an array.
     Array(&'a Array, Range<u64>),
@@ -29,7 +28,6 @@ const COPY_LEN_BYTES: usize = 4 << 20;
 /// long if memory is fragmented.)
 const LARGE_LEN_BYTES: usize = 8 << 20;
 
-/// The number of threads that copy.
 const COPY_THREADS: usize = 2;
 
 /// The pieces, one after another, as one `bytes` object, which is allocated once.

@@ -38,7 +38,6 @@ pub struct Shown<'py> {
 }
 
 impl<'py> Shown<'py> {
-    /// Begins without a group.
     pub fn new(py: Python<'py>) -> Self {
         Self { py, group: None, group_len: 0, group_len_bytes: 0 }
     }
@@ -93,7 +92,6 @@ impl<'py> Shown<'py> {
         }
     }
 
-    /// A Python object that keeps the bytes alive.
     fn keeper(&mut self, bytes: Bytes) -> PyResult<Bound<'py, PyAny>> {
         let len_bytes = bytes.len();
         if len_bytes > SMALL_LEN_BYTES {

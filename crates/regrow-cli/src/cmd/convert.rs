@@ -328,7 +328,6 @@ fn split<'a>(text: &'a str, form: &str) -> Result<(&'a str, &'a str), Error> {
     split.ok_or_else(|| Error::invalid(format!("{text:?} lacks a =")).expected(form, text))
 }
 
-/// Parses a glob and a list of numbers.
 fn numbers<T: std::str::FromStr>(text: &str, form: &str) -> Result<(String, Vec<T>), Error> {
     let (glob, numbers) = split(text, form)?;
     let numbers: Result<Vec<T>, _> =

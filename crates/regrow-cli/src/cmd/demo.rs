@@ -17,7 +17,6 @@ use crate::Globals;
 use crate::exit::{self, Exit, Failure};
 use crate::out;
 
-/// The bit that the demonstration flips in a byte of a data file.
 const FLIPPED_BIT: u8 = 1 << 4;
 
 const EXAMPLES: &str = "\

@@ -132,7 +132,6 @@ impl Ls {
         print(globals, out, leaves(), self.long)
     }
 
-    /// Prints the subtrees at the requested depth, and the leaves above that depth.
     fn print_subtrees(
         &self,
         globals: &Globals,
@@ -173,7 +172,6 @@ impl Ls {
         print_totals(out, totals)
     }
 
-    /// Prints the checkpoints in a folder.
     fn print_folder(
         &self,
         globals: &Globals,
@@ -294,7 +292,6 @@ fn print_totals(out: &mut impl Write, Share { leaf_count, bytes }: Share) -> std
     writeln!(out, "{}, {bytes} bytes ({})", counted(leaf_count, "leaf", "leaves"), out::size(bytes))
 }
 
-/// Adds the cells that both forms of the list have.
 fn row<const N: usize>(globals: &Globals, table: &mut Table<N>, path: &KeyPath, leaf: &LeafInfo) {
     table.cell(path);
     table.cell(leaf.dtype_text());

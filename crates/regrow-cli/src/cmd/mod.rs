@@ -45,7 +45,6 @@ fn leaf_json(path: &KeyPath, leaf: &LeafInfo) -> Value {
     })
 }
 
-/// A stage of the work as JSON.
 fn stage_json(stage: &StageReport) -> Value {
     json!({
         "stage": stage.stage.name(),

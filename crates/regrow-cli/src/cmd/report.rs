@@ -14,7 +14,6 @@ use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out::{self, Tint};
 
-/// The default file of the page.
 const OUTPUT_DEFAULT: &str = "report.html";
 
 const EXAMPLES: &str = "\
@@ -125,7 +124,6 @@ impl Report {
         Ok(if model.is_sound() { Exit::Fine } else { Exit::FoundWrong })
     }
 
-    /// The command line, for the page.
     fn command(&self) -> String {
         let mut words = vec!["regrow report".to_owned()];
         words.extend(self.paths().into_iter().map(|path| path.to_string_lossy().into_owned()));
@@ -136,7 +134,6 @@ impl Report {
     }
 }
 
-/// Prints a line with the verdict.
 fn say(out: &mut impl Write, file: &Path, model: &Model) -> std::io::Result<()> {
     let about = &model.checkpoint;
     let damaged =

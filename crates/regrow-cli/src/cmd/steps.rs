@@ -103,7 +103,6 @@ impl Steps {
         }
     }
 
-    /// The rows of the steps whose names are not in `seen`.
     fn rows(&self, folder: &Folder, list: &StepList, seen: &BTreeSet<String>) -> Result<Vec<Row>, Failure> {
         let leased = folder.leased()?;
         let mut rows = Vec::new();
@@ -171,7 +170,6 @@ impl Steps {
     }
 }
 
-/// Deletes the steps of abandoned histories.
 fn delete_abandoned(folder: &Folder) -> Result<(), Failure> {
     let _lock = folder.lock()?;
     let numbers: Vec<u64> = folder.list()?.abandoned().map(|step| step.number).collect();
@@ -201,7 +199,6 @@ impl Row {
         SystemTime::UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(seconds).ok()?)
     }
 
-    /// The cells of a row: step, name, state, bytes, time, age, metrics.
     fn cells(&self, globals: &Globals) -> [String; 7] {
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let age = self.saved().and_then(|saved| saved.elapsed().ok());
@@ -218,7 +215,6 @@ impl Row {
         ]
     }
 
-    /// The row as one line, for `--watch`.
     fn line(&self, globals: &Globals) -> String {
         printable(&self.cells(globals).join("  ")).into_owned()
     }

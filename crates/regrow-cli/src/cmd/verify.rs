@@ -86,7 +86,6 @@ fn numbered(step: (u64, Verified)) -> (Option<u64>, Verified) {
     (Some(step.0), step.1)
 }
 
-/// Prints the findings of one checkpoint. Returns the exit code.
 fn tell(
     out: &mut impl Write,
     globals: &Globals,

@@ -10,10 +10,6 @@ use super::{Opened, ReportOptions};
 use crate::model::Reading;
 use crate::model::comparison::{Comparison, LeafDifferences};
 
-/// Compares the report's own checkpoint with another one.
-///
-/// # Errors
-/// The errors of [`Checkpoint::diff`].
 pub(super) fn comparison(own: &Checkpoint, other: &Opened, options: &ReportOptions) -> Result<Comparison> {
     let report = own.diff(
         &other.checkpoint,

@@ -10,7 +10,6 @@ use super::protection;
 use super::words::{below, dtype};
 use crate::model::leaves::{Histograms, LeafState, Leaves, Statistics};
 
-/// The columns of all leaves: their metadata, and the results of `read`.
 pub(super) fn leaves(checkpoint: &Checkpoint, read: Option<&StatisticsReport>) -> Leaves {
     let mut leaves = Leaves::default();
     for (leaf, (path, info)) in checkpoint.tree().iter().enumerate() {

@@ -86,7 +86,6 @@ pub struct ReportOptions {
 }
 
 impl ReportOptions {
-    /// The part of the data that is read.
     fn reading(&self) -> Reading {
         match (self.without_statistics, self.sample_bytes) {
             (true, _) => Reading::Metadata,

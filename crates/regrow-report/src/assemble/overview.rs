@@ -10,7 +10,6 @@ use super::words::below;
 use super::{Opened, protection};
 use crate::model::{Finding, Overview, Reading};
 
-/// The properties of a checkpoint, from its metadata.
 pub(super) fn overview(opened: &Opened, reading: Reading) -> Result<Overview> {
     let checkpoint = &opened.checkpoint;
     let about = checkpoint.description();
@@ -51,7 +50,6 @@ fn stored_bytes(checkpoint: &Checkpoint) -> Option<u64> {
     at.stock().ok()?.map(|stock| stock.bytes)
 }
 
-/// Adds the notes and the damage that a read has found.
 pub(super) fn add_findings(overview: &mut Overview, checkpoint: &Checkpoint, read: &StatisticsReport) {
     overview.notes.extend(read.notes.iter().cloned());
     let mut positions: HashMap<&KeyPath, u64> = HashMap::new();

@@ -71,7 +71,6 @@ fn chosen(count: usize) -> BTreeSet<usize> {
     (0..STEPS_READ_MAX).map(|mark| mark * last / (STEPS_READ_MAX - 1)).collect()
 }
 
-/// Reads the data of another step.
 fn read_step(checkpoint: &Checkpoint, point: &mut StepPoint, options: &ReportOptions) -> Result<Squares> {
     let open = OpenOptions { step: Some(point.step), ..options.open.clone() };
     let opened = regrow::open_with(checkpoint.location(), &open);
@@ -95,7 +94,6 @@ fn read_step(checkpoint: &Checkpoint, point: &mut StepPoint, options: &ReportOpt
     }
 }
 
-/// Sets whether a step is damaged, and a note about the damage.
 fn judge(point: &mut StepPoint, read: &StatisticsReport) {
     point.is_damaged = Some(!read.findings.is_empty());
     if let Some(first) = read.findings.first() {

@@ -6,7 +6,6 @@ use std::path::Path;
 use regrow::Checkpoint;
 use regrow::tree::{LeafInfo, LeafKind};
 
-/// The title of a page about a checkpoint.
 pub(super) fn title(checkpoint: &Checkpoint) -> String {
     let path = checkpoint.path();
     match path.file_name() {

@@ -146,7 +146,6 @@ impl Words {
         self.index.push(at);
     }
 
-    /// Returns an error if there are not `len` rows, or if a row has no text.
     pub(super) fn check(&self, name: &str, len: usize) -> Result<()> {
         let has_texts = self.index.iter().all(|at| (*at as usize) < self.values.len());
         if has_texts && self.index.len() == len {

@@ -55,7 +55,6 @@ pub struct LeafDifferences {
 }
 
 impl LeafDifferences {
-    /// Returns an error if the columns do not fit together.
     pub(super) fn check(&self) -> Result<()> {
         let count = self.node.len();
         self.keys.check(&self.node)?;

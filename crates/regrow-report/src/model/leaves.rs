@@ -102,7 +102,6 @@ pub struct Histograms {
 }
 
 impl Leaves {
-    /// The columns of texts, with their names.
     pub(crate) fn words(&self) -> [(&'static str, &Words); 7] {
         [
             ("kind", &self.kind),
@@ -115,7 +114,6 @@ impl Leaves {
         ]
     }
 
-    /// Returns an error if the columns do not fit together.
     pub(super) fn check(&self, sharding_count: usize) -> Result<()> {
         let count = self.node.len();
         self.keys.check(&self.node)?;
@@ -137,7 +135,6 @@ impl Leaves {
 }
 
 impl Statistics {
-    /// The columns of counts, with their names.
     pub(crate) fn counts(&self) -> [(&'static str, &[u64]); 4] {
         [
             ("count", &self.count),
@@ -147,7 +144,6 @@ impl Statistics {
         ]
     }
 
-    /// The columns of values, with their names.
     pub(crate) fn values(&self) -> [(&'static str, &[Option<f64>]); 5] {
         [
             ("min", &self.min),

@@ -159,7 +159,6 @@ impl Report {
     }
 }
 
-/// Returns an error if a column does not have the expected length.
 fn check_len(name: &str, len: usize, expected: usize) -> Result<()> {
     if len == expected {
         return Ok(());

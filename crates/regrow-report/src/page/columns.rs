@@ -82,7 +82,6 @@ pub fn optional(out: &mut impl Write, name: &str, values: &[Option<f64>]) -> io:
     numbers(out, name, values.len(), values.iter().map(|value| value.unwrap_or(f64::NAN)))
 }
 
-/// Writes a list of texts as JSON.
 pub fn texts(out: &mut impl Write, name: &str, texts: &[impl Serialize]) -> io::Result<()> {
     element(out, (name, "texts", texts.len()), |encoder| Ok(serde_json::to_writer(encoder, texts)?))
 }

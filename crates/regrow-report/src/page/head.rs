@@ -17,7 +17,6 @@ use crate::model::{Finding, Report};
 const TEMPLATE: &str = include_str!("../../assets/head.html");
 const STYLE: &str = include_str!("../../assets/page.css");
 
-/// The most findings, and the most containers that differ, that a page lists.
 const LISTED_MAX: usize = 200;
 
 /// The last second that a date with a year of four digits can show.
@@ -110,7 +109,6 @@ fn has_shardings(report: &Report) -> bool {
     has_leaves(report) && !report.shardings.is_empty()
 }
 
-/// The sections of the page, in their order.
 fn sections(report: &Report) -> Vec<Section> {
     let section = |id: &str, title: &str| Section { id: id.to_owned(), title: title.to_owned() };
     let mut sections = vec![section("summary", "Summary")];

@@ -30,7 +30,6 @@ pub fn verdict(checkpoint: &Overview) -> Verdict {
     Verdict { class, sign, words }
 }
 
-/// Whether two checkpoints are the same.
 pub fn verdict_of(comparison: &Comparison) -> Verdict {
     let (class, sign, words) = match comparison.is_equal {
         true => ("good", "=", "The same"),
@@ -39,7 +38,6 @@ pub fn verdict_of(comparison: &Comparison) -> Verdict {
     Verdict { class, sign, words: words.to_owned() }
 }
 
-/// A sentence about the data that was read.
 pub fn reading(reading: Reading) -> &'static str {
     match reading {
         Reading::Metadata => {
@@ -53,7 +51,6 @@ pub fn reading(reading: Reading) -> &'static str {
     }
 }
 
-/// Sentences about the layout, the size, the checksums and the differences.
 pub fn sentences(report: &Report) -> Vec<String> {
     let Overview { layout, variant, step, leaf_count, array_count, data_bytes, .. } = &report.checkpoint;
     let mut what = match step {
