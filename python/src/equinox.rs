@@ -152,7 +152,6 @@ fn to_trailer(trailer: TrailerIn<'_>, records: &[RecordOut]) -> PyResult<(Traile
     Ok((Trailer::new(structure, record_of, None), blobs))
 }
 
-/// The kind of a leaf that has a record, by the number that Python uses.
 fn array_kind(kind: u8, implementation: Option<String>) -> LeafKind {
     match kind {
         1 => LeafKind::NumpyScalar,

@@ -59,7 +59,6 @@ pub fn from_py_err(py: Python<'_>, raised: PyErr) -> Error {
     Error::new(kind, what).caused_by(raised)
 }
 
-/// Calls Python from inside the engine.
 pub fn called<T>(call: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T> {
     let called = Python::try_attach(|py| call(py).map_err(|raised| from_py_err(py, raised)));
     called.unwrap_or_else(|| Err(Error::new(ErrorKind::Io, "Python has ended")))

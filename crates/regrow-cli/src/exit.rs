@@ -65,7 +65,6 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Prints an error on stderr, as text or as one line of JSON.
 pub fn report(error: &Error, as_json: bool) {
     let error = &error.in_words_of(Caller::Shell);
     if as_json {

@@ -317,7 +317,6 @@ impl Command {
 }
 
 impl Cli {
-    /// Returns an error if trusted keys are given to a command that does not check signatures.
     fn check_trusted_keys(&self) -> Result<(), Error> {
         let is_asked = match &self.command {
             Command::Ls(_)

@@ -57,7 +57,6 @@ pub fn add(
     generics
 }
 
-/// Finds the parameters that a type names.
 fn find(tokens: TokenStream, parameters: &HashSet<Ident>, found: &mut HashSet<Ident>) {
     for token in tokens {
         match token {

@@ -118,7 +118,6 @@ impl Body {
         }
     }
 
-    /// Reads the whole body with `read`.
     pub(super) fn parse<'a, T>(&'a self, read: impl FnOnce(&mut Fields<'a>) -> Result<T>) -> Result<T> {
         let mut input = Fields::new(&self.bytes);
         let value = read(&mut input).and_then(|value| input.end().map(|()| value));

@@ -368,7 +368,6 @@ fn read_file_id(input: &mut Fields<'_>, files: &[DataFile]) -> Result<u32> {
     Ok(id as u32) // a table of more than 2^32 files has met the limit on their names
 }
 
-/// Reads three columns of statistics.
 pub(super) fn read_stats(input: &mut Fields<'_>, count: usize) -> Result<Vec<Stats>> {
     let keys = input.column(count, "num_keys", Fields::v64)?;
     let tree = input.column(count, "num_tree_bytes", Fields::v64)?;
@@ -383,7 +382,6 @@ pub(super) fn read_stats(input: &mut Fields<'_>, count: usize) -> Result<Vec<Sta
         .collect())
 }
 
-/// Appends three columns of statistics.
 pub(super) fn write_stats(out: &mut Vec<u8>, stats: impl Iterator<Item = Stats> + Clone) {
     stats.clone().for_each(|stats| write_varint(out, stats.num_keys));
     stats.clone().for_each(|stats| write_varint(out, stats.num_tree_bytes));

@@ -223,7 +223,6 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// The label of a PEM text.
 fn label_of(text: &str) -> Option<&str> {
     text.strip_prefix("-----BEGIN ")?.split_once("-----").map(|(label, _)| label)
 }

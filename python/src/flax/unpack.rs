@@ -220,7 +220,6 @@ impl<'a, 'py> Unpacker<'a, 'py> {
         }
     }
 
-    /// An array as a view of the bytes.
     fn array(&mut self, payload: Range<usize>) -> Result<Bound<'py, PyAny>> {
         let StoredArray { dims, dtype_name, dtype_name_at, data } = parse_array(self.bytes, payload)?;
         let (dtype, size_bytes) = self.dtype(dtype_name, dtype_name_at)?;

@@ -208,7 +208,6 @@ impl Parser<'_> {
         Ok((first, class))
     }
 
-    /// A dict or a set.
     fn braces(&mut self) -> Result<Literal> {
         self.open()?;
         if self.peek() == Some(b'}') {

@@ -310,7 +310,6 @@ fn report_json(report: &ConvertReport, layout: &str) -> Value {
     })
 }
 
-/// Parses rules from texts, and puts them before the existing rules.
 fn prepend<R>(
     rules: &mut Vec<R>,
     texts: &[String],

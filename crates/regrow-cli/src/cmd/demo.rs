@@ -208,7 +208,6 @@ fn ramp(dtype: Dtype, dims: &[u64]) -> Result<Array, Error> {
     Array::new(dtype, shape, Bytes::from(data))
 }
 
-/// Whether all arrays in both trees have the same bytes.
 fn same_bytes(a: &Tree<Leaf>, b: &Tree<Leaf>) -> bool {
     let arrays = |tree: &Tree<Leaf>| -> Vec<(String, Bytes)> {
         tree.iter()

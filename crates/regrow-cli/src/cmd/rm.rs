@@ -61,7 +61,6 @@ impl Rm {
         Ok(Exit::Fine)
     }
 
-    /// Asks the user on a terminal. Returns the answer.
     fn is_wanted(&self, at: &Location) -> Result<bool, Failure> {
         if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
             return Err(Failure::Usage(

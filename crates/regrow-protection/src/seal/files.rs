@@ -243,7 +243,6 @@ impl Seal {
         }
     }
 
-    /// Whether a path is a side file in the folder of the seal.
     pub(super) fn is_side_file(&self, path: &Path) -> bool {
         let folder = self.place.folder.path();
         let name = path.file_name().and_then(|name| name.to_str());

@@ -30,7 +30,6 @@ struct Node {
 }
 
 impl Boxes {
-    /// Builds the tree for regions of one rank.
     pub(super) fn new(regions: Vec<Region>) -> Self {
         let order = (0..regions.len()).filter(|&at| regions.get(at).is_some_and(|region| !region.is_empty()));
         let mut boxes = Self { order: order.collect(), regions, nodes: Vec::new() };
@@ -107,7 +106,6 @@ impl Boxes {
     }
 }
 
-/// The start and the end on each axis.
 fn axes(region: &Region) -> impl Iterator<Item = (u64, u64)> + '_ {
     region.starts().iter().zip(region.lens()).map(|(&start, &len)| (start, start + len))
 }

@@ -126,7 +126,6 @@ fn slot<'a>(
     Ok(run.and_then(|(offset, len)| out.get_mut(offset as usize..(offset + len) as usize)))
 }
 
-/// Copies the common part of `region` and `piece`, whose elements are `bytes`.
 fn copy_common(
     dtype: Dtype,
     piece: &Region,

@@ -35,7 +35,6 @@ pub(super) fn is_for_all(pattern: &PathPattern) -> bool {
     pattern.as_str() == "**"
 }
 
-/// A leaf in the text of the error.
 pub(super) fn described(path: &KeyPath, kind: &LeafKind, dtype: Dtype) -> String {
     match kind.is_castable() {
         true => format!("{path} ({dtype})"),

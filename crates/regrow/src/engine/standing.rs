@@ -19,7 +19,6 @@ pub(super) struct SideFile<'f> {
 }
 
 impl SideFile<'_> {
-    /// Removes the side file, unless another process has replaced it.
     fn take_back(self) -> Result<()> {
         let Some(Found::File { len_bytes }) = self.file.look()? else { return Ok(()) };
         if len_bytes != self.bytes.len() as u64 {
@@ -43,7 +42,6 @@ pub(crate) enum Standing<'c> {
 }
 
 impl<'c> Standing<'c> {
-    /// The checkpoint that is at the location now.
     pub(crate) fn now(at: &'c Location) -> Self {
         Self::At(at, identity(at))
     }

@@ -37,7 +37,6 @@ use crate::tree::{Leaf, LeafData, Tree};
 
 const NAMED_MAX: usize = 8;
 
-/// Saves as one of the processes of a job.
 pub(super) fn save_together(
     at: &Location,
     tree: &Tree<Leaf>,
@@ -71,7 +70,6 @@ pub(super) fn save_together(
     Ok(SaveReport { reused_bytes, ..SaveReport::new(at.describe(), stored_bytes, tree.len(), data_bytes) })
 }
 
-/// The number of this process among the writers.
 fn writer_of(session: &Session) -> WriterRank {
     WriterRank { rank: session.rank() as u32, count: session.size() as u32 }
 }
@@ -171,7 +169,6 @@ pub(super) fn commit_together(
     }
 }
 
-/// The checks that one process can make alone.
 fn check<'f>(
     format: &'f dyn Format,
     at: &Location,

@@ -350,7 +350,6 @@ pub(super) fn refused_note(mut refused: Vec<(&KeyPath, Error)>) -> Option<String
     (!refused.is_empty()).then(|| format!("{leaves}: {}{more}", texts.join("; ")))
 }
 
-/// The extent of a raw leaf.
 fn raw(reader: &dyn Reader, leaf: usize) -> Option<Extent<'_>> {
     match reader.source(leaf) {
         Ok(Source::Raw(extent)) => Some(extent),

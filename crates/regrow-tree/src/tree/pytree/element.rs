@@ -133,7 +133,6 @@ elements! {
         |_| None;
 }
 
-/// A whole number as a Python scalar.
 fn whole(value: u64) -> Scalar {
     i64::try_from(value).map_or(Scalar::UInt(value), Scalar::Int)
 }

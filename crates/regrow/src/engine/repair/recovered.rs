@@ -168,7 +168,6 @@ fn put_aside(folder: &Location, name: &str) -> Result<()> {
     }
 }
 
-/// Adds an error unless the list already has the same text.
 fn add(lost: &mut Vec<Error>, error: Error) {
     if !lost.iter().any(|known| known.to_string() == error.to_string()) {
         lost.push(error);

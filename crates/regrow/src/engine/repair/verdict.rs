@@ -78,7 +78,6 @@ impl ProofBy {
     }
 }
 
-/// The verdict on a checkpoint after its repair.
 pub(super) fn judge(
     at: &Location,
     parity: Option<&Parity>,

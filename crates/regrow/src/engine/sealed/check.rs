@@ -95,7 +95,6 @@ pub(super) fn untouched_findings<'r>(
     Ok(found)
 }
 
-/// Returns an error with the offset of the first block that fails.
 pub(super) fn first_bad(file: Checked<'_>) -> Result<()> {
     let range = file.table.range();
     check_ahead([(file, range.clone(), 0..0)], CheckFor::Verify, None)?;
