@@ -22,14 +22,12 @@ pub enum Exit {
     NotKnown = 4,
 }
 
-/// The reason why a command failed.
 #[derive(Debug)]
 pub enum Failure {
     /// An error of the engine. Its kind decides the exit code.
     Engine(Error),
     /// The checkpoint has no leaf that the user named, or no match for a glob.
     Usage(Error),
-    /// Stdout cannot be written.
     Output(io::Error),
 }
 

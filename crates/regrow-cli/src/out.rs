@@ -165,7 +165,6 @@ pub enum Align {
     Words,
     /// Numbers, aligned right, never shortened.
     Right,
-    /// The column is not printed.
     Hidden,
 }
 

@@ -18,7 +18,6 @@ use super::versions::Version;
 /// Bounds on the relative keys of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Bounds<'k> {
-    /// The first wanted key.
     pub(super) from: &'k [u8],
     /// The end of the wanted keys, exclusive; `None` for no end.
     pub(super) to: Option<&'k [u8]>,

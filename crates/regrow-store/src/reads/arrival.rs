@@ -18,7 +18,6 @@ pub(super) struct Arrival<'p, 'f, 'a> {
     checked: Checked<'f>,
     parts: std::slice::IterMut<'p, Part<'a>>,
     part: Option<(&'p mut Part<'a>, FreshPages)>,
-    /// The offset of the next byte.
     at: u64,
     verified: bool,
     running: Option<Running<'f>>,

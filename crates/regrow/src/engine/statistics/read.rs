@@ -20,7 +20,6 @@ use crate::report::Finding;
 #[derive(Debug, Default)]
 struct Found {
     leaves: Vec<LeafStatistics>,
-    /// Errors by leaf.
     failed: BTreeMap<usize, Error>,
     refused: BTreeMap<usize, Error>,
     read_bytes: u64,
