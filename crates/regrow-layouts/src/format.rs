@@ -8,8 +8,8 @@ use super::own_files::FileNames;
 use super::{Loss, Preview, Reader, Recovery, Target};
 use crate::options::{LeafChunking, OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
-use regrow_storage::Publication;
 use regrow_storage::location::Location;
+use regrow_storage::{MergedFolder, NewFile, NewFolder, NewSiblings};
 use regrow_tree::tree::{Leaf, LeafInfo, PathPattern, Tree};
 
 /// Opens the checkpoint that [`Format::detect`] has found, without looking at its files a second
@@ -50,27 +50,60 @@ pub trait Format: Fidelity + Debug + Sync {
     /// `Corrupt`, `Unsupported`, `Limit`, each with file and offset.
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>>;
 
-    /// Whether [`write`](Self::write) makes a file, a folder or several files `at` a location.
-    fn target(&self, at: &Location, options: &SaveOptions) -> Target;
+    /// How a save at this location writes its files.
+    fn write_as(&self, at: &Location, options: &SaveOptions) -> WriteAs;
 
-    /// Returns the error that [`write`](Self::write) would return for `tree` at `target`. Plans the
-    /// write and stops there: reads at most scalars and short arrays, and writes nothing.
+    /// Returns the error that a save of `tree` at `target` would return. Plans the save and stops
+    /// there: reads at most scalars and short arrays, and writes nothing.
     ///
     /// # Errors
-    /// The errors of `write`, except errors of the disk.
+    /// The errors of a [`WriteAs`], except errors of the disk.
     fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()>;
-
-    /// Adds all files of a checkpoint to a publication; the caller commits. The leaves have been
-    /// cast as `options` ask, unless the layout [casts](Features::casts) them itself.
-    ///
-    /// # Errors
-    /// `NameCollision` or `Unsupported` for a leaf that the layout cannot store; `StorageFull` and
-    /// other errors of the storage.
-    fn write(&self, tree: &Tree<Leaf>, publication: &dyn Publication, options: &SaveOptions) -> Result<()>;
 
     /// The further abilities of the layout, besides reading and writing.
     fn roles(&self) -> Roles<'_> {
         Roles::default()
+    }
+}
+
+/// Writes all files of a new folder.
+pub type WriteFolder = fn(&Tree<Leaf>, &dyn NewFolder, &SaveOptions) -> Result<()>;
+
+/// Writes a new file.
+pub type WriteFile = fn(&Tree<Leaf>, &dyn NewFile, &SaveOptions) -> Result<()>;
+
+/// Writes new files of one stem.
+pub type WriteSiblings = fn(&Tree<Leaf>, &dyn NewSiblings, &SaveOptions) -> Result<()>;
+
+/// How a layout writes a checkpoint: the kind of the checkpoint, with the function that writes all
+/// its files; the caller commits. The leaves have been cast as the options ask, unless the layout
+/// [casts](Features::casts) them itself.
+///
+/// The functions return `NameCollision` or `Unsupported` for a leaf that the layout cannot store;
+/// `StorageFull` and other errors of the storage.
+#[derive(Debug)]
+pub enum WriteAs {
+    /// A folder.
+    Folder(WriteFolder),
+    /// A single file.
+    File(WriteFile),
+    /// Several files of one stem.
+    Siblings {
+        /// The suffix of each file. The last file makes the checkpoint.
+        suffixes: Vec<String>,
+        /// The function.
+        write: WriteSiblings,
+    },
+}
+
+impl WriteAs {
+    /// The kind of the checkpoint.
+    pub fn kind(self) -> Target {
+        match self {
+            Self::Folder(_) => Target::Folder,
+            Self::File(_) => Target::File,
+            Self::Siblings { suffixes, .. } => Target::Siblings { suffixes },
+        }
     }
 }
 
@@ -128,12 +161,12 @@ pub trait ManyWriters {
     /// Adds the files of one process to a publication that all processes have joined.
     ///
     /// # Errors
-    /// As [`Format::write`].
+    /// Those of a [`WriteAs`].
     fn write_share(
         &self,
         tree: &Tree<Leaf>,
         writer: WriterRank,
-        publication: &dyn Publication,
+        publication: &dyn NewFolder,
         options: &SaveOptions,
     ) -> Result<()>;
 
@@ -148,7 +181,7 @@ pub trait ManyWriters {
         &self,
         tree: &Tree<Leaf>,
         writers: &[u32],
-        publication: &dyn Publication,
+        publication: &dyn MergedFolder,
         options: &SaveOptions,
     ) -> Result<()>;
 
@@ -172,7 +205,7 @@ pub struct Claims {
 /// caller allows them.
 pub trait Fidelity {
     /// The parts of `tree` that a load from this layout would not restore as they were. This covers
-    /// everything that [`write`](Format::write) accepts. `texts` are the text leaves, by position.
+    /// everything that a save accepts. `texts` are the text leaves, by position.
     fn losses(&self, tree: &Tree<LeafInfo>, texts: &[(usize, &str)], options: &SaveOptions) -> Vec<Loss>;
 
     /// The reason why this layout cannot write a leaf like this in any tree; `None` if it can. If
@@ -193,7 +226,7 @@ pub trait SingleFile {
     /// [recognised](Format::recognise). The file is not yet written.
     fn recognise_preview(&self, name: &OsStr, preview: &Preview) -> bool;
 
-    /// The beginning of the file that [`write`](Format::write) would make of `tree`, without its
+    /// The beginning of the file that a save would make of `tree`, without its
     /// array data. A dry run shows it to all layouts to see which of them would recognise the file.
     /// The preview is empty for layouts whose files are recognised by their names alone.
     ///

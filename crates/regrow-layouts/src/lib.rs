@@ -55,7 +55,7 @@ mod whole_file;
 
 pub use format::{
     Claims, Detected, Features, Fidelity, Format, FormatExt, ManyWriters, Roles, Siblings, SingleFile,
-    WriterRank,
+    WriteAs, WriteFile, WriteFolder, WriterRank,
 };
 pub use loss::{Loss, LossKind};
 pub use options::list::{add_format, formats};

@@ -12,7 +12,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::{Publication, UNCOMMITTED_MARK, is_bookkeeping};
+use super::{NewFolder, UNCOMMITTED_MARK, is_bookkeeping};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::store::local::folders::{make_folders, random_name, sync_folder};
@@ -41,7 +41,7 @@ impl Lent {
     ///
     /// # Errors
     /// Errors of the system.
-    pub fn new(publication: &dyn Publication, below: &str) -> Result<Self> {
+    pub fn new(publication: &dyn NewFolder, below: &str) -> Result<Self> {
         let path = match publication.local_folder() {
             Some(folder) if below.is_empty() => {
                 folder.join(format!("{}{UNCOMMITTED_MARK}", publication.target().name_text()))
@@ -75,7 +75,7 @@ impl Lent {
     /// # Errors
     /// `InvalidArgument` for anything except files and folders, and for a name that checkpoints
     /// reserve; errors of the system or the storage; `Cancelled`.
-    pub fn take(&self, publication: &dyn Publication, left_out: &[&str]) -> Result<()> {
+    pub fn take(&self, publication: &dyn NewFolder, left_out: &[&str]) -> Result<()> {
         self.take_folder(publication, &self.path, &self.below, 0, left_out)
     }
 
@@ -84,7 +84,7 @@ impl Lent {
     ///
     /// # Errors
     /// `AlreadyExists` if the checkpoint already has a file of the same name; errors of the system.
-    pub fn settle(&self, publication: &dyn Publication, left_out: &[&str]) -> Result<Vec<String>> {
+    pub fn settle(&self, publication: &dyn NewFolder, left_out: &[&str]) -> Result<Vec<String>> {
         let cannot_list = |error| Error::io("cannot list", &self.path, error);
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(cannot_list)? {
@@ -110,7 +110,7 @@ impl Lent {
 
     fn take_folder(
         &self,
-        to: &dyn Publication,
+        to: &dyn NewFolder,
         folder: &Path,
         name: &str,
         depth: usize,
@@ -169,7 +169,7 @@ impl Drop for Lent {
     }
 }
 
-fn upload(to: &dyn Publication, path: &Path, name: &str) -> Result<()> {
+fn upload(to: &dyn NewFolder, path: &Path, name: &str) -> Result<()> {
     let cannot_read = |error: io::Error| Error::io("cannot read", path, error);
     let mut file = File::open(path).map_err(cannot_read)?;
     let len_bytes = file.metadata().map_err(cannot_read)?.len();
@@ -189,7 +189,7 @@ fn upload(to: &dyn Publication, path: &Path, name: &str) -> Result<()> {
 ///
 /// # Errors
 /// The same as for [`Lent::take`]; `NotFound` if nothing is at the path.
-pub fn copy_in(to: &dyn Publication, from: &Location, name: &str, left_out: &[&str]) -> Result<()> {
+pub fn copy_in(to: &dyn NewFolder, from: &Location, name: &str, left_out: &[&str]) -> Result<()> {
     let path = from.local_path()?;
     let kind = fs::metadata(path).map_err(|error| Error::io("cannot read", path, error))?;
     if !kind.is_dir() {

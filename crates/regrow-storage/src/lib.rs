@@ -61,9 +61,10 @@ pub use desktop::{is_desktop_entry, is_desktop_file};
 pub use names::{IsOwn, Name, Names, foreign_files_in, stem_of, tell_names};
 pub use object::{COMMIT_MARKERS, is_bookkeeping, private_memory};
 pub use options::StorageOptions;
-pub use publication::{BegunFolder, JoinedShare, NewFile, NewFiles, NewFolder, NewSiblings, Role};
-pub use publication::{COMMITTED_MARKER, Publication, PublishOptions, Target, UNCOMMITTED_MARK};
-pub use publication::{no_such_file, replaced_in_between};
+pub(crate) use publication::no_such_file;
+pub use publication::{BegunFile, BegunFolder, BegunSiblings, JoinedFolder, Publication, PublishOptions};
+pub use publication::{COMMITTED_MARKER, Target, UNCOMMITTED_MARK, replaced_in_between};
+pub use publication::{MergedFolder, NewFile, NewFolder, NewSiblings};
 pub(crate) use removal::{RESPECTED_FOR, is_recent};
 pub use removal::{Removal, Removed};
 pub use retry::Retries;
@@ -315,39 +316,56 @@ impl<'s> Writes<'s> {
 
 /// New checkpoints in a storage. Each target is a location in this storage.
 pub trait Publish: Debug + Send + Sync {
-    /// Returns an error if [`publish`](Self::publish) would refuse the target. Changes nothing.
+    /// Returns an error if a checkpoint of this kind could not be begun. Changes nothing.
     ///
     /// # Errors
-    /// The same as for `publish`.
-    fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()>;
+    /// The same as for [`publish_folder`](Self::publish_folder).
+    fn check_publish(&self, target: &Location, kind: &Target, options: PublishOptions<'_>) -> Result<()>;
 
-    /// Begins a checkpoint.
+    /// Begins a checkpoint that is a folder.
     ///
     /// # Errors
     /// `AlreadyExists` if something is at the target and `overwrite` is not set; `InvalidArgument`
     /// if it may not be replaced, or if a checkpoint cannot have this name; `PermissionDenied`;
     /// errors of the storage. After an error, the target is unchanged.
-    fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>>;
+    fn publish_folder(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn BegunFolder>>;
 
-    /// Joins the checkpoint that another process has begun, by its [ticket](BegunFolder::ticket).
-    /// Added files belong to that checkpoint; [`finish_share`](JoinedShare::finish_share) makes
-    /// them durable. Only the process that began the checkpoint commits or removes it.
+    /// Begins a checkpoint that is a single file.
     ///
     /// # Errors
-    /// `NotFound` if this process does not see the files of the other process; `InvalidArgument`
-    /// for a checkpoint that is not a folder.
+    /// The same as for [`publish_folder`](Self::publish_folder).
+    fn publish_file(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn BegunFile>>;
+
+    /// Begins a checkpoint of several files: the target with each of the suffixes appended. The
+    /// last file makes the checkpoint.
+    ///
+    /// # Errors
+    /// The same as for [`publish_folder`](Self::publish_folder).
+    fn publish_siblings(
+        &self,
+        target: &Location,
+        suffixes: &[String],
+        options: PublishOptions<'_>,
+    ) -> Result<Box<dyn BegunSiblings>>;
+
+    /// Joins the folder that another process has begun, by its [ticket](BegunFolder::ticket). Added
+    /// files belong to that checkpoint; [`finish_share`](JoinedFolder::finish_share) makes them
+    /// durable. Only the process that began the checkpoint commits or removes it.
+    ///
+    /// # Errors
+    /// `NotFound` if this process does not see the files of the other process.
     fn join(
         &self,
         target: &Location,
         ticket: &str,
         options: PublishOptions<'_>,
-    ) -> Result<Box<dyn Publication>>;
+    ) -> Result<Box<dyn JoinedFolder>>;
 
     /// Begins to copy the files of a checkpoint to the target, or continues an interrupted copy.
     ///
     /// # Errors
-    /// The same as for [`publish`](Self::publish); `AlreadyExists` also if another transfer to the
-    /// target is running.
+    /// The same as for [`publish_folder`](Self::publish_folder); `AlreadyExists` also if another
+    /// transfer to the target is running.
     fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>>;
 }
 

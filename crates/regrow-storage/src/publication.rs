@@ -13,7 +13,6 @@
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
-use super::Identity;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
@@ -27,7 +26,8 @@ pub const UNCOMMITTED_MARK: &str = ".orbax-checkpoint-tmp";
 /// for the same purpose.
 pub const COMMITTED_MARKER: &str = "commit_success.txt";
 
-/// The kind of a checkpoint: a folder or files.
+/// The kind of a checkpoint: a folder or files. Each kind is begun by a method of its own, and has
+/// a type of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// A folder of files.
@@ -45,8 +45,6 @@ pub enum Target {
 /// The options of a save.
 #[derive(Debug, Clone, Copy)]
 pub struct PublishOptions<'a> {
-    /// The kind of the checkpoint.
-    pub kind: &'a Target,
     /// Whether an existing checkpoint may be replaced.
     pub overwrite: bool,
     /// Whether an overwrite keeps a user's files that lie in the folder of the old checkpoint (on a
@@ -59,6 +57,12 @@ pub struct PublishOptions<'a> {
     pub make_way: Option<fn(&Location) -> Result<()>>,
     /// Whether a link to a file is replaced itself, instead of the file.
     pub replaces_links: bool,
+    /// Whether a single file replaces only the file that exists at the start, or no file. The check
+    /// and the replacement are one step if the storage can do this.
+    pub in_place: bool,
+    /// The mode of the new folder, for storages whose folders have modes; the default of the system
+    /// or the mode of the old folder if `None`.
+    pub mode: Option<u32>,
     /// Whether `commit` waits until the checkpoint would survive a power cut.
     pub durable: bool,
     /// Counts the written bytes, and can cancel the save.
@@ -66,38 +70,30 @@ pub struct PublishOptions<'a> {
 }
 
 impl<'a> PublishOptions<'a> {
-    /// The options of one durable file that replaces an existing file, if there is one.
-    pub fn of_one_file(monitor: &'a Monitor) -> Self {
+    /// The options of a new durable checkpoint that replaces nothing.
+    pub fn of_new(monitor: &'a Monitor) -> Self {
         Self {
-            kind: &Target::File,
-            overwrite: true,
+            overwrite: false,
             keeps_others: false,
             may_replace: None,
             make_way: None,
             replaces_links: false,
+            in_place: false,
+            mode: None,
             durable: true,
             monitor,
         }
     }
+
+    /// The options of a durable checkpoint that replaces an existing one, if there is one.
+    pub fn of_overwrite(monitor: &'a Monitor) -> Self {
+        Self { overwrite: true, ..Self::of_new(monitor) }
+    }
 }
 
-/// A checkpoint that is being written. If it is dropped uncommitted, no file stays.
-///
-/// There are three kinds of [`files`](Self::files), each with its own type. Only a folder takes
-/// files by name.
+/// The end of a checkpoint that this process has begun. If it is dropped uncommitted, no file
+/// stays.
 pub trait Publication: Debug + Send + Sync {
-    /// The location that the checkpoint will have.
-    fn target(&self) -> &Location;
-
-    /// The monitor that counts the bytes and may cancel.
-    fn monitor(&self) -> &Monitor;
-
-    /// Whether `commit` waits until the checkpoint would survive a power cut.
-    fn is_durable(&self) -> bool;
-
-    /// The files, by the kind of the checkpoint.
-    fn files(&self) -> NewFiles<'_>;
-
     /// Total length of all files in bytes.
     ///
     /// # Errors
@@ -110,27 +106,25 @@ pub trait Publication: Debug + Send + Sync {
     ///
     /// # Errors
     /// `AlreadyExists` if another writer was faster and `overwrite` is not set. `InvalidArgument`
-    /// if the target has become something that may not be replaced, or if another process commits
-    /// the checkpoint. `Replaced` if another file is at the target than the one [to be
-    /// replaced](NewFile::only_in_place_of). `Cancelled`. After these errors the target is
+    /// if the target has become something that may not be replaced. `Replaced` if another file is
+    /// at the target than at the start, and the file was to be written
+    /// [in its place](PublishOptions::in_place). `Cancelled`. After these errors the target is
     /// unchanged and the written files are removed. Only after `NotDurable` is the new checkpoint
     /// at the target, but it may not survive a power cut.
     fn commit(self: Box<Self>) -> Result<()>;
 }
 
-/// The files of a new checkpoint.
-#[derive(Debug, Clone, Copy)]
-pub enum NewFiles<'p> {
-    /// The files of a [`Target::Folder`].
-    Folder(&'p dyn NewFolder),
-    /// The file of a [`Target::File`].
-    File(&'p dyn NewFile),
-    /// The files of a [`Target::Siblings`].
-    Siblings(&'p dyn NewSiblings),
-}
+/// A new folder, to which files are added by name.
+pub trait NewFolder: Debug + Send + Sync {
+    /// The location that the folder will have.
+    fn target(&self) -> &Location;
 
-/// A new checkpoint that is a folder.
-pub trait NewFolder: Debug {
+    /// The monitor that counts the bytes and may cancel.
+    fn monitor(&self) -> &Monitor;
+
+    /// Whether the commit waits until the checkpoint would survive a power cut.
+    fn is_durable(&self) -> bool;
+
     /// Writes one small file.
     ///
     /// # Errors
@@ -166,13 +160,6 @@ pub trait NewFolder: Debug {
     /// Errors of the storage.
     fn written(&self, name: &str) -> Result<Vec<u8>>;
 
-    /// Makes a small file of this name, with which a process reserves a task; `false` if another
-    /// process was faster. [`sweep`](BegunFolder::sweep) removes the file before the commit.
-    ///
-    /// # Errors
-    /// Errors of the storage.
-    fn claim(&self, name: &str) -> Result<bool>;
-
     /// The last line of the marker, by which a writer recognizes its own marker; `None` if the
     /// storage commits without a marker.
     fn marker_line(&self) -> Option<String>;
@@ -180,32 +167,12 @@ pub trait NewFolder: Debug {
     /// The folder that is being written, for functions that work only on the local disk; `None` for
     /// other storages.
     fn local_folder(&self) -> Option<&Path>;
-
-    /// Whether this process began the checkpoint, or joined it.
-    fn role(&self) -> Role<'_>;
 }
 
-/// Whether this process began a checkpoint of several processes, or joined it.
-#[derive(Debug, Clone, Copy)]
-pub enum Role<'p> {
-    /// It began the checkpoint, and commits it.
-    Begun(&'p dyn BegunFolder),
-    /// It joined, and adds files.
-    Joined(&'p dyn JoinedShare),
-}
-
-/// The methods for the process that began a folder.
-pub trait BegunFolder: Debug {
-    /// The text with which other processes [join](crate::Publish::join) this checkpoint, to add
-    /// their own files.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if the name of the folder is not UTF-8, or the folder is a part of a
-    /// checkpoint.
-    fn ticket(&self) -> Result<String>;
-
-    /// Removes files of dead processes: the files directly in the folder `below` (empty: the
-    /// checkpoint's own) for whose names `is_left` returns true.
+/// A new folder in which this process merges the files of all processes.
+pub trait MergedFolder: NewFolder {
+    /// Removes files of dead processes: the files directly in the folder `below` (empty: this
+    /// folder) for whose names `is_left` returns true.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -217,17 +184,31 @@ pub trait BegunFolder: Debug {
     /// # Errors
     /// Errors of the storage.
     fn withdraw(&self, name: &str) -> Result<()>;
+}
 
-    /// Sets the mode of the folder `below` (empty: the checkpoint's own), at the latest in the
-    /// commit. Does nothing if folders of the storage have no mode.
+/// A folder that this process has begun, and will commit.
+pub trait BegunFolder: MergedFolder + Publication {
+    /// The text with which other processes [join](crate::Publish::join) this checkpoint, to add
+    /// their own files.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the name of the folder is not UTF-8.
+    fn ticket(&self) -> Result<String>;
+}
+
+/// A folder that another process has begun, and will commit.
+pub trait JoinedFolder: NewFolder {
+    /// Makes a small file of this name, with which a process reserves a task; `false` if another
+    /// process was faster. [`sweep`](MergedFolder::sweep) removes the file before the commit.
     ///
     /// # Errors
     /// Errors of the storage.
-    fn set_mode(&self, below: &str, mode: u32) -> Result<()>;
-}
+    fn claim(&self, name: &str) -> Result<bool>;
 
-/// The methods for a process that joined a folder.
-pub trait JoinedShare: Debug {
+    /// Total length in bytes of the files of this process, on storages where only their writer can
+    /// count them; otherwise 0.
+    fn share_len_bytes(&self) -> u64;
+
     /// Makes the files of this process durable. The process that began the checkpoint then commits
     /// it.
     ///
@@ -242,33 +223,27 @@ pub trait JoinedShare: Debug {
     fn is_published(&self) -> Result<bool>;
 }
 
-/// A new checkpoint that is a single file.
-pub trait NewFile: Debug {
+/// A new single file.
+pub trait NewFile: Debug + Send + Sync {
+    /// The location that the file will have.
+    fn target(&self) -> &Location;
+
     /// A writer of the file. The arguments are those of [`NewFolder::writer`].
     ///
     /// # Errors
-    /// The same as there.
+    /// The same as there. In a bucket the end of the writer is the commit: it can fail with the
+    /// errors of [`Publication::commit`].
     fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter>;
-
-    /// As `single_writer`, but the file replaces only the file that exists now, or no file. A
-    /// bucket checks this at the end of the writer, other storages in the
-    /// [commit](Self::only_in_place_of).
-    ///
-    /// # Errors
-    /// The same as there. The end of the writer fails with `Replaced` if another file exists by
-    /// then.
-    fn single_writer_in_place(&self, expected_len_bytes: u64) -> Result<FileWriter>;
-
-    /// Lets the commit replace only the file with this identity, or no file if it is `None`. The
-    /// check and the replacement are one step if the storage can do this.
-    fn only_in_place_of(&self, before: Option<Identity>);
 
     /// Whether the file has its name as soon as it is written, before the commit.
     fn is_named_by_write(&self) -> bool;
 }
 
-/// A new checkpoint of several files of one stem.
-pub trait NewSiblings: Debug {
+/// New files of one stem.
+pub trait NewSiblings: Debug + Send + Sync {
+    /// The stem of the files.
+    fn target(&self) -> &Location;
+
     /// A writer of file number `at`. The other arguments are those of [`NewFolder::writer`].
     ///
     /// # Errors
@@ -276,152 +251,20 @@ pub trait NewSiblings: Debug {
     fn sibling_writer(&self, at: usize, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter>;
 }
 
-/// The files by kind. The methods return `InvalidArgument` for a checkpoint of another kind.
-impl<'p> NewFiles<'p> {
-    /// The folder.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if the checkpoint is not a folder.
-    pub fn folder(self) -> Result<&'p dyn NewFolder> {
-        if let Self::Folder(folder) = self { Ok(folder) } else { Err(no_such_file("folder")) }
-    }
+/// A single file that this process has begun, and will commit.
+pub trait BegunFile: NewFile + Publication {}
+impl<T: NewFile + Publication> BegunFile for T {}
 
-    /// The single file.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if the checkpoint is not a single file.
-    pub fn file(self) -> Result<&'p dyn NewFile> {
-        if let Self::File(file) = self { Ok(file) } else { Err(no_such_file("single file")) }
-    }
-
-    /// The files of one stem.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if the checkpoint is of another kind.
-    pub fn siblings(self) -> Result<&'p dyn NewSiblings> {
-        if let Self::Siblings(files) = self { Ok(files) } else { Err(no_such_file("file of this number")) }
-    }
-
-    fn begun(self) -> Result<&'p dyn BegunFolder> {
-        match self.folder()?.role() {
-            Role::Begun(begun) => Ok(begun),
-            Role::Joined(_) => {
-                Err(Error::invalid("only the process that started the checkpoint can do this"))
-            }
-        }
-    }
-}
-
-/// Methods for callers that know the kind of the checkpoint.
-#[expect(clippy::missing_errors_doc, reason = "those of the method, and `InvalidArgument` for another kind")]
-impl dyn Publication + '_ {
-    /// The same as [`NewFolder::write`].
-    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        self.files().folder()?.write(name, bytes)
-    }
-
-    /// The same as [`NewFolder::writer`].
-    pub fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
-        self.files().folder()?.writer(name, expected_len_bytes, checksums_from)
-    }
-
-    /// The same as [`NewFolder::reuse`].
-    pub fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool> {
-        self.files().folder()?.reuse(name, source, opened)
-    }
-
-    /// The same as [`NewFolder::reused_bytes`]; 0 for other kinds.
-    pub fn reused_bytes(&self) -> u64 {
-        self.files().folder().map_or(0, |folder| folder.reused_bytes())
-    }
-
-    /// The same as [`NewFolder::written`].
-    pub fn written(&self, name: &str) -> Result<Vec<u8>> {
-        self.files().folder()?.written(name)
-    }
-
-    /// The same as [`NewFolder::claim`].
-    pub fn claim(&self, name: &str) -> Result<bool> {
-        self.files().folder()?.claim(name)
-    }
-
-    /// The same as [`NewFolder::marker_line`]; `None` for other kinds.
-    pub fn marker_line(&self) -> Option<String> {
-        self.files().folder().ok()?.marker_line()
-    }
-
-    /// The same as [`NewFolder::local_folder`]; `None` for other kinds.
-    pub fn local_folder(&self) -> Option<&Path> {
-        self.files().folder().ok()?.local_folder()
-    }
-
-    /// The same as [`BegunFolder::ticket`].
-    pub fn ticket(&self) -> Result<String> {
-        self.files().begun().map_err(|error| error.in_file(self.target()))?.ticket()
-    }
-
-    /// The same as [`BegunFolder::sweep`].
-    pub fn sweep(&self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
-        self.files().begun().map_err(|error| error.in_file(self.target()))?.sweep(below, is_left)
-    }
-
-    /// The same as [`BegunFolder::withdraw`].
-    pub fn withdraw(&self, name: &str) -> Result<()> {
-        self.files().begun().map_err(|error| error.in_file(self.target()))?.withdraw(name)
-    }
-
-    /// The same as [`BegunFolder::set_mode`]. Does nothing for other kinds, and for a process that
-    /// joined.
-    pub fn set_mode(&self, below: &str, mode: u32) -> Result<()> {
-        self.files().begun().map_or(Ok(()), |begun| begun.set_mode(below, mode))
-    }
-
-    /// The same as [`JoinedShare::finish_share`].
-    pub fn finish_share(&self) -> Result<()> {
-        match self.files().folder()?.role() {
-            Role::Joined(share) => share.finish_share(),
-            Role::Begun(_) => {
-                Err(Error::invalid("only a process that joined the checkpoint has a share of it")
-                    .in_file(self.target()))
-            }
-        }
-    }
-
-    /// The same as [`JoinedShare::is_published`]; `false` for a process that did not join.
-    pub fn is_published(&self) -> Result<bool> {
-        match self.files().folder()?.role() {
-            Role::Joined(share) => share.is_published(),
-            Role::Begun(_) => Ok(false),
-        }
-    }
-
-    /// The same as [`NewFile::single_writer`].
-    pub fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
-        self.files().file()?.single_writer(expected_len_bytes, checksums_from)
-    }
-
-    /// The same as [`NewFile::is_named_by_write`]; `false` for other kinds.
-    pub fn is_named_by_write(&self) -> bool {
-        self.files().file().is_ok_and(|file| file.is_named_by_write())
-    }
-
-    /// The same as [`NewSiblings::sibling_writer`].
-    pub fn sibling_writer(
-        &self,
-        at: usize,
-        expected_len_bytes: u64,
-        checksums_from: u64,
-    ) -> Result<FileWriter> {
-        self.files().siblings()?.sibling_writer(at, expected_len_bytes, checksums_from)
-    }
-}
+/// Files of one stem that this process has begun, and will commit.
+pub trait BegunSiblings: NewSiblings + Publication {}
+impl<T: NewSiblings + Publication> BegunSiblings for T {}
 
 /// The error of a rewrite if another process replaced the file during the rewrite.
 pub fn replaced_in_between(file: impl Into<PathBuf>) -> Error {
     Error::new(ErrorKind::Replaced, "the file was replaced or removed while regrow rewrote it").in_file(file)
 }
 
-/// The error for a method that does not apply to this kind of checkpoint.
-pub fn no_such_file(what: &str) -> Error {
-    Error::invalid(format!("this checkpoint has no {what}"))
+/// The error for a number beyond the files of a checkpoint.
+pub(crate) fn no_such_file() -> Error {
+    Error::invalid("this checkpoint has no file of this number")
 }

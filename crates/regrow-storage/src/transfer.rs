@@ -53,14 +53,10 @@ impl<'a> TransferOptions<'a> {
     /// The same options for a new checkpoint.
     pub(crate) fn as_publish(self) -> PublishOptions<'a> {
         PublishOptions {
-            kind: self.kind,
             overwrite: self.overwrite,
             may_replace: self.may_replace,
-            make_way: None,
-            replaces_links: false,
             durable: self.durable,
-            keeps_others: false,
-            monitor: self.monitor,
+            ..PublishOptions::of_new(self.monitor)
         }
     }
 }

@@ -4,7 +4,8 @@
 use crate::error::Result;
 use crate::location::Location;
 use crate::{
-    Identity, Publication, PublishOptions, Removal, Removed, Stock, Transfer, TransferOptions, Writes,
+    BegunFile, BegunFolder, BegunSiblings, Identity, JoinedFolder, PublishOptions, Removal, Removed, Stock,
+    Target, Transfer, TransferOptions, Writes,
 };
 
 impl Location {
@@ -16,19 +17,40 @@ impl Location {
     ///
     /// # Errors
     /// The same as there; `Unsupported` for a storage that is read only.
-    pub fn check_publish(&self, options: PublishOptions<'_>) -> Result<()> {
-        self.writes()?.publish.check_publish(self, options)
+    pub fn check_publish(&self, kind: &Target, options: PublishOptions<'_>) -> Result<()> {
+        self.writes()?.publish.check_publish(self, kind, options)
     }
 
-    /// Begins a checkpoint here, as [`Publish::publish`](crate::Publish::publish).
+    /// Begins a folder here, as [`Publish::publish_folder`](crate::Publish::publish_folder).
     ///
     /// # Errors
     /// The same as there; `Unsupported` for a storage that is read only.
-    pub fn publish(&self, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
-        self.writes()?.publish.publish(self, options)
+    pub fn publish_folder(&self, options: PublishOptions<'_>) -> Result<Box<dyn BegunFolder>> {
+        self.writes()?.publish.publish_folder(self, options)
     }
 
-    /// Joins the checkpoint that another process has begun here, as
+    /// Begins a single file here, as [`Publish::publish_file`](crate::Publish::publish_file).
+    ///
+    /// # Errors
+    /// The same as there; `Unsupported` for a storage that is read only.
+    pub fn publish_file(&self, options: PublishOptions<'_>) -> Result<Box<dyn BegunFile>> {
+        self.writes()?.publish.publish_file(self, options)
+    }
+
+    /// Begins files with these suffixes here, as
+    /// [`Publish::publish_siblings`](crate::Publish::publish_siblings).
+    ///
+    /// # Errors
+    /// The same as there; `Unsupported` for a storage that is read only.
+    pub fn publish_siblings(
+        &self,
+        suffixes: &[String],
+        options: PublishOptions<'_>,
+    ) -> Result<Box<dyn BegunSiblings>> {
+        self.writes()?.publish.publish_siblings(self, suffixes, options)
+    }
+
+    /// Joins the folder that another process has begun here, as
     /// [`Publish::join`](crate::Publish::join).
     ///
     /// # Errors
@@ -37,7 +59,7 @@ impl Location {
         &self,
         ticket: &str,
         options: PublishOptions<'_>,
-    ) -> Result<Box<dyn Publication>> {
+    ) -> Result<Box<dyn JoinedFolder>> {
         self.writes()?.publish.join(self, ticket, options)
     }
 

@@ -5,9 +5,8 @@
 //!
 //! Every leaf is a row of P numbers. Each process holds one of them: P times L pieces, each with
 //! its own place in the record of its process and in the database. The records are written first,
-//! by other processes. Then the merge alone is measured, in a process of its own for each round:
-//! wall time, CPU time, and the peak of resident memory (VmHWM) above what the tree takes. Nothing
-//! is synced. In the end the last process opens the checkpoint and reads its own pieces.
+//! by other processes. Then the merge alone is measured, in each of the rounds: wall time, CPU time,
+//! and the peak of resident memory (VmHWM) above what the tree takes. Nothing is synced. In the end the last process opens the checkpoint and reads its own pieces.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -22,7 +21,7 @@ use regrow::location::{Location, ToLocation};
 use regrow::monitor::Monitor;
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow_layouts::{ManyWriters, WriterRank};
-use regrow_storage::{Publication, PublishOptions, Removal, Target};
+use regrow_storage::{MergedFolder, PublishOptions, Removal};
 
 type AnyResult<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -39,7 +38,6 @@ fn main() -> AnyResult<()> {
     let size = Size { processes, leaves };
     match (rounds.as_str(), arguments.next(), arguments.next()) {
         ("write", Some(ticket), Some(first)) => write(size, &at, &monitor, &ticket, first.parse()?),
-        ("merge", Some(ticket), _) => merge(size, &at, &monitor, &ticket),
         ("restore", ..) => restore(size, &at),
         _ => run(size, &folder, &at, &monitor, rounds.parse()?),
     }
@@ -55,7 +53,7 @@ struct Size {
 const WRITERS: u32 = 2;
 
 fn run(size: Size, folder: &std::path::Path, at: &Location, monitor: &Monitor, rounds: u32) -> AnyResult<()> {
-    let own = at.publish(how(monitor))?;
+    let own = at.publish_folder(how(monitor))?;
     let ticket = own.ticket()?;
     let program = std::env::current_exe()?;
     let command = |what: &str, first: u32| {
@@ -74,9 +72,7 @@ fn run(size: Size, folder: &std::path::Path, at: &Location, monitor: &Monitor, r
     let mut out = io::stdout();
     writeln!(out, "{} processes, {} leaves: {} bytes", size.processes, size.leaves, own.stored_bytes()?)?;
     for round in 1..=rounds {
-        if !command("merge", 0).status()?.success() {
-            return Err("the process that merges has failed".into());
-        }
+        merge(size, &*own)?;
         if round == rounds {
             break;
         }
@@ -132,11 +128,10 @@ fn write(size: Size, at: &Location, monitor: &Monitor, ticket: &str, first: u32)
     Ok(())
 }
 
-fn merge(size: Size, at: &Location, monitor: &Monitor, ticket: &str) -> AnyResult<()> {
-    let joined: Box<dyn Publication> = at.join_publication(ticket, how(monitor))?;
+fn merge(size: Size, own: &dyn MergedFolder) -> AnyResult<()> {
     let tree = sample(size, 0)?;
     let since = Since::now();
-    writers()?.merge(&tree, &(0..size.processes).collect::<Vec<_>>(), &*joined, &options())?;
+    writers()?.merge(&tree, &(0..size.processes).collect::<Vec<_>>(), own, &options())?;
     let (wall, cpu) = since.passed();
     let pieces = u64::from(size.processes) * u64::from(size.leaves);
     writeln!(
@@ -159,16 +154,7 @@ fn options() -> SaveOptions {
 }
 
 fn how(monitor: &Monitor) -> PublishOptions<'_> {
-    PublishOptions {
-        kind: &Target::Folder,
-        overwrite: true,
-        may_replace: None,
-        make_way: None,
-        replaces_links: false,
-        durable: false,
-        keeps_others: false,
-        monitor,
-    }
+    PublishOptions { durable: false, ..PublishOptions::of_overwrite(monitor) }
 }
 
 /// The tree as process `rank` holds it.

@@ -29,12 +29,12 @@ use std::ffi::OsStr;
 
 use super::npy::header::{MAGIC, TRAILER_MAGIC};
 use super::npy::read_of;
-use super::{Features, Fidelity, FileNames, Format, Loss, Preview, Reader, Roles, SingleFile, Target};
+use super::{Features, Fidelity, FileNames, Format, Loss, Preview, Reader, Roles, SingleFile, WriteAs};
 use crate::item_files::ItemForm;
 use crate::options::{Layout, OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
+use regrow_storage::Found;
 use regrow_storage::location::Location;
-use regrow_storage::{Found, Publication};
 use regrow_tree::tree::{Leaf, LeafInfo, Tree};
 
 mod file;
@@ -97,16 +97,14 @@ impl Format for Equinox {
         Ok(Box::new(reader::EquinoxReader::open(at, options)?))
     }
 
-    fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
-        Target::File
+    fn write_as(&self, _at: &Location, _options: &SaveOptions) -> WriteAs {
+        WriteAs::File(|tree, new, options| {
+            writer::write(new, &mut plan::plan(tree, &own_options(options), options)?)
+        })
     }
 
     fn check(&self, tree: &Tree<Leaf>, _target: &Location, options: &SaveOptions) -> Result<()> {
         plan::plan(tree, &own_options(options), options).map(drop)
-    }
-
-    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
-        writer::write(staged, &mut plan::plan(tree, &own_options(options), options)?)
     }
 
     fn roles(&self) -> Roles<'_> {

@@ -10,7 +10,7 @@ use crate::npy::header::{Header, TRAILER_MAGIC};
 use crate::orbax::json_text::to_python_json;
 use regrow_base::bytes::checksum::{BlockSums, Crc32c, crc32c};
 use regrow_base::error::{Error, Result};
-use regrow_storage::Publication;
+use regrow_storage::NewFile;
 use regrow_store::FileWriter;
 use regrow_tree::array::Array;
 
@@ -75,7 +75,7 @@ pub fn line_of(value: &Value) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// `StorageFull` and other errors of the storage; errors of reading a deferred array.
-pub fn write(staged: &dyn Publication, contents: &mut Contents) -> Result<()> {
+pub fn write(new: &dyn NewFile, contents: &mut Contents) -> Result<()> {
     let trailer = contents.trailer.take();
     let Contents { line, records, .. } = contents;
     let mut expected_len_bytes = line.len() as u64;
@@ -85,7 +85,7 @@ pub fn write(staged: &dyn Publication, contents: &mut Contents) -> Result<()> {
     }
     let blobs_len: u64 =
         trailer.iter().flat_map(|trailer| &trailer.1).map(|(_, blob)| blob.len_bytes()).sum();
-    let mut out = staged.single_writer(expected_len_bytes.saturating_add(blobs_len), u64::MAX)?;
+    let mut out = new.single_writer(expected_len_bytes.saturating_add(blobs_len), u64::MAX)?;
     out.write(line)?;
     let start = out.offset_bytes();
     let (mut offsets, mut sums) = (Vec::with_capacity(records.len()), Vec::with_capacity(records.len()));

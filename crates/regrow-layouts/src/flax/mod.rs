@@ -31,12 +31,12 @@
 use std::ffi::OsStr;
 
 use super::joined::{Joined, Names};
-use super::{Features, Fidelity, FileNames, Format, Loss, Preview, Reader, Roles, SingleFile, Target};
+use super::{Features, Fidelity, FileNames, Format, Loss, Preview, Reader, Roles, SingleFile, WriteAs};
 use crate::item_files::ItemForm;
 use crate::options::{Layout, OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
+use regrow_storage::Found;
 use regrow_storage::location::Location;
-use regrow_storage::{Found, Publication};
 use regrow_tree::tree::{Leaf, LeafInfo, Tree};
 
 mod convert;
@@ -109,16 +109,12 @@ impl Format for Flax {
         Ok(Box::new(reader::FlaxReader::open(at, options)?))
     }
 
-    fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
-        Target::File
+    fn write_as(&self, _at: &Location, _options: &SaveOptions) -> WriteAs {
+        WriteAs::File(|tree, new, options| writer::write(tree, new, options, &own_options(options)))
     }
 
     fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
         writer::plan(tree, target, options, &own_options(options)).map(drop)
-    }
-
-    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
-        writer::write(tree, staged, options, &own_options(options))
     }
 
     fn roles(&self) -> Roles<'_> {

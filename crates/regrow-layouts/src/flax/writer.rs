@@ -26,25 +26,25 @@ use crate::options::FlaxOptions;
 use crate::options::{Compression, SaveOptions};
 use crate::refusals::Refusals;
 use regrow_base::error::{Error, ErrorKind, Result};
-use regrow_storage::Publication;
+use regrow_storage::NewFile;
 use regrow_storage::location::Location;
 use regrow_tree::array::{Array, Dtype, DtypeClass, cast_bytes};
 use regrow_tree::tree::{Key, KeyPath, Leaf, LeafData, LeafKind, NodeKind, Tree};
 
-/// Writes the one file of `staged`.
+/// Writes the one file of a checkpoint.
 ///
 /// # Errors
 /// `Unsupported` or `NameCollision`, with every leaf that cannot be written; `StorageFull` and
 /// other errors of the storage.
 pub(super) fn write(
     tree: &Tree<Leaf>,
-    staged: &dyn Publication,
+    new: &dyn NewFile,
     options: &SaveOptions,
     flax: &FlaxOptions,
 ) -> Result<()> {
-    let encoder = plan(tree, staged.target(), options, flax)?;
+    let encoder = plan(tree, new.target(), options, flax)?;
     // msgpack has no checksums: no block of the file has one.
-    let mut out = staged.single_writer(encoder.len_bytes(), encoder.len_bytes())?;
+    let mut out = new.single_writer(encoder.len_bytes(), encoder.len_bytes())?;
     for part in encoder.parts() {
         match part {
             Part::Bytes(bytes) => out.write(bytes)?,

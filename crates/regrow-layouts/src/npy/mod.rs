@@ -30,10 +30,9 @@
 
 use std::ffi::OsStr;
 
-use super::{Features, Fidelity, FileNames, Format, Loss, Preview, Reader, Roles, SingleFile, Target};
+use super::{Features, Fidelity, FileNames, Format, Loss, Preview, Reader, Roles, SingleFile, WriteAs};
 use crate::options::{Layout, OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
-use regrow_storage::Publication;
 use regrow_storage::location::Location;
 use regrow_tree::tree::{Leaf, LeafInfo, Tree};
 
@@ -82,21 +81,17 @@ impl Format for Npy {
         Ok(Box::new(reader::NpyReader::open(at, options)?))
     }
 
-    fn target(&self, at: &Location, options: &SaveOptions) -> Target {
+    fn write_as(&self, at: &Location, options: &SaveOptions) -> WriteAs {
         match form_at(at, &own(options)) {
-            Form::Npy | Form::Npz => Target::File,
-            Form::Folder => Target::Folder,
+            Form::Npy => WriteAs::File(writer::write_array),
+            Form::Npz => WriteAs::File(writer::write_archive),
+            Form::Folder => WriteAs::Folder(writer::write_folder),
         }
     }
 
     fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
         let own = own(options);
         writer::plan(tree, target, form_at(target, &own), &own, options).map(drop)
-    }
-
-    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
-        let own = own(options);
-        writer::write(tree, staged, form_at(staged.target(), &own), &own, options)
     }
 
     fn roles(&self) -> Roles<'_> {

@@ -1,38 +1,27 @@
 //! Writes an array, an archive, or a folder.
 
 use super::names::SUFFIX;
+use super::own;
 use super::plan::{Data, Plan, Planned};
 use super::sidecar::{self, Pointer, Sidecar};
 use super::zip::{Listed, ZipWriter};
 use crate::options::SaveOptions;
 use crate::options::{Form, NpyOptions};
-use crate::stream::write_array;
+use crate::stream;
 use crate::structure::Structure;
 use regrow_base::error::{Result, ResultExt};
-use regrow_storage::Publication;
 use regrow_storage::location::Location;
+use regrow_storage::{NewFile, NewFolder};
 use regrow_store::FileWriter;
 use regrow_tree::tree::{Leaf, LeafData, LeafInfo, Tree};
 
 /// The estimated length of an archive's directory for each member.
 const DIRECTORY_LEN_EACH_BYTES: u64 = 256;
 
-pub(super) fn write(
-    tree: &Tree<Leaf>,
-    staged: &dyn Publication,
-    form: Form,
-    options: &NpyOptions,
-    save: &SaveOptions,
-) -> Result<()> {
-    let (plan, sidecar) = plan(tree, staged.target(), form, options, save)?;
-    match form {
-        Form::Npy => plan
-            .arrays
-            .iter()
-            .try_for_each(|array| write_npy(staged.single_writer(array.len_bytes()?, 0)?, array)),
-        Form::Npz => write_archive(&plan, sidecar.as_deref(), staged, options),
-        Form::Folder => write_folder(&plan, sidecar.as_deref(), staged),
-    }
+/// Writes an array as one file.
+pub(super) fn write_array(tree: &Tree<Leaf>, new: &dyn NewFile, save: &SaveOptions) -> Result<()> {
+    let (plan, _) = plan(tree, new.target(), Form::Npy, &own(save), save)?;
+    plan.arrays.iter().try_for_each(|array| write_npy(new.single_writer(array.len_bytes()?, 0)?, array))
 }
 
 /// Plans the whole save at `target`, before the first byte is written: the arrays, and the sidecar
@@ -50,12 +39,17 @@ pub(super) fn plan<'a>(
     Ok((plan, sidecar))
 }
 
-fn write_folder(plan: &Plan<'_>, sidecar: Option<&[u8]>, staged: &dyn Publication) -> Result<()> {
+/// Writes a folder of arrays.
+///
+/// # Errors
+/// As [`Plan::new`]; errors of the disk.
+pub(super) fn write_folder(tree: &Tree<Leaf>, staged: &dyn NewFolder, save: &SaveOptions) -> Result<()> {
+    let (plan, sidecar) = plan(tree, staged.target(), Form::Folder, &own(save), save)?;
     for array in &plan.arrays {
         let out = staged.writer(&format!("{}{SUFFIX}", array.name), array.len_bytes()?, 0)?;
         write_npy(out, array)?;
     }
-    sidecar.map_or(Ok(()), |json| staged.write(sidecar::FILE_NAME, &sidecar::with_sum(json)))
+    sidecar.map_or(Ok(()), |json| staged.write(sidecar::FILE_NAME, &sidecar::with_sum(&json)))
 }
 
 fn write_npy(mut out: FileWriter, array: &Planned<'_>) -> Result<()> {
@@ -63,19 +57,20 @@ fn write_npy(mut out: FileWriter, array: &Planned<'_>) -> Result<()> {
         // The writer copies the array directly into its own buffers.
         Data::Array(elements) => {
             out.write(&array.header.to_bytes())?;
-            write_array(&mut out, elements)?;
+            stream::write_array(&mut out, elements)?;
         }
         Data::Text(_) => array.for_each_piece(&mut |piece| out.write(piece))?,
     }
     out.finish().map(|_| ())
 }
 
-fn write_archive(
-    plan: &Plan<'_>,
-    sidecar: Option<&[u8]>,
-    staged: &dyn Publication,
-    options: &NpyOptions,
-) -> Result<()> {
+/// Writes an archive of arrays.
+///
+/// # Errors
+/// As [`Plan::new`]; errors of the disk.
+pub(super) fn write_archive(tree: &Tree<Leaf>, new: &dyn NewFile, save: &SaveOptions) -> Result<()> {
+    let options = &own(save);
+    let (plan, sidecar) = plan(tree, new.target(), Form::Npz, options, save)?;
     let mut expected = DIRECTORY_LEN_EACH_BYTES;
     for array in &plan.arrays {
         // The deflated size of an array is unknown.
@@ -83,13 +78,13 @@ fn write_archive(
         expected = expected.saturating_add(len_bytes).saturating_add(DIRECTORY_LEN_EACH_BYTES);
     }
     let mut zip =
-        ZipWriter::new(staged.single_writer(if options.compress.is_some() { 0 } else { expected }, 0)?);
+        ZipWriter::new(new.single_writer(if options.compress.is_some() { 0 } else { expected }, 0)?);
     for array in &plan.arrays {
         let name = format!("{}{SUFFIX}", array.name);
         zip.add(&name, Listed::Yes, options.compress, array.len_bytes()?, |each| array.for_each_piece(each))?;
     }
     let mut comment = String::new();
-    if let Some(json) = sidecar {
+    if let Some(json) = sidecar.as_deref() {
         let added = zip.add(sidecar::FILE_NAME, Listed::No, None, json.len() as u64, |each| each(json))?;
         let len_bytes = json.len() as u64;
         comment = Pointer { offset_bytes: added.offset_bytes, len_bytes, crc32: added.crc32 }.to_comment();

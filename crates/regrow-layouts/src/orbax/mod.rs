@@ -39,12 +39,12 @@
 use std::borrow::Cow;
 
 use super::{
-    Detected, Features, Fidelity, FileNames, Format, Loss, ManyWriters, Reader, Roles, Target, WriterRank,
+    Detected, Features, Fidelity, FileNames, Format, Loss, ManyWriters, Reader, Roles, WriteAs, WriterRank,
 };
 use crate::options::{Layout, OpenOptions, OrbaxOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
-use regrow_storage::Publication;
 use regrow_storage::location::Location;
+use regrow_storage::{MergedFolder, NewFolder};
 use regrow_tree::tree::{Leaf, LeafInfo, Tree};
 
 pub mod array_metadatas;
@@ -131,16 +131,12 @@ impl Format for Orbax {
         self.open_found(detect::detect(at, Wanted::of(options)), at, options)
     }
 
-    fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
-        Target::Folder
+    fn write_as(&self, _at: &Location, _options: &SaveOptions) -> WriteAs {
+        WriteAs::Folder(|tree, new, options| writer::write(tree, new, options, &own_options(options)))
     }
 
     fn check(&self, tree: &Tree<Leaf>, _target: &Location, options: &SaveOptions) -> Result<()> {
         writer::check(tree, options, &own_options(options))
-    }
-
-    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
-        writer::write(tree, staged, options, &own_options(options))
     }
 
     fn roles(&self) -> Roles<'_> {
@@ -175,7 +171,7 @@ impl ManyWriters for Orbax {
         &self,
         tree: &Tree<Leaf>,
         writer: WriterRank,
-        publication: &dyn Publication,
+        publication: &dyn NewFolder,
         options: &SaveOptions,
     ) -> Result<()> {
         writer::write_share(tree, writer, publication, options, &own_options(options))
@@ -185,7 +181,7 @@ impl ManyWriters for Orbax {
         &self,
         tree: &Tree<Leaf>,
         writers: &[u32],
-        publication: &dyn Publication,
+        publication: &dyn MergedFolder,
         options: &SaveOptions,
     ) -> Result<()> {
         writer::merge(tree, writers, publication, options, &own_options(options))

@@ -31,10 +31,9 @@
 
 use std::path::PathBuf;
 
-use super::{Features, Fidelity, FileNames, Format, Loss, Reader, Roles, Siblings, Target};
+use super::{Features, Fidelity, FileNames, Format, Loss, Reader, Roles, Siblings, WriteAs};
 use crate::options::{Layout, OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
-use regrow_storage::Publication;
 use regrow_storage::location::Location;
 use regrow_tree::tree::{Leaf, LeafInfo, Tree};
 
@@ -81,16 +80,15 @@ impl Format for PytreeData {
         Ok(Box::new(reader::PytreeDataReader::open(&Files::of(at).located(), options.salvage)?))
     }
 
-    fn target(&self, _at: &Location, options: &SaveOptions) -> Target {
-        Target::Siblings { suffixes: writer::suffixes(&options_of(options)) }
+    fn write_as(&self, _at: &Location, options: &SaveOptions) -> WriteAs {
+        WriteAs::Siblings {
+            suffixes: writer::suffixes(&options_of(options)),
+            write: |tree, new, options| writer::write(tree, new, &options_of(options)),
+        }
     }
 
     fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
         writer::plan(tree, target, &options_of(options)).map(drop)
-    }
-
-    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
-        writer::write(tree, staged, &options_of(options))
     }
 
     fn roles(&self) -> Roles<'_> {

@@ -7,7 +7,7 @@ use super::paths::about;
 use super::plan::Plan;
 use regrow_base::bytes::checksum::BlockSums;
 use regrow_base::error::{Error, Result};
-use regrow_storage::Publication;
+use regrow_storage::NewSiblings;
 use regrow_storage::location::Location;
 use regrow_store::FileWriter;
 use regrow_tree::array::Array;
@@ -25,7 +25,7 @@ pub(super) fn suffixes(options: &PytreeDataOptions) -> Vec<String> {
     suffixes
 }
 
-pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication, options: &PytreeDataOptions) -> Result<()> {
+pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn NewSiblings, options: &PytreeDataOptions) -> Result<()> {
     let Plan { arrays, extra, len_bytes } = plan(tree, staged.target(), options)?;
     let mut out = staged.sibling_writer(DATA, len_bytes.max(1), 0)?;
     let mut entries = Vec::with_capacity(arrays.len());

@@ -34,14 +34,14 @@
 
 use super::orbax::Orbax;
 use super::{
-    Claims, Description, Features, Fidelity, FileNames, Format, Loss, ManyWriters, Reader, Roles, Target,
+    Claims, Description, Features, Fidelity, FileNames, Format, Loss, ManyWriters, Reader, Roles, WriteAs,
     WriterRank,
 };
 use crate::options::{Layout, OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
-use regrow_storage::Publication;
 use regrow_storage::location::{Location, StepFolder};
 use regrow_storage::{Entry, Found};
+use regrow_storage::{MergedFolder, NewFolder};
 use regrow_tree::array::Dtype;
 use regrow_tree::tree::{Leaf, LeafInfo, Tree};
 
@@ -97,16 +97,12 @@ impl Format for Regrow {
         }
     }
 
-    fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
-        Target::Folder
+    fn write_as(&self, _at: &Location, _options: &SaveOptions) -> WriteAs {
+        WriteAs::Folder(save::save)
     }
 
     fn check(&self, tree: &Tree<Leaf>, _target: &Location, options: &SaveOptions) -> Result<()> {
         save::check(tree, options)
-    }
-
-    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
-        save::save(tree, staged, options)
     }
 
     fn roles(&self) -> Roles<'_> {
@@ -119,7 +115,7 @@ impl ManyWriters for Regrow {
         &self,
         tree: &Tree<Leaf>,
         writer: WriterRank,
-        publication: &dyn Publication,
+        publication: &dyn NewFolder,
         options: &SaveOptions,
     ) -> Result<()> {
         save::write_share(tree, writer, publication, options)
@@ -129,7 +125,7 @@ impl ManyWriters for Regrow {
         &self,
         tree: &Tree<Leaf>,
         writers: &[u32],
-        publication: &dyn Publication,
+        publication: &dyn MergedFolder,
         options: &SaveOptions,
     ) -> Result<()> {
         save::merge_shares(tree, writers, publication, options)

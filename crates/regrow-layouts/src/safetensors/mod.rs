@@ -30,11 +30,10 @@ use std::ffi::OsStr;
 
 use bytes::Bytes;
 
-use super::{Features, Fidelity, FileNames, Format, Loss, Preview, Reader, Roles, SingleFile, Target};
+use super::{Features, Fidelity, FileNames, Format, Loss, Preview, Reader, Roles, SingleFile, WriteAs};
 use crate::options::{Layout, OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
 use regrow_base::system::not_found;
-use regrow_storage::Publication;
 use regrow_storage::location::Location;
 use regrow_store::reads::PrivateMaps;
 use regrow_tree::tree::{Leaf, LeafInfo, Tree};
@@ -90,16 +89,15 @@ impl Format for Safetensors {
         open_as(at, &TreeForm::Kept)
     }
 
-    fn target(&self, at: &Location, options: &SaveOptions) -> Target {
-        writer::target(at, &SafetensorsOptions::of(options))
+    fn write_as(&self, at: &Location, options: &SaveOptions) -> WriteAs {
+        match writer::is_file(at, &SafetensorsOptions::of(options)) {
+            true => WriteAs::File(writer::write_file),
+            false => WriteAs::Folder(writer::write_folder),
+        }
     }
 
     fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
         writer::check(tree, target, options)
-    }
-
-    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
-        writer::write(tree, staged, options)
     }
 
     fn roles(&self) -> Roles<'_> {

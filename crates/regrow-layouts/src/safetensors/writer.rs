@@ -17,13 +17,12 @@ use super::metadata::{self, STRUCTURE};
 use super::packed::pack_f4;
 use super::parts::{MODEL_FILE_NAME, SUFFIX};
 use super::plan::{Form, Plan, PlannedTensor};
-use crate::Target;
 use crate::options::SaveOptions;
 use crate::stream::write_array;
 use crate::structure::Structure;
 use regrow_base::error::{Error, ErrorKind, Result, ResultExt};
-use regrow_storage::Publication;
 use regrow_storage::location::Location;
+use regrow_storage::{NewFile, NewFolder};
 use regrow_store::FileWriter;
 use regrow_tree::array::Array;
 use regrow_tree::tree::{KeyPath, Leaf, LeafData, Tree};
@@ -39,31 +38,30 @@ const STRUCTURE_LEN_MAX_BYTES: usize = 24 << 20;
 /// together.
 const PIECE_LEN_BYTES: usize = 1 << 20;
 
-pub(super) fn target(at: &Location, options: &SafetensorsOptions) -> Target {
-    if options.one_file || at.name_text().ends_with(SUFFIX) { Target::File } else { Target::Folder }
+/// Whether a save makes a file `at` a location. If not, it makes a folder.
+pub(super) fn is_file(at: &Location, options: &SafetensorsOptions) -> bool {
+    options.one_file || at.name_text().ends_with(SUFFIX)
 }
 
-pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication, save: &SaveOptions) -> Result<()> {
-    let options = &SafetensorsOptions::of(save);
-    match target(staged.target(), options) {
-        Target::File => {
-            let image = FileImage::new(tree, save)?;
-            let out = staged.single_writer(image.len_bytes(), 0)?;
-            image.encoder.write_file(out, &image.head, &image.tensors)
-        }
-        Target::Folder | Target::Siblings { .. } => {
-            write_folder(tree, staged, save, options, HEADER_LEN_MAX_BYTES)
-        }
-    }
+/// Writes the one file of a checkpoint.
+pub(super) fn write_file(tree: &Tree<Leaf>, new: &dyn NewFile, save: &SaveOptions) -> Result<()> {
+    let image = FileImage::new(tree, save)?;
+    let out = new.single_writer(image.len_bytes(), 0)?;
+    image.encoder.write_file(out, &image.head, &image.tensors)
 }
 
-fn write_folder(
+/// Writes the files of a folder.
+pub(super) fn write_folder(tree: &Tree<Leaf>, staged: &dyn NewFolder, save: &SaveOptions) -> Result<()> {
+    write_files(tree, staged, save, HEADER_LEN_MAX_BYTES)
+}
+
+fn write_files(
     tree: &Tree<Leaf>,
-    staged: &dyn Publication,
+    staged: &dyn NewFolder,
     save: &SaveOptions,
-    options: &SafetensorsOptions,
     header_len_max_bytes: usize,
 ) -> Result<()> {
+    let options = &SafetensorsOptions::of(save);
     let (encoder, files) = plan_folder(tree, save, options, header_len_max_bytes)?;
     let mut index = Index::default();
     for (at, (head, tensors)) in files.iter().enumerate() {
@@ -80,14 +78,12 @@ fn write_folder(
     }
 }
 
-/// Returns the error that [`write`] would return for a save at `target`. Writes nothing.
+/// Returns the error that a save at `target` would return. Writes nothing.
 pub(super) fn check(tree: &Tree<Leaf>, target: &Location, save: &SaveOptions) -> Result<()> {
     let options = &SafetensorsOptions::of(save);
-    match self::target(target, options) {
-        Target::File => FileImage::new(tree, save).map(drop),
-        Target::Folder | Target::Siblings { .. } => {
-            plan_folder(tree, save, options, HEADER_LEN_MAX_BYTES).map(drop)
-        }
+    match is_file(target, options) {
+        true => FileImage::new(tree, save).map(drop),
+        false => plan_folder(tree, save, options, HEADER_LEN_MAX_BYTES).map(drop),
     }
 }
 

@@ -29,10 +29,9 @@
 #[cfg(feature = "torch")]
 use super::joined::Joined;
 use super::joined::Names;
-use super::{Features, Fidelity, FileNames, Format, Loss, Reader, Target};
+use super::{Features, Fidelity, FileNames, Format, Loss, Reader, WriteAs};
 use crate::options::{OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
-use regrow_storage::Publication;
 use regrow_storage::location::Location;
 #[cfg(feature = "torch")]
 use regrow_tree::tree::KeyPath;
@@ -101,15 +100,11 @@ impl Format for Torch {
         read(at, options)
     }
 
-    fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
-        Target::File
+    fn write_as(&self, _at: &Location, _options: &SaveOptions) -> WriteAs {
+        WriteAs::File(|_tree, _new, _options| Err(read_only()))
     }
 
     fn check(&self, _tree: &Tree<Leaf>, _target: &Location, _options: &SaveOptions) -> Result<()> {
-        Err(read_only())
-    }
-
-    fn write(&self, _tree: &Tree<Leaf>, _staged: &dyn Publication, _options: &SaveOptions) -> Result<()> {
         Err(read_only())
     }
 }

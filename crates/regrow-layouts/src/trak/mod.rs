@@ -44,10 +44,9 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use self::layout::{METADATA_FILE, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, id_of_file};
-use super::{Features, Fidelity, FileNames, Format, Loss, Reader, Target};
+use super::{Features, Fidelity, FileNames, Format, Loss, Reader, WriteAs};
 use crate::options::{OpenOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
-use regrow_storage::Publication;
 use regrow_storage::location::Location;
 use regrow_tree::tree::{Leaf, LeafInfo, Tree};
 
@@ -125,16 +124,12 @@ impl Format for Trak {
         Ok(Box::new(reader::TrakReader::open(at.local_path()?, options.salvage)?))
     }
 
-    fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
-        Target::Folder
+    fn write_as(&self, _at: &Location, _options: &SaveOptions) -> WriteAs {
+        WriteAs::Folder(|tree, new, _options| writer::write(tree, new))
     }
 
     fn check(&self, tree: &Tree<Leaf>, target: &Location, _options: &SaveOptions) -> Result<()> {
         writer::check(tree, target)
-    }
-
-    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, _options: &SaveOptions) -> Result<()> {
-        writer::write(tree, staged)
     }
 }
 

@@ -27,7 +27,7 @@ use crate::refusals::Refusals;
 use crate::stream::write_array;
 use crate::{Loss, LossKind};
 use regrow_base::error::{Error, Result};
-use regrow_storage::Publication;
+use regrow_storage::NewFolder;
 use regrow_storage::location::Location;
 use regrow_tree::array::{Array, Dtype, DtypeClass, cast_bytes};
 use regrow_tree::tree::{Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree};
@@ -39,7 +39,7 @@ const EXPECTED: &str = "metadata, models, scores and experiments, as a TRAK stor
 const MEMBER_DEPTH_MAX: usize = 100;
 
 /// Writes all files of the store.
-pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication) -> Result<()> {
+pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn NewFolder) -> Result<()> {
     let plan = Plan::of(tree, staged.target())?;
     let Some(folder) = staged.local_folder().map(|folder| folder.join(SCORES_FOLDER)) else {
         return Err(Error::unsupported("TRAK stores map files, which needs a local disk")

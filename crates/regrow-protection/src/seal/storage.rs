@@ -112,9 +112,9 @@ mod tests {
     use regrow_base::bytes::checksum::Crc32;
     use regrow_base::error::ErrorKind;
     use regrow_base::monitor::Monitor;
-    use regrow_storage::PublishOptions;
     use regrow_storage::local::LocalDisk;
     use regrow_storage::location::Location;
+    use regrow_storage::{PublishOptions, Target};
     use regrow_store::{ByteRange, StoreExt};
 
     /// A sealed folder with one file, and one that was put there later.
@@ -154,9 +154,9 @@ mod tests {
         assert_eq!(names, ["a.npy", "later"]);
         let target = Location::local(folder.path().join("new")).through(Arc::new(sealed));
         let monitor = Monitor::new();
-        let options = PublishOptions::of_one_file(&monitor);
-        assert_eq!(target.check_publish(options).unwrap_err().kind(), ErrorKind::Unsupported);
-        assert_eq!(target.publish(options).unwrap_err().kind(), ErrorKind::Unsupported);
+        let options = PublishOptions::of_overwrite(&monitor);
+        assert_eq!(target.check_publish(&Target::File, options).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(target.publish_file(options).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 
     #[test]

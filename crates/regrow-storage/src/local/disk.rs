@@ -5,9 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::joined_folder::SharedFolder;
+use super::staging::Terms;
 use super::{
-    Hold, LocalTransfer, begin, finish_unfinished, hold, join, may_begin, move_folder, remove_checkpoint,
-    remove_files, remove_unfinished, stock,
+    Hold, LocalTransfer, StagedFile, StagedFolder, StagedSiblings, finish_unfinished, hold, move_folder,
+    remove_checkpoint, remove_files, remove_unfinished, stock,
 };
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -16,9 +18,9 @@ use crate::store::local::regular::name_of;
 use crate::store::{LocalStore, Store, read_document};
 use crate::system::id_at;
 use crate::{
-    Capabilities, Document, Entry, EntryKind, Found, Identity, Publication, Publish, PublishOptions, Reading,
-    Removal, Removed, Stock, Storage, StorageKind, StorageOptions, Transfer, TransferOptions, Upkeep, Url,
-    Writes,
+    BegunFile, BegunFolder, BegunSiblings, Capabilities, Document, Entry, EntryKind, Found, Identity,
+    JoinedFolder, Publish, PublishOptions, Reading, Removal, Removed, Stock, Storage, StorageKind,
+    StorageOptions, Target, Transfer, TransferOptions, Upkeep, Url, Writes,
 };
 
 pub(crate) const KIND: StorageKind = StorageKind { schemes: &["file"], locate };
@@ -198,12 +200,31 @@ impl Storage for LocalDisk {
 }
 
 impl Publish for LocalDisk {
-    fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
-        may_begin(target, options)
+    fn check_publish(&self, target: &Location, kind: &Target, options: PublishOptions<'_>) -> Result<()> {
+        let (path, overwrite) = (target.local_path()?, options.overwrite);
+        match kind {
+            Target::Folder => StagedFolder::may_begin(path, overwrite, options.keeps_others),
+            Target::File => StagedFile::may_begin(target, &options),
+            Target::Siblings { suffixes } => StagedSiblings::may_begin(path, suffixes, overwrite),
+        }
     }
 
-    fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
-        begin(target, options)
+    fn publish_folder(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn BegunFolder>> {
+        Ok(Box::new(StagedFolder::begin(target.local_path()?, &Terms::of(&options))?))
+    }
+
+    fn publish_file(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn BegunFile>> {
+        let staged = StagedFile::begin(target.local_path()?, &Terms::of(&options), options.may_replace)?;
+        Ok(Box::new(if options.in_place { staged.in_place() } else { staged }))
+    }
+
+    fn publish_siblings(
+        &self,
+        target: &Location,
+        suffixes: &[String],
+        options: PublishOptions<'_>,
+    ) -> Result<Box<dyn BegunSiblings>> {
+        Ok(Box::new(StagedSiblings::begin(target.local_path()?, suffixes, &Terms::of(&options))?))
     }
 
     fn join(
@@ -211,8 +232,8 @@ impl Publish for LocalDisk {
         target: &Location,
         ticket: &str,
         options: PublishOptions<'_>,
-    ) -> Result<Box<dyn Publication>> {
-        join(target, ticket, options)
+    ) -> Result<Box<dyn JoinedFolder>> {
+        Ok(Box::new(SharedFolder::join(target, ticket, options)?))
     }
 
     fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {

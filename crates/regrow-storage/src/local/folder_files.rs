@@ -1,27 +1,81 @@
 //! The files of a folder checkpoint, which one process writes into its temporary folder.
 
+use std::fmt::Debug;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::SYNC_LATER_LEN_MAX_BYTES;
-use crate::Storage;
 use crate::error::{Error, ErrorKind, Result};
 use crate::local::LocalDisk;
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::local::folders::{make_folders, relative_path};
 use crate::store::{Blob, DirectWriter, FileWriter, WriteOptions};
+use crate::{NewFolder, Storage};
 
 /// The temporary folder, and the list of its files that still need a sync.
 #[derive(Clone, Copy)]
 pub(super) struct FolderFiles<'a> {
     pub(super) folder: &'a Path,
+    /// The location that the folder will have.
+    pub(super) target: &'a Location,
     pub(super) durable: bool,
     pub(super) monitor: &'a Monitor,
     /// Files that no writer has synced yet.
     pub(super) unsynced: &'a Mutex<Vec<PathBuf>>,
+    pub(super) linked_bytes: &'a AtomicU64,
+}
+
+/// A new folder on a local disk: begun by this process, or by another one.
+pub(super) trait InFolder: Debug + Send + Sync {
+    fn files(&self) -> FolderFiles<'_>;
+}
+
+impl<T: InFolder> NewFolder for T {
+    fn target(&self) -> &Location {
+        self.files().target
+    }
+
+    fn monitor(&self) -> &Monitor {
+        self.files().monitor
+    }
+
+    fn is_durable(&self) -> bool {
+        self.files().durable
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.files().write(name, bytes)
+    }
+
+    fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        self.files().writer(name, expected_len_bytes, checksums_from)
+    }
+
+    fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool> {
+        let linked = self.files().link(name, source, opened)?;
+        self.files().linked_bytes.fetch_add(linked.unwrap_or(0), Ordering::Relaxed);
+        Ok(linked.is_some())
+    }
+
+    fn reused_bytes(&self) -> u64 {
+        self.files().linked_bytes.load(Ordering::Relaxed)
+    }
+
+    fn written(&self, name: &str) -> Result<Vec<u8>> {
+        self.files().read(name)
+    }
+
+    fn marker_line(&self) -> Option<String> {
+        None
+    }
+
+    fn local_folder(&self) -> Option<&Path> {
+        Some(self.files().folder)
+    }
 }
 
 impl FolderFiles<'_> {
@@ -139,12 +193,6 @@ impl FolderFiles<'_> {
         fs::remove_file(&path).map_err(|error| Error::io("cannot remove", &path, error))?;
         self.unsynced.lock().unwrap_or_else(PoisonError::into_inner).retain(|unsynced| *unsynced != path);
         Ok(())
-    }
-
-    /// Sets the mode of a folder inside the temporary folder.
-    pub(super) fn set_mode(self, below: &str, mode: u32) -> Result<()> {
-        let path = self.folder.join(relative_path(below.as_bytes())?);
-        super::set_mode(&path, mode)
     }
 
     fn sync_later(self, path: PathBuf) {

@@ -5,25 +5,22 @@
 //! rank k            join   ──▶ ... files ...  its own files are durable
 //! ```
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
-use super::folder_files::FolderFiles;
+use super::folder_files::{FolderFiles, InFolder};
 use super::naming::sync_written;
 use super::target::resolve;
 use crate::error::{Error, ErrorKind, Result};
 use crate::local::LocalDisk;
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
-use crate::store::{Blob, FileWriter};
-use crate::{
-    Identity, JoinedShare, NewFiles, NewFolder, Publication, PublishOptions, Role, Storage, UNCOMMITTED_MARK,
-};
+use crate::{Identity, JoinedFolder, PublishOptions, Storage, UNCOMMITTED_MARK};
 
 /// A temporary folder that another process has made, and will commit or remove.
 #[derive(Debug)]
-pub(super) struct JoinedFolder {
+pub(super) struct SharedFolder {
     folder: PathBuf,
     /// The identity of the folder. A rename does not change it.
     identity: Option<Identity>,
@@ -35,7 +32,7 @@ pub(super) struct JoinedFolder {
     linked_bytes: AtomicU64,
 }
 
-impl JoinedFolder {
+impl SharedFolder {
     /// Joins the temporary folder with the name in `ticket`, beside the target.
     ///
     /// # Errors
@@ -69,81 +66,24 @@ impl JoinedFolder {
             linked_bytes: AtomicU64::new(0),
         })
     }
+}
 
+impl InFolder for SharedFolder {
     fn files(&self) -> FolderFiles<'_> {
-        let (folder, durable) = (self.folder.as_path(), self.durable);
-        FolderFiles { folder, durable, monitor: &self.monitor, unsynced: &self.unsynced }
+        let Self { folder, target, monitor, unsynced, linked_bytes, .. } = self;
+        FolderFiles { folder, target, durable: self.durable, monitor, unsynced, linked_bytes }
     }
 }
 
-impl Publication for JoinedFolder {
-    fn target(&self) -> &Location {
-        &self.target
-    }
-
-    fn monitor(&self) -> &Monitor {
-        &self.monitor
-    }
-
-    fn is_durable(&self) -> bool {
-        self.durable
-    }
-
-    fn files(&self) -> NewFiles<'_> {
-        NewFiles::Folder(self)
-    }
-
-    fn stored_bytes(&self) -> Result<u64> {
-        Ok(0)
-    }
-
-    fn commit(self: Box<Self>) -> Result<()> {
-        Err(Error::invalid("only the process that started the checkpoint can commit it")
-            .in_file(&self.target))
-    }
-}
-
-impl NewFolder for JoinedFolder {
-    fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        self.files().write(name, bytes)
-    }
-
-    fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
-        self.files().writer(name, expected_len_bytes, checksums_from)
-    }
-
-    fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool> {
-        let linked = self.files().link(name, source, opened)?;
-        self.linked_bytes.fetch_add(linked.unwrap_or(0), Ordering::Relaxed);
-        Ok(linked.is_some())
-    }
-
-    fn reused_bytes(&self) -> u64 {
-        self.linked_bytes.load(Ordering::Relaxed)
-    }
-
-    fn written(&self, name: &str) -> Result<Vec<u8>> {
-        self.files().read(name)
-    }
-
+impl JoinedFolder for SharedFolder {
     fn claim(&self, name: &str) -> Result<bool> {
         self.files().claim(name)
     }
 
-    fn local_folder(&self) -> Option<&Path> {
-        Some(&self.folder)
+    fn share_len_bytes(&self) -> u64 {
+        0
     }
 
-    fn marker_line(&self) -> Option<String> {
-        None
-    }
-
-    fn role(&self) -> Role<'_> {
-        Role::Joined(self)
-    }
-}
-
-impl JoinedShare for JoinedFolder {
     fn finish_share(&self) -> Result<()> {
         self.monitor.check()?;
         if !self.durable {
@@ -162,33 +102,22 @@ impl JoinedShare for JoinedFolder {
 mod tests {
     use super::super::StagedFolder;
     use super::*;
-    use crate::BegunFolder;
-    use crate::Target;
+    use crate::{BegunFolder, NewFolder};
 
-    fn joined(target: &Location, ticket: &str, durable: bool, monitor: &Monitor) -> JoinedFolder {
-        let kind = Target::Folder;
-        let options = PublishOptions {
-            kind: &kind,
-            overwrite: false,
-            may_replace: None,
-            make_way: None,
-            replaces_links: false,
-            durable,
-            keeps_others: false,
-            monitor,
-        };
-        JoinedFolder::join(target, ticket, options).unwrap()
+    fn joined(target: &Location, ticket: &str, durable: bool, monitor: &Monitor) -> SharedFolder {
+        let options = PublishOptions { durable, ..PublishOptions::of_new(monitor) };
+        SharedFolder::join(target, ticket, options).unwrap()
     }
 
     #[test]
-    fn who_joins_says_what_it_was_told_and_commits_nothing() {
+    fn a_share_is_as_durable_as_it_was_told() {
         let root = tempfile::tempdir().unwrap();
         let target = Location::local(root.path().join("x"));
         let begun = StagedFolder::create(&root.path().join("x"), false).unwrap();
         for durable in [false, true] {
             let monitor = Monitor::new();
             let one = joined(&target, &begun.ticket().unwrap(), durable, &monitor);
-            assert_eq!((one.is_durable(), one.stored_bytes().unwrap()), (durable, 0));
+            assert_eq!((one.is_durable(), one.share_len_bytes()), (durable, 0));
             let name = format!("d/small {durable}");
             one.write(&name, b"abc").unwrap();
             assert_eq!(one.written(&name).unwrap(), b"abc");
@@ -199,8 +128,6 @@ mod tests {
             monitor.cancel();
             assert!(one.monitor().is_cancelled());
             assert_eq!(one.finish_share().unwrap_err().kind(), ErrorKind::Cancelled);
-            let refused: Box<dyn Publication> = Box::new(one);
-            assert_eq!(refused.commit().unwrap_err().kind(), ErrorKind::InvalidArgument);
         }
         assert!(begun.folder().join("d/small true").is_file());
     }

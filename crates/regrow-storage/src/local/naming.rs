@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use super::leftovers::{Lock, lock, remove, replaced_path};
 use super::rename::{exchange, keep_owner_and_mode, rename_new, replace_in_two_steps};
 use super::staging::{Staged, Staging};
+use crate::Publication;
 use crate::error::{Error, ErrorKind, Result};
 use crate::monitor::Stage;
 use crate::store::local::folders::{sync_folder, sync_made};
@@ -19,6 +20,16 @@ const SYNC_EACH_MAX: usize = 64;
 
 /// Attempts of an overwrite whose target changes in between.
 const TRIES: usize = 64;
+
+impl<T: Staged> Publication for T {
+    fn stored_bytes(&self) -> Result<u64> {
+        self.staging().stored_bytes()
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        commit(self)
+    }
+}
 
 pub(super) fn commit(staged: Box<dyn Staged>) -> Result<()> {
     commit_after(staged, |_| Ok(()))
@@ -120,8 +131,8 @@ pub(super) fn replace_folder(staging: &Staging, source: &Path) -> io::Result<Opt
 
 impl Staging {
     fn set_own_mode(&self, source: &Path) -> io::Result<()> {
-        match self.mode.get() {
-            Some(&mode) => set_mode(source, mode),
+        match self.mode {
+            Some(mode) => set_mode(source, mode),
             None => Ok(()),
         }
     }

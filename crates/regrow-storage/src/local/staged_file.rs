@@ -9,7 +9,6 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use super::naming::{self, replace_folder, take_name};
 use super::rename::{exchange, keep_owner_and_mode, rename_new};
@@ -19,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::FileWriter;
-use crate::{Identity, NewFile, NewFiles, Publication, PublishOptions, replaced_in_between};
+use crate::{Identity, NewFile, PublishOptions, replaced_in_between};
 
 pub(super) type MayReplace = fn(&Location) -> Result<()>;
 
@@ -31,7 +30,7 @@ pub struct StagedFile {
     may_replace: Option<MayReplace>,
     /// If set, the commit replaces only the file with this identity, or no file if the identity is
     /// `None`.
-    in_place_of: OnceLock<Option<Identity>>,
+    in_place_of: Option<Option<Identity>>,
     /// Whether an overwrite may also replace a checkpoint that is a folder.
     replaces_folders: bool,
 }
@@ -81,7 +80,7 @@ impl StagedFile {
             check: &|target| check(target, terms.overwrite, replaces_folders),
         };
         let staging = Staging::begin(place, terms)?;
-        let staged = Self { staging, may_replace, in_place_of: OnceLock::new(), replaces_folders };
+        let staged = Self { staging, may_replace, in_place_of: None, replaces_folders };
         staged.check_found()?;
         Ok(staged)
     }
@@ -94,6 +93,11 @@ impl StagedFile {
             Some(may_replace) if overwrite && target.exists() => may_replace(target),
             _ => Ok(()),
         }
+    }
+
+    /// Lets the commit replace only the file that exists now, or no file if there is none.
+    pub(super) fn in_place(self) -> Self {
+        Self { in_place_of: Some(Location::local(&self.staging.absolute).identity()), ..self }
     }
 
     /// Sets whether `commit` syncs, so that the checkpoint survives a power cut. The default is
@@ -193,7 +197,7 @@ impl Staged for StagedFile {
     }
 
     fn take_name(&mut self) -> Result<Option<PathBuf>> {
-        if let Some(&before) = self.in_place_of.get() {
+        if let Some(before) = self.in_place_of {
             self.take_place_of(before)?;
             return Ok(Some(self.staging.own.path.clone()));
         }
@@ -217,47 +221,17 @@ impl Staged for StagedFile {
     }
 }
 
-impl Publication for StagedFile {
+impl NewFile for StagedFile {
     fn target(&self) -> &Location {
         &self.staging.target
     }
 
-    fn monitor(&self) -> &Monitor {
-        &self.staging.monitor
-    }
-
-    fn is_durable(&self) -> bool {
-        self.staging.durable
-    }
-
-    fn files(&self) -> NewFiles<'_> {
-        NewFiles::File(self)
-    }
-
-    fn stored_bytes(&self) -> Result<u64> {
-        self.staging.stored_bytes()
-    }
-
-    fn commit(self: Box<Self>) -> Result<()> {
-        naming::commit(self)
-    }
-}
-
-impl NewFile for StagedFile {
     fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
         self.staging.writer(&self.single_file(), expected_len_bytes, checksums_from)
     }
 
     fn is_named_by_write(&self) -> bool {
         false
-    }
-
-    fn single_writer_in_place(&self, expected_len_bytes: u64) -> Result<FileWriter> {
-        self.single_writer(expected_len_bytes, 0)
-    }
-
-    fn only_in_place_of(&self, before: Option<Identity>) {
-        let _ = self.in_place_of.set(before);
     }
 }
 
@@ -300,23 +274,19 @@ mod tests {
             let monitor = Monitor::new();
             let staged = StagedFile::begin(&path, &Terms::of_save(true, true, &monitor), None).unwrap();
             fs::write(staged.single_file(), text).unwrap();
-            Box::new(staged)
+            staged.in_place()
         };
-        let commit = |staged: Box<StagedFile>, before| {
-            staged.only_in_place_of(before);
-            staged.commit()
-        };
-        let identity = || Location::local(&path).identity();
         let is_replaced = |done: Result<()>| done.is_err_and(|error| error.kind() == ErrorKind::Replaced);
-        commit(staged("first"), None).unwrap();
-        assert!(is_replaced(commit(staged("new"), None)), "the name is taken");
-        let first = identity();
-        commit(staged("second"), first).unwrap();
-        assert!(is_replaced(commit(staged("third"), first)), "another one is there");
+        let (first, late) = (staged("first"), staged("new"));
+        first.commit().unwrap();
+        assert!(is_replaced(late.commit()), "the name is taken");
+        let (second, late) = (staged("second"), staged("third"));
+        second.commit().unwrap();
+        assert!(is_replaced(late.commit()), "another one is there");
         assert_eq!(fs::read(&path).unwrap(), b"second");
-        let second = identity();
+        let late = staged("third");
         fs::remove_file(&path).unwrap();
-        assert!(is_replaced(commit(staged("third"), second)), "it was removed");
+        assert!(is_replaced(late.commit()), "it was removed");
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0, "nothing is left");
     }
 

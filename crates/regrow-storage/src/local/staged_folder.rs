@@ -8,9 +8,9 @@
 //! `target`.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
-use super::folder_files::FolderFiles;
+use super::folder_files::{FolderFiles, InFolder};
 use super::naming::{self, replace_folder, take_name};
 use super::staging::{Place, Staged, Staging, Terms};
 use super::target::{check_folder, check_name, resolve};
@@ -18,8 +18,7 @@ use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::local::folders::relative_path;
-use crate::store::{Blob, FileWriter};
-use crate::{BegunFolder, NewFiles, NewFolder, Publication, Role};
+use crate::{BegunFolder, MergedFolder};
 
 /// A checkpoint that is a folder, under its temporary name. If it is dropped uncommitted, it is
 /// removed.
@@ -75,11 +74,6 @@ impl StagedFolder {
         &self.staging.own.path
     }
 
-    pub(super) fn files(&self) -> FolderFiles<'_> {
-        let Staging { durable, monitor, unsynced, .. } = &self.staging;
-        FolderFiles { folder: self.folder(), durable: *durable, monitor, unsynced }
-    }
-
     /// Syncs, renames to the final name, and syncs the parent folder: a reader sees the complete
     /// checkpoint or none. The checkpoint that it replaces is removed; parts that cannot be removed
     /// keep a temporary name.
@@ -122,69 +116,21 @@ impl Staged for StagedFolder {
     }
 }
 
-impl Publication for StagedFolder {
-    fn target(&self) -> &Location {
-        &self.staging.target
-    }
-
-    fn monitor(&self) -> &Monitor {
-        &self.staging.monitor
-    }
-
-    fn is_durable(&self) -> bool {
-        self.staging.durable
-    }
-
-    fn files(&self) -> NewFiles<'_> {
-        NewFiles::Folder(self)
-    }
-
-    fn stored_bytes(&self) -> Result<u64> {
-        self.staging.stored_bytes()
-    }
-
-    fn commit(self: Box<Self>) -> Result<()> {
-        naming::commit(self)
+impl InFolder for StagedFolder {
+    fn files(&self) -> FolderFiles<'_> {
+        let Staging { target, durable, monitor, unsynced, .. } = &self.staging;
+        let linked_bytes = &self.linked_bytes;
+        FolderFiles { folder: self.folder(), target, durable: *durable, monitor, unsynced, linked_bytes }
     }
 }
 
-impl NewFolder for StagedFolder {
-    fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        self.files().write(name, bytes)
+impl MergedFolder for StagedFolder {
+    fn sweep(&self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
+        self.files().sweep(below, is_left)
     }
 
-    fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
-        self.files().writer(name, expected_len_bytes, checksums_from)
-    }
-
-    fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool> {
-        let linked = self.files().link(name, source, opened)?;
-        self.linked_bytes.fetch_add(linked.unwrap_or(0), Ordering::Relaxed);
-        Ok(linked.is_some())
-    }
-
-    fn reused_bytes(&self) -> u64 {
-        self.linked_bytes.load(Ordering::Relaxed)
-    }
-
-    fn written(&self, name: &str) -> Result<Vec<u8>> {
-        self.files().read(name)
-    }
-
-    fn claim(&self, name: &str) -> Result<bool> {
-        self.files().claim(name)
-    }
-
-    fn local_folder(&self) -> Option<&Path> {
-        Some(self.folder())
-    }
-
-    fn marker_line(&self) -> Option<String> {
-        None
-    }
-
-    fn role(&self) -> Role<'_> {
-        Role::Begun(self)
+    fn withdraw(&self, name: &str) -> Result<()> {
+        self.files().withdraw(name)
     }
 }
 
@@ -195,23 +141,5 @@ impl BegunFolder for StagedFolder {
             Error::invalid("the name of the target is not UTF-8, so other processes cannot use it")
                 .in_file(&self.staging.absolute)
         })
-    }
-
-    fn sweep(&self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
-        self.files().sweep(below, is_left)
-    }
-
-    fn withdraw(&self, name: &str) -> Result<()> {
-        self.files().withdraw(name)
-    }
-
-    fn set_mode(&self, below: &str, mode: u32) -> Result<()> {
-        if below.is_empty() {
-            // Before the commit, the folder stays as private as the checkpoint that it replaces. So
-            // the commit sets the mode.
-            let _ = self.staging.mode.set(mode);
-            return Ok(());
-        }
-        self.files().set_mode(below, mode)
     }
 }

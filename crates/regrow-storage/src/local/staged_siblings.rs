@@ -15,7 +15,7 @@ use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::FileWriter;
 use crate::store::local::folders::make_folders;
-use crate::{NewFiles, NewSiblings, Publication, no_such_file};
+use crate::{NewSiblings, no_such_file};
 
 /// A checkpoint of several files, under temporary names. If it is dropped uncommitted, they are
 /// removed.
@@ -112,7 +112,7 @@ impl Staged for StagedSiblings {
     }
 
     fn path_of(&self, at: usize, _name: &str) -> Result<PathBuf> {
-        let target = self.targets.get(at).ok_or_else(|| no_such_file("file of this number"))?;
+        let target = self.targets.get(at).ok_or_else(no_such_file)?;
         Ok(staged_path(&self.staging.own.path, at, target))
     }
 
@@ -126,33 +126,11 @@ impl Staged for StagedSiblings {
     }
 }
 
-impl Publication for StagedSiblings {
+impl NewSiblings for StagedSiblings {
     fn target(&self) -> &Location {
         &self.staging.target
     }
 
-    fn monitor(&self) -> &Monitor {
-        &self.staging.monitor
-    }
-
-    fn is_durable(&self) -> bool {
-        self.staging.durable
-    }
-
-    fn files(&self) -> NewFiles<'_> {
-        NewFiles::Siblings(self)
-    }
-
-    fn stored_bytes(&self) -> Result<u64> {
-        self.staging.stored_bytes()
-    }
-
-    fn commit(self: Box<Self>) -> Result<()> {
-        naming::commit(self)
-    }
-}
-
-impl NewSiblings for StagedSiblings {
     fn sibling_writer(&self, at: usize, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
         let path = self.path_of(at, "")?;
         let folder = path.parent().unwrap_or(&path);
@@ -166,6 +144,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::Publication;
 
     #[test]
     fn what_waits_for_its_name_stays_and_all_else_goes() {

@@ -5,10 +5,11 @@ use std::fmt::Debug;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use super::leftovers::{OwnFolder, remove, sweep};
 use super::target::no_name;
+use crate::PublishOptions;
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
@@ -17,7 +18,7 @@ use crate::store::{DirectWriter, FileWriter, WriteOptions};
 use crate::system::mode_of;
 
 /// A checkpoint of any kind under its temporary name, as commits and copies see it.
-pub(super) trait Staged: Debug + Send + Sync {
+pub(super) trait Staged: Debug + Send + Sync + 'static {
     fn staging(&self) -> &Staging;
 
     fn staging_mut(&mut self) -> &mut Staging;
@@ -46,6 +47,8 @@ pub(super) struct Terms<'a> {
     pub(super) keeps_others: bool,
     /// Whether a link to a file is replaced itself, instead of the file.
     pub(super) replaces_links: bool,
+    /// The requested mode of a new folder, if any.
+    pub(super) mode: Option<u32>,
     pub(super) durable: bool,
     pub(super) monitor: &'a Monitor,
     pub(super) own_folder: MakeFolder,
@@ -62,10 +65,21 @@ impl<'a> Terms<'a> {
             overwrite,
             keeps_others: false,
             replaces_links: false,
+            mode: None,
             durable,
             monitor,
             own_folder,
             below: None,
+        }
+    }
+
+    /// The terms of a save with these options.
+    pub(super) fn of(options: &PublishOptions<'a>) -> Self {
+        Self {
+            keeps_others: options.keeps_others,
+            replaces_links: options.replaces_links,
+            mode: options.mode,
+            ..Self::of_save(options.overwrite, options.durable, options.monitor)
         }
     }
 
@@ -107,7 +121,7 @@ pub(super) struct Staging {
     /// The mode of the old checkpoint at the start of the save.
     pub(super) found_mode: Option<u32>,
     /// The requested mode of the new checkpoint, if any.
-    pub(super) mode: OnceLock<u32>,
+    pub(super) mode: Option<u32>,
     pub(super) durable: bool,
     pub(super) made_parents: Vec<PathBuf>,
     /// Files that no writer has synced yet.
@@ -147,7 +161,7 @@ impl Staging {
             overwrite: terms.overwrite,
             keeps_others: terms.keeps_others,
             found_mode,
-            mode: OnceLock::new(),
+            mode: terms.mode,
             durable: terms.durable,
             made_parents,
             unsynced: Mutex::default(),

@@ -7,13 +7,14 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::Barrier;
 
+use super::folder_files::InFolder;
+use super::staging::Staged;
 use super::*;
-use crate::NewFolder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::DirectWriter;
-use crate::{Publication, PublishOptions};
+use crate::{NewFolder, PublishOptions};
 
 fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(folder)
@@ -182,25 +183,6 @@ fn a_single_file_is_committed_like_a_folder() {
     let nothing = StagedFile::create(&root.path().join("other"), false).unwrap();
     assert_eq!(nothing.commit().unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(names(root.path()), ["new"]);
-}
-
-#[test]
-fn a_checkpoint_of_one_kind_has_no_files_of_another() {
-    let root = tempfile::tempdir().unwrap();
-    let folder = StagedFolder::create(&root.path().join("folder"), false).unwrap();
-    let file = StagedFile::create(&root.path().join("file"), false).unwrap();
-    let siblings = StagedSiblings::create(&root.path().join("pair"), &[".m".to_owned()], false).unwrap();
-    for (staged, own) in [(&folder as &dyn Publication, 0), (&file, 1), (&siblings, 2)] {
-        let kinds = [staged.writer("x", 0, 0), staged.single_writer(0, 0), staged.sibling_writer(0, 0, 0)];
-        for (kind, writer) in kinds.into_iter().enumerate() {
-            match writer {
-                Ok(_) => assert_eq!(kind, own),
-                Err(error) => assert!(kind != own && error.kind() == ErrorKind::InvalidArgument, "{error}"),
-            }
-        }
-        assert_eq!(staged.write("y", b"").is_ok(), own == 0);
-        assert_eq!(staged.local_folder().is_some(), own == 0);
-    }
 }
 
 #[test]
@@ -410,7 +392,7 @@ fn what_may_not_be_replaced_is_refused_before_anything_begins() {
     };
     let monitor = Monitor::new();
     let may_begin = |overwrite, may_replace| {
-        let options = PublishOptions { overwrite, may_replace, ..PublishOptions::of_one_file(&monitor) };
+        let options = PublishOptions { overwrite, may_replace, ..PublishOptions::of_new(&monitor) };
         StagedFile::may_begin(&target, &options)
     };
     // The target does not exist, so `may_replace` is not called.
@@ -451,7 +433,7 @@ fn every_kind_says_what_it_was_told() {
     let root = tempfile::tempdir().unwrap();
     for durable in [false, true] {
         let suffixes = [".m".to_owned()];
-        let kinds: [Box<dyn Publication>; 3] = [
+        let kinds: [Box<dyn Staged>; 3] = [
             Box::new(StagedFolder::create(&root.path().join("folder"), false).unwrap().durable(durable)),
             Box::new(StagedFile::create(&root.path().join("file"), false).unwrap().durable(durable)),
             Box::new(
@@ -459,9 +441,9 @@ fn every_kind_says_what_it_was_told() {
             ),
         ];
         for kind in kinds {
-            assert_eq!(kind.is_durable(), durable, "{kind:?}");
-            kind.monitor().cancel();
-            assert_eq!(kind.commit().unwrap_err().kind(), ErrorKind::Cancelled);
+            assert_eq!(kind.staging().durable, durable, "{kind:?}");
+            kind.staging().monitor.cancel();
+            assert_eq!(naming::commit(kind).unwrap_err().kind(), ErrorKind::Cancelled);
         }
     }
     assert!(names(root.path()).is_empty());
@@ -471,8 +453,8 @@ fn every_kind_says_what_it_was_told() {
 fn of_those_who_claim_a_name_one_gets_it() {
     let root = tempfile::tempdir().unwrap();
     let staged = StagedFolder::create(&root.path().join("x"), false).unwrap();
-    assert!(staged.claim("mine").unwrap());
-    assert!(!staged.claim("mine").unwrap());
+    assert!(staged.files().claim("mine").unwrap());
+    assert!(!staged.files().claim("mine").unwrap());
     // A name that is too long is an error, and does not count as the claim of another process.
-    staged.claim(&"x".repeat(300)).unwrap_err();
+    staged.files().claim(&"x".repeat(300)).unwrap_err();
 }

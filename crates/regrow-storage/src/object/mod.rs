@@ -56,8 +56,9 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 
 use super::{
-    Capabilities, Document, Entry, Found, Identity, Publication, Publish, PublishOptions, Reading, Removal,
-    Removed, Stock, Storage, StorageKind, StorageOptions, Transfer, TransferOptions, Upkeep, Url, Writes,
+    BegunFile, BegunFolder, BegunSiblings, Capabilities, Document, Entry, Found, Identity, JoinedFolder,
+    Publish, PublishOptions, Reading, Removal, Removed, Stock, Storage, StorageKind, StorageOptions, Target,
+    Transfer, TransferOptions, Upkeep, Url, Writes,
 };
 #[cfg(feature = "cloud")]
 use crate::Cacheable;
@@ -473,8 +474,25 @@ impl Storage for ObjectStorage {
 }
 
 impl Publish for ObjectStorage {
-    fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
-        publish::begin(&self.objects, target, options)
+    fn check_publish(&self, target: &Location, kind: &Target, options: PublishOptions<'_>) -> Result<()> {
+        target::check(&self.objects, target, kind, options).map(drop)
+    }
+
+    fn publish_folder(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn BegunFolder>> {
+        Ok(Box::new(publish::begin_folder(&self.objects, target, options)?))
+    }
+
+    fn publish_file(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn BegunFile>> {
+        Ok(Box::new(publish::begin_file(&self.objects, target, options)?))
+    }
+
+    fn publish_siblings(
+        &self,
+        target: &Location,
+        suffixes: &[String],
+        options: PublishOptions<'_>,
+    ) -> Result<Box<dyn BegunSiblings>> {
+        Ok(Box::new(publish::begin_siblings(&self.objects, target, suffixes, options)?))
     }
 
     fn join(
@@ -482,12 +500,8 @@ impl Publish for ObjectStorage {
         target: &Location,
         ticket: &str,
         options: PublishOptions<'_>,
-    ) -> Result<Box<dyn Publication>> {
-        publish::join(&self.objects, target, ticket, options)
-    }
-
-    fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
-        target::check(&self.objects, target, options).map(drop)
+    ) -> Result<Box<dyn JoinedFolder>> {
+        Ok(Box::new(publish::join(&self.objects, target, ticket, options)?))
     }
 
     fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {

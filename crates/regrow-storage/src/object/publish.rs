@@ -24,40 +24,40 @@ use crate::monitor::{Monitor, Stage};
 use crate::store::{Blob, FileWriter};
 use crate::threads::{Task, for_each_parallel};
 use crate::{
-    BegunFolder, Identity, JoinedShare, NewFile, NewFiles, NewFolder, NewSiblings, Publication,
-    PublishOptions, Role, Target, no_such_file,
+    BegunFolder, Identity, JoinedFolder, MergedFolder, NewFile, NewFolder, NewSiblings, Publication,
+    PublishOptions, Target, no_such_file,
 };
 
 /// Small files are collected up to this length, and then written together.
 const GATHERED_LEN_MAX_BYTES: usize = 16 << 20;
 
-pub(super) fn begin(
+/// Begins a single file. It has no claim: it appears when it is complete.
+pub(super) fn begin_file(
     objects: &Arc<dyn Objects>,
     target: &Location,
     options: PublishOptions<'_>,
-) -> Result<Box<dyn Publication>> {
-    let before = check(objects, target, options)?;
+) -> Result<NewObjects> {
+    check(objects, target, &Target::File, options)?;
     let nonce = nonce()?;
-    match options.kind {
-        Target::File => {
-            let running = Running::begin(&nonce);
-            Ok(Box::new(NewObjects::new(objects, target, options, nonce, Some(running))?))
-        }
-        Target::Siblings { suffixes } => begin_siblings(objects, target, options, suffixes, &before, nonce),
-        Target::Folder => begin_folder(objects, target, options, before, nonce),
+    let running = Running::begin(&nonce);
+    let mut new = NewObjects::new(objects, target, &Target::File, options, nonce, Some(running))?;
+    if options.in_place {
+        let before = objects.head(&new.key)?.map(|object| object.tag);
+        new.in_place_of = Some(before).filter(|before| before.as_ref().is_none_or(Tag::is_known));
     }
+    Ok(new)
 }
 
 /// Claims a folder: the target's own, or a new one beside the checkpoint that is there.
 ///
 /// A [`NewObjects`] is made only after its claim. So an error before the claim removes nothing.
-fn begin_folder(
+pub(super) fn begin_folder(
     objects: &Arc<dyn Objects>,
     target: &Location,
     options: PublishOptions<'_>,
-    before: Before,
-    nonce: String,
-) -> Result<Box<dyn Publication>> {
+) -> Result<NewObjects> {
+    let before = check(objects, target, &Target::Folder, options)?;
+    let nonce = nonce()?;
     let key = key_of(objects, target.path())?;
     let (folder, old) = match without_left(objects, target, options, before)? {
         Before::Nothing | Before::Leftovers(..) | Before::Others => (key, None),
@@ -76,34 +76,35 @@ fn begin_folder(
     if old.is_none() {
         check_alone(objects, target, &folder, &claim)?;
     }
-    let mut new = NewObjects::new(objects, target, options, nonce, Some(running))?;
+    let mut new = NewObjects::new(objects, target, &Target::Folder, options, nonce, Some(running))?;
     (new.folder, new.old) = (folder, old);
     new.renewal = Some(Renewal::begin(objects, &claim, &content));
-    Ok(Box::new(new))
+    Ok(new)
 }
 
 /// Takes the claim of several files of one stem.
-fn begin_siblings(
+pub(super) fn begin_siblings(
     objects: &Arc<dyn Objects>,
     target: &Location,
-    options: PublishOptions<'_>,
     suffixes: &[String],
-    before: &Before,
-    nonce: String,
-) -> Result<Box<dyn Publication>> {
+    options: PublishOptions<'_>,
+) -> Result<NewObjects> {
+    let kind = Target::Siblings { suffixes: suffixes.to_vec() };
+    let before = check(objects, target, &kind, options)?;
+    let nonce = nonce()?;
     let key = key_of(objects, target.path())?;
     let vouched = if matches!(before, Before::Others) { &[][..] } else { suffixes };
     let (running, content) =
         (Running::begin(&nonce), Claim { suffixes: vouched.to_vec(), ..Claim::new(&nonce) });
     claim_siblings(objects, target, &key, &content)?;
     let claim = claim_of_siblings(&key);
-    if let Err(error) = check_beside(objects, target, suffixes, options.overwrite, before) {
+    if let Err(error) = check_beside(objects, target, suffixes, options.overwrite, &before) {
         let _ = objects.delete(&[claim]);
         return Err(error);
     }
-    let mut new = NewObjects::new(objects, target, options, nonce, Some(running))?;
+    let mut new = NewObjects::new(objects, target, &kind, options, nonce, Some(running))?;
     new.renewal = Some(Renewal::begin(objects, &claim, &content));
-    Ok(Box::new(new))
+    Ok(new)
 }
 
 /// Returns an error if another save has committed, and removed its claim, between the look at the
@@ -158,7 +159,7 @@ fn without_left(
             objects.delete(&[dead.key])?;
             return Ok(Before::Nothing);
         }
-        before = check(objects, target, options)?;
+        before = check(objects, target, &Target::Folder, options)?;
     }
     Err(has_begun(target))
 }
@@ -170,17 +171,17 @@ pub(super) fn join(
     target: &Location,
     ticket: &str,
     options: PublishOptions<'_>,
-) -> Result<Box<dyn Publication>> {
-    let Some((nonce, folder)) = ticket.split_once(' ').filter(|_| *options.kind == Target::Folder) else {
+) -> Result<NewObjects> {
+    let Some((nonce, folder)) = ticket.split_once(' ') else {
         return Err(Error::invalid(format!("{ticket:?} is not the ticket of a save")).in_file(target));
     };
     // The process that began the save decides how long the save counts as running, and removes
     // objects that are not committed.
-    let mut joined = NewObjects::new(objects, target, options, nonce.to_owned(), None)?;
+    let mut joined = NewObjects::new(objects, target, &Target::Folder, options, nonce.to_owned(), None)?;
     folder.clone_into(&mut joined.folder);
     (joined.is_over, joined.is_joined, joined.make_way) = (true, true, None);
     joined.check_claim()?;
-    Ok(Box::new(joined))
+    Ok(joined)
 }
 
 /// The objects that are written so far.
@@ -198,7 +199,7 @@ struct State {
 
 /// A checkpoint that is being written.
 #[derive(Debug)]
-struct NewObjects {
+pub(super) struct NewObjects {
     objects: Arc<dyn Objects>,
     target: Location,
     key: String,
@@ -212,6 +213,8 @@ struct NewObjects {
     /// The listing of the checkpoint that this save replaces.
     old: Option<Listing>,
     make_way: Option<fn(&Location) -> Result<()>>,
+    /// The version of the file that the new file may replace; `None` for any file.
+    in_place_of: Option<Option<Tag>>,
     state: Arc<Mutex<State>>,
     /// Locked while a thread writes the collected files.
     flushing: Mutex<()>,
@@ -234,6 +237,7 @@ impl NewObjects {
     fn new(
         objects: &Arc<dyn Objects>,
         target: &Location,
+        kind: &Target,
         options: PublishOptions<'_>,
         nonce: String,
         running: Option<Running>,
@@ -243,13 +247,14 @@ impl NewObjects {
             target: target.clone(),
             key: key_of(objects, target.path())?,
             folder: String::new(),
-            kind: options.kind.clone(),
+            kind: kind.clone(),
             overwrite: options.overwrite,
             durable: options.durable,
             monitor: options.monitor.clone(),
             nonce,
             old: None,
             make_way: options.make_way,
+            in_place_of: None,
             state: Arc::default(),
             flushing: Mutex::default(),
             reused_bytes: AtomicU64::new(0),
@@ -273,9 +278,6 @@ impl NewObjects {
     fn take_name(&self, name: &str) -> Result<String> {
         let is_part = |part: &str| !matches!(part, "" | "." | "..");
         let file = || self.objects.url(&format!("{}/{name}", self.folder));
-        if self.kind != Target::Folder {
-            return Err(no_such_file("folder"));
-        }
         if !name.split('/').all(is_part) {
             return Err(
                 Error::invalid("a name in a checkpoint has no empty, `.` or `..` parts").in_file(file())
@@ -432,39 +434,13 @@ impl NewObjects {
 }
 
 impl Publication for NewObjects {
-    fn target(&self) -> &Location {
-        &self.target
-    }
-
-    fn monitor(&self) -> &Monitor {
-        &self.monitor
-    }
-
-    fn is_durable(&self) -> bool {
-        self.durable
-    }
-
-    fn files(&self) -> NewFiles<'_> {
-        match self.kind {
-            Target::Folder => NewFiles::Folder(self),
-            Target::File => NewFiles::File(self),
-            Target::Siblings { .. } => NewFiles::Siblings(self),
-        }
-    }
-
     fn stored_bytes(&self) -> Result<u64> {
-        let state = self.state();
-        let written: u64 = state.written.values().map(|(len_bytes, _)| *len_bytes).sum();
-        Ok(written + state.gathered.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>())
+        Ok(self.share_len_bytes())
     }
 
     fn commit(mut self: Box<Self>) -> Result<()> {
         let monitor = self.monitor.clone();
         monitor.timed(Stage::Commit, 0, || match self.kind {
-            Target::Folder if self.is_joined => {
-                Err(Error::invalid("only the process that started the checkpoint can commit it")
-                    .in_file(&self.target))
-            }
             Target::Folder => self.commit_folder(),
             Target::File => {
                 self.is_over = true;
@@ -482,6 +458,18 @@ impl Publication for NewObjects {
 }
 
 impl NewFolder for NewObjects {
+    fn target(&self) -> &Location {
+        &self.target
+    }
+
+    fn monitor(&self) -> &Monitor {
+        &self.monitor
+    }
+
+    fn is_durable(&self) -> bool {
+        self.durable
+    }
+
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let key = self.take_name(name)?;
         if name == MARKER {
@@ -540,11 +528,6 @@ impl NewFolder for NewObjects {
         }
     }
 
-    fn claim(&self, name: &str) -> Result<bool> {
-        let sign = format!("{}/{name}", self.folder);
-        Ok(matches!(self.objects.create(&sign, nonce()?.into())?, Conditional::Done(_)))
-    }
-
     fn marker_line(&self) -> Option<String> {
         Some(marker_line(&self.nonce))
     }
@@ -552,17 +535,15 @@ impl NewFolder for NewObjects {
     fn local_folder(&self) -> Option<&Path> {
         None
     }
-
-    fn role(&self) -> Role<'_> {
-        if self.is_joined { Role::Joined(self) } else { Role::Begun(self) }
-    }
 }
 
 impl BegunFolder for NewObjects {
     fn ticket(&self) -> Result<String> {
         Ok(format!("{} {}", self.nonce, self.folder))
     }
+}
 
+impl MergedFolder for NewObjects {
     fn sweep(&self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
         let prefix = match below.is_empty() {
             true => format!("{}/", self.folder),
@@ -581,13 +562,20 @@ impl BegunFolder for NewObjects {
         self.state().written.remove(&key);
         Ok(())
     }
-
-    fn set_mode(&self, _below: &str, _mode: u32) -> Result<()> {
-        Ok(())
-    }
 }
 
-impl JoinedShare for NewObjects {
+impl JoinedFolder for NewObjects {
+    fn claim(&self, name: &str) -> Result<bool> {
+        let sign = format!("{}/{name}", self.folder);
+        Ok(matches!(self.objects.create(&sign, nonce()?.into())?, Conditional::Done(_)))
+    }
+
+    fn share_len_bytes(&self) -> u64 {
+        let state = self.state();
+        let written: u64 = state.written.values().map(|(len_bytes, _)| *len_bytes).sum();
+        written + state.gathered.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>()
+    }
+
     fn finish_share(&self) -> Result<()> {
         self.flush()?;
         self.monitor.check()?;
@@ -613,11 +601,18 @@ impl JoinedShare for NewObjects {
 }
 
 impl NewFile for NewObjects {
+    fn target(&self) -> &Location {
+        &self.target
+    }
+
     fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
-        let key = key_of(&self.objects, self.target.path())?;
         // The object appears only when it is complete, so its last write is the commit.
-        let sink = self.sink(key, expected_len_bytes, checksums_from)?;
-        let sink = if self.overwrite { sink } else { sink.only_new(&self.target) };
+        let sink = self.sink(self.key.clone(), expected_len_bytes, checksums_from)?;
+        let sink = match &self.in_place_of {
+            Some(before) => sink.in_place_of(&self.target, before.clone()),
+            None if self.overwrite => sink,
+            None => sink.only_new(&self.target),
+        };
         let (monitor, make_way, target) = (self.monitor.clone(), self.make_way, self.target.clone());
         Ok(FileWriter::new(sink.before_end(Box::new(move || {
             // Call the monitor while the save can still be cancelled.
@@ -626,29 +621,22 @@ impl NewFile for NewObjects {
         }))))
     }
 
-    fn single_writer_in_place(&self, expected_len_bytes: u64) -> Result<FileWriter> {
-        let key = key_of(&self.objects, self.target.path())?;
-        let before = self.objects.head(&key)?.map(|object| object.tag);
-        let sink = self.sink(key, expected_len_bytes, 0)?;
-        let is_told_apart = before.as_ref().is_none_or(Tag::is_known);
-        Ok(FileWriter::new(if is_told_apart { sink.in_place_of(&self.target, before) } else { sink }))
-    }
-
-    /// Does nothing: the writer already has this condition.
-    fn only_in_place_of(&self, _before: Option<Identity>) {}
-
     fn is_named_by_write(&self) -> bool {
         true
     }
 }
 
 impl NewSiblings for NewObjects {
+    fn target(&self) -> &Location {
+        &self.target
+    }
+
     fn sibling_writer(&self, at: usize, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
         let suffix = match &self.kind {
             Target::Siblings { suffixes } => suffixes.get(at),
             _ => None,
         };
-        let suffix = suffix.ok_or_else(|| no_such_file("file of this number"))?;
+        let suffix = suffix.ok_or_else(no_such_file)?;
         // Another process may have taken over the claim of a save that seemed dead.
         self.check_claim()?;
         let key = key_of(&self.objects, self.target.with_suffix(suffix).path())?;

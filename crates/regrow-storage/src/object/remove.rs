@@ -285,8 +285,8 @@ mod tests {
     use super::super::marker::Moved;
     use super::super::{Facts, MemoryObjects, ObjectStorage, ObjectWrites, Tag, Upload};
     use super::*;
+    use crate::PublishOptions;
     use crate::monitor::Monitor;
-    use crate::{PublishOptions, Target};
 
     /// Work of the writer right after another process has read its claim.
     type Interlude = fn(&MemoryObjects);
@@ -495,10 +495,8 @@ mod tests {
             assert!(objects.head(&claim_of_siblings("x")).unwrap().is_none(), "{number}");
             // A save without `overwrite` replaces only files of a dead writer.
             let (objects, at) = begin();
-            let (kind, monitor) = (Target::Siblings { suffixes: pair.clone() }, Monitor::new());
-            let terms =
-                PublishOptions { kind: &kind, overwrite: false, ..PublishOptions::of_one_file(&monitor) };
-            let begun = at.publish(terms);
+            let monitor = Monitor::new();
+            let begun = at.publish_siblings(&pair, PublishOptions::of_new(&monitor));
             assert_eq!(begun.is_ok(), is_left, "{number}: {begun:?}");
             if let Err(error) = begun {
                 assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{number}");
@@ -526,11 +524,11 @@ mod tests {
             assert_eq!(check_finished(&objects, &at).err().map(said), expected, "{nested} {is_marked}");
             // A new step in the folder `x` is refused in all cases. A new file in the complete
             // checkpoint `x/1` is accepted.
-            let (kind, monitor) = (Target::Folder, Monitor::new());
-            let terms = PublishOptions { kind: &kind, ..PublishOptions::of_one_file(&monitor) };
+            let monitor = Monitor::new();
+            let terms = PublishOptions::of_overwrite(&monitor);
             let step = Location::new(storage.clone(), "x/2");
-            assert_eq!(step.publish(terms).err().map(said), around, "{nested} {is_marked}");
-            let file = at.with_name("file").publish(PublishOptions::of_one_file(&monitor));
+            assert_eq!(step.publish_folder(terms).err().map(said), around, "{nested} {is_marked}");
+            let file = at.with_name("file").publish_file(terms);
             let expected = if nested == "x/1" { around } else { expected };
             assert_eq!(file.err().map(said), expected, "{nested} {is_marked}");
         }
@@ -554,10 +552,9 @@ mod tests {
                     objects.delete(&data.into_iter().collect::<Vec<_>>()).unwrap();
                     objects.delete(&[claim_of_siblings("x")]).unwrap();
                 });
-                let (kind, monitor) = (Target::Siblings { suffixes: pair.to_vec() }, Monitor::new());
-                let terms =
-                    PublishOptions { kind: &kind, overwrite, ..PublishOptions::of_one_file(&monitor) };
-                let begun = at.publish(terms);
+                let monitor = Monitor::new();
+                let terms = PublishOptions { overwrite, ..PublishOptions::of_new(&monitor) };
+                let begun = at.publish_siblings(&pair, terms);
                 removes.join().unwrap();
                 assert_eq!(begun.is_ok(), is_removed, "{overwrite}: {begun:?}");
                 // The next save treats all of these files as files of a dead writer.

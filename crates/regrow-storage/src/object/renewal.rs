@@ -83,11 +83,11 @@ pub(super) const EVERY: Duration = Duration::from_secs(CLAIM_TIME_MAX.as_secs() 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PublishOptions;
     use crate::location::Location;
     use crate::monitor::Monitor;
     use crate::object::marker::CLAIM;
     use crate::object::{MemoryObjects, ObjectStorage};
-    use crate::{PublishOptions, Target};
 
     const SOON: Duration = Duration::from_millis(5);
 
@@ -146,7 +146,6 @@ mod tests {
         let objects: Arc<dyn Objects> = Arc::new(MemoryObjects::with_claims_renewed_every("b", SOON));
         let target = Location::new(Arc::new(ObjectStorage::new(Arc::clone(&objects))), "runs/step_1");
         let monitor = Monitor::new();
-        let kind = Target::Folder;
         let renewed = |prefix: &str| {
             let all = objects.list(prefix).unwrap();
             let claim = all.iter().find(|object| object.key.ends_with(CLAIM)).expect("there is a claim");
@@ -154,17 +153,7 @@ mod tests {
         };
         // The second save replaces the first, and the third is dropped.
         for (turn, commits) in [(0, true), (1, true), (2, false)] {
-            let options = PublishOptions {
-                kind: &kind,
-                overwrite: true,
-                may_replace: None,
-                make_way: None,
-                replaces_links: false,
-                durable: true,
-                keeps_others: false,
-                monitor: &monitor,
-            };
-            let publication = target.publish(options).unwrap();
+            let publication = target.publish_folder(PublishOptions::of_overwrite(&monitor)).unwrap();
             publication.write("_METADATA", format!("{turn}").as_bytes()).unwrap();
             let prefix = if turn == 0 { "runs/step_1/" } else { "runs/step_1." };
             wait_until(|| renewed(prefix) > 0);

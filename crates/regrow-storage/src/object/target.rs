@@ -57,6 +57,7 @@ pub(super) fn exists_already(target: &Location) -> Error {
 pub(super) fn check(
     objects: &Arc<dyn Objects>,
     target: &Location,
+    kind: &Target,
     options: PublishOptions<'_>,
 ) -> Result<Before> {
     // Files that are written inside an unfinished copy are lost: the copy, when it continues,
@@ -65,7 +66,7 @@ pub(super) fn check(
         return Err(not_ended(NOT_ENDED_AROUND, &around));
     }
     for _ in 0..LOOKS_MAX {
-        if let Some(before) = look(objects, target, options)? {
+        if let Some(before) = look(objects, target, kind, options)? {
             return Ok(before);
         }
     }
@@ -76,15 +77,16 @@ pub(super) fn check(
 fn look(
     objects: &Arc<dyn Objects>,
     target: &Location,
+    kind: &Target,
     options: PublishOptions<'_>,
 ) -> Result<Option<Before>> {
     let key = check_name(objects, target)?;
-    if let Target::Siblings { suffixes } = options.kind {
+    if let Target::Siblings { suffixes } = kind {
         return look_beside(objects, target, suffixes, options.overwrite);
     }
     let other =
         |what: &str| Error::invalid(what).in_file(target).help("choose another path, or remove it yourself");
-    match (options.kind, At::look(objects, &key, options.kind)?) {
+    match (kind, At::look(objects, &key, kind)?) {
         (_, At::Nothing) => Ok(Some(Before::Nothing)),
         (Target::Folder, At::Folder(below)) => look_in_folder(objects, target, below, options.overwrite),
         _ if !options.overwrite => Err(exists_already(target)),

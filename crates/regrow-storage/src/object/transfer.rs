@@ -96,7 +96,7 @@ impl ObjectTransfer {
         match options.kind {
             Target::File => Self::begin_file(objects, target, options),
             Target::Siblings { .. } => Self::begin_siblings(objects, target, options),
-            Target::Folder => match check(objects, target, options.as_publish())? {
+            Target::Folder => match check(objects, target, options.kind, options.as_publish())? {
                 Before::Nothing | Before::Others => Self::begin_folder(objects, target, options, Vec::new()),
                 Before::Leftovers(_, left) => Self::begin_folder(objects, target, options, left),
                 Before::Old(old) => Self::begin_overwrite(objects, target, options, old),
@@ -110,7 +110,7 @@ impl ObjectTransfer {
         options: TransferOptions<'_>,
     ) -> Result<Self> {
         let key = key_of(objects, target.path())?;
-        check(objects, target, options.as_publish())?;
+        check(objects, target, options.kind, options.as_publish())?;
         if options.files.iter().any(|file| file.len_bytes > COPIED_LEN_MAX_BYTES) {
             let mut new = Self::new(objects, target, options, key, None)?;
             new.left = vec![Left::Nothing; new.files.len()];
@@ -242,7 +242,7 @@ impl ObjectTransfer {
                 None => Ok(self.key.clone()),
             },
             Target::Siblings { suffixes } => {
-                let suffix = suffixes.get(at).ok_or_else(|| no_such_file("file of this number"))?;
+                let suffix = suffixes.get(at).ok_or_else(no_such_file)?;
                 key_of(&self.objects, self.target.with_suffix(suffix).path())
             }
         }
@@ -486,7 +486,7 @@ impl ObjectTransfer {
     }
 
     fn key(&self, at: usize) -> Result<&str> {
-        self.keys.get(at).map(String::as_str).ok_or_else(|| no_such_file("file of this number"))
+        self.keys.get(at).map(String::as_str).ok_or_else(no_such_file)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::options::refuse_folder_named_like_a_file;
 use crate::storage::Retries;
-use crate::storage::{Publication, PublishOptions, Target, archive};
+use crate::storage::{PublishOptions, Target, archive};
 use crate::tree::{Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
 /// Changes the checkpoint at a path or URL, under the monitor. `help` is for a checkpoint in an
@@ -47,28 +47,32 @@ pub(super) fn check_place(at: &Location, options: &SaveOptions) -> Result<()> {
 /// Returns an error if the layout would make a folder with the name of a file, such as `x.npz`.
 pub(super) fn check_name(at: &Location, options: &SaveOptions) -> Result<()> {
     let format = options.layout.format();
-    if options.replace_any_file || format.target(at, options) != Target::Folder {
+    if options.replace_any_file || format.write_as(at, options).kind() != Target::Folder {
         return Ok(());
     }
     refuse_folder_named_like_a_file(at, format.name())
 }
 
-/// Begins the checkpoint of a save. Like [`check_place`], tries again if another save replaces the
-/// checkpoint at the location.
-pub(super) fn publish(at: &Location, kind: &Target, options: &SaveOptions) -> Result<Box<dyn Publication>> {
-    Retries::until_unreplaced(|| at.publish(how_published(kind, options)))
+/// Begins the checkpoint of a save with `begin`, a method of [`Location`]. Like [`check_place`],
+/// tries again if another save replaces the checkpoint at the location.
+pub(super) fn publish<New>(
+    options: &SaveOptions,
+    begin: impl Fn(PublishOptions<'_>) -> Result<New>,
+) -> Result<New> {
+    Retries::until_unreplaced(|| begin(how_published(options)))
 }
 
-pub(super) fn how_published<'a>(kind: &'a Target, options: &'a SaveOptions) -> PublishOptions<'a> {
+pub(super) fn how_published(options: &SaveOptions) -> PublishOptions<'_> {
     let may_replace: Option<fn(&Location) -> Result<()>> =
         if options.replace_any_file { None } else { Some(replace::check_file) };
     PublishOptions {
-        kind,
         overwrite: options.overwrite,
         may_replace,
         make_way: if options.overwrite { Some(take_from_files) } else { None },
         keeps_others: options.keeps_others,
         replaces_links: options.replace_any_file,
+        in_place: false,
+        mode: None,
         durable: !options.not_durable,
         monitor: &options.monitor,
     }

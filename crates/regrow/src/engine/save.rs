@@ -11,7 +11,7 @@ use super::together::save_together;
 use super::{Layout, SaveOptions, SaveReport, replace};
 use crate::array::{Array, Losses};
 use crate::error::{Result, ResultExt};
-use crate::formats::located;
+use crate::formats::{WriteAs, located};
 use crate::location::{Location, ToLocation};
 use crate::storage::Target;
 use crate::tree::{KeyPath, Leaf, LeafData, Pytree, Tree};
@@ -92,27 +92,52 @@ fn save_tree(
     options.monitor.expect(data_bytes);
     let losses = check_losses(Some(at), tree, options)?;
     let tree = as_written(tree, options)?;
-    let kind = format.target(at, options);
-    let publication = publish(at, &kind, options)?;
-    if kind == Target::File {
-        replace::check_file_name(format, &tree, at, options)?;
-    }
-    options.monitor.check()?;
-    format.write(&tree, &*publication, options)?;
-    let stored_bytes = publication.stored_bytes()?;
-    let is_named = publication.is_named_by_write();
-    if !is_named {
-        // The writer of a file that has its name already calls this before its last request.
-        options.monitor.finish()?;
-    }
-    may_commit().map_err(|error| match is_named && options.overwrite {
-        true => error.help(HAS_REPLACED),
-        false => error,
-    })?;
-    let reused_bytes = publication.reused_bytes();
     let mut side_files = SideFiles::of(options);
-    side_files.before(&*publication)?;
-    publication.commit()?;
+    let may_commit_now = || {
+        options.monitor.finish()?;
+        may_commit()
+    };
+    let (stored_bytes, reused_bytes) = match format.write_as(at, options) {
+        WriteAs::Folder(write) => {
+            let new = publish(options, |how| at.publish_folder(how))?;
+            options.monitor.check()?;
+            write(&tree, &*new, options)?;
+            let lens_bytes = (new.stored_bytes()?, new.reused_bytes());
+            may_commit_now()?;
+            side_files.before(&*new)?;
+            new.commit()?;
+            lens_bytes
+        }
+        WriteAs::Siblings { suffixes, write } => {
+            let new = publish(options, |how| at.publish_siblings(&suffixes, how))?;
+            options.monitor.check()?;
+            write(&tree, &*new, options)?;
+            let stored_bytes = new.stored_bytes()?;
+            may_commit_now()?;
+            side_files.before_files(new.target())?;
+            new.commit()?;
+            (stored_bytes, 0)
+        }
+        WriteAs::File(write) => {
+            let new = publish(options, |how| at.publish_file(how))?;
+            replace::check_file_name(format, &tree, at, options)?;
+            options.monitor.check()?;
+            write(&tree, &*new, options)?;
+            let stored_bytes = new.stored_bytes()?;
+            match new.is_named_by_write() {
+                // The writer of a file that has its name already calls the monitor before its last
+                // request.
+                true => may_commit().map_err(|error| match options.overwrite {
+                    true => error.help(HAS_REPLACED),
+                    false => error,
+                })?,
+                false => may_commit_now()?,
+            }
+            side_files.before_files(new.target())?;
+            new.commit()?;
+            (stored_bytes, 0)
+        }
+    };
     side_files.after(at)?;
     Ok(SaveReport {
         reused_bytes,
@@ -146,13 +171,13 @@ pub(super) fn check_save(at: &Location, tree: &Tree<Leaf>, options: &SaveOptions
     check_rules(tree, options)?;
     check_losses(None, tree, options)?;
     let tree = as_written(tree, options)?;
-    let kind = format.target(at, options);
-    at.check_publish(how_published(&kind, options))?;
+    let kind = format.write_as(at, options).kind();
+    at.check_publish(&kind, how_published(options))?;
     format.check(&tree, at, options)?;
     if kind == Target::File { replace::check_file_name(format, &tree, at, options) } else { Ok(()) }
 }
 
-/// The tree in the form that [`Format::write`] takes: with casts that the layout does not make.
+/// The tree in the form that a [`WriteAs`] takes: with casts that the layout does not make.
 pub(super) fn as_written<'a>(tree: &'a Tree<Leaf>, options: &SaveOptions) -> Result<Cow<'a, Tree<Leaf>>> {
     match options.cast.is_empty() || options.features().casts {
         true => Ok(Cow::Borrowed(tree)),

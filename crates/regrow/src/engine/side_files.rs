@@ -10,7 +10,7 @@ use crate::location::Location;
 use crate::parity::ParityPlace;
 use crate::seal::{Place, side_files_of};
 use crate::signature;
-use crate::storage::Publication;
+use crate::storage::NewFolder;
 
 /// The side files of a save. The side files of a folder on a disk are written before the commit,
 /// all other side files directly after the commit.
@@ -42,10 +42,14 @@ impl SideFiles {
     /// files, removes the side files of the old files: no side files are better than wrong ones.
     /// Without overwrite, existing side files stay, because they may belong to a faster save.
     /// In a bucket, and after the commit on a disk, side files that do not fit are removed.
-    pub fn before(&mut self, publication: &dyn Publication) -> Result<()> {
-        self.seal.before(publication)?;
-        self.parity.before(publication)?;
-        let target = publication.target();
+    pub fn before(&mut self, folder: &dyn NewFolder) -> Result<()> {
+        self.seal.before(folder)?;
+        self.parity.before(folder)?;
+        self.before_files(folder.target())
+    }
+
+    /// As [`before`](Self::before), for files that are not a folder.
+    pub fn before_files(&self, target: &Location) -> Result<()> {
         match target.is_folder() {
             true => Ok(()),
             // On these storages a complete file has its final name at once, so another process may

@@ -16,12 +16,11 @@
 //! checks whether the checkpoint exists.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 
 use bytes::Bytes;
 
-use super::checks::{
-    check_losses, check_name, check_options, check_place, check_rules, how_published, publish,
-};
+use super::checks::{check_losses, check_name, check_options, check_place, check_rules, how_published};
 use super::side_files::SideFiles;
 use super::{SaveOptions, SaveReport};
 use crate::array::{Array, Shape};
@@ -31,7 +30,8 @@ use crate::formats::structure::{LeafColumns, Structure};
 use crate::formats::{Format, ManyWriters, WriterRank};
 use crate::location::Location;
 use crate::monitor::Monitor;
-use crate::storage::{Publication, Target};
+use crate::storage::within::Within;
+use crate::storage::{BegunFolder, JoinedFolder, NewFolder, PublishOptions, Retries};
 use crate::text::counted;
 use crate::tree::{Leaf, LeafData, Tree};
 
@@ -54,15 +54,15 @@ pub(super) fn save_together(
 
     let data_bytes = held_len_bytes(tree);
     options.monitor.expect(data_bytes);
-    let publication = publish_together(&session, at, options)?;
+    let publication = publish_together(&session, at, how_published(options))?;
     let written = many.write_share(tree, writer, &*publication, options).and_then(|()| may_commit());
     let reused_bytes = publication.reused_bytes();
     let mut side_files = SideFiles::of(options);
-    let merge = |publication: &dyn Publication| {
-        many.merge(tree, &(0..writer.count).collect::<Vec<_>>(), publication, options)?;
-        side_files.before(publication)
+    let merge = |folder: &dyn BegunFolder| {
+        many.merge(tree, &(0..writer.count).collect::<Vec<_>>(), folder, options)?;
+        side_files.before(folder)
     };
-    let stored_bytes = commit_together(&session, publication, written, merge, &options.monitor)?;
+    let stored_bytes = publication.commit(Some(&session), written, merge, &options.monitor)?;
     if writer.rank == 0 {
         side_files.after(at)?;
     }
@@ -74,35 +74,54 @@ fn writer_of(session: &Session) -> WriterRank {
     WriterRank { rank: session.rank() as u32, count: session.size() as u32 }
 }
 
-/// Begins the checkpoint on rank 0, and joins it on the others.
-pub(super) fn publish_together(
-    session: &Session,
-    at: &Location,
-    options: &SaveOptions,
-) -> Result<Box<dyn Publication>> {
-    let mut publication = None;
-    let ticket = session.broadcast("publish", || {
-        let begun = publication.insert(publish(at, &Target::Folder, options)?);
-        Ok(begun.ticket()?.into())
-    })?;
-    let publication = match publication {
-        Some(begun) => Ok(begun),
-        None => String::from_utf8(ticket.to_vec())
-            .map_err(|_| Error::invalid("rank 0 sent a ticket that is not text"))
-            .and_then(|ticket| at.join_publication(&ticket, how_published(&Target::Folder, options))),
-    };
-    session.agree("join", publication)
+/// A new folder of several processes, or of one.
+#[derive(Debug)]
+pub(super) enum Shared {
+    /// This process has begun the folder.
+    Begun(Box<dyn BegunFolder>),
+    /// Rank 0 has begun the folder.
+    Joined(Box<dyn JoinedFolder>),
 }
 
-/// Writes one part of a checkpoint that all processes have joined, into a publication of its own.
-/// Rank 0 combines the shares. Returns the bytes of array data that this process holds.
+impl Deref for Shared {
+    type Target = dyn NewFolder;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Begun(folder) => &**folder,
+            Self::Joined(folder) => &**folder,
+        }
+    }
+}
+
+/// Begins the checkpoint on rank 0, and joins it on the others. `how` publishes it.
+pub(super) fn publish_together(session: &Session, at: &Location, how: PublishOptions<'_>) -> Result<Shared> {
+    let mut begun = None;
+    let ticket = session.broadcast("publish", || {
+        let folder = begun.insert(Retries::until_unreplaced(|| at.publish_folder(how))?);
+        Ok(folder.ticket()?.into())
+    })?;
+    let shared = match begun {
+        Some(folder) => Ok(Shared::Begun(folder)),
+        None => String::from_utf8(ticket.to_vec())
+            .map_err(|_| Error::invalid("rank 0 sent a ticket that is not text"))
+            .and_then(|ticket| at.join_publication(&ticket, how).map(Shared::Joined)),
+    };
+    session.agree("join", shared)
+}
+
+/// Writes a part of a checkpoint that all processes have joined: the folder `below`, without the
+/// files in `left_out`. Rank 0 combines the shares. Returns the bytes of array data that this
+/// process holds.
 pub(super) fn write_together(
     tree: &Tree<Leaf>,
     options: &SaveOptions,
     job: &Job,
-    part: &dyn Publication,
-    whole: &dyn Publication,
+    whole: &Shared,
+    below: &str,
+    left_out: &'static [&'static str],
 ) -> Result<u64> {
+    let part = Within::new(&**whole, below, left_out);
     let at = part.target();
     // This session runs inside the session of the whole checkpoint, which may have the same target.
     let session = job.begin(at, "save-part", &options.monitor)?;
@@ -115,57 +134,72 @@ pub(super) fn write_together(
     check_same_bytes(&session, tree)?;
     let data_bytes = held_len_bytes(tree);
     options.monitor.expect(data_bytes);
-    let written = many.write_share(tree, writer, part, options);
-    let shared = written.and_then(|()| if writer.rank == 0 { Ok(()) } else { whole.finish_share() });
-    session.agree("write", shared)?;
-    let merged = match writer.rank {
-        0 => many.merge(tree, &(0..writer.count).collect::<Vec<_>>(), part, options),
-        _ => Ok(()),
-    };
-    session.agree("merge", merged)?;
+    let written = many.write_share(tree, writer, &part, options);
+    match whole {
+        Shared::Joined(whole) => {
+            session.agree("write", written.and_then(|()| whole.finish_share()))?;
+            session.agree("merge", Ok(()))?;
+        }
+        Shared::Begun(whole) => {
+            session.agree("write", written)?;
+            let part = Within::new(&**whole, below, left_out);
+            let merged = many.merge(tree, &(0..writer.count).collect::<Vec<_>>(), &part, options);
+            session.agree("merge", merged)?;
+        }
+    }
     session.finish();
     Ok(data_bytes)
 }
 
-/// Ends a save after every process has written its part (`written`). Rank 0 runs `rest` and
-/// commits. Returns the bytes of all files on rank 0.
-///
-/// Once the checkpoint has its name the save has succeeded, even if a process loses the connection.
-pub(super) fn commit_together(
-    session: &Session,
-    publication: Box<dyn Publication>,
-    written: Result<()>,
-    rest: impl FnOnce(&dyn Publication) -> Result<()>,
-    monitor: &Monitor,
-) -> Result<u64> {
-    if session.rank() > 0 {
-        session.agree("write", written.and_then(|()| publication.finish_share()))?;
-        let committed = match session.agree("commit", Ok(())) {
-            // A process that lost its connection to rank 0 looks for the checkpoint in the storage.
-            Err(error) if publication.is_published().unwrap_or(false) => {
-                drop(error);
-                Ok(())
-            }
-            committed => committed,
+impl Shared {
+    /// Ends a save after every process has written its part (`written`). Rank 0 runs `rest` and
+    /// commits. Returns the bytes of all files on rank 0.
+    ///
+    /// Once the checkpoint has its name the save has succeeded, even if a process loses the
+    /// connection.
+    ///
+    /// # Errors
+    /// The first error of any process, in every process.
+    pub(super) fn commit(
+        self,
+        session: Option<&Session>,
+        written: Result<()>,
+        rest: impl FnOnce(&dyn BegunFolder) -> Result<()>,
+        monitor: &Monitor,
+    ) -> Result<u64> {
+        let agree = |what, done| match session {
+            Some(session) => session.agree(what, done),
+            None => done,
         };
-        let stored_bytes = publication.stored_bytes()?;
-        monitor.finish()?;
-        return committed.map(|()| stored_bytes);
-    }
-    session.agree("write", written)?;
-    let ended = rest(&*publication).and_then(|()| publication.stored_bytes());
-    let committed = ended.and_then(|stored_bytes| {
-        monitor.finish()?;
-        publication.commit()?;
-        Ok(stored_bytes)
-    });
-    match committed {
-        Ok(stored_bytes) => {
-            // A process that misses this message finds the checkpoint in the storage.
-            let _ = session.agree("commit", Ok(()));
+        let folder = match self {
+            Self::Begun(folder) => folder,
+            Self::Joined(share) => {
+                agree("write", written.and_then(|()| share.finish_share()))?;
+                let committed = match agree("commit", Ok(())) {
+                    // A process that lost its connection to rank 0 looks for the checkpoint in the
+                    // storage.
+                    Err(_) if share.is_published().unwrap_or(false) => Ok(()),
+                    committed => committed,
+                };
+                monitor.finish()?;
+                return committed.map(|()| share.share_len_bytes());
+            }
+        };
+        agree("write", written)?;
+        let ended = rest(&*folder).and_then(|()| folder.stored_bytes());
+        let committed = ended.and_then(|stored_bytes| {
+            monitor.finish()?;
+            folder.commit()?;
             Ok(stored_bytes)
+        });
+        match committed {
+            Ok(stored_bytes) => {
+                // A process that misses this message finds the checkpoint in the storage.
+                let _ = agree("commit", Ok(()));
+                Ok(stored_bytes)
+            }
+            Err(error) => agree("commit", Err(error)).map(|()| 0),
         }
-        Err(error) => session.agree("commit", Err(error)),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::WriterRank;
 use crate::coverage::{inside, twice};
 use crate::options::Compression;
 use regrow_base::error::{ErrorKind, Result, ResultExt};
-use regrow_storage::Publication;
+use regrow_storage::NewFolder;
 
 /// Writes the arrays of this process below `item`, which is empty or a folder name that ends in
 /// `/`. Process 0 writes the documents of all arrays.
@@ -27,7 +27,7 @@ use regrow_storage::Publication;
 pub(super) fn write(
     arrays: &[PlannedArray<'_>],
     writer: WriterRank,
-    staged: &dyn Publication,
+    staged: &dyn NewFolder,
     item: &str,
     budget_bytes: Option<u64>,
 ) -> Result<()> {
@@ -40,12 +40,7 @@ pub(super) fn write(
     Ok(())
 }
 
-fn write_batch(
-    batch: &Batch<'_, '_>,
-    writer: WriterRank,
-    staged: &dyn Publication,
-    item: &str,
-) -> Result<()> {
+fn write_batch(batch: &Batch<'_, '_>, writer: WriterRank, staged: &dyn NewFolder, item: &str) -> Result<()> {
     let array = batch.array;
     let file = |key: &str| format!("{item}{}", kvstore_key(&array.name, key));
     if batch.chunks.start == 0 && writer.rank == 0 {
@@ -69,7 +64,7 @@ fn write_batch(
 fn write_chunk(
     array: &PlannedArray<'_>,
     chunk: &Chunk<'_>,
-    staged: &dyn Publication,
+    staged: &dyn NewFolder,
     name: &str,
 ) -> Result<()> {
     match array.encode(chunk).in_file(name)? {

@@ -26,7 +26,7 @@ use crate::WriterRank;
 use crate::options::OrbaxOptions;
 use regrow_base::error::{Result, ResultExt};
 use regrow_ocdbt::{EntryValue, OcdbtConfig, random_data_file_name, write_database};
-use regrow_storage::Publication;
+use regrow_storage::NewFolder;
 use regrow_store::FileWriter;
 
 pub(super) fn process_folder(rank: u32) -> String {
@@ -59,7 +59,7 @@ pub(super) fn write_process(
     arrays: &[PlannedArray<'_>],
     writer: WriterRank,
     nodes: Nodes,
-    staged: &dyn Publication,
+    staged: &dyn NewFolder,
     item: &str,
     options: (&OrbaxOptions, Option<u64>),
 ) -> Result<ProcessDatabase> {
@@ -124,7 +124,7 @@ pub(super) fn write_process(
 
 /// Writes the merged database. The names of data files in `entries` are relative to its folder,
 /// `item`.
-pub(super) fn write_merged(entries: Entries, staged: &dyn Publication, item: &str) -> Result<()> {
+pub(super) fn write_merged(entries: Entries, staged: &dyn NewFolder, item: &str) -> Result<()> {
     let node_file = random_data_file_name()?;
     let merged = write_database(&OcdbtConfig::orbax(), entries, &node_file, 0)?;
     staged.write(&format!("{item}{node_file}"), &merged.nodes)?;
@@ -147,7 +147,7 @@ pub(super) fn referred_from_above(mut entries: Entries, rank: u32) -> Entries {
 
 /// The destination of data files, and their target size.
 struct DataFiles<'s> {
-    staged: &'s dyn Publication,
+    staged: &'s dyn NewFolder,
     folder: String,
     inline_max_bytes: usize,
     target_bytes: u64,

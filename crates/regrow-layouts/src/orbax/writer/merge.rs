@@ -15,7 +15,7 @@ use regrow_base::error::{Error, Result, ResultExt};
 use regrow_base::text::counted;
 use regrow_base::threads::pool;
 use regrow_ocdbt::{EntryValue, MANIFEST_KEY, OcdbtStore};
-use regrow_storage::Publication;
+use regrow_storage::NewFolder;
 use regrow_store::{Located, MemoryStore, StoreExt};
 
 /// The entries of the databases of all processes, below `item`; empty if arrays are in plain
@@ -24,7 +24,7 @@ use regrow_store::{Located, MemoryStore, StoreExt};
 /// # Errors
 /// `NotFound` for a process that has written nothing; `Corrupt` for a database that cannot be read;
 /// `InvalidArgument` with region and leaf for a chunk that two processes have written, or none.
-pub(super) fn gather(plan: &Plan<'_>, writers: u32, staged: &dyn Publication, item: &str) -> Result<Entries> {
+pub(super) fn gather(plan: &Plan<'_>, writers: u32, staged: &dyn NewFolder, item: &str) -> Result<Entries> {
     let mut coverage = Coverage::new(cut_leaves(plan))?;
     let mut entries = Entries::new();
     let read = |rank: u32| {
@@ -75,7 +75,7 @@ fn cut_leaves<'p>(plan: &'p Plan<'_>) -> impl Iterator<Item = Result<CutLeaf>> +
 }
 
 /// The entries of one process' database, with names relative to the folder above.
-fn entries_of(rank: u32, node_file: &str, staged: &dyn Publication, item: &str) -> Result<Entries> {
+fn entries_of(rank: u32, node_file: &str, staged: &dyn NewFolder, item: &str) -> Result<Entries> {
     let folder = process_folder(rank);
     let database = Arc::new(MemoryStore::new());
     for file in [MANIFEST_KEY, node_file] {

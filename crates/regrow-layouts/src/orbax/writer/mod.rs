@@ -44,7 +44,7 @@ use self::share::{Share, withdraw};
 use crate::WriterRank;
 use crate::options::{OrbaxOptions, SaveOptions};
 use regrow_base::error::{Error, Result};
-use regrow_storage::Publication;
+use regrow_storage::{MergedFolder, NewFolder};
 use regrow_tree::tree::{Leaf, Tree};
 
 /// Extra memory is the byte budget, at least 16 MiB, and 2 to 3 KiB a leaf for keys and documents,
@@ -55,7 +55,7 @@ use regrow_tree::tree::{Leaf, Tree};
 /// that cannot be written; then errors of the disk.
 pub(crate) fn write(
     tree: &Tree<Leaf>,
-    staged: &dyn Publication,
+    staged: &dyn NewFolder,
     options: &SaveOptions,
     orbax: &OrbaxOptions,
 ) -> Result<()> {
@@ -77,7 +77,7 @@ pub(crate) fn write(
 pub(crate) fn write_share(
     tree: &Tree<Leaf>,
     writer: WriterRank,
-    staged: &dyn Publication,
+    staged: &dyn NewFolder,
     options: &SaveOptions,
     orbax: &OrbaxOptions,
 ) -> Result<()> {
@@ -108,7 +108,7 @@ pub(crate) fn write_share(
 pub(crate) fn merge(
     tree: &Tree<Leaf>,
     writers: &[u32],
-    staged: &dyn Publication,
+    staged: &dyn MergedFolder,
     options: &SaveOptions,
     orbax: &OrbaxOptions,
 ) -> Result<()> {
@@ -136,7 +136,7 @@ fn write_arrays(
     plan: &Plan<'_>,
     writer: WriterRank,
     nodes: Nodes,
-    staged: &dyn Publication,
+    staged: &dyn NewFolder,
     (options, orbax): (&SaveOptions, &OrbaxOptions),
 ) -> Result<Option<ProcessDatabase>> {
     let (arrays, item) = (&plan.arrays, switches(options, orbax).item());

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::encode::PlannedArray;
 use regrow_base::error::{Error, Result, ResultExt};
-use regrow_storage::Publication;
+use regrow_storage::{MergedFolder, NewFolder};
 
 /// The chunks that a process has written.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -34,13 +34,13 @@ impl Share {
     }
 
     /// Writes the list to a file, which process 0 reads.
-    pub(super) fn write(&self, rank: u32, staged: &dyn Publication) -> Result<()> {
+    pub(super) fn write(&self, rank: u32, staged: &dyn NewFolder) -> Result<()> {
         let json = serde_json::to_vec(self)
             .map_err(|error| Error::invalid(format!("a list of chunks is not JSON: {error}")))?;
         staged.write(&file_name(rank), &json)
     }
 
-    pub(super) fn read(rank: u32, staged: &dyn Publication) -> Result<Self> {
+    pub(super) fn read(rank: u32, staged: &dyn NewFolder) -> Result<Self> {
         let name = file_name(rank);
         let bytes = staged.written(&name).map_err(|error| {
             error
@@ -55,7 +55,7 @@ impl Share {
     }
 }
 
-pub(super) fn withdraw(rank: u32, staged: &dyn Publication) -> Result<()> {
+pub(super) fn withdraw(rank: u32, staged: &dyn MergedFolder) -> Result<()> {
     staged.withdraw(&file_name(rank))
 }
 

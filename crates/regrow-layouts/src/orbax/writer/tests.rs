@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::WriteAs;
 use crate::options::{Compression, Layout, LeafChunking, OpenOptions, OrbaxOptions, SaveOptions};
 use crate::orbax::Orbax;
 use crate::{Format, Reader, ReaderExt};
@@ -77,12 +78,19 @@ fn sample() -> Tree<Leaf> {
     tree
 }
 
+fn write_with(tree: &Tree<Leaf>, staged: &StagedFolder, options: &SaveOptions) -> Result<()> {
+    let WriteAs::Folder(write) = Orbax.write_as(&Location::local(staged.folder()), options) else {
+        panic!("a folder")
+    };
+    write(tree, staged, options)
+}
+
 /// Writes and commits a checkpoint. Dropping the first value removes the folder.
 fn write(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<(tempfile::TempDir, PathBuf)> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ckpt");
     let staged = StagedFolder::create(&path, false).unwrap().durable(false);
-    Orbax.write(tree, &staged, options)?;
+    write_with(tree, &staged, options)?;
     staged.commit()?;
     Ok((folder, path))
 }
@@ -365,7 +373,7 @@ fn refuses_all_at_once_and_writes_nothing() {
     let tree = dict(bad.into_iter().map(|(name, leaf, _)| (Key::dict(name), leaf)).collect());
     let folder = tempfile::tempdir().unwrap();
     let staged = StagedFolder::create(&folder.path().join("ckpt"), false).unwrap();
-    let error = Orbax.write(&tree, &staged, &SaveOptions::default()).unwrap_err().to_string();
+    let error = write_with(&tree, &staged, &SaveOptions::default()).unwrap_err().to_string();
     assert!(names.iter().all(|name| error.contains(&format!("\n  {name}: "))), "{error}");
     assert_eq!(std::fs::read_dir(staged.folder()).unwrap().count(), 0);
 }

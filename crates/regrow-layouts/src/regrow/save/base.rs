@@ -11,7 +11,7 @@ use crate::{Reader, refuse_uncommitted};
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_base::monitor::Monitor;
 use regrow_storage::location::Location;
-use regrow_storage::{Publication, Retries};
+use regrow_storage::{NewFolder, Retries};
 use regrow_store::{Blob, ReadPath};
 
 /// The opened earlier checkpoint, with its `regrow.json`.
@@ -192,7 +192,7 @@ impl OldFile {
 impl Link {
     /// Links the file as `name` in the new checkpoint, and returns its new record. `None` if the
     /// storage cannot link it, or if the path now leads to another file.
-    pub fn place(&self, name: &str, staged: &dyn Publication) -> Result<Option<DataFile>> {
+    pub fn place(&self, name: &str, staged: &dyn NewFolder) -> Result<Option<DataFile>> {
         let is_linked = staged.reuse(name, &self.source, &*self.opened)?;
         Ok(is_linked.then(|| DataFile { name: name.to_owned(), ..self.record.clone() }))
     }

@@ -12,7 +12,7 @@ use regrow_base::bytes::limits::work_space;
 use regrow_base::error::Result;
 use regrow_base::threads::pool;
 use regrow_ocdbt::{EntryValue, random_data_file_name};
-use regrow_storage::Publication;
+use regrow_storage::NewFolder;
 use regrow_tree::array::{Array, Casting, Dtype, Region, copy_region};
 use regrow_tree::tree::LeafData;
 use regrow_zarr::zarr::ArrayMeta;
@@ -32,7 +32,7 @@ struct ChunkTask<'a> {
 pub(super) fn write_chunks(
     plan: &Plan<'_>,
     level: i32,
-    staged: &dyn Publication,
+    staged: &dyn NewFolder,
     options: &SaveOptions,
     entries: &mut Vec<(Vec<u8>, EntryValue)>,
 ) -> Result<Option<DataFile>> {

@@ -16,7 +16,7 @@ use crate::options::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions};
 use regrow_base::bytes::checksum::crc32c;
 use regrow_base::error::{Error, Result, ResultExt};
 use regrow_base::threads::pool;
-use regrow_storage::Publication;
+use regrow_storage::NewFolder;
 use regrow_tree::array::Shape;
 use regrow_zarr::zarr::ArrayMeta;
 
@@ -28,7 +28,7 @@ pub(super) fn write_coded(
     own: &Plan<'_>,
     pieces: &mut Pieces,
     (rank, file): (u32, usize),
-    staged: &dyn Publication,
+    staged: &dyn NewFolder,
     options: &SaveOptions,
 ) -> Result<Option<DataFile>> {
     let Some(Compression::Zstd(level)) = options.compression else { return Ok(None) };

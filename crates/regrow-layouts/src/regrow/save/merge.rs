@@ -18,7 +18,7 @@ use crate::options::{Compression, SaveOptions};
 use crate::safetensors::index::{INDEX_FILE_NAME, Index as SafetensorsIndex};
 use regrow_base::error::{Result, ResultExt};
 use regrow_base::threads::pool;
-use regrow_storage::Publication;
+use regrow_storage::{MergedFolder, NewFolder};
 use regrow_tree::tree::{Leaf, Tree};
 
 /// From this many tensors on, there is no `model.safetensors.index.json`: the index would have
@@ -38,7 +38,7 @@ const PARTS_AT_A_TIME: usize = 64;
 pub(super) fn merge(
     tree: &Tree<Leaf>,
     writers: &[u32],
-    staged: &dyn Publication,
+    staged: &dyn MergedFolder,
     options: &SaveOptions,
 ) -> Result<()> {
     let plan = &Plan::new(tree, options)?;
@@ -46,13 +46,33 @@ pub(super) fn merge(
     if writers.iter().zip(0..).any(|(&rank, place)| rank != place) {
         remove_left(&parts, staged)?;
     }
+    write_rest(plan, &parts, &places, staged, options)
+}
 
+/// As [`merge`], for a save by one process.
+///
+/// # Errors
+/// As [`merge`].
+pub(super) fn merge_one(tree: &Tree<Leaf>, staged: &dyn NewFolder, options: &SaveOptions) -> Result<()> {
+    let plan = &Plan::new(tree, options)?;
+    let (parts, places) = gather(plan, &[0], staged)?;
+    write_rest(plan, &parts, &places, staged, options)
+}
+
+/// Writes all files except the parts.
+fn write_rest(
+    plan: &Plan<'_>,
+    parts: &[PartRecord],
+    places: &PiecePlaces,
+    staged: &dyn NewFolder,
+    options: &SaveOptions,
+) -> Result<()> {
     let mut small = SmallFiles::new(staged);
     orbax_documents(plan, true, options, &mut small)?;
-    if let Some(index) = safetensors_index_of_pieces(plan, &places)? {
+    if let Some(index) = safetensors_index_of_pieces(plan, places)? {
         small.write_whole(INDEX_FILE_NAME, &index)?;
     }
-    let index = index_of_pieces(plan, &places, options.compression.unwrap_or(Compression::None))?;
+    let index = index_of_pieces(plan, places, options.compression.unwrap_or(Compression::None))?;
     let database_uuid = index.write(&mut small)?;
     let manifest = NewManifest {
         structure: plan.structure()?,
@@ -60,7 +80,7 @@ pub(super) fn merge(
         data_files: &[],
         files: &small.files,
         database_uuid: database_uuid.as_deref(),
-        parts: &parts,
+        parts,
         chunks: Some(&plan.chunk_shapes()),
         pieces: None,
         whole: None,
@@ -76,7 +96,7 @@ pub(super) fn merge(
 pub(super) fn gather(
     plan: &Plan<'_>,
     writers: &[u32],
-    staged: &dyn Publication,
+    staged: &dyn NewFolder,
 ) -> Result<(Vec<PartRecord>, PiecePlaces)> {
     let mut places = PiecePlaces::new(plan)?;
     let mut parts = Vec::with_capacity(writers.len());
@@ -125,7 +145,7 @@ pub(super) fn index_of_pieces(
     }
 }
 
-fn remove_left(parts: &[PartRecord], staged: &dyn Publication) -> Result<()> {
+fn remove_left(parts: &[PartRecord], staged: &dyn MergedFolder) -> Result<()> {
     let of_part = |part: &PartRecord| [vec![part.file.name.clone()], part.data_files.clone()].concat();
     let kept: HashSet<String> = parts.iter().flat_map(of_part).collect();
     let is_of_a_process = |name: &str| manifest::is_part_name(name) || manifest::looks_like_data_name(name);

@@ -35,7 +35,7 @@
 //! | `data_file` | the record of a new file |
 
 use self::base::Base;
-use self::merge::merge;
+use self::merge::{merge, merge_one};
 use self::orbax_documents::orbax_documents;
 use self::part::write_part;
 use self::place::{FileNames, place};
@@ -46,7 +46,7 @@ use crate::WriterRank;
 use crate::options::{Compression, Layout, SaveOptions};
 use crate::orbax::writer::documents::Document;
 use regrow_base::error::Result;
-use regrow_storage::Publication;
+use regrow_storage::{MergedFolder, NewFolder};
 use regrow_tree::array::Array;
 use regrow_tree::tree::{Leaf, Tree};
 
@@ -78,7 +78,7 @@ mod write;
 
 pub(super) use remake::{Found, Remade, record_again, remake};
 
-pub(super) fn save(tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
+pub(super) fn save(tree: &Tree<Leaf>, staged: &dyn NewFolder, options: &SaveOptions) -> Result<()> {
     let is_cut = |leaf: &Leaf| {
         let shards = leaf.as_array().and_then(Array::shards);
         shards.is_some_and(|shards| shards.chunk_shape() != shards.shape())
@@ -87,7 +87,7 @@ pub(super) fn save(tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOp
     // With compression, leaves are stored in chunks without parts.
     if !is_compressed(options) && (asks_for_chunks || tree.leaves().iter().any(is_cut)) {
         write_part(tree, WriterRank::ALONE, staged, options)?;
-        return merge(tree, &[0], staged, options);
+        return merge_one(tree, staged, options);
     }
     save_split(tree, staged, options, HEADER_LEN_MAX_BYTES)
 }
@@ -95,7 +95,7 @@ pub(super) fn save(tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOp
 /// Saves in enough safetensors files to keep each header below the limit.
 fn save_split(
     tree: &Tree<Leaf>,
-    staged: &dyn Publication,
+    staged: &dyn NewFolder,
     options: &SaveOptions,
     header_len_max_bytes: usize,
 ) -> Result<()> {
@@ -122,7 +122,7 @@ pub(super) fn check(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
 pub(super) fn write_share(
     tree: &Tree<Leaf>,
     writer: WriterRank,
-    staged: &dyn Publication,
+    staged: &dyn NewFolder,
     options: &SaveOptions,
 ) -> Result<()> {
     write_part(tree, writer, staged, options)
@@ -131,7 +131,7 @@ pub(super) fn write_share(
 pub(super) fn merge_shares(
     tree: &Tree<Leaf>,
     writers: &[u32],
-    staged: &dyn Publication,
+    staged: &dyn MergedFolder,
     options: &SaveOptions,
 ) -> Result<()> {
     merge(tree, writers, staged, options)

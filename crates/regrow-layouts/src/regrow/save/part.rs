@@ -22,14 +22,14 @@ use crate::WriterRank;
 use crate::options::{Layout, RegrowOptions, SaveOptions};
 use crate::spread::writers_of_whole;
 use regrow_base::error::Result;
-use regrow_storage::Publication;
+use regrow_storage::NewFolder;
 use regrow_tree::array::{Array, Losses, Region, Shape, Shard, Shards, chunk_counts, chunk_starts};
 use regrow_tree::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 
 pub(super) fn write_part(
     tree: &Tree<Leaf>,
     writer: WriterRank,
-    staged: &dyn Publication,
+    staged: &dyn NewFolder,
     options: &SaveOptions,
 ) -> Result<()> {
     let plan = Plan::new(tree, options)?;

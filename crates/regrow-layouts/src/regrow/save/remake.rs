@@ -21,7 +21,7 @@ use crate::{COMMIT_MARKERS, Reader};
 use regrow_base::error::Result;
 use regrow_base::monitor::Monitor;
 use regrow_ocdbt::MANIFEST_KEY;
-use regrow_storage::{Publication, PublishOptions, Target, private_memory};
+use regrow_storage::{BegunFolder, NewFolder, PublishOptions, private_memory};
 use regrow_store::ReadPath;
 use regrow_store::reads::{CheckFor, Source};
 use regrow_tree::array::{Array, ArraySource, Region, Shape};
@@ -158,7 +158,7 @@ fn remake_indexes_of_parts(
     plan: &Plan,
     parts: &[PartRecord],
     wants_database: bool,
-    (scratch, small): (&dyn Publication, &mut SmallFiles<'_>),
+    (scratch, small): (&dyn NewFolder, &mut SmallFiles<'_>),
 ) -> Result<Option<NewDatabase>> {
     for part in parts {
         scratch.write(&part.file.name, &reader.store().read_whole(&part.file)?)?;
@@ -245,19 +245,9 @@ fn chunks_told(found: &Found<'_>) -> ChunkShapes {
     chunks
 }
 
-/// A publication in memory, for files that are not kept.
-fn scratch() -> Result<Box<dyn Publication>> {
-    let at = private_memory().join("checkpoint");
-    at.publish(PublishOptions {
-        kind: &Target::Folder,
-        overwrite: false,
-        may_replace: None,
-        make_way: None,
-        replaces_links: false,
-        durable: false,
-        keeps_others: false,
-        monitor: &Monitor::new(),
-    })
+/// A folder in memory, for files that are not kept.
+fn scratch() -> Result<Box<dyn BegunFolder>> {
+    private_memory().join("checkpoint").publish_folder(PublishOptions::of_new(&Monitor::new()))
 }
 
 /// The tree of an opened checkpoint as input of a save. Its arrays are read on demand.

@@ -5,7 +5,7 @@ use super::super::manifest::{SmallFile, Sum};
 use crate::COMMIT_MARKERS;
 use crate::orbax::writer::documents::DocumentSink;
 use regrow_base::error::{Error, Result};
-use regrow_storage::Publication;
+use regrow_storage::NewFolder;
 use regrow_store::FileWriter;
 
 /// Documents up to this length are written in one step, longer ones as a stream.
@@ -13,7 +13,7 @@ const GATHERED_LEN_MAX_BYTES: usize = 1 << 20;
 
 /// Writes files that are checked as a whole, and keeps their checksums.
 pub(super) struct SmallFiles<'a> {
-    staged: &'a dyn Publication,
+    staged: &'a dyn NewFolder,
     pub files: Vec<SmallFile>,
     current: Option<Current>,
 }
@@ -28,7 +28,7 @@ struct Current {
 }
 
 impl<'a> SmallFiles<'a> {
-    pub fn new(staged: &'a dyn Publication) -> Self {
+    pub fn new(staged: &'a dyn NewFolder) -> Self {
         Self { staged, files: Vec::new(), current: None }
     }
 

@@ -24,10 +24,10 @@ use crate::stream::{write_array, write_array_shown};
 use regrow_base::bytes::checksum::crc32c;
 use regrow_base::error::{Error, Result};
 use regrow_base::threads::Task;
-use regrow_storage::Publication;
+use regrow_storage::NewFolder;
 use regrow_store::FileWriter;
 
-pub(super) fn write(placed: Placed<'_>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
+pub(super) fn write(placed: Placed<'_>, staged: &dyn NewFolder, options: &SaveOptions) -> Result<()> {
     let Placed { plan, files } = placed;
     let plan = &plan;
     // With many leaves the index and the documents take as long as the data, so other threads make
@@ -70,12 +70,12 @@ pub(super) fn write(placed: Placed<'_>, staged: &dyn Publication, options: &Save
 }
 
 /// Writes only the data files, and returns their records.
-pub(super) fn write_files(placed: &Placed<'_>, staged: &dyn Publication) -> Result<Vec<DataFile>> {
+pub(super) fn write_files(placed: &Placed<'_>, staged: &dyn NewFolder) -> Result<Vec<DataFile>> {
     placed.files.iter().map(|file| write_file(&placed.plan, file, staged)).collect()
 }
 
 /// Links the file if the base has it; otherwise writes the file.
-fn write_file(plan: &Plan<'_>, file: &PlacedFile, staged: &dyn Publication) -> Result<DataFile> {
+fn write_file(plan: &Plan<'_>, file: &PlacedFile, staged: &dyn NewFolder) -> Result<DataFile> {
     match &file.origin {
         Origin::Written => return write_safetensors(plan, file, staged, None),
         Origin::Gathered => {}
@@ -109,7 +109,7 @@ fn write_file(plan: &Plan<'_>, file: &PlacedFile, staged: &dyn Publication) -> R
 fn write_safetensors(
     plan: &Plan<'_>,
     file: &PlacedFile,
-    staged: &dyn Publication,
+    staged: &dyn NewFolder,
     mut hasher: Option<&mut blake3::Hasher>,
 ) -> Result<DataFile> {
     let data_offset = file.head.len() as u64;

@@ -24,7 +24,7 @@ use crate::engine::{Checkpoint, SaveOptions, SaveReport, open_with};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{Claims, Format, ManyWriters, WriterRank, formats, located};
 use crate::location::{Location, ToLocation};
-use crate::storage::{Publication, Target};
+use crate::storage::{BegunFolder, JoinedFolder};
 use crate::tree::{Leaf, LeafData, Tree};
 
 /// The most times that one share may be started.
@@ -36,7 +36,7 @@ pub struct SharedConvert {
     checkpoint: Checkpoint,
     plan: ConvertPlan,
     save: SaveOptions,
-    publication: Box<dyn Publication>,
+    publication: Box<dyn BegunFolder>,
     ticket: String,
     began: Instant,
 }
@@ -89,7 +89,7 @@ impl SharedConvert {
         many_writers(&options.save, &target)?;
         let save = plan.admit(&target, options)?;
         check_save(&target, &plan.tree, &save)?;
-        let publication = target.publish(how_published(&Target::Folder, &save))?;
+        let publication = target.publish_folder(how_published(&save))?;
         let ticket = format!("{} {} {}", env!("CARGO_PKG_VERSION"), plan.digest(), publication.ticket()?);
         Ok(Self { checkpoint, plan, save, publication, ticket, began })
     }
@@ -205,13 +205,13 @@ fn write_share(
             .map(|(leaf, _)| len_bytes(leaf))
             .fold(0, u64::saturating_add),
     );
-    let joined = target.join_publication(ticket, how_published(&Target::Folder, &save))?;
+    let joined = target.join_publication(ticket, how_published(&save))?;
     let writer = WriterRank { rank: claim(&*joined, claims, share)?, count: share.count };
     many.write_share(&tree, writer, &*joined, &save)?;
     joined.finish_share()?;
     Ok(ConvertedShare {
         writer: writer.rank,
-        stored_bytes: joined.stored_bytes()?,
+        stored_bytes: joined.share_len_bytes(),
         reused_bytes: joined.reused_bytes(),
         changed_leaves: plan.changed_leaves(),
     })
@@ -219,7 +219,7 @@ fn write_share(
 
 /// An unused writer number: the number of the share, or a larger number if the share was started
 /// before.
-fn claim(joined: &dyn Publication, claims: Claims, share: &ConvertShare<'_>) -> Result<u32> {
+fn claim(joined: &dyn JoinedFolder, claims: Claims, share: &ConvertShare<'_>) -> Result<u32> {
     for attempt in 0..CLAIMS_MAX {
         let number = share.count.checked_mul(attempt).and_then(|first| first.checked_add(share.share));
         let number = number.ok_or_else(|| Error::invalid("a conversion has too many shares"))?;

@@ -94,9 +94,9 @@ fn put_new(file: &Location, bytes: Vec<u8>) -> Result<()> {
 
 fn write_new(file: &Location, write: impl FnOnce(&mut FileWriter) -> Result<()>) -> Result<bool> {
     let monitor = Monitor::new();
-    let options = PublishOptions { overwrite: false, ..PublishOptions::of_one_file(&monitor) };
+    let options = PublishOptions::of_new(&monitor);
     let written = || -> Result<()> {
-        let publication = file.publish(options)?;
+        let publication = file.publish_file(options)?;
         let mut writer = publication.single_writer(0, 0)?;
         write(&mut writer)?;
         writer.finish()?;

@@ -6,9 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{ItemsSave, Rest, State, WHOLE};
-use crate::commit::keep_others;
+use crate::commit::{keep_others, set_mode};
 use crate::engine::SaveReport;
-use crate::engine::together::commit_together;
 use crate::error::{Error, Result};
 use crate::formats::container::COMMIT_TEXT;
 use crate::formats::container::note_of_files;
@@ -17,7 +16,8 @@ use crate::formats::container::{COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
 use crate::formats::items_record::{self, MARKER_LINE, sum_of_bytes};
 use crate::formats::{Format, formats};
 use crate::location::Location;
-use crate::storage::Publication;
+use crate::storage::{BegunFolder, NewFolder};
+use crate::store::local::folders::relative_path;
 
 impl ItemsSave {
     pub(super) fn committed(self) -> Result<SaveReport> {
@@ -42,31 +42,20 @@ impl ItemsSave {
         let losses = std::mem::take(&mut state.losses);
         let mut side_files = state.side_files.take();
         let is_first = session.as_ref().is_none_or(|session| session.rank() == 0);
-        let mut rest = |publication: &dyn Publication| {
+        let rest = |publication: &dyn BegunFolder| {
             settle(&mut state, publication)?;
             let handlers = state.handlers.clone();
             state.noted.settle(&handlers, publication)?;
             write_rest(&mut state, v1, of_step, began_nsecs, publication)?;
-            mode.map_or(Ok(()), |mode| set_modes(&state, mode, publication))?;
-            match publication.local_folder() {
-                Some(staged) if options.keeps_others => {
+            if let Some(staged) = publication.local_folder() {
+                mode.map_or(Ok(()), |mode| set_modes(&state, mode, &Location::local(staged)))?;
+                if options.keeps_others {
                     keep_others(at.local_path()?, staged, !options.not_durable)?;
                 }
-                _ => {}
             }
             side_files.as_mut().map_or(Ok(()), |side_files| side_files.before(publication))
         };
-        let stored_bytes = match &session {
-            None => {
-                written?;
-                rest(&*publication)?;
-                let stored_bytes = publication.stored_bytes()?;
-                options.monitor.finish()?;
-                publication.commit()?;
-                stored_bytes
-            }
-            Some(session) => commit_together(session, publication, written, rest, &options.monitor)?,
-        };
+        let stored_bytes = publication.commit(session.as_ref(), written, rest, &options.monitor)?;
         if let Some(side_files) = side_files.filter(|_| is_first) {
             side_files.after(&at)?;
         }
@@ -108,7 +97,7 @@ impl ItemsSave {
 
 /// Moves the files of a checkpoint that is itself an item to their final place. All processes must
 /// have written their files.
-fn settle(state: &mut State, publication: &dyn Publication) -> Result<()> {
+fn settle(state: &mut State, publication: &dyn NewFolder) -> Result<()> {
     for lent in std::mem::take(&mut state.lent) {
         state.files = Some(lent.settle(publication, OF_THE_WHOLE)?);
     }
@@ -120,7 +109,7 @@ fn write_rest(
     v1: bool,
     of_step: bool,
     began_nsecs: Option<u64>,
-    publication: &dyn Publication,
+    publication: &dyn NewFolder,
 ) -> Result<()> {
     let mut marker =
         format!("{COMMIT_TEXT}{}", state.files.as_deref().map(note_of_files).unwrap_or_default());
@@ -167,10 +156,11 @@ fn write_rest(
     publication.write(COMMIT_SUCCESS_FILE, marker.as_bytes())
 }
 
-/// Sets the mode of the checkpoint's folder and of its items' folders, as Orbax does.
-fn set_modes(state: &State, mode: u32, publication: &dyn Publication) -> Result<()> {
-    let items = state.handlers.iter().map(|(item, _)| item.as_str()).filter(|item| *item != WHOLE);
-    items.chain([""]).try_for_each(|folder| publication.set_mode(folder, mode))
+/// Sets the mode of the items' folders on a disk, as Orbax does. The commit sets the mode of the
+/// checkpoint's folder.
+fn set_modes(state: &State, mode: u32, folder: &Location) -> Result<()> {
+    let mut items = state.handlers.iter().map(|(item, _)| item).filter(|item| *item != WHOLE);
+    items.try_for_each(|item| set_mode(folder.join(relative_path(item.as_bytes())?).path(), mode))
 }
 
 pub(super) fn now_nsecs() -> Option<u64> {

@@ -47,9 +47,9 @@ use serde_json::{Map, Value};
 use self::ending::now_nsecs;
 use self::names::{Taken, check_file, check_item, path_in};
 use self::record::Noted;
-use super::checks::{check_place, publish};
+use super::checks::{check_place, how_published, publish};
 use super::side_files::SideFiles;
-use super::together::publish_together;
+use super::together::{Shared, publish_together};
 use super::{SaveOptions, SaveReport};
 use crate::coordination::{Job, Session};
 use crate::error::{Error, ErrorKind, Result};
@@ -60,8 +60,8 @@ use crate::formats::items_record::ItemKind;
 use crate::formats::located;
 use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, Running};
+use crate::storage::PublishOptions;
 use crate::storage::lent::{Lent, copy_in};
-use crate::storage::{Publication, Target};
 use crate::tree::{Key, Pytree};
 
 /// The name of an item that is the checkpoint itself. There are then no other items.
@@ -117,7 +117,7 @@ pub struct ItemsOptions {
 pub struct ItemsSave {
     // Drop order: the publication removes its files before the session tells other processes that
     // the save ended.
-    publication: Box<dyn Publication>,
+    publication: Shared,
     session: Option<Session>,
     at: Location,
     v1: bool,
@@ -192,14 +192,16 @@ impl ItemsSave {
         let (session, publication) = match options.job.as_ref().filter(|job| job.has_others()) {
             None => {
                 check_place(&at, &options)?;
-                (None, publish(&at, &Target::Folder, &options)?)
+                let begun = publish(&options, |how| at.publish_folder(PublishOptions { mode, ..how }))?;
+                (None, Shared::Begun(begun))
             }
             Some(job) => {
                 let session = job.begin(&at, "save", &options.monitor)?;
                 let checked = if session.rank() == 0 { check_place(&at, &options) } else { Ok(()) };
                 session.agree("check", checked)?;
                 session.shares_storage(&at)?;
-                let publication = publish_together(&session, &at, &options)?;
+                let publication =
+                    publish_together(&session, &at, PublishOptions { mode, ..how_published(&options) })?;
                 (Some(session), publication)
             }
         };

@@ -11,7 +11,7 @@ use crate::formats::container::COMMIT_SUCCESS_FILE;
 use crate::formats::items_record::{ItemKind, ItemRecord, ItemsRecord, SmallFile, sum_of_bytes, sum_of_file};
 use crate::formats::{container, format_named};
 use crate::location::Location;
-use crate::storage::{Publication, is_desktop_file};
+use crate::storage::{NewFolder, is_desktop_file};
 
 /// The part of the record that is known so far.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ impl Noted {
     pub fn settle(
         &mut self,
         handlers: &[(String, Option<String>)],
-        publication: &dyn Publication,
+        publication: &dyn NewFolder,
     ) -> Result<()> {
         let has_handler = |name: &str| handlers.iter().any(|(item, by)| item == name && by.is_some());
         for item in &mut self.items {

@@ -8,13 +8,20 @@ use crate::engine::side_files::SideFiles;
 use crate::engine::together::write_together;
 use crate::engine::{AboutCheckpoint, SaveOptions};
 use crate::error::{Error, Result};
-use crate::formats::Loss;
 use crate::formats::container::COMMIT_SUCCESS_FILE;
 use crate::formats::item_files::ItemForm;
+use crate::formats::{Loss, WriteAs, WriteFile, WriteFolder};
 use crate::location::Location;
-use crate::storage::Target;
-use crate::storage::within::Within;
+use crate::storage::within::{FileWithin, Within};
 use crate::tree::{Key, KeyPath, Leaf, Tree};
+
+/// A part of the checkpoint, and the function of the layout that writes it.
+enum Part {
+    /// A folder, and the files of the layout that it does not get.
+    Folder(WriteFolder, &'static [&'static str]),
+    /// A file, and its path in the checkpoint.
+    File(WriteFile, String),
+}
 
 impl ItemsSave {
     pub(super) fn write_tree(&self, name: &str, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
@@ -27,9 +34,10 @@ impl ItemsSave {
         let data_bytes = match own.job.as_ref().filter(|job| job.has_others()) {
             Some(job) => {
                 self.all_go_on()?;
-                write_together(tree, &own, job, &part, &*self.publication)?
+                let left_out = if let Part::Folder(_, left_out) = part { left_out } else { &[] };
+                write_together(tree, &own, job, &self.publication, name, left_out)?
             }
-            None => self.write_alone(name, tree, &own, &part)?,
+            None => self.write_alone(name, tree, &own, part)?,
         };
         let mut state = self.state();
         state.leaf_count += tree.len();
@@ -37,42 +45,37 @@ impl ItemsSave {
         Ok(())
     }
 
-    /// The part of the publication into which the item's files are written.
-    fn part_of<'s>(&'s self, name: &'s str, own: &SaveOptions, form: &ItemForm) -> Result<Within<'s>> {
-        let whole = &*self.publication;
+    /// The part of the checkpoint into which the item is written.
+    fn part_of(&self, name: &str, own: &SaveOptions, form: &ItemForm) -> Result<Part> {
         let format = own.layout.format();
         let has_record = format.file_names().record.is_some();
         let at = if name == WHOLE { self.at.clone() } else { self.at.join(name) };
-        match (format.target(&at, own), form.file) {
+        match (format.write_as(&at, own), form.file) {
             // The record contains a checksum of the marker, so the layout writes the marker itself.
-            (Target::Folder, _) if name == WHOLE && has_record => {
+            (WriteAs::Folder(write), _) if name == WHOLE && has_record => {
                 self.state().rest = Rest::Nothing;
-                Ok(Within::folder(whole, name, &[]))
+                Ok(Part::Folder(write, &[]))
             }
-            (Target::Folder, _) if name == WHOLE => {
+            (WriteAs::Folder(write), _) if name == WHOLE => {
                 self.state().rest = Rest::Marker;
-                Ok(Within::folder(whole, name, &[COMMIT_SUCCESS_FILE]))
+                Ok(Part::Folder(write, &[COMMIT_SUCCESS_FILE]))
             }
-            (Target::Folder, _) => {
+            (WriteAs::Folder(write), _) => {
                 if has_record {
                     self.state().marked.push(name.to_owned());
                 }
-                Ok(Within::folder(whole, name, form.left_out))
+                Ok(Part::Folder(write, form.left_out))
             }
-            (Target::File, Some(file)) if name != WHOLE => Ok(Within::single_file(whole, name, file)),
+            (WriteAs::File(write), Some(file)) if name != WHOLE => {
+                Ok(Part::File(write, format!("{name}/{file}")))
+            }
             _ => Err(Error::unsupported(format!("the layout {} cannot store items", format.name()))
                 .help("save it by itself")),
         }
     }
 
     /// Writes the tree in this process alone. Returns the bytes of array data.
-    fn write_alone(
-        &self,
-        name: &str,
-        tree: &Tree<Leaf>,
-        own: &SaveOptions,
-        part: &Within<'_>,
-    ) -> Result<u64> {
+    fn write_alone(&self, name: &str, tree: &Tree<Leaf>, own: &SaveOptions, part: Part) -> Result<u64> {
         check_options(own)?;
         check_rules(tree, own)?;
         let losses = check_losses(None, tree, own)?;
@@ -85,7 +88,11 @@ impl ItemsSave {
         let data_bytes = data_len_bytes(tree, own);
         own.monitor.expect(data_bytes);
         let tree = as_written(tree, own)?;
-        own.layout.format().write(&tree, part, own)?;
+        let whole = &*self.publication;
+        match part {
+            Part::Folder(write, left_out) => write(&tree, &Within::new(whole, name, left_out), own)?,
+            Part::File(write, file) => write(&tree, &FileWithin::new(whole, file), own)?,
+        }
         Ok(data_bytes)
     }
 

@@ -15,7 +15,7 @@ use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::parity::{BLOCKS_FILE_NAME, FILE_NAME, ParityDocument, ParityPlace, ParityRatio};
 use crate::seal::Place;
-use crate::storage::{Publication, PublishOptions};
+use crate::storage::{NewFolder, PublishOptions};
 use crate::store::{FileWriter, Store, StoreExt, Version};
 use crate::text::{counted, format_bytes, printable};
 
@@ -116,7 +116,7 @@ pub(super) fn put(
         check_no_links(&place.folder)?;
     }
     let files = files_of(at, &place, layout)?;
-    let publication = blocks.publish(PublishOptions::of_one_file(&Monitor::new()))?;
+    let publication = blocks.publish_file(PublishOptions::of_overwrite(&Monitor::new()))?;
     let mut writer = publication.single_writer(0, 0)?;
     let made = Made::of(files, layout, ratio, &place, &mut writer, monitor)?;
     monitor.finish()?;
@@ -221,7 +221,7 @@ impl ParityOfSave {
     }
 
     /// Before the commit: writes the parity of a folder on a disk.
-    pub fn before(&mut self, publication: &dyn Publication) -> Result<()> {
+    pub fn before(&mut self, publication: &dyn NewFolder) -> Result<()> {
         let Some((folder, ratio)) = publication.local_folder().zip(self.ratio) else { return Ok(()) };
         let at = Location::local(folder);
         let place = ParityPlace::of(&at).place;

@@ -99,13 +99,6 @@ impl<'g> Guard<'g> {
         }
     }
 
-    pub fn file(&self, name: &str) -> Option<Option<Identity>> {
-        match self.files.get(name) {
-            Some(Seen::File(before)) => Some(*before),
-            Some(Seen::Object(_)) | None => None,
-        }
-    }
-
     /// Re-reads the identity of the checkpoint, which the repair's own write may have changed.
     pub fn has_written(&self) -> Result<()> {
         if !self.folder.commits_by_marker() {

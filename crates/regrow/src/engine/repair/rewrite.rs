@@ -19,9 +19,11 @@ pub(super) fn rewrite_file(
     fill: Fill<'_>,
 ) -> Result<()> {
     let target = folder.join(name);
-    let publication = target.publish(PublishOptions::of_one_file(&Monitor::new()))?;
     // After the write the guard checks that the old file is still the file that was read at first.
-    let mut writer = publication.files().file()?.single_writer_in_place(len_bytes)?;
+    let monitor = Monitor::new();
+    let options = PublishOptions { in_place: true, ..PublishOptions::of_overwrite(&monitor) };
+    let publication = target.publish_file(options)?;
+    let mut writer = publication.single_writer(len_bytes, 0)?;
     writer.write_with(len_bytes, fill)?;
     if folder.commits_by_marker() {
         // `finish` completes the upload, which is the commit, so check before `finish`.
@@ -30,9 +32,6 @@ pub(super) fn rewrite_file(
     } else {
         writer.finish()?;
         guard.check(name)?;
-    }
-    if let Some(before) = guard.file(name) {
-        publication.files().file()?.only_in_place_of(before);
     }
     publication.commit()?;
     guard.has_written()

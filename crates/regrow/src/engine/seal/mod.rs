@@ -16,7 +16,7 @@ use crate::formats::{container, format_named};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::seal::{BLOCK_LEN_BYTES, FILE_NAME, Place, SealDocument};
-use crate::storage::Publication;
+use crate::storage::NewFolder;
 use crate::storage::side_files::is_name_of_side_file;
 use crate::store::{Store, StoreExt};
 use crate::text::{counted, format_bytes, printable};
@@ -213,7 +213,7 @@ impl SealOfSave {
     }
 
     /// Before the commit: seals a folder on a disk while it is still temporary.
-    pub fn before(&mut self, publication: &dyn Publication) -> Result<()> {
+    pub fn before(&mut self, publication: &dyn NewFolder) -> Result<()> {
         if let Some(folder) = publication.local_folder().filter(|_| self.is_wanted) {
             let at = Location::local(folder);
             let (document, _) = document_of(&at, &Place::of(&at), self.layout, &Monitor::new())?;

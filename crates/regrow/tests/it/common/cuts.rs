@@ -8,7 +8,7 @@ use regrow::monitor::Monitor;
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{Result, SaveOptions};
 use regrow_layouts::WriterRank;
-use regrow_storage::{PublishOptions, Target};
+use regrow_storage::PublishOptions;
 
 /// How an array is cut: its shape, its chunks, and how many chunks a shard has along each axis.
 #[derive(Debug, Clone)]
@@ -115,17 +115,12 @@ pub fn save_shares(
     let monitor = Monitor::new();
     regrow_layouts::tell_storage();
     let publish = PublishOptions {
-        kind: &Target::Folder,
         overwrite: options.overwrite,
-        may_replace: None,
-        make_way: None,
-        replaces_links: false,
         durable: !options.not_durable,
-        keeps_others: false,
-        monitor: &monitor,
+        ..PublishOptions::of_new(&monitor)
     };
     let writers = options.layout.format().roles().many_writers.unwrap();
-    let own = at.publish(publish)?;
+    let own = at.publish_folder(publish)?;
     let ticket = own.ticket()?;
     for rank in (0..count).rev() {
         let writer = WriterRank { rank: rank as u32, count: count as u32 };

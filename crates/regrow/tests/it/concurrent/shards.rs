@@ -12,7 +12,7 @@ use regrow::monitor::Monitor;
 use regrow::tree::{KeyPath, Leaf, LeafKind, Tree};
 use regrow::{Error, ErrorKind, SaveOptions};
 use regrow_layouts::WriterRank;
-use regrow_storage::{PublishOptions, Target};
+use regrow_storage::PublishOptions;
 use serde_json::json;
 
 use crate::common::cuts::{Cut, bytes_of, dict, options, rows, save_by};
@@ -148,18 +148,8 @@ fn a_process_without_shards_is_named() {
         let at = folder.path().join("checkpoint").to_location().unwrap();
         let options = in_layout(&layout);
         let monitor = Monitor::new();
-        let kind = &Target::Folder;
-        let publish = PublishOptions {
-            kind,
-            overwrite: false,
-            may_replace: None,
-            make_way: None,
-            replaces_links: false,
-            durable: false,
-            keeps_others: false,
-            monitor: &monitor,
-        };
-        let own = at.publish(publish).unwrap();
+        let publish = PublishOptions { durable: false, ..PublishOptions::of_new(&monitor) };
+        let own = at.publish_folder(publish).unwrap();
         let tree = dict([("w".to_owned(), rows(3).held_by(0, 2))]);
         let writers = layout.format().roles().many_writers.unwrap();
         writers.write_share(&tree, WriterRank { rank: 0, count: 2 }, &*own, &options).unwrap();

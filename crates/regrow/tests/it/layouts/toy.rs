@@ -17,10 +17,9 @@ use regrow::{ConvertOptions, Error, OpenOptions, RemoveOptions, Result, SaveOpti
 use regrow_base::bytes::glance::Language;
 use regrow_layouts::{
     Description, Features, Fidelity, FileNames, Format, Loss, Preview, Reader, Rest, Roles, SingleFile,
-    Standing, add_format,
+    Standing, WriteAs, add_format,
 };
 use regrow_storage::location::Location;
-use regrow_storage::{Publication, Target};
 use regrow_store::reads::Source;
 use serde_json::{Value, json};
 use tempfile::tempdir;
@@ -48,18 +47,16 @@ impl Format for Toy {
         Ok(Box::new(ToyReader::open(at)?))
     }
 
-    fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
-        Target::File
+    fn write_as(&self, _at: &Location, _options: &SaveOptions) -> WriteAs {
+        WriteAs::File(|tree, new, options| {
+            let mut out = new.single_writer(0, 0)?;
+            out.write(&text_of(tree, options)?)?;
+            out.finish().map(drop)
+        })
     }
 
     fn check(&self, tree: &Tree<Leaf>, _target: &Location, options: &SaveOptions) -> Result<()> {
         text_of(tree, options).map(drop)
-    }
-
-    fn write(&self, tree: &Tree<Leaf>, publication: &dyn Publication, options: &SaveOptions) -> Result<()> {
-        let mut out = publication.single_writer(0, 0)?;
-        out.write(&text_of(tree, options)?)?;
-        out.finish().map(drop)
     }
 
     fn roles(&self) -> Roles<'_> {
