@@ -60,6 +60,22 @@ pub fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
+/// All files below a folder, sorted by their paths; of a file the file itself.
+///
+/// # Errors
+/// Errors of the file system.
+pub fn files_below(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path)? {
+        files.extend(files_below(&entry?.path())?);
+    }
+    files.sort();
+    Ok(files)
+}
+
 /// The files of a test program that are no module of it, beginning at its `main.rs`. Such files are
 /// not compiled, and their tests never run.
 ///

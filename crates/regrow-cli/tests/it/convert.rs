@@ -35,30 +35,6 @@ params/kernel  kernel/weight  float32 [2,3]  float16 [3,2]
 }
 
 #[test]
-fn what_is_converted_is_there_in_every_layout() {
-    let (folder, path) = saved();
-    for (layout, name) in [
-        ("regrow", "a"),
-        ("orbax", "b"),
-        ("flax", "c.msgpack"),
-        ("equinox", "d.eqx"),
-        ("pytree_data", "e"),
-        ("safetensors", "f.safetensors"),
-        ("npy", "g.npz"),
-        ("npy", "h"),
-    ] {
-        let target = folder.path().join(name);
-        let run = regrow(["convert", text(&path), text(&target), "--layout", layout, "--lossy"]);
-        assert_eq!(run.code, 0, "{layout}: {run:?}");
-        assert!(run.stdout.contains("leaves") && run.stdout.trim_end().ends_with(layout), "{run:?}");
-        let cat = regrow(["cat", text(&target), "params/kernel[0,1]"]);
-        assert_eq!((cat.code, cat.stdout.trim()), (0, "1.5"), "{layout}: {cat:?}");
-        let verify = regrow(["verify", text(&target)]);
-        assert_eq!(verify.code, 0, "{layout}: {verify:?}");
-    }
-}
-
-#[test]
 fn what_the_target_cannot_hold_is_refused_with_1() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("new.msgpack");
@@ -95,24 +71,13 @@ fn a_gemma_style_checkpoint_becomes_data_and_manifest_in_one_command() {
 #[test]
 fn a_dry_run_fails_as_the_run_does() {
     let (folder, path) = saved();
-    for (layout, rename, lossy, what) in [
-        ("trak", None, true, "TRAK"),
-        ("trak", None, false, "TRAK"),
-        ("safetensors", Some("params/kernel=__metadata__"), false, "__metadata__"),
-        ("orbax", Some("params/kernel=params.bias"), true, "its stored name"),
-        ("regrow", Some("params/kernel=params/bias"), false, "would get the same key path"),
-    ] {
-        let target = folder.path().join("new");
-        let mut arguments = vec!["convert", text(&path), text(&target), "--layout", layout];
-        arguments.extend(rename.iter().flat_map(|rule| ["--rename", rule]));
-        arguments.extend(lossy.then_some("--lossy"));
-        let run = regrow(&arguments);
-        arguments.push("--dry-run");
-        let dry = regrow(&arguments);
-        assert!(run.code > 0 && run.stderr.contains(what), "{layout}: {run:?}");
-        assert_eq!((dry.code, dry.stderr, dry.stdout), (run.code, run.stderr, run.stdout), "{layout}");
-        assert!(!target.exists());
-    }
+    let target = folder.path().join("new");
+    let rename = ["--rename", "params/kernel=params.bias", "--lossy"];
+    let arguments = ["convert", text(&path), text(&target), "--layout", "orbax"].into_iter().chain(rename);
+    let (run, dry) = (regrow(arguments.clone()), regrow(arguments.chain(["--dry-run"])));
+    assert!(run.code > 0 && run.stderr.contains("its stored name"), "{run:?}");
+    assert_eq!((dry.code, dry.stderr, dry.stdout), (run.code, run.stderr, run.stdout));
+    assert!(!target.exists());
     let run = regrow(["convert", text(&path), text(&path), "--dry-run"]);
     assert!(run.code == 2 && run.stderr.contains("already exists"), "{run:?}");
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use crate::common::dict;
 use regrow::array::{Array, Dtype, Shape, Tolerance};
 use regrow::engine::{LeafStatus, Side};
 use regrow::tree::{Key, Leaf, LeafData, LeafKind, NodeKind, PathPattern, Tree, TreeBuilder};
@@ -10,14 +11,6 @@ use regrow::{DiffOptions, DiffReport, ErrorKind, SaveOptions, diff, diff_with, s
 fn floats(values: &[f32]) -> Leaf {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     Leaf::array(Array::new(Dtype::Float32, Shape::new([values.len() as u64]).unwrap(), bytes.into()).unwrap())
-}
-
-fn dict(leaves: impl IntoIterator<Item = (&'static str, Leaf)>) -> Tree<Leaf> {
-    let mut build = TreeBuilder::new();
-    build.open(Key::Index(0), NodeKind::Dict).unwrap();
-    leaves.into_iter().for_each(|(key, leaf)| build.leaf(Key::dict(key), leaf).unwrap());
-    build.close().unwrap();
-    build.finish().unwrap()
 }
 
 /// What `options` make of two trees in the default layout.
@@ -225,8 +218,8 @@ fn globs_select_leaves_and_must_match() {
 fn empty_checkpoints_are_equal() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    save(path("empty"), &dict([])).unwrap();
-    save(path("copy"), &dict([])).unwrap();
+    save(path("empty"), &dict::<&str>([])).unwrap();
+    save(path("copy"), &dict::<&str>([])).unwrap();
     let report = diff(path("empty"), path("copy")).unwrap();
     assert!(report.is_equal() && report.counts.total() == 0, "{report}");
     let scalar = |value: f64| {

@@ -1,9 +1,9 @@
 //! Regions of many leaves in one run: the right elements, in every layout, and nothing read twice.
 
-use crate::common::{bytes_of, layouts, tree};
+use crate::common::{bytes_of, dict, layouts, tree};
 use regrow::array::{Array, Dtype, Region, Shape, cast_bytes, copy_region};
 use regrow::engine::Layout;
-use regrow::tree::{Key, Leaf, LeafData, NodeKind, Tree, TreeBuilder};
+use regrow::tree::{Leaf, LeafData, Tree};
 use regrow::{Checkpoint, ErrorKind, LeafRegion, LoadOptions, RegionOptions, SaveOptions};
 
 fn array(dtype: Dtype, dims: &[u64], seed: u64) -> Leaf {
@@ -15,16 +15,6 @@ fn array(dtype: Dtype, dims: &[u64], seed: u64) -> Leaf {
         _ => (0..shape.len_bytes(dtype).unwrap()).map(|at| (at * 7 + seed) as u8 ^ (at >> 8) as u8).collect(),
     };
     Leaf::array(Array::new(dtype, shape, bytes.into()).unwrap())
-}
-
-fn dict(leaves: Vec<(String, Leaf)>) -> Tree<Leaf> {
-    let mut build = TreeBuilder::new();
-    build.open(Key::Index(0), NodeKind::Dict).unwrap();
-    for (key, leaf) in leaves {
-        build.leaf(Key::dict(key), leaf).unwrap();
-    }
-    build.close().unwrap();
-    build.finish().unwrap()
 }
 
 /// Matrices of several forms, small arrays that share blocks, a scalar, and one without elements.
@@ -196,10 +186,7 @@ fn regions_are_parts_of_the_leaves_in_every_layout() {
 
 #[test]
 fn regions_beyond_one_window_are_read_right() {
-    let tree = dict(vec![
-        ("a".into(), array(Dtype::UInt8, &[40_000, 8], 1)),
-        ("b".into(), array(Dtype::UInt8, &[3], 2)),
-    ]);
+    let tree = dict(vec![("a", array(Dtype::UInt8, &[40_000, 8], 1)), ("b", array(Dtype::UInt8, &[3], 2))]);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
     regrow::save(&path, &tree).unwrap();
@@ -219,7 +206,7 @@ fn regions_beyond_one_window_are_read_right() {
 fn regions_equal_in_one_band_are_read_right() {
     // Three bands of 8 MiB: in the second one the regions want the same, in the others not.
     let rows = 5_000;
-    let tree = dict(vec![("w".into(), array(Dtype::UInt8, &[rows, 4096], 1))]);
+    let tree = dict(vec![("w", array(Dtype::UInt8, &[rows, 4096], 1))]);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
     let layout = Layout::from_name("orbax", serde_json::json!({"chunk_byte_size": 1_000_000})).unwrap();
@@ -268,7 +255,7 @@ fn an_impossible_region_is_refused_with_its_leaf() {
 
 #[test]
 fn only_regions_that_meet_damage_are_errors() {
-    let tree = dict(vec![("w".into(), array(Dtype::UInt8, &[4000, 4096], 1))]);
+    let tree = dict(vec![("w", array(Dtype::UInt8, &[4000, 4096], 1))]);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
     regrow::save(&path, &tree).unwrap();
@@ -396,7 +383,7 @@ mod requests {
     fn of_a_long_leaf_only_the_blocks_are_read_that_a_region_meets() {
         let server = ObjectServer::start().unwrap();
         let path = bucket(&server).join("x");
-        let tree = dict(vec![("w".into(), array(Dtype::UInt8, &[4096, 4096], 1))]);
+        let tree = dict(vec![("w", array(Dtype::UInt8, &[4096, 4096], 1))]);
         for (layout, file, slack) in
             [("regrow", "x/model.safetensors", 2 << 20), ("safetensors", "y.safetensors", 128 << 10)]
         {
@@ -417,7 +404,7 @@ mod requests {
     fn chunks_that_regions_share_are_read_once() {
         let server = ObjectServer::start().unwrap();
         let path = bucket(&server).join("x");
-        let tree = dict(vec![("w".into(), array(Dtype::Float32, &[600, 500], 1))]);
+        let tree = dict(vec![("w", array(Dtype::Float32, &[600, 500], 1))]);
         let options = r#"{"ocdbt": false, "chunk_byte_size": 100000, "shard_axes": [1]}"#;
         let layout = Layout::from_name("orbax", serde_json::from_str(options).unwrap()).unwrap();
         regrow::save_with(&path, &tree, &SaveOptions { layout, ..SaveOptions::default() }).unwrap();

@@ -4,9 +4,10 @@
 use std::fs;
 use std::sync::Arc;
 
+use crate::common::dict;
 use regrow::array::{Array, Dtype, Shape, Stats};
 use regrow::engine::LeafReading;
-use regrow::tree::{Key, Leaf, LeafKind, NodeKind, PathPattern, Tree, TreeBuilder};
+use regrow::tree::{Leaf, LeafKind, PathPattern};
 use regrow::{ErrorKind, SaveOptions, StatisticsOptions, save, save_with, statistics, statistics_with};
 
 fn array(dtype: Dtype, dims: &[u64], bytes: Vec<u8>) -> Leaf {
@@ -16,14 +17,6 @@ fn array(dtype: Dtype, dims: &[u64], bytes: Vec<u8>) -> Leaf {
 fn floats(values: impl IntoIterator<Item = f32>) -> Leaf {
     let bytes: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
     array(Dtype::Float32, &[bytes.len() as u64 / 4], bytes)
-}
-
-fn dict(leaves: impl IntoIterator<Item = (&'static str, Leaf)>) -> Tree<Leaf> {
-    let mut build = TreeBuilder::new();
-    build.open(Key::Index(0), NodeKind::Dict).unwrap();
-    leaves.into_iter().for_each(|(key, leaf)| build.leaf(Key::dict(key), leaf).unwrap());
-    build.close().unwrap();
-    build.finish().unwrap()
 }
 
 #[test]
@@ -136,7 +129,7 @@ fn leaves_without_numbers_have_no_statistics() {
     let report = statistics(&path).unwrap();
     assert!(report.leaves.iter().all(|leaf| leaf.stats.is_none() && leaf.reading == LeafReading::Whole));
     let empty = folder.path().join("empty");
-    save(&empty, &dict([])).unwrap();
+    save(&empty, &dict::<&str>([])).unwrap();
     assert_eq!(statistics(&empty).unwrap().leaves, []);
 }
 

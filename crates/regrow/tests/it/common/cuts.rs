@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use regrow::array::{Array, Dtype, Region, Shape, Shard};
 use regrow::location::ToLocation;
 use regrow::monitor::Monitor;
-use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
+use regrow::tree::{Leaf, Tree};
 use regrow::{Result, SaveOptions};
 use regrow_layouts::WriterRank;
 use regrow_storage::PublishOptions;
@@ -72,13 +72,7 @@ impl Cut {
 }
 
 pub fn dict(arrays: impl IntoIterator<Item = (String, Array)>) -> Tree<Leaf> {
-    let mut build = TreeBuilder::new();
-    build.open(Key::Index(0), NodeKind::Dict).unwrap();
-    for (name, array) in arrays {
-        build.leaf(Key::dict(name), Leaf::array(array)).unwrap();
-    }
-    build.close().unwrap();
-    build.finish().unwrap()
+    super::dict(arrays.into_iter().map(|(name, array)| (name, Leaf::array(array))))
 }
 
 pub fn bytes_of(tree: &Tree<Leaf>) -> BTreeMap<String, (Vec<u64>, Vec<u8>)> {

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use regrow::SaveOptions;
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::{ItemsOptions, ItemsSave, Layout};
-use regrow::tree::{Key, Leaf, LeafData, NodeKind, Scalar, Tree, TreeBuilder};
-use regrow_testkit::{copy_folder, fixtures};
+use regrow::tree::{Leaf, LeafData, Scalar, Tree};
+use regrow_testkit::{copy_folder, files_below, fixtures};
 
-use super::layouts;
+use super::{dict, layouts};
 
 pub fn options(layout: &Layout) -> SaveOptions {
     SaveOptions { layout: layout.clone(), not_durable: true, ..SaveOptions::default() }
@@ -24,13 +24,11 @@ pub fn small_tree() -> Tree<Leaf> {
         let bytes: Vec<u8> = (0..len).map(|at| (at * 7 % 120) as u8).collect();
         Leaf::array(Array::new(dtype, shape, bytes.into()).unwrap())
     };
-    let mut build = TreeBuilder::new();
-    build.open(Key::Index(0), NodeKind::Dict).unwrap();
-    build.leaf(Key::dict("b"), array(Dtype::Float32, &[7])).unwrap();
-    build.leaf(Key::dict("n"), Leaf::scalar(Scalar::Int(7))).unwrap();
-    build.leaf(Key::dict("w"), array(Dtype::Float32, &[150, 150])).unwrap();
-    build.close().unwrap();
-    build.finish().unwrap()
+    dict([
+        ("b", array(Dtype::Float32, &[7])),
+        ("n", Leaf::scalar(Scalar::Int(7))),
+        ("w", array(Dtype::Float32, &[150, 150])),
+    ])
 }
 
 /// Every difference that a user of the tree could see.
@@ -47,19 +45,8 @@ pub fn contents(tree: &Tree<Leaf>) -> String {
 
 /// Every file below a folder, with its bytes.
 pub fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    let mut left = vec![folder.to_owned()];
-    while let Some(folder) = left.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                left.push(path);
-            } else {
-                found.insert(path.clone(), fs::read(path).unwrap());
-            }
-        }
-    }
-    found
+    let files = files_below(folder).unwrap();
+    files.into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }
 
 /// Names by which some layout knows its own files.

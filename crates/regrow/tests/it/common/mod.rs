@@ -10,6 +10,7 @@ pub mod ranks;
 
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::Layout;
+use regrow::location::{Location, ToLocation};
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 
 /// Arrays of several sizes, one of them of several requests' length.
@@ -20,14 +21,12 @@ pub fn tree(fill: u8) -> Tree<Leaf> {
         let bytes: Vec<u8> = (0..len).map(|at| (at as u8 & 0x3f) ^ fill).collect();
         Leaf::array(Array::new(dtype, shape, bytes.into()).unwrap())
     };
-    let mut build = TreeBuilder::new();
-    build.open(Key::Index(0), NodeKind::Dict).unwrap();
-    build.leaf(Key::dict("bias"), array(Dtype::Float32, &[7])).unwrap();
-    build.leaf(Key::dict("counter"), array(Dtype::Int64, &[])).unwrap();
-    build.leaf(Key::dict("kernel"), array(Dtype::Float32, &[700, 1500])).unwrap();
-    build.leaf(Key::dict("small"), array(Dtype::UInt8, &[3, 5])).unwrap();
-    build.close().unwrap();
-    build.finish().unwrap()
+    dict([
+        ("bias", array(Dtype::Float32, &[7])),
+        ("counter", array(Dtype::Int64, &[])),
+        ("kernel", array(Dtype::Float32, &[700, 1500])),
+        ("small", array(Dtype::UInt8, &[3, 5])),
+    ])
 }
 
 /// The leaves by their printed key paths.
@@ -57,4 +56,22 @@ pub fn layouts() -> Vec<(Layout, &'static str)> {
         (json("npy", r#"{"compress": 1}"#), ".npz"),
         (json("npy", "null"), ""),
     ]
+}
+
+/// A folder on a disk, and one in a bucket in memory that no other test uses.
+pub fn storages(test: &str) -> Vec<(Location, Option<tempfile::TempDir>)> {
+    let folder = tempfile::tempdir().unwrap();
+    vec![
+        (Location::local(folder.path()), Some(folder)),
+        (format!("memory://{test}/runs").to_location().unwrap(), None),
+    ]
+}
+
+/// A dict of these leaves.
+pub fn dict<K: AsRef<str>>(leaves: impl IntoIterator<Item = (K, Leaf)>) -> Tree<Leaf> {
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Dict).unwrap();
+    leaves.into_iter().for_each(|(key, leaf)| build.leaf(Key::dict(key.as_ref()), leaf).unwrap());
+    build.close().unwrap();
+    build.finish().unwrap()
 }

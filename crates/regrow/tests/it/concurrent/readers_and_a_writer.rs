@@ -14,6 +14,7 @@ use regrow::engine::{Compression, Layout, OpenOptions, RemoveOptions, TemplateLe
 use regrow::manager::Steps;
 use regrow::tree::{Key, Leaf, LeafData, LeafKind, NodeKind, Scalar, Tree, TreeBuilder};
 use regrow::{Checkpoint, ConvertOptions, Error, ErrorKind, LoadOptions, SaveOptions};
+use regrow_testkit::files_below;
 
 /// Elements of the long array: some blocks of checksums, some chunks, in layouts that have them.
 const LONG_LEN: u64 = 40_000;
@@ -412,19 +413,6 @@ fn a_base_replaced_during_a_save_gives_no_mixed_checkpoint() {
     });
 }
 
-/// Copies of files are swapped, not the files: the other checkpoint stays.
-fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
-    while let Some(next) = folders.pop() {
-        for entry in std::fs::read_dir(next).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() { folders.push(path) } else { files.push(path) }
-        }
-    }
-    files.sort();
-    files
-}
-
 /// The rule for the default layout, whose every file has a record: a file of another checkpoint
 /// under the same name is found, and no reader gets its numbers.
 #[test]
@@ -436,7 +424,7 @@ fn any_file_of_another_checkpoint_is_found() {
             save(&path(&format!("{}{stamp}", case.name)), case, stamp);
         }
         let (ours, theirs) = (path(&format!("{}1", case.name)), path(&format!("{}2", case.name)));
-        let (our_files, their_files) = (files_below(&ours), files_below(&theirs));
+        let (our_files, their_files) = (files_below(&ours).unwrap(), files_below(&theirs).unwrap());
         assert_eq!(our_files.len(), their_files.len());
         assert!(our_files.len() >= 8);
         for mine in &our_files {
@@ -485,7 +473,7 @@ fn a_database_that_no_record_names_is_refused() {
     let case = &cases()[1];
     save(&path("ours"), case, 1);
     save(&path("theirs"), case, 2);
-    for file in files_below(&path("theirs")) {
+    for file in files_below(&path("theirs")).unwrap() {
         let name = file.strip_prefix(path("theirs")).unwrap();
         if name == Path::new("manifest.ocdbt") || name.starts_with("d") {
             std::fs::copy(&file, path("ours").join(name)).unwrap();

@@ -2,7 +2,7 @@
 //! wrong shard gets an error that names it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use regrow::array::{Array, Dtype, Region, Shape};
@@ -159,21 +159,9 @@ fn a_process_without_shards_is_named() {
     }
 }
 
-fn files_below(folder: &Path) -> Vec<String> {
-    let mut files = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(at) = folders.pop() {
-        for entry in fs::read_dir(at).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                files.push(path.strip_prefix(folder).unwrap().to_str().unwrap().to_owned());
-            }
-        }
-    }
-    files.sort();
-    files
+fn names_below(folder: &Path) -> Vec<String> {
+    let name = |file: PathBuf| file.strip_prefix(folder).unwrap().to_str().unwrap().to_owned();
+    regrow_testkit::files_below(folder).unwrap().into_iter().map(name).collect()
 }
 
 /// As [`rows`], but with chunks too large for a node of a database; and what Orbax writes
@@ -194,7 +182,7 @@ fn each_process_writes_orbax_files_of_its_own() {
         let layout = Layout::from_name("orbax", options).unwrap();
         let options = SaveOptions { compression: Some(Compression::None), ..in_layout(&layout) };
         save_by(2, &target, &[jax_tree(0), jax_tree(1)], &options).unwrap();
-        (files_below(&target), target)
+        (names_below(&target), target)
     };
     let documents = [
         "_CHECKPOINT_METADATA",

@@ -18,7 +18,7 @@ use regrow::tree::{Key, Leaf, LeafKind, NodeKind, Scalar, Tree, TreeBuilder};
 use regrow::{Checkpoint, ErrorKind, OpenOptions, SaveOptions};
 use regrow_layouts::formats;
 use regrow_store::StoreExt;
-use regrow_testkit::{damages, fixtures};
+use regrow_testkit::{damages, files_below, fixtures};
 
 /// Damages of each kind to each file, in a local file and in memory.
 const EACH_MAX: usize = 96;
@@ -138,7 +138,7 @@ fn damage_all(source: &Path, layout: &str) {
 
 fn damage_all_at(places: Vec<Place>, source: &Path, layout: &str) {
     let folder = source.parent().unwrap();
-    let files = if source.is_dir() { files_below(source) } else { siblings(source) };
+    let files = if source.is_dir() { files_below(source).unwrap() } else { siblings(source) };
     let name_of = |file: &Path| file.strip_prefix(folder).unwrap().to_str().unwrap().to_owned();
     let mut all: BTreeMap<String, (String, Vec<String>)> = BTreeMap::new();
     for (root, each_max, _folder) in places {
@@ -180,18 +180,6 @@ fn siblings(source: &Path) -> Vec<PathBuf> {
     let stem = format!("{}.", source.file_name().unwrap().to_string_lossy());
     let entries = fs::read_dir(source.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(&stem)).collect()
-}
-
-fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
-    while let Some(next) = folders.pop() {
-        for entry in fs::read_dir(next).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() { folders.push(path) } else { files.push(path) }
-        }
-    }
-    files.sort();
-    files
 }
 
 fn array(dtype: Dtype, dims: &[u64]) -> Leaf {

@@ -16,7 +16,7 @@ use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::{Compression, Layout};
 use regrow::tree::{Key, Leaf, LeafData, LeafKind, NodeKind, Scalar, Tree, TreeBuilder};
 use regrow::{OpenOptions, SaveOptions};
-use regrow_testkit::{copy_folder, fixtures};
+use regrow_testkit::{copy_folder, files_below, fixtures};
 use serde_json::{Value, json};
 
 /// All subsets of so many files are looked at.
@@ -128,7 +128,8 @@ impl Case {
         let folder = tempfile::tempdir().unwrap();
         let name = "run".to_owned();
         make(&folder.path().join(&name));
-        let mut files = files_below(folder.path(), folder.path());
+        let mut files = files_below(folder.path()).unwrap();
+        files.iter_mut().for_each(|file| *file = file.strip_prefix(folder.path()).unwrap().to_owned());
         files.sort();
         assert!(files.len() > 1, "{what}: {files:?}");
         let path = folder.path().join(&name);
@@ -292,19 +293,6 @@ impl Case {
         wrong.extend(self.replacements());
         assert!(wrong.is_empty(), "{} are read as something else:\n{}", wrong.len(), wrong.join("\n"));
     }
-}
-
-fn files_below(root: &Path, folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            files.extend(files_below(root, &path));
-        } else {
-            files.push(path.strip_prefix(root).unwrap().to_owned());
-        }
-    }
-    files
 }
 
 /// Which of `count` files are kept.

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::damage::{files, options, put};
-use crate::common::{layouts, tree};
+use crate::common::{dict, layouts, tree};
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::Layout;
 use regrow::sharding::Sharding;
-use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
+use regrow::tree::{Leaf, Tree};
 use regrow::{ErrorKind, SaveOptions, VerifyReport};
 use regrow_base::bytes::checksum::crc32c;
 use regrow_testkit::{copy_folder, fixtures, memory_folder};
@@ -22,14 +22,6 @@ fn array(dtype: Dtype, dims: &[u64], first: u8) -> Leaf {
     let len = shape.len_bytes(dtype).unwrap();
     let bytes: Vec<u8> = (0..len).map(|at| (at * 5 % 113) as u8 ^ first).collect();
     Leaf::array(Array::new(dtype, shape, bytes.into()).unwrap())
-}
-
-fn dict(leaves: Vec<(&str, Leaf)>) -> Tree<Leaf> {
-    let mut build = TreeBuilder::new();
-    build.open(Key::Index(0), NodeKind::Dict).unwrap();
-    leaves.into_iter().for_each(|(key, leaf)| build.leaf(Key::dict(key), leaf).unwrap());
-    build.close().unwrap();
-    build.finish().unwrap()
 }
 
 /// Two arrays that differ only in their values, and a text.

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use regrow::array::{Array, ArraySource, Dtype, Region, Shape};
 use regrow::engine::{Compression, ConvertOptions, Layout};
 use regrow::monitor::{Progress, Stage};
-use regrow::tree::{Key, Leaf, NodeKind, PathPattern, Tree, TreeBuilder};
+use regrow::tree::{Leaf, PathPattern, Tree};
 use regrow::{Error, ErrorKind, Monitor, Result, SaveOptions, SaveReport};
 
 /// The bytes of each leaf.
@@ -27,13 +27,7 @@ fn tree(leaves: &Leaves) -> Tree<Leaf> {
 }
 
 fn dict<'a>(arrays: impl Iterator<Item = (&'a str, Array)>) -> Tree<Leaf> {
-    let mut build = TreeBuilder::new();
-    build.open(Key::Index(0), NodeKind::Dict).unwrap();
-    for (name, array) in arrays {
-        build.leaf(Key::dict(name), Leaf::array(array)).unwrap();
-    }
-    build.close().unwrap();
-    build.finish().unwrap()
+    crate::common::dict(arrays.map(|(name, array)| (name, Leaf::array(array))))
 }
 
 fn bytes(seed: u8, len: usize) -> Vec<u8> {
@@ -139,6 +133,7 @@ proptest! {
                 prop_assert_eq!(inodes(&path), inodes(base.as_ref().unwrap()), "nothing changed in step {}", step);
                 prop_assert!(report.reused_bytes > 0);
             }
+            prop_assert!(data_files(&path).len() <= 1 + 2 * (step + 1));
             saved.push((path, leaves.clone()));
         }
         for (path, leaves) in &saved {

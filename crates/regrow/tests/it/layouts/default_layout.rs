@@ -1,9 +1,10 @@
 //! The default layout, end to end through the public face: what is saved comes back, damage is
 //! named, and nothing is lost or left behind when a save fails.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
+use crate::common::dict;
 use regrow::array::{Array, Dtype, Region, Shape};
 use regrow::engine::{Compression, Layout, RegrowOptions, TemplateLeaf, load, load_with};
 use regrow::tree::{Key, Leaf, LeafData, LeafKind, NodeKind, PathPattern, Scalar, Tree, TreeBuilder};
@@ -22,16 +23,6 @@ fn array(dtype: Dtype, dims: &[u64], seed: u8) -> Array {
     };
     let bytes: Vec<u8> = (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed) & mask).collect();
     Array::new(dtype, shape, bytes.into()).unwrap()
-}
-
-fn dict(leaves: Vec<(&str, Leaf)>) -> Tree<Leaf> {
-    let mut build = TreeBuilder::new();
-    build.open(Key::Index(0), NodeKind::Dict).unwrap();
-    for (key, leaf) in leaves {
-        build.leaf(Key::dict(key), leaf).unwrap();
-    }
-    build.close().unwrap();
-    build.finish().unwrap()
 }
 
 /// Options that refuse what Orbax cannot read back.
@@ -112,17 +103,6 @@ fn assert_same(a: &Tree<Leaf>, b: &Tree<Leaf>) {
             _ => panic!("{path}: {:?} became {:?}", a.data, b.data),
         }
     }
-}
-
-fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
-    while let Some(next) = folders.pop() {
-        for entry in std::fs::read_dir(next).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() { folders.push(path) } else { files.push(path) }
-        }
-    }
-    files
 }
 
 fn names_in(folder: &Path) -> Vec<String> {
@@ -336,7 +316,7 @@ fn a_flipped_bit_anywhere_is_found() {
     let (original, copy) = (folder.path().join("step"), folder.path().join("copy"));
     regrow::save(&original, &everything()).unwrap();
     regrow_testkit::copy_folder(&original, &copy).unwrap();
-    let files = files_below(&copy);
+    let files = regrow_testkit::files_below(&copy).unwrap();
     assert!(files.len() >= 8, "{files:?}");
     let mut tried = 0;
     for file in files {
@@ -518,7 +498,12 @@ fn keys_of_any_length_come_back() {
     let long = |last: &str| format!("{}{last}", "k".repeat(70_000));
     let (one, two) = (long("1"), long("2"));
     let leaf = |seed| Leaf::array(array(Dtype::Float32, &[30, 30], seed));
-    let tree = dict(vec![(&one, leaf(1)), (&two, leaf(2)), ("short", leaf(3)), ("text", Leaf::text("x"))]);
+    let tree = dict([
+        (one.as_str(), leaf(1)),
+        (two.as_str(), leaf(2)),
+        ("short", leaf(3)),
+        ("text", Leaf::text("x")),
+    ]);
     for (name, compression) in [("raw", None), ("zstd", Some(Compression::Zstd(3)))] {
         let path = folder.path().join(name);
         regrow::save_with(&path, &tree, &SaveOptions { compression, ..SaveOptions::default() }).unwrap();

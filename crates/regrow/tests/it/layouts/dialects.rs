@@ -10,7 +10,7 @@ use regrow::engine::{
 };
 use regrow::tree::{Leaf, LeafKind, NodeKind, PathPattern, Tree};
 use regrow::{Error, ErrorKind, open, verify};
-use regrow_testkit::{copy_folder, fixtures};
+use regrow_testkit::{copy_folder, files_below, fixtures};
 use serde_json::Value;
 
 /// Each dialect: its fixture, what is opened in it, what its variant is called.
@@ -128,7 +128,7 @@ fn a_file_that_is_missing_or_cut_is_named_and_nothing_is_loaded() {
         let copy = root.path().join(name);
         copy_folder(&fixture(name), &copy).unwrap();
         let path = copy.join(inner);
-        for file in files_below(&path) {
+        for file in files_below(&path).unwrap() {
             let whole = fs::read(&file).unwrap();
             let below = file.strip_prefix(&copy).unwrap().to_str().unwrap();
             let is_alone = file == path;
@@ -169,16 +169,6 @@ fn names(error: &Error, file: &Path) -> bool {
     text.contains(file.to_str().unwrap())
         || (is_data && text.contains(database.to_str().unwrap()))
         || (file.ends_with(".zarray") && text.contains(folder.file_name().unwrap().to_str().unwrap()))
-}
-
-fn files_below(path: &Path) -> Vec<PathBuf> {
-    if path.is_file() {
-        return vec![path.to_owned()];
-    }
-    let mut files: Vec<PathBuf> =
-        fs::read_dir(path).unwrap().flat_map(|entry| files_below(&entry.unwrap().path())).collect();
-    files.sort();
-    files
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::common::{bytes_of, layouts, tree};
 use regrow::array::Region;
 use regrow::engine::{AsyncOptions, Layout, load, save_async_with};
-use regrow::location::{Location, ToLocation};
+use regrow::location::Location;
 use regrow::{
     ConvertOptions, ErrorKind, LoadOptions, OpenOptions, SaveOptions, convert, open, open_with, save_with,
     verify,
@@ -15,11 +15,7 @@ use regrow_store::StoreExt;
 
 /// Storages, each with a place of its own for a test.
 fn storages(test: &str) -> Vec<(Location, Option<tempfile::TempDir>)> {
-    let folder = tempfile::tempdir().unwrap();
-    let mut storages = vec![
-        (Location::local(folder.path()), Some(folder)),
-        (format!("memory://{test}/runs").to_location().unwrap(), None),
-    ];
+    let mut storages = crate::common::storages(test);
     storages.extend(crate::common::buckets::buckets(test).into_iter().map(|bucket| (bucket, None)));
     storages
 }

@@ -1,9 +1,10 @@
 //! Every golden checkpoint damaged in every file: the outcome is free, but there must be one.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use regrow::tree::LeafKind;
 use regrow_layouts::ReaderExt;
+use regrow_testkit::files_below;
 
 use super::{checkpoint, fixture_names, open, read_whole};
 
@@ -34,31 +35,18 @@ fn replace(file: &Path, bytes: &[u8]) {
     std::fs::write(file, bytes).unwrap();
 }
 
-fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() { folders.push(path) } else { files.push(path) }
-        }
-    }
-    files.sort();
-    files
-}
-
 #[test]
 fn damaged_fixtures_load_or_are_an_error() {
     let (mut noticed, mut tried) = (0, 0);
     for fixture in fixture_names() {
-        let files = files_below(&checkpoint(&fixture));
+        let files = files_below(&checkpoint(&fixture)).unwrap();
         let total: u64 = files.iter().map(|file| std::fs::metadata(file).unwrap().len()).sum();
         if total > 40_000 || files.len() > 40 {
             continue;
         }
         let copy = tempfile::tempdir().unwrap();
         regrow_testkit::copy_folder(&checkpoint(&fixture), copy.path()).unwrap();
-        for file in files_below(copy.path()) {
+        for file in files_below(copy.path()).unwrap() {
             let bytes = std::fs::read(&file).unwrap();
             let mut forms: Vec<Vec<u8>> = [0, 1, bytes.len() / 2, bytes.len().saturating_sub(1)]
                 .map(|len| bytes[..len.min(bytes.len())].to_vec())
