@@ -7,19 +7,16 @@ that says so.
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._errors import failure
-from ._composite import CompositeArgs
-from ._interfaces import CheckpointHandler
-from .checkpointers import AbstractCheckpointer
-from .metadata import deserialize_root_metadata, serialize_root_metadata
-from .tree import PyTree
+from ._errors import refusing
 
 _PUBLIC = (
     "abstract_checkpoint_manager aggregate_handlers args arrays checkpoint_args checkpoint_manager "
@@ -47,18 +44,15 @@ _PRIVATE = {
         "checkpointers.pytree_checkpointer checkpointers.standard_checkpointer"
     ),
     "future": "futures.future",
-    "handlers type_handlers tree path.format_utils options": (
-        "handlers.array_checkpoint_handler handlers.json_checkpoint_handler "
-        "handlers.proto_checkpoint_handler handlers.random_key_checkpoint_handler"
+    "_composite handlers type_handlers tree path.format_utils options": (
+        "handlers.array_checkpoint_handler handlers.composite_checkpoint_handler handlers.handler_registration "
+        "handlers.json_checkpoint_handler handlers.proto_checkpoint_handler handlers.random_key_checkpoint_handler"
     ),
     "handlers": "handlers.async_checkpoint_handler handlers.checkpoint_handler",
-    "type_handlers handlers tree path.format_utils options": (
-        "handlers.base_pytree_checkpoint_handler handlers.standard_checkpoint_handler"
+    "type_handlers transform_utils handlers tree path.format_utils options": (
+        "handlers.base_pytree_checkpoint_handler handlers.pytree_checkpoint_handler "
+        "handlers.standard_checkpoint_handler"
     ),
-    "_composite handlers type_handlers tree path.format_utils options": (
-        "handlers.composite_checkpoint_handler handlers.handler_registration"
-    ),
-    "type_handlers transform_utils handlers tree path.format_utils options": "handlers.pytree_checkpoint_handler",
     "logging": "logging.abstract_logger logging.composite_logger logging.standard_logger logging.step_statistics",
     "metadata": "metadata.checkpoint metadata.pytree_metadata_options metadata.sharding metadata.value",
     "metadata tree": "metadata.tree",
@@ -191,122 +185,58 @@ def install() -> None:
     alias(package, "orbax.checkpoint")
 
 
-def is_async_checkpointer(checkpointer: Any) -> bool:
-    return hasattr(checkpointer, "wait_until_finished")
+_IMPORTING = (
+    "abstract_checkpoint_manager aggregate_handlers checkpoint_args checkpoint_manager checkpoint_managers "
+    "checkpoint_utils handlers options test_utils transform_utils utils"
+).split()
+"""Public modules that programs take names from that the original's modules only import."""
 
-
-def determine_default_item_mode_from_args(args: Any) -> bool:
-    return not isinstance(args, CompositeArgs)
-
-
-_VALUES: dict[str, dict[str, Any]] = {
-    "checkpoint_manager": {
-        "CheckpointDirs": tuple[str, str],
-        "CheckpointHandlersDict": Mapping[str, CheckpointHandler],
-        "CheckpointersDict": Mapping[str, AbstractCheckpointer],
-        "ItemMetadata": Any,
-        "RESERVED_ITEM_NAMES": [],
-        "RestoreParams": Mapping[str, Any],
-        "SaveParams": Mapping[str, Any],
-        "deserialize_root_metadata": deserialize_root_metadata,
-        "determine_default_item_mode_from_args": determine_default_item_mode_from_args,
-        "is_async_checkpointer": is_async_checkpointer,
-        "serialize_root_metadata": serialize_root_metadata,
-    }
-} | {
-    module: {"PyTree": PyTree}
-    for module in (
-        "abstract_checkpoint_manager aggregate_handlers checkpoint_utils test_utils transform_utils utils".split()
-    )
-}
-
-_NAMES = {
-    "checkpoint_manager": {
-        "abstract_checkpoint_manager": "AbstractCheckpointManager",
-        "checkpointers": "AbstractCheckpointer AsyncCheckpointer Checkpointer",
-        "checkpoint_args": "CheckpointArgs",
-        "handlers": (
-            "CheckpointHandler CheckpointHandlerRegistry CompositeCheckpointHandler "
-            "JsonCheckpointHandler ProtoCheckpointHandler"
-        ),
-        "options": "FileOptions MultiprocessingOptions",
-        "tree": "PyTree",
-        "metadata": "StepMetadata",
-    },
-    "checkpoint_managers": {
-        "abstract_checkpoint_manager": "AbstractCheckpointManager",
-        "checkpoint_manager": "CheckpointManager CheckpointManagerOptions",
-    },
-}
-"""Names of classes, by the module that has them and by their home here."""
-
-_TARGETS = {
+_OTHER_NAMES = {
     "arrays_sharding_lib": "_src.arrays.sharding",
     "checkpoint_metadata": "_src.metadata.checkpoint",
     "orbax_future": "future",
-    "path_utils": "_src.path.utils",
     "tree_metadata": "_src.metadata.tree",
     "tree_utils": "_src.tree.utils",
-    "ts_utils": "_src.serialization.tensorstore_utils",
     "value_metadata": "_src.metadata.value",
 }
-"""The modules that others have by these names. Other names are the last parts of their own."""
+"""Modules that the original imports under other names. A name may also end in ``_lib``."""
 
-_MODULES = {
-    "abstract_checkpoint_manager": "args_lib checkpoint",
-    "aggregate_handlers": "msgpack_utils orbax_future tree_metadata utils",
-    "checkpoint_args": "checkpoint_handler handler_type_registry",
-    "checkpoint_manager": (
-        "abstract_checkpoint_manager abstract_checkpointer abstract_logger args_lib async_checkpointer "
-        "atomicity_types checkpoint checkpoint_args checkpoint_handler checkpoint_info checkpointer_lib "
-        "composite_checkpoint_handler deleter future handler_registration json_checkpoint_handler "
-        "multihost options_lib path_utils policy_checkpoint_info preservation_policy_lib "
-        "proto_checkpoint_handler root_metadata_serialization save_decision_policy_lib standard_logger "
-        "step_lib step_metadata_serialization step_statistics synchronization temporary_paths "
-        "threading_lib utils"
-    ),
-    "checkpoint_managers": "preservation_policy save_decision_policy",
-    "checkpoint_utils": (
-        "arrays_sharding_lib asyncio_utils multihost snapshot_lib step_lib tree_metadata type_handlers "
-        "utils value_metadata"
-    ),
-    "handlers": "handler_registration",
-    "options": "multihost",
-    "test_utils": (
-        "args_lib async_checkpoint_handler asyncio_utils atomicity checkpoint_args checkpoint_metadata "
-        "gcs_utils limits multihost multislice pytree_checkpoint_handler replica_slices step_lib "
-        "step_metadata_serialization tree_utils ts_utils type_handler_registry type_handlers"
-    ),
-    "transform_utils": "tree_utils type_handlers",
-    "utils": "atomicity gcs_utils multihost step_lib tree_utils",
-}
-"""Names of modules, by the module that has them."""
+_LACKING = frozenset(
+    "asyncio_utils checkpoint_info deleter gcs_utils handler_type_registry limits multislice path_utils "
+    "replica_slices root_metadata_serialization snapshot_lib step_metadata_serialization synchronization "
+    "threading_lib ts_utils".split()
+)
+"""Private modules that the original imports, and that have no counterpart here."""
 
 
 def add_imported_names(package: str) -> None:
-    """Adds the names that modules of the original have because they import them.
-
-    A private module without a counterpart here has no names: each of them raises an error.
-    """
-    for module, values in _VALUES.items():
-        for name, value in values.items():
-            vars(sys.modules[f"{package}.{module}"]).setdefault(name, value)
-    for module, homes in _NAMES.items():
-        for home, names in homes.items():
-            for name in names.split():
-                found = getattr(sys.modules[f"{package}.{home}"], name)
-                vars(sys.modules[f"{package}.{module}"]).setdefault(name, found)
-    for module, names in _MODULES.items():
-        for name in names.split():
-            target = _TARGETS.get(name) or _target(f"{package}.checkpoint", name.removesuffix("_lib"))
-            found = sys.modules.get(f"{package}.checkpoint.{target}") or _Alias(f"{package}.{target}", [])
-            vars(sys.modules[f"{package}.{module}"]).setdefault(name, found)
+    """Gives modules the names that the original's modules have because they import them."""
+    for name in _IMPORTING:
+        module = sys.modules[f"{package}.{name}"]
+        own = vars(module).get("__getattr__", refusing(module.__name__))
+        vars(module)["__getattr__"] = functools.partial(_imported, package, own)
 
 
-def _target(package: str, name: str) -> str:
-    """The public module of a name, or else the private one."""
-    if f"{package}.{name}" in sys.modules:
-        return name
-    inside = f"{package}._src."
-    found = (module for module in sys.modules if module.startswith(inside) and module.endswith(f".{name}"))
-    return f"_src.{next(found, inside + name).removeprefix(inside)}"
+def _imported(package: str, own: Callable[[str], object], name: str) -> object:
+    """A name that a module has, or would import from another one."""
+    try:
+        return own(name)
+    except AttributeError:
+        if (module := _module(f"{package}.checkpoint", name)) is not None:
+            return module
+        for home in ("", ".args", ".options", ".tree", ".metadata"):
+            names = vars(sys.modules[package + home])
+            if name[0].isupper() and name in names:
+                return names[name]
+        raise
+
+
+def _module(package: str, name: str) -> types.ModuleType | None:
+    """The public module of a name, or else the private one. A lacking one has no names."""
+    if name in _LACKING:
+        return _Alias(f"{package}._src.{name}", [])
+    target = _OTHER_NAMES.get(name, name.removesuffix("_lib"))
+    if f"{package}.{target}" in sys.modules:
+        return sys.modules[f"{package}.{target}"]
+    private = (at for at in sys.modules if at.startswith(f"{package}._src.") and at.endswith(f".{target}"))
+    return sys.modules.get(next(private, ""))

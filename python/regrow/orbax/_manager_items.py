@@ -18,6 +18,15 @@ from .checkpointers import call_of
 DEFAULT_ITEM_NAME = "default"
 
 
+def is_async_checkpointer(checkpointer: Any) -> bool:
+    return hasattr(checkpointer, "wait_until_finished")
+
+
+def determine_default_item_mode_from_args(args: Any) -> bool:
+    """Whether arguments are of a single item without a name."""
+    return not is_a(args, "CompositeArgs")
+
+
 class DefaultItem:
     """Whether a manager has a single item without a name. The first call sets it."""
 
@@ -39,12 +48,13 @@ class DefaultItem:
             return
         if not is_args(args):
             raise ValueError(f"Expected args of type `CheckpointArgs`; found {type(args)}.")
-        if self._known and is_a(args, "CompositeArgs"):
+        is_default = determine_default_item_mode_from_args(args)
+        if self._known and not is_default:
             raise ValueError(
                 "Cannot provide `args` of type `Composite` when dealing with a single, unnamed (default)"
                 " checkpointable object."
             )
-        if self._known is False and not is_a(args, "CompositeArgs"):
+        if self._known is False and is_default:
             raise ValueError(
                 "Must provide `args` of type `Composite` when dealing with multiple checkpointable objects."
             )
@@ -76,9 +86,7 @@ class Items:
         self.is_by_name = isinstance(given, Mapping)
         """Whether bare items have names."""
         every = checkpointers.values() if isinstance(checkpointers, Mapping) else [checkpointers]
-        self.is_async = checkpointers is None or any(
-            hasattr(checkpointer, "wait_until_finished") for checkpointer in every
-        )
+        self.is_async = checkpointers is None or any(map(is_async_checkpointer, every))
         """Whether saves run in the background: with checkpointers, if one of them does."""
         handlers = dict(given) if isinstance(given, Mapping) else {} if given is None else {DEFAULT_ITEM_NAME: given}
         is_told = checkpointers is not None or item_names is not None or item_handlers is not None
@@ -91,7 +99,7 @@ class Items:
     def of_save(self, items: Any, save_kwargs: Any, args: Any) -> dict[str, Any]:
         """All items of a save with their arguments, by name."""
         if args is not None:
-            return dict(args.items()) if is_a(args, "CompositeArgs") else {DEFAULT_ITEM_NAME: args}
+            return {DEFAULT_ITEM_NAME: args} if determine_default_item_mode_from_args(args) else dict(args.items())
         by_name = items if self.is_by_name else {DEFAULT_ITEM_NAME: items}
         if not isinstance(by_name, Mapping):
             raise ValueError(f"expected a dict of items by name, found {type(items).__name__}")
@@ -109,10 +117,9 @@ class Items:
     def restore(self, path: Any, items: Any, restore_kwargs: Any, args: Any) -> Any:
         """Restores what the arguments ask for, or the items and keywords of the older interface."""
         names = _composite.item_names(path)
-        if args is not None and not is_a(args, "CompositeArgs"):
-            return self._restore_default(path, names, args)
         if args is not None:
-            return self.composite.restore(path, args)
+            is_default = determine_default_item_mode_from_args(args)
+            return self._restore_default(path, names, args) if is_default else self.composite.restore(path, args)
         keywords = restore_kwargs or {}
         if self.is_by_name or (items is None and not keywords and DEFAULT_ITEM_NAME not in names):
             if is_pytree(path):

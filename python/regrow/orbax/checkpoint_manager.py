@@ -16,29 +16,39 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .._core._duck import is_a
 from .._errors import failure
 from .._save._async import AsyncSaver
 from . import _manager_options, _saving
 from ._composite import CompositeArgs
 from ._errors import StepAlreadyExistsError as StepAlreadyExistsError
 from ._errors import as_orbax
-from ._interfaces import Closing, Task
+from ._interfaces import CheckpointHandler, Closing, Task
 from ._manager_folder import METADATA_ITEM_NAME as METADATA_ITEM_NAME
 from ._manager_folder import METRIC_ITEM_NAME as METRIC_ITEM_NAME
 from ._manager_folder import Deletions, Folder
 from ._manager_items import DEFAULT_ITEM_NAME as DEFAULT_ITEM_NAME
-from ._manager_items import Items, check_constructor
+from ._manager_items import Items, check_constructor, determine_default_item_mode_from_args
+from ._manager_items import is_async_checkpointer as is_async_checkpointer
 from ._manager_options import CheckpointManagerOptions as CheckpointManagerOptions
 from ._paths import is_pytree, lacks_marker
+from .abstract_checkpoint_manager import RestoreParams as RestoreParams
+from .abstract_checkpoint_manager import SaveParams as SaveParams
 from .checkpoint_managers import PolicyCheckpointInfo
+from .checkpointers import AbstractCheckpointer
 from .logging import RestoreStepStatistics, SaveStepStatistics
 from .metadata import RootMetadata
+from .metadata import deserialize_root_metadata as deserialize_root_metadata
+from .metadata import serialize_root_metadata as serialize_root_metadata
 from .multihost import reached_preemption
 from .options import AsyncOptions as AsyncOptions
 from .options import timeout_of
 
+CheckpointDirs = tuple[str, str]
+CheckpointHandlersDict = Mapping[str, CheckpointHandler]
 CheckpointInfo = PolicyCheckpointInfo
+CheckpointersDict = Mapping[str, AbstractCheckpointer]
+ItemMetadata = Any
+RESERVED_ITEM_NAMES: list[str] = []
 
 _log = logging.getLogger("regrow.orbax")
 
@@ -269,7 +279,7 @@ class CheckpointManager(Closing):
         if items is None and args is None:
             help = "save(step, args=args.StandardSave(state))"
             raise failure(ValueError, "Must provide `args` for `save`.", help=help)
-        self._default_item.set_if_none(not is_a(args, "CompositeArgs"))
+        self._default_item.set_if_none(determine_default_item_mode_from_args(args))
         self._default_item.check(items, args)
         if not force and not self.should_save(step):
             return False
