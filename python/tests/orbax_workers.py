@@ -23,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import regrow
 from regrow import orbax as ocp
 from regrow.orbax import v1
-from regrow.orbax._replicas import from_process_0
+from regrow.orbax._manager_folder import Folder
 
 CASES: dict[str, Any] = {}
 
@@ -437,8 +437,9 @@ def helpers(folder: Path, _: Any) -> list[Any]:
     assert everywhere.is_fully_replicated
     assert len(everywhere.sharding.device_set) == 4
     multihost = ocp.multihost
-    assert from_process_0(folder, lambda: [jax.process_index(), "listed"]) == [0, "listed"]
-    told = refused(lambda: from_process_0(folder, lambda: json.loads("no list")))
+    steps = Folder(folder, ocp.CheckpointManagerOptions())
+    assert steps.of_process_0("test", lambda: [jax.process_index(), "listed"]) == [0, "listed"]
+    told = refused(lambda: steps.of_process_0("test", lambda: json.loads("no list")))
     assert told[0] != "nothing"
     assert "Expecting value" in told[1], told
     return [multihost.process_count(), multihost.is_primary_host(), multihost.is_jax_distributed_client_initialized()]

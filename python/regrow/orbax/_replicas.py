@@ -1,16 +1,12 @@
-"""One process or replica reads for the others: a replica reads arrays, process 0 small data."""
+"""One replica reads arrays for the others."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from .._core._duck import is_a, own_attribute
-from .._errors import RegrowError
 from .._jax._single_replica import SingleReplica
-from .._jobs import _job
-from .._jobs._coordination import Session
 from ._jax import jax
 from .type_handlers import SingleReplicaArrayHandler, array_handler
 
@@ -41,44 +37,6 @@ def of_loading(loading: Any) -> SingleReplica | None:
     said = (getattr(options, name, None) for name in ("replica_axis_index", "primary_replica_id"))
     axis, replica = (value or 0 for value in said)
     return SingleReplica(axis, replica, getattr(options, "broadcast_memory_limit_bytes", None))
-
-
-def from_process_0(
-    path: Any, find: Callable[[], Any], *, check: Callable[[], None] | None = None, timeout: float | None = None
-) -> Any:
-    """Returns in all processes what `find` returns on process 0, as JSON; `check` runs in each."""
-    job = _job.chosen(None)
-    if job is None:
-        if check is not None:
-            check()
-        return find()
-    coordinator, (usual, prefix) = job
-    with Session(coordinator, str(path), "restore", timeout=timeout or usual, prefix=prefix) as session:
-        if check is not None:
-            _agree(session, "checked", check)
-        told = b""
-        if coordinator.rank == 0:
-            try:
-                told = json.dumps(find()).encode()
-            except BaseException as error:
-                session.agree("listed", error)
-                raise
-        return json.loads(session.broadcast("list", told))
-
-
-def _agree(session: Session, phase: str, check: Callable[[], None]) -> None:
-    """Continues if `check` raises in no process; otherwise raises its error."""
-    failed = None
-    try:
-        check()
-    except Exception as error:
-        failed = error
-    try:
-        session.agree(phase, failed)
-    except RegrowError:
-        if failed is not None:
-            raise failed from None
-        raise
 
 
 def of_round(replica: SingleReplica | None, likes: Iterable[Any]) -> SingleReplica | None:

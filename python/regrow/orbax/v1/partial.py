@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from ... import _native
+from ..._core._location import place
 from ..._core._options import Options
 from ..._errors import NotFoundError, failure
 from ..._jobs import _job
@@ -35,7 +37,6 @@ from .._errors import as_orbax
 from .._interfaces import Task as Response
 from .._jax import jax
 from .._paths import BucketPath, absolute, is_finalized
-from .._replicas import from_process_0
 from ..tree import from_flattened_with_keypath, is_empty_node, tuple_path_from_keypath
 from . import _pytrees
 from ._context import current
@@ -105,7 +106,14 @@ def _by_process_0(final: Any, work: Callable[[], Any], check: Callable[[], None]
                 raise
             return [type(error).__name__, str(error)]
 
-    error, found = from_process_0(final, told, check=check, timeout=_TIMEOUT_SECONDS)
+    job = _job.Job(timeout=_TIMEOUT_SECONDS)
+    with _job.posts_errors(job, str(final), "orbax-part"):
+        if check is not None:
+            check()
+    if (chosen := _job.chosen(job)) is None:
+        return work()
+    together = _native.Together(place("path", final), chosen)
+    error, found = json.loads(together.of_rank_0("orbax-part", lambda: json.dumps(told())))
     if error is not None:
         raise _ERRORS[error](found)
     return found
