@@ -89,13 +89,16 @@ def not_covered(name: str, help: str) -> NotCoveredError:
 
 
 def refusing(module: str, *groups: tuple[str, str]) -> Callable[[str], object]:
-    """A module's `__getattr__` that refuses groups of names, each with what to do instead."""
+    """A module's `__getattr__` that refuses groups of names, each with what to do instead.
+
+    The name ``*`` refuses all public names.
+    """
     helps = {name: help for names, help in groups for name in names.split()}
 
     def get(name: str) -> object:
-        if name in helps:
-            raise not_covered(f"{module}.{name}".partition(".orbax.")[2], helps[name])
+        help = helps.get(name) or (None if name.startswith("_") else helps.get("*"))
+        if help is not None:
+            raise not_covered(f"{module}.{name}".partition(".orbax.")[2], help)
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
-    get.names = frozenset(helps)  # type: ignore[attr-defined]
     return get

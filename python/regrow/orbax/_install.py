@@ -187,7 +187,7 @@ def install() -> None:
 
 _IMPORTING = (
     "abstract_checkpoint_manager aggregate_handlers checkpoint_args checkpoint_manager checkpoint_managers "
-    "checkpoint_utils handlers options test_utils transform_utils utils"
+    "checkpoint_utils handlers options transform_utils utils"
 ).split()
 """Public modules that programs take names from that the original's modules only import."""
 

@@ -423,9 +423,10 @@ def _restore_transformed(
     stored: Stored, item: Any, restore_args: Any, transforms: Any, default_to_original: bool
 ) -> Any:
     """Restores leaves from where a `Transform` says, all others from their own key path."""
-    from .transform_utils import plan
+    from .transform_utils import inputs_of, plan
 
     order, targets, structure = Target.of(item)
+    wanted_inputs = inputs_of(transforms, stored.leaves)
     found = plan(transforms, order, stored.leaves, default_to_original=default_to_original)
     args = _leaf_args.by_path(restore_args, _leaf_args.is_restore_args)
     _leaf_args.refuse_idle(args, targets, "restore_args")
@@ -433,7 +434,7 @@ def _restore_transformed(
     values |= load_flat(stored, args, [path for path in order if path not in found.kept | found.computed.keys()],
                          targets, found.sources)  # fmt: skip
     if found.computed:
-        inputs = load_flat(stored, found.inputs, list(found.inputs), {}, None)
+        inputs = load_flat(stored, wanted_inputs, list(wanted_inputs), {}, None)
         tree = jax.tree_util.tree_unflatten(stored.structure, [inputs.get(path, ...) for path in stored.order])
         for path, function in found.computed.items():
             values[path] = function("/".join(path), tree, args.get(path))

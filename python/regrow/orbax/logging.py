@@ -7,6 +7,10 @@ import logging as _logging
 from collections.abc import Mapping
 from typing import Any
 
+from ._errors import refusing
+
+__getattr__ = refusing(__name__, ("EmergencyRestoreStepStatistics", "use the original for emergency checkpoints"))
+
 
 class AbstractLogger:
     def log_entry(self, msg: Any, *args: Any, **kwargs: Any) -> None:
@@ -62,21 +66,4 @@ class RestoreStepStatistics:
     checkpointer_start_time: float | None = None
     checkpointer_duration_secs: float | None = None
     checkpoint_manager_start_time: float | None = None
-    checkpoint_manager_duration_secs: float | None = None
-
-
-@dataclasses.dataclass
-class EmergencyRestoreStepStatistics:
-    """The record of one restore of an emergency manager, which is not covered."""
-
-    step: int | None = None
-    event_type: str | None = "emergency_restore"
-    checkpoint_manager_start_time: float | None = None
-    directory: str | None = None
-    is_restoring_slice: bool | None = False
-    in_primary_slice: bool | None = False
-    checkpointer_start_time: float | None = None
-    checkpointer_duration_secs: float | None = None
-    broadcast_start_time: float | None = None
-    broadcast_duration_secs: float | None = None
     checkpoint_manager_duration_secs: float | None = None

@@ -49,30 +49,15 @@ def apply_transformations(
     """A tree with the structure of `new_tree`, and leaves of another tree."""
     if is_empty_node(new_tree):
         return {}
-    original = to_flat_dict(original_tree, sep="/")
-    result = to_flat_dict(new_tree, sep="/")
-    rules = _flat_rules(transformations)
-    for name in result:
-        found = _rule_of(rules, name)
-        if found is None:
-            if default_to_original and name in original:
-                result[name] = original[name]
-            continue
-        rule, match = found
-        if rule.use_fallback:
-            if not default_to_original:
-                if name not in original:
-                    raise ValueError(f"{name} not found in origin tree (`use_fallback` requested).")
-                result[name] = original[name]
-        elif rule.multi_value_fn is not None:
-            result[name] = rule.multi_value_fn(name, original_tree)
-        else:
-            source = _source(rule, match, name)
-            if source not in original:
-                raise ValueError(f'Transformation key "{source}" not found in origin tree.')
-            value = original[source]
-            result[name] = value if rule.value_fn is None else rule.value_fn(value)
-    return from_flat_dict(result, target=new_tree, sep="/")
+    original, result = to_flat_dict(original_tree), to_flat_dict(new_tree)
+    found = plan(transformations, list(result), original, default_to_original=bool(default_to_original))
+    for path in result:
+        if path in found.computed:
+            result[path] = found.computed[path]("/".join(path), original_tree)
+        elif path not in found.kept and (source := found.sources.get(path, path)) in original:
+            convert = found.functions.get(path, lambda value: value)
+            result[path] = convert(original[source])
+    return from_flat_dict(result, target=new_tree)
 
 
 def _flat_rules(transformations: Any) -> dict[str, Any]:
@@ -98,7 +83,7 @@ def _source(rule: Any, match: re.Match[str], name: str) -> str:
 
 
 class Plan(NamedTuple):
-    """The leaves that a restore with transformations reads, and how it converts them."""
+    """The leaves that a tree with transformations is made of, and how they are converted."""
 
     sources: dict[KeyPath, KeyPath]
     """The stored leaf of a target leaf, if its key path differs."""
@@ -107,21 +92,16 @@ class Plan(NamedTuple):
     kept: set[KeyPath]
     """Leaves that stay as in the target."""
     computed: dict[KeyPath, Callable[..., Any]]
-    """Leaves that are computed from the checkpoint."""
-    inputs: dict[KeyPath, Any]
-    """Stored leaves that are inputs of computed leaves, with restore args."""
+    """Leaves that are computed from the tree."""
 
 
 def plan(
     transformations: Any, order: list[KeyPath], stored: Collection[KeyPath], *, default_to_original: bool = True
 ) -> Plan:
-    """The source of each leaf of a restore's target."""
+    """The source of each leaf of a target."""
     rules = _flat_rules(transformations)
-    inputs: dict[KeyPath, Any] = {}
-    for rule in rules.values():
-        if rule.multi_value_fn is not None:
-            inputs |= _inputs(rule, stored)
-    found = Plan({}, {}, set(), {}, inputs)
+    by_name = {"/".join(path): path for path in stored}
+    found = Plan({}, {}, set(), {})
     for path in order:
         name = "/".join(path)
         matched = _rule_of(rules, name)
@@ -139,12 +119,21 @@ def plan(
             found.computed[path] = rule.multi_value_fn
         else:
             source = _source(rule, match, name)
-            if tuple(source.split("/")) not in stored:
+            if source not in by_name:
                 raise ValueError(f'Transformation key "{source}" not found in origin tree (for {name}).')
-            found.sources[path] = tuple(source.split("/"))
+            found.sources[path] = by_name[source]
             if rule.value_fn is not None:
                 found.functions[path] = rule.value_fn
     return found
+
+
+def inputs_of(transformations: Any, stored: Collection[KeyPath]) -> dict[KeyPath, Any]:
+    """Stored leaves that are inputs of computed leaves, with restore args."""
+    inputs: dict[KeyPath, Any] = {}
+    for rule in _flat_rules(transformations).values():
+        if rule.multi_value_fn is not None:
+            inputs |= _inputs(rule, stored)
+    return inputs
 
 
 def _inputs(rule: Any, stored: Collection[KeyPath]) -> dict[KeyPath, Any]:
