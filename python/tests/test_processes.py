@@ -198,11 +198,11 @@ SAVE = """
 """
 
 
-def save(tmp_path, size, *, path=None, **arguments):
+def save(tmp_path, size, *, path=None, statuses=None, **arguments):
     arguments = {"folder": str(tmp_path / "meet"), "path": str(path or tmp_path / "step"), **arguments}
     for ready in tmp_path.glob("run/*.ready"):
         ready.unlink()
-    ended = processes.run(size, SAVE, tmp_path / "run", arguments=arguments)
+    ended = processes.run(size, SAVE, tmp_path / "run", arguments=arguments, statuses=statuses)
     return [each.value for each in ended]
 
 
