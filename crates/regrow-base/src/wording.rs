@@ -141,6 +141,7 @@ mod tests {
         "_",
         "_extensions",
         "align",
+        "archive",
         "check_checkpoint",
         "checkpoint",
         "cloud",

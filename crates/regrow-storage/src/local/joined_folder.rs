@@ -13,10 +13,9 @@ use super::folder_files::{FolderFiles, InFolder};
 use super::naming::sync_written;
 use super::target::resolve;
 use crate::error::{Error, ErrorKind, Result};
-use crate::local::LocalDisk;
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
-use crate::{Identity, JoinedFolder, PublishOptions, Storage, UNCOMMITTED_MARK};
+use crate::{Identity, JoinedFolder, PublishOptions, UNCOMMITTED_MARK};
 
 /// A temporary folder that another process has made, and will commit or remove.
 #[derive(Debug)]
@@ -56,7 +55,7 @@ impl SharedFolder {
             .help("all processes of a job save to one shared folder: check that it is mounted here"));
         }
         Ok(Self {
-            identity: LocalDisk.identity(&folder),
+            identity: Location::local(&folder).identity(),
             folder,
             absolute,
             target: target.clone(),
@@ -94,7 +93,7 @@ impl JoinedFolder for SharedFolder {
     }
 
     fn is_published(&self) -> Result<bool> {
-        Ok(self.identity.is_some() && LocalDisk.identity(&self.absolute) == self.identity)
+        Ok(self.identity.is_some() && Location::local(&self.absolute).identity() == self.identity)
     }
 }
 

@@ -173,8 +173,10 @@ pub(super) fn check_save(at: &Location, tree: &Tree<Leaf>, options: &SaveOptions
     let tree = as_written(tree, options)?;
     let kind = format.write_as(at, options).kind();
     at.check_publish(&kind, how_published(options))?;
-    format.check(&tree, at, options)?;
-    if kind == Target::File { replace::check_file_name(format, &tree, at, options) } else { Ok(()) }
+    if kind == Target::File {
+        replace::check_file_name(format, &tree, at, options)?;
+    }
+    format.check(&tree, at, options)
 }
 
 /// The tree in the form that a [`WriteAs`] takes: with casts that the layout does not make.
