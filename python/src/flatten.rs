@@ -76,6 +76,7 @@ pub fn flatten<'py>(
     walk.finish()
 }
 
+/// A node that the walk has not visited yet.
 struct Child<'py> {
     key: ChildKey<'py>,
     value: Bound<'py, PyAny>,

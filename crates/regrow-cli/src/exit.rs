@@ -22,6 +22,7 @@ pub enum Exit {
     NotKnown = 4,
 }
 
+/// The reason why a command failed.
 #[derive(Debug)]
 pub enum Failure {
     /// An error of the engine. Its kind decides the exit code.

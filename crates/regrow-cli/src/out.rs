@@ -68,6 +68,7 @@ pub fn tint(tint: Tint, text: &str) -> Cow<'_, str> {
     tint.applied(text, Look::of_stdout().has_colors)
 }
 
+/// The properties of the output.
 #[derive(Debug, Clone, Copy, Default)]
 struct Look {
     /// The columns of the terminal; `None` if the output is not a terminal.

@@ -140,6 +140,7 @@ fn collect(
     visit(At::Close)
 }
 
+/// The elements of an array, one at a time.
 struct Elements {
     dtype: Dtype,
     bytes: Bytes,

@@ -4,6 +4,7 @@ use syn::meta::ParseNestedMeta;
 use syn::punctuated::Punctuated;
 use syn::{Attribute, LitStr, Path, Result, Token, WherePredicate};
 
+/// The attributes of a struct or an enum.
 #[derive(Default)]
 pub struct ContainerAttributes {
     pub rename: Option<String>,
@@ -12,6 +13,7 @@ pub struct ContainerAttributes {
     pub krate: Option<Path>,
 }
 
+/// The attributes of a field.
 #[derive(Default)]
 pub struct FieldAttributes {
     pub skip: bool,

@@ -42,6 +42,7 @@ const NUMBERED_DIGITS: usize = 16;
 /// listed manifest is missing after this many attempts, a commit is not the reason.
 const LISTS_MAX: usize = 8;
 
+/// A parsed manifest.
 #[derive(Debug, Clone)]
 pub(super) struct Manifest {
     pub(super) uuid: [u8; 16],

@@ -32,12 +32,14 @@ pub struct Doctor {
     path: PathBuf,
 }
 
+/// Everything that the command found.
 struct Findings {
     machine: Machine,
     place: Place,
     packages: Option<Vec<Package>>,
 }
 
+/// The properties of the path.
 enum Place {
     Disk(Disk),
     /// A URL, and what exists there.

@@ -94,6 +94,7 @@ fn statistics(statistics: &Statistics, sizes: &[u64], out: &mut impl Write) -> i
     numbers(out, "histograms.count", bin_count, bins.filter_map(|bin| Some(*count.get(bin)? as f64)))
 }
 
+/// The histograms that the page contains.
 struct ShownHistograms<'h> {
     first: &'h [u64],
     /// Whether the page contains the histogram of each leaf. Empty if it contains all of them.

@@ -25,6 +25,7 @@ const THREADS_MAX: usize = 8;
 /// continue there.
 const NOTE_EVERY_BYTES: u64 = PIECE_LEN_BYTES;
 
+/// A running copy.
 pub(super) struct Copying<'a> {
     transfer: &'a dyn Transfer,
     options: &'a CopyOptions,
