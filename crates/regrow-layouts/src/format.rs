@@ -176,7 +176,7 @@ pub trait ManyWriters {
     ///
     /// # Errors
     /// `InvalidArgument` with the region and the leaf where shards overlap or are missing; as
-    /// [`Format::write`].
+    /// [`Format::write_as`].
     fn merge(
         &self,
         tree: &Tree<Leaf>,

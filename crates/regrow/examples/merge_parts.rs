@@ -5,8 +5,9 @@
 //!
 //! Every leaf is a row of P numbers. Each process holds one of them: P times L pieces, each with
 //! its own place in the record of its process and in the database. The records are written first,
-//! by other processes. Then the merge alone is measured, in each of the rounds: wall time, CPU time,
-//! and the peak of resident memory (VmHWM) above what the tree takes. Nothing is synced. In the end the last process opens the checkpoint and reads its own pieces.
+//! by other processes. Then the merge alone is measured, in each of the rounds: wall time, CPU
+//! time, and the peak of resident memory (VmHWM) above what the tree takes. Nothing is synced. In
+//! the end the last process opens the checkpoint and reads its own pieces.
 
 use std::io::{self, Write};
 use std::path::PathBuf;

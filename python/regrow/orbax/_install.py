@@ -13,7 +13,6 @@ import importlib.machinery
 import sys
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from .._errors import failure
 from ._errors import refusing

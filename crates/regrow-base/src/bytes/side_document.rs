@@ -65,8 +65,8 @@ impl SideDocument {
         (self.error)(format!("{} contradicts itself: {what}", self.what))
     }
 
-    /// Returns an error unless the block length is valid, and each block of the files has one of the
-    /// `count` checksums, which messages call `checksums`.
+    /// Returns an error unless the block length is valid, and each block of the files has one of
+    /// the `count` checksums, which messages call `checksums`.
     pub fn check_blocks(
         &self,
         (names, len_bytes): (&[String], &[u64]),

@@ -89,8 +89,8 @@ impl<'a> Scanner<'a> {
     /// The next token.
     ///
     /// # Errors
-    /// `Corrupt` with the offset: the bytes end, a count does not fit in the remaining bytes, or the byte is
-    /// never used.
+    /// `Corrupt` with the offset: the bytes end, a count does not fit in the remaining bytes, or
+    /// the byte is never used.
     #[expect(clippy::should_implement_trait, reason = "an iterator would not stop at the end of the object")]
     pub fn next(&mut self) -> Result<Token> {
         let start = self.at;
@@ -248,8 +248,8 @@ pub(crate) fn is_one_object(bytes: &[u8], tokens_max: usize) -> bool {
     begins_one_object(bytes, bytes.len() as u64, tokens_max)
 }
 
-/// As `is_one_object`, for an object of `len_bytes` bytes that begins with `start`. Also true if all
-/// tokens in `start` are valid.
+/// As `is_one_object`, for an object of `len_bytes` bytes that begins with `start`. Also true if
+/// all tokens in `start` are valid.
 pub(crate) fn begins_one_object(start: &[u8], len_bytes: u64, tokens_max: usize) -> bool {
     let len_bytes = usize::try_from(len_bytes).unwrap_or(usize::MAX);
     let mut scanner = Scanner { bytes: start, at: 0, len: len_bytes };

@@ -180,7 +180,8 @@ impl ArrayFile {
     /// Dtype and shape in the header of a file of any length.
     ///
     /// # Errors
-    /// `NotFound`; `Corrupt` if it is not an npy file; `Unsupported` for an npy file that no store has.
+    /// `NotFound`; `Corrupt` if it is not an npy file; `Unsupported` for an npy file that no store
+    /// has.
     pub(super) fn spec_of(path: &Path) -> Result<ArraySpec> {
         let file = open_regular(path, false)?.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "an array of the store is missing").in_file(path)

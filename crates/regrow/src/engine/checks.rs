@@ -1,5 +1,5 @@
-//! Options that a save cannot fulfil, and checkpoints that cannot be changed. They are errors before
-//! the first write.
+//! Options that a save cannot fulfil, and checkpoints that cannot be changed. They are errors
+//! before the first write.
 
 use std::sync::Arc;
 
