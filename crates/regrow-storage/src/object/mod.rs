@@ -82,6 +82,8 @@ mod remove;
 mod renewal;
 mod settle;
 mod sink;
+#[cfg(test)]
+mod state;
 mod target;
 mod transfer;
 
