@@ -14,7 +14,7 @@ use crate::location::LocationIn;
 use crate::options::{SaveIn, save_options};
 use crate::watch::{WatchIn, cancellable, watched};
 
-/// The source and the rules of a conversion: `regrow/_core/_requests.py`.
+/// What a conversion opens, and its rules: `ConvertRequest` of `regrow/_core/_requests.py`.
 #[derive(FromPyObject)]
 pub struct ConvertIn {
     step: Option<u64>,

@@ -12,7 +12,7 @@ use crate::{Failure, Judged};
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Explanation {
-    /// Below the sources of the crate.
+    /// The path of the source file below `crates/`, for example `regrow-base/src/key.rs`.
     file: String,
     /// What is changed to what in which function: the changes' names without their places, which
     /// move.

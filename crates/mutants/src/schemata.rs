@@ -1,4 +1,4 @@
-//! All changes of a file in one text, each behind a condition of its own.
+//! The text of a source file with all of its mutants: each mutant is behind its own condition.
 //!
 //! ```text
 //! len < max            (if on(7) { len == max } else if on(8) { len > max } else { len < max })

@@ -1,5 +1,5 @@
-//! Values of any length in keys of limited length. The first parts of many values can be read in
-//! one call.
+//! Values of any length in a service that limits the length of a value: long values are cut into
+//! parts. One call can read the first parts of many values.
 //!
 //! ```text
 //! <at>/<name>/0          | length of the value, u64le | its first bytes |     put last, when the other parts exist

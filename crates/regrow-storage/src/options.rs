@@ -22,8 +22,8 @@ use std::fmt;
 /// | `proxy_url` | `proxy` | a proxy; without this option, `HTTPS_PROXY` and similar variables set the proxy |
 /// | `ca_bundle` | `verify` | a file of certificates that are trusted, beside those of the system |
 /// | `checksum` | `checksum_algorithm` | `crc64nvme` or `sha256`: sent with uploads to S3 |
-/// | `connect_timeout`, `read_timeout`, `retry_timeout` | | seconds: 10, 30, 180 |
-/// | `max_retries` | | 8, and 5 for web servers |
+/// | `connect_timeout`, `read_timeout`, `retry_timeout` | | time-outs in seconds; defaults 10, 30, 180 |
+/// | `max_retries` | | how often a failed request is repeated; default 8, for web servers 5 |
 /// | `part_size` | | bytes of the parts of an upload, at least 5 MiB; the default is 8 MiB or more |
 /// | `max_concurrency` | | parts of one upload that are sent at once: 6, or fewer if a part is longer than 8 MiB |
 #[derive(Clone, Default, PartialEq, Eq)]

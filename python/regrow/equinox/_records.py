@@ -1,4 +1,4 @@
-"""A leaf and its npy record: the record of a leaf, and the value for a leaf of `like`.
+"""The npy records of leaves: makes the record of a leaf, and reads a record as a NumPy array.
 
 This module writes records to file objects, and reads records from file objects. `_files` handles
 files with a path. Nothing is ever pickled or unpickled.

@@ -263,8 +263,8 @@ impl Parser<'_> {
         self.items_after(first, Some(close))
     }
 
-    /// The items after the first one, up to `close`, or to the end of the text if `close` is
-    /// `None`.
+    /// All items, including `first`. Reads `close`, too. If `close` is `None`, the list ends where
+    /// no comma follows, or after a comma at the end of a line.
     fn items_after(&mut self, first: Literal, close: Option<u8>) -> Result<Vec<Literal>> {
         let mut items = vec![first];
         loop {

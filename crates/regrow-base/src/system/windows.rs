@@ -279,7 +279,8 @@ pub fn room(folder: &Path) -> io::Result<Room> {
     }
 }
 
-/// Free space on the file system of an open file. Always `None`: not requested on Windows.
+/// Free space on the file system of an open file. Always `None`: this function does not
+/// ask Windows.
 pub fn free_bytes(_file: &File) -> Option<u64> {
     None
 }

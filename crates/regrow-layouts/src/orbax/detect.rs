@@ -18,8 +18,9 @@
 //! *.orbax-checkpoint-tmp                 never committed: an error
 //! ```
 //!
-//! The first match in this order applies: `TESTS` has the order. A location that is itself in a
-//! `*.orbax-checkpoint-tmp` folder is an error before all tests.
+//! The first match applies: `TESTS` has the order. In a storage without listings the tests end
+//! after `commit_success.txt`. A location in a folder with `.orbax-checkpoint-tmp` in its name is
+//! an error before all tests.
 
 use std::cell::OnceCell;
 

@@ -1,4 +1,4 @@
-//! Reads small files and folder listings, with bounds, and with errors that name the file.
+//! Reads small JSON files, up to a maximum length, and lists folders. Errors name the path.
 
 use super::checkpoint_metadata::CHECKPOINT_METADATA_FILE;
 use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, JSON_FILE, MANIFEST_FILE, V1_MARKER_FILE};

@@ -73,7 +73,8 @@ const METADATA_LEN_MAX_BYTES: u64 = 1 << 20;
 
 fn own_in(folder: &Location, is_listed: bool) -> Box<dyn OwnNames + '_> {
     let has = |name: &&str| folder.join(name).is_file();
-    // Without a list, any marker counts: the root of the database may be lost.
+    // If no `regrow.json` lists the files, any file of `MARKERS` shows that there is a database:
+    // its `manifest.ocdbt` may be lost.
     let has_database = if is_listed { has(&MANIFEST_KEY) } else { MARKERS.iter().any(has) };
     Box::new(Own { folder, has_database, items: OnceCell::new(), noted: OnceCell::new() })
 }

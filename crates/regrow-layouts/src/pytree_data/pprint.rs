@@ -203,7 +203,7 @@ fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
 
-/// The literals that bytes are cut into.
+/// Cuts long bytes into several literals on separate lines, as Python's `pprint` does.
 fn bytes_pieces(bytes: &[u8], column: usize, tail: usize) -> Vec<String> {
     let repr =
         |start: usize, end: usize| Literal::Bytes(bytes.get(start..end).unwrap_or_default().to_vec()).repr();

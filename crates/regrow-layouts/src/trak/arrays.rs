@@ -15,7 +15,8 @@ use regrow_base::text::counted;
 pub struct Repair {
     /// The metadata, where `metadata.json` is lost.
     pub metadata: Option<Map<String, Value>>,
-    /// The precision, where no array is left to tell it.
+    /// The precision of the arrays. If `None`, the precision of the first array that can be read,
+    /// or half precision if there is none.
     pub precision: Option<Precision>,
     /// Mark rows in which all numbers are zero as not done. Their gradients may really be zero, so
     /// this is off by default.

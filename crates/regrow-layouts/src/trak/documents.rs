@@ -139,8 +139,8 @@ pub(super) fn read_object_up_to(path: &Path, max_len_bytes: u64) -> Result<Optio
     })
 }
 
-/// The advice for a damaged document. The arrays do not tell the kind of projection, nor the
-/// checkpoint that they were computed from.
+/// The advice for a damaged document. `repair` cannot rebuild the metadata or the record of the
+/// checkpoint from the arrays: the arrays do not contain these facts.
 fn help_for(path: &Path) -> String {
     let remedy = match path.file_name().and_then(|name| name.to_str()) {
         Some(METADATA_FILE) => {

@@ -1,4 +1,4 @@
-//! A store as it lies on disk, without its lock: its files, and the contradictions between them.
+//! The files of a TRAK store, and the contradictions between them. This module takes no lock.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};

@@ -77,8 +77,8 @@ impl Bound {
         }
     }
 
-    /// Removes the least recently used blocks and returns the bytes that stay. Only one process
-    /// removes at a time. The others store nothing during that time.
+    /// Removes the least recently used blocks, and returns the bytes that stay. If another process
+    /// is removing blocks, removes nothing and returns `held`.
     fn remove_oldest(&self, held: u64, len_bytes: u64) -> u64 {
         let Ok(lock) = self.lock() else { return held };
         let mut blocks = blocks(&self.folder);

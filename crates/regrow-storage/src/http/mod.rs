@@ -93,8 +93,8 @@ impl HttpStorage {
         path == root || !name.starts_with('_') && !name.contains('.')
     }
 
-    /// The files with which a checkpoint can begin: the most common one, or otherwise all others
-    /// that exist.
+    /// The files that show that a checkpoint is in the folder: only the most common one if it
+    /// exists, and otherwise all others that exist.
     fn beginnings<T: Send>(
         &self,
         folder: &Path,

@@ -469,7 +469,7 @@ impl Objects for Server {
     }
 }
 
-/// The error of a listing, which web servers lack.
+/// The error if a caller lists a folder: web servers have no listings.
 pub(super) fn no_listings(folder: &Path) -> Error {
     Error::unsupported("web servers do not list folders")
         .in_file(folder)

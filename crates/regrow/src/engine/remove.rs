@@ -1,13 +1,13 @@
 //! Removes a checkpoint completely, and no other files.
 //!
-//! | | a disk | a bucket |
+//! | a folder | on a disk | in a bucket |
 //! |---|---|---|
-//! | first | gives the checkpoint a temporary name | writes a claim, removes the marker |
-//! | then | removes the renamed files | removes the objects, the claim last |
-//! | if killed | the next save to the path removes the rest | the next save removes the rest |
+//! | first | gives the folder a temporary name | writes a claim, removes the marker |
+//! | then | removes the renamed folder | removes the objects, the claim last |
+//! | if killed | the next save to the path removes the rest | the same |
 //!
-//! For single files the side files are removed first. A file without its seal is a complete
-//! checkpoint, but a seal without its file is damage.
+//! Single files keep their names: the side files are removed first, then the files one by one. A
+//! file without its seal is a complete checkpoint, but a seal without its file is damage.
 //!
 //! As for an overwrite, a path without a checkpoint is an error, and so is a folder with other
 //! files. Links are not followed, neither at the path nor in the folder.

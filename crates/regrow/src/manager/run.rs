@@ -3,11 +3,11 @@
 //!
 //! ```text
 //! begin: asks the policy, returns earlier errors ── the caller saves ── follow
-//!        ── a thread: verify, write the pointer, delete, record
+//!        ── a thread: verify, write `latest.json` (the newest step), delete, record
 //! ```
 //! In a job every process has a run and makes the same calls. Rank 0 reads the storage, has the
-//! lock, decides and deletes. All processes learn of an earlier failure at the same point: before
-//! the next save begins.
+//! lock and deletes. Rank 0 also makes each decision that may differ between processes. All
+//! processes learn of an earlier failure at the same point: before the next save begins.
 //!
 //! The run does not hold the lock of its state while it calls a function of the caller.
 

@@ -7,8 +7,8 @@
 //! | end: counts, offset, comment |      found from the back
 //! ```
 //!
-//! This is a zip reader of our own for two reasons. A stored member becomes a slice of the map,
-//! like any other raw leaf. Every length is also compared with the file before it is used:
+//! This is a zip reader of our own: a stored member becomes a slice of the memory map, and every
+//! name and length is checked before it is used. The reader refuses archives that break a rule:
 //!
 //! - members never overlap: an archive with overlapping members may be a zip bomb;
 //! - no member grows by more than deflate can (`DEFLATE_RATIO_MAX`);

@@ -1,4 +1,5 @@
-//! Converts a checkpoint of items to a layout with items: each item stays an item.
+//! Converts a checkpoint of items to a layout with items: each item stays an item, but a lone
+//! pytree becomes a checkpoint without items, unless `keep_items` is set.
 //!
 //! ```text
 //! the item is        becomes
@@ -6,8 +7,8 @@
 //! JSON               the same document, unless a rule changes or leaves out one of its leaves: then a tree
 //! metrics, files     the same
 //! ```
-//! A rename may move leaves from one item to another. So with `rename`, `nest` or `salvage` the
-//! result is one pytree, and files and metrics are losses.
+//! With `rename`, `nest` or `salvage` the result is one pytree, and files and metrics are losses: a
+//! rename may move leaves from one item to another.
 
 use bytes::Bytes;
 use serde_json::{Value, json};

@@ -135,7 +135,8 @@ impl ConvertRules {
     /// `InvalidArgument`, with line and column.
     pub fn parse(text: &str) -> Result<Self> {
         toml::from_str(text).map_err(|error| {
-            // Quote the names with `"`: backquotes mark options of a call, which have other names.
+            // Quote the keys of the file with `"`: `wording` replaces words in backquotes by
+            // options of the caller's language.
             let error = error.to_string().replace('`', "\"");
             let text = format!("the file of rules is not valid: {error}");
             Error::invalid(text.trim_end()).help(

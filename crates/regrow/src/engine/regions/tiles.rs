@@ -1,5 +1,5 @@
-//! Regions of leaves that are encoded, in memory, or to be cast. The regions are divided into bands
-//! of chunk rows, and within a band into groups of regions that share chunks.
+//! Reads regions of a leaf if the leaf is encoded or in memory, or if the read casts it. The
+//! regions are divided into bands of chunk rows, and each band into groups that share chunks.
 //!
 //! ```text
 //! chunks    | 0 | 1 | 2 | 3 |     region A: columns of chunk 0 and half of 1, B: the other half of 1, C: 3

@@ -37,9 +37,9 @@ pub enum Verdict {
 pub enum ProofBy {
     /// A seal or a signature. The key of the signature is not checked.
     Seal,
-    /// The checksums of its parity.
+    /// The checksums in the parity file of the checkpoint.
     Parity,
-    /// The checksums of every file in the records of its layout.
+    /// The checksums of every file in the records of the layout.
     Checksums,
     /// The other checkpoint, which has the same bytes.
     Replica,
