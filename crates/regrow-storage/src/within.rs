@@ -1,4 +1,4 @@
-//! A folder inside an unfinished checkpoint, which a layout can use as its own publication.
+//! A folder inside an unfinished checkpoint, which a layout writes as a new folder of its own.
 //!
 //! ```text
 //! step_100/                      the publication: started, committed or dropped by its owner

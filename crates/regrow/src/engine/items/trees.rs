@@ -50,7 +50,12 @@ impl ItemsSave {
         let format = own.layout.format();
         let has_record = format.file_names().record.is_some();
         let at = if name == WHOLE { self.at.clone() } else { self.at.join(name) };
-        match (format.write_as(&at, own), form.file) {
+        let write_as = match (format.write_as(&at, own), form.file) {
+            // The name of the file decides what the file contains, not the name of the item.
+            (WriteAs::File(_), Some(file)) => format.write_as(&at.join(file), own),
+            (write_as, _) => write_as,
+        };
+        match (write_as, form.file) {
             // The record contains a checksum of the marker, so the layout writes the marker itself.
             (WriteAs::Folder(write), _) if name == WHOLE && has_record => {
                 self.state().rest = Rest::Nothing;

@@ -87,6 +87,25 @@ fn places(test: &str) -> (tempfile::TempDir, [Location; 2]) {
 }
 
 #[test]
+fn the_suffix_of_an_items_name_does_not_choose_the_form_of_the_item() {
+    let (folder, _) = places("suffixes");
+    let at = Location::local(folder.path().join("7"));
+    let save = begin(&at).unwrap();
+    let mut names = Vec::new();
+    for suffix in [".npy", ".npz", ".safetensors", ".eqx", ".msgpack", ".data"] {
+        for (number, (options, _)) in layouts().iter().enumerate() {
+            let name = format!("item_{number}{suffix}");
+            save.tree(&name, &tree(number as u8), options).unwrap_or_else(|error| panic!("{name}: {error}"));
+            names.push((name, number as u8));
+        }
+    }
+    save.commit().unwrap();
+    for (name, fill) in names {
+        assert_eq!(bytes_of(&load_item(&at, &name)), bytes_of(&tree(fill)), "{name}");
+    }
+}
+
+#[test]
 fn every_layout_is_an_item_beside_others() {
     let (_folder, places) = places("layouts");
     for place in places {
