@@ -47,6 +47,12 @@ impl Mesh {
         self
     }
 
+    /// The same mesh with a type for each axis.
+    pub fn with_axis_types(mut self, types: impl Into<Vec<AxisType>>) -> Self {
+        self.axis_types = Some(types.into());
+        self
+    }
+
     /// The names of the axes.
     #[inline]
     pub fn axis_names(&self) -> &[Arc<str>] {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use regrow::array::{Dtype, Region, Shape};
 use regrow::sharding::{
-    AxisSpec, Layout, Mesh, NamedSharding, PartitionSpec, Replicas, Sharding, Split, check_tiling,
+    AxisSpec, AxisType, Layout, Mesh, NamedSharding, PartitionSpec, Replicas, Sharding, Split, check_tiling,
     chunk_shape,
 };
 use regrow::{Error, ErrorKind};
@@ -37,6 +37,17 @@ fn python_spaces(value: &Value) -> String {
         }
         other => other.to_string(),
     }
+}
+
+#[test]
+fn the_axis_types_of_a_mesh_are_read_back() {
+    let types = [AxisType::Auto, AxisType::Explicit];
+    let mesh = Mesh::new([("x", 2), ("y", 1)]).with_device_ids([0, 1]).with_axis_types(types.clone());
+    let recorded = json!({"sharding_type": "NamedSharding", "shape": [2, 1], "axis_names": ["x", "y"], "partition_spec": ["x"]});
+    let Sharding::Named(recorded) = Sharding::from_json(recorded) else { panic!("not named") };
+    let sharding = Sharding::from(NamedSharding::new(mesh, recorded.spec().clone()));
+    let Sharding::Named(read) = Sharding::from_json(sharding.to_json()) else { panic!("not named") };
+    assert_eq!(read.mesh().axis_types(), Some(types.as_slice()));
 }
 
 #[test]
