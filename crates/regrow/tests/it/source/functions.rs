@@ -15,7 +15,7 @@ const LINES_MAX: usize = 70;
 const CONDITIONS_MAX: usize = 20;
 
 /// Tables: each value leads to a constant or to one call. Each table with its subject.
-const TABLES: [(&str, &str); 8] = [
+const TABLES: [(&str, &str); 9] = [
     ("crates/regrow-layouts/src/flax/msgpack.rs: token", "the first byte of a msgpack value"),
     ("crates/regrow-layouts/src/torch/dtypes.rs: of_name", "the dtypes of PyTorch"),
     ("crates/regrow-layouts/src/torch/pickle/machine.rs: step", "the opcodes of pickle"),
@@ -24,6 +24,7 @@ const TABLES: [(&str, &str); 8] = [
         "crates/regrow-report/src/page/head.rs: render",
         "the names of a template: `context!` writes them with `=>`",
     ),
+    ("crates/regrow-storage/src/object/state.rs: next", "the phases and operations of a target"),
     ("crates/regrow-tree/src/array/cast/mod.rs: cast_elements", "the dtypes that are cast"),
     ("crates/regrow-tree/src/array/cast/mod.rs: cast_numbers", "the dtypes that are cast to"),
     ("python/src/memory/dlpack.rs: dtype", "the dtypes of DLPack"),
