@@ -8,7 +8,7 @@ mod frame;
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use regrow_store::{MemoryStore, Store};
+use regrow_store::{MemoryStore, StoreExt};
 use regrow_ocdbt::{OcdbtStore, check};
 
 fuzz_target!(|body: &[u8]| {

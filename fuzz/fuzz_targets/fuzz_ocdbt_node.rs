@@ -7,7 +7,7 @@ mod frame;
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use regrow_store::{MemoryStore, Store, StoreExt};
+use regrow_store::{MemoryStore, StoreExt};
 use regrow_ocdbt::{OcdbtStore, check};
 
 const MANIFEST: &[u8] = include_bytes!("../../fixtures/ocdbt/small_raw/manifest.ocdbt");
