@@ -430,7 +430,7 @@ def _with_impl(native: _native.Checkpoint, target: Target) -> Target:
 
 
 def _check_alone(targets: Iterable[Target], tensors: Iterable[Any]) -> None:
-    """Refuses to salvage arrays that several processes read: each process would find other losses."""
+    """Refuses a salvage of arrays that several processes read: their losses would differ."""
     is_shared = any(target.sharding is not None and not target.sharding.is_fully_addressable for target in targets)
     if is_shared or any(has(tensor, "placements") for tensor in tensors):
         help = "make a checkpoint of the intact leaves: regrow.convert(..., options=regrow.Options(salvage=True))"

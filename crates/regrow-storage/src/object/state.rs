@@ -12,7 +12,7 @@
 //! phase      readers find the checkpoint                      the owner of the state object
 //! (absent)   in the target, if the target has a marker        -
 //! writing    in the target, if the target has a marker        writes a new checkpoint
-//! changing   in the target, if the target has a marker        changes files, or is about to commit an overwrite
+//! changing   in the target, if the target has a marker        changes files, or commits an overwrite
 //! moved      in the folder that the state object names        copies the checkpoint to the target
 //! removing   nowhere                                          deletes the files of the target
 //! ```
