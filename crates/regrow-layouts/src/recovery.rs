@@ -1,8 +1,10 @@
 //! Lost files of a checkpoint that a layout can rebuild.
 
+use regrow_base::bytes::limits::work_space;
 use regrow_base::error::Result;
 use regrow_storage::location::Location;
 use regrow_store::reads::BlockTable;
+use regrow_store::{Blob, ReadPath};
 
 /// A file of a checkpoint that was lost or damaged, rebuilt from the others.
 #[derive(Debug)]
@@ -60,6 +62,29 @@ pub struct SummedFile {
     pub len_bytes: u64,
     /// The checksums of its blocks, front to back, without gaps.
     pub tables: Vec<BlockTable>,
+}
+
+impl SummedFile {
+    /// Whether a file has this length, and every block matches its checksum. Reads the whole file.
+    ///
+    /// # Errors
+    /// Errors of the storage.
+    pub fn is_whole(&self, file: &dyn Blob) -> Result<bool> {
+        if file.len_bytes() != self.len_bytes {
+            return Ok(false);
+        }
+        for table in &self.tables {
+            let range = table.range();
+            for block in table.blocks(range.start, range.end) {
+                let mut bytes = work_space(block.end - block.start)?;
+                file.read(block.start, &mut bytes, ReadPath::Cached)?;
+                if !table.is_good(block, &bytes) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
 }
 
 /// Another checkpoint that may have the same leaves.

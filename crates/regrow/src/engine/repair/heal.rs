@@ -1,254 +1,206 @@
-//! Rewrites damaged files from their intact blocks and the restored blocks.
+//! Heals one damaged file: writes its intact and its restored blocks to a new file, and renames the
+//! new file over the old one.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::PathBuf;
 
 use super::guard::Guard;
-use super::is_damage;
-use super::lost_marker::{is_lost_marker, is_marker, not_put_back};
-use super::proof::{Proof, refused};
-use super::restored::RestoredBlocks;
-use super::rewrite::rewrite_file;
-use super::scan::Damage;
+use super::markers::{is_lost_marker, not_put_back};
+use super::proof::refused;
+use super::{HealedFile, Repair, RepairReport};
 use crate::bytes::limits::work_space;
-use crate::engine::parity::{Run, RunFile};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
-use crate::parity::Geometry;
-use crate::store::ReadPath;
+use crate::storage::PublishOptions;
 
-/// A damaged file that was repaired.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct HealedFile {
-    /// The path of the file.
-    pub path: PathBuf,
-    /// The number of bytes in it that were restored.
-    pub bytes: u64,
+/// The bytes from which a damaged file is healed.
+pub(super) trait Source {
+    /// Names the source of one intact block.
+    type Origin: Copy;
+
+    /// Fills `out` from the file as it is now. Returns false if the file lacks these bytes.
+    fn present(&self, offset_bytes: u64, out: &mut [u8]) -> Result<bool>;
+
+    /// Fills `out` with intact bytes of one damaged block. Returns false if the source is gone.
+    fn restored(&mut self, from: Self::Origin, offset_bytes: u64, out: &mut [u8]) -> Result<bool>;
+
+    /// The error for lost bytes of the file.
+    fn lost(&self, range: Range<u64>) -> Error;
 }
 
-/// The result of rewriting the damaged files.
-#[derive(Debug, Default)]
-pub(super) struct Healed {
-    pub healed: Vec<HealedFile>,
-    pub lost: Vec<Error>,
-    /// Damaged blocks of files that are not rewritten.
-    pub left_blocks: BTreeSet<u64>,
+/// The damaged ranges of a file by their start: the end, and the source of intact bytes; `None` if
+/// the bytes are lost.
+pub(super) type Ranges<Origin> = BTreeMap<u64, (u64, Option<Origin>)>;
+
+/// A file with its damage.
+pub(super) struct Damaged<'d, S: Source> {
+    pub folder: &'d Location,
+    pub name: &'d str,
+    pub len_bytes: u64,
+    /// Whether the file is missing, or has another length.
+    pub is_misfit: bool,
+    pub ranges: Ranges<S::Origin>,
+    pub source: S,
 }
 
-/// The repair of the files of a run.
-pub(super) struct Heal<'h, 'r> {
-    pub folder: &'h Location,
-    pub run: &'r Run,
-    pub geometry: Geometry,
-    pub damage: &'r Damage,
-    pub restored: RestoredBlocks<'r>,
-    pub guard: &'h Guard<'h>,
-    /// The sealed or signed state of the files.
-    pub proof: &'h Proof,
-    pub is_check: bool,
-    pub monitor: &'h Monitor,
+/// The end of one attempt to heal a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// The file is rewritten; in a check, it would be.
+    Healed,
+    /// The file has all bytes that can be restored.
+    Same,
+    /// The damage stays.
+    Left,
 }
 
-impl Heal<'_, '_> {
-    /// Rewrites each damaged file and renames it over the old one. Blocks that cannot be restored
-    /// keep their bytes. A missing or truncated file with a lost block stays unchanged. A file that
-    /// matches its seal or signature also stays: it was changed on purpose after the parity was
-    /// made. A missing marker is written last, and only if nothing is lost.
-    /// After an error, files that were already written are complete, and all others are unchanged.
-    pub fn all(&mut self) -> Result<Healed> {
-        let mut done = Healed::default();
-        let run = self.run;
-        let (markers, others): (Vec<_>, Vec<_>) =
-            run.files().iter().enumerate().partition(|(_, file)| is_marker(self.folder, &file.name));
-        for (number, file) in others.into_iter().chain(markers) {
-            self.monitor.check()?;
-            let blocks = self.geometry.blocks_of(file.range.clone());
-            let bad: Vec<u64> = self.damage.data.range(blocks).copied().collect();
-            let is_misfit = self.damage.misfits.contains(&number);
-            if bad.is_empty() && !is_misfit {
-                continue;
-            }
-            if !done.lost.is_empty() && is_lost_marker(self.folder, &file.name)? {
-                done.lost.push(not_put_back(self.at(file), None));
-                done.left_blocks.extend(bad);
-                continue;
-            }
-            if self.is_as_sealed(file)? {
-                done.left_blocks.extend(bad);
-                continue;
-            }
-            done.lost.extend(self.lost_of(file, &bad));
-            if self.has_holes(file, &bad, is_misfit)? {
-                done.left_blocks.extend(bad);
-                continue;
-            }
-            let changed = self.changed_bytes(file, &bad)?;
-            if !is_misfit && changed == 0 {
-                continue;
-            }
-            if !self.would_be_as_sealed(file, &bad)? {
-                done.lost.push(refused(&self.at(file)));
-                done.left_blocks.extend(bad);
-                continue;
-            }
-            if !self.is_check {
-                self.write(file, &bad)?;
-            }
-            done.healed.push(HealedFile { path: self.at(file).describe(), bytes: changed });
+impl<S: Source> Damaged<'_, S> {
+    pub fn is_whole(&self) -> bool {
+        self.ranges.is_empty() && !self.is_misfit
+    }
+
+    pub fn lost_count(&self) -> usize {
+        self.ranges.values().filter(|(_, from)| from.is_none()).count()
+    }
+
+    /// Heals the file. Blocks that cannot be restored keep their bytes. A missing or truncated file
+    /// with a lost block stays unchanged. A lost marker is written only if nothing is lost.
+    pub fn heal(&mut self, repair: &Repair<'_>, guard: &Guard<'_>, report: &mut RepairReport) -> Result<End> {
+        let at = self.folder.join(self.name);
+        if !report.lost.is_empty() && is_lost_marker(self.folder, self.name)? {
+            report.lost.push(not_put_back(at, None));
+            return Ok(End::Left);
         }
-        Ok(done)
-    }
-
-    /// Whether a file matches its seal or signature; false if there is neither.
-    fn is_as_sealed(&self, file: &RunFile) -> Result<bool> {
-        if self.proof.is_none() {
-            return Ok(false);
+        report.lost.extend(
+            self.lost_runs().map(|range| self.source.lost(range.clone()).in_file(&at).at_byte(range.start)),
+        );
+        if self.has_holes()? {
+            return Ok(End::Left);
         }
-        let at = self.at(file);
-        let blob = match self.run.store().open(file.name.as_bytes()) {
-            Err(error) if is_damage(&error, &at) => None,
-            blob => blob?,
-        };
-        let Some(blob) = blob else { return Ok(self.proof.has_none(&at)) };
-        let all = |_: Range<u64>| true;
-        self.proof.fits(&at, blob.len_bytes(), &all, &mut |offset_bytes, out| match blob.read(
-            offset_bytes,
-            out,
-            ReadPath::Cached,
-        ) {
-            Err(error) if is_damage(&error, &at) => Ok(false),
-            read => read.map(|()| true),
-        })
+        let bytes = self.changed_bytes()?;
+        if !self.is_misfit && bytes == 0 {
+            return Ok(End::Same);
+        }
+        if !self.would_fit(repair, &at)? {
+            report.lost.push(refused(&at));
+            return Ok(End::Left);
+        }
+        if !repair.options.check {
+            self.write(guard, &at)?;
+        }
+        report.healed.push(HealedFile { path: at.describe(), bytes });
+        Ok(End::Healed)
     }
 
-    /// Whether the restored file would match its seal or signature; true if there is neither.
-    fn would_be_as_sealed(&mut self, file: &RunFile, bad: &[u64]) -> Result<bool> {
-        let (at, start, geometry) = (self.at(file), file.range.start, self.geometry);
-        let bad: BTreeSet<u64> = bad.iter().copied().collect();
-        let (lost, restored): (BTreeSet<u64>, BTreeSet<u64>) =
-            bad.iter().partition(|block| self.restored.lost.contains(block));
-        let wanted = |part: Range<u64>| {
-            let meets = |blocks: &BTreeSet<u64>| {
-                blocks.range(geometry.blocks_of(start + part.start..start + part.end)).next().is_some()
-            };
-            meets(&restored) && !meets(&lost)
-        };
-        let (proof, len_bytes) = (self.proof, file.range.end - start);
-        proof.fits(&at, len_bytes, &wanted, &mut |offset_bytes, out| {
-            self.fill(file, &bad, offset_bytes, out).map(|()| true)
-        })
+    /// The lost bytes, as runs of neighbouring ranges.
+    fn lost_runs(&self) -> impl Iterator<Item = Range<u64>> + use<S> {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for (&start, &(end, from)) in &self.ranges {
+            match (from, runs.last_mut()) {
+                (None, Some(last)) if last.end == start => last.end = end,
+                (None, _) => runs.push(start..end),
+                _ => {}
+            }
+        }
+        runs.into_iter()
     }
 
-    /// Whether some lost bytes of a file have no source at all: even the damaged file does not have
-    /// them.
-    fn has_holes(&self, file: &RunFile, bad: &[u64], is_misfit: bool) -> Result<bool> {
-        for &block in bad.iter().filter(|block| self.restored.lost.contains(block)) {
-            let range = self.part(file, block);
-            let mut present = work_space(range.end - range.start)?;
-            if is_misfit || !self.run.read_if_there(range.start, &mut present)? {
+    /// Whether some bytes have no source at all: even the damaged file does not have them.
+    fn has_holes(&self) -> Result<bool> {
+        for (&start, &(end, from)) in &self.ranges {
+            if from.is_none()
+                && (self.is_misfit || !self.source.present(start, &mut work_space(end - start)?)?)
+            {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    fn at(&self, file: &RunFile) -> Location {
-        self.folder.join(&file.name)
-    }
-
-    /// The lost bytes of a file as errors, one error for each run of blocks.
-    fn lost_of(&self, file: &RunFile, bad: &[u64]) -> Vec<Error> {
-        let lost: BTreeSet<u64> =
-            bad.iter().copied().filter(|block| self.restored.lost.contains(block)).collect();
-        let mut runs: Vec<Range<u64>> = Vec::new();
-        for block in lost {
-            let range = self.geometry.range(block);
-            match runs.last_mut() {
-                Some(last) if last.end == range.start => last.end = range.end,
-                _ => runs.push(range),
-            }
-        }
-        let error = |range: Range<u64>| {
-            let start = range.start.max(file.range.start) - file.range.start;
-            let end = range.end.min(file.range.end) - file.range.start;
-            // If files share a block, its checksum does not say which of the files is damaged.
-            let is_shared = range.start < file.range.start || range.end > file.range.end;
-            let are = if is_shared { "may be" } else { "are" };
-            Error::corrupt(format!(
-                "{} bytes {are} lost: more is damaged than the parity can heal",
-                end - start
-            ))
-            .in_file(self.at(file))
-            .at_byte(start)
-            .help("pass `--from` to take data from a copy")
-        };
-        runs.into_iter().map(error).collect()
-    }
-
     /// The number of restored bytes that differ from the current file.
-    fn changed_bytes(&mut self, file: &RunFile, bad: &[u64]) -> Result<u64> {
+    fn changed_bytes(&mut self) -> Result<u64> {
         let mut changed = 0;
-        for &block in bad {
-            let range = self.part(file, block);
-            let mut present = work_space(range.end - range.start)?;
-            let is_there = self.run.read_if_there(range.start, &mut present)?;
-            let Some(bytes) = self.restored_part(&range, block)? else { continue };
-            let differing = bytes.iter().zip(&present).filter(|(to, from)| to != from).count();
-            changed += if is_there { differing as u64 } else { range.end - range.start };
+        for (&start, &(end, from)) in &self.ranges {
+            let Some(from) = from else { continue };
+            let (mut present, mut restored) = (work_space(end - start)?, work_space(end - start)?);
+            let is_there = self.source.present(start, &mut present)?
+                && self.source.restored(from, start, &mut restored)?;
+            let differing = present.iter().zip(&restored).filter(|(from, to)| from != to).count();
+            changed += if is_there { differing as u64 } else { end - start };
         }
         Ok(changed)
     }
 
-    fn part(&self, file: &RunFile, block: u64) -> Range<u64> {
-        let range = self.geometry.range(block);
-        range.start.max(file.range.start)..range.end.min(file.range.end)
+    /// Whether the healed file would match its seal or signature; true if there is neither. Blocks
+    /// with lost bytes do not count.
+    fn would_fit(&mut self, repair: &Repair<'_>, at: &Location) -> Result<bool> {
+        let Self { ranges, source, len_bytes, .. } = self;
+        let wanted = |part: Range<u64>| {
+            let before = ranges.range(..part.end).rev().take_while(|(_, (end, _))| *end > part.start);
+            let (lost, restored): (Vec<_>, Vec<_>) = before.partition(|(_, (_, from))| from.is_none());
+            lost.is_empty() && !restored.is_empty()
+        };
+        repair
+            .proof
+            .fits(at, *len_bytes, &wanted, &mut |offset_bytes, out| fill(ranges, source, offset_bytes, out))
     }
 
-    /// The restored bytes of a range within a block.
-    fn restored_part(&mut self, range: &Range<u64>, block: u64) -> Result<Option<&[u8]>> {
-        let start = self.geometry.range(block).start;
-        let within = (range.start - start) as usize..(range.end - start) as usize;
-        Ok(self.restored.get(block)?.and_then(|bytes| bytes.get(within)))
-    }
-
-    fn write(&mut self, file: &RunFile, bad: &[u64]) -> Result<()> {
-        let len_bytes = file.range.end - file.range.start;
-        let bad: BTreeSet<u64> = bad.iter().copied().collect();
-        let (folder, guard) = (self.folder, self.guard);
-        rewrite_file(folder, &file.name, len_bytes, guard, &mut |offset_bytes, out| {
-            self.fill(file, &bad, offset_bytes, out)
-        })
-    }
-
-    /// Fills `out` with bytes of the repaired file from `offset_bytes` on.
-    fn fill(&mut self, file: &RunFile, bad: &BTreeSet<u64>, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
-        let start = file.range.start + offset_bytes;
-        let end = start + out.len() as u64;
-        let (mut at, mut left) = (start, out);
-        while at < end {
-            let blocks = self.geometry.blocks_of(at..end);
-            let block = blocks.start;
-            // Read good blocks together, up to the next damaged block.
-            let next_bad = bad.range(blocks).next().copied();
-            let to = match next_bad {
-                Some(next) if next == block => self.geometry.range(block).end.min(end),
-                Some(next) => self.geometry.range(next).start.min(end),
-                None => end,
-            };
-            let (now, later) = left.split_at_mut((to - at) as usize);
-            if next_bad == Some(block) {
-                match self.restored_part(&(at..to), block)? {
-                    Some(bytes) => now.copy_from_slice(bytes),
-                    None => self.run.read(at, now)?,
-                }
-            } else {
-                self.run.read(at, now)?;
-            }
-            (at, left) = (to, later);
+    /// Writes the new file. After an error the old file is unchanged.
+    fn write(&mut self, guard: &Guard<'_>, at: &Location) -> Result<()> {
+        let Self { ranges, source, len_bytes, folder, name, .. } = self;
+        let monitor = Monitor::new();
+        let options = PublishOptions { in_place: true, ..PublishOptions::of_overwrite(&monitor) };
+        let publication = at.publish_file(options)?;
+        let mut writer = publication.single_writer(*len_bytes, 0)?;
+        writer.write_with(*len_bytes, &mut |offset_bytes, out: &mut [u8]| match fill(
+            ranges,
+            source,
+            offset_bytes,
+            out,
+        )? {
+            true => Ok(()),
+            false => Err(Error::corrupt("a file was removed during the repair")
+                .in_file(at)
+                .at_byte(offset_bytes)
+                .help("another program writes to the checkpoint: try again when it ends")),
+        })?;
+        if folder.commits_by_marker() {
+            // `finish` completes the upload, which is the commit, so check before `finish`.
+            guard.check(name)?;
+            writer.finish()?;
+        } else {
+            writer.finish()?;
+            guard.check(name)?;
         }
-        Ok(())
+        publication.commit()?;
+        guard.has_written()
     }
+}
+
+/// Fills `out` with bytes of the healed file from `offset_bytes` on. Returns false if a source is
+/// gone.
+fn fill<S: Source>(
+    ranges: &Ranges<S::Origin>,
+    source: &mut S,
+    offset_bytes: u64,
+    out: &mut [u8],
+) -> Result<bool> {
+    let (mut at, mut left) = (offset_bytes, out);
+    while !left.is_empty() {
+        // The damaged range that contains this byte; otherwise all bytes up to the next one.
+        let around = ranges.range(..=at).next_back().map(|(_, range)| *range).filter(|(end, _)| at < *end);
+        let next = ranges.range(at..).next().map_or(u64::MAX, |(start, _)| *start);
+        let (end, from) = around.unwrap_or((next, None));
+        let (now, later) = left.split_at_mut((end - at).min(left.len() as u64) as usize);
+        let is_read = match from {
+            Some(from) => source.restored(from, at, now)?,
+            None => source.present(at, now)?,
+        };
+        if !is_read {
+            return Ok(false);
+        }
+        (at, left) = (at + now.len() as u64, later);
+    }
+    Ok(true)
 }

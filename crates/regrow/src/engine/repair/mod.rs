@@ -4,13 +4,13 @@
 //! unfinished      if a killed save only lacks its last rename, that save is finished
 //! proof           reads the seal and the signatures: a repair writes only bytes that match these
 //! by_parity       with parity
-//!     index       reads either copy of the parity's index
-//!     scan        checks every block of the files and of the parity, and finds damaged blocks
+//!     damage      reads either copy of the parity's index, and finds damaged blocks of all files
 //!     restored    takes damaged blocks from a replica, or computes them from their stripe; checks each block
 //!     heal        rewrites each damaged file beside the old one, and renames it over the old one
-//! by_checksums    without parity: takes damaged blocks from a replica or another step; checks each block
-//! recovered       rebuilds lost files from other files, as the layout defines
-//! lost_marker     in a bucket restores the marker last, if everything else is intact
+//! until nothing changes:
+//!     by_checksums    without parity: takes damaged blocks from a replica or another step; checks each block
+//!     recovered       rebuilds lost files from other files, as the layout defines
+//! markers         in a bucket restores the marker last, if everything else is intact
 //! side_files      restores a damaged seal or signature from a replica
 //! findings        verifies the checkpoint
 //! unfinished      if no damage is left: removes the files of other unfinished saves
@@ -18,7 +18,6 @@
 //! ```
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::checks::change_at;
@@ -33,32 +32,31 @@ use crate::formats::{container, siblings};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::storage::Entry;
-use crate::text::{counted, format_bytes, printable};
 use regrow_ocdbt::DATA_FOLDER;
 
 mod by_checksums;
 mod by_parity;
+mod damage;
 mod guard;
 mod heal;
-mod index;
-mod lost_marker;
+mod markers;
 mod proof;
 mod recovered;
+mod report;
 mod restored;
-mod rewrite;
-mod scan;
 mod side_files;
 mod unfinished;
 mod verdict;
 
-pub use heal::HealedFile;
-pub use recovered::RecoveredFile;
-pub use verdict::{ProofBy, Verdict};
+pub use report::{HealedFile, ProofBy, RecoveredFile, RepairReport, Verdict};
 
+use damage::{Damage, Parity};
 use guard::{Guard, replaced};
-use index::Parity;
 use proof::Proof;
-use scan::Damage;
+
+/// The most rounds of rebuilding. A file that one round rebuilds may be needed to rebuild another
+/// file in the next round.
+const ROUNDS_MAX: usize = 4;
 
 /// The options of a repair.
 #[derive(Debug, Clone, Default)]
@@ -72,93 +70,6 @@ pub struct RepairOptions {
     pub check: bool,
     /// Watches the repair, and can cancel it.
     pub monitor: Monitor,
-}
-
-/// The result of a repair.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct RepairReport {
-    /// The path of the checkpoint.
-    pub path: PathBuf,
-    /// Bytes that were examined.
-    pub bytes: u64,
-    /// Repaired files; with [`RepairOptions::check`], files that a repair would rewrite.
-    pub healed: Vec<HealedFile>,
-    /// Lost or damaged files that were rebuilt from other files, without parity; with
-    /// [`RepairOptions::check`], files that a repair would rebuild.
-    pub recovered: Vec<RecoveredFile>,
-    /// Bytes that could not be restored: file, offset, length.
-    pub lost: Vec<Error>,
-    /// Whether the parity was damaged too. It was then rewritten, unless bytes are lost.
-    pub is_parity_damaged: bool,
-    /// Findings of opening and verifying the checkpoint after the repair, leaf by leaf. With
-    /// [`RepairOptions::check`]: before the repair, and only without parity.
-    pub findings: Vec<Error>,
-    /// Other actions: unfinished saves that were finished or removed.
-    pub notes: Vec<String>,
-    /// Whether the checkpoint is now whole, and the proof.
-    pub verdict: Verdict,
-    /// Whether this was only a check, which writes nothing.
-    pub is_check: bool,
-}
-
-impl RepairReport {
-    fn of(at: &Location, options: &RepairOptions) -> Self {
-        Self {
-            path: at.describe(),
-            bytes: 0,
-            healed: Vec::new(),
-            recovered: Vec::new(),
-            lost: Vec::new(),
-            is_parity_damaged: false,
-            findings: Vec::new(),
-            notes: Vec::new(),
-            verdict: Verdict::NotKnown,
-            is_check: options.check,
-        }
-    }
-
-    /// Whether nothing is lost, and the verification finds no damage. [`verdict`](Self::verdict)
-    /// tells whether checksums prove the whole checkpoint.
-    pub fn is_sound(&self) -> bool {
-        self.lost.is_empty() && self.findings.is_empty()
-    }
-}
-
-impl fmt::Display for RepairReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.path.to_string_lossy();
-        let bytes = self.healed.iter().map(|file| file.bytes).fold(0, u64::saturating_add);
-        let (heal, recover) = match self.is_check {
-            true => ("can be healed", "can be rebuilt"),
-            false => ("healed", "rebuilt"),
-        };
-        let mut said = Vec::new();
-        if !self.healed.is_empty() {
-            let files = counted(self.healed.len(), "file", "files");
-            said.push(format!("{files} {heal}, {} in them", format_bytes(bytes)));
-        }
-        if !self.recovered.is_empty() {
-            said.push(format!("{} {recover}", counted(self.recovered.len(), "file", "files")));
-        }
-        if self.is_parity_damaged && self.healed.is_empty() {
-            said.push("the parity alone was damaged".to_owned());
-        }
-        if !self.lost.is_empty() {
-            said.push(format!("{} lost", counted(self.lost.len(), "part", "parts")));
-        }
-        if !self.findings.is_empty() {
-            said.push(counted(self.findings.len(), "finding", "findings"));
-        }
-        if said.is_empty() {
-            said.push("nothing to do".to_owned());
-        }
-        if self.verdict != Verdict::Damaged {
-            said.push(self.verdict.to_string());
-        }
-        write!(f, "{}: {}", printable(&path), said.join("; "))?;
-        self.notes.iter().try_for_each(|note| write!(f, "\n  {note}"))
-    }
 }
 
 /// Repairs the checkpoint at a path or URL, with:
@@ -244,9 +155,10 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
 
 /// The repair of one checkpoint, after it was found.
 struct Repair<'r> {
-    part: &'r Location,
+    at: &'r Location,
     options: &'r RepairOptions,
     guard: &'r Guard<'r>,
+    /// The sealed or signed state of the files.
     proof: Proof,
 }
 
@@ -258,14 +170,17 @@ fn repair_found(
     mut report: RepairReport,
 ) -> Result<RepairReport> {
     let Found { part, parity, unopened } = found;
-    let repair = Repair { part: &part, options, guard, proof: Proof::of(&part)? };
-    match (&parity, &options.from) {
-        (Some(parity), _) => repair.with_parity(parity, &mut report)?,
-        (None, Some(copy)) => repair.with_copy(copy, &mut report)?,
-        (None, None) => repair.rebuild(recovered::ROUNDS_MAX, &mut report)?,
+    let repair = Repair { at: &part, options, guard, proof: Proof::of(&part)? };
+    if let Some(parity) = &parity {
+        by_parity::heal(&repair, parity, &mut report)?;
+    }
+    // In a check, if the parity would restore all files, a repair would rebuild no file.
+    if parity.is_none() || !options.check || !report.lost.is_empty() {
+        let copy = options.from.as_ref().filter(|_| parity.is_none());
+        repair.until_nothing_changes(copy, &mut report)?;
     }
     if let Some(from) = &options.from {
-        side_files::restore(&part, from, options, guard, &mut report)?;
+        side_files::restore(&repair, from, &mut report)?;
     }
     let is_one = !report.healed.is_empty() || !report.recovered.is_empty() || !report.lost.is_empty();
     if let Some(error) = unopened.filter(|error| !is_one && error.kind() != ErrorKind::Corrupt) {
@@ -277,7 +192,7 @@ fn repair_found(
     }
     match &parity {
         Some(parity) if !report.recovered.is_empty() => {
-            repair.renew_parity(parity, is_proved, &mut report)?;
+            repair.renew_parity(parity, is_proved && report.findings.is_empty(), &mut report)?;
         }
         None if !report.findings.is_empty() => report.notes.push(NO_PARITY.to_owned()),
         _ => {}
@@ -286,52 +201,50 @@ fn repair_found(
         unfinished::remove(at, &mut report)?;
         unfinished::remove_of_files(&part, &mut report)?;
     }
-    report.verdict = verdict::judge(&part, parity.as_ref(), options, &report)?;
+    report.verdict = verdict::judge(&repair, parity.as_ref(), &report)?;
     Ok(report)
 }
 
 impl Repair<'_> {
-    fn with_parity(&self, parity: &Parity, report: &mut RepairReport) -> Result<()> {
-        by_parity::heal(self.part, parity, self.options, self.guard, &self.proof, report)?;
-        // In a check, if the parity would restore all files, a repair would rebuild no file.
-        if self.options.check && report.lost.is_empty() {
-            return Ok(());
+    /// Takes blocks from the copy, and rebuilds lost files, until nothing changes. A rebuilt file
+    /// may have checksums of other files, and a healed file may have the contents of others. The
+    /// markers in buckets come last.
+    fn until_nothing_changes(&self, copy: Option<&Location>, report: &mut RepairReport) -> Result<()> {
+        let (mut summed, mut markers) = (Vec::new(), Vec::new());
+        let known = report.lost.len();
+        for _ in 0..ROUNDS_MAX {
+            // Each round finds again what is still lost.
+            report.lost.truncate(known);
+            if let Some(copy) = copy {
+                summed = by_checksums::heal(self, copy, report)?;
+            }
+            let has_written;
+            (has_written, markers) = recovered::recover(self, report)?;
+            if !has_written {
+                break;
+            }
         }
-        self.rebuild(recovered::ROUNDS_MAX, report)
-    }
-
-    fn with_copy(&self, copy: &Location, report: &mut RepairReport) -> Result<()> {
-        by_checksums::heal(self.part, copy, self.options, self.guard, report)?;
-        // Rebuild only one round: the copy can then restore the files that a rebuilt record lists.
-        self.rebuild(1, report)?;
-        if report.recovered.is_empty() || self.options.check {
-            return Ok(());
+        if copy.is_some() && summed.is_empty() {
+            report.notes.push(by_checksums::NO_CHECKSUMS.to_owned());
         }
-        // The rebuilt files may contain checksums of other files, so search for damage again.
-        report.lost.clear();
-        report.notes.retain(|note| note != by_checksums::NO_CHECKSUMS);
-        report.bytes = 0;
-        by_checksums::heal(self.part, copy, self.options, self.guard, report)?;
-        self.rebuild(recovered::ROUNDS_MAX, report)
-    }
-
-    /// Rebuilds lost files from other files of the checkpoint.
-    fn rebuild(&self, rounds: usize, report: &mut RepairReport) -> Result<()> {
-        recovered::recover(self.part, rounds, self.options, self.guard, &self.proof, report)
+        by_checksums::heal_markers(&summed, self, report)?;
+        let is_healed = |path: PathBuf| report.healed.iter().any(|file| file.path == path);
+        markers.retain(|(folder, marker)| !is_healed(folder.join(&marker.name).describe()));
+        markers::put_back(self, markers, report)
     }
 
     /// Computes the parity again: rebuilt files may differ from the files that the parity was made
     /// of.
     fn renew_parity(&self, parity: &Parity, is_proved: bool, report: &mut RepairReport) -> Result<()> {
         let whole = match is_proved {
-            true => whole_all_the_same(self.part, report, self.options)?,
+            true => whole_all_the_same(self.at, report)?,
             false => BTreeSet::new(),
         };
         let RepairReport { recovered, lost, .. } = report;
         let is_there = |file: &Path| whole.contains(file) || recovered.iter().any(|made| made.path == file);
         lost.retain(|error| !error.place().file.as_deref().is_some_and(is_there));
         if report.is_sound() && !self.options.check {
-            by_parity::remake(self.part, parity, self.guard)?;
+            by_parity::remake(self.at, parity, self.guard)?;
         }
         Ok(())
     }
@@ -340,18 +253,13 @@ impl Repair<'_> {
 /// Files in `report.lost` that are intact after all: they share a block with a lost file, and their
 /// own checksums match. Files of a database that was rebuilt count too. Empty if a file was
 /// guessed.
-fn whole_all_the_same(
-    at: &Location,
-    report: &RepairReport,
-    options: &RepairOptions,
-) -> Result<BTreeSet<PathBuf>> {
+fn whole_all_the_same(at: &Location, report: &RepairReport) -> Result<BTreeSet<PathBuf>> {
     if report.recovered.iter().any(|file| file.is_guess) {
         return Ok(BTreeSet::new());
     }
-    options.monitor.check()?;
     let files = report.lost.iter().filter_map(|error| error.place().file.clone()).collect();
     let parts = recovered::parts_of(at)?;
-    let mut whole = by_checksums::whole_ones(&parts, &files, &Monitor::new())?;
+    let mut whole = by_checksums::whole_ones(&parts, &files)?;
     for database in parts.iter().map(|part| part.join(DATA_FOLDER).describe()) {
         let is_in = |file: &Path| file.starts_with(&database);
         if report.recovered.iter().any(|made| is_in(&made.path)) {
@@ -427,30 +335,23 @@ fn is_out_of_reach(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Io | ErrorKind::Cancelled)
 }
 
-/// The first damage of a checkpoint, apart from the missing files `but`; and whether all array
-/// bytes were proved.
-fn what_is_wrong(at: &Location, but: &[PathBuf]) -> Result<(Option<Error>, bool)> {
-    match verify_with(at, &VerifyOptions::default()) {
-        Ok(report) => {
-            let mut errors = report.findings.into_iter().map(|finding| finding.error);
-            let wrong = errors.find(|error| !but.iter().any(|file| is_about(error, file)));
-            let is_proved = wrong.is_none() && report.unprotected_bytes == 0;
-            Ok((wrong, is_proved))
-        }
-        Err(error) if is_out_of_reach(&error) => Err(error),
-        Err(error) => Ok((Some(error), false)),
-    }
-}
-
-/// The damage of the whole checkpoint, from opening and verifying it; and whether all array bytes
-/// were proved.
+/// The damage of the whole checkpoint, from opening and verifying it; and whether checksums prove
+/// all array bytes that are not damaged.
 fn findings(at: &Location, options: &RepairOptions) -> Result<(Vec<Error>, bool)> {
     options.monitor.check()?;
     match verify_with(at, &VerifyOptions::default()) {
         Ok(report) => {
-            let is_proved = report.is_ok() && report.unprotected_bytes == 0;
+            let is_proved = report.unprotected_bytes == 0;
             Ok((report.findings.into_iter().map(|finding| finding.error).collect(), is_proved))
         }
         Err(error) => Ok((vec![error], false)),
     }
+}
+
+/// The error for a repaired file whose bytes are damaged again when they are read back.
+fn reads_back_otherwise(at: &Location) -> Error {
+    Error::corrupt("the repaired bytes read back with other values").in_file(at).help(
+        "the disk fails, or another program writes to the checkpoint: copy the checkpoint elsewhere and \
+         repair the copy",
+    )
 }

@@ -4,13 +4,14 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::by_checksums::read;
 use super::is_damage;
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
 use crate::location::Location;
-use crate::reads::Block;
 use crate::seal::{Seal, SealedFile};
 use crate::signature;
+use crate::store::Store;
 
 /// Reads bytes of a file from an offset on. Returns false if the bytes cannot be read.
 pub(super) type ReadPart<'f> = &'f mut dyn FnMut(u64, &mut [u8]) -> Result<bool>;
@@ -40,30 +41,33 @@ impl Proof {
     /// Whether the repair may write these bytes to a file; true if there is no seal and no
     /// signature.
     pub fn allows(&self, file: &Location, bytes: &[u8]) -> bool {
-        self.0.iter().all(|seal| {
-            listed(seal, file).is_some_and(|listed| {
-                let part =
-                    |block: Block| bytes.get(block.start as usize..block.end as usize).unwrap_or_default();
-                listed.len_bytes == bytes.len() as u64
-                    && listed
-                        .table
-                        .blocks(0, listed.len_bytes)
-                        .all(|block| listed.table.is_good(block, part(block)))
-            })
-        })
+        let read: ReadPart<'_> = &mut |start, out| {
+            let part = bytes.get(start as usize..).and_then(|rest| rest.get(..out.len()));
+            Ok(part.is_some_and(|part| {
+                out.copy_from_slice(part);
+                true
+            }))
+        };
+        self.fits(file, bytes.len() as u64, &|_| true, read).unwrap_or(false)
     }
 
     pub fn into_seals(self) -> Vec<Seal> {
         self.0
     }
 
-    pub fn is_none(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Whether the checkpoint did not have this file when it was sealed.
-    pub fn has_none(&self, file: &Location) -> bool {
-        self.0.iter().all(|seal| listed(seal, file).is_none())
+    /// Whether a file, a key of `store`, matches its seal or signature, or is missing as in these.
+    /// False if there is neither.
+    pub fn holds(&self, file: &Location, store: &dyn Store, name: &str) -> Result<bool> {
+        if self.0.is_empty() {
+            return Ok(false);
+        }
+        let blob = match store.open(name.as_bytes()) {
+            Err(error) if is_damage(&error, file) => None,
+            blob => blob?,
+        };
+        let Some(blob) = blob else { return Ok(self.0.iter().all(|seal| listed(seal, file).is_none())) };
+        let read: ReadPart<'_> = &mut |offset_bytes, out| read(Some(&*blob), file, offset_bytes, out);
+        self.fits(file, blob.len_bytes(), &|_| true, read)
     }
 
     /// Whether the `wanted` blocks of a file of this length match all seals and signatures.

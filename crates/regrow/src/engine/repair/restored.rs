@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
-use super::index::Parity;
-use super::scan::{Damage, read_parity};
+use super::by_checksums::read;
+use super::damage::{Damage, Parity};
 use crate::bytes::checksum::Crc32;
 use crate::bytes::limits::work_space;
 use crate::engine::parity::Run;
@@ -139,7 +139,7 @@ impl<'r> RestoredBlocks<'r> {
             }
             let mut bytes = work_space(block_len_bytes)?;
             if !self.damage.parity.contains(&block)
-                && read_parity(self.parity, self.blob.as_deref(), block * block_len_bytes, &mut bytes)?
+                && read(self.blob.as_deref(), &self.parity.at.blocks, block * block_len_bytes, &mut bytes)?
             {
                 parity.push((at, bytes));
             }

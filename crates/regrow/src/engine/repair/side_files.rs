@@ -1,7 +1,6 @@
 //! Restores a damaged seal or signature from a replica, if every file here matches it.
 
-use super::guard::Guard;
-use super::{RecoveredFile, RepairOptions, RepairReport, by_checksums, is_damage};
+use super::{RecoveredFile, Repair, RepairReport, by_checksums, is_damage};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::seal::{Place, Seal, SealDocument};
@@ -10,13 +9,8 @@ use crate::store::StoreExt;
 
 /// Repairs the seal and the signature of the checkpoint at a location. A missing one is not
 /// written, because it may never have existed.
-pub(super) fn restore(
-    at: &Location,
-    from: &Location,
-    options: &RepairOptions,
-    guard: &Guard<'_>,
-    report: &mut RepairReport,
-) -> Result<()> {
+pub(super) fn restore(repair: &Repair<'_>, from: &Location, report: &mut RepairReport) -> Result<()> {
+    let at = repair.at;
     for side in [SEAL, SIGNATURE] {
         let (place, theirs) = ((side.place_of)(at), (side.place_of)(from));
         // An item has no seal of its own: the seal of the whole checkpoint covers it.
@@ -40,14 +34,14 @@ pub(super) fn restore(
             report.lost.push(damaged("the other checkpoint has no usable one").help(side.help));
             continue;
         };
-        if !by_checksums::fits(seal, at, &options.monitor)? {
+        if !by_checksums::fits(seal, at, &repair.options.monitor)? {
             let what = "the one of the other checkpoint does not fit the files of this one";
             report.lost.push(damaged(what).help(side.help));
             continue;
         }
         let (path, len_bytes) = (place.file.describe(), bytes.len() as u64);
-        if !options.check {
-            guard.check_folder()?;
+        if !repair.options.check {
+            repair.guard.check_folder()?;
             place.file.parent().store().put(place.file.name().as_encoded_bytes(), bytes.into())?;
         }
         let how = "taken from the other checkpoint: it fits every file of this one".to_owned();

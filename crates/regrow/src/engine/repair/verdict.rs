@@ -2,88 +2,25 @@
 //! enough that the repair found no damage.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
 
 use super::by_checksums::{fits, whole_ones};
-use super::index::Parity;
+use super::damage::Parity;
 use super::proof::Proof;
 use super::recovered::parts_of;
-use super::{RepairOptions, RepairReport};
-use crate::bytes::limits::work_space;
+use super::{ProofBy, Repair, RepairReport, Verdict};
+use crate::engine::digests::Digest;
 use crate::engine::seal::files_of;
 use crate::engine::{OpenOptions, open_with};
 use crate::error::Result;
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::seal::{Place, Seal};
-use crate::store::{ReadPath, Store};
+use crate::signature::BLOCK_LEN_BYTES;
+use crate::store::Store;
 
-const PIECE_LEN_BYTES: u64 = 1 << 20;
-
-/// Whether a checkpoint has the content that was written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// Each file has the content that was written. This is the proof.
-    Whole(ProofBy),
-    /// No damage was found, but no checksum proves all files.
-    NotKnown,
-    /// Something is lost or damaged. In a check: or a repair would write something.
-    Damaged,
-}
-
-/// The proof that files have the content that was written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProofBy {
-    /// A seal or a signature. The key of the signature is not checked.
-    Seal,
-    /// The checksums in the parity file of the checkpoint.
-    Parity,
-    /// The checksums of every file in the records of the layout.
-    Checksums,
-    /// The other checkpoint, which has the same bytes.
-    Replica,
-}
-
-impl Verdict {
-    /// The verdict as text: `whole`, `not known`, `damaged`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Whole(_) => "whole",
-            Self::NotKnown => "not known",
-            Self::Damaged => "damaged",
-        }
-    }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Whole(by) => write!(f, "whole, by {}", by.name()),
-            Self::NotKnown => f.write_str("no damage found, but nothing proves every file"),
-            Self::Damaged => f.write_str("damaged"),
-        }
-    }
-}
-
-impl ProofBy {
-    /// The proof as text.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Seal => "its seal or signature",
-            Self::Parity => "its parity",
-            Self::Checksums => "its checksums",
-            Self::Replica => "the identical other checkpoint",
-        }
-    }
-}
-
-pub(super) fn judge(
-    at: &Location,
-    parity: Option<&Parity>,
-    options: &RepairOptions,
-    report: &RepairReport,
-) -> Result<Verdict> {
+pub(super) fn judge(repair: &Repair<'_>, parity: Option<&Parity>, report: &RepairReport) -> Result<Verdict> {
+    let Repair { at, options, .. } = *repair;
     let would_write = !report.healed.is_empty() || !report.recovered.is_empty() || report.is_parity_damaged;
     if !report.is_sound() || options.check && would_write {
         return Ok(Verdict::Damaged);
@@ -101,7 +38,7 @@ pub(super) fn judge(
         return Ok(Verdict::Whole(ProofBy::Checksums));
     }
     if let Some(from) = &options.from
-        && is_same(at, (&*store, &names), from)?
+        && is_same(at, (&*store, names), from)?
     {
         return Ok(Verdict::Whole(ProofBy::Replica));
     }
@@ -143,47 +80,26 @@ fn is_under_parity(parity: &Parity, names: &[String], report: &RepairReport) -> 
 /// Whether the layout has a checksum of each file, and each file matches.
 fn has_checksums(at: &Location, store: &dyn Store, names: &[String]) -> Result<bool> {
     let paths: BTreeSet<_> = names.iter().map(|name| store.describe(name.as_bytes())).collect();
-    let whole = whole_ones(&parts_of(at)?, &paths, &Monitor::new())?;
+    let whole = whole_ones(&parts_of(at)?, &paths)?;
     Ok(!paths.is_empty() && whole.len() == paths.len())
 }
 
-fn is_same(at: &Location, (store, names): (&dyn Store, &[String]), from: &Location) -> Result<bool> {
+/// Whether the files of another checkpoint have the same names and bytes.
+fn is_same(at: &Location, (store, names): (&dyn Store, Vec<String>), from: &Location) -> Result<bool> {
     let Some((theirs, their_names)) = files(from)? else { return Ok(false) };
-    let (own_stem, their_stem) = (Place::of(at).stem, Place::of(from).stem);
-    let rest = |name: &String, stem: &str| name.strip_prefix(stem).unwrap_or(name).to_owned();
-    let mut own: Vec<_> = names.iter().map(|name| (rest(name, &own_stem), name)).collect();
-    let mut other: Vec<_> = their_names.iter().map(|name| (rest(name, &their_stem), name)).collect();
-    own.sort_unstable();
-    other.sort_unstable();
-    if own.len() != other.len() || own.is_empty() {
+    if names.is_empty() || names.len() != their_names.len() {
         return Ok(false);
     }
-    for ((one, name), (another, their_name)) in own.iter().zip(&other) {
-        if one != another || !is_same_file((store, name), (&*theirs, their_name))? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-fn is_same_file(one: (&dyn Store, &str), other: (&dyn Store, &str)) -> Result<bool> {
-    let open = |(store, name): (&dyn Store, &str)| store.open(name.as_bytes());
-    let (Some(one), Some(other)) = (open(one)?, open(other)?) else { return Ok(false) };
-    let len_bytes = one.len_bytes();
-    if len_bytes != other.len_bytes() {
-        return Ok(false);
-    }
-    let (mut left, mut right) = (work_space(PIECE_LEN_BYTES)?, work_space(PIECE_LEN_BYTES)?);
-    let mut at = 0;
-    while at < len_bytes {
-        let len = PIECE_LEN_BYTES.min(len_bytes - at) as usize;
-        let (Some(left), Some(right)) = (left.get_mut(..len), right.get_mut(..len)) else { return Ok(false) };
-        one.read(at, left, ReadPath::Cached)?;
-        other.read(at, right, ReadPath::Cached)?;
-        if left != right {
-            return Ok(false);
-        }
-        at += len as u64;
-    }
-    Ok(true)
+    let digest = Digest { block_len_bytes: BLOCK_LEN_BYTES, of_block: blake3::hash, doing: "compared" };
+    let digests = |at: &Location, store: &dyn Store, names: Vec<String>| -> Result<Vec<_>> {
+        let stem = Place::of(at).stem;
+        let files = digest.files(store, names, &Monitor::new())?.into_iter().map(|file| {
+            let name = file.name.strip_prefix(&stem).unwrap_or(&file.name).to_owned();
+            (name, file.len_bytes, file.blocks)
+        });
+        let mut files: Vec<_> = files.collect();
+        files.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        Ok(files)
+    };
+    Ok(digests(at, store, names)? == digests(from, &*theirs, their_names)?)
 }

@@ -34,7 +34,7 @@ const OWN: [&str; 119] = [
     "regrow/engine/overview.rs: COLUMN_WIDTH_MAX",
     "regrow/engine/patterns.rs: LOOKED_AT_MAX",
     "regrow/engine/regions/tiles.rs: SHARD_LEN_MAX_BYTES",
-    "regrow/engine/repair/recovered.rs: ROUNDS_MAX",
+    "regrow/engine/repair/mod.rs: ROUNDS_MAX",
     "regrow/engine/replace.rs: FOLDERS_ABOVE_MAX",
     "regrow-storage/retry.rs: TIME_MAX",
     "regrow/engine/sealed/check.rs: FINDINGS_OF_FILE_MAX",

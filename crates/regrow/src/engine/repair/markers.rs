@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use super::{RepairOptions, RepairReport, is_about, what_is_wrong, whole_all_the_same};
+use super::{Repair, RepairReport, findings, is_about, whole_all_the_same};
 use crate::error::{Error, Result};
 use crate::formats::{COMMIT_MARKERS, RecoveredFile};
 use crate::location::Location;
@@ -22,38 +22,30 @@ pub(super) fn is_lost_marker(folder: &Location, name: &str) -> Result<bool> {
 /// The error for a marker that is not restored. The error names the damage that is the reason.
 pub(super) fn not_put_back(marker: Location, wrong: Option<&Error>) -> Error {
     let wrong = wrong.map(|wrong| format!(" ({wrong})")).unwrap_or_default();
-    Error::corrupt(format!("the commit marker is lost, and is not restored: the checkpoint is \
-        incomplete{wrong}"))
-        .in_file(marker)
-        .help(
-            "pass `--from` to take it from a copy, or copy the checkpoint again; to load the rest, put an empty object of this \
-             name here, and pass `salvage`",
-        )
+    Error::corrupt(format!(
+        "the commit marker is lost, and is not restored: the checkpoint is incomplete{wrong}"
+    ))
+    .in_file(marker)
+    .help(
+        "pass `--from` to take it from a copy, or copy the checkpoint again; to load the rest, put an empty \
+         object of this name here, and pass `salvage`",
+    )
 }
 
-/// A missing marker, with the content to write.
-pub(super) struct LostMarker {
-    pub folder: Location,
-    pub marker: RecoveredFile,
-}
+/// Missing markers with the content to write, each with its folder.
+pub(super) type Markers = Vec<(Location, RecoveredFile)>;
 
-/// Restores markers of a checkpoint and of its items, the checkpoint's own marker last. Calls
-/// `write` for a marker if everything is intact except the markers that are still to be restored.
-pub(super) fn put_back(
-    at: &Location,
-    mut markers: Vec<LostMarker>,
-    options: &RepairOptions,
-    report: &mut RepairReport,
-    write: &dyn Fn(LostMarker, &mut RepairReport) -> Result<()>,
-) -> Result<()> {
-    while let Some(LostMarker { folder, marker }) = markers.pop() {
+/// Restores markers of a checkpoint and of its items, the checkpoint's own marker last. A marker is
+/// written if everything is intact except the markers that are still to be restored.
+pub(super) fn put_back(repair: &Repair<'_>, mut markers: Markers, report: &mut RepairReport) -> Result<()> {
+    while let Some((folder, marker)) = markers.pop() {
+        let path_of = |(folder, marker): &(Location, RecoveredFile)| folder.join(&marker.name).describe();
         let file = folder.join(&marker.name);
-        let to_come = markers.iter().map(|marker| marker.folder.join(&marker.marker.name).describe());
-        let to_come: Vec<PathBuf> = to_come.chain([file.describe()]).collect();
-        match reason_against(at, &to_come, options, report)? {
+        let to_come: Vec<PathBuf> = markers.iter().map(path_of).chain([file.describe()]).collect();
+        match reason_against(repair, &to_come, report)? {
             None => {
                 report.lost.retain(|error| !is_about(error, &file.describe()));
-                write(LostMarker { folder, marker }, report)?;
+                repair.write(&folder, vec![marker], report)?;
             }
             // An earlier stage may have reported the loss already.
             Some(_) if report.lost.iter().any(|error| is_about(error, &file.describe())) => {}
@@ -64,12 +56,7 @@ pub(super) fn put_back(
 }
 
 /// The damage that prevents the restoring of a marker; `None` if there is none.
-fn reason_against(
-    at: &Location,
-    to_come: &[PathBuf],
-    options: &RepairOptions,
-    report: &RepairReport,
-) -> Result<Option<Error>> {
+fn reason_against(repair: &Repair<'_>, to_come: &[PathBuf], report: &RepairReport) -> Result<Option<Error>> {
     let is_of_others = |error: &&Error| {
         !to_come.iter().any(|file| is_about(error, file))
             && !report.recovered.iter().any(|file| is_about(error, &file.path))
@@ -80,12 +67,13 @@ fn reason_against(
     if report.is_check && !(report.recovered.is_empty() && report.healed.is_empty()) {
         return Ok(lost);
     }
-    let marked = at.without_marker();
-    let (wrong, is_proved) = what_is_wrong(&marked, to_come)?;
-    if wrong.is_some() || !is_proved {
+    let marked = repair.at.without_marker();
+    let (found, is_all_proved) = findings(&marked, repair.options)?;
+    let wrong = found.into_iter().find(|error| !to_come.iter().any(|file| is_about(error, file)));
+    if wrong.is_some() || !is_all_proved {
         return Ok(wrong.or(lost));
     }
-    let whole = whole_all_the_same(&marked, report, options)?;
+    let whole = whole_all_the_same(&marked, report)?;
     let is_whole = |error: &&Error| error.place().file.as_ref().is_some_and(|file| whole.contains(file));
     let mut lost = report.lost.iter().filter(|error| is_of_others(error) && !is_whole(error));
     Ok(lost.next().map(said))
