@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crc_fast::CrcAlgorithm;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -166,6 +166,19 @@ impl Store {
         let objects = self.buckets.get_mut(bucket).ok_or(Refusal::NoSuchBucket)?;
         objects.insert(key.to_owned(), Arc::new(object));
         Ok(())
+    }
+
+    /// Moves the time of the last change of every object into the past.
+    pub(super) fn age(&mut self, by: Duration) {
+        for object in self.buckets.values_mut().flat_map(BTreeMap::values_mut) {
+            let modified = object.listed.modified.checked_sub(by).unwrap_or(SystemTime::UNIX_EPOCH);
+            *object = Arc::new(Object {
+                blob: object.blob.clone(),
+                listed: Listed { modified, ..object.listed.clone() },
+                generation: object.generation,
+                headers: object.headers.clone(),
+            });
+        }
     }
 
     pub(super) fn empty(&mut self) {

@@ -11,6 +11,7 @@
 //! | `disk_images` | the same on real file systems that are cloned during a save (root only) |
 //! | `bucket_cuts` | the same for every state of a bucket after a kill (`REGROW_LONG=1`) |
 //! | `bucket_faults` | random errors of a bucket lose no checkpoint and give no wrong byte |
+//! | `left_behind` | files and objects that earlier versions left behind are opened and cleaned up |
 //! | `full_disk` | a full or read-only disk is an error of its own kind and changes nothing |
 //! | `scenes` | shared: what a child does, and the rules that hold after any cut |
 
@@ -26,6 +27,8 @@ mod full_disk;
 mod killed_pair_saves;
 mod killed_saves;
 mod killed_trak;
+#[cfg(all(feature = "cloud", target_os = "linux", target_arch = "x86_64"))]
+mod left_behind;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod power_cuts;
 pub mod scenes;
