@@ -42,6 +42,8 @@ pub enum ErrorKind {
     Mismatch,
     /// The target already exists and `overwrite` is not set.
     AlreadyExists,
+    /// Another process is changing this checkpoint. The error names the process.
+    Busy,
     /// Two leaves would get the same stored name, or the layout cannot represent a key.
     NameCollision,
     /// An argument of the caller is not valid: a bad glob, a slice outside the shape, an unknown
@@ -84,7 +86,7 @@ impl ErrorKind {
     }
 
     /// All kinds.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::NotFound,
         Self::NotACheckpoint,
         Self::Uncommitted,
@@ -93,6 +95,7 @@ impl ErrorKind {
         Self::Unsupported,
         Self::Mismatch,
         Self::AlreadyExists,
+        Self::Busy,
         Self::NameCollision,
         Self::InvalidArgument,
         Self::Limit,
@@ -123,6 +126,7 @@ impl ErrorKind {
             Self::Unsupported => "unsupported",
             Self::Mismatch => "mismatch",
             Self::AlreadyExists => "already_exists",
+            Self::Busy => "busy",
             Self::NameCollision => "name_collision",
             Self::InvalidArgument => "invalid_argument",
             Self::Limit => "limit",

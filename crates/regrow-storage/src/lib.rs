@@ -15,6 +15,7 @@
 //! | `http`, `cache` | web servers; a read-through cache (both only with the feature `cloud`) |
 //! | `writes` | every change of a storage: the methods of a location that write |
 //! | [`publication`] | a new checkpoint: begun, filled, committed or dropped |
+//! | `lock` | the lock of a target: one process changes a checkpoint at a time |
 //! | [`transfer`], [`removal`] | a copy that can be continued; the files of a removal |
 //! | [`within`], [`lent`] | a part of a publication; a folder that other code fills |
 //! | [`Retries`] | reads start again if a writer replaces the checkpoint |
@@ -26,13 +27,14 @@ use std::ffi::OsString;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use regrow_base::{bytes, error, monitor, system, threads};
 use regrow_store as store;
 
 use crate::error::{Error, Result};
 use crate::location::Location;
+use crate::monitor::Monitor;
 use crate::store::Store;
 
 #[cfg_attr(not(feature = "archive"), path = "archive_absent.rs")]
@@ -45,6 +47,7 @@ mod http;
 pub mod lent;
 pub mod local;
 pub mod location;
+mod lock;
 pub mod names;
 mod object;
 mod options;
@@ -58,12 +61,13 @@ mod writes;
 
 pub use crate::store::{Document, Identity, ReadOnly};
 pub use desktop::{is_desktop_entry, is_desktop_file};
+pub use lock::{Holder, TargetLock, WAIT_DEFAULT};
 pub use names::{IsOwn, Name, Names, foreign_files_in, stem_of, tell_names};
 pub use object::{COMMIT_MARKERS, is_bookkeeping, private_memory};
 pub use options::StorageOptions;
 pub(crate) use publication::no_such_file;
 pub use publication::{BegunFile, BegunFolder, BegunSiblings, JoinedFolder, Publication, PublishOptions};
-pub use publication::{COMMITTED_MARKER, Target, UNCOMMITTED_MARK, replaced_in_between};
+pub use publication::{COMMITTED_MARKER, Target, UNCOMMITTED_MARK};
 pub use publication::{MergedFolder, NewFile, NewFolder, NewSiblings};
 pub(crate) use removal::{RESPECTED_FOR, is_recent};
 pub use removal::{Removal, Removed};
@@ -413,12 +417,25 @@ pub trait Upkeep: Debug + Send + Sync {
     /// `force` is not set; errors of the storage.
     fn remove_unfinished(&self, at: &Location, force: bool) -> Result<Removed>;
 
-    /// Removes a checkpoint. After an error, the checkpoint is either complete or no longer a
-    /// checkpoint.
+    /// Takes the lock of the target. Waits at most `wait` for another process that has it; the
+    /// default is [`WAIT_DEFAULT`].
+    ///
+    /// # Errors
+    /// `Busy` names the other process; `Cancelled`; errors of the storage.
+    fn lock(
+        &self,
+        at: &Location,
+        operation: &'static str,
+        wait: Option<Duration>,
+        monitor: &Monitor,
+    ) -> Result<TargetLock>;
+
+    /// Removes a checkpoint, whose lock the caller has. After an error, the checkpoint is either
+    /// complete or no longer a checkpoint.
     ///
     /// # Errors
     /// `InvalidArgument` if foreign files are in the checkpoint; errors of the storage.
-    fn remove(&self, at: &Location, what: &Removal) -> Result<Removed>;
+    fn remove(&self, at: &Location, what: &Removal, lock: &TargetLock) -> Result<Removed>;
 }
 
 /// A storage that can be read through a cache on a local disk.

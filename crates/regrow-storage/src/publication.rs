@@ -11,10 +11,12 @@
 //! the complete new checkpoint.
 
 use std::fmt::Debug;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::location::Location;
+use crate::lock::TargetLock;
 use crate::monitor::Monitor;
 use crate::store::{Blob, FileWriter};
 
@@ -57,9 +59,11 @@ pub struct PublishOptions<'a> {
     pub make_way: Option<fn(&Location) -> Result<()>>,
     /// Whether a link to a file is replaced itself, instead of the file.
     pub replaces_links: bool,
-    /// Whether a single file replaces only the file that exists at the start, or no file. The check
-    /// and the replacement are one step if the storage can do this.
-    pub in_place: bool,
+    /// The lock of the target, if the caller has it. Otherwise the commit takes the lock.
+    pub lock: Option<&'a TargetLock>,
+    /// How long the commit waits for another process that changes the target; the default is
+    /// [`WAIT_DEFAULT`](crate::WAIT_DEFAULT).
+    pub wait: Option<Duration>,
     /// The mode of the new folder, for storages whose folders have modes; the default of the system
     /// or the mode of the old folder if `None`.
     pub mode: Option<u32>,
@@ -78,7 +82,8 @@ impl<'a> PublishOptions<'a> {
             may_replace: None,
             make_way: None,
             replaces_links: false,
-            in_place: false,
+            lock: None,
+            wait: None,
             mode: None,
             durable: true,
             monitor,
@@ -105,11 +110,10 @@ pub trait Publication: Debug + Send + Sync {
     /// keep a temporary name.
     ///
     /// # Errors
-    /// `AlreadyExists` if another writer was faster and `overwrite` is not set. `InvalidArgument`
-    /// if the target has become something that may not be replaced. `Replaced` if another file is
-    /// at the target than at the start, and the file was to be written
-    /// [in its place](PublishOptions::in_place). `Cancelled`. After these errors the target is
-    /// unchanged and the written files are removed. Only after `NotDurable` is the new checkpoint
+    /// `AlreadyExists` if another writer was faster and `overwrite` is not set. `Busy` if another
+    /// process keeps the lock of the target. `InvalidArgument` if the target has become something
+    /// that may not be replaced. `Cancelled`. After these errors the target is unchanged and the
+    /// written files are removed. Only after `NotDurable` is the new checkpoint
     /// at the target, but it may not survive a power cut.
     fn commit(self: Box<Self>) -> Result<()>;
 }
@@ -258,11 +262,6 @@ impl<T: NewFile + Publication> BegunFile for T {}
 /// Files of one stem that this process has begun, and will commit.
 pub trait BegunSiblings: NewSiblings + Publication {}
 impl<T: NewSiblings + Publication> BegunSiblings for T {}
-
-/// The error of a rewrite if another process replaced the file during the rewrite.
-pub fn replaced_in_between(file: impl Into<PathBuf>) -> Error {
-    Error::new(ErrorKind::Replaced, "the file was replaced or removed while regrow rewrote it").in_file(file)
-}
 
 /// The error for a number beyond the files of a checkpoint.
 pub(crate) fn no_such_file() -> Error {

@@ -13,6 +13,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use blake3::Hash;
 
@@ -38,6 +39,8 @@ pub struct TransferOptions<'a> {
     pub may_replace: Option<fn(&Location) -> Result<()>>,
     /// Whether `commit` waits until the checkpoint would survive a power cut.
     pub durable: bool,
+    /// How long the copy waits for another process that changes the target.
+    pub wait: Option<Duration>,
     /// Counts the written bytes, and can cancel the copy.
     pub monitor: &'a Monitor,
 }
@@ -47,7 +50,16 @@ impl<'a> TransferOptions<'a> {
     #[cfg(test)]
     pub(crate) fn of_files(kind: &'a Target, files: &'a [TransferFile], monitor: &'a Monitor) -> Self {
         static MARKER: Marker = Marker::Other;
-        Self { kind, files, marker: &MARKER, overwrite: false, may_replace: None, durable: true, monitor }
+        Self {
+            kind,
+            files,
+            marker: &MARKER,
+            overwrite: false,
+            may_replace: None,
+            durable: true,
+            wait: None,
+            monitor,
+        }
     }
 
     /// The same options for a new checkpoint.
@@ -56,6 +68,7 @@ impl<'a> TransferOptions<'a> {
             overwrite: self.overwrite,
             may_replace: self.may_replace,
             durable: self.durable,
+            wait: self.wait,
             ..PublishOptions::of_new(self.monitor)
         }
     }

@@ -1,11 +1,14 @@
 //! The methods of a location that begin, finish and remove checkpoints: every change of a storage
 //! begins here.
 
+use std::time::Duration;
+
 use crate::error::Result;
 use crate::location::Location;
+use crate::monitor::Monitor;
 use crate::{
     BegunFile, BegunFolder, BegunSiblings, Identity, JoinedFolder, PublishOptions, Removal, Removed, Stock,
-    Target, Transfer, TransferOptions, Writes,
+    Target, TargetLock, Transfer, TransferOptions, Writes,
 };
 
 impl Location {
@@ -71,12 +74,25 @@ impl Location {
         self.writes()?.publish.transfer(self, options)
     }
 
+    /// Takes the lock of the checkpoint here, as [`Upkeep::lock`](crate::Upkeep::lock).
+    ///
+    /// # Errors
+    /// The same as there; `Unsupported` for a storage that is read only.
+    pub fn lock(
+        &self,
+        operation: &'static str,
+        wait: Option<Duration>,
+        monitor: &Monitor,
+    ) -> Result<TargetLock> {
+        self.writes()?.upkeep.lock(self, operation, wait, monitor)
+    }
+
     /// Removes the checkpoint here, as [`Upkeep::remove`](crate::Upkeep::remove).
     ///
     /// # Errors
     /// The same as there; `Unsupported` for a storage that is read only.
-    pub fn remove(&self, what: &Removal) -> Result<Removed> {
-        self.writes()?.upkeep.remove(self, what)
+    pub fn remove(&self, what: &Removal, lock: &TargetLock) -> Result<Removed> {
+        self.writes()?.upkeep.remove(self, what, lock)
     }
 
     /// Removes files of unfinished saves, as

@@ -12,7 +12,7 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{FlockOperation, OFlags, fcntl_lock, fstatvfs, statvfs};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
-use rustix::process::{Pid, test_kill_process};
+use rustix::process::{Flock, FlockType, Pid, fcntl_getlk, test_kill_process};
 
 use super::kinds::{FileId, FileState, Pattern, RecordLock, Room};
 
@@ -213,6 +213,16 @@ pub fn lock_record(file: &File) -> io::Result<RecordLock> {
     match fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(RecordLock::Ours),
         Err(Errno::AGAIN | Errno::ACCESS) => Ok(RecordLock::Theirs),
+        Err(error) if has_no_locks(&error.into()) => Ok(RecordLock::Missing),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether another process holds a lock on a file, without taking it: `Ours` if no process does.
+pub fn look_at_record(file: &File) -> io::Result<RecordLock> {
+    match fcntl_getlk(file, &Flock::from(FlockType::WriteLock)) {
+        Ok(None) => Ok(RecordLock::Ours),
+        Ok(Some(_)) => Ok(RecordLock::Theirs),
         Err(error) if has_no_locks(&error.into()) => Ok(RecordLock::Missing),
         Err(error) => Err(error.into()),
     }

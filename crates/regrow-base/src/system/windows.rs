@@ -246,6 +246,16 @@ pub fn lock_record(file: &File) -> io::Result<RecordLock> {
     }
 }
 
+/// Whether another process holds a lock on a file: `Ours` if no process does. Takes the lock for a
+/// moment.
+pub fn look_at_record(file: &File) -> io::Result<RecordLock> {
+    let looked = lock_record(file)?;
+    if matches!(looked, RecordLock::Ours) {
+        file.unlock()?;
+    }
+    Ok(looked)
+}
+
 /// Whether a process is known to have ended. Always false: Windows soon reuses process numbers.
 pub fn has_ended(_pid: u32) -> bool {
     false

@@ -1,6 +1,7 @@
 //! Options of callers. Every field has a default for most programs.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::Deserialize;
 
@@ -195,6 +196,9 @@ pub struct SaveOptions {
     pub budget_bytes: Option<u64>,
     /// Watches the save, and stops it.
     pub monitor: Monitor,
+    /// How long the save waits for another process that changes the target, before it fails with
+    /// `Busy`; a minute if `None`.
+    pub wait: Option<Duration>,
     /// The job whose processes save together. Each process calls the save with the same tree and
     /// options, and writes the shards that it holds. `None`: this process saves alone.
     pub job: Option<Job>,

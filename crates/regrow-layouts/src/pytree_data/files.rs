@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_base::system::name_of_bytes;
-use regrow_storage::local::{Begun, begun, is_under_way, where_is};
+use regrow_storage::local::{Begun, Held, begun, look_at_lock, where_is};
 use regrow_storage::location::Location;
 
 pub use crate::options::{DATA_SUFFIX, MANIFEST_SUFFIX};
@@ -144,26 +144,25 @@ pub fn unfinished(at: &Location) -> Option<Error> {
     None
 }
 
-/// Whether the manifest of these files exists, now or after the commits into its folder that are
-/// under way. A commit removes the old manifest before it adds the new one.
+/// Whether the manifest of these files exists, now or after the commit that is under way. A commit removes the old manifest before it adds the new one.
 pub fn appears(files: &Files) -> bool {
-    comes(&files.manifest, || files.clone())
+    comes(&files.stem, || files.clone())
 }
 
 /// As `appears`, for a location that is the stem of both files, or one of them. Each commit can
 /// change this.
 pub(super) fn appears_at(at: &Location) -> bool {
-    comes(at, || Files::of(at))
+    comes(&stem_of(at), || Files::of(at))
 }
 
-/// Waits for the manifest of `files`. `beside` is any file in their folder.
-fn comes(beside: &Location, files: impl Fn() -> Files) -> bool {
+/// Waits for the manifest of the files of a stem.
+fn comes(stem: &Location, files: impl Fn() -> Files) -> bool {
     let since = Instant::now();
     let is_there = || files().located().manifest.exists();
     // Only on a local disk does a commit remove the old file first.
-    let Ok(beside) = beside.local_path() else { return is_there() };
+    let Ok(stem) = stem.local_path() else { return is_there() };
     while !is_there() {
-        if !is_under_way(beside) {
+        if look_at_lock(stem) == Held::Free {
             // The file may have appeared before the last commit ended.
             return is_there();
         }

@@ -4,8 +4,10 @@ use std::fs::{self, FileType};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::joined_folder::SharedFolder;
+use super::lock::lock_target;
 use super::staging::Terms;
 use super::{
     Hold, LocalTransfer, StagedFile, StagedFolder, StagedSiblings, finish_unfinished, hold, move_folder,
@@ -13,6 +15,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::location::Location;
+use crate::monitor::Monitor;
 use crate::store::local::read_beginning;
 use crate::store::local::regular::name_of;
 use crate::store::{LocalStore, Store, read_document};
@@ -20,7 +23,7 @@ use crate::system::id_at;
 use crate::{
     BegunFile, BegunFolder, BegunSiblings, Capabilities, Document, Entry, EntryKind, Found, Identity,
     JoinedFolder, Publish, PublishOptions, Reading, Removal, Removed, Stock, Storage, StorageKind,
-    StorageOptions, Target, Transfer, TransferOptions, Upkeep, Url, Writes,
+    StorageOptions, Target, TargetLock, Transfer, TransferOptions, Upkeep, Url, Writes,
 };
 
 pub(crate) const KIND: StorageKind = StorageKind { schemes: &["file"], locate };
@@ -214,8 +217,7 @@ impl Publish for LocalDisk {
     }
 
     fn publish_file(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn BegunFile>> {
-        let staged = StagedFile::begin(target.local_path()?, &Terms::of(&options), options.may_replace)?;
-        Ok(Box::new(if options.in_place { staged.in_place() } else { staged }))
+        Ok(Box::new(StagedFile::begin(target.local_path()?, &Terms::of(&options), options.may_replace)?))
     }
 
     fn publish_siblings(
@@ -255,7 +257,17 @@ impl Upkeep for LocalDisk {
         Ok(())
     }
 
-    fn remove(&self, at: &Location, what: &Removal) -> Result<Removed> {
+    fn lock(
+        &self,
+        at: &Location,
+        operation: &'static str,
+        wait: Option<Duration>,
+        monitor: &Monitor,
+    ) -> Result<TargetLock> {
+        lock_target(at.local_path()?, operation, wait, monitor)
+    }
+
+    fn remove(&self, at: &Location, what: &Removal, _lock: &TargetLock) -> Result<Removed> {
         match what {
             Removal::Folder => remove_checkpoint(at.local_path()?),
             Removal::Files { files, beside } => {

@@ -26,10 +26,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::lock::{Held, lock_target, look_at_lock};
 use super::rename::rename_new;
 use super::siblings;
 use crate::UNCOMMITTED_MARK;
 use crate::error::{Error, Result};
+use crate::lock::TargetLock;
+use crate::monitor::Monitor;
 use crate::store::local::folders::random_name;
 use crate::system::{id_of, id_of_name, make_folder, name_of_bytes, open_folder_no_link, set_mode};
 
@@ -199,60 +202,65 @@ pub fn sweep_folder(folder: &Path) {
 
 fn settle(parent: &Path, name: &OsStr, only_finish: bool) -> bool {
     let Ok(entries) = fs::read_dir(parent) else { return false };
-    let found: Vec<_> = entries
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            Some((entry.path(), kind_of(&entry.file_name(), name)?))
-        })
-        .collect();
-    let mut has_named = false;
-    for (path, kind) in found {
-        has_named |= settle_one(parent, name, &path, kind, only_finish);
+    let found = entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        Some((entry.path(), kind_of(&entry.file_name(), name)?))
+    });
+    let (unnamed, unfinished): (Vec<_>, Vec<_>) =
+        found.partition(|(path, kind)| *kind == Kind::Replaced || siblings::has_begun(path));
+    // A live process that has the lock is about to give the names itself.
+    let has_named = !unnamed.is_empty()
+        && lock_target(&parent.join(name), "finish a save", Some(Duration::ZERO), &Monitor::new()).is_ok_and(
+            |lock| {
+                let give = |(path, kind): &(PathBuf, Kind)| {
+                    finish_one(parent, name, path, *kind, only_finish, &lock)
+                };
+                unnamed.iter().filter(|left| give(left)).count() > 0
+            },
+        );
+    for (path, kind) in unfinished.iter().filter(|_| !only_finish) {
+        // The next copy continues from these files.
+        let is_for_next_copy = || *kind == Kind::Copy && !is_over(path);
+        if !is_for_next_copy()
+            && let Ok(Lock::Ours(_lock)) = lock(path)
+            && !is_for_next_copy()
+            && !siblings::has_begun(path)
+        {
+            remove(path);
+        }
     }
     has_named
 }
 
-/// Restores the target from temporary files, or finishes and removes them. Returns whether a
-/// checkpoint got its name back.
-fn settle_one(parent: &Path, name: &OsStr, path: &Path, kind: Kind, only_finish: bool) -> bool {
-    if only_finish && kind != Kind::Replaced && !siblings::has_begun(path) {
-        return false;
-    }
-    // The next copy continues from these files, unless their commit began or ended.
-    let is_for_next_copy = || kind == Kind::Copy && !siblings::has_begun(path) && !is_over(path);
-    if is_for_next_copy() {
-        return false;
-    }
-    let Some(_lock) = lock_leftover(path, kind) else { return false };
-    if is_for_next_copy() {
-        return false;
-    }
+/// Restores the target from the temporary folder of a dead writer, or finishes its commit. Returns
+/// whether a checkpoint got its name back.
+fn finish_one(
+    parent: &Path,
+    name: &OsStr,
+    path: &Path,
+    kind: Kind,
+    only_finish: bool,
+    lock: &TargetLock,
+) -> bool {
     if kind == Kind::Replaced {
-        match rename_new(path, &parent.join(name)) {
+        return match rename_new(path, &parent.join(name)) {
             // The overwrite was committed; only the removal of the old checkpoint is missing.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !only_finish => {}
-            renamed => return renamed.is_ok(),
-        }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if !only_finish {
+                    remove(path);
+                }
+                false
+            }
+            renamed => renamed.is_ok(),
+        };
+    }
+    // Without locks, the writer may live.
+    if !lock.is_sure {
+        return false;
     }
     let Ok(is_finished) = siblings::finish(path, parent) else { return false };
     remove(path);
     is_finished
-}
-
-/// The lock on a folder without a writer.
-fn lock_leftover(path: &Path, kind: Kind) -> Option<File> {
-    for _ in 0..READER_TRIES {
-        match lock(path) {
-            Ok(Lock::Ours(lock)) => return Some(lock),
-            // The writer may still run. It then finds the old checkpoint at the target again, and
-            // moves it aside once more.
-            Ok(Lock::Unlockable(folder)) if kind == Kind::Replaced => return Some(folder),
-            // A reader of a dead writer's files locks them for a moment.
-            Ok(Lock::Theirs) if siblings::has_begun(path) => std::thread::sleep(READER_PACE),
-            _ => return None,
-        }
-    }
-    None
 }
 
 /// Removes a temporary folder; what cannot be removed stays for the next save.
@@ -284,11 +292,11 @@ pub fn begun(stem: &Path) -> Option<Begun> {
         if kind_of(&entry.file_name(), name).is_none() || !siblings::has_begun(&path) {
             continue;
         }
-        match lock_shared(&path) {
-            Ok(Lock::Theirs) => return Some(Begun::Living),
-            // The writer may have ended between the first look and the lock, so look again.
-            Ok(_) if siblings::is_waiting(&path) => found = Some(Begun::Dead(path)),
-            Ok(_) | Err(_) => {}
+        match look_at_lock(stem) {
+            Held::By(_) => return Some(Begun::Living),
+            // The writer may have ended between the two looks, so look again.
+            _ if siblings::is_waiting(&path) => found = Some(Begun::Dead(path)),
+            _ => {}
         }
     }
     found
@@ -334,9 +342,9 @@ fn is_being_replaced(path: &Path) -> bool {
     let Some(name) = path.file_name() else { return false };
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Ok(entries) = fs::read_dir(parent) else { return false };
-    let mut aside =
-        entries.flatten().filter(|entry| kind_of(&entry.file_name(), name) == Some(Kind::Replaced));
-    aside.any(|entry| matches!(lock_shared(&entry.path()), Ok(Lock::Theirs | Lock::Unlockable(_))))
+    let mut entries = entries.flatten();
+    entries.any(|entry| kind_of(&entry.file_name(), name) == Some(Kind::Replaced))
+        && look_at_lock(path) != Held::Free
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -353,7 +361,7 @@ fn temporary_name(name: &OsStr, kind: &str) -> Result<OsString> {
 }
 
 /// The shortened form of a name that is too long for temporary names; `None` for all other names.
-fn shortened(name: &OsStr) -> Option<OsString> {
+pub(super) fn shortened(name: &OsStr) -> Option<OsString> {
     let bytes = name.as_encoded_bytes();
     let mut end = KEPT_LEN_MAX_BYTES - "~".len() - HASH_LEN;
     if bytes.len() <= KEPT_LEN_MAX_BYTES {
@@ -550,7 +558,7 @@ mod tests {
         let aside = replaced_path(root.path(), OsStr::new("target")).unwrap();
         fs::create_dir(&aside).unwrap();
         assert!(!reappears(&target), "its writer is dead");
-        let held = lock(&aside).unwrap();
+        let held = lock_target(&target, "save", None, &Monitor::new()).unwrap();
         let latest = root.path().join("latest");
         std::os::unix::fs::symlink("target", &latest).unwrap();
         std::thread::scope(|scope| {
@@ -630,8 +638,9 @@ mod tests {
         assert!(!finish(root.path(), name));
         assert_eq!(fs::read(aside.join("file")).unwrap(), b"older");
         assert_eq!(fs::read(root.path().join("target/file")).unwrap(), b"old");
-        // A locked folder belongs to a live process.
-        let held = lock(&aside).unwrap();
+        // The folder belongs to the process that has the lock.
+        let target = root.path().join(name);
+        let held = lock_target(&target, "save", None, &Monitor::new()).unwrap();
         assert!(!sweep(root.path(), name));
         assert!(aside.is_dir() && !unfinished.exists());
         drop(held);

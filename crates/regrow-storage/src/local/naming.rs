@@ -5,7 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::leftovers::{Lock, lock, remove, replaced_path};
+use super::leftovers::{remove, replaced_path};
+use super::lock::lock_target;
 use super::rename::{exchange, keep_owner_and_mode, rename_new, replace_in_two_steps};
 use super::staging::{Staged, Staging};
 use crate::Publication;
@@ -17,9 +18,6 @@ use crate::system::{set_mode, set_mode_or_less, sync_at, sync_file_system};
 /// From this many files and folders on, one sync of the file system is cheaper than one sync of
 /// each, although it also flushes other data.
 const SYNC_EACH_MAX: usize = 64;
-
-/// Attempts of an overwrite whose target changes in between.
-const TRIES: usize = 64;
 
 impl<T: Staged> Publication for T {
     fn stored_bytes(&self) -> Result<u64> {
@@ -53,10 +51,16 @@ pub(super) fn commit_after(
 }
 
 fn name_it(mut staged: Box<dyn Staged>) -> Result<()> {
+    let staging = staged.staging();
+    let lock = match staging.is_locked {
+        true => None,
+        false => Some(lock_target(&staging.absolute, staging.operation, staging.wait, &staging.monitor)?),
+    };
     let replaced = staged.take_name()?;
     let staging = staged.staging_mut();
     staging.committed = true;
     let synced = if staging.durable { staging.sync_names() } else { Ok(()) };
+    drop(lock);
     if let Some(old) = replaced {
         remove(&old);
     }
@@ -66,9 +70,9 @@ fn name_it(mut staged: Box<dyn Staged>) -> Result<()> {
     synced
 }
 
-/// Gives `source`, a file or a folder, the name of the target. If the name is taken, `check`
-/// decides whether it may be replaced, and `replace` replaces it. Returns the path of the old
-/// checkpoint, which the caller removes.
+/// Gives `source`, a file or a folder, the name of the target, whose lock the caller has. If the
+/// name is taken, `check` decides whether it may be replaced, and `replace` replaces it. Returns the
+/// path of the old checkpoint, which the caller removes.
 pub(super) fn take_name(
     staging: &Staging,
     source: &Path,
@@ -77,39 +81,21 @@ pub(super) fn take_name(
 ) -> Result<Option<PathBuf>> {
     let target = &staging.absolute;
     let cannot_commit = |error| Error::io("cannot give the checkpoint its name", target, error);
-    if let Some(mode) = staging.found_mode {
-        // A private target stays private even if another process has removed it in between.
-        let kept = match keep_owner_and_mode(target, source) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && source.exists() => {
-                set_mode_or_less(source, mode & 0o777)
-            }
-            other => other,
-        };
-        kept.map_err(cannot_commit)?;
+    let kept = match (keep_owner_and_mode(target, source), staging.found_mode) {
+        // A private target stays private, also if it was removed during the save.
+        (Err(error), Some(mode)) if error.kind() == io::ErrorKind::NotFound => {
+            set_mode_or_less(source, mode & 0o777)
+        }
+        (Err(error), None) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        (kept, _) => kept,
+    };
+    kept.and_then(|()| staging.set_own_mode(source)).map_err(cannot_commit)?;
+    match rename_new(source, target) {
+        Ok(()) => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => check()?,
+        Err(error) => return Err(cannot_commit(error)),
     }
-    staging.set_own_mode(source).map_err(cannot_commit)?;
-    for _ in 0..TRIES {
-        match rename_new(source, target) {
-            Ok(()) => return Ok(None),
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(cannot_commit(error));
-            }
-            Err(_) => check()?,
-        }
-        match keep_owner_and_mode(target, source) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot_commit(error)),
-            _ => staging.set_own_mode(source).map_err(cannot_commit)?,
-        }
-        match replace() {
-            Ok(to_remove) => return Ok(to_remove),
-            // Another process removed the target in between, or put an old one back. Try again.
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists)
-                    && source.exists() => {}
-            Err(error) => return Err(cannot_commit(error)),
-        }
-    }
-    Err(Error::new(ErrorKind::Io, "other writers keep changing the target").in_file(target))
+    replace().map_err(cannot_commit)
 }
 
 /// Gives `source`, a file or a folder, the name of the target, which is a folder. Returns the path
@@ -123,8 +109,6 @@ pub(super) fn replace_folder(staging: &Staging, source: &Path) -> io::Result<Opt
         return Err(io::ErrorKind::InvalidInput.into());
     };
     let aside = replaced_path(parent, name).map_err(|error| io::Error::other(error.to_string()))?;
-    // The lock keeps sweeps from removing the moved folder as a temporary one.
-    let _lock: Lock = lock(absolute)?;
     replace_in_two_steps(source, absolute, &aside)?;
     Ok(Some(aside))
 }

@@ -7,13 +7,10 @@ use std::time::SystemTime;
 
 use super::leftovers::{self, Lock, aside_path, finish, leftovers_of, lock, sweep};
 use super::rename::rename_new;
-use super::siblings;
 use super::target::{check_folder, no_name};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::sync_folder;
 use crate::{RESPECTED_FOR, Removed, UNCOMMITTED_MARK, is_recent};
-
-const TRIES: usize = 16;
 
 /// Removes a folder that holds only a checkpoint. The folder is renamed first, so that readers
 /// never see a part of it.
@@ -42,26 +39,16 @@ pub fn remove_folder(folder: &Path) -> Result<()> {
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
         return Err(no_name(folder));
     };
-    for _ in 0..TRIES {
-        let aside = aside_path(parent, name)?;
-        match rename_new(&absolute, &aside) {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
-            other => other.map_err(|error| Error::io("cannot remove the folder", folder, error))?,
-        }
-        sync_folder(parent).map_err(|error| Error::io("cannot sync the folder", parent, error))?;
-        return remove_all(&aside);
-    }
-    Err(Error::new(ErrorKind::Io, "all temporary names are taken").in_file(folder))
+    let aside = aside_path(parent, name)?;
+    rename_new(&absolute, &aside).map_err(|error| Error::io("cannot remove the folder", folder, error))?;
+    sync_folder(parent).map_err(|error| Error::io("cannot sync the folder", parent, error))?;
+    remove_all(&aside)
 }
 
-/// Removes the side files, and then files in their order. A link is removed, not its target. Files
-/// that share a stem are removed under the lock of their folder, so no commit of such files runs at
-/// the same time.
+/// Removes the side files, and then files in their order. A link is removed, not its target.
 pub(crate) fn remove_files(at: &Path, files: &[PathBuf], beside: &[PathBuf]) -> Result<Removed> {
     let absolute = std::path::absolute(at).map_err(|_| no_name(at))?;
     let parent = absolute.parent().ok_or_else(|| no_name(at))?;
-    let is_one = files.iter().any(|file| file == at);
-    let _lock = if is_one { None } else { Some(siblings::lock(parent)?) };
     let mut removed = Removed::default();
     let is_beside = beside.iter().map(|file| (file, true)).chain(files.iter().map(|file| (file, false)));
     for (file, is_beside) in is_beside {
@@ -180,32 +167,7 @@ pub(crate) fn stock(folder: &Path) -> Result<(Removed, Option<SystemTime>)> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::*;
-
-    #[test]
-    fn files_beside_each_other_are_removed_under_their_folders_lock() {
-        let root = tempfile::tempdir().unwrap();
-        let path = |name: &str| root.path().join(name);
-        for name in ["one", "x.data", "x.manifest"] {
-            fs::write(path(name), b"abc").unwrap();
-        }
-        let lock = siblings::lock(root.path()).unwrap();
-        // The removal of a single file needs no lock.
-        remove_files(&path("one"), &[path("one")], &[]).unwrap();
-        std::thread::scope(|scope| {
-            let pair = scope.spawn(|| {
-                remove_files(&path("x"), &[path("x.manifest"), path("x.data")], &[]).map(|_| Instant::now())
-            });
-            std::thread::sleep(Duration::from_millis(100));
-            let freed = Instant::now();
-            assert!(path("x.manifest").exists(), "another process has the folder");
-            drop(lock);
-            assert!(pair.join().unwrap().unwrap() >= freed);
-        });
-        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
-    }
 
     #[test]
     fn a_file_that_is_not_there_is_an_error_and_one_beside_it_is_none() {

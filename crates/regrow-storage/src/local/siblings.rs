@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! write    tmp/.regrow-0/model.data  tmp/.regrow-1/model.manifest
-//! commit   fsync both -> lock the folder -> make tmp/.regrow-replaced, and sync the folders above it
+//! commit   fsync both -> take the lock -> make tmp/.regrow-replaced, and sync the folders above it
 //!          model.manifest -> tmp/.regrow-replaced      from here on the new files are the checkpoint, wherever they are
 //!          model.data     -> tmp/.regrow-replaced
 //!          tmp/.regrow-0/model.data     -> model.data
@@ -18,24 +18,18 @@
 //! this fails too, the files stay where they are, as after a kill, and the error is `NotDurable`.
 
 use std::ffi::OsString;
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use super::rename::{keep_owner_and_mode, rename_new_under_lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::sync_folder;
-use crate::system::{give_to_owner_of, mode_of, open_folder, set_mode_or_less};
+use crate::system::{give_to_owner_of, mode_of, set_mode_or_less};
 
 /// The folder for replaced files, below the temporary folder. A commit makes it before the first
 /// move. No leaf of a folder checkpoint can get this name.
 const REPLACED: &str = ".regrow-replaced";
-
-/// How long a commit waits for other commits into the same folder; each takes a few syncs.
-const LOCK_WAIT: Duration = Duration::from_secs(60);
-
-const LOCK_PACE: Duration = Duration::from_millis(2);
 
 /// The path of file number `at` below the temporary folder, before the commit.
 pub(super) fn staged_path(folder: &Path, at: usize, target: &Path) -> PathBuf {
@@ -119,8 +113,8 @@ pub(super) struct Failed {
     pub keep: bool,
 }
 
-/// Gives the staged files their names. `check` is called under the lock and decides whether the
-/// existing files may be replaced.
+/// Gives the staged files their names. The caller has the lock of the target. `check` decides
+/// whether the existing files may be replaced.
 pub(super) fn take_names(
     staged: &Path,
     targets: &[PathBuf],
@@ -141,7 +135,6 @@ pub(super) fn take_names_until(
     let Some(parent) = targets.first().and_then(|target| target.parent()) else {
         return Err(unchanged(Error::invalid("no file is staged")));
     };
-    let _lock = lock(parent).map_err(unchanged)?;
     check().map_err(unchanged)?;
     let aside = staged.join(REPLACED);
     let mut moves = Moves { parent, done: Vec::new(), durable, left: moves };
@@ -208,8 +201,8 @@ fn open_to_readers(staged: &Path, targets: &[PathBuf]) -> io::Result<()> {
 }
 
 /// Finishes the commit of a dead writer. Returns `false`, with nothing changed, if the commit had
-/// not begun or a checkpoint is already there. `staged` is the dead writer's temporary folder,
-/// which the caller has locked.
+/// not begun or a checkpoint is already there. `staged` is the dead writer's temporary folder. The
+/// caller has the lock of the target.
 ///
 /// # Errors
 /// Errors of the file system; the folder must then stay as it is.
@@ -217,7 +210,6 @@ pub(super) fn finish(staged: &Path, parent: &Path) -> io::Result<bool> {
     if !has_begun(staged) {
         return Ok(false);
     }
-    let _lock = lock(parent).map_err(|error| io::Error::other(error.to_string()))?;
     let waiting = waiting(staged)?;
     let Some(last) = waiting.last().and_then(|path| path.file_name()) else { return Ok(false) };
     if fs::symlink_metadata(parent.join(last)).is_ok() {
@@ -289,34 +281,6 @@ fn waiting(staged: &Path) -> io::Result<Vec<PathBuf>> {
         }
     }
     Ok(waiting)
-}
-
-/// Whether a process is committing into the folder of `target` now. False if the folder cannot be
-/// locked.
-pub fn is_under_way(target: &Path) -> bool {
-    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    open_folder(parent).is_ok_and(|folder| matches!(folder.try_lock_shared(), Err(TryLockError::WouldBlock)))
-}
-
-/// Locks the folder `parent` against other commits and removals of several files, because two of
-/// them at once would mix their files.
-pub(super) fn lock(parent: &Path) -> Result<File> {
-    let cannot = |error| Error::io("cannot lock", parent, error);
-    let folder = open_folder(parent).map_err(cannot)?;
-    let since = Instant::now();
-    loop {
-        match folder.try_lock() {
-            // An error means that the file system has no locks. The caller must then not run two
-            // writers for the same names.
-            Ok(()) | Err(TryLockError::Error(_)) => return Ok(folder),
-            Err(TryLockError::WouldBlock) if since.elapsed() < LOCK_WAIT => std::thread::sleep(LOCK_PACE),
-            Err(TryLockError::WouldBlock) => {
-                return Err(Error::new(ErrorKind::TimedOut, "another writer has locked the folder")
-                    .in_file(parent)
-                    .help("wait until it ends, then try again"));
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -7,18 +7,16 @@
 //! functions replace the same files as the originals.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use super::naming::{self, replace_folder, take_name};
-use super::rename::{exchange, keep_owner_and_mode, rename_new};
 use super::staging::{Place, Staged, Staging, Terms};
 use super::target::{check_file, check_file_or_checkpoint, check_name, resolve};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::FileWriter;
-use crate::{Identity, NewFile, PublishOptions, replaced_in_between};
+use crate::{NewFile, PublishOptions};
 
 pub(super) type MayReplace = fn(&Location) -> Result<()>;
 
@@ -28,9 +26,6 @@ pub struct StagedFile {
     staging: Staging,
     /// A further check of the file that is to be replaced.
     may_replace: Option<MayReplace>,
-    /// If set, the commit replaces only the file with this identity, or no file if the identity is
-    /// `None`.
-    in_place_of: Option<Option<Identity>>,
     /// Whether an overwrite may also replace a checkpoint that is a folder.
     replaces_folders: bool,
 }
@@ -80,7 +75,7 @@ impl StagedFile {
             check: &|target| check(target, terms.overwrite, replaces_folders),
         };
         let staging = Staging::begin(place, terms)?;
-        let staged = Self { staging, may_replace, in_place_of: None, replaces_folders };
+        let staged = Self { staging, may_replace, replaces_folders };
         staged.check_found()?;
         Ok(staged)
     }
@@ -93,11 +88,6 @@ impl StagedFile {
             Some(may_replace) if overwrite && target.exists() => may_replace(target),
             _ => Ok(()),
         }
-    }
-
-    /// Lets the commit replace only the file that exists now, or no file if there is none.
-    pub(super) fn in_place(self) -> Self {
-        Self { in_place_of: Some(Location::local(&self.staging.absolute).identity()), ..self }
     }
 
     /// Sets whether `commit` syncs, so that the checkpoint survives a power cut. The default is
@@ -137,36 +127,6 @@ impl StagedFile {
             _ => Ok(()),
         }
     }
-
-    /// Gives the file its name only if the expected file is still there. Any other file keeps the
-    /// name.
-    fn take_place_of(&self, before: Option<Identity>) -> Result<()> {
-        let (source, target) = (self.single_file(), &self.staging.absolute);
-        let identity = |path: &Path| Location::local(path).identity();
-        let replaced = || replaced_in_between(target);
-        let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists => replaced(),
-            _ => Error::io("cannot give the file its name", target, error),
-        };
-        if before.is_none() {
-            return rename_new(&source, target).map_err(failed);
-        }
-        keep_owner_and_mode(target, &source).map_err(failed)?;
-        let own = identity(&source);
-        match exchange(&source, target).map_err(failed)? {
-            true if identity(&source) == before => Ok(()),
-            true => {
-                // Another writer's file came out of the exchange: put it back, unless a third file
-                // has the name now.
-                if identity(target) == own {
-                    exchange(&source, target).map_err(failed)?;
-                }
-                Err(replaced())
-            }
-            false if identity(target) != before => Err(replaced()),
-            false => fs::rename(&source, target).map_err(failed),
-        }
-    }
 }
 
 /// The absolute path of the target, if a checkpoint can have this name. With `follow`, a link is
@@ -197,10 +157,6 @@ impl Staged for StagedFile {
     }
 
     fn take_name(&mut self) -> Result<Option<PathBuf>> {
-        if let Some(before) = self.in_place_of {
-            self.take_place_of(before)?;
-            return Ok(Some(self.staging.own.path.clone()));
-        }
         let (source, target) = (self.single_file(), &self.staging.absolute);
         let check = || {
             check(target, self.staging.overwrite, self.replaces_folders)?;
@@ -238,7 +194,7 @@ impl NewFile for StagedFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
+    use crate::error::{Error, ErrorKind};
 
     #[test]
     fn a_file_is_asked_about_only_if_it_is_there() {
@@ -264,30 +220,6 @@ mod tests {
             assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
             assert_eq!(fs::read(&path).unwrap(), b"precious");
         }
-    }
-
-    #[test]
-    fn a_file_that_appears_in_between_keeps_its_name() {
-        let root = tempfile::tempdir().unwrap();
-        let path = root.path().join("x");
-        let staged = |text: &str| {
-            let monitor = Monitor::new();
-            let staged = StagedFile::begin(&path, &Terms::of_save(true, true, &monitor), None).unwrap();
-            fs::write(staged.single_file(), text).unwrap();
-            staged.in_place()
-        };
-        let is_replaced = |done: Result<()>| done.is_err_and(|error| error.kind() == ErrorKind::Replaced);
-        let (first, late) = (staged("first"), staged("new"));
-        first.commit().unwrap();
-        assert!(is_replaced(late.commit()), "the name is taken");
-        let (second, late) = (staged("second"), staged("third"));
-        second.commit().unwrap();
-        assert!(is_replaced(late.commit()), "another one is there");
-        assert_eq!(fs::read(&path).unwrap(), b"second");
-        let late = staged("third");
-        fs::remove_file(&path).unwrap();
-        assert!(is_replaced(late.commit()), "it was removed");
-        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0, "nothing is left");
     }
 
     #[test]

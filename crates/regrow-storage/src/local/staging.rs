@@ -6,16 +6,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use super::leftovers::{OwnFolder, remove, sweep};
 use super::target::no_name;
-use crate::PublishOptions;
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::local::folders::make_folders;
 use crate::store::{DirectWriter, FileWriter, WriteOptions};
 use crate::system::mode_of;
+use crate::{PublishOptions, TransferOptions};
 
 /// A checkpoint of any kind under its temporary name, as commits and copies see it.
 pub(super) trait Staged: Debug + Send + Sync + 'static {
@@ -50,6 +51,12 @@ pub(super) struct Terms<'a> {
     /// The requested mode of a new folder, if any.
     pub(super) mode: Option<u32>,
     pub(super) durable: bool,
+    /// Whether the caller has the lock of the target, so that the commit takes none.
+    pub(super) is_locked: bool,
+    /// How long the commit waits for another process that has the lock.
+    pub(super) wait: Option<Duration>,
+    /// The operation, as errors of other processes name it.
+    pub(super) operation: &'static str,
     pub(super) monitor: &'a Monitor,
     pub(super) own_folder: MakeFolder,
     /// The folder inside the temporary folder that gets the target's name; `None` if the temporary
@@ -67,6 +74,9 @@ impl<'a> Terms<'a> {
             replaces_links: false,
             mode: None,
             durable,
+            is_locked: false,
+            wait: None,
+            operation: "save",
             monitor,
             own_folder,
             below: None,
@@ -79,17 +89,21 @@ impl<'a> Terms<'a> {
             keeps_others: options.keeps_others,
             replaces_links: options.replaces_links,
             mode: options.mode,
+            is_locked: options.lock.is_some(),
+            wait: options.wait,
             ..Self::of_save(options.overwrite, options.durable, options.monitor)
         }
     }
 
     /// The terms of a copy, which continues in the folder of an earlier copy. Its files are in the
     /// folder `below`.
-    pub(super) fn of_copy(overwrite: bool, durable: bool, monitor: &'a Monitor, below: &'static str) -> Self {
+    pub(super) fn of_copy(options: &TransferOptions<'a>, below: &'static str) -> Self {
         Self {
             own_folder: OwnFolder::of_copy,
             below: Some(below),
-            ..Self::of_save(overwrite, durable, monitor)
+            wait: options.wait,
+            operation: "copy",
+            ..Self::of_save(options.overwrite, options.durable, options.monitor)
         }
     }
 }
@@ -123,6 +137,9 @@ pub(super) struct Staging {
     /// The requested mode of the new checkpoint, if any.
     pub(super) mode: Option<u32>,
     pub(super) durable: bool,
+    pub(super) is_locked: bool,
+    pub(super) wait: Option<Duration>,
+    pub(super) operation: &'static str,
     pub(super) made_parents: Vec<PathBuf>,
     /// Files that no writer has synced yet.
     pub(super) unsynced: Mutex<Vec<PathBuf>>,
@@ -163,6 +180,9 @@ impl Staging {
             found_mode,
             mode: terms.mode,
             durable: terms.durable,
+            is_locked: terms.is_locked,
+            wait: terms.wait,
+            operation: terms.operation,
             made_parents,
             unsynced: Mutex::default(),
             pid: std::process::id(),

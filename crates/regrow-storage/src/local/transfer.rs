@@ -130,7 +130,7 @@ impl LocalTransfer {
 
 /// Opens the temporary folder of copies to this path, and keeps the files of an earlier copy.
 fn stage(path: &Path, options: &TransferOptions<'_>) -> Result<Box<dyn Staged>> {
-    let terms = Terms::of_copy(options.overwrite, options.durable, options.monitor, FILES);
+    let terms = Terms::of_copy(options, FILES);
     Ok(match options.kind {
         Target::Folder => Box::new(StagedFolder::begin(path, &terms)?),
         Target::File => Box::new(StagedFile::begin(path, &terms, options.may_replace)?),

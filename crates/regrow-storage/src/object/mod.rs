@@ -58,7 +58,7 @@ use bytes::Bytes;
 use super::{
     BegunFile, BegunFolder, BegunSiblings, Capabilities, Document, Entry, Found, Identity, JoinedFolder,
     Publish, PublishOptions, Reading, Removal, Removed, Stock, Storage, StorageKind, StorageOptions, Target,
-    Transfer, TransferOptions, Upkeep, Url, Writes,
+    TargetLock, Transfer, TransferOptions, Upkeep, Url, Writes,
 };
 #[cfg(feature = "cloud")]
 use crate::Cacheable;
@@ -66,6 +66,7 @@ use crate::Cacheable;
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::location::Location;
+use crate::monitor::Monitor;
 use crate::store::{EachChunk, Store, Suits};
 
 #[cfg(feature = "cloud")]
@@ -528,7 +529,18 @@ impl Upkeep for ObjectStorage {
         target::check_unwritten(&self.objects, at)
     }
 
-    fn remove(&self, at: &Location, what: &Removal) -> Result<Removed> {
+    fn lock(
+        &self,
+        at: &Location,
+        _operation: &'static str,
+        _wait: Option<Duration>,
+        _monitor: &Monitor,
+    ) -> Result<TargetLock> {
+        target::check_unwritten(&self.objects, at)?;
+        Ok(TargetLock::default())
+    }
+
+    fn remove(&self, at: &Location, what: &Removal, _lock: &TargetLock) -> Result<Removed> {
         remove::remove(&self.objects, at, what)
     }
 

@@ -41,7 +41,7 @@ pub(super) fn begin_file(
     let nonce = nonce()?;
     let running = Running::begin(&nonce);
     let mut new = NewObjects::new(objects, target, &Target::File, options, nonce, Some(running))?;
-    if options.in_place {
+    if options.lock.is_some() {
         let before = objects.head(&new.key)?.map(|object| object.tag);
         new.in_place_of = Some(before).filter(|before| before.as_ref().is_none_or(Tag::is_known));
     }

@@ -13,12 +13,16 @@ use bytes::Bytes;
 use super::target::exists_already;
 use super::{Objects, Tag, Upload};
 use crate::bytes::limits::work_space;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
-use crate::replaced_in_between;
 use crate::store::BlockChecksums;
 use crate::store::{FileSink, WrittenFile};
+
+/// The error of a rewrite if another process replaced the file during the rewrite.
+fn replaced_in_between(file: impl Into<PathBuf>) -> Error {
+    Error::new(ErrorKind::Replaced, "the file was replaced or removed while regrow rewrote it").in_file(file)
+}
 
 /// Longest piece of a buffer that the caller fills.
 const PIECE_LEN_BYTES: usize = 256 << 10;

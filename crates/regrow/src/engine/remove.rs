@@ -13,6 +13,7 @@
 //! files. Links are not followed, neither at the path nor in the folder.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::open::identity;
 use super::standing::{is_gone, take_away};
@@ -21,6 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::formats::siblings::{self, refuse_part};
 use crate::formats::{formats, located};
 use crate::location::{Location, ToLocation};
+use crate::monitor::Monitor;
 use crate::seal::side_files_of;
 use crate::storage::{Found, Removal, Removed, archive};
 
@@ -31,6 +33,9 @@ pub struct RemoveOptions {
     pub unfinished: bool,
     /// With `unfinished`: removes the files even if their writer may still run.
     pub force: bool,
+    /// How long to wait for another process that changes the checkpoint, before the error `Busy`; a
+    /// minute if `None`.
+    pub wait: Option<Duration>,
 }
 
 /// The result of a removal.
@@ -77,8 +82,9 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
             removed => removed,
         },
         false => {
+            let lock = at.lock("remove", options.wait, &Monitor::new())?;
             let what = check(&at)?;
-            let mut removed = at.remove(&what)?;
+            let mut removed = at.remove(&what, &lock)?;
             // If another save ended at the same time, `at.remove` has removed the files of that
             // save too, and left only its side files.
             let left = if matches!(what, Removal::Files { .. }) { beside(&at)? } else { Vec::new() };

@@ -135,8 +135,6 @@ fn a_writer_that_dies_at_any_step_leaves_the_old_the_new_or_nothing() {
                 assert_eq!(fs::read_to_string(found).unwrap(), "new", "{suffix} after {moves} moves");
             }
         }
-        let is_under_way = super::is_under_way(&stem);
-        assert!(!is_under_way, "who is dead holds nothing");
         if moves % 2 == 1 {
             assert!(super::super::remove::finish_unfinished(&stem).unwrap(), "{moves}");
             assert!(
@@ -302,17 +300,6 @@ fn a_folder_that_cannot_be_listed_is_an_error_and_stays() {
     assert!(has_begun(&own));
     finish(&own, root.path()).unwrap_err();
     assert!(own.join(".regrow-1").exists() && file(&stem, ".data").exists());
-}
-
-#[test]
-fn who_commits_is_seen_while_it_does() {
-    let root = tempfile::tempdir().unwrap();
-    let stem = root.path().join("model");
-    assert!(!super::is_under_way(&stem));
-    let held = super::lock(root.path()).unwrap();
-    assert!(super::is_under_way(&stem));
-    drop(held);
-    assert!(!super::is_under_way(&stem));
 }
 
 #[test]

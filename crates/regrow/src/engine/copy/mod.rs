@@ -16,6 +16,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use std::time::Instant;
 
 use super::convert::refuse_target_inside;
@@ -51,6 +52,9 @@ pub struct CopyOptions {
     pub budget_bytes: Option<u64>,
     /// Requests at once, at most 8. If `None`, one for each hardware thread.
     pub threads: Option<usize>,
+    /// How long to wait for another process that changes the checkpoint, before the error `Busy`; a
+    /// minute if `None`.
+    pub wait: Option<Duration>,
     /// Watches the copy, and can cancel it.
     pub monitor: Monitor,
 }
@@ -193,6 +197,7 @@ fn transfer_options<'a>(
         overwrite: options.overwrite,
         may_replace: Some(replace::check_file),
         durable: !options.not_durable,
+        wait: options.wait,
         monitor: &options.monitor,
     }
 }

@@ -62,7 +62,7 @@ fn plain() -> RemoveOptions {
 }
 
 fn unfinished(force: bool) -> RemoveOptions {
-    RemoveOptions { unfinished: true, force }
+    RemoveOptions { unfinished: true, force, ..RemoveOptions::default() }
 }
 
 #[test]

@@ -1,0 +1,342 @@
+//! Locks of this process on files.
+//!
+//! ```text
+//! .step_100.regrow.__lock      beside the target step_100, while a process changes it
+//! ```
+//! A forked child keeps a lock by `flock` even after its parent has ended, and a training loop
+//! forks workers that may run longer than the loop. So these are record locks (`fcntl`), which
+//! belong only to the process. A record lock does not exclude the process itself, so this module
+//! also keeps a list of the process's locks. The system releases a lock when the process dies.
+//!
+//! The owner deletes the file of a target before it releases the lock. So a process that gets the
+//! lock checks that the file still has its name, and otherwise tries again.
+//!
+//! If the file system has no locks, or if the folder of the target is read only, an operation goes
+//! on without a lock. Then two processes must not change the same checkpoint at once.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::leftovers::shortened;
+use super::target::no_name;
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::lock::{Holder, TargetLock, WAIT_DEFAULT, busy};
+use crate::monitor::Monitor;
+use crate::store::local::folders::{LOCK_SUFFIX, make_folders};
+use crate::system::{RecordLock, id_of, id_of_name, lock_record, look_at_record, set_mode};
+
+/// Pause between two tries to take a lock.
+const PACE: Duration = Duration::from_millis(5);
+
+/// A longer text in a lock file is not read.
+const HOLDER_LEN_MAX_BYTES: u64 = 4096;
+
+/// The locks of this process, by the path of the file. Lock files are opened and closed only while
+/// this list is locked, because closing any descriptor of a file releases the process's lock on it.
+static HELD: Mutex<BTreeMap<PathBuf, (u32, Holder)>> = Mutex::new(BTreeMap::new());
+
+fn held() -> MutexGuard<'static, BTreeMap<PathBuf, (u32, Holder)>> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A lock, released when it is dropped.
+#[derive(Debug)]
+pub struct Hold {
+    path: PathBuf,
+    file: Option<File>,
+    /// The process that took the lock. A forked child does not have it.
+    pid: u32,
+    /// Whether the file is deleted at the end.
+    is_temporary: bool,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.pid == std::process::id() {
+            let mut held = held();
+            if self.is_temporary {
+                let _ = fs::remove_file(&self.path);
+            }
+            self.file = None;
+            held.remove(&self.path);
+        }
+    }
+}
+
+/// The result of an attempt to lock a file.
+enum Tried {
+    Ours(Hold),
+    /// Another process or thread has the lock.
+    Theirs(Option<Holder>),
+    /// The file system has no locks. The file shows readers that a process changes the target.
+    Missing(Hold),
+    /// The owner has just deleted the file.
+    Again,
+}
+
+fn try_lock(path: &Path, holder: &Holder, is_temporary: bool) -> io::Result<Tried> {
+    let mut held = held();
+    match held.get(path) {
+        Some((pid, holder)) if *pid == std::process::id() => {
+            return Ok(Tried::Theirs(Some(holder.clone())));
+        }
+        // A forked child has a copy of its parent's list.
+        _ => {}
+    }
+    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+    let is_sure = match lock_record(&file)? {
+        RecordLock::Ours => true,
+        RecordLock::Theirs => return Ok(Tried::Theirs(read_holder(&file))),
+        RecordLock::Missing => false,
+    };
+    if is_temporary {
+        match id_of_name(path) {
+            Ok(id) if id == id_of(&file)? => {}
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => return Ok(Tried::Again),
+        }
+        // Other users of a shared folder must be able to lock the file, too.
+        let _ = set_mode(path, 0o666);
+        // The text is for people. The lock works without it, for example on a full disk.
+        let _ = file.set_len(0).and_then(|()| {
+            file.write_all(&serde_json::to_vec(holder).unwrap_or_default())?;
+            file.write_all(b"\n")
+        });
+    }
+    held.insert(path.to_owned(), (std::process::id(), holder.clone()));
+    let hold = Hold { path: path.to_owned(), file: Some(file), pid: std::process::id(), is_temporary };
+    Ok(if is_sure { Tried::Ours(hold) } else { Tried::Missing(hold) })
+}
+
+fn read_holder(file: &File) -> Option<Holder> {
+    let mut text = Vec::new();
+    file.take(HOLDER_LEN_MAX_BYTES).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// Locks a file, and makes the file if necessary; `None` if the file system has no locks.
+///
+/// # Errors
+/// `AlreadyExists` if this or another process already has the lock; errors of the file system.
+pub(crate) fn hold(path: &Path) -> Result<Option<Hold>> {
+    let cannot = |error| Error::io("cannot lock", path, error);
+    let folder = path.parent().ok_or_else(|| Error::invalid("the lock needs another name").in_file(path))?;
+    make_folders(folder).map_err(cannot)?;
+    let path = folder.canonicalize().map_err(cannot)?.join(path.file_name().unwrap_or_default());
+    match try_lock(&path, &Holder::new("write steps"), false).map_err(cannot)? {
+        Tried::Ours(hold) => Ok(Some(hold)),
+        Tried::Missing(_) => Ok(None),
+        Tried::Theirs(_) | Tried::Again => {
+            Err(Error::new(ErrorKind::AlreadyExists, "another process holds the lock").in_file(path))
+        }
+    }
+}
+
+/// The path of the lock file of a target. A link is followed, so that all names of a checkpoint
+/// lead to one lock.
+fn lock_path(target: &Path) -> Result<Option<PathBuf>> {
+    let absolute = std::path::absolute(target).map_err(|_| no_name(target))?;
+    let resolved = match absolute.canonicalize() {
+        Ok(resolved) => resolved,
+        Err(_) => match absolute.parent().map(Path::canonicalize) {
+            Some(Ok(parent)) => parent.join(absolute.file_name().unwrap_or_default()),
+            // Without its folder there is no checkpoint.
+            _ => return Ok(None),
+        },
+    };
+    let (Some(parent), Some(name)) = (resolved.parent(), resolved.file_name()) else {
+        return Err(no_name(target));
+    };
+    let mut file = OsString::from(".");
+    file.push(shortened(name).as_deref().unwrap_or(name));
+    file.push(format!(".regrow{LOCK_SUFFIX}"));
+    Ok(Some(parent.join(file)))
+}
+
+/// Takes the lock of a target. Waits at most `wait` for another process that has it.
+///
+/// # Errors
+/// `Busy`; `InvalidArgument` if the lock file is something else than a file; `Cancelled`; errors of
+/// the file system.
+pub(super) fn lock_target(
+    target: &Path,
+    operation: &str,
+    wait: Option<Duration>,
+    monitor: &Monitor,
+) -> Result<TargetLock> {
+    let unlocked = || Ok(TargetLock::default());
+    let Some(path) = lock_path(target)? else { return unlocked() };
+    let holder = Holder::new(operation);
+    let began = Instant::now();
+    loop {
+        match try_lock(&path, &holder, true) {
+            Ok(Tried::Ours(hold)) => return Ok(TargetLock::new(String::new(), true, hold)),
+            Ok(Tried::Missing(hold)) => return Ok(TargetLock::new(String::new(), false, hold)),
+            Ok(Tried::Theirs(other)) if began.elapsed() >= wait.unwrap_or(WAIT_DEFAULT) => {
+                return Err(busy(&Location::local(target), other.as_ref()));
+            }
+            Ok(Tried::Theirs(_) | Tried::Again) => {}
+            Err(error) => return without_lock(&path, error).and_then(|()| unlocked()),
+        }
+        monitor.check()?;
+        std::thread::sleep(PACE);
+    }
+}
+
+/// Whether an operation goes on although the lock file cannot be opened: the folder is read only,
+/// or belongs to another user, or the disk is full.
+fn without_lock(path: &Path, error: io::Error) -> Result<()> {
+    use io::ErrorKind::{NotFound, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    match (fs::symlink_metadata(path), error.kind()) {
+        (Err(_), NotFound | PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull) => Ok(()),
+        (Ok(found), _) if !found.is_file() => {
+            Err(Error::invalid("the lock file of this checkpoint is not a file")
+                .in_file(path)
+                .expected("a file", if found.is_dir() { "a folder" } else { "something else" })
+                .help("move it elsewhere"))
+        }
+        _ => Err(Error::io("cannot lock", path, error)
+            .help("the file is the lock of the checkpoint beside it: make it writable, or remove it if no process uses the checkpoint")),
+    }
+}
+
+/// How a target is locked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Held {
+    /// No process has the lock.
+    Free,
+    /// A process has the lock. If its text cannot be read, the process is unknown.
+    By(Option<Holder>),
+    /// The lock file exists, but the file system has no locks.
+    Unknown,
+}
+
+/// Looks at the lock of a target.
+pub fn look_at_lock(target: &Path) -> Held {
+    let Ok(Some(path)) = lock_path(target) else { return Held::Free };
+    let held = held();
+    match held.get(&path) {
+        Some((pid, holder)) if *pid == std::process::id() => return Held::By(Some(holder.clone())),
+        _ => {}
+    }
+    let Ok(file) = File::open(&path) else { return Held::Free };
+    match look_at_record(&file) {
+        Ok(RecordLock::Ours) => Held::Free,
+        Ok(RecordLock::Theirs) => Held::By(read_holder(&file)),
+        Ok(RecordLock::Missing) | Err(_) => Held::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Option<Duration> = Some(Duration::ZERO);
+
+    fn lock(target: &Path, wait: Option<Duration>) -> Result<TargetLock> {
+        lock_target(target, "repair", wait, &Monitor::new())
+    }
+
+    #[test]
+    fn a_lock_is_exclusive_while_held_and_shared_after() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a/b/lock");
+        let held = hold(&path).unwrap();
+        assert!(held.is_some(), "this file system has locks");
+        assert_eq!(hold(&path).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        // Another name of the folder leads to the same lock.
+        std::os::unix::fs::symlink("a", root.path().join("c")).unwrap();
+        assert_eq!(hold(&root.path().join("c/b/lock")).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        let other = hold(&root.path().join("a/b/other")).unwrap();
+        drop(held);
+        assert!(hold(&path).unwrap().is_some());
+        drop(other);
+    }
+
+    #[test]
+    fn the_error_names_the_owner_and_the_file_goes_with_the_lock() {
+        let root = tempfile::tempdir().unwrap();
+        let target = root.path().join("step_1");
+        std::os::unix::fs::symlink("step_1", root.path().join("latest")).unwrap();
+        assert_eq!(look_at_lock(&target), Held::Free);
+        let first = lock(&target, NOW).unwrap();
+        assert!(first.is_sure);
+        fs::create_dir(&target).unwrap();
+        // Every name of the target leads to the same lock.
+        for name in ["step_1", "latest"] {
+            let error = lock(&root.path().join(name), NOW).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Busy);
+            assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+            assert!(error.to_string().contains("repair"), "{error}");
+        }
+        let Held::By(Some(holder)) = look_at_lock(&target) else { panic!("the lock is held") };
+        assert_eq!((holder.pid, holder.operation.as_str()), (std::process::id(), "repair"));
+        lock(&root.path().join("step_2"), NOW).unwrap();
+        drop(first);
+        assert_eq!(look_at_lock(&target), Held::Free);
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2, "no lock file stays");
+    }
+
+    #[test]
+    fn a_second_thread_waits_and_a_cancelled_one_does_not() {
+        let root = tempfile::tempdir().unwrap();
+        let target = root.path().join("x");
+        let first = lock(&target, NOW).unwrap();
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| lock(&target, None).map(|_| Instant::now()));
+            std::thread::sleep(Duration::from_millis(50));
+            let freed = Instant::now();
+            drop(first);
+            assert!(second.join().unwrap().unwrap() >= freed);
+        });
+        let _first = lock(&target, NOW).unwrap();
+        let monitor = Monitor::new();
+        monitor.cancel();
+        let error = lock_target(&target, "save", None, &monitor).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Cancelled);
+    }
+
+    #[test]
+    fn many_threads_have_the_lock_one_after_the_other() {
+        let root = tempfile::tempdir().unwrap();
+        let target = root.path().join("x");
+        let count = Mutex::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..20 {
+                        let _lock = lock(&target, None).unwrap();
+                        let mut alone = count.try_lock().expect("two threads have the lock");
+                        *alone += 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(*count.lock().unwrap(), 160);
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_lock_file_that_is_no_file_is_an_error_and_a_file_of_the_dead_is_none() {
+        let root = tempfile::tempdir().unwrap();
+        let target = root.path().join("x");
+        let path = lock_path(&target).unwrap().unwrap();
+        fs::create_dir(&path).unwrap();
+        let error = lock(&target, NOW).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        fs::remove_dir(&path).unwrap();
+        for text in ["", "no JSON", "{\"pid\": 1}"] {
+            fs::write(&path, text).unwrap();
+            assert_eq!(look_at_lock(&target), Held::Free);
+            drop(lock(&target, NOW).unwrap());
+            assert!(!path.exists(), "{text}");
+        }
+        assert!(lock(&root.path().join("none/x"), NOW).is_ok(), "there is no checkpoint");
+    }
+}
