@@ -26,7 +26,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::lock::{Held, lock_target, look_at_lock};
+use super::lock::{Held, lock_target, look_at_lock, sweep_lock};
 use super::rename::rename_new;
 use super::siblings;
 use crate::UNCOMMITTED_MARK;
@@ -177,7 +177,8 @@ pub(super) fn replaced_path(parent: &Path, name: &OsStr) -> Result<PathBuf> {
     Ok(parent.join(temporary_name(name, REPLACED)?))
 }
 
-/// Removes temporary files of killed writers of `name` from `parent`. Restores a checkpoint whose
+/// Removes temporary files of killed writers of `name` from `parent`, and all lock files there that
+/// no process holds. Restores a checkpoint whose
 /// overwrite was killed between its two renames. Files that cannot be removed stay; they do no
 /// harm. Returns whether a checkpoint got its name back.
 pub(super) fn sweep(parent: &Path, name: &OsStr) -> bool {
@@ -203,8 +204,12 @@ pub fn sweep_folder(folder: &Path) {
 fn settle(parent: &Path, name: &OsStr, only_finish: bool) -> bool {
     let Ok(entries) = fs::read_dir(parent) else { return false };
     let found = entries.filter_map(|entry| {
-        let entry = entry.ok()?;
-        Some((entry.path(), kind_of(&entry.file_name(), name)?))
+        let path = entry.ok()?.path();
+        if !only_finish {
+            sweep_lock(&path);
+        }
+        let kind = kind_of(path.file_name()?, name)?;
+        Some((path, kind))
     });
     let (unnamed, unfinished): (Vec<_>, Vec<_>) =
         found.partition(|(path, kind)| *kind == Kind::Replaced || siblings::has_begun(path));

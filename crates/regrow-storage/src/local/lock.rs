@@ -155,8 +155,21 @@ fn lock_path(target: &Path) -> Result<Option<PathBuf>> {
     };
     let mut file = OsString::from(".");
     file.push(shortened(name).as_deref().unwrap_or(name));
-    file.push(format!(".regrow{LOCK_SUFFIX}"));
+    file.push(suffix());
     Ok(Some(parent.join(file)))
+}
+
+fn suffix() -> String {
+    format!(".regrow{LOCK_SUFFIX}")
+}
+
+/// Deletes a file that is the lock of any target, if a dead process has left it.
+pub(super) fn sweep_lock(file: &Path) {
+    let name = file.file_name().unwrap_or_default().as_encoded_bytes();
+    if name.starts_with(b".") && name.ends_with(suffix().as_bytes()) {
+        // Dropping the lock deletes the file.
+        let _ = try_lock(file, &Holder::new("sweep"), true);
+    }
 }
 
 /// Takes the lock of a target. Waits at most `wait` for another process that has it.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
-use crate::storage::Identity;
+use crate::storage::{Identity, TargetLock};
 use crate::store::{StoreExt, Version};
 
 /// A folder and some of its files, in their state at the start.
@@ -18,8 +18,8 @@ pub(super) struct Guard<'g> {
     around: Option<&'g Guard<'g>>,
     before: Arc<Mutex<Option<Identity>>>,
     files: HashMap<String, Seen>,
-    /// Whether the repair writes; false for a check.
-    writes: bool,
+    /// The lock of the checkpoint; `None` for a check, which writes nothing.
+    lock: Option<&'g TargetLock>,
 }
 
 /// A file in its state at the start; the value is `None` if the file did not exist.
@@ -48,12 +48,9 @@ impl Seen {
 impl<'g> Guard<'g> {
     /// A folder into which another process writes is an error (`AlreadyExists`): a mix of two
     /// checkpoints would look like damage.
-    pub fn of(folder: &'g Location, writes: bool) -> Result<Self> {
+    pub fn of(folder: &'g Location, lock: Option<&'g TargetLock>) -> Result<Self> {
         let before = Arc::new(Mutex::new(folder.holder()?));
-        if writes {
-            folder.check_unwritten()?;
-        }
-        Ok(Self { folder, around: None, before, files: HashMap::new(), writes })
+        Ok(Self { folder, around: None, before, files: HashMap::new(), lock })
     }
 
     /// A guard for another folder, such as an item, and for its files with these names, in their
@@ -68,7 +65,7 @@ impl<'g> Guard<'g> {
             true => Arc::clone(&self.before),
             false => Arc::new(Mutex::new(folder.holder()?)),
         };
-        Ok(Guard { folder, around, before, files: Seen::of(folder, names)?, writes: self.writes })
+        Ok(Guard { folder, around, before, files: Seen::of(folder, names)?, lock: self.lock })
     }
 
     /// Returns an error if another folder has replaced this folder, or if another process writes to
@@ -81,10 +78,11 @@ impl<'g> Guard<'g> {
         if before.is_some() && self.folder.holder()? != before {
             return Err(replaced(self.folder));
         }
-        match self.writes {
-            true => self.folder.check_unwritten(),
-            false => Ok(()),
-        }
+        Ok(())
+    }
+
+    pub fn lock(&self) -> Option<&'g TargetLock> {
+        self.lock
     }
 
     /// Checks the folder and one of its files. Call it when the new content is written beside the
@@ -133,7 +131,7 @@ mod tests {
         };
         make("old");
         let folder = Location::local(&path);
-        let outer = Guard::of(&folder, true).unwrap();
+        let outer = Guard::of(&folder, None).unwrap();
         let guard = outer.over(&folder, ["a".to_owned(), "gone".to_owned()]).unwrap();
         guard.check("a").unwrap();
         guard.check("gone").unwrap();

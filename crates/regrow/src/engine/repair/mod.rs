@@ -19,6 +19,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::checks::change_at;
 use super::open::identity;
@@ -70,6 +71,9 @@ pub struct RepairOptions {
     pub check: bool,
     /// Watches the repair, and can cancel it.
     pub monitor: Monitor,
+    /// How long to wait for another process that changes the checkpoint, before the error `Busy`; a
+    /// minute if `None`.
+    pub wait: Option<Duration>,
 }
 
 /// Repairs the checkpoint at a path or URL, with:
@@ -136,7 +140,11 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     let from = options.from.as_ref().map(|from| step_of(from, at, &found.part));
     let options = &RepairOptions { from, ..options.clone() };
     let part = found.part.clone();
-    let guard = Guard::of(&part, !options.check)?;
+    let lock = match options.check {
+        true => None,
+        false => Some(part.lock("repair", options.wait, &options.monitor)?),
+    };
+    let guard = Guard::of(&part, lock.as_ref())?;
     part.check_finished()?;
     let repaired = repair_found(at, found, options, &guard, report);
     // The findings may mix two checkpoints, so check that the folder was not replaced. A repaired

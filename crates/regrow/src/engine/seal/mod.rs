@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::checks::change_at;
 use super::digests::Digest;
@@ -30,6 +31,9 @@ pub struct SealOptions {
     pub remove: bool,
     /// Watches the work, and can cancel it.
     pub monitor: Monitor,
+    /// How long to wait for another process that changes the checkpoint, before the error `Busy`; a
+    /// minute if `None`.
+    pub wait: Option<Duration>,
 }
 
 /// The result of sealing.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::checks::change_at;
 use super::digests::Digest;
@@ -23,6 +24,9 @@ pub struct SignOptions {
     pub step: Option<u64>,
     /// Watches the work, and can cancel it.
     pub monitor: Monitor,
+    /// How long to wait for another process that changes the checkpoint, before the error `Busy`; a
+    /// minute if `None`.
+    pub wait: Option<Duration>,
 }
 
 /// The result of signing.
