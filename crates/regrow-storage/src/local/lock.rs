@@ -61,7 +61,8 @@ impl Drop for Hold {
         if self.pid == std::process::id() {
             let mut held = held();
             if self.is_temporary {
-                let _ = fs::remove_file(&self.path);
+                // A network file system may fail for a moment. A file that stays does no harm.
+                let _ = fs::remove_file(&self.path).or_else(|_| fs::remove_file(&self.path));
             }
             self.file = None;
             held.remove(&self.path);
@@ -90,16 +91,21 @@ fn try_lock(path: &Path, holder: &Holder, is_temporary: bool) -> io::Result<Trie
         _ => {}
     }
     let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
-    let is_sure = match lock_record(&file)? {
-        RecordLock::Ours => true,
-        RecordLock::Theirs => return Ok(Tried::Theirs(read_holder(&file))),
-        RecordLock::Missing => false,
+    let is_sure = match lock_record(&file) {
+        Ok(RecordLock::Ours) => true,
+        Ok(RecordLock::Theirs) => return Ok(Tried::Theirs(read_holder(&file))),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Tried::Again),
+        // A save does not fail because its lock fails.
+        Ok(RecordLock::Missing) | Err(_) => false,
     };
     if is_temporary {
-        match id_of_name(path) {
-            Ok(id) if id == id_of(&file)? => {}
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => return Ok(Tried::Again),
+        let is_named = match (id_of_name(path), id_of(&file)) {
+            (Ok(named), Ok(locked)) => named == locked,
+            (Err(error), _) => error.kind() != io::ErrorKind::NotFound,
+            (_, Err(_)) => true,
+        };
+        if !is_named {
+            return Ok(Tried::Again);
         }
         // Other users of a shared folder must be able to lock the file, too.
         let _ = set_mode(path, 0o666);
