@@ -100,6 +100,12 @@ class AlreadyExistsError(RegrowError, FileExistsError):
     kind = "already_exists"
 
 
+class BusyError(RegrowError):
+    """Another process is changing the checkpoint. The message names the process."""
+
+    kind = "busy"
+
+
 class NameCollisionError(RegrowError, ValueError):
     """Two leaves would get the same stored name, or the layout cannot hold a key."""
 
@@ -210,6 +216,7 @@ BY_KIND: dict[str, type[RegrowError]] = {
         UnsupportedError,
         MismatchError,
         AlreadyExistsError,
+        BusyError,
         NameCollisionError,
         InvalidArgumentError,
         LimitError,

@@ -475,16 +475,16 @@ def report(
 def copy(source: _Place, target: _Place, request: CopyRequest, watch: _Watch) -> tuple[str, int, int, int, float]:
     """Copies; gives path, files, bytes, bytes that were there already, seconds."""
 
-def seal(path: _Place, step: int | None, remove: bool, watch: _Watch) -> tuple[str, int, int, bool]:
+def seal(path: _Place, step: int | None, remove: bool, wait: float, watch: _Watch) -> tuple[str, int, int, bool]:
     """Path, files, bytes, whether anything has changed."""
 
 def add_parity(
-    path: _Place, ratio: str, step: int | None, remove: bool, watch: _Watch
+    path: _Place, ratio: str, step: int | None, remove: bool, wait: float, watch: _Watch
 ) -> tuple[str, int, int, int, bool]:
     """Path, files, bytes, bytes of parity, whether anything has changed."""
 
 def repair(
-    path: _Place, from_: _Place | None, step: int | None, check: bool, watch: _Watch
+    path: _Place, from_: _Place | None, step: int | None, check: bool, wait: float, watch: _Watch
 ) -> tuple[
     str,
     int,
@@ -503,13 +503,13 @@ def repair(
     text, verdict, proof.
     """
 
-def sign(path: _Place, key: str, step: int | None, watch: _Watch) -> tuple[str, int, int, list[str]]:
+def sign(path: _Place, key: str, step: int | None, wait: float, watch: _Watch) -> tuple[str, int, int, list[str]]:
     """Path, files, bytes, the public keys of all signers."""
 
 def public_key(text: str) -> str:
     """The hex digits of a public key, or of the one in a file."""
 
-def remove(path: _Place, unfinished: bool, force: bool) -> tuple[str, int, int]:
+def remove(path: _Place, unfinished: bool, force: bool, wait: float) -> tuple[str, int, int]:
     """Removes a checkpoint, or what a save has left; gives path, files, bytes."""
 
 def list_checkpoints(folder: _Place) -> list[_Listed]:

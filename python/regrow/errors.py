@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from ._errors import (
     AlreadyExistsError,
+    BusyError,
     CancelledError,
     CorruptError,
     IncompleteCheckpointWarning,
@@ -35,6 +36,7 @@ from ._errors import (
 
 __all__ = [
     "AlreadyExistsError",
+    "BusyError",
     "CancelledError",
     "CorruptError",
     "IncompleteCheckpointWarning",

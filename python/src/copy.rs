@@ -7,7 +7,7 @@ use regrow::location::ToLocation;
 use regrow::{CopyOptions, CopyReport};
 
 use crate::location::LocationIn;
-use crate::watch::{WatchIn, watched};
+use crate::watch::{WatchIn, seconds, watched};
 
 /// The options of a copy: `regrow/_core/_requests.py`.
 #[derive(FromPyObject)]
@@ -15,6 +15,7 @@ pub struct CopyIn {
     overwrite: bool,
     durable: bool,
     verify: bool,
+    wait: f64,
     budget_bytes: Option<u64>,
 }
 
@@ -43,6 +44,7 @@ fn copy_options(request: &CopyIn) -> CopyOptions {
         overwrite: request.overwrite,
         not_durable: !request.durable,
         unverified: !request.verify,
+        wait: seconds(request.wait),
         budget_bytes: request.budget_bytes,
         ..CopyOptions::default()
     }

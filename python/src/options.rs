@@ -16,6 +16,7 @@ use crate::coordination::{CoordinatorIn, WaitIn, session_options};
 use crate::error::OrRaise;
 use crate::gather::TemplateLeaves;
 use crate::location::LocationIn;
+use crate::watch::seconds;
 
 /// The casts, as patterns with the names of dtypes, and the allowed changes of values.
 #[derive(FromPyObject)]
@@ -59,6 +60,7 @@ pub struct SaveIn {
     parity: Option<String>,
     trust_base: bool,
     budget_bytes: Option<u64>,
+    wait: f64,
     layout: String,
     layout_options: String,
     base: Option<LocationIn>,
@@ -114,6 +116,7 @@ pub fn save_options(save: SaveIn) -> Result<SaveOptions> {
         trust_base: save.trust_base,
         base: save.base.as_ref().map(ToLocation::to_location).transpose()?,
         budget_bytes: save.budget_bytes,
+        wait: seconds(save.wait),
         job: save.job.map(to_job).transpose()?,
         ..SaveOptions::default()
     })

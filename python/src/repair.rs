@@ -8,25 +8,26 @@ use regrow::{Error, ParityOptions, RepairOptions, Verdict};
 
 use crate::checkpoint::{FindingOut, finding_out, in_python};
 use crate::location::LocationIn;
-use crate::watch::{WatchIn, watched};
+use crate::watch::{WatchIn, seconds, watched};
 
 /// The report: path, number of files, bytes, bytes of parity, whether anything has changed.
 type ParityOut = (OsString, usize, u64, u64, bool);
 
 /// Writes or removes parity, and returns the report.
 #[pyfunction]
-#[pyo3(signature = (path, ratio, step, remove, watch))]
+#[pyo3(signature = (path, ratio, step, remove, wait, watch))]
 pub fn add_parity(
     py: Python<'_>,
     path: LocationIn,
     ratio: &str,
     step: Option<u64>,
     remove: bool,
+    wait: f64,
     watch: WatchIn,
 ) -> PyResult<ParityOut> {
     let report = watched(py, watch, u64::MAX, |monitor| {
         let ratio = ratio.parse()?;
-        regrow::add_parity(path, &ParityOptions { ratio, step, remove, monitor })
+        regrow::add_parity(path, &ParityOptions { ratio, step, remove, monitor, wait: seconds(wait) })
     })?;
     let path = report.path.into_os_string();
     Ok((path, report.file_count, report.bytes, report.parity_bytes, report.has_changed))
@@ -55,18 +56,19 @@ type RepairOut = (
 
 /// Repairs a checkpoint, and returns the report.
 #[pyfunction]
-#[pyo3(signature = (path, from_, step, check, watch))]
+#[pyo3(signature = (path, from_, step, check, wait, watch))]
 pub fn repair(
     py: Python<'_>,
     path: LocationIn,
     from_: Option<LocationIn>,
     step: Option<u64>,
     check: bool,
+    wait: f64,
     watch: WatchIn,
 ) -> PyResult<RepairOut> {
     let report = watched(py, watch, u64::MAX, |monitor| {
         let from = from_.as_ref().map(ToLocation::to_location).transpose()?;
-        regrow::repair(path, &RepairOptions { step, from, check, monitor })
+        regrow::repair(path, &RepairOptions { step, from, check, monitor, wait: seconds(wait) })
     })?;
     let text = report.to_string();
     let findings = |errors: &[Error]| errors.iter().map(finding_out).collect();

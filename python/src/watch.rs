@@ -32,6 +32,11 @@ const LONG_FROM_BYTES: u64 = 1 << 20;
 /// Whether the caller's thread receives signals, and the progress callback.
 pub type WatchIn = (bool, Option<Py<PyAny>>);
 
+/// A time in seconds, which Python has checked.
+pub fn seconds(seconds: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
 /// A message from the engine's thread to the caller's thread.
 enum Event {
     Progress(Progress),

@@ -14,6 +14,7 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind as UsageKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -111,6 +112,9 @@ struct Globals {
     /// Show no progress bar.
     #[arg(long, global = true)]
     no_progress: bool,
+    /// Wait this many seconds for another process that changes the checkpoint. [default: 60]
+    #[arg(long, global = true, value_name = "SECONDS")]
+    wait: Option<u32>,
     /// Option of a URL's storage: `endpoint_url=http://localhost:9000`, `anon=true`. Repeatable.
     /// Other users of the machine can see it: put secrets into environment variables.
     #[arg(long = "storage-option", global = true, value_name = "NAME=VALUE", value_parser = name_and_value)]
@@ -168,6 +172,10 @@ fn name_and_value(text: &str) -> Result<(String, String), String> {
 }
 
 impl Globals {
+    fn wait(&self) -> Option<Duration> {
+        self.wait.map(|seconds| Duration::from_secs(seconds.into()))
+    }
+
     /// A progress bar for long work, hidden if the options say so, and the monitor that moves it.
     fn bar(&self, message: &'static str) -> (Bar, Monitor) {
         Bar::new(message, !self.no_progress && !self.json)

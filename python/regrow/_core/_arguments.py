@@ -52,6 +52,20 @@ def budget(value: Any) -> int | None:
     return count("budget_bytes", value, BUDGET_MIN_BYTES)
 
 
+WAIT_DEFAULT = 60.0
+"""How many seconds an operation waits for another process that changes the same checkpoint."""
+
+
+def seconds(name: str, value: Any) -> float:
+    """A time in seconds, not negative."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= SECONDS_MAX:
+        return float(value)
+    raise wrong(name, value, "seconds, from 0 on")
+
+
+SECONDS_MAX = 1e9
+
+
 def text(name: str, value: Any) -> str | None:
     """Text, or `None`."""
     if value is None or isinstance(value, str):

@@ -53,6 +53,10 @@ class Options:
 
     replica_parallel: bool = field(default=False, metadata=_calls("save"))
     """Each replica of a replicated array writes a slice, instead of the first one all of it."""
+    wait: float = field(default=_arguments.WAIT_DEFAULT, metadata=_calls("save convert"))
+    """How many seconds to wait for another process that changes the same checkpoint, before the
+    call raises `BusyError`.
+    """
     trust_base: bool = field(default=False, metadata=_calls("save convert"))
     """With ``base=``: link its files without checking them first."""
     copy: Literal["mutable", "all", "nothing"] = field(default="mutable", metadata=_calls("save"))

@@ -41,6 +41,7 @@ class SaveRequest:
     parity: str | None
     trust_base: bool
     budget_bytes: int | None
+    wait: float
     layout: str
     layout_options: str
     """JSON."""
@@ -128,6 +129,7 @@ class CopyRequest:
     overwrite: bool
     durable: bool
     verify: bool
+    wait: float
     budget_bytes: int | None
 
 

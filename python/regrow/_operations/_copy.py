@@ -52,6 +52,7 @@ def copy(
     overwrite: bool = False,
     durable: bool = True,
     verify: bool = True,
+    wait: float = _arguments.WAIT_DEFAULT,
     budget_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress = None,
@@ -69,11 +70,13 @@ def copy(
             replaced as a whole.
         durable: As for `save`.
         verify: Read the copy back, and compare.
+        wait: How many seconds to wait for another process that changes the target.
         budget_bytes: Memory for data on its way, at least 1 MiB; 64 MiB if `None`.
         storage_options: How to reach the storage of URLs, as for `save`; a `Location` has its own.
         progress: As for `save`. Bytes that are read back count too.
 
     Raises:
+        BusyError: if another process still changes the target after `wait` seconds.
         AlreadyExistsError: if the target exists and `overwrite` was not given; if another copy to
             it is running.
         InvalidArgumentError: if source and target are the same or lie inside each other; with
@@ -86,6 +89,7 @@ def copy(
         overwrite=_arguments.flag("overwrite", overwrite),
         durable=_arguments.flag("durable", durable),
         verify=_arguments.flag("verify", verify),
+        wait=_arguments.seconds("wait", wait),
         budget_bytes=_arguments.budget(budget_bytes),
     )
     at = places(storage_options, source=source, target=target)

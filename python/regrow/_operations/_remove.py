@@ -36,6 +36,7 @@ def remove(
     *,
     unfinished: bool = False,
     force: bool = False,
+    wait: float = _arguments.WAIT_DEFAULT,
     storage_options: Mapping[str, Any] | None = None,
 ) -> RemoveReport:
     """Removes the checkpoint at `path`, of any layout.
@@ -48,6 +49,7 @@ def remove(
         unfinished: Remove the files of a save or copy to `path` that did not end, instead of a
             checkpoint.
         force: With `unfinished`: also if the writer may still run.
+        wait: How many seconds to wait for another process that changes the checkpoint.
         storage_options: How to reach the storage of a URL, as for `save`.
 
     Raises:
@@ -56,6 +58,7 @@ def remove(
         InvalidArgumentError: for a folder of steps, a folder with other files in it, a part of a
             checkpoint, or a link; for `force` without `unfinished`.
         UncommittedError: for a save that did not end, without `unfinished`.
+        BusyError: if another process still changes it after `wait` seconds.
         AlreadyExistsError: if the writer may still run, without `force`.
     """
     at = place("path", path, storage_options)
@@ -63,4 +66,5 @@ def remove(
     forced = _arguments.flag("force", force)
     if forced and not of_unfinished:
         raise InvalidArgumentError("force=True needs unfinished=True: a checkpoint is removed without force")
-    return RemoveReport(*_native.remove(at, of_unfinished, forced))
+    patience = _arguments.seconds("wait", wait)
+    return RemoveReport(*_native.remove(at, of_unfinished, forced, patience))

@@ -40,6 +40,7 @@ def add_parity(
     *,
     step: int | None = None,
     remove: bool = False,
+    wait: float = _arguments.WAIT_DEFAULT,
     progress: Progress = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ParityReport:
@@ -57,12 +58,14 @@ def add_parity(
             checkpoint's size, and restores as much.
         step: The step of a folder of steps; the newest if `None`.
         remove: Remove the parity instead.
+        wait: How many seconds to wait for another process that changes the checkpoint.
         progress: As for `save`.
         storage_options: How to reach the storage of a URL, as for `save`.
 
     Raises:
         CorruptError: if the checkpoint is damaged already.
         InvalidArgumentError: for another ratio; for one file of a checkpoint of several.
+        BusyError: if another process still changes it after `wait` seconds.
         ReplacedError: if another program writes to it in between.
         UnsupportedError: in an archive, on a web server.
         PermissionDeniedError: if nothing can be written there.
@@ -72,8 +75,9 @@ def add_parity(
     is_removed = _arguments.flag("remove", remove)
     if not isinstance(ratio, str):
         raise _arguments.wrong("ratio", ratio, 'a text such as "1/16"')
+    patience = _arguments.seconds("wait", wait)
     with Watch(progress, "making parity") as watch:
-        return ParityReport(*_native.add_parity(at, ratio, chosen, is_removed, watch))
+        return ParityReport(*_native.add_parity(at, ratio, chosen, is_removed, patience, watch))
 
 
 class HealedFile(NamedTuple):
@@ -157,6 +161,7 @@ def repair(
     from_: StrPath | None = None,
     step: int | None = None,
     check: bool = False,
+    wait: float = _arguments.WAIT_DEFAULT,
     progress: Progress = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> RepairReport:
@@ -181,6 +186,7 @@ def repair(
         from_: Another checkpoint, damaged or not: a copy, or another step of the same run.
         step: The step of a folder of steps; the newest if `None`.
         check: Report what a repair would do, and write nothing.
+        wait: How many seconds to wait for another process that changes the checkpoint.
         progress: As for `save`.
         storage_options: How to reach the storage of a URL, as for `save`.
 
@@ -197,9 +203,10 @@ def repair(
     other = None if from_ is None else place("from_", from_, storage_options)
     chosen = _arguments.count("step", step)
     is_check = _arguments.flag("check", check)
+    patience = _arguments.seconds("wait", wait)
     with Watch(progress, "repairing") as watch:
         where, size, healed, recovered, lost, findings, notes, was_damaged, checked, text, verdict, by = _native.repair(
-            at, other, chosen, is_check, watch
+            at, other, chosen, is_check, patience, watch
         )
         return RepairReport(
             where,

@@ -35,6 +35,7 @@ def seal(
     *,
     remove: bool = False,
     step: int | None = None,
+    wait: float = _arguments.WAIT_DEFAULT,
     progress: Progress = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> SealReport:
@@ -51,12 +52,14 @@ def seal(
         path: A checkpoint, or a folder of steps.
         remove: Remove the seal instead.
         step: The step of a folder of steps; the newest if `None`.
+        wait: How many seconds to wait for another process that changes the checkpoint.
         progress: As for `save`.
         storage_options: How to reach the storage of a URL, as for `save`.
 
     Raises:
         CorruptError: if the checkpoint is damaged already.
         InvalidArgumentError: for one file of a checkpoint of several.
+        BusyError: if another process still changes it after `wait` seconds.
         ReplacedError: if another program writes to it in between.
         UnsupportedError: in an archive, on a web server.
         PermissionDeniedError: if nothing can be written there. After any error an earlier seal is
@@ -65,5 +68,6 @@ def seal(
     at = place("path", path, storage_options)
     chosen = _arguments.count("step", step)
     is_removed = _arguments.flag("remove", remove)
+    patience = _arguments.seconds("wait", wait)
     with Watch(progress, "sealing") as watch:
-        return SealReport(*_native.seal(at, chosen, is_removed, watch))
+        return SealReport(*_native.seal(at, chosen, is_removed, patience, watch))

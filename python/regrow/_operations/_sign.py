@@ -37,6 +37,7 @@ def sign(
     key: StrPath,
     *,
     step: int | None = None,
+    wait: float = _arguments.WAIT_DEFAULT,
     progress: Progress = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> SignReport:
@@ -56,6 +57,7 @@ def sign(
         key: Your private Ed25519 key: the path of a file, PKCS#8 PEM (``openssl genpkey -algorithm
             ed25519``) or OpenSSH; or the text of one.
         step: The step of a folder of steps; the newest if `None`.
+        wait: How many seconds to wait for another process that changes the checkpoint.
         progress: As for `save`.
         storage_options: How to reach the storage of a URL, as for `save`.
 
@@ -63,6 +65,7 @@ def sign(
         CorruptError: if the checkpoint is damaged already.
         InvalidArgumentError: for another kind of key, or an encrypted key; for one file of a
             checkpoint of several.
+        BusyError: if another process still changes it after `wait` seconds.
         ReplacedError: if another program writes to it in between.
         UnsupportedError: in an archive, on a web server.
         PermissionDeniedError: if nothing can be written there. After any error an earlier signature
@@ -72,5 +75,6 @@ def sign(
     chosen = _arguments.count("step", step)
     if not isinstance(key, (str, os.PathLike)):
         raise _arguments.wrong("key", key, "the path of a file with a private key, or the text of one")
+    patience = _arguments.seconds("wait", wait)
     with Watch(progress, "signing") as watch:
-        return SignReport(*_native.sign(at, os.fspath(key), chosen, watch))
+        return SignReport(*_native.sign(at, os.fspath(key), chosen, patience, watch))

@@ -67,6 +67,7 @@ class Writing:
             parity=_arguments.text("parity", self.parity),
             trust_base=_arguments.flag("trust_base", rare.trust_base),
             budget_bytes=_arguments.budget(rare.budget_bytes),
+            wait=_arguments.seconds("wait", rare.wait),
             layout=layout.name,
             layout_options=layout._json(),
             base=base,

@@ -238,12 +238,12 @@ class Folder:
             path = self.path / name
             at = place("path", self._location / name)
             try:
-                _native.remove(at, True, False)
+                _native.remove(at, True, False, 0.0)
             except AlreadyExistsError as error:
                 # The engine refuses because the file was written recently. Without a lock the file
                 # is not regrow's. Remove it then, because the options ask for it.
                 if self._bucket is None and not _native.is_locked(path):
-                    _native.remove(at, True, True)
+                    _native.remove(at, True, True, 0.0)
                 else:
                     _log.warning("%s was not removed: %s", path, error)
             except RegrowError as error:

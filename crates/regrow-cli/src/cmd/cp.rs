@@ -85,6 +85,7 @@ impl Cp {
             unverified: self.no_verify,
             not_durable: self.no_sync,
             threads: self.jobs.map(usize::from),
+            wait: globals.wait(),
             monitor: monitor.clone(),
             ..CopyOptions::default()
         };

@@ -45,7 +45,8 @@ impl Parity {
         let at = globals.locate(&self.path)?;
         let (bar, monitor) = globals.bar("making parity");
         let (ratio, step, remove) = (self.ratio, globals.step, self.remove);
-        let made = regrow::add_parity(at, &ParityOptions { ratio, step, remove, monitor });
+        let made =
+            regrow::add_parity(at, &ParityOptions { ratio, step, remove, monitor, wait: globals.wait() });
         drop(bar);
         let report = made?;
         let path = report.path.to_string_lossy();

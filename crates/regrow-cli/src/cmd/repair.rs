@@ -49,7 +49,8 @@ impl Repair {
         let at = globals.locate(&self.path)?;
         let from = self.from.as_ref().map(|from| globals.locate(from)).transpose()?;
         let (bar, monitor) = globals.bar("repairing");
-        let options = RepairOptions { step: globals.step, from, check: self.check, monitor };
+        let options =
+            RepairOptions { step: globals.step, from, check: self.check, monitor, wait: globals.wait() };
         let repaired = regrow::repair(at, &options);
         drop(bar);
         let report = repaired?;

@@ -49,7 +49,7 @@ impl Rm {
             out::warn("nothing was removed");
             return Ok(Exit::Fine);
         }
-        let options = RemoveOptions { unfinished: self.unfinished, force: self.force };
+        let options = RemoveOptions { unfinished: self.unfinished, force: self.force, wait: globals.wait() };
         let report = regrow::remove(at, &options)?;
         let path = report.path.to_string_lossy();
         if globals.json {

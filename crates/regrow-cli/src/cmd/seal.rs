@@ -40,7 +40,10 @@ impl Seal {
         globals.refuse_item()?;
         let at = globals.locate(&self.path)?;
         let (bar, monitor) = globals.bar("sealing");
-        let sealed = regrow::seal(at, &SealOptions { step: globals.step, remove: self.remove, monitor });
+        let sealed = regrow::seal(
+            at,
+            &SealOptions { step: globals.step, remove: self.remove, monitor, wait: globals.wait() },
+        );
         drop(bar);
         let report = sealed?;
         let path = report.path.to_string_lossy();

@@ -43,7 +43,8 @@ impl Sign {
         let key = PrivateKey::read(&self.key)?;
         let at = globals.locate(&self.path)?;
         let (bar, monitor) = globals.bar("signing");
-        let signed = regrow::sign(at, &key, &SignOptions { step: globals.step, monitor });
+        let signed =
+            regrow::sign(at, &key, &SignOptions { step: globals.step, monitor, wait: globals.wait() });
         drop(bar);
         let report = signed?;
         let path = report.path.to_string_lossy();
