@@ -82,6 +82,8 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
             removed => removed,
         },
         false => {
+            // Finish the commit of a killed writer first, so that all files have their names.
+            at.finish_unfinished()?;
             let lock = at.lock("remove", options.wait, &Monitor::new())?;
             let what = check(&at)?;
             let mut removed = at.remove(&what, &lock)?;
@@ -140,8 +142,6 @@ fn check(at: &Location) -> Result<Removal> {
             Ok(Removal::Folder)
         }
         (_, Some(siblings)) => {
-            // Finish the commit of a killed writer first, so that all files have their names.
-            at.finish_unfinished()?;
             let mut others = siblings.files_now(at);
             let main = others.pop();
             let files = main.into_iter().chain(others.into_iter().filter(Location::is_file)).collect();
