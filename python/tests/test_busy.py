@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import regrow
+import regrow.protect
 
 HOLDER = """
 import fcntl, json, os, sys, time
@@ -50,18 +51,18 @@ def save(path: Path, wait: float) -> None:
 
 
 def copy(path: Path, wait: float) -> None:
-    regrow.save(path.with_name("other"), TREE, overwrite=True)
-    regrow.copy(path.with_name("other"), path, overwrite=True, wait=wait)
+    regrow.save(path.with_name("other" + path.suffix), TREE, overwrite=True)
+    regrow.copy(path.with_name("other" + path.suffix), path, overwrite=True, wait=wait)
 
 
 CHANGES: dict[str, Any] = {
     "save": save,
     "copy": copy,
     "remove": lambda path, wait: regrow.remove(path, wait=wait),
-    "repair": lambda path, wait: regrow.repair(path, wait=wait),
-    "seal": lambda path, wait: regrow.seal(path, wait=wait),
-    "sign": lambda path, wait: regrow.sign(path, key_file(path.parent), wait=wait),
-    "add_parity": lambda path, wait: regrow.add_parity(path, "1/4", wait=wait),
+    "repair": lambda path, wait: regrow.protect.repair(path, wait=wait),
+    "seal": lambda path, wait: regrow.protect.seal(path, wait=wait),
+    "sign": lambda path, wait: regrow.protect.sign(path, key_file(path.parent), wait=wait),
+    "add_parity": lambda path, wait: regrow.protect.add_parity(path, "1/4", wait=wait),
 }
 
 

@@ -59,8 +59,6 @@ pub struct PublishOptions<'a> {
     pub make_way: Option<fn(&Location) -> Result<()>>,
     /// Whether a link to a file is replaced itself, instead of the file.
     pub replaces_links: bool,
-    /// The lock of the target, if the caller has it. Otherwise the commit takes the lock.
-    pub lock: Option<&'a TargetLock>,
     /// How long the commit waits for another process that changes the target; the default is
     /// [`WAIT_DEFAULT`](crate::WAIT_DEFAULT).
     pub wait: Option<Duration>,
@@ -82,7 +80,6 @@ impl<'a> PublishOptions<'a> {
             may_replace: None,
             make_way: None,
             replaces_links: false,
-            lock: None,
             wait: None,
             mode: None,
             durable: true,
@@ -105,17 +102,25 @@ pub trait Publication: Debug + Send + Sync {
     /// Errors of the storage.
     fn stored_bytes(&self) -> Result<u64>;
 
-    /// Makes all files durable, and gives the checkpoint its name: a reader sees the complete
-    /// checkpoint or none. The checkpoint that it replaces is removed; parts that cannot be removed
-    /// keep a temporary name.
+    /// Commits, as [`commit_under`](Self::commit_under), and takes the lock of the target for it.
     ///
     /// # Errors
-    /// `AlreadyExists` if another writer was faster and `overwrite` is not set. `Busy` if another
-    /// process keeps the lock of the target. `InvalidArgument` if the target has become something
+    /// The same as there; `Busy` if another process keeps the lock.
+    fn commit(self: Box<Self>) -> Result<()> {
+        self.commit_under(None)
+    }
+
+    /// Makes all files durable, and gives the checkpoint its name: a reader sees the complete
+    /// checkpoint or none. The checkpoint that it replaces is removed; parts that cannot be removed
+    /// keep a temporary name. If the caller has the lock of
+    /// the target, it passes the lock.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if another writer was faster and `overwrite` is not set. `InvalidArgument` if the target has become something
     /// that may not be replaced. `Cancelled`. After these errors the target is unchanged and the
     /// written files are removed. Only after `NotDurable` is the new checkpoint
     /// at the target, but it may not survive a power cut.
-    fn commit(self: Box<Self>) -> Result<()>;
+    fn commit_under(self: Box<Self>, lock: Option<&TargetLock>) -> Result<()>;
 }
 
 /// A new folder, to which files are added by name.

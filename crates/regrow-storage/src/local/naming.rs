@@ -11,6 +11,7 @@ use super::rename::{exchange, keep_owner_and_mode, rename_new, replace_in_two_st
 use super::staging::{Staged, Staging};
 use crate::Publication;
 use crate::error::{Error, ErrorKind, Result};
+use crate::lock::TargetLock;
 use crate::monitor::Stage;
 use crate::store::local::folders::{sync_folder, sync_made};
 use crate::system::{set_mode, set_mode_or_less, sync_at, sync_file_system};
@@ -24,18 +25,19 @@ impl<T: Staged> Publication for T {
         self.staging().stored_bytes()
     }
 
-    fn commit(self: Box<Self>) -> Result<()> {
-        commit(self)
+    fn commit_under(self: Box<Self>, lock: Option<&TargetLock>) -> Result<()> {
+        commit_after(self, lock, |_| Ok(()))
     }
 }
 
 pub(super) fn commit(staged: Box<dyn Staged>) -> Result<()> {
-    commit_after(staged, |_| Ok(()))
+    commit_after(staged, None, |_| Ok(()))
 }
 
 /// As `commit`, but calls `last_step` after the syncs and before the checkpoint gets its name.
 pub(super) fn commit_after(
     staged: Box<dyn Staged>,
+    lock: Option<&TargetLock>,
     last_step: impl FnOnce(&Staging) -> Result<()>,
 ) -> Result<()> {
     let staging = staged.staging();
@@ -47,14 +49,14 @@ pub(super) fn commit_after(
     monitor.check()?;
     monitor.enter(Stage::Commit);
     last_step(staging)?;
-    monitor.timed(Stage::Commit, 0, || name_it(staged))
+    monitor.timed(Stage::Commit, 0, || name_it(staged, lock))
 }
 
-fn name_it(mut staged: Box<dyn Staged>) -> Result<()> {
+fn name_it(mut staged: Box<dyn Staged>, lock: Option<&TargetLock>) -> Result<()> {
     let staging = staged.staging();
-    let lock = match staging.is_locked {
-        true => None,
-        false => Some(lock_target(&staging.absolute, staging.operation, staging.wait, &staging.monitor)?),
+    let lock = match lock {
+        Some(_) => None,
+        None => Some(lock_target(&staging.absolute, staging.operation, staging.wait, &staging.monitor)?),
     };
     let replaced = staged.take_name()?;
     let staging = staged.staging_mut();

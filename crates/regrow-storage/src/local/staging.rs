@@ -51,8 +51,6 @@ pub(super) struct Terms<'a> {
     /// The requested mode of a new folder, if any.
     pub(super) mode: Option<u32>,
     pub(super) durable: bool,
-    /// Whether the caller has the lock of the target, so that the commit takes none.
-    pub(super) is_locked: bool,
     /// How long the commit waits for another process that has the lock.
     pub(super) wait: Option<Duration>,
     /// The operation, as errors of other processes name it.
@@ -74,7 +72,6 @@ impl<'a> Terms<'a> {
             replaces_links: false,
             mode: None,
             durable,
-            is_locked: false,
             wait: None,
             operation: "save",
             monitor,
@@ -89,7 +86,6 @@ impl<'a> Terms<'a> {
             keeps_others: options.keeps_others,
             replaces_links: options.replaces_links,
             mode: options.mode,
-            is_locked: options.lock.is_some(),
             wait: options.wait,
             ..Self::of_save(options.overwrite, options.durable, options.monitor)
         }
@@ -137,7 +133,6 @@ pub(super) struct Staging {
     /// The requested mode of the new checkpoint, if any.
     pub(super) mode: Option<u32>,
     pub(super) durable: bool,
-    pub(super) is_locked: bool,
     pub(super) wait: Option<Duration>,
     pub(super) operation: &'static str,
     pub(super) made_parents: Vec<PathBuf>,
@@ -180,7 +175,6 @@ impl Staging {
             found_mode,
             mode: terms.mode,
             durable: terms.durable,
-            is_locked: terms.is_locked,
             wait: terms.wait,
             operation: terms.operation,
             made_parents,

@@ -258,7 +258,7 @@ impl Transfer for LocalTransfer {
         // The last file identifies the files beside each other. A rename keeps its identity.
         let last = self.paths.last().filter(|_| !self.is_folder);
         let identity = last.and_then(|path| Location::local(path.clone()).identity());
-        commit_after(self.staged, |staging| {
+        commit_after(self.staged, None, |staging| {
             let journal = staging.own.path.join(JOURNAL);
             fs::remove_file(&journal).map_err(|error| Error::io("cannot remove", &journal, error))?;
             staging.stays.store(false, Ordering::Relaxed);

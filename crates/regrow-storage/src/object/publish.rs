@@ -25,7 +25,7 @@ use crate::store::{Blob, FileWriter};
 use crate::threads::{Task, for_each_parallel};
 use crate::{
     BegunFolder, Identity, JoinedFolder, MergedFolder, NewFile, NewFolder, NewSiblings, Publication,
-    PublishOptions, Target, no_such_file,
+    PublishOptions, Target, TargetLock, no_such_file,
 };
 
 /// Small files are collected up to this length, and then written together.
@@ -40,12 +40,7 @@ pub(super) fn begin_file(
     check(objects, target, &Target::File, options)?;
     let nonce = nonce()?;
     let running = Running::begin(&nonce);
-    let mut new = NewObjects::new(objects, target, &Target::File, options, nonce, Some(running))?;
-    if options.lock.is_some() {
-        let before = objects.head(&new.key)?.map(|object| object.tag);
-        new.in_place_of = Some(before).filter(|before| before.as_ref().is_none_or(Tag::is_known));
-    }
-    Ok(new)
+    NewObjects::new(objects, target, &Target::File, options, nonce, Some(running))
 }
 
 /// Claims a folder: the target's own, or a new one beside the checkpoint that is there.
@@ -438,7 +433,7 @@ impl Publication for NewObjects {
         Ok(self.share_len_bytes())
     }
 
-    fn commit(mut self: Box<Self>) -> Result<()> {
+    fn commit_under(mut self: Box<Self>, _lock: Option<&TargetLock>) -> Result<()> {
         let monitor = self.monitor.clone();
         monitor.timed(Stage::Commit, 0, || match self.kind {
             Target::Folder => self.commit_folder(),

@@ -71,7 +71,6 @@ pub(super) fn how_published(options: &SaveOptions) -> PublishOptions<'_> {
         make_way: if options.overwrite { Some(take_from_files) } else { None },
         keeps_others: options.keeps_others,
         replaces_links: options.replace_any_file,
-        lock: None,
         wait: options.wait,
         mode: None,
         durable: !options.not_durable,

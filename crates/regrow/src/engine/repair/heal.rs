@@ -150,8 +150,7 @@ impl<S: Source> Damaged<'_, S> {
     fn write(&mut self, guard: &Guard<'_>, at: &Location) -> Result<()> {
         let Self { ranges, source, len_bytes, folder, name, .. } = self;
         let monitor = Monitor::new();
-        let options = PublishOptions { lock: guard.lock(), ..PublishOptions::of_overwrite(&monitor) };
-        let publication = at.publish_file(options)?;
+        let publication = at.publish_file(PublishOptions::of_overwrite(&monitor))?;
         let mut writer = publication.single_writer(*len_bytes, 0)?;
         writer.write_with(*len_bytes, &mut |offset_bytes, out: &mut [u8]| match fill(
             ranges,
@@ -173,7 +172,7 @@ impl<S: Source> Damaged<'_, S> {
             writer.finish()?;
             guard.check(name)?;
         }
-        publication.commit()?;
+        publication.commit_under(guard.lock())?;
         guard.has_written()
     }
 }
