@@ -18,6 +18,7 @@
 //! | `lock` | the lock of a target: one process changes a checkpoint at a time |
 //! | [`transfer`], [`removal`] | a copy that can be continued; the files of a removal |
 //! | [`within`], [`lent`] | a part of a publication; a folder that other code fills |
+//! | `traces` | locks and temporary files of other processes at a target |
 //! | [`Retries`] | reads start again if a writer replaces the checkpoint |
 //! | [`names`], [`side_files`] | the names that belong to a checkpoint, as the layouts define them; the names of side files |
 //!
@@ -55,6 +56,7 @@ pub mod publication;
 pub mod removal;
 mod retry;
 pub mod side_files;
+mod traces;
 pub mod transfer;
 pub mod within;
 mod writes;
@@ -72,6 +74,7 @@ pub use publication::{MergedFolder, NewFile, NewFolder, NewSiblings};
 pub(crate) use removal::{RESPECTED_FOR, is_recent};
 pub use removal::{Removal, Removed};
 pub use retry::Retries;
+pub use traces::{Life, Trace, TraceKind};
 pub use transfer::{Left, Marker, Transfer, TransferFile, TransferOptions};
 
 /// Every kind of storage that this build knows.
@@ -416,6 +419,12 @@ pub trait Upkeep: Debug + Send + Sync {
     /// `NotFound` if there are no such files; `AlreadyExists` if their writer may still live and
     /// `force` is not set; errors of the storage.
     fn remove_unfinished(&self, at: &Location, force: bool) -> Result<Removed>;
+
+    /// The locks and temporary files of all processes at the target.
+    ///
+    /// # Errors
+    /// Errors of the storage.
+    fn traces(&self, at: &Location) -> Result<Vec<Trace>>;
 
     /// Takes the lock of the target. Waits at most `wait` for another process that has it; the
     /// default is [`WAIT_DEFAULT`].

@@ -8,7 +8,7 @@ use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::{
     BegunFile, BegunFolder, BegunSiblings, Identity, JoinedFolder, PublishOptions, Removal, Removed, Stock,
-    Target, TargetLock, Transfer, TransferOptions, Writes,
+    Target, TargetLock, Trace, Transfer, TransferOptions, Writes,
 };
 
 impl Location {
@@ -72,6 +72,15 @@ impl Location {
     /// The same as there; `Unsupported` for a storage that is read only.
     pub fn transfer(&self, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
         self.writes()?.publish.transfer(self, options)
+    }
+
+    /// The locks and temporary files here, as [`Upkeep::traces`](crate::Upkeep::traces); none for a
+    /// storage that is read only.
+    ///
+    /// # Errors
+    /// The same as there.
+    pub fn traces(&self) -> Result<Vec<Trace>> {
+        self.capabilities().writes.map_or(Ok(Vec::new()), |writes| writes.upkeep.traces(self))
     }
 
     /// Takes the lock of the checkpoint here, as [`Upkeep::lock`](crate::Upkeep::lock).

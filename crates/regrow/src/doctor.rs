@@ -1,12 +1,14 @@
-//! Properties of the machine, and of the file system of a checkpoint.
+//! Properties of the machine, of the file system of a checkpoint, and of the processes that change
+//! the checkpoint.
 //!
 //! | function | finds |
 //! |---|---|
 //! | [`machine`] | processors, memory, and the part of them that a save or load uses |
 //! | [`disk`] | the file system, its free space, and its [abilities](Ability), found by tests |
+//! | [`traces`] | the lock of a checkpoint, and temporary files of running and killed processes |
 //!
-//! `disk` writes a few kilobytes into a temporary folder, and then removes the folder. `machine`
-//! only reads.
+//! `disk` writes a few kilobytes into a temporary folder, and then removes the folder. The others
+//! only read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,9 +18,11 @@ use crate::bytes::available::available_bytes;
 pub use crate::commit::Ability;
 use crate::commit::probe;
 use crate::error::{Error, Result};
+use crate::location::ToLocation;
 use crate::options::BUDGET_DEFAULT_BYTES;
 use crate::system::room;
 use crate::threads::thread_count;
+pub use regrow_storage::{Holder, Life, Trace, TraceKind};
 
 /// The properties of the machine that matter for saves and loads.
 #[derive(Debug, Clone, Copy)]
@@ -81,6 +85,15 @@ pub fn disk(folder: &Path) -> Result<Disk> {
         abilities: probe(&absolute),
         folder: absolute,
     })
+}
+
+/// The lock of the checkpoint at a path or URL, and the temporary files of saves and copies to it.
+/// For a folder of steps on a disk, also those of the steps.
+///
+/// # Errors
+/// Errors of the storage.
+pub fn traces(at: impl ToLocation) -> Result<Vec<Trace>> {
+    at.to_location()?.traces()
 }
 
 /// The kind of the file system that is mounted nearest above a folder. If two file systems are

@@ -1,12 +1,13 @@
 //! `regrow doctor`: checks the machine and its file systems. Lists missing features and their
-//! effects.
+//! effects, and the locks and temporary files of other processes.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use regrow::doctor::{Disk, Machine, disk, machine};
+use regrow::doctor::{Disk, Machine, Trace, disk, machine, traces};
 use regrow::location::Location;
 use regrow::{Error, OpenOptions};
+use regrow_base::text::printable;
 use regrow_storage::Found;
 use serde_json::{Map, Value, json};
 
@@ -17,17 +18,19 @@ use crate::{Globals, Package, Packages, build};
 const EXAMPLES: &str = "\
 Examples:
   regrow doctor runs
-  regrow doctor s3://bucket/runs";
+  regrow doctor runs/step_100           # which process uses it, and what a killed one left
+  regrow doctor s3://bucket/runs/step_100";
 
-/// Check the machine, the file system or bucket, the packages.
+/// Check the machine, the file system or bucket, the packages, the locks of a checkpoint.
 ///
-/// Lists what is missing and what that means. The check writes a few kilobytes beside PATH and
-/// removes them; it writes nothing to a bucket. Exit code 1: PATH is not writable, or the bucket
-/// cannot be reached.
+/// Lists missing features and their effects. For a checkpoint, lists the process that changes it,
+/// and the files that killed processes left, with the way to end each. The check writes a few
+/// kilobytes beside PATH and removes them; it writes nothing to a bucket. Exit code 1: PATH is not
+/// writable, the bucket cannot be reached, or a lock cannot be used.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Doctor {
-    /// The folder or bucket of your checkpoints.
+    /// A checkpoint, or the folder or bucket of your checkpoints.
     #[arg(value_name = "PATH", default_value = ".")]
     path: PathBuf,
 }
@@ -36,6 +39,7 @@ pub struct Doctor {
 struct Findings {
     machine: Machine,
     place: Place,
+    traces: Vec<Trace>,
     packages: Option<Vec<Package>>,
 }
 
@@ -65,16 +69,19 @@ impl Doctor {
     ) -> Result<Exit, Failure> {
         globals.refuse_step_and_item()?;
         let at = globals.locate(&self.path)?;
+        let place = Place::of(&at)?;
         let findings = Findings {
             machine: machine(),
-            place: Place::of(&at)?,
+            traces: if place.error().is_none() { traces(&at)? } else { Vec::new() },
+            place,
             packages: packages.map(|packages| packages()),
         };
         match globals.json {
             true => out::json(out, &findings.as_json())?,
             false => findings.print(out)?,
         }
-        Ok(if findings.place.error().is_some() { Exit::FoundWrong } else { Exit::Fine })
+        let has_error = findings.place.error().is_some() || findings.traces.iter().any(has_error);
+        Ok(if has_error { Exit::FoundWrong } else { Exit::Fine })
     }
 }
 
@@ -199,6 +206,19 @@ impl Findings {
             let rows: Vec<_> = missing.into_iter().map(|missing| [missing.what, missing.why]).collect();
             out::columns(out, "  ", None, [Left, Left], &rows)?;
         }
+        if !self.traces.is_empty() {
+            writeln!(out, "\nlocks and temporary files:")?;
+        }
+        for trace in &self.traces {
+            let path = trace.path.to_string_lossy();
+            writeln!(out, "  {}  {}", trace.kind.name(), printable(&path))?;
+            writeln!(out, "    {}", printable(&told(trace)))?;
+            writeln!(out, "    {}", trace.remedy())?;
+        }
+        for error in self.traces.iter().filter_map(|trace| trace.error.as_ref()) {
+            out.flush()?;
+            exit::report(error, false);
+        }
         if let Some(error) = self.place.error() {
             out.flush()?;
             exit::report(error, false);
@@ -227,10 +247,34 @@ impl Findings {
                 "budget_bytes": self.machine.budget_bytes,
             },
             "place": self.place.as_json(),
+            "traces": self.traces.iter().map(trace_as_json).collect::<Vec<_>>(),
             "packages": packages,
             "missing": missing,
         })
     }
+}
+
+fn has_error(trace: &Trace) -> bool {
+    trace.error.is_some()
+}
+
+/// The owner of a trace, in a line.
+fn told(trace: &Trace) -> String {
+    let owner = trace.owner.as_ref().map_or_else(|| "process not known".to_owned(), ToString::to_string);
+    let phase = trace.phase.map(|phase| format!(", {phase}")).unwrap_or_default();
+    format!("{owner}{phase}: {}", trace.life.name())
+}
+
+fn trace_as_json(trace: &Trace) -> Value {
+    json!({
+        "path": trace.path.to_string_lossy(),
+        "kind": trace.kind.name(),
+        "owner": trace.owner,
+        "phase": trace.phase,
+        "life": trace.life.name(),
+        "remedy": trace.remedy(),
+        "error": trace.error.as_ref().map(exit::error_json),
+    })
 }
 
 /// The folder into which a save to `path` would write. For a checkpoint, its parent folder; for

@@ -11,7 +11,7 @@ use super::lock::lock_target;
 use super::staging::Terms;
 use super::{
     Hold, LocalTransfer, StagedFile, StagedFolder, StagedSiblings, finish_unfinished, hold, move_folder,
-    remove_checkpoint, remove_files, remove_unfinished, stock,
+    remove_checkpoint, remove_files, remove_unfinished, stock, traces,
 };
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -23,7 +23,7 @@ use crate::system::id_at;
 use crate::{
     BegunFile, BegunFolder, BegunSiblings, Capabilities, Document, Entry, EntryKind, Found, Identity,
     JoinedFolder, Publish, PublishOptions, Reading, Removal, Removed, Stock, Storage, StorageKind,
-    StorageOptions, Target, TargetLock, Transfer, TransferOptions, Upkeep, Url, Writes,
+    StorageOptions, Target, TargetLock, Trace, Transfer, TransferOptions, Upkeep, Url, Writes,
 };
 
 pub(crate) const KIND: StorageKind = StorageKind { schemes: &["file"], locate };
@@ -255,6 +255,10 @@ impl Upkeep for LocalDisk {
 
     fn check_finished(&self, _at: &Location) -> Result<()> {
         Ok(())
+    }
+
+    fn traces(&self, at: &Location) -> Result<Vec<Trace>> {
+        Ok(traces(at.local_path()?))
     }
 
     fn lock(

@@ -35,6 +35,7 @@ use crate::lock::TargetLock;
 use crate::monitor::Monitor;
 use crate::store::local::folders::random_name;
 use crate::system::{id_of, id_of_name, make_folder, name_of_bytes, open_folder_no_link, set_mode};
+use crate::traces::{Life, Trace, TraceKind};
 
 const TEMPORARY: &str = ".orbax-checkpoint-tmp-";
 const REPLACED: &str = "replaced-";
@@ -170,6 +171,25 @@ pub(super) fn leftovers_of(parent: &Path, name: &OsStr) -> Vec<PathBuf> {
 
 pub(super) fn is_own(entry: &OsStr, name: &OsStr) -> bool {
     kind_of(entry, name).is_some()
+}
+
+/// A temporary folder, as people want to know it. `held` is the lock of its target.
+pub(super) fn trace_of(folder: PathBuf, held: &Held) -> Trace {
+    let name = folder.file_name().unwrap_or_default().as_encoded_bytes();
+    let at = name.windows(TEMPORARY.len()).position(|part| part == TEMPORARY.as_bytes());
+    let kind = at.and_then(|at| kind_of_end(name.get(at + TEMPORARY.len()..)?));
+    let life = match (lock_shared(&folder), held) {
+        (Ok(Lock::Theirs), _) | (_, Held::By(_)) => Life::Alive,
+        (Ok(Lock::Ours(_)), Held::Free) if kind.is_some() => Life::Dead,
+        _ => Life::Unknown,
+    };
+    let kind = match kind {
+        None => TraceKind::Foreign,
+        Some(Kind::Unfinished) => TraceKind::Unfinished,
+        Some(Kind::Replaced) => TraceKind::Replaced,
+        Some(Kind::Copy) => TraceKind::Copy,
+    };
+    Trace { path: folder, kind, owner: None, phase: None, life, error: None }
 }
 
 /// The path of the old checkpoint while the new one gets its name.
@@ -390,6 +410,11 @@ fn kind_of(entry: &OsStr, name: &OsStr) -> Option<Kind> {
     let name = short.as_deref().unwrap_or(name);
     let rest = entry.as_encoded_bytes().strip_prefix(name.as_encoded_bytes())?;
     let rest = rest.strip_prefix(TEMPORARY.as_bytes())?;
+    kind_of_end(rest)
+}
+
+/// The kind of our temporary name that has this text after its mark.
+fn kind_of_end(rest: &[u8]) -> Option<Kind> {
     if rest == COPY.as_bytes() {
         return Some(Kind::Copy);
     }

@@ -30,6 +30,7 @@ use crate::lock::{Holder, TargetLock, WAIT_DEFAULT, busy};
 use crate::monitor::Monitor;
 use crate::store::local::folders::{LOCK_SUFFIX, make_folders};
 use crate::system::{RecordLock, id_of, id_of_name, lock_record, look_at_record, set_mode};
+use crate::traces::{Life, Trace, TraceKind};
 
 /// Pause between two tries to take a lock.
 const PACE: Duration = Duration::from_millis(5);
@@ -90,6 +91,9 @@ fn try_lock(path: &Path, holder: &Holder, is_temporary: bool) -> io::Result<Trie
         // A forked child has a copy of its parent's list.
         _ => {}
     }
+    if is_temporary && fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
     let is_sure = match lock_record(&file) {
         Ok(RecordLock::Ours) => true,
@@ -146,7 +150,7 @@ pub(crate) fn hold(path: &Path) -> Result<Option<Hold>> {
 
 /// The path of the lock file of a target. A link is followed, so that all names of a checkpoint
 /// lead to one lock.
-fn lock_path(target: &Path) -> Result<Option<PathBuf>> {
+pub(super) fn lock_path(target: &Path) -> Result<Option<PathBuf>> {
     let absolute = std::path::absolute(target).map_err(|_| no_name(target))?;
     let resolved = match absolute.canonicalize() {
         Ok(resolved) => resolved,
@@ -169,10 +173,15 @@ fn suffix() -> String {
     format!(".regrow{LOCK_SUFFIX}")
 }
 
+/// Whether a file has the name of the lock of a target.
+pub(super) fn is_lock(file: &Path) -> bool {
+    let name = file.file_name().unwrap_or_default().as_encoded_bytes();
+    name.starts_with(b".") && name.ends_with(suffix().as_bytes())
+}
+
 /// Deletes a file that is the lock of any target, if a dead process has left it.
 pub(super) fn sweep_lock(file: &Path) {
-    let name = file.file_name().unwrap_or_default().as_encoded_bytes();
-    if name.starts_with(b".") && name.ends_with(suffix().as_bytes()) {
+    if is_lock(file) {
         // Dropping the lock deletes the file.
         let _ = try_lock(file, &Holder::new("sweep"), true);
     }
@@ -217,7 +226,7 @@ fn without_lock(path: &Path, error: io::Error) -> Result<()> {
         (Ok(found), _) if !found.is_file() => {
             Err(Error::invalid("the lock file of this checkpoint is not a file")
                 .in_file(path)
-                .expected("a file", if found.is_dir() { "a folder" } else { "something else" })
+                .expected("a file", if found.is_dir() { "a folder" } else { "a link or special file" })
                 .help("move it elsewhere"))
         }
         _ => Err(Error::io("cannot lock", path, error)
@@ -239,17 +248,48 @@ pub enum Held {
 /// Looks at the lock of a target.
 pub fn look_at_lock(target: &Path) -> Held {
     let Ok(Some(path)) = lock_path(target) else { return Held::Free };
+    look_at_file(&path).0
+}
+
+/// Looks at a lock file. Returns its text too, if it can be read.
+fn look_at_file(path: &Path) -> (Held, Option<Holder>) {
     let held = held();
-    match held.get(&path) {
-        Some((pid, holder)) if *pid == std::process::id() => return Held::By(Some(holder.clone())),
+    match held.get(path) {
+        Some((pid, holder)) if *pid == std::process::id() => {
+            return (Held::By(Some(holder.clone())), Some(holder.clone()));
+        }
         _ => {}
     }
-    let Ok(file) = File::open(&path) else { return Held::Free };
+    let Ok(file) = File::open(path) else { return (Held::Free, None) };
+    let holder = read_holder(&file);
     match look_at_record(&file) {
-        Ok(RecordLock::Ours) => Held::Free,
-        Ok(RecordLock::Theirs) => Held::By(read_holder(&file)),
-        Ok(RecordLock::Missing) | Err(_) => Held::Unknown,
+        Ok(RecordLock::Ours) => (Held::Free, holder),
+        Ok(RecordLock::Theirs) => (Held::By(holder.clone()), holder),
+        Ok(RecordLock::Missing) | Err(_) => (Held::Unknown, holder),
     }
+}
+
+/// The lock file at this path, as people want to know it; `None` if there is none.
+pub(super) fn trace_of_lock(path: &Path) -> Option<Trace> {
+    let found = fs::symlink_metadata(path).ok()?;
+    let (held, owner) = if found.is_file() { look_at_file(path) } else { (Held::Unknown, None) };
+    let life = match held {
+        Held::By(_) => Life::Alive,
+        Held::Free => Life::Dead,
+        Held::Unknown => Life::Unknown,
+    };
+    let error = match found.is_file() && may_write(path) {
+        true => None,
+        false => without_lock(path, io::ErrorKind::PermissionDenied.into()).err(),
+    };
+    Some(Trace { path: path.to_owned(), kind: TraceKind::Lock, owner, phase: None, life, error })
+}
+
+/// Whether this process may open a lock file to lock it.
+fn may_write(path: &Path) -> bool {
+    let held = held();
+    let is_own = held.get(path).is_some_and(|(pid, _)| *pid == std::process::id());
+    is_own || File::options().read(true).write(true).open(path).is_ok()
 }
 
 #[cfg(test)]

@@ -59,6 +59,7 @@ mod staged_folder;
 mod staged_siblings;
 mod staging;
 mod target;
+mod traces;
 mod transfer;
 
 pub use disk::LocalDisk;
@@ -77,6 +78,7 @@ pub use staged_file::StagedFile;
 pub use staged_folder::StagedFolder;
 pub use staged_siblings::StagedSiblings;
 pub(crate) use target::{are_of_one, refuse_foreign_files};
+pub(crate) use traces::traces;
 pub(crate) use transfer::LocalTransfer;
 
 /// Syncs a folder, so that the names in it survive a power cut. Does nothing on file systems

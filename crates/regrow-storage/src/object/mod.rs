@@ -58,7 +58,7 @@ use bytes::Bytes;
 use super::{
     BegunFile, BegunFolder, BegunSiblings, Capabilities, Document, Entry, Found, Identity, JoinedFolder,
     Publish, PublishOptions, Reading, Removal, Removed, Stock, Storage, StorageKind, StorageOptions, Target,
-    TargetLock, Transfer, TransferOptions, Upkeep, Url, Writes,
+    TargetLock, Trace, Transfer, TransferOptions, Upkeep, Url, Writes,
 };
 #[cfg(feature = "cloud")]
 use crate::Cacheable;
@@ -527,6 +527,10 @@ impl Upkeep for ObjectStorage {
 
     fn check_unwritten(&self, at: &Location) -> Result<()> {
         target::check_unwritten(&self.objects, at)
+    }
+
+    fn traces(&self, _at: &Location) -> Result<Vec<Trace>> {
+        Ok(Vec::new())
     }
 
     fn lock(
