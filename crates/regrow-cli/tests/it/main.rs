@@ -9,6 +9,7 @@ mod diff;
 mod doctor;
 mod exits;
 mod listing;
+mod locks;
 mod places;
 mod report;
 mod shell;
