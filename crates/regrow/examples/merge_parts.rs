@@ -14,15 +14,15 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use regrow::SaveOptions;
 use regrow::array::{Array, Dtype, Region, Shape, Shard};
 use regrow::engine::Layout;
 use regrow::error::{Error, Result};
 use regrow::location::{Location, ToLocation};
 use regrow::monitor::Monitor;
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
+use regrow::{RemoveOptions, SaveOptions};
 use regrow_layouts::{ManyWriters, WriterRank};
-use regrow_storage::{MergedFolder, PublishOptions, Removal};
+use regrow_storage::{MergedFolder, PublishOptions};
 
 type AnyResult<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -93,7 +93,7 @@ fn run(size: Size, folder: &std::path::Path, at: &Location, monitor: &Monitor, r
     }
     own.commit()?;
     let restored = command("restore", 0).status()?;
-    at.remove(&Removal::Folder)?;
+    regrow::remove(at, &RemoveOptions::default())?;
     if restored.success() { Ok(()) } else { Err("the process that restores has failed".into()) }
 }
 

@@ -69,10 +69,12 @@ impl Doctor {
     ) -> Result<Exit, Failure> {
         globals.refuse_step_and_item()?;
         let at = globals.locate(&self.path)?;
+        // The test of a disk deletes lock files of dead processes, so look before it.
+        let traces = traces(&at);
         let place = Place::of(&at)?;
         let findings = Findings {
             machine: machine(),
-            traces: if place.error().is_none() { traces(&at)? } else { Vec::new() },
+            traces: if place.error().is_none() { traces? } else { traces.unwrap_or_default() },
             place,
             packages: packages.map(|packages| packages()),
         };
