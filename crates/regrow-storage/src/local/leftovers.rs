@@ -1,17 +1,4 @@
-//! Temporary names, the locks of their writers, and the removal of files of killed writers.
-//!
-//! ```text
-//! step_100                                               the target
-//! step_100.orbax-checkpoint-tmp-<pid>-<random>           being written; locked while its writer lives
-//! step_100.orbax-checkpoint-tmp-copy                     a copy on its way: stays when it is interrupted, and the next
-//!                                                        copy to the same target goes on with it
-//! step_100.orbax-checkpoint-tmp-replaced-<pid>-<random>  the old target, between the two renames of an overwrite
-//!                                                        on a file system that cannot exchange names
-//! ```
-//! A file name has at most 255 bytes. A longer name is shortened, and a hash of the whole name
-//! replaces the rest: `<beginning>~<hash>.orbax-checkpoint-tmp-<pid>-<random>`.
-//!
-//! Orbax treats every name with `.orbax-checkpoint-tmp` as an unfinished save, and ignores it.
+//! Locks of the temporary folders of saves, and the removal of files of killed writers.
 //!
 //! The lock is `flock` on the folder itself: the kernel releases it when the writer dies in any
 //! way. If the file system has no locks, the folder of an unfinished save is never removed.
@@ -29,28 +16,13 @@ use std::time::{Duration, Instant};
 use super::lock::{Held, lock_target, look_at_lock, sweep_lock};
 use super::rename::rename_new;
 use super::siblings;
+use super::temporary::{Kind, copy_path, kind_in, kind_of, name_in, temporary_name};
 use crate::UNCOMMITTED_MARK;
 use crate::error::{Error, Result};
 use crate::lock::TargetLock;
 use crate::monitor::Monitor;
-use crate::store::local::folders::random_name;
-use crate::system::{id_of, id_of_name, make_folder, name_of_bytes, open_folder_no_link, set_mode};
+use crate::system::{id_of, id_of_name, make_folder, open_folder_no_link, set_mode};
 use crate::traces::{Life, Trace, TraceKind};
-
-const TEMPORARY: &str = ".orbax-checkpoint-tmp-";
-const REPLACED: &str = "replaced-";
-
-/// The end of the temporary name of a copy. It is fixed, so that the next copy finds the folder.
-const COPY: &str = "copy";
-
-/// Longest file name that all file systems accept.
-const NAME_LEN_MAX_BYTES: usize = 255;
-
-/// The number of hex digits of the hash in a shortened name.
-const HASH_LEN: usize = 16;
-
-/// The longest name that is not shortened: `u32::MAX` has ten digits, and 16 random ones follow.
-const KEPT_LEN_MAX_BYTES: usize = NAME_LEN_MAX_BYTES - TEMPORARY.len() - REPLACED.len() - 10 - "-".len() - 16;
 
 /// Attempts to make a folder. Another writer may remove a new folder before it is locked.
 const TRIES: usize = 16;
@@ -144,18 +116,6 @@ impl OwnFolder {
     }
 }
 
-pub(super) fn copy_path(parent: &Path, name: &OsStr) -> PathBuf {
-    let mut temporary = shortened(name).unwrap_or_else(|| name.to_owned());
-    temporary.push(format!("{TEMPORARY}{COPY}"));
-    parent.join(temporary)
-}
-
-/// The path to which a removal moves the checkpoint first. The next save to `name` deletes the
-/// files that stay there.
-pub(super) fn aside_path(parent: &Path, name: &OsStr) -> Result<PathBuf> {
-    Ok(parent.join(temporary_name(name, "")?))
-}
-
 /// The temporary folders of running and killed saves and copies to `name`, including Orbax' own.
 pub(super) fn leftovers_of(parent: &Path, name: &OsStr) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(parent) else { return Vec::new() };
@@ -169,15 +129,9 @@ pub(super) fn leftovers_of(parent: &Path, name: &OsStr) -> Vec<PathBuf> {
     folders.map(|entry| entry.path()).collect()
 }
 
-pub(super) fn is_own(entry: &OsStr, name: &OsStr) -> bool {
-    kind_of(entry, name).is_some()
-}
-
 /// A temporary folder, as people want to know it. `held` is the lock of its target.
 pub(super) fn trace_of(folder: PathBuf, held: &Held) -> Trace {
-    let name = folder.file_name().unwrap_or_default().as_encoded_bytes();
-    let at = name.windows(TEMPORARY.len()).position(|part| part == TEMPORARY.as_bytes());
-    let kind = at.and_then(|at| kind_of_end(name.get(at + TEMPORARY.len()..)?));
+    let kind = folder.file_name().and_then(kind_in);
     let life = match (lock_shared(&folder), held) {
         (Ok(Lock::Theirs), _) | (_, Held::By(_)) => Life::Alive,
         (Ok(Lock::Ours(_)), Held::Free) if kind.is_some() => Life::Dead,
@@ -190,11 +144,6 @@ pub(super) fn trace_of(folder: PathBuf, held: &Held) -> Trace {
         Some(Kind::Copy) => TraceKind::Copy,
     };
     Trace { path: folder, kind, owner: None, phase: None, life, error: None }
-}
-
-/// The path of the old checkpoint while the new one gets its name.
-pub(super) fn replaced_path(parent: &Path, name: &OsStr) -> Result<PathBuf> {
-    Ok(parent.join(temporary_name(name, REPLACED)?))
 }
 
 /// Removes temporary files of killed writers of `name` from `parent`, and all lock files there that
@@ -372,74 +321,6 @@ fn is_being_replaced(path: &Path) -> bool {
         && look_at_lock(path) != Held::Free
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Unfinished,
-    Replaced,
-    Copy,
-}
-
-fn temporary_name(name: &OsStr, kind: &str) -> Result<OsString> {
-    let mut temporary = shortened(name).unwrap_or_else(|| name.to_owned());
-    temporary.push(format!("{TEMPORARY}{kind}{}-{}", std::process::id(), random_name()?));
-    Ok(temporary)
-}
-
-/// The shortened form of a name that is too long for temporary names; `None` for all other names.
-pub(super) fn shortened(name: &OsStr) -> Option<OsString> {
-    let bytes = name.as_encoded_bytes();
-    let mut end = KEPT_LEN_MAX_BYTES - "~".len() - HASH_LEN;
-    if bytes.len() <= KEPT_LEN_MAX_BYTES {
-        return None;
-    }
-    // Cut between characters: some file systems accept only names in UTF-8.
-    while end > 0 && bytes.get(end).is_some_and(|byte| byte & 0b1100_0000 == 0b1000_0000) {
-        end -= 1;
-    }
-    let hash = blake3::hash(bytes).to_hex();
-    let mut short = name_of_bytes(bytes.get(..end)?);
-    short.push("~");
-    short.push(hash.get(..HASH_LEN)?);
-    Some(short)
-}
-
-/// The kind of our temporary name `entry` for `name`. `None` for names of Orbax, which end
-/// differently and which regrow must not remove.
-fn kind_of(entry: &OsStr, name: &OsStr) -> Option<Kind> {
-    let short = shortened(name);
-    let name = short.as_deref().unwrap_or(name);
-    let rest = entry.as_encoded_bytes().strip_prefix(name.as_encoded_bytes())?;
-    let rest = rest.strip_prefix(TEMPORARY.as_bytes())?;
-    kind_of_end(rest)
-}
-
-/// The kind of our temporary name that has this text after its mark.
-fn kind_of_end(rest: &[u8]) -> Option<Kind> {
-    if rest == COPY.as_bytes() {
-        return Some(Kind::Copy);
-    }
-    let (kind, rest) = match rest.strip_prefix(REPLACED.as_bytes()) {
-        Some(rest) => (Kind::Replaced, rest),
-        None => (Kind::Unfinished, rest),
-    };
-    let (pid, random) = rest.split_at_checked(rest.iter().position(|&byte| byte == b'-')?)?;
-    let ours = !pid.is_empty()
-        && pid.iter().all(u8::is_ascii_digit)
-        && random.len() == 17
-        && random.iter().skip(1).all(u8::is_ascii_hexdigit);
-    ours.then_some(kind)
-}
-
-/// The name for which `entry` is a temporary name; `None` if that name is shortened in it.
-fn name_in(entry: &OsStr) -> Option<OsString> {
-    let bytes = entry.as_encoded_bytes();
-    let end = bytes.windows(TEMPORARY.len()).position(|part| part == TEMPORARY.as_bytes())?;
-    let name = bytes.get(..end)?;
-    let is_shortened = name.len().checked_sub(HASH_LEN + 1).is_some_and(|at| name.get(at) == Some(&b'~'));
-    let name = name_of_bytes(name);
-    (!is_shortened && kind_of(entry, &name).is_some()).then_some(name)
-}
-
 /// The result of an attempt to lock a folder.
 pub(super) enum Lock {
     /// This process has the lock until the file is dropped.
@@ -482,52 +363,8 @@ fn lock_by(path: &Path, take: fn(&File) -> std::result::Result<(), TryLockError>
 
 #[cfg(test)]
 mod tests {
+    use super::super::temporary::{KEPT_LEN_MAX_BYTES, replaced_path};
     use super::*;
-
-    #[test]
-    fn knows_its_own_temporary_names_from_those_of_orbax() {
-        let name = OsStr::new("step_1");
-        assert_eq!(kind_of(&temporary_name(name, "").unwrap(), name), Some(Kind::Unfinished));
-        assert_eq!(kind_of(&temporary_name(name, REPLACED).unwrap(), name), Some(Kind::Replaced));
-        for other in [
-            "step_1",
-            "step_1.orbax-checkpoint-tmp",
-            "step_1.orbax-checkpoint-tmp-1700000000000000",
-            "step_1.orbax-checkpoint-tmp-12-0123",
-            "step_10.orbax-checkpoint-tmp-12-0123456789abcdef",
-            "step_1.orbax-checkpoint-tmp-x-0123456789abcdef",
-        ] {
-            assert_eq!(kind_of(OsStr::new(other), name), None, "{other}");
-        }
-    }
-
-    #[test]
-    fn temporary_names_of_any_length_fit_and_are_recognised() {
-        for character in ["x", "ü", "€", "🦀", "\u{1}"] {
-            for len in (1..=NAME_LEN_MAX_BYTES / character.len()).rev() {
-                let name = OsString::from(character.repeat(len));
-                let other = OsString::from(format!("{}y", character.repeat(len - 1)));
-                for (kind, expected) in [("", Kind::Unfinished), (REPLACED, Kind::Replaced)] {
-                    let temporary = temporary_name(&name, kind).unwrap();
-                    assert!(temporary.len() <= NAME_LEN_MAX_BYTES, "{}", temporary.len());
-                    assert!(temporary.to_str().is_some_and(|text| text.contains(TEMPORARY)));
-                    assert_eq!(kind_of(&temporary, &name), Some(expected));
-                    assert_eq!(kind_of(&temporary, &other), None);
-                }
-            }
-        }
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn a_name_of_no_whole_character_is_shortened_too() {
-        use std::os::unix::ffi::OsStrExt;
-
-        let name = OsStr::from_bytes(&[0x80; NAME_LEN_MAX_BYTES]);
-        let short = shortened(name).unwrap();
-        assert_eq!(short.len(), "~".len() + HASH_LEN);
-        assert_ne!(shortened(OsStr::from_bytes(&[0x81; NAME_LEN_MAX_BYTES])).unwrap(), short);
-    }
 
     #[test]
     fn who_looks_shares_the_lock_and_who_writes_does_not() {
@@ -624,27 +461,6 @@ mod tests {
         // The name was taken, so the second folder counted as one to remove after an overwrite.
         assert_eq!(fs::read(root.path().join("target/file")).unwrap(), b"first");
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
-    }
-
-    /// A shortened name never ends in the middle of a character.
-    #[test]
-    fn long_names_are_shortened_between_characters() {
-        for character in ["x", "ü", "€", "🦀"] {
-            for before in 0..8 {
-                let name = format!("{}{}", "a".repeat(before), character.repeat(400 / character.len()));
-                let name = OsString::from(name);
-                let short = shortened(&name).unwrap();
-                let text = short.to_str().unwrap();
-                let (kept, hash) = text.rsplit_once('~').unwrap();
-                assert_eq!(hash.len(), HASH_LEN);
-                assert!(name.to_str().unwrap().starts_with(kept));
-                // The shortened name keeps as many characters as fit.
-                let room = KEPT_LEN_MAX_BYTES - "~".len() - HASH_LEN;
-                assert!(kept.len() <= room && kept.len() + character.len() > room, "{}", kept.len());
-            }
-        }
-        assert_eq!(shortened(OsStr::new(&"x".repeat(KEPT_LEN_MAX_BYTES))), None);
-        assert!(shortened(OsStr::new(&"x".repeat(KEPT_LEN_MAX_BYTES + 1))).is_some());
     }
 
     #[test]

@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::leftovers::shortened;
 use super::target::no_name;
+use super::temporary::shortened;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::lock::{Holder, TargetLock, WAIT_DEFAULT, busy};

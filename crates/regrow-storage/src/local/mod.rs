@@ -59,6 +59,7 @@ mod staged_folder;
 mod staged_siblings;
 mod staging;
 mod target;
+mod temporary;
 mod traces;
 mod transfer;
 

@@ -5,10 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::leftovers::{remove, replaced_path};
+use super::leftovers::remove;
 use super::lock::lock_target;
 use super::rename::{exchange, keep_owner_and_mode, rename_new, replace_in_two_steps};
 use super::staging::{Staged, Staging};
+use super::temporary::replaced_path;
 use crate::Publication;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::TargetLock;

@@ -5,9 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::leftovers::{self, Lock, aside_path, finish, leftovers_of, lock, sweep};
+use super::leftovers::{Lock, finish, leftovers_of, lock, sweep};
 use super::rename::rename_new;
 use super::target::{check_folder, no_name};
+use super::temporary::{aside_path, is_own as is_own_name};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::sync_folder;
 use crate::{RESPECTED_FOR, Removed, UNCOMMITTED_MARK, is_recent};
@@ -113,8 +114,7 @@ pub(crate) fn finish_unfinished(at: &Path) -> Result<bool> {
 
 fn is_own(folder: &Path) -> bool {
     let Some(name) = folder.file_name().and_then(|name| name.to_str()) else { return false };
-    name.split_once(UNCOMMITTED_MARK)
-        .is_some_and(|(target, _)| leftovers::is_own(name.as_ref(), target.as_ref()))
+    name.split_once(UNCOMMITTED_MARK).is_some_and(|(target, _)| is_own_name(name.as_ref(), target.as_ref()))
 }
 
 fn may_live(folder: &Path, modified: Option<SystemTime>) -> Error {

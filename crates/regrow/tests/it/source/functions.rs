@@ -15,7 +15,8 @@ const LINES_MAX: usize = 70;
 const CONDITIONS_MAX: usize = 20;
 
 /// Tables: each value leads to a constant or to one call. Each table with its subject.
-const TABLES: [(&str, &str); 9] = [
+const TABLES: [(&str, &str); 10] = [
+    ("crates/regrow-base/src/error.rs: name", "the kinds of errors"),
     ("crates/regrow-layouts/src/flax/msgpack.rs: token", "the first byte of a msgpack value"),
     ("crates/regrow-layouts/src/torch/dtypes.rs: of_name", "the dtypes of PyTorch"),
     ("crates/regrow-layouts/src/torch/pickle/machine.rs: step", "the opcodes of pickle"),
