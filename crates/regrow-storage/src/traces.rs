@@ -62,10 +62,10 @@ impl Trace {
                 "wait until the process ends; if it is dead, remove this file yourself"
             }
             (TraceKind::Unfinished, Life::Dead) => {
-                "the next save to this path deletes it; `regrow rm --unfinished PATH` deletes it now"
+                "the next save deletes it; `regrow rm --unfinished PATH` deletes it now"
             }
             (TraceKind::Copy, Life::Dead) => {
-                "the next copy to this path continues it; `regrow rm --unfinished PATH` deletes it now"
+                "the next copy continues it; `regrow rm --unfinished PATH` deletes it now"
             }
             (TraceKind::Replaced, Life::Dead) => {
                 "the next save puts it back if the overwrite did not finish, and deletes it otherwise"
