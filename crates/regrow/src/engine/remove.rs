@@ -15,8 +15,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::open::identity;
-use super::standing::{is_gone, take_away};
+use super::locked::Change;
 use super::{SaveOptions, replace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::siblings::{self, refuse_part};
@@ -82,19 +81,11 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
             removed => removed,
         },
         false => {
+            let change = Change { name: "remove", wait: options.wait, monitor: &Monitor::new() };
             // Finish the commit of a killed writer first, so that all files have their names.
             at.finish_unfinished()?;
-            let lock = at.lock("remove", options.wait, &Monitor::new())?;
-            let what = check(&at)?;
-            let mut removed = at.remove(&what, &lock)?;
-            // If another save ended at the same time, `at.remove` has removed the files of that
-            // save too, and left only its side files.
-            let left = if matches!(what, Removal::Files { .. }) { beside(&at)? } else { Vec::new() };
-            if !left.is_empty() && identity(&at).is_none() && is_gone(&at) {
-                take_away(&left)?;
-                removed.file_count += left.len();
-            }
-            removed
+            let lock = change.lock(&at)?;
+            at.remove(&check(&at)?, &lock)?
         }
     };
     Ok(RemoveReport { path: at.describe(), file_count: removed.file_count, bytes: removed.bytes })

@@ -1,12 +1,15 @@
 //! Side files that a save writes: the seal and parity.
 
+use std::time::Duration;
+
+use super::locked::{Change, take_away};
 use super::open::identity;
 use super::parity::ParityOfSave;
 use super::seal::SealOfSave;
-use super::standing::{is_gone, take_away};
 use super::{SaveOptions, repair, seal, sign};
 use crate::error::{ErrorKind, Result};
 use crate::location::Location;
+use crate::monitor::Monitor;
 use crate::parity::ParityPlace;
 use crate::seal::{Place, side_files_of};
 use crate::signature;
@@ -19,12 +22,13 @@ pub(super) struct SideFiles {
     seal: SealOfSave,
     parity: ParityOfSave,
     is_overwrite: bool,
+    wait: Option<Duration>,
 }
 
 impl SideFiles {
     pub fn of(options: &SaveOptions) -> Self {
         let (seal, parity) = (SealOfSave::of(options), ParityOfSave::of(options));
-        Self { seal, parity, is_overwrite: options.overwrite }
+        Self { seal, parity, is_overwrite: options.overwrite, wait: options.wait }
     }
 
     pub fn wanted(options: &SaveOptions) -> Option<Self> {
@@ -65,11 +69,22 @@ impl SideFiles {
     /// writes the side files that `before` could not write.
     pub fn after(self, at: &Location) -> Result<()> {
         // In a bucket `before` has removed such side files: the new files already had their names.
-        if !at.commits_by_marker() && !at.is_folder() {
+        let may_have_others = !at.commits_by_marker() && !at.is_folder();
+        let is_needed = self.seal.is_wanted() || self.parity.is_wanted() || may_have_others && has_any(at);
+        if !is_needed {
+            return Ok(());
+        }
+        let monitor = Monitor::new();
+        let lock = Change { name: "save", wait: self.wait, monitor: &monitor }.lock(at)?;
+        if may_have_others {
             take_from_replaced(at)?;
         }
+        if identity(at).is_none() {
+            // Another process has removed the checkpoint.
+            return Ok(());
+        }
         self.seal.after(at)?;
-        self.parity.after(at)
+        self.parity.after(at, &lock)
     }
 }
 
@@ -93,14 +108,17 @@ pub(super) fn take_from_replaced(at: &Location) -> Result<()> {
     })
 }
 
+fn has_any(at: &Location) -> bool {
+    side_files_of(at).any(|file| file.is_file())
+}
+
 /// Removes side files that do not belong to the current single files. Reads the files only if side
 /// files exist.
 pub(super) fn take_misfits(at: &Location) -> Result<()> {
-    if !side_files_of(at).any(|file| file.is_file()) {
+    if !has_any(at) {
         return Ok(());
     }
-    let before = identity(at);
-    if before.is_none() && is_gone(at) {
+    if identity(at).is_none() {
         // Another process removed the files before these side files existed.
         return take_from_files(at);
     }
@@ -111,12 +129,7 @@ pub(super) fn take_misfits(at: &Location) -> Result<()> {
         (repair::parity_fits, vec![parity.place.file, parity.blocks]),
     ];
     for (fits, files) in kinds {
-        let is_fit = fits(at);
-        if identity(at) != before {
-            // The save that replaced the files makes the same check.
-            return Ok(());
-        }
-        let is_fit = match is_fit {
+        let is_fit = match fits(at) {
             // The side file belongs to files of another kind.
             Err(error) if error.kind().is_damage() || NO_FIT.contains(&error.kind()) => false,
             is_fit => is_fit?,

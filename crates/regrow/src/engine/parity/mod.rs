@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::checks::change_at;
-use super::seal::{files_of, part_of};
-use super::standing::{SideFile, Standing, take_away};
-use super::{Checkpoint, OpenOptions, Retries, SaveOptions, open_with};
+use super::locked::{Change, part_of, take_away};
+use super::seal::files_of;
+use super::{Checkpoint, OpenOptions, SaveOptions, open_with};
 use crate::engine::names::check_no_links;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::parity::{BLOCKS_FILE_NAME, FILE_NAME, ParityDocument, ParityPlace, ParityRatio};
 use crate::seal::Place;
-use crate::storage::{NewFolder, PublishOptions};
+use crate::storage::{NewFolder, PublishOptions, TargetLock};
 use crate::store::{FileWriter, Store, StoreExt, Version};
 use crate::text::{counted, format_bytes, printable};
 
@@ -80,15 +80,19 @@ impl fmt::Display for ParityReport {
 ///
 /// # Errors
 /// Errors of opening; `Corrupt` if the checkpoint is damaged; `InvalidArgument` for a single file
-/// of a checkpoint of several files; `Replaced` if another process changes the files;
-/// `AlreadyExists` while another process writes a checkpoint to this location in a bucket;
+/// of a checkpoint of several files; `Busy` if another process changes the checkpoint;
 /// `Unsupported` in an archive and on a web server; `PermissionDenied`, `StorageFull` and other
 /// errors of the storage.
 pub fn add_parity(path: impl ToLocation, options: &ParityOptions) -> Result<ParityReport> {
     let help = "add parity before the checkpoint goes into the archive";
+    let change = Change { name: "parity", wait: options.wait, monitor: &options.monitor };
     change_at(path, help, &options.monitor, |at| match options.remove {
-        true => open_and_remove(at, options),
-        false => Retries::until_unreplaced(|| make(at, options)),
+        true => remove(at, options, &change),
+        false => change.opened(
+            at,
+            || open(at, options.step),
+            |checkpoint, part, lock| make(checkpoint, part, options, lock),
+        ),
     })
 }
 
@@ -96,24 +100,29 @@ fn open(at: &Location, step: Option<u64>) -> Result<Checkpoint> {
     open_with(at, &OpenOptions { step, ..OpenOptions::default() })
 }
 
-fn make(at: &Location, options: &ParityOptions) -> Result<ParityReport> {
-    let checkpoint = open(at, options.step)?;
+/// Makes the parity of an opened checkpoint, whose lock the caller has.
+fn make(
+    checkpoint: &Checkpoint,
+    part: &Location,
+    options: &ParityOptions,
+    lock: &TargetLock,
+) -> Result<ParityReport> {
     if let Some(first) = checkpoint.verify()?.findings.into_iter().next() {
         return Err(first
             .error
             .help("the checkpoint is damaged, so it gets no parity: `regrow verify` lists the damage"));
     }
     let layout = checkpoint.description().layout.clone();
-    let part = part_of(at, &checkpoint);
-    put(&part, &layout, options.ratio, &options.monitor, &Standing::of(&checkpoint, &part)?)
+    put(part, &layout, options.ratio, &options.monitor, lock)
 }
 
+/// Writes the parity of a checkpoint, whose lock the caller has.
 pub(super) fn put(
     at: &Location,
     layout: &str,
     ratio: ParityRatio,
     monitor: &Monitor,
-    standing: &Standing<'_>,
+    lock: &TargetLock,
 ) -> Result<ParityReport> {
     let ParityPlace { place, blocks } = ParityPlace::of(at);
     if place.covers_folder {
@@ -125,13 +134,10 @@ pub(super) fn put(
     let made = Made::of(files, layout, ratio, &place, &mut writer, monitor)?;
     monitor.finish()?;
     let file = &place.file;
-    let index = made.index;
-    standing.put(SideFile { file, bytes: &index, with: Some(&blocks) }, || {
-        // In a bucket the end of the upload is the commit.
-        writer.finish()?;
-        publication.commit()?;
-        file.parent().store().put(file.name().as_encoded_bytes(), index.clone().into())
-    })?;
+    // In a bucket the end of the upload is the commit.
+    writer.finish()?;
+    publication.commit_under(Some(lock))?;
+    file.parent().store().put(file.name().as_encoded_bytes(), made.index.into())?;
     Ok(ParityReport { path: file.describe(), ..made.report })
 }
 
@@ -185,21 +191,19 @@ fn changed(store: &dyn Store, name: &str) -> Error {
         .help("try again when no program writes to it")
 }
 
-fn open_and_remove(at: &Location, options: &ParityOptions) -> Result<ParityReport> {
+fn remove(at: &Location, options: &ParityOptions, change: &Change<'_>) -> Result<ParityReport> {
     let has_any = |at: &Location| {
         let parity = ParityPlace::of(at);
         parity.place.file.is_file() || parity.blocks.is_file()
     };
-    match open(at, options.step) {
-        Ok(checkpoint) => remove(&part_of(at, &checkpoint)),
+    let part = match open(at, options.step) {
+        Ok(checkpoint) => part_of(at, &checkpoint),
         // Remove the parity even if the checkpoint itself no longer exists.
-        Err(_) if options.step.is_none() && has_any(at) => remove(at),
-        Err(error) => Err(error),
-    }
-}
-
-fn remove(at: &Location) -> Result<ParityReport> {
-    let ParityPlace { place, blocks } = ParityPlace::of(at);
+        Err(_) if options.step.is_none() && has_any(at) => at.clone(),
+        Err(error) => return Err(error),
+    };
+    let _lock = change.lock(&part)?;
+    let ParityPlace { place, blocks } = ParityPlace::of(&part);
     // Remove the index first: without it, the blocks are not used and only take space.
     let files: Vec<&Location> = [&place.file, &blocks].into_iter().filter(|file| file.is_file()).collect();
     let has_changed = !files.is_empty();
@@ -240,18 +244,12 @@ impl ParityOfSave {
         Ok(())
     }
 
-    /// After the commit: writes the parity if `before` could not.
+    /// After the commit: writes the parity if `before` could not. The caller has the lock.
     /// After an error the checkpoint exists without its parity.
-    pub fn after(self, at: &Location) -> Result<()> {
+    pub fn after(self, at: &Location, lock: &TargetLock) -> Result<()> {
         let Some(ratio) = self.ratio else { return Ok(()) };
-        let make = || put(at, self.layout, ratio, &Monitor::new(), &Standing::now(at));
-        // A save that replaced this checkpoint may have removed the new parity.
-        match Retries::until_unreplaced(make) {
-            // Another save has replaced this checkpoint, and that save owns the side files.
-            Err(error) if error.kind() == ErrorKind::Replaced => Ok(()),
-            put => put.map(drop).map_err(|error| {
-                error.help("the checkpoint was saved without parity: `regrow parity` tries again")
-            }),
-        }
+        put(at, self.layout, ratio, &Monitor::new(), lock).map(drop).map_err(|error| {
+            error.help("the checkpoint was saved without parity: `regrow parity` tries again")
+        })
     }
 }

@@ -61,8 +61,6 @@ fn heal_files(
     if files.is_empty() {
         return Ok(());
     }
-    // Record the state of all files first: reading all of them may take long.
-    let guard = repair.guard.over(&summed.folder, summed.files.iter().map(|file| file.name.clone()))?;
     let len_bytes = files.iter().map(|file| file.len_bytes).fold(0, u64::saturating_add);
     let monitor = &repair.options.monitor;
     monitor.expect(len_bytes);
@@ -71,7 +69,7 @@ fn heal_files(
     for file in files {
         let mut damaged = summed.look(file, monitor)?;
         if !damaged.is_whole()
-            && damaged.heal(repair, &guard, report)? == End::Healed
+            && damaged.heal(repair, report)? == End::Healed
             && !repair.options.check
             && summed.look(file, &Monitor::new())?.ranges.len() > damaged.lost_count()
         {

@@ -5,13 +5,11 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::damage::{Damage, Parity};
-use super::guard::{Guard, replaced};
 use super::heal::{Damaged, End, Source};
 use super::markers::is_marker;
 use super::restored::RestoredBlocks;
 use super::{Repair, RepairReport, reads_back_otherwise};
 use crate::engine::parity::{self, Run, RunFile};
-use crate::engine::standing::Standing;
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
@@ -28,7 +26,6 @@ pub(super) fn heal(repair: &Repair<'_>, parity: &Parity, report: &mut RepairRepo
     let (folder, document) = (&parity.at.place.folder, &parity.document);
     let (options, geometry) = (repair.options, document.geometry());
     let run = Run::new(folder, folder.store(), document);
-    let guard = repair.guard.over(folder, document.names.iter().cloned())?;
     let damage = Damage::find(parity, &run, &options.monitor)?;
     report.bytes = geometry.len_bytes;
     let other = options.from.as_ref().map(|from| replica(from, parity)).transpose()?;
@@ -59,8 +56,7 @@ pub(super) fn heal(repair: &Repair<'_>, parity: &Parity, report: &mut RepairRepo
         let ranges = bad.iter().map(part).collect();
         let (name, len_bytes) = (&*file.name, file.range.end - file.range.start);
         let source = FromParity { run: &run, file, geometry, blocks: &mut blocks };
-        if (Damaged { folder, name, len_bytes, is_misfit, ranges, source }).heal(repair, &guard, report)?
-            == End::Left
+        if (Damaged { folder, name, len_bytes, is_misfit, ranges, source }).heal(repair, report)? == End::Left
         {
             left.extend(bad);
         }
@@ -73,21 +69,20 @@ pub(super) fn heal(repair: &Repair<'_>, parity: &Parity, report: &mut RepairRepo
         return Ok(());
     }
     if !report.healed.is_empty() {
-        guard.check_folder()?;
-        prove(repair.at, parity, &damage, left.len())?;
+        prove(parity, &damage, left.len())?;
     }
     if report.is_parity_damaged && report.lost.is_empty() {
-        remake(repair.at, parity, &guard)?;
+        remake(repair, parity)?;
     }
     Ok(())
 }
 
 /// Makes the parity again, from the files as they are now.
-pub(super) fn remake(at: &Location, parity: &Parity, guard: &Guard<'_>) -> Result<()> {
+pub(super) fn remake(repair: &Repair<'_>, parity: &Parity) -> Result<()> {
+    let Some(lock) = repair.lock else { return Ok(()) };
     let document = &parity.document;
     let ratio: ParityRatio = document.ratio.parse().unwrap_or_default();
-    guard.check_folder()?;
-    parity::put(at, &document.layout, ratio, &Monitor::new(), &Standing::now(at)).map(drop)
+    parity::put(repair.at, &document.layout, ratio, &Monitor::new(), lock).map(drop)
 }
 
 fn replica(from: &Location, parity: &Parity) -> Result<Run> {
@@ -104,18 +99,12 @@ fn replica(from: &Location, parity: &Parity) -> Result<Run> {
 }
 
 /// Reads the written files again. Returns an error if a block is damaged that was not already lost.
-fn prove(at: &Location, parity: &Parity, before: &Damage, left: usize) -> Result<()> {
+fn prove(parity: &Parity, before: &Damage, left: usize) -> Result<()> {
     let folder = &parity.at.place.folder;
     let run = Run::new(folder, folder.store(), &parity.document);
     let after = Damage::of_data(parity, &run, &Monitor::new())?;
     if after.len() <= left && after.is_subset(&before.data) {
         return Ok(());
-    }
-    // A save that replaces files removes their parity first, so other parity shows such a save.
-    if let Ok(now) = Parity::find(at)
-        && now.is_none_or(|now| now.document.block_crc32 != parity.document.block_crc32)
-    {
-        return Err(replaced(at));
     }
     Err(reads_back_otherwise(folder).expected(format_args!("{left} damaged blocks"), after.len()))
 }

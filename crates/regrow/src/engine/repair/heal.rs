@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::guard::Guard;
 use super::markers::{is_lost_marker, not_put_back};
 use super::proof::refused;
 use super::{HealedFile, Repair, RepairReport};
@@ -66,7 +65,7 @@ impl<S: Source> Damaged<'_, S> {
 
     /// Heals the file. Blocks that cannot be restored keep their bytes. A missing or truncated file
     /// with a lost block stays unchanged. A lost marker is written only if nothing is lost.
-    pub fn heal(&mut self, repair: &Repair<'_>, guard: &Guard<'_>, report: &mut RepairReport) -> Result<End> {
+    pub fn heal(&mut self, repair: &Repair<'_>, report: &mut RepairReport) -> Result<End> {
         let at = self.folder.join(self.name);
         if !report.lost.is_empty() && is_lost_marker(self.folder, self.name)? {
             report.lost.push(not_put_back(at, None));
@@ -87,7 +86,7 @@ impl<S: Source> Damaged<'_, S> {
             return Ok(End::Left);
         }
         if !repair.options.check {
-            self.write(guard, &at)?;
+            self.write(repair, &at)?;
         }
         report.healed.push(HealedFile { path: at.describe(), bytes });
         Ok(End::Healed)
@@ -147,8 +146,8 @@ impl<S: Source> Damaged<'_, S> {
     }
 
     /// Writes the new file. After an error the old file is unchanged.
-    fn write(&mut self, guard: &Guard<'_>, at: &Location) -> Result<()> {
-        let Self { ranges, source, len_bytes, folder, name, .. } = self;
+    fn write(&mut self, repair: &Repair<'_>, at: &Location) -> Result<()> {
+        let Self { ranges, source, len_bytes, .. } = self;
         let monitor = Monitor::new();
         let publication = at.publish_file(PublishOptions::of_overwrite(&monitor))?;
         let mut writer = publication.single_writer(*len_bytes, 0)?;
@@ -164,16 +163,8 @@ impl<S: Source> Damaged<'_, S> {
                 .at_byte(offset_bytes)
                 .help("another program writes to the checkpoint: try again when it ends")),
         })?;
-        if folder.commits_by_marker() {
-            // `finish` completes the upload, which is the commit, so check before `finish`.
-            guard.check(name)?;
-            writer.finish()?;
-        } else {
-            writer.finish()?;
-            guard.check(name)?;
-        }
-        publication.commit_under(guard.lock())?;
-        guard.has_written()
+        writer.finish()?;
+        publication.commit_under(repair.lock)
     }
 }
 

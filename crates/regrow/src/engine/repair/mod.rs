@@ -22,23 +22,21 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::checks::change_at;
+use super::locked::{Change, part_of};
 use super::open::identity;
 use super::parity::{Run, is_damage};
-use super::seal::part_of;
-use super::standing::is_gone;
 use super::{OpenOptions, VerifyOptions, open_with, verify_with};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::container::step_number;
 use crate::formats::{container, siblings};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
-use crate::storage::Entry;
+use crate::storage::{Entry, TargetLock};
 use regrow_ocdbt::DATA_FOLDER;
 
 mod by_checksums;
 mod by_parity;
 mod damage;
-mod guard;
 mod heal;
 mod markers;
 mod proof;
@@ -52,7 +50,6 @@ mod verdict;
 pub use report::{HealedFile, ProofBy, RecoveredFile, RepairReport, Verdict};
 
 use damage::{Damage, Parity};
-use guard::{Guard, replaced};
 use proof::Proof;
 
 /// The most rounds of rebuilding. A file that one round rebuilds may be needed to rebuild another
@@ -135,37 +132,39 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     }
     let mut report = RepairReport::of(at, options);
     unfinished::finish(at, options, &mut report)?;
-    let found = find(at, options)?;
-    report.path = found.part.describe();
+    let mut found = find(at, options.step)?;
+    found.part.check_finished()?;
     let from = options.from.as_ref().map(|from| step_of(from, at, &found.part));
     let options = &RepairOptions { from, ..options.clone() };
-    let part = found.part.clone();
-    let lock = match options.check {
-        true => None,
-        false => Some(part.lock("repair", options.wait, &options.monitor)?),
-    };
-    let guard = Guard::of(&part, lock.as_ref())?;
-    part.check_finished()?;
-    let repaired = repair_found(at, found, options, &guard, report);
-    // The findings may mix two checkpoints, so check that the folder was not replaced. A repaired
-    // single file has a new identity, so a single file is not checked.
-    if part.is_folder() {
-        guard.check_folder()?;
+    if options.check {
+        let (part, before) = (found.part.clone(), identity(&found.part));
+        let checked = repair_found(at, found, None, options, report);
+        // The findings may mix two checkpoints.
+        return if identity(&part) == before { checked } else { Err(replaced(&part)) };
     }
-    match repaired {
-        // Another process removed the files during the read.
-        Err(error) if error.kind().is_of_content() && identity(&part).is_none() && is_gone(&part) => {
-            Err(replaced(&part))
-        }
-        repaired => repaired,
+    let change = Change { name: "repair", wait: options.wait, monitor: &options.monitor };
+    let lock = change.lock(&found.part)?;
+    // The checkpoint may have changed before it was locked.
+    let part = found.part;
+    found = find(&part, None)?;
+    match found.part.is_same(&part) {
+        true => repair_found(at, found, Some(&lock), options, report),
+        false => Err(replaced(&part)),
     }
+}
+
+fn replaced(at: &Location) -> Error {
+    Error::new(ErrorKind::Replaced, "the checkpoint was replaced while it was being repaired")
+        .in_file(at)
+        .help("another process saves to this path: repair it again if the new checkpoint is damaged")
 }
 
 /// The repair of one checkpoint, after it was found.
 struct Repair<'r> {
     at: &'r Location,
     options: &'r RepairOptions,
-    guard: &'r Guard<'r>,
+    /// The lock of the checkpoint; `None` for a check, which writes nothing.
+    lock: Option<&'r TargetLock>,
     /// The sealed or signed state of the files.
     proof: Proof,
 }
@@ -173,12 +172,12 @@ struct Repair<'r> {
 fn repair_found(
     at: &Location,
     found: Found,
+    lock: Option<&TargetLock>,
     options: &RepairOptions,
-    guard: &Guard<'_>,
     mut report: RepairReport,
 ) -> Result<RepairReport> {
     let Found { part, parity, unopened } = found;
-    let repair = Repair { at: &part, options, guard, proof: Proof::of(&part)? };
+    let repair = Repair { at: &part, options, lock, proof: Proof::of(&part)? };
     if let Some(parity) = &parity {
         by_parity::heal(&repair, parity, &mut report)?;
     }
@@ -252,7 +251,7 @@ impl Repair<'_> {
         let is_there = |file: &Path| whole.contains(file) || recovered.iter().any(|made| made.path == file);
         lost.retain(|error| !error.place().file.as_deref().is_some_and(is_there));
         if report.is_sound() && !self.options.check {
-            by_parity::remake(self.at, parity, self.guard)?;
+            by_parity::remake(self, parity)?;
         }
         Ok(())
     }
@@ -300,13 +299,13 @@ struct Found {
     unopened: Option<Error>,
 }
 
-fn find(at: &Location, options: &RepairOptions) -> Result<Found> {
-    if options.step.is_none()
+fn find(at: &Location, step: Option<u64>) -> Result<Found> {
+    if step.is_none()
         && let Some(parity) = Parity::find(at)?
     {
         return Ok(Found { part: at.clone(), parity: Some(parity), unopened: None });
     }
-    let open = OpenOptions { step: options.step, ignore_seal: true, ..OpenOptions::default() };
+    let open = OpenOptions { step, ignore_seal: true, ..OpenOptions::default() };
     match open_with(at, &open) {
         Ok(opened) => {
             let part = part_of(at, &opened);
@@ -316,8 +315,8 @@ fn find(at: &Location, options: &RepairOptions) -> Result<Found> {
         Err(error) if is_out_of_reach(&error) => Err(error),
         // A folder of steps may be unreadable only because one step is damaged.
         Err(error) => match damaged_step(at, &error) {
-            Some(step) => find(&step, &RepairOptions { step: None, ..options.clone() }),
-            None if options.step.is_some() => Err(error),
+            Some(step) => find(&step, None),
+            None if step.is_some() => Err(error),
             // The files show later whether a repair is possible.
             None => Ok(Found { part: at.clone(), parity: None, unopened: Some(error) }),
         },

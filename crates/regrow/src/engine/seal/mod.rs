@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use super::checks::change_at;
 use super::digests::Digest;
+use super::locked::{Change, part_of, take_away};
 use super::names::names_in;
-use super::standing::{SideFile, Standing, take_away};
-use super::{Checkpoint, OpenOptions, Retries, SaveOptions, open_with};
+use super::{Checkpoint, OpenOptions, SaveOptions, open_with};
 use crate::bytes::checksum::Crc32;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::formats::siblings::refuse_part;
 use crate::formats::{container, format_named};
 use crate::location::{Location, ToLocation};
@@ -73,15 +73,17 @@ impl fmt::Display for SealReport {
 ///
 /// # Errors
 /// Errors of opening; `Corrupt` if the checkpoint is damaged; `InvalidArgument` for a single file
-/// of a checkpoint of several files; `Replaced` if another process changes the files;
-/// `AlreadyExists` while another process writes a checkpoint to this location in a bucket;
+/// of a checkpoint of several files; `Busy` if another process changes the checkpoint;
 /// `Unsupported` in an archive and on a web server; `PermissionDenied` and other errors of the
 /// storage. After an error an earlier seal is unchanged.
 pub fn seal(path: impl ToLocation, options: &SealOptions) -> Result<SealReport> {
     let help = "seal the checkpoint before it goes into the archive";
+    let change = Change { name: "seal", wait: options.wait, monitor: &options.monitor };
     change_at(path, help, &options.monitor, |at| match options.remove {
-        true => unseal(at, options),
-        false => Retries::until_unreplaced(|| make(at, options)),
+        true => unseal(at, options, &change),
+        false => {
+            change.opened(at, || open(at, options), |checkpoint, part, _| make(checkpoint, part, options))
+        }
     })
 }
 
@@ -89,23 +91,24 @@ fn open(at: &Location, options: &SealOptions) -> Result<Checkpoint> {
     open_with(at, &OpenOptions { step: options.step, ignore_seal: true, ..OpenOptions::default() })
 }
 
-/// The location of an opened checkpoint. For a folder of steps, the location is the step.
-pub(super) fn part_of(at: &Location, checkpoint: &Checkpoint) -> Location {
-    let step = checkpoint.reader().standing().step_folder;
-    step.map_or_else(|| at.clone(), |step| at.join(step.location().below(at)))
-}
-
-fn unseal(at: &Location, options: &SealOptions) -> Result<SealReport> {
-    match open(at, options) {
-        Ok(checkpoint) => remove(&part_of(at, &checkpoint)),
+fn unseal(at: &Location, options: &SealOptions, change: &Change<'_>) -> Result<SealReport> {
+    let part = match open(at, options) {
+        Ok(checkpoint) => part_of(at, &checkpoint),
         // Remove the seal even if the checkpoint itself no longer exists.
-        Err(_) if options.step.is_none() && Place::of(at).file.is_file() => remove(at),
-        Err(error) => Err(error),
+        Err(_) if options.step.is_none() && Place::of(at).file.is_file() => at.clone(),
+        Err(error) => return Err(error),
+    };
+    let _lock = change.lock(&part)?;
+    let file = Place::of(&part).file;
+    let has_changed = file.is_file();
+    if has_changed {
+        take_away([&file])?;
     }
+    Ok(SealReport { path: file.describe(), file_count: 0, bytes: 0, has_changed })
 }
 
-fn make(at: &Location, options: &SealOptions) -> Result<SealReport> {
-    let checkpoint = open(at, options)?;
+/// Seals an opened checkpoint, whose lock the caller has.
+fn make(checkpoint: &Checkpoint, part: &Location, options: &SealOptions) -> Result<SealReport> {
     let layout = checkpoint.description().layout.clone();
     let has_record = format_named(&layout).is_some_and(|format| format.file_names().record.is_some());
     // Items may be in other layouts, or not be pytrees, so they need a seal in any case.
@@ -119,21 +122,16 @@ fn make(at: &Location, options: &SealOptions) -> Result<SealReport> {
             .error
             .help("the checkpoint is damaged, so it gets no seal: `regrow verify` lists the damage"));
     }
-    let part = part_of(at, &checkpoint);
-    let standing = Standing::of(&checkpoint, &part)?;
-    let place = Place::of(&part);
-    let (document, bytes) = document_of(&part, &place, &layout, &options.monitor)?;
-    let path = write(&place, &document, &standing)?;
+    let place = Place::of(part);
+    let (document, bytes) = document_of(part, &place, &layout, &options.monitor)?;
+    let path = write(&place, &document)?;
     Ok(SealReport { path, file_count: document.names.len(), bytes, has_changed: true })
 }
 
 /// Writes a seal to its place in one step. Returns its path.
-fn write(place: &Place, document: &SealDocument, standing: &Standing<'_>) -> Result<PathBuf> {
+fn write(place: &Place, document: &SealDocument) -> Result<PathBuf> {
     let file = &place.file;
-    let bytes = document.to_bytes()?;
-    standing.put(SideFile { file, bytes: &bytes, with: None }, || {
-        file.parent().store().put(file.name().as_encoded_bytes(), bytes.clone().into())
-    })?;
+    file.parent().store().put(file.name().as_encoded_bytes(), document.to_bytes()?.into())?;
     Ok(file.describe())
 }
 
@@ -182,15 +180,6 @@ pub(super) fn fits(at: &Location) -> Result<bool> {
     Ok(seal.has_files_of(&now))
 }
 
-fn remove(at: &Location) -> Result<SealReport> {
-    let file = Place::of(at).file;
-    let has_changed = file.is_file();
-    if has_changed {
-        take_away([&file])?;
-    }
-    Ok(SealReport { path: file.describe(), file_count: 0, bytes: 0, has_changed })
-}
-
 /// The seal of a save. The seal of a folder on a disk is written before the commit, any other seal
 /// directly after the commit.
 #[derive(Debug)]
@@ -227,24 +216,16 @@ impl SealOfSave {
         Ok(())
     }
 
-    /// After the commit: writes the seal if `before` could not.
+    /// After the commit: writes the seal if `before` could not. The caller has the lock.
     /// After an error the checkpoint exists without its seal.
     pub fn after(self, at: &Location) -> Result<()> {
         if !self.is_wanted {
             return Ok(());
         }
         let place = Place::of(at);
-        let seal = || {
-            let standing = Standing::now(at);
-            write(&place, &document_of(at, &place, self.layout, &Monitor::new())?.0, &standing)
-        };
-        // A save that replaced this checkpoint may have removed the new seal.
-        match Retries::until_unreplaced(seal) {
-            // Another save has replaced this checkpoint, and that save owns the side files.
-            Err(error) if error.kind() == ErrorKind::Replaced => Ok(()),
-            sealed => sealed.map(drop).map_err(|error| {
-                error.help("the checkpoint was saved without its seal: `regrow seal` tries again")
-            }),
-        }
+        let sealed = document_of(at, &place, self.layout, &Monitor::new());
+        sealed.and_then(|(document, _)| write(&place, &document)).map(drop).map_err(|error| {
+            error.help("the checkpoint was saved without its seal: `regrow seal` tries again")
+        })
     }
 }

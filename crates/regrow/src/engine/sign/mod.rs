@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::checks::change_at;
 use super::digests::Digest;
-use super::seal::{files_of, part_of};
-use super::standing::{SideFile, Standing};
-use super::{OpenOptions, Retries, open_with};
+use super::locked::Change;
+use super::seal::files_of;
+use super::{Checkpoint, OpenOptions, open_with};
 use crate::error::{Result, ResultExt};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
@@ -61,35 +61,39 @@ impl fmt::Display for SignReport {
 ///
 /// # Errors
 /// Errors of opening; `Corrupt` if the checkpoint is damaged; `InvalidArgument` for a single file
-/// of a checkpoint of several files; `Replaced` if another process changes the files;
-/// `AlreadyExists` while another process writes a checkpoint to this location in a bucket;
+/// of a checkpoint of several files; `Busy` if another process changes the checkpoint;
 /// `Unsupported` in an archive and on a web server; `PermissionDenied` and other errors of the
 /// storage. After an error an earlier signature is unchanged.
 pub fn sign(path: impl ToLocation, key: &PrivateKey, options: &SignOptions) -> Result<SignReport> {
     let help = "sign the checkpoint before it goes into the archive";
-    let sign = |at: &Location| Retries::until_unreplaced(|| sign_once(at, key, options));
-    change_at(path, help, &options.monitor, sign)
+    let change = Change { name: "sign", wait: options.wait, monitor: &options.monitor };
+    let open = OpenOptions { step: options.step, ..OpenOptions::default() };
+    change_at(path, help, &options.monitor, |at| {
+        change.opened(at, || open_with(at, &open), |checkpoint, part, _| make(checkpoint, part, key, options))
+    })
 }
 
-fn sign_once(at: &Location, key: &PrivateKey, options: &SignOptions) -> Result<SignReport> {
-    let checkpoint = open_with(at, &OpenOptions { step: options.step, ..OpenOptions::default() })?;
+/// Signs an opened checkpoint, whose lock the caller has.
+fn make(
+    checkpoint: &Checkpoint,
+    part: &Location,
+    key: &PrivateKey,
+    options: &SignOptions,
+) -> Result<SignReport> {
     if let Some(first) = checkpoint.verify()?.findings.into_iter().next() {
         return Err(first
             .error
             .help("the checkpoint is damaged, so it gets no signature: `regrow verify` lists the damage"));
     }
     let layout = checkpoint.description().layout.clone();
-    let part = part_of(at, &checkpoint);
-    let standing = Standing::of(&checkpoint, &part)?;
-    let signed = signed_of(&part, &layout, &options.monitor)?;
-    let file = place_of(&part).file;
-    let mut document = match earlier(&part, &signed)? {
+    let signed = signed_of(part, &layout, &options.monitor)?;
+    let file = place_of(part).file;
+    let mut document = match earlier(part, &signed)? {
         Some(document) => document,
         None => SignatureDocument::unsigned(&signed)?,
     };
     document.add(key).in_file(&file)?;
-    let bytes = document.to_bytes()?;
-    standing.put(SideFile { file: &file, bytes: &bytes, with: None }, || put(&file, bytes.clone()))?;
+    file.parent().store().put(file.name().as_encoded_bytes(), document.to_bytes()?.into())?;
     Ok(SignReport {
         path: file.describe(),
         file_count: signed.names.len(),
@@ -126,9 +130,4 @@ pub(super) fn fits(at: &Location) -> Result<bool> {
     let signed = SignatureDocument::parse(&bytes).and_then(|document| document.unverified());
     let Ok(signed) = signed else { return Ok(false) };
     Ok(signed.has_files_of(&signed_of(at, signed.layout(), &Monitor::new())?))
-}
-
-/// Writes a file of signatures in one step.
-pub(super) fn put(file: &Location, bytes: Vec<u8>) -> Result<()> {
-    file.parent().store().put(file.name().as_encoded_bytes(), bytes.into())
 }
