@@ -16,8 +16,8 @@ use super::{Actor, End, Ends, Stage, Work, World, check, kills, play};
 
 const BUCKET: &str = "two";
 
-/// By these names the server knows the two.
-const NAMES: [&str; 2] = ["ya29.first", "ya29.second"];
+/// By these names the server knows them.
+const NAMES: [&str; 3] = ["ya29.first", "ya29.second", "ya29.third"];
 const JUDGE: &str = "ya29.judge";
 
 /// Objects that say who is at work.
@@ -148,9 +148,8 @@ impl Stage for Bucket {
         (self.server.requests().len() as u64, end)
     }
 
-    fn play(&mut self, works: [&Work; 2], stops_at: [u64; 2]) -> Ends {
-        let start = |nth: usize| begin(&self.server, self.scheme, nth, works[nth], stops_at[nth]);
-        play([&|| start(0), &|| start(1)])
+    fn play(&mut self, works: &[&Work], stops_at: &[u64]) -> Ends {
+        play(works.len(), &|nth| begin(&self.server, self.scheme, nth, works[nth], stops_at[nth]))
     }
 
     fn root(&self) -> Location {
@@ -163,7 +162,18 @@ impl Stage for Bucket {
 }
 
 fn check_all(name: &str, scheme: &'static str) {
-    super::check_all(name, |world| check(world, &mut Bucket::of(world, scheme)));
+    check_groups(name, scheme, 2);
+}
+
+fn check_groups(name: &str, scheme: &'static str, len: usize) {
+    super::check_all(name, |world| check(world, len, &mut Bucket::of(world, scheme)));
+}
+
+#[test]
+fn three_at_once() {
+    for (name, scheme) in [("regrow", "s3"), ("orbax", "gs"), ("pytree_data", "s3")] {
+        check_groups(name, scheme, 3);
+    }
 }
 
 #[test]

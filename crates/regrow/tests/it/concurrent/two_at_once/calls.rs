@@ -252,10 +252,10 @@ impl Stage for Disk<'_> {
         (count.load(Ordering::Relaxed), end)
     }
 
-    fn play(&mut self, works: [&Work; 2], stops_at: [u64; 2]) -> Ends {
+    fn play(&mut self, works: &[&Work], stops_at: &[u64]) -> Ends {
         let start =
             |nth: usize| begin(&self.path(), self.world, &works[nth].name, stops_at[nth], &Arc::default());
-        play([&|| start(0), &|| start(1)])
+        play(works.len(), &start)
     }
 
     fn root(&self) -> Location {
@@ -277,8 +277,19 @@ impl Stage for Disk<'_> {
 }
 
 fn check_all(name: &str) {
+    check_groups(name, 2);
+}
+
+fn check_groups(name: &str, len: usize) {
     if may_trace() {
-        super::check_all(name, |world| check(world, &mut Disk::of(world)));
+        super::check_all(name, |world| check(world, len, &mut Disk::of(world)));
+    }
+}
+
+#[test]
+fn three_at_once() {
+    for name in ["regrow", "flax", "pytree_data"] {
+        check_groups(name, 3);
     }
 }
 

@@ -1,8 +1,9 @@
-//! Two works on the same place at the same time. The first pauses at any moment of its work, the
-//! second starts and pauses at any moment of its own, the first goes on to its end, and then the
-//! second. The result must be one that they could have left one after the other. A save that one of
-//! them reports exists, unless the other one reports that it has replaced or removed it; a failed
-//! work has changed nothing; housekeeping never costs a save; the next save works, and cleans up.
+//! Two or three works on the same place at the same time. The first pauses at any moment of its
+//! work, the next one starts and pauses at any moment of its own, and then all go on to their ends,
+//! the first one first. The result must be one that they could have left one after the other. A save
+//! that one of them reports exists, unless another one reports that it has replaced or removed it; a
+//! failed work has changed nothing; housekeeping never costs a save; the next save works, and cleans
+//! up.
 //!
 //! In a bucket they are threads that stand still at a request, on a disk processes that stand still
 //! at a system call.
@@ -85,8 +86,8 @@ struct Alone {
 /// How one of the two has ended.
 type End = std::result::Result<(), (ErrorKind, String)>;
 
-/// How both have.
-type Ends = [End; 2];
+/// How all have.
+type Ends = Vec<End>;
 
 /// The errors of a work that came too late, or that was overtaken.
 const OVERTAKEN: [ErrorKind; 8] = [
@@ -119,15 +120,29 @@ impl World {
         all.filter(move |pair| is_pair(*pair) && is_wanted(*pair))
     }
 
+    /// Groups of this many works: every two, and beside some of these a third one.
+    fn groups(&self, len: usize) -> Vec<Vec<&Work>> {
+        let pairs = self.pairs().map(Vec::from);
+        match len {
+            2 => pairs.collect(),
+            _ => {
+                let third = |(nth, pair): (usize, Vec<_>)| {
+                    let third = &self.works[nth * THIRDS % self.works.len()];
+                    [pair, vec![third]].concat()
+                };
+                pairs.enumerate().map(third).collect()
+            }
+        }
+    }
+
     /// Whether there is no other work like this one for it to meet.
     fn meets_itself(&self, work: &Work) -> bool {
         !self.works.iter().any(|other| other.meets == Some(&*work.name))
     }
 
-    /// What may be there when both have ended.
-    fn allowed(&self, before: &State, works: [&Work; 2], alone: [&Alone; 2], ends: &Ends) -> Vec<State> {
-        let orders = [[0, 1], [1, 0]];
-        let after = |order: [usize; 2]| {
+    /// What may be there when all have ended.
+    fn allowed(&self, before: &State, works: &[&Work], alone: &[&Alone], ends: &Ends) -> Vec<State> {
+        let after = |order: Vec<usize>| {
             let mut state = before.clone();
             for at in order.into_iter().filter(|at| ends[*at].is_ok()) {
                 let is_housekeeping = works[at].kind == Kind::Housekeeping;
@@ -139,7 +154,7 @@ impl World {
             }
             state
         };
-        orders.map(after).into()
+        orders(works.len()).into_iter().map(after).collect()
     }
 
     /// Errs with what is wrong with the place, which is changed.
@@ -147,15 +162,15 @@ impl World {
         &self,
         root: &Location,
         before: &State,
-        works: [&Work; 2],
-        alone: [&Alone; 2],
+        works: &[&Work],
+        alone: &[&Alone],
         ends: &Ends,
     ) -> std::result::Result<(), String> {
         // The state is kept if no work may replace it.
         let refuses = self.is_exclusive && !before.is_empty();
         for (at, end) in ends.iter().enumerate() {
             let Err((kind, message)) = end else { continue };
-            let other = works[1 - at];
+            let others = || (0..works.len()).filter(|other| *other != at);
             // Who repairs may meet half of what another one puts beside the checkpoint.
             let are_both_at_it = works.iter().all(|work| work.kind == Kind::Housekeeping);
             let is_damaged =
@@ -168,21 +183,23 @@ impl World {
                 return Err(format!("{} ended with {kind:?}: {message}", works[at].name));
             }
             // A repair may finish the files of a killed work: then there is a checkpoint.
-            let refuses = refuses || self.is_exclusive && !alone[1 - at].leaves.is_empty();
+            let refuses =
+                refuses || self.is_exclusive && others().any(|other| !alone[other].leaves.is_empty());
             let is_kept_from_it = *kind != ErrorKind::Unsupported && !refuses;
-            if [works[at].kind, other.kind] == [Kind::Save, Kind::Housekeeping] && is_kept_from_it {
-                return Err(format!("{} was stopped by {}: {message}", works[at].name, other.name));
+            let only_housekeeping = others().all(|other| works[other].kind == Kind::Housekeeping);
+            if works[at].kind == Kind::Save && only_housekeeping && is_kept_from_it {
+                return Err(format!("{} was stopped by housekeeping: {message}", works[at].name));
             }
         }
         let is_refused = |end: &End| matches!(end, Err((kind, _)) if *kind != ErrorKind::Unsupported);
         if !refuses && ends.iter().all(is_refused) && works.iter().any(|work| work.kind == Kind::Save) {
-            return Err("both have failed".to_owned());
+            return Err("all have failed".to_owned());
         }
         if self.is_exclusive
             && works.iter().all(|work| work.kind == Kind::Save)
-            && ends.iter().all(Result::is_ok)
+            && ends.iter().filter(|end| end.is_ok()).count() > 1
         {
-            return Err("both have saved, and neither was to replace anything".to_owned());
+            return Err("two have saved, and none was to replace anything".to_owned());
         }
         let found = (self.look)(root)?;
         let allowed = self.allowed(before, works, alone, ends);
@@ -212,22 +229,39 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Long enough for a machine that is busy with other tests.
 const LONG: Duration = Duration::from_secs(120);
 
-/// The first stands still, the second begins and stands still, the first goes on to its end, and
-/// then the second.
-fn play(begin: [&dyn Fn() -> Box<dyn Actor>; 2]) -> Ends {
-    let mut first = begin[0]();
-    first.wait(LONG).expect("the first hangs");
-    let mut second = begin[1]();
-    // It may wait for the first.
-    second.wait(PATIENCE);
-    first.go_on();
-    let is_blocked = ended(&mut first, PATIENCE).is_none();
-    second.go_on();
-    if is_blocked {
-        ended(&mut first, LONG).expect("the first hangs");
+/// Each begins and stands still; then each goes on to its end, the first one first.
+fn play(len: usize, begin: &dyn Fn(usize) -> Box<dyn Actor>) -> Ends {
+    let mut actors = Vec::new();
+    for nth in 0..len {
+        let mut actor = begin(nth);
+        match nth {
+            0 => drop(actor.wait(LONG).expect("the first hangs")),
+            // It may wait for an earlier one.
+            _ => drop(actor.wait(PATIENCE)),
+        }
+        actors.push(actor);
     }
-    ended(&mut second, LONG).expect("the second hangs");
-    [first.end(), second.end()]
+    let mut blocked = Vec::new();
+    for (nth, actor) in actors.iter_mut().enumerate() {
+        actor.go_on();
+        if ended(actor, PATIENCE).is_none() {
+            blocked.push(nth);
+        }
+    }
+    for nth in blocked {
+        ended(&mut actors[nth], LONG).unwrap_or_else(|| panic!("number {nth} hangs"));
+    }
+    actors.into_iter().map(Actor::end).collect()
+}
+
+/// All orders of so many works.
+fn orders(len: usize) -> Vec<Vec<usize>> {
+    let Some(last) = len.checked_sub(1) else { return vec![Vec::new()] };
+    let with_last = |order: &Vec<usize>| {
+        let put = |at: usize| [&order[..at], &[last], &order[at..]].concat();
+        (0..=order.len()).map(put).collect::<Vec<_>>()
+    };
+    orders(last).iter().flat_map(with_last).collect()
 }
 
 fn ended(actor: &mut Box<dyn Actor>, timeout: Duration) -> Option<()> {
@@ -251,8 +285,8 @@ trait Stage {
     /// Requests, or system calls, of an undisturbed work, and how it ended.
     fn steps_alone(&mut self, work: &Work) -> (u64, End);
 
-    /// Plays two works, each of which pauses at this step; how they ended.
-    fn play(&mut self, works: [&Work; 2], stops_at: [u64; 2]) -> Ends;
+    /// Plays works, each of which pauses at this step; how they ended.
+    fn play(&mut self, works: &[&Work], stops_at: &[u64]) -> Ends;
 
     /// The place, for who judges it.
     fn root(&self) -> Location;
@@ -269,32 +303,39 @@ fn kills(len: u64) -> impl Iterator<Item = u64> {
     (0..KILLS).map(move |nth| nth * len / KILLS)
 }
 
-/// Moments at which the two stand still, spread evenly over the work of both.
-fn moments(len: [u64; 2]) -> impl Iterator<Item = [u64; 2]> {
-    // Multiples of these two numbers, without what is before the point, fill a square evenly,
-    // however many they are.
-    const STEPS: [f64; 2] = [0.754_877_666_246_692_8, 0.569_840_290_998_053_2];
-    (0_u32..)
-        .map(move |nth| [0, 1].map(|at| ((f64::from(nth) * STEPS[at]).fract() * (len[at] + 1) as f64) as u64))
+/// Moments at which works stand still, spread evenly over the work of all.
+fn moments(len: &[u64], nth: usize) -> Vec<u64> {
+    // Multiples of these numbers, without what is before the point, fill a square, and nearly a
+    // cube, evenly, however many they are.
+    const STEPS: [f64; 3] = [0.754_877_666_246_692_8, 0.569_840_290_998_053_2, 0.430_159_709_001_946_7];
+    let moment = |(len, step): (&u64, f64)| ((nth as f64 * step).fract() * (len + 1) as f64) as u64;
+    len.iter().zip(STEPS).map(moment).collect()
 }
 
-/// Plays every two works at some pairs of moments, with `REGROW_LONG=1` at many.
-fn check(world: &World, stage: &mut dyn Stage) -> std::result::Result<(), String> {
+/// The third work of a group is this many works further than that of the group before.
+const THIRDS: usize = 5;
+
+/// Plays groups of so many works at some moments, with `REGROW_LONG=1` at many.
+fn check(world: &World, len: usize, stage: &mut dyn Stage) -> std::result::Result<(), String> {
     let count = match std::env::var("REGROW_TEST_MOMENTS") {
         Ok(count) => count.parse().unwrap(),
         Err(_) if std::env::var_os("REGROW_LONG").is_some() => 10,
         Err(_) => 1,
     };
     // Of places that are not clean a part, where there is little time.
-    let every = if count == 1 && !world.is_clean { 4 } else { 1 };
+    let every = match (count, len) {
+        (1, 3) => 20,
+        (1, _) if !world.is_clean => 4,
+        _ => 1,
+    };
     let mut wrong = Vec::new();
     let mut played = 0;
     let states_before = states_before(world, stage)?;
     let mut all_alone = BTreeMap::new();
-    for (nth, works) in world.pairs().enumerate().step_by(every) {
+    for (nth, works) in world.groups(len).into_iter().enumerate().step_by(every) {
         for number in nth..nth + count {
             let past = number % states_before.len();
-            for work in works {
+            for work in &works {
                 if let Entry::Vacant(unknown) = all_alone.entry((past, &*work.name)) {
                     stage.put_back(past);
                     let (steps, end) = stage.steps_alone(work);
@@ -305,14 +346,14 @@ fn check(world: &World, stage: &mut dyn Stage) -> std::result::Result<(), String
                     unknown.insert(Alone { steps, leaves, fails });
                 }
             }
-            let alone = works.map(|work| &all_alone[&(past, &*work.name)]);
-            let len = alone.map(|alone| alone.steps);
-            let stops_at = moments(len).nth(number).unwrap();
+            let alone: Vec<&Alone> = works.iter().map(|work| &all_alone[&(past, &*work.name)]).collect();
+            let steps: Vec<u64> = alone.iter().map(|alone| alone.steps).collect();
+            let stops_at = moments(&steps, number);
             played += 1;
             stage.put_back(past);
-            let ends = stage.play(works, stops_at);
+            let ends = stage.play(&works, &stops_at);
             let left = stage.left();
-            let checked = world.check(&stage.root(), &states_before[past], works, alone, &ends);
+            let checked = world.check(&stage.root(), &states_before[past], &works, &alone, &ends);
             // Who was killed may have left one; the next save takes it.
             let left_last = if world.killed.is_empty() { left.clone() } else { stage.left() };
             let is_hold = |name: &&String| name.ends_with("regrow-settling.json");
@@ -321,12 +362,13 @@ fn check(world: &World, stage: &mut dyn Stage) -> std::result::Result<(), String
                 None => Ok(()),
             });
             if let Err(told) = checked {
-                let at = [0, 1].map(|at| format!("{:?} at {} of {}", works[at].name, stops_at[at], len[at]));
-                let [one, other] = at;
+                let at =
+                    (0..len).map(|at| format!("{:?} at {} of {}", works[at].name, stops_at[at], steps[at]));
+                let at = at.collect::<Vec<_>>().join(", ");
                 let left = left.join("\n  ");
                 let before = &states_before[past];
                 let told = format!(
-                    "{}: past {past} ({before:?}): {one}, {other}: {told}\n{ends:?}\nleft:\n  {left}",
+                    "{}: past {past} ({before:?}): {at}: {told}\n{ends:?}\nleft:\n  {left}",
                     world.name
                 );
                 println!("WRONG {told}");
