@@ -60,6 +60,7 @@ TAKEN: dict[str, tuple[type[Any], ...]] = {
     "path": (str, bytes), "source": (str, bytes), "target": (str, bytes), "base": (str, bytes), "item": (str,),
     "item_b": (str,), "atol": (float,), "rtol": (float,),
     "folder": (str, bytes), "cache": (str, bytes), "rules": (str, bytes), "items": (list, dict),
+    "wait": (float, int),
     "out": (str,), "title": (str,), "key": (str,), "trusted_keys": (str, list, dict), "from_": (str, bytes),
     "only": (str, list, dict), "at": (str,), "metadata": (float, list, str, int), "compression": (int,), "nest": (str,),
 }  # fmt: skip
