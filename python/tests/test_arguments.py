@@ -150,6 +150,7 @@ def test_numpys_flags_and_integers_are_flags_and_integers(path: Path) -> None:
 
 OPTIONS_TAKE: dict[str, tuple[type[Any], ...]] = {
     "trusted_keys": (str, list, dict, bytes), "cache": (str, bytes), "nest": (str,), "region": (dict,),
+    "wait": (float, int),
 }  # fmt: skip
 
 
