@@ -18,7 +18,7 @@ use crate::gather::let_go;
 use crate::leaves::{LeavesIn, to_leaves};
 use crate::location::LocationIn;
 use crate::options::{JobIn, SaveIn, metadata_members, save_options, to_job};
-use crate::watch::cancellable;
+use crate::watch::{cancellable, seconds};
 
 /// The options of a save of several items: `regrow/_core/_requests.py`.
 #[derive(FromPyObject)]
@@ -32,6 +32,7 @@ struct ItemsIn {
     base: Option<LocationIn>,
     job: Option<JobIn>,
     mode: Option<u32>,
+    wait: f64,
 }
 
 /// A tree that a background save will add later.
@@ -75,6 +76,7 @@ impl ItemsSave {
             custom_metadata: metadata_members(options.metadata).or_raise()?,
             base: options.base.as_ref().map(ToLocation::to_location).transpose().or_raise()?,
             mode: options.mode,
+            wait: seconds(options.wait),
             monitor: monitor.clone(),
             job: options.job.map(to_job).transpose().or_raise()?,
         };

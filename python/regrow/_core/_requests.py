@@ -78,6 +78,8 @@ class ItemsRequest:
     job: NativeJob | None
     mode: int | None
     """The mode of the folders."""
+    wait: float
+    """Seconds to wait for another process that changes the checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -97,6 +97,7 @@ class ItemsSave:
                 base=at.get("base"),
                 job=writing.native_job(),
                 mode=_arguments.count("mode", mode),
+                wait=_arguments.seconds("wait", writing.rare().wait),
             )
         self._native = _native.ItemsSave(
             at["path"], request, _progress.unwatched()[0], None if progress is None else self._tell

@@ -40,6 +40,7 @@ mod trees;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use std::time::Instant;
 
 use serde_json::{Map, Value};
@@ -91,6 +92,8 @@ pub struct ItemsOptions {
     /// The mode of the folders of the checkpoint and its items, on a disk; the system's default if
     /// `None`.
     pub mode: Option<u32>,
+    /// As [`SaveOptions::wait`].
+    pub wait: Option<Duration>,
     /// Watches the save, and can cancel it.
     pub monitor: Monitor,
     /// The job whose processes save together.
@@ -183,11 +186,19 @@ impl ItemsSave {
             custom_metadata,
             base,
             mode,
+            wait,
             monitor,
             job,
         } = options;
-        let options =
-            SaveOptions { overwrite, keeps_others, not_durable, monitor, job, ..SaveOptions::default() };
+        let options = SaveOptions {
+            overwrite,
+            keeps_others,
+            not_durable,
+            wait,
+            monitor,
+            job,
+            ..SaveOptions::default()
+        };
         let running = options.monitor.begin()?;
         let (session, publication) = match options.job.as_ref().filter(|job| job.has_others()) {
             None => {

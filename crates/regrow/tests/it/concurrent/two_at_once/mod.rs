@@ -328,7 +328,7 @@ fn check(world: &World, len: usize, stage: &mut dyn Stage) -> std::result::Resul
         return Ok(());
     }
     let every = match (count, len) {
-        (1, 3) => 8,
+        (1, 3) => 24,
         (1, _) if !world.is_clean => 4,
         _ => 1,
     };
