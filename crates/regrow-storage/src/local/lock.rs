@@ -398,4 +398,22 @@ mod tests {
         }
         assert!(lock(&root.path().join("none/x"), NOW).is_ok(), "there is no checkpoint");
     }
+
+    #[test]
+    fn without_a_lock_file_an_operation_goes_on_if_the_folder_takes_no_file() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join(".x.regrow.__lock");
+        for (kind, goes_on) in [
+            (io::ErrorKind::ReadOnlyFilesystem, true),
+            (io::ErrorKind::PermissionDenied, true),
+            (io::ErrorKind::StorageFull, true),
+            (io::ErrorKind::InvalidInput, false),
+        ] {
+            assert_eq!(without_lock(&path, kind.into()).is_ok(), goes_on, "{kind:?}");
+        }
+        // The lock file of another user, whose owner may live.
+        fs::write(&path, b"").unwrap();
+        let error = without_lock(&path, io::ErrorKind::PermissionDenied.into()).unwrap_err();
+        assert!(error.help_text().is_some_and(|help| help.contains("make it writable")), "{error}");
+    }
 }
