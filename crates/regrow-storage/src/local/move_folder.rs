@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use super::lock::lock_target;
 use super::rename::rename_new;
 use crate::error::{Error, ErrorKind, Result};
+use crate::monitor::Monitor;
 use crate::store::local::folders::{make_folders, sync_folder};
 
 /// Renames a folder to an unused name. The parent folder is made if it is missing.
@@ -12,6 +14,7 @@ pub(crate) fn move_folder(from: &Path, to: &Path) -> Result<()> {
     let (Some(old), Some(new)) = (from.parent(), to.parent()) else {
         return Err(Error::invalid("the folder needs another name").in_file(to));
     };
+    let _lock = lock_target(from, "move", None, &Monitor::new())?;
     make_folders(new).map_err(cannot)?;
     rename_new(from, to).map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {

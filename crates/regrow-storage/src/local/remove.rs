@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::leftovers::{Lock, finish, leftovers_of, lock, sweep};
+use super::lock::lock_target;
 use super::rename::rename_new;
 use super::target::{check_folder, no_name};
 use super::temporary::{aside_path, is_own as is_own_name};
 use crate::error::{Error, ErrorKind, Result};
+use crate::monitor::Monitor;
 use crate::store::local::folders::sync_folder;
 use crate::{RESPECTED_FOR, Removed, UNCOMMITTED_MARK, is_recent};
 
@@ -25,7 +27,7 @@ pub(crate) fn remove_checkpoint(folder: &Path) -> Result<Removed> {
         _ => error,
     })?;
     let removed = stock(&absolute)?.0;
-    remove_folder(folder)?;
+    remove_locked(folder)?;
     Ok(removed)
 }
 
@@ -36,6 +38,11 @@ pub(crate) fn remove_checkpoint(folder: &Path) -> Result<Removed> {
 /// Errors of the file system. After an error the folder either has its name and all of its content,
 /// or it has only a temporary name.
 pub fn remove_folder(folder: &Path) -> Result<()> {
+    let _lock = lock_target(folder, "remove", None, &Monitor::new())?;
+    remove_locked(folder)
+}
+
+fn remove_locked(folder: &Path) -> Result<()> {
     let absolute = std::path::absolute(folder).map_err(|_| no_name(folder))?;
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
         return Err(no_name(folder));
