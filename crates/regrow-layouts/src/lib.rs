@@ -133,9 +133,16 @@ pub fn refuse_uncommitted(at: &Location) -> Result<()> {
         .help("it is being written, or its writer was killed: open an earlier checkpoint, or save again"))
 }
 
+/// Whether a folder in a bucket has a commit marker. An overwrite may have the marker, and the rest
+/// of the checkpoint, in another folder for a moment.
+pub(crate) fn is_marked(at: &Location) -> Result<bool> {
+    let has_marker = |at: &Location| at.join(COMMITTED_MARKER).is_file();
+    Ok(has_marker(at) || has_marker(&at.for_reading()?.location))
+}
+
 /// Refuses a folder in a bucket without a commit marker, for layouts that always write a marker.
 pub fn refuse_unmarked(at: &Location) -> Result<()> {
-    if !at.commits_by_marker() || COMMIT_MARKERS.iter().any(|marker| at.join(marker).is_file()) {
+    if !at.commits_by_marker() || is_marked(at)? {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed: its marker is missing")

@@ -392,13 +392,6 @@ pub trait Upkeep: Debug + Send + Sync {
     /// Errors of the storage.
     fn stock(&self, path: &Path) -> Result<Option<Stock>>;
 
-    /// Returns an error if a process is writing the checkpoint at this location, or moving its
-    /// files there, so that readers could see only some of the files.
-    ///
-    /// # Errors
-    /// `AlreadyExists`; errors of the storage.
-    fn check_unwritten(&self, at: &Location) -> Result<()>;
-
     /// Returns an error if a save, copy or removal at this location, or of a checkpoint around it,
     /// has not ended: the files are a part of a checkpoint, not a damaged checkpoint.
     ///

@@ -25,7 +25,6 @@ pub const WAIT_DEFAULT: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub struct TargetLock {
     /// The nonce of the owner's state object, in a bucket.
-    #[expect(dead_code, reason = "only buckets have one")]
     pub(crate) nonce: String,
     /// Whether no other process can have the lock.
     pub(crate) is_sure: bool,

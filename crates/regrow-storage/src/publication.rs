@@ -54,9 +54,6 @@ pub struct PublishOptions<'a> {
     pub keeps_others: bool,
     /// A further check of a file that is to be replaced. Folders have checks of their own.
     pub may_replace: Option<fn(&Location) -> Result<()>>,
-    /// A function that is called just before a single file gets its name, on storages in which the
-    /// file has its name as soon as it is complete.
-    pub make_way: Option<fn(&Location) -> Result<()>>,
     /// Whether a link to a file is replaced itself, instead of the file.
     pub replaces_links: bool,
     /// How long the commit waits for another process that changes the target; the default is
@@ -78,7 +75,6 @@ impl<'a> PublishOptions<'a> {
             overwrite: false,
             keeps_others: false,
             may_replace: None,
-            make_way: None,
             replaces_links: false,
             wait: None,
             mode: None,
@@ -240,12 +236,8 @@ pub trait NewFile: Debug + Send + Sync {
     /// A writer of the file. The arguments are those of [`NewFolder::writer`].
     ///
     /// # Errors
-    /// The same as there. In a bucket the end of the writer is the commit: it can fail with the
-    /// errors of [`Publication::commit`].
+    /// The same as there.
     fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter>;
-
-    /// Whether the file has its name as soon as it is written, before the commit.
-    fn is_named_by_write(&self) -> bool;
 }
 
 /// New files of one stem.

@@ -134,8 +134,4 @@ impl NewFile for FileWithin<'_> {
     fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
         self.whole.writer(&self.name, expected_len_bytes, checksums_from)
     }
-
-    fn is_named_by_write(&self) -> bool {
-        false
-    }
 }

@@ -122,14 +122,6 @@ impl Location {
         self.capabilities().writes.map_or(Ok(false), |writes| writes.upkeep.finish_unfinished(self))
     }
 
-    /// The same as [`Upkeep::check_unwritten`](crate::Upkeep::check_unwritten).
-    ///
-    /// # Errors
-    /// The same as there.
-    pub fn check_unwritten(&self) -> Result<()> {
-        self.capabilities().writes.map_or(Ok(()), |writes| writes.upkeep.check_unwritten(self))
-    }
-
     /// The same as [`Upkeep::check_finished`](crate::Upkeep::check_finished).
     ///
     /// # Errors

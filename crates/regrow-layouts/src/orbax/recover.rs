@@ -29,7 +29,7 @@ use super::strings::{STRINGS_FILE, Strings};
 use super::structure;
 use super::writer::documents::COMMIT_TEXT;
 use crate::items_record::{self, ItemsRecord};
-use crate::{COMMIT_MARKERS, RecoveredFile, Recovery, SummedFile, regrow};
+use crate::{RecoveredFile, Recovery, SummedFile, is_marked, regrow};
 use regrow_base::bytes::side_document::now_unix_ns;
 use regrow_base::error::{Error, ErrorKind, Result, ResultExt};
 use regrow_base::text::counted;
@@ -329,8 +329,7 @@ impl Folder<'_> {
     }
 
     fn marker(&self, files: &mut Vec<RecoveredFile>) -> Result<()> {
-        let is_marked = || COMMIT_MARKERS.iter().any(|marker| self.at.join(marker).is_file());
-        if !self.at.commits_by_marker() || is_marked() {
+        if !self.at.commits_by_marker() || is_marked(self.at)? {
             return Ok(());
         }
         let Some(bytes) = read_small(&self.at.join(CHECKPOINT_METADATA_FILE))? else { return Ok(()) };

@@ -422,7 +422,7 @@ impl Objects for Server {
             suits: Suits { requests_min: REQUESTS_MIN, requests_max: REQUESTS_MAX },
             ahead_len_max_bytes: 0,
             copy_len_max_bytes: 0,
-            claim_renewed_every: Duration::MAX,
+            renewed_every: Duration::MAX,
         }
     }
 

@@ -249,10 +249,6 @@ impl Upkeep for LocalDisk {
     }
 
     // A local checkpoint gets its name only when it is complete, so there is nothing to check.
-    fn check_unwritten(&self, _at: &Location) -> Result<()> {
-        Ok(())
-    }
-
     fn check_finished(&self, _at: &Location) -> Result<()> {
         Ok(())
     }

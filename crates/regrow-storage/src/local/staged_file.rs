@@ -185,10 +185,6 @@ impl NewFile for StagedFile {
     fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
         self.staging.writer(&self.single_file(), expected_len_bytes, checksums_from)
     }
-
-    fn is_named_by_write(&self) -> bool {
-        false
-    }
 }
 
 #[cfg(test)]

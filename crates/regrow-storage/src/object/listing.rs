@@ -11,8 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use super::marker::{self, CLAIM, MARKER, MOVED, OTHER_MARKER, SETTLING, is_bookkeeping};
-use super::{Extent, Keys, Object, ObjectStorage, Objects, folder_key, key_of, keys, no_folder, split};
+use super::found::{Found as State, state_at};
+use super::marker::{MARKER, OLD_CLAIM, OLD_POINTER, OTHER_MARKER, STATE, is_bookkeeping, is_control};
+use super::state::Phase;
+use super::{Extent, Keys, Object, ObjectStorage, Objects, folder_key, key_of, keys, no_folder, old, split};
 use crate::bytes::limits::work_space;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
@@ -20,6 +22,9 @@ use crate::names::names;
 use crate::side_files::is_name_of_side_file;
 use crate::store::Store;
 use crate::{Capabilities, Document, Entry, EntryKind, Found, Identity, Reading, Storage};
+
+/// The error text for a checkpoint that a save has begun.
+const NEVER: &str = "this checkpoint was never committed";
 
 /// The objects below a prefix.
 #[derive(Debug, Clone)]
@@ -64,14 +69,14 @@ impl Listing {
     pub(super) fn of_checkpoint(objects: &Arc<dyn Objects>, prefix: String) -> Result<Self> {
         let mut listing = Self::of(objects, prefix)?;
         if !listing.is_whole {
-            for name in [CLAIM, MARKER, OTHER_MARKER, MOVED] {
+            for name in [STATE, MARKER, OTHER_MARKER, OLD_CLAIM, OLD_POINTER] {
                 let found = match listing.objects.contains_key(name) {
                     true => None,
                     false => objects.head(&format!("{}{name}", listing.prefix))?,
                 };
                 listing.objects.extend(found.map(|object| (name.to_owned(), object)));
             }
-            if listing.is_marked() || listing.object(MOVED).is_some() {
+            if listing.is_marked() {
                 return Self::listed(objects, listing.prefix, false);
             }
         }
@@ -100,6 +105,19 @@ impl Listing {
         self.objects.is_empty()
     }
 
+    /// Whether the state object is the only object.
+    pub(super) fn has_only_state(&self) -> bool {
+        self.objects.keys().all(|name| is_control(name))
+    }
+
+    /// Whether both listings have the same versions of the same objects.
+    pub(super) fn has_objects_of(&self, other: &Self) -> bool {
+        let versions = |listing: &Self| -> Vec<(String, String)> {
+            listing.objects.iter().map(|(name, object)| (name.clone(), object.tag.to_string())).collect()
+        };
+        versions(self) == versions(other)
+    }
+
     pub(super) fn beginnings(&self) -> Arc<Beginnings> {
         Arc::clone(&self.beginnings)
     }
@@ -122,6 +140,56 @@ impl Listing {
         self.objects.contains_key(MARKER) || self.objects.contains_key(OTHER_MARKER)
     }
 
+    /// The state of the target whose folder is listed.
+    ///
+    /// # Errors
+    /// `Replaced` if the state object was deleted since the listing; errors of the bucket.
+    pub(super) fn state(&self, objects: &Arc<dyn Objects>) -> Result<Option<State>> {
+        let target = self.prefix.trim_end_matches('/');
+        let Some(object) = self.object(STATE) else {
+            return old::found_in(objects, target, self.is_marked(), |name| self.object(name));
+        };
+        match state_at(objects, target, &object.key)? {
+            Some(found) => Ok(Some(found)),
+            None => Err(Error::new(ErrorKind::Replaced, "the checkpoint was replaced while it was opened")
+                .in_file(objects.url(&object.key))
+                .help("open it again")),
+        }
+    }
+
+    /// The names of all objects. Lists again if the listing has only one page.
+    pub(super) fn names(&self, objects: &Arc<dyn Objects>) -> Result<Vec<String>> {
+        let names = |listing: &Self| listing.objects.keys().cloned().collect();
+        match self.is_whole {
+            true => Ok(names(self)),
+            false => Self::listed(objects, self.prefix.clone(), false).map(|whole| names(&whole)),
+        }
+    }
+
+    /// The listing of the folder in which readers find the checkpoint of this folder.
+    ///
+    /// # Errors
+    /// `Uncommitted` if a save began and did not commit, or if a removal began; `Replaced` if the
+    /// checkpoint moves at this moment; errors of the bucket.
+    pub(super) fn of_readers(self, objects: &Arc<dyn Objects>) -> Result<Self> {
+        let is_begun = self.object(OLD_CLAIM).is_some() && !self.is_marked();
+        if self.object(STATE).is_none() && self.object(OLD_POINTER).is_none() {
+            return if is_begun { Err(self.uncommitted(objects, NEVER)) } else { Ok(self) };
+        }
+        match self.state(objects)?.map(|found| found.record.phase) {
+            Some(Phase::Moved(folder)) => Self::of_checkpoint(objects, format!("{folder}/")),
+            Some(Phase::Removing) => Err(self.uncommitted(objects, "a removal of this checkpoint has begun")),
+            Some(Phase::Writing) if !self.is_marked() => Err(self.uncommitted(objects, NEVER)),
+            _ => Ok(self),
+        }
+    }
+
+    fn uncommitted(&self, objects: &Arc<dyn Objects>, what: &str) -> Error {
+        Error::new(ErrorKind::Uncommitted, what)
+            .in_file(objects.url(&self.prefix))
+            .help("it is being written, or its writer was killed: open an earlier checkpoint, or save again")
+    }
+
     /// Whether no object can exist under a name that the list has not shown: the list is complete
     /// for such names, or the name lies below an object.
     pub(super) fn knows(&self, name: &str) -> bool {
@@ -138,9 +206,10 @@ impl Listing {
     }
 
     /// Identifies these versions of these objects. As on a disk, side files do not change the
-    /// identity.
+    /// identity. Neither does the state object.
     pub(super) fn identity(&self) -> Option<Identity> {
-        let own = self.objects.iter().filter(|(name, _)| !is_name_of_side_file(name) && *name != SETTLING);
+        let is_own = |name: &str| !is_name_of_side_file(name) && !is_control(name);
+        let own = self.objects.iter().filter(|(name, _)| is_own(name));
         let objects: Vec<_> = own.map(|(name, object)| (name, object.tag.text())).collect();
         (!objects.is_empty()).then(|| Identity::of_objects(objects))
     }
@@ -287,7 +356,8 @@ pub(super) fn for_reading(objects: &Arc<dyn Objects>, path: &Path) -> Result<Rea
 
 fn read_as_listed(objects: &Arc<dyn Objects>, path: &Path, may_look_again: bool) -> Result<Reading> {
     let listing = list_and_look_ahead(objects, folder_key(objects, path)?)?;
-    if listing.is_empty() {
+    let listing = listing.of_readers(objects)?;
+    if listing.has_only_state() {
         let (folder, name) = split(path);
         let unlisted: Arc<dyn Storage> = Arc::new(ObjectStorage::new(Arc::clone(objects)));
         if name.is_empty() {
@@ -304,34 +374,14 @@ fn read_as_listed(objects: &Arc<dyn Objects>, path: &Path, may_look_again: bool)
         return Ok(Reading { location: listed(objects, listing, root, path), identity });
     }
     let identity = listing.identity();
-    if let Some(moved) = listing.object(MOVED) {
-        let folder = marker::moved_to(objects, moved)?;
-        let listing = Listing::of_checkpoint(objects, format!("{folder}/"))?;
-        // Show the listing under the target's name: the folder's own name is that of an unfinished
-        // save.
-        return Ok(Reading {
-            location: listed(objects, listing, folder_key(objects, path)?, path),
-            identity,
-        });
-    }
-    refuse_uncommitted(objects, &listing)?;
-    let root = listing.prefix().to_owned();
-    Ok(Reading { location: listed(objects, listing, root, path), identity })
+    // Show the listing under the target's name: the name of an overwrite's folder is that of an
+    // unfinished save.
+    Ok(Reading { location: listed(objects, listing, folder_key(objects, path)?, path), identity })
 }
 
 fn listed(objects: &Arc<dyn Objects>, listing: Listing, root: String, path: &Path) -> Location {
     let storage = ObjectStorage::new(Arc::clone(objects));
     Location::new(Arc::new(ListedStorage { storage, root, listing }), path)
-}
-
-/// Returns an error if the listing shows a checkpoint that a save began and did not commit.
-fn refuse_uncommitted(objects: &Arc<dyn Objects>, listing: &Listing) -> Result<()> {
-    if listing.object(CLAIM).is_none() || listing.is_marked() {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed")
-        .in_file(objects.url(listing.prefix()))
-        .help("it is being written, or its writer was killed: open an earlier checkpoint, or save again"))
 }
 
 /// A bucket with the listing of one folder. The listed objects are not looked up again.

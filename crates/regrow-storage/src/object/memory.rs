@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
-use super::{Conditional, Extent, Facts, Keys, Object, ObjectWrites, Objects, Tag, Upload, renewal};
+use super::{Conditional, Extent, Facts, Keys, Object, ObjectWrites, Objects, Tag, Upload, held};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Suits;
 
@@ -19,7 +19,7 @@ pub(crate) struct MemoryObjects {
     name: Arc<str>,
     state: Arc<Mutex<State>>,
     copy_len_max_bytes: u64,
-    claim_renewed_every: Duration,
+    renewed_every: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -35,14 +35,14 @@ impl MemoryObjects {
             name: Arc::from(name),
             state: Arc::default(),
             copy_len_max_bytes: u64::MAX,
-            claim_renewed_every: renewal::EVERY,
+            renewed_every: held::RENEWED_EVERY,
         }
     }
 
-    /// A bucket whose writers renew their claims at this interval.
+    /// A bucket whose writers renew their state objects at this interval.
     #[cfg(test)]
-    pub(super) fn with_claims_renewed_every(name: &str, claim_renewed_every: Duration) -> Self {
-        Self { claim_renewed_every, ..Self::new(name) }
+    pub(super) fn with_renewals_every(name: &str, renewed_every: Duration) -> Self {
+        Self { renewed_every, ..Self::new(name) }
     }
 
     /// A bucket that cannot copy longer objects than this.
@@ -91,7 +91,7 @@ impl Objects for MemoryObjects {
             suits: Suits { requests_min: 1, requests_max: usize::MAX },
             ahead_len_max_bytes: 0,
             copy_len_max_bytes: self.copy_len_max_bytes,
-            claim_renewed_every: self.claim_renewed_every,
+            renewed_every: self.renewed_every,
         }
     }
 
@@ -148,6 +148,10 @@ impl Objects for MemoryObjects {
 }
 
 impl ObjectWrites for MemoryObjects {
+    fn now(&self) -> Option<SystemTime> {
+        Some(SystemTime::now())
+    }
+
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag> {
         Ok(self.state().put(key, bytes))
     }

@@ -5,47 +5,61 @@
 //! | `mod` | [`Objects`]: the requests of a bucket; [`ObjectStorage`] |
 //! | `listing` | the result of one listing: names, lengths, tags |
 //! | `keys` | a folder of objects as a [`Store`]; an object as a [`Blob`](crate::store::Blob) |
-//! | `publish` | a checkpoint without rename: claim, objects, marker |
-//! | `copy` | a copy of an object within the bucket |
-//! | `target` | the allowed targets |
-//! | `settle` | the end of an overwrite; files of killed writers |
-//! | `remove` | removes a checkpoint, or the files of an unfinished save |
-//! | `renewal` | renews the claim of a living writer |
-//! | `marker` | the small objects that show the state of a folder |
+//! | `state` | the protocol: one function decides each step |
+//! | `record` | the content of a state object |
+//! | `held` | a state object that this process owns, and its renewal |
+//! | `found` | the state object of another process |
+//! | `run` | performs the steps of an operation |
+//! | `settle` | the end of an overwrite |
+//! | `target`, `refusals` | the allowed targets; the errors of the others |
+//! | `publish`, `commit` | a checkpoint without rename |
 //! | `transfer` | a copy, which can continue an interrupted copy |
+//! | `remove` | the lock of a target; removals |
+//! | `marker` | the names of markers and control objects |
+//! | `old` | the control objects of earlier versions |
+//! | `copy` | a copy of an object within the bucket |
 //! | `sink` | one new object, part by part |
 //! | `memory` | objects in memory |
 //! | `cached` | the same objects with blocks kept on a local disk: the feature `cloud` |
 //! | `cloud` | S3, Google Cloud Storage, Azure: the feature `cloud` |
 //!
+//! Each target has one state object while a process changes the target. The object says which
+//! process this is, and how far the change is (`state`). Processes replace it only by
+//! compare-and-swap.
+//!
 //! ```text
-//! writing     T/regrow-writing.json                        the claim: who writes, since when, with a nonce
+//! a folder            T/regrow-state.json
+//! other targets       T.orbax-checkpoint-tmp-state.json
+//! ```
+//! A save writes the objects under their final names, and commits them with a marker:
+//!
+//! ```text
+//! writing     T/regrow-state.json                          phase `writing`
 //!             T/model.safetensors  T/regrow.json ...       under their final names
-//! committed   T/commit_success.txt                         the marker: created if absent, with the same nonce
+//! committed   T/commit_success.txt                         the marker: created if absent, with the nonce of the save
 //! ```
-//! A folder with a claim and without a marker is not a checkpoint. Orbax uses the same marker.
+//! A folder in this phase without a marker is not a checkpoint. Orbax uses the same marker. Layouts
+//! that have no marker get `regrow-committed.txt`.
 //!
-//! An overwrite writes a complete new checkpoint into another folder, and then commits it with one
-//! small object:
+//! An overwrite writes a complete new checkpoint into another folder, and takes the state object of
+//! the target only for its commit:
 //!
 //! ```text
-//! staged      T.orbax-checkpoint-tmp-<nonce>/...           all objects, with a marker of their own
-//! committed   T/regrow-moved.json                          created if absent: "the checkpoint is in that folder"
-//! settled     the objects copied to T within the bucket, then the pointer and the staged folder removed
+//! staged      T.orbax-checkpoint-tmp-<nonce>/...           all objects, with a state object and a marker of their own
+//! locked      T/regrow-state.json                          phase `changing`
+//! committed   T/regrow-state.json                          phase `moved`: "the checkpoint is in that folder"
+//! settled     the objects copied to T within the bucket; phase `changing`; then the state object and the folder go
 //! ```
-//! After `regrow-moved.json` exists, readers of regrow read the folder that it names. Orbax sees
-//! the old checkpoint until the settling begins, no checkpoint during it, and then the new one. If
-//! the writer dies during the settling, the checkpoint is complete, and the next overwrite settles
-//! it first.
+//! In phase `moved`, readers of regrow read the folder that the state object names. Orbax sees the
+//! old checkpoint until the copying begins, no checkpoint during it, and then the new one. If the
+//! process dies, the checkpoint is complete, and the next operation copies it.
 //!
-//! Some operations keep other processes out for a short time. For that time the operation puts one
-//! of these objects in the bucket, and other processes wait:
+//! A single file appears when its upload ends, so its save takes the state object only for that
+//! request. Several files of one stem are never replaced. The last one makes the checkpoint.
 //!
-//! ```text
-//! a lock      T/regrow-settling.json                       a process replaces or removes the checkpoint at T
-//!             the same name in a staged folder             a process moves the checkpoint from this folder to T
-//! a claim     with `is_sweeping` in it                     a process removes the files of a dead writer
-//! ```
+//! **Stores without conditional writes.** regrow then writes the state object after a look, without
+//! a condition. Two processes that begin at the same moment can both have the state object, and the
+//! promises about two writers do not hold.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -73,17 +87,22 @@ use crate::store::{EachChunk, Store, Suits};
 pub(super) mod cached;
 #[cfg(feature = "cloud")]
 pub(super) mod cloud;
+mod commit;
 mod copy;
+mod found;
+mod held;
 pub(super) mod keys;
 mod listing;
 mod marker;
 mod memory;
+mod old;
 mod publish;
+mod record;
+mod refusals;
 mod remove;
-mod renewal;
+mod run;
 mod settle;
 mod sink;
-#[cfg(test)]
 mod state;
 mod target;
 mod transfer;
@@ -167,10 +186,6 @@ impl std::fmt::Display for Tag {
     }
 }
 
-/// Longest wait for a process that replaces or removes a checkpoint. Most of them copy objects
-/// within the bucket, which takes seconds.
-const HOLD_WAITED_FOR: Duration = Duration::from_secs(20);
-
 /// The result of a conditional write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Conditional {
@@ -189,8 +204,8 @@ pub(crate) struct Facts {
     pub ahead_len_max_bytes: u64,
     /// Longest object that [`ObjectWrites::copy`] can copy.
     pub copy_len_max_bytes: u64,
-    /// The interval at which a writer renews its claim.
-    pub claim_renewed_every: Duration,
+    /// The interval at which the owner of a state object renews it.
+    pub renewed_every: Duration,
 }
 
 /// The keys that a listing contains.
@@ -271,6 +286,10 @@ pub(crate) trait Objects: Debug + Send + Sync {
 
 /// Requests that change the objects of a bucket.
 pub(crate) trait ObjectWrites {
+    /// The time by the clock of the store, which gives objects their times; `None` if it is
+    /// unknown.
+    fn now(&self) -> Option<SystemTime>;
+
     /// Writes an object, and replaces an existing one.
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag>;
 
@@ -452,7 +471,8 @@ impl Storage for ObjectStorage {
 
     fn identity(&self, path: &Path) -> Option<Identity> {
         let listing = Listing::of_checkpoint(&self.objects, folder_key(&self.objects, path).ok()?).ok()?;
-        if !listing.is_empty() {
+        let listing = listing.of_readers(&self.objects).ok()?;
+        if !listing.has_only_state() {
             return listing.identity();
         }
         let object = self.objects.head(&key_of(&self.objects, path).ok()?).ok()??;
@@ -513,20 +533,18 @@ impl Publish for ObjectStorage {
 }
 
 impl Upkeep for ObjectStorage {
-    /// The identity comes from the claim, the markers and the pointer, because every save writes
-    /// one of these objects.
+    /// The identity comes from the markers, because every save writes one, and from the state
+    /// object of a save or a removal.
     fn holder(&self, path: &Path) -> Result<Option<Identity>> {
-        let folder = folder_key(&self.objects, path)?;
-        let found = |name: &&str| -> Result<Option<(String, SystemTime)>> {
-            let object = self.objects.head(&format!("{folder}{name}"))?;
+        let key = key_of(&self.objects, path)?;
+        let marker = |name: &str| -> Result<Option<(String, SystemTime)>> {
+            let object = self.objects.head(&format!("{key}/{name}"))?;
             Ok(object.map(|object| (object.tag.text().to_owned(), object.modified)))
         };
-        let found = marker::OF_EVERY_SAVE.iter().map(found).collect::<Result<Vec<_>>>()?;
-        Ok(Some(Identity::of_objects(found)))
-    }
-
-    fn check_unwritten(&self, at: &Location) -> Result<()> {
-        target::check_unwritten(&self.objects, at)
+        let state = found::state_at(&self.objects, &key, &format!("{key}/{}", marker::STATE))?;
+        let save = state.map(|found| found.record).filter(|record| record.phase != state::Phase::Changing);
+        let save = save.map(|record| (record.nonce, record.phase));
+        Ok(Some(Identity::of_objects((marker(marker::MARKER)?, marker(marker::OTHER_MARKER)?, save))))
     }
 
     fn traces(&self, _at: &Location) -> Result<Vec<Trace>> {
@@ -537,17 +555,15 @@ impl Upkeep for ObjectStorage {
         &self,
         at: &Location,
         operation: &'static str,
-        _wait: Option<Duration>,
-        _monitor: &Monitor,
+        wait: Option<Duration>,
+        monitor: &Monitor,
     ) -> Result<TargetLock> {
-        if operation != "remove" {
-            target::check_unwritten(&self.objects, at)?;
-        }
-        Ok(TargetLock::default())
+        let owned = remove::lock(&self.objects, at, run::Doing::new(operation, wait, monitor))?;
+        Ok(TargetLock::new(owned.record().nonce, true, owned))
     }
 
-    fn remove(&self, at: &Location, what: &Removal, _lock: &TargetLock) -> Result<Removed> {
-        remove::remove(&self.objects, at, what)
+    fn remove(&self, at: &Location, what: &Removal, lock: &TargetLock) -> Result<Removed> {
+        remove::remove(&self.objects, at, what, lock)
     }
 
     fn remove_unfinished(&self, at: &Location, force: bool) -> Result<Removed> {

@@ -7,22 +7,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
+use super::commit::{commit_overwrite, lock_file, mark, written_in};
 use super::copy::copy_within;
-use super::listing::Listing;
-use super::marker::{
-    CLAIM, Claim, MARKER, MOVED, Moved, OTHER_MARKER, Running, claim_of_siblings, marker_bytes, marker_line,
-    nonce, staged_folder, take_left,
-};
-use super::renewal::Renewal;
-use super::settle::{Copies, Hold, settle, settle_moved, sweep};
-use super::sink::ObjectSink;
-use super::target::{Before, LOOKS_MAX, beside_without_last, check, claim_siblings, has_begun};
+use super::found::state_at;
+use super::held::{Owned, of_ticket};
+use super::marker::{MARKER, OTHER_MARKER, STATE, marker_bytes, marker_line, nonce, staged_folder};
+use super::refusals::{finished_first, pair_exists, refused};
+use super::run::{Doing, Place, Run, delete_staged};
+use super::sink::{ObjectSink, Pending, end};
+use super::state::{Operation, Phase, Refusal, Step};
+use super::target::{Before, LOOKS_MAX, check};
 use super::{Conditional, Object, Objects, Tag, key_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
 use crate::store::{Blob, FileWriter};
-use crate::threads::{Task, for_each_parallel};
+use crate::threads::for_each_parallel;
 use crate::{
     BegunFolder, Identity, JoinedFolder, MergedFolder, NewFile, NewFolder, NewSiblings, Publication,
     PublishOptions, Target, TargetLock, no_such_file,
@@ -31,53 +31,51 @@ use crate::{
 /// Small files are collected up to this length, and then written together.
 const GATHERED_LEN_MAX_BYTES: usize = 16 << 20;
 
-/// Begins a single file. It has no claim: it appears when it is complete.
+/// Begins a single file. It is locked only for the end of its upload: it appears when it is
+/// complete.
 pub(super) fn begin_file(
     objects: &Arc<dyn Objects>,
     target: &Location,
     options: PublishOptions<'_>,
 ) -> Result<NewObjects> {
     check(objects, target, &Target::File, options)?;
-    let nonce = nonce()?;
-    let running = Running::begin(&nonce);
-    NewObjects::new(objects, target, &Target::File, options, nonce, Some(running))
+    NewObjects::new(objects, target, &Target::File, options, nonce()?)
 }
 
-/// Claims a folder: the target's own, or a new one beside the checkpoint that is there.
-///
-/// A [`NewObjects`] is made only after its claim. So an error before the claim removes nothing.
+/// Begins a folder: the target's own, or a new one beside the checkpoint that is there.
 pub(super) fn begin_folder(
     objects: &Arc<dyn Objects>,
     target: &Location,
     options: PublishOptions<'_>,
 ) -> Result<NewObjects> {
-    let before = check(objects, target, &Target::Folder, options)?;
-    let nonce = nonce()?;
     let key = key_of(objects, target.path())?;
-    let (folder, old) = match without_left(objects, target, options, before)? {
-        Before::Nothing | Before::Leftovers(..) | Before::Others => (key, None),
-        Before::Old(old) => {
-            let old = settle_moved(objects, &key, old)?;
-            // Objects that cannot be removed now are not a checkpoint. The next save removes them.
-            let _ = sweep(objects, &key, Copies::Go);
-            (staged_folder(&key, &nonce), Some(old))
+    for _ in 0..LOOKS_MAX {
+        let before = check(objects, target, &Target::Folder, options)?;
+        let is_staged = before == Before::Old;
+        let folder = if is_staged { staged_folder(&key, &nonce()?) } else { key.clone() };
+        let mut run = Run::new(objects, target, Place::Folder(folder.clone()), doing(options));
+        if is_staged {
+            // No other process knows the name of this folder.
+            run.take(Phase::Writing, None)?;
         }
-    };
-    let (running, content) = (Running::begin(&nonce), Claim::new(&nonce));
-    let claim = format!("{folder}/{CLAIM}");
-    if let Conditional::Lost(..) = objects.create(&claim, content.to_bytes())? {
-        return Err(has_begun(target));
+        match run.advance_if_free(&Operation::Save { is_written: false, continues: false })? {
+            Step::Write => {}
+            // Another process has committed since the look. An overwrite replaces its checkpoint.
+            Step::Refuse(Refusal::Exists) if options.overwrite => continue,
+            Step::Refuse(Refusal::Foreign) => return Err(finished_first(target)),
+            Step::Refuse(refusal) => return Err(refused(refusal, target)),
+            _ => return Err(finished_first(target)),
+        }
+        let owned = run.into_owned()?;
+        let nonce = owned.record().nonce;
+        let mut new = NewObjects::new(objects, target, &Target::Folder, options, nonce)?;
+        (new.folder, new.is_staged, new.owned) = (folder, is_staged, Some(owned));
+        return Ok(new);
     }
-    if old.is_none() {
-        check_alone(objects, target, &folder, &claim)?;
-    }
-    let mut new = NewObjects::new(objects, target, &Target::Folder, options, nonce, Some(running))?;
-    (new.folder, new.old) = (folder, old);
-    new.renewal = Some(Renewal::begin(objects, &claim, &content));
-    Ok(new)
+    Err(finished_first(target))
 }
 
-/// Takes the claim of several files of one stem.
+/// Begins several files of one stem.
 pub(super) fn begin_siblings(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -85,78 +83,23 @@ pub(super) fn begin_siblings(
     options: PublishOptions<'_>,
 ) -> Result<NewObjects> {
     let kind = Target::Siblings { suffixes: suffixes.to_vec() };
-    let before = check(objects, target, &kind, options)?;
-    let nonce = nonce()?;
-    let key = key_of(objects, target.path())?;
-    let vouched = if matches!(before, Before::Others) { &[][..] } else { suffixes };
-    let (running, content) =
-        (Running::begin(&nonce), Claim { suffixes: vouched.to_vec(), ..Claim::new(&nonce) });
-    claim_siblings(objects, target, &key, &content)?;
-    let claim = claim_of_siblings(&key);
-    if let Err(error) = check_beside(objects, target, suffixes, options.overwrite, &before) {
-        let _ = objects.delete(&[claim]);
-        return Err(error);
+    check(objects, target, &kind, options)?;
+    let place = Place::Beside { key: key_of(objects, target.path())?, suffixes: suffixes.to_vec() };
+    let mut run = Run::new(objects, target, place, doing(options));
+    run.replaces_others = options.overwrite;
+    match run.advance(&Operation::Save { is_written: false, continues: false })? {
+        Step::Write => {}
+        _ => return Err(pair_exists(target, suffixes, options.overwrite)),
     }
-    let mut new = NewObjects::new(objects, target, &kind, options, nonce, Some(running))?;
-    new.renewal = Some(Renewal::begin(objects, &claim, &content));
+    let owned = run.into_owned()?;
+    let nonce = owned.record().nonce;
+    let mut new = NewObjects::new(objects, target, &kind, options, nonce)?;
+    new.owned = Some(owned);
     Ok(new)
 }
 
-/// Returns an error if another save has committed, and removed its claim, between the look at the
-/// target and this claim. Later saves find this claim.
-fn check_alone(objects: &Arc<dyn Objects>, target: &Location, folder: &str, claim: &str) -> Result<()> {
-    let listed = objects.list_page(&format!("{folder}/"));
-    if matches!(&listed, Ok((all, _)) if all.iter().all(|object| object.key == claim)) {
-        return Ok(());
-    }
-    let _ = objects.delete(&[claim.to_owned()]);
-    listed?;
-    Err(finished_first(target))
-}
-
-/// Returns an error if another save has ended between the look at the files and the claim. Later
-/// saves find the claim.
-fn check_beside(
-    objects: &Arc<dyn Objects>,
-    target: &Location,
-    suffixes: &[String],
-    overwrite: bool,
-    before: &Before,
-) -> Result<()> {
-    let there = beside_without_last(objects, target, suffixes, overwrite)?;
-    match before {
-        Before::Nothing if !there.is_empty() => Err(finished_first(target)),
-        _ => Ok(()),
-    }
-}
-
-fn finished_first(target: &Location) -> Error {
-    Error::new(ErrorKind::AlreadyExists, "another save to this target finished first").in_file(target)
-}
-
-/// Removes the files of a dead writer in a folder. Returns the state of the target afterwards.
-///
-/// # Errors
-/// `AlreadyExists` if another save has started there; errors of the bucket.
-fn without_left(
-    objects: &Arc<dyn Objects>,
-    target: &Location,
-    options: PublishOptions<'_>,
-    mut before: Before,
-) -> Result<Before> {
-    for _ in 0..LOOKS_MAX {
-        let Before::Leftovers(dead, left) = before else { return Ok(before) };
-        // If several saves find the dead claim, only one takes it.
-        if let Some(_swept) = take_left(objects, &dead)? {
-            // Delete the claim last: it marks the other objects as those of a dead writer.
-            let others = left.into_iter().map(|object| object.key).filter(|key| *key != dead.key);
-            objects.delete(&others.collect::<Vec<_>>())?;
-            objects.delete(&[dead.key])?;
-            return Ok(Before::Nothing);
-        }
-        before = check(objects, target, &Target::Folder, options)?;
-    }
-    Err(has_begun(target))
+fn doing(options: PublishOptions<'_>) -> Doing {
+    Doing::new("save", options.wait, options.monitor)
 }
 
 /// Joins the checkpoint that another process has begun. The ticket contains the nonce and the
@@ -172,10 +115,15 @@ pub(super) fn join(
     };
     // The process that began the save decides how long the save counts as running, and removes
     // objects that are not committed.
-    let mut joined = NewObjects::new(objects, target, &Target::Folder, options, nonce.to_owned(), None)?;
+    let state = state_at(objects, folder, &format!("{folder}/{STATE}"))?;
+    if state.is_none_or(|state| state.record.nonce != nonce) {
+        return Err(Error::new(ErrorKind::NotFound, "the save that this process joined has already ended")
+            .in_file(target)
+            .help("the process that started it gave up, or writes to another bucket"));
+    }
+    let mut joined = NewObjects::new(objects, target, &Target::Folder, options, nonce.to_owned())?;
     folder.clone_into(&mut joined.folder);
-    (joined.is_over, joined.is_joined, joined.make_way) = (true, true, None);
-    joined.check_claim()?;
+    joined.is_over = true;
     Ok(joined)
 }
 
@@ -205,11 +153,9 @@ pub(super) struct NewObjects {
     durable: bool,
     monitor: Monitor,
     nonce: String,
-    /// The listing of the checkpoint that this save replaces.
-    old: Option<Listing>,
-    make_way: Option<fn(&Location) -> Result<()>>,
-    /// The version of the file that the new file may replace; `None` for any file.
-    in_place_of: Option<Option<Tag>>,
+    /// Whether the folder is one beside the checkpoint that this save replaces.
+    is_staged: bool,
+    doing: Doing,
     state: Arc<Mutex<State>>,
     /// Locked while a thread writes the collected files.
     flushing: Mutex<()>,
@@ -217,11 +163,11 @@ pub(super) struct NewObjects {
     /// The process that may remove the objects. A forked child must not.
     pid: u32,
     is_over: bool,
-    /// Whether another process has begun the checkpoint, and commits it.
-    is_joined: bool,
-    /// Renews the claim of this save until the claim is removed.
-    renewal: Option<Renewal>,
-    _running: Option<Running>,
+    /// The state object of the folder, or of the files of one stem; `None` in a process that has
+    /// joined the save.
+    owned: Option<Owned>,
+    /// The upload of a single file, which the commit ends.
+    pending: Pending,
 }
 
 fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -235,7 +181,6 @@ impl NewObjects {
         kind: &Target,
         options: PublishOptions<'_>,
         nonce: String,
-        running: Option<Running>,
     ) -> Result<Self> {
         Ok(Self {
             objects: Arc::clone(objects),
@@ -247,17 +192,15 @@ impl NewObjects {
             durable: options.durable,
             monitor: options.monitor.clone(),
             nonce,
-            old: None,
-            make_way: options.make_way,
-            in_place_of: None,
+            is_staged: false,
+            doing: doing(options),
             state: Arc::default(),
             flushing: Mutex::default(),
             reused_bytes: AtomicU64::new(0),
             pid: std::process::id(),
             is_over: false,
-            is_joined: false,
-            renewal: None,
-            _running: running,
+            owned: None,
+            pending: Arc::default(),
         })
     }
 
@@ -287,6 +230,7 @@ impl NewObjects {
     }
 
     fn sink(&self, key: String, expected_len_bytes: u64, checksums_from: u64) -> Result<ObjectSink> {
+        self.check_owned()?;
         let (state, noted) = (Arc::clone(&self.state), key.clone());
         let on_finish = Box::new(move |len_bytes: u64, tag: Tag| {
             locked(&state).written.insert(noted, (len_bytes, tag));
@@ -299,6 +243,7 @@ impl NewObjects {
     /// All files exist when this returns, including those that another thread was writing.
     fn flush(&self) -> Result<()> {
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check_owned()?;
         let gathered = {
             let mut state = self.state();
             state.gathered_bytes = 0;
@@ -319,17 +264,14 @@ impl NewObjects {
         )
     }
 
-    fn claim_key(&self) -> String {
-        match self.kind {
-            Target::Folder => format!("{}/{CLAIM}", self.folder),
-            Target::File | Target::Siblings { .. } => claim_of_siblings(&self.key),
-        }
+    /// Shows that the files of this save are still its own.
+    fn check_owned(&self) -> Result<()> {
+        self.owned.as_ref().map_or(Ok(()), |owned| owned.check())
     }
 
-    /// Returns an error if another save has overwritten an object of this save. This happens if
-    /// both saves took over the claim of the same dead writer.
-    fn check_written(&self) -> Result<()> {
-        let listed = self.objects.list(&format!("{}/", self.folder))?;
+    /// Returns an error if another save has overwritten an object of this save, because it took
+    /// this process for dead.
+    fn check_written(&self, listed: &[Object]) -> Result<()> {
         let state = self.state();
         let is_anothers = |object: &Object| match state.written.get(&object.key) {
             Some((_, tag)) => tag.is_known() && object.tag.is_known() && !tag.is_same(&object.tag),
@@ -338,93 +280,72 @@ impl NewObjects {
         if listed.iter().any(is_anothers) { Err(finished_first(&self.target)) } else { Ok(()) }
     }
 
-    /// Creates the marker, unless another process has already created one.
-    fn mark(&self, folder: &str) -> Result<()> {
+    /// Creates the marker of the folder, unless there is one.
+    fn mark(&self) -> Result<()> {
         let text = self.state().marker.clone();
         let name = if text.is_some() { MARKER } else { OTHER_MARKER };
-        let marker = format!("{folder}/{name}");
-        let bytes = marker_bytes(&text.unwrap_or_default(), &self.objects.url(folder), &self.nonce);
-        match self.objects.create(&marker, bytes)? {
-            Conditional::Done(tag) => {
-                self.note(marker, 0, tag);
-                Ok(())
-            }
-            Conditional::Lost(..) => Err(finished_first(&self.target)),
-        }
+        let marker = format!("{}/{name}", self.folder);
+        let bytes = marker_bytes(&text.unwrap_or_default(), &self.objects.url(&self.folder), &self.nonce);
+        let tag = mark(&self.objects, &self.target, &marker, bytes)?;
+        self.note(marker, 0, tag);
+        Ok(())
     }
 
-    fn commit_folder(&mut self) -> Result<()> {
+    fn commit_folder(&mut self, lock: Option<&TargetLock>) -> Result<()> {
         self.flush()?;
         self.monitor.check()?;
         self.monitor.enter(Stage::Commit);
-        self.renewal = None;
-        // The two requests are independent, so they run at the same time.
-        std::thread::scope(|scope| {
-            let written = Task::begin(scope, "regrow-check", || match &self.old {
-                None => self.check_written(),
-                Some(_) => Ok(()),
-            });
-            self.check_claim().and(written.join())
-        })?;
-        let claim = self.claim_key();
-        match self.old.take() {
-            None => {
-                let marked = self.mark(&self.folder);
-                // If another writer's marker exists, these objects are a checkpoint and must stay.
-                self.is_over = !matches!(&marked, Err(error) if error.kind() != ErrorKind::AlreadyExists);
-                marked?;
-                // Readers ignore a claim beside a marker, so the claim may stay if this fails.
-                let _ = self.objects.delete(&[claim]);
-                Ok(())
-            }
-            Some(old) => {
-                self.mark(&self.folder)?;
-                let key = self.key.clone();
-                let moved = Moved { nonce: self.nonce.clone(), folder: self.folder.clone() };
-                let _hold = Hold::take(&self.objects, &key)?;
-                match self.objects.create(&format!("{key}/{MOVED}"), moved.to_bytes())? {
-                    Conditional::Done(_) => self.is_over = true,
-                    Conditional::Lost(..) => return Err(finished_first(&self.target)),
-                }
-                // The new checkpoint is committed. If the cleanup fails, the next overwrite repeats
-                // it.
-                let _ = self.objects.delete(&[claim]);
-                let _ = settle(&self.objects, &key, &self.folder, old.prefix());
-                Ok(())
-            }
+        if self.is_staged {
+            self.mark()?;
+            let place = Place::Folder(self.key.clone());
+            let run = Run::new(&self.objects, &self.target, place, self.doing.clone());
+            let run = run.with(lock.and_then(|lock| of_ticket(&lock.nonce)));
+            return commit_overwrite(&self.objects, run, &self.target, &mut self.owned);
         }
+        let Some(owned) = &self.owned else { return Err(finished_first(&self.target)) };
+        self.check_written(&written_in(&self.objects, &self.target, &self.folder, owned)?)?;
+        self.mark()?;
+        // Readers ignore the state of a save beside a marker, so it may stay if this fails.
+        let _ = self.owned.take().map_or(Ok(()), Owned::release);
+        Ok(())
     }
 
-    /// Removes all objects in the folder, including those whose write had no answer. The claim is
-    /// removed last, because it shows that the others are unfinished.
-    fn remove_folder(&mut self) -> Result<()> {
-        self.renewal = None;
-        self.check_claim()?;
-        let all = self.objects.list(&format!("{}/", self.folder))?;
-        let mut keys: BTreeSet<String> = all.into_iter().map(|object| object.key).collect();
-        // The list may miss the last writes. Without a claim, a file that stays would look like
-        // part of a checkpoint.
-        keys.extend(self.state().names.iter().map(|name| format!("{}/{name}", self.folder)));
-        let (claim, others): (Vec<String>, Vec<String>) =
-            keys.into_iter().partition(|key| key.ends_with(CLAIM));
-        self.objects.delete(&others)?;
-        self.objects.delete(&claim)
+    fn commit_file(&mut self, lock: Option<&TargetLock>) -> Result<()> {
+        let upload = self.pending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(upload) = upload else { return Err(no_such_file()) };
+        self.monitor.check()?;
+        self.monitor.enter(Stage::Commit);
+        let lock = match lock {
+            None => Some(lock_file(&self.objects, &self.target, &self.key, self.doing.clone())?),
+            Some(_) => None,
+        };
+        end(upload, (!self.overwrite).then_some(&self.target))?;
+        self.is_over = true;
+        // The file is committed, and a lock that stays is that of a dead process.
+        let _ = lock.map_or(Ok(()), Owned::release);
+        Ok(())
     }
 
-    /// Returns an error if another writer has taken over the claim because it considered this save
-    /// dead.
-    fn check_claim(&self) -> Result<()> {
-        let claim = self.claim_key();
-        let found = self.objects.get(&claim)?.and_then(|(bytes, _)| Claim::parse(&bytes));
-        match found.is_some_and(|found| found.nonce == self.nonce) {
-            true => Ok(()),
-            false if self.is_joined => {
-                Err(Error::new(ErrorKind::NotFound, "the save that this process joined has already ended")
-                    .in_file(&self.target)
-                    .help("the process that started it gave up, or writes to another bucket"))
-            }
-            false => Err(finished_first(&self.target)),
-        }
+    /// Removes all objects in the folder, including those whose write had no answer.
+    fn remove_folder(&self, owned: Owned) -> Result<()> {
+        // The marker may exist, if its creation had no answer.
+        owned.set(|record| record.phase = Phase::Removing)?;
+        // The list may miss the last writes.
+        let names = [MARKER, OTHER_MARKER].map(str::to_owned).into_iter().chain(self.state().names.clone());
+        self.objects.delete(&names.map(|name| format!("{}/{name}", self.folder)).collect::<Vec<_>>())?;
+        delete_staged(&self.objects, owned)
+    }
+
+    /// Removes the files of one stem, or the file, of this save.
+    fn remove_files(&self) -> Result<()> {
+        // Another save may have written the same names since, so delete only objects with this
+        // save's tags.
+        let is_own = |(key, (_, tag)): (&String, &(u64, Tag))| {
+            let found = self.objects.head(key).ok().flatten();
+            found.filter(|found| found.tag.is_same(tag)).map(|found| found.key)
+        };
+        let keys: Vec<String> = self.state().written.iter().filter_map(is_own).collect();
+        self.objects.delete(&keys)
     }
 }
 
@@ -433,19 +354,15 @@ impl Publication for NewObjects {
         Ok(self.share_len_bytes())
     }
 
-    fn commit_under(mut self: Box<Self>, _lock: Option<&TargetLock>) -> Result<()> {
+    fn commit_under(mut self: Box<Self>, lock: Option<&TargetLock>) -> Result<()> {
         let monitor = self.monitor.clone();
         monitor.timed(Stage::Commit, 0, || match self.kind {
-            Target::Folder => self.commit_folder(),
-            Target::File => {
-                self.is_over = true;
-                Ok(())
-            }
+            Target::Folder => self.commit_folder(lock),
+            Target::File => self.commit_file(lock),
             Target::Siblings { .. } => {
-                self.renewal = None;
                 // The last file is written, so the checkpoint is committed.
                 self.is_over = true;
-                let _ = self.objects.delete(&[self.claim_key()]);
+                let _ = self.owned.take().map_or(Ok(()), Owned::release);
                 Ok(())
             }
         })
@@ -495,6 +412,7 @@ impl NewFolder for NewObjects {
             Identity::of_objects(object.tag.text()) == identity && object.len_bytes == opened.len_bytes()
         };
         let Some(object) = found.filter(same) else { return Ok(false) };
+        self.check_owned()?;
         let key = format!("{}/{name}", self.folder);
         match copy_within(&self.objects, &object, &key) {
             Ok(tag) => {
@@ -574,7 +492,7 @@ impl JoinedFolder for NewObjects {
     fn finish_share(&self) -> Result<()> {
         self.flush()?;
         self.monitor.check()?;
-        self.check_written()
+        self.check_written(&self.objects.list(&format!("{}/", self.folder))?)
     }
 
     /// Looks for the nonce in the marker of the target or of the folder: an overwrite moves the
@@ -601,23 +519,10 @@ impl NewFile for NewObjects {
     }
 
     fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
-        // The object appears only when it is complete, so its last write is the commit.
+        // The object appears when its upload ends, so the commit ends it.
+        let pending = Arc::clone(&self.pending);
         let sink = self.sink(self.key.clone(), expected_len_bytes, checksums_from)?;
-        let sink = match &self.in_place_of {
-            Some(before) => sink.in_place_of(&self.target, before.clone()),
-            None if self.overwrite => sink,
-            None => sink.only_new(&self.target),
-        };
-        let (monitor, make_way, target) = (self.monitor.clone(), self.make_way, self.target.clone());
-        Ok(FileWriter::new(sink.before_end(Box::new(move || {
-            // Call the monitor while the save can still be cancelled.
-            monitor.finish()?;
-            make_way.map_or(Ok(()), |make_way| make_way(&target))
-        }))))
-    }
-
-    fn is_named_by_write(&self) -> bool {
-        true
+        Ok(FileWriter::new(sink.leave_end_to(pending)))
     }
 }
 
@@ -632,8 +537,8 @@ impl NewSiblings for NewObjects {
             _ => None,
         };
         let suffix = suffix.ok_or_else(no_such_file)?;
-        // Another process may have taken over the claim of a save that seemed dead.
-        self.check_claim()?;
+        // Another process may have taken over the files of a save that seemed dead.
+        self.owned.as_ref().map_or(Ok(()), |owned| owned.set(|_| {}))?;
         let key = key_of(&self.objects, self.target.with_suffix(suffix).path())?;
         self.sink(key, expected_len_bytes, checksums_from).map(FileWriter::new)
     }
@@ -641,27 +546,18 @@ impl NewSiblings for NewObjects {
 
 impl Drop for NewObjects {
     fn drop(&mut self) {
-        // A single file that exists by now is complete, because its layout has finished it.
-        if self.is_over || self.pid != std::process::id() || self.kind == Target::File && self.overwrite {
+        if self.pid != std::process::id() {
             return;
         }
-        if self.kind == Target::Folder {
-            // Objects that cannot be removed now keep their claim, and the next save removes them.
-            let _ = self.remove_folder();
-        } else {
-            // Another save may have written the same names since, so delete only objects with this
-            // save's tags.
-            let is_own = |(key, (_, tag)): (&String, &(u64, Tag))| {
-                let found = self.objects.head(key).ok().flatten();
-                found.filter(|found| found.tag.is_same(tag)).map(|found| found.key)
-            };
-            let keys: Vec<String> = self.state().written.iter().filter_map(is_own).collect();
-            let gone = self.objects.delete(&keys);
-            self.renewal = None;
-            // Delete the claim last: it marks the other objects as those of a dead writer.
-            if gone.is_ok() && self.kind != Target::File && self.check_claim().is_ok() {
-                let _ = self.objects.delete(&[self.claim_key()]);
-            }
+        // Objects that cannot be removed now keep their state object, and the next save removes
+        // them.
+        match (self.owned.take(), &self.kind) {
+            (Some(owned), Target::Folder) => drop(self.remove_folder(owned)),
+            (Some(owned), _) => match owned.check().and_then(|()| self.remove_files()) {
+                Ok(()) => drop(owned.release()),
+                Err(_) => owned.leave(),
+            },
+            (None, _) => {}
         }
     }
 }

@@ -10,19 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use super::target::exists_already;
+use super::refusals::exists_already;
 use super::{Objects, Tag, Upload};
 use crate::bytes::limits::work_space;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::BlockChecksums;
 use crate::store::{FileSink, WrittenFile};
-
-/// The error of a rewrite if another process replaced the file during the rewrite.
-fn replaced_in_between(file: impl Into<PathBuf>) -> Error {
-    Error::new(ErrorKind::Replaced, "the file was replaced or removed while regrow rewrote it").in_file(file)
-}
 
 /// Longest piece of a buffer that the caller fills.
 const PIECE_LEN_BYTES: usize = 256 << 10;
@@ -30,8 +25,16 @@ const PIECE_LEN_BYTES: usize = 256 << 10;
 /// A function that is called with the length and the tag of the finished object.
 pub(super) type OnFinish = Box<dyn FnOnce(u64, Tag) + Send>;
 
-/// A function that is called just before the object appears.
-pub(super) type BeforeEnd = Box<dyn FnOnce() -> Result<()> + Send>;
+/// An upload whose parts are all sent, and which its owner ends.
+pub(super) type Pending = Arc<Mutex<Option<Box<dyn Upload>>>>;
+
+/// Ends an upload. With `only_new`, the error is `AlreadyExists` if an object is at the target.
+pub(super) fn end(upload: Box<dyn Upload>, only_new: Option<&Location>) -> Result<Tag> {
+    match only_new {
+        None => upload.finish(),
+        Some(target) => upload.finish_in_place_of(None)?.ok_or_else(|| exists_already(target)),
+    }
+}
 
 /// A new object that is being written.
 pub(super) struct ObjectSink {
@@ -47,31 +50,21 @@ pub(super) struct ObjectSink {
     counted_bytes: u64,
     monitor: Monitor,
     on_finish: OnFinish,
-    before_end: Option<BeforeEnd>,
-    /// The object that the end of the upload may replace; any object if `None`.
-    replaces: Option<Replaces>,
-}
-
-/// The object that the upload may replace. The location is used in error messages.
-enum Replaces {
-    Nothing(Location),
-    This(Location, Option<Tag>),
+    /// The target, if the upload may replace no object there.
+    only_new: Option<Location>,
+    /// Where to leave the upload, if its owner ends it.
+    pending: Option<Pending>,
 }
 
 impl ObjectSink {
     /// Lets the end of the upload fail with `AlreadyExists` if an object exists at the target.
     pub(super) fn only_new(self, target: &Location) -> Self {
-        Self { replaces: Some(Replaces::Nothing(target.clone())), ..self }
+        Self { only_new: Some(target.clone()), ..self }
     }
 
-    /// Lets the end of the upload fail with `Replaced` unless the target has the version `before`.
-    /// If `before` is `None`, unless the target does not exist.
-    pub(super) fn in_place_of(self, target: &Location, before: Option<Tag>) -> Self {
-        Self { replaces: Some(Replaces::This(target.clone(), before)), ..self }
-    }
-
-    pub(super) fn before_end(self, before_end: BeforeEnd) -> Self {
-        Self { before_end: Some(before_end), ..self }
+    /// Leaves the upload there, without its end. The tag of the object is then unknown.
+    pub(super) fn leave_end_to(self, pending: Pending) -> Self {
+        Self { pending: Some(pending), ..self }
     }
 
     pub(super) fn begin(
@@ -94,8 +87,8 @@ impl ObjectSink {
             counted_bytes: 0,
             monitor: monitor.clone(),
             on_finish,
-            before_end: None,
-            replaces: None,
+            only_new: None,
+            pending: None,
         })
     }
 
@@ -175,15 +168,12 @@ impl FileSink for ObjectSink {
         }
         self.count()?;
         let len_bytes = self.sent_bytes;
-        let Self { upload, mut checksums, on_finish, before_end, replaces, .. } = *self;
-        before_end.map_or(Ok(()), |before_end| before_end())?;
-        let tag = match replaces {
-            None => upload.finish()?,
-            Some(Replaces::Nothing(target)) => {
-                upload.finish_in_place_of(None)?.ok_or_else(|| exists_already(&target))?
-            }
-            Some(Replaces::This(target, before)) => {
-                upload.finish_in_place_of(before.as_ref())?.ok_or_else(|| replaced_in_between(&target))?
+        let Self { upload, mut checksums, on_finish, only_new, pending, .. } = *self;
+        let tag = match pending {
+            None => end(upload, only_new.as_ref())?,
+            Some(pending) => {
+                *pending.lock().unwrap_or_else(PoisonError::into_inner) = Some(upload);
+                Tag::new(None, None)
             }
         };
         on_finish(len_bytes, tag);

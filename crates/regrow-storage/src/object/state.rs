@@ -1,7 +1,7 @@
 //! The protocol of a target in a bucket: one pure function decides every step.
 //!
-//! Not used yet: `docs/decisions/2026-11-29-one-lock-a-target.md` has the plan. The module `tests`
-//! runs all interleavings of three processes, each killed before any of its requests or not.
+//! The module `tests` runs all interleavings of three processes, each killed before any of its
+//! requests or not.
 //!
 //! A process that changes a target first creates the state object of the target, and deletes it at
 //! the end. The state object says which process changes the target, and how far the change is
@@ -24,8 +24,11 @@
 //! The commit points: a save creates the marker, an overwrite sets `moved`, a removal sets
 //! `removing`.
 
+use serde::{Deserialize, Serialize};
+
 /// How far the change of a target is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "phase", content = "folder", rename_all = "lowercase")]
 pub(super) enum Phase {
     /// A new checkpoint is written into the target.
     Writing,

@@ -1,16 +1,13 @@
 //! A copy to a bucket, which continues an interrupted copy.
 //!
-//! The claim is the journal of the copy: the claim names each complete object, with the object's
-//! tag. The copy rewrites the claim every few seconds, so that the claim also shows that the writer
-//! lives. An object with its recorded tag is complete. All other objects are removed when the next
-//! copy starts.
+//! A copy is a save whose state object lists the complete objects, with their tags. An object with
+//! its listed tag is complete. The next copy deletes all other objects when it starts.
 //!
 //! ```text
-//! a folder            T/regrow-writing.json, the objects below T; under an overwrite below T.orbax-checkpoint-tmp-copy
-//! files of one stem   T.orbax-checkpoint-tmp-copy, one object: the claim; the files under their names. The last file
-//!                     makes the checkpoint
-//! one file            T.orbax-checkpoint-tmp-copy/, with the claim and the file; the commit copies the file to T within the
-//!                     bucket. A file too long for a copy is written to T without a claim: it appears when it is complete
+//! a folder            below T; under an overwrite below T.orbax-checkpoint-tmp-copy
+//! files of one stem   the files under their names. The last file makes the checkpoint
+//! one file            in the folder T.orbax-checkpoint-tmp-copy; the commit copies the file to T within the bucket.
+//!                     A file too long for a copy is written to T: it appears when it is complete
 //! ```
 
 use std::collections::{BTreeMap, HashSet};
@@ -19,19 +16,19 @@ use std::time::{Duration, Instant};
 
 use blake3::Hash;
 
+use super::commit::{commit_overwrite, lock_file, mark, written_in};
 use super::copy::{copy_new_within, copy_within};
+use super::held::Owned;
 use super::keys::ObjectBlob;
-use super::listing::Listing;
-use super::marker::{
-    CLAIM, COPY, Claim, Copied, MARKER, MOVED, Moved, OTHER_MARKER, Running, SETTLING, claim_at,
-    claim_of_siblings, is_commit, marker_bytes, nonce, staged_folder,
-};
-use super::settle::{Hold, points_to, settle, settle_moved};
+use super::marker::{COPY, MARKER, OTHER_MARKER, marker_bytes, staged_folder};
+use super::record::{Copied, Record};
+use super::refusals::{exists_already, pair_exists, refused};
+use super::remove::finish;
+use super::run::{Doing, Place, Run};
 use super::sink::ObjectSink;
-use super::target::{
-    Before, check, check_gone, check_name, exists_already, left_beside, pair_stays, take_claim,
-};
-use super::{Conditional, Object, Objects, key_of};
+use super::state::{Operation, Refusal, Step};
+use super::target::{Before, check, check_name};
+use super::{Object, Objects, key_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
@@ -41,13 +38,10 @@ use crate::{Identity, Left, Marker, Target, Transfer, TransferFile, TransferOpti
 /// The name of a single file before the commit.
 const STAGED_FILE: &str = "file";
 
-/// Interval of the writes of the claim during the upload of one long object.
-const LIVE_EVERY: Duration = Duration::from_secs(60);
-
 /// The longest object that every bucket copies in one request.
 const COPIED_LEN_MAX_BYTES: u64 = 5_000_000_000;
 
-/// Interval of the writes of the claim between objects.
+/// Interval of the writes of the state object between objects.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
 
 /// A copy that has not ended.
@@ -59,30 +53,29 @@ pub(super) struct ObjectTransfer {
     kind: Target,
     /// The folder for the files. A single file lies there until the commit.
     folder: String,
+    /// Whether the folder is not the target.
+    is_staged: bool,
     marker: Marker,
     overwrite: bool,
-    /// The prefix of the checkpoint that this copy replaces.
-    old_prefix: Option<String>,
+    doing: Doing,
     files: Vec<TransferFile>,
     keys: Vec<String>,
     left: Vec<Left>,
     monitor: Monitor,
-    /// The key of the claim; `None` for a single file that is written directly to the target.
-    claim_key: Option<String>,
     state: Mutex<State>,
-    /// The process that may release the claim. A forked child must not.
+    /// The process that may remove files. A forked child must not.
     pid: u32,
-    /// While this value exists, other threads of this process respect the claim.
-    _running: Running,
+    /// The state object of the files; `None` for a single file that is written directly to the
+    /// target, and after the commit.
+    owned: Option<Owned>,
 }
 
 #[derive(Debug)]
 struct State {
-    claim: Claim,
-    /// Tags of written objects that are not in the claim yet.
+    copied: BTreeMap<String, Copied>,
+    /// Tags of written objects that are not listed yet.
     tags: BTreeMap<usize, String>,
     written: Instant,
-    is_over: bool,
 }
 
 impl ObjectTransfer {
@@ -92,139 +85,112 @@ impl ObjectTransfer {
         target: &Location,
         options: TransferOptions<'_>,
     ) -> Result<Self> {
-        check_name(objects, target)?;
-        match options.kind {
-            Target::File => Self::begin_file(objects, target, options),
-            Target::Siblings { .. } => Self::begin_siblings(objects, target, options),
-            Target::Folder => match check(objects, target, options.kind, options.as_publish())? {
-                Before::Nothing | Before::Others => Self::begin_folder(objects, target, options, Vec::new()),
-                Before::Leftovers(_, left) => Self::begin_folder(objects, target, options, left),
-                Before::Old(old) => Self::begin_overwrite(objects, target, options, old),
-            },
-        }
-    }
-
-    fn begin_file(
-        objects: &Arc<dyn Objects>,
-        target: &Location,
-        options: TransferOptions<'_>,
-    ) -> Result<Self> {
-        let key = key_of(objects, target.path())?;
-        check(objects, target, options.kind, options.as_publish())?;
-        if options.files.iter().any(|file| file.len_bytes > COPIED_LEN_MAX_BYTES) {
-            let mut new = Self::new(objects, target, options, key, None)?;
-            new.left = vec![Left::Nothing; new.files.len()];
-            return Ok(new);
-        }
-        let folder = staged_folder(&key, COPY);
-        let there = objects.list(&format!("{folder}/"))?;
-        let claim_key = format!("{folder}/{CLAIM}");
-        let mut new = Self::new(objects, target, options, folder, Some(&claim_key))?;
-        let copied = new.earlier(&claim_key)?.map(|claim| claim.copied).unwrap_or_default();
-        new.take_claim(&claim_key, &copied)?;
-        new.take_over(&claim_key, &copied, there)?;
-        Ok(new)
-    }
-
-    fn begin_siblings(
-        objects: &Arc<dyn Objects>,
-        target: &Location,
-        options: TransferOptions<'_>,
-    ) -> Result<Self> {
-        let key = key_of(objects, target.path())?;
-        let claim_key = claim_of_siblings(&key);
-        let mut new = Self::new(objects, target, options, key, Some(&claim_key))?;
-        if let Target::Siblings { suffixes } = options.kind {
-            new.state().claim.suffixes.clone_from(suffixes);
-        }
-        let earlier = new.earlier(&claim_key)?;
-        new.siblings_there(earlier.as_ref(), options.overwrite)?;
-        let copied = earlier.as_ref().map(|claim| claim.copied.clone()).unwrap_or_default();
-        new.take_claim(&claim_key, &copied)?;
-        // A save may have ended between the look and the claim.
-        let there = new
-            .siblings_there(earlier.as_ref(), options.overwrite)
-            .inspect_err(|_| new.give_back(&claim_key, !copied.is_empty()))?;
-        new.take_over(&claim_key, &copied, there)?;
-        Ok(new)
-    }
-
-    /// Begins in a folder without a checkpoint, where an earlier copy may have left objects.
-    fn begin_folder(
-        objects: &Arc<dyn Objects>,
-        target: &Location,
-        options: TransferOptions<'_>,
-        there: Vec<Object>,
-    ) -> Result<Self> {
-        let key = key_of(objects, target.path())?;
-        let claim_key = format!("{key}/{CLAIM}");
-        let mut new = Self::new(objects, target, options, key, Some(&claim_key))?;
-        let copied = new.earlier(&claim_key)?.map(|claim| claim.copied).unwrap_or_default();
-        new.take_claim(&claim_key, &copied)?;
-        new.check_alone(&claim_key, &there)?;
-        new.take_over(&claim_key, &copied, there)?;
-        Ok(new)
-    }
-
-    /// Begins beside the checkpoint that the copy replaces.
-    fn begin_overwrite(
-        objects: &Arc<dyn Objects>,
-        target: &Location,
-        options: TransferOptions<'_>,
-        old: Listing,
-    ) -> Result<Self> {
-        let key = key_of(objects, target.path())?;
-        let old = settle_moved(objects, &key, old)?;
-        let folder = staged_folder(&key, COPY);
-        let claim_key = format!("{folder}/{CLAIM}");
-        let mut new = Self::new(objects, target, options, folder, Some(&claim_key))?;
-        new.old_prefix = Some(old.prefix().to_owned());
-        let copied = new.earlier(&claim_key)?.map(|claim| claim.copied).unwrap_or_default();
-        new.check_settled()?;
-        new.take_claim(&claim_key, &copied)?;
-        // Another copy may have committed this folder between the look and the claim.
-        new.check_settled().inspect_err(|_| new.give_back(&claim_key, !copied.is_empty()))?;
-        let there = objects.list(&format!("{}/", new.folder))?;
-        new.take_over(&claim_key, &copied, there)?;
-        Ok(new)
-    }
-
-    fn new(
-        objects: &Arc<dyn Objects>,
-        target: &Location,
-        options: TransferOptions<'_>,
-        folder: String,
-        claim_key: Option<&str>,
-    ) -> Result<Self> {
-        let nonce = nonce()?;
-        let claim = Claim::new(&nonce);
+        let key = check_name(objects, target)?;
+        let before = check(objects, target, options.kind, options.as_publish())?;
+        let is_long = options.files.iter().any(|file| file.len_bytes > COPIED_LEN_MAX_BYTES);
+        let is_staged = match options.kind {
+            Target::Folder => before == Before::Old,
+            Target::File => !is_long,
+            Target::Siblings { .. } => false,
+        };
+        let folder = if is_staged { staged_folder(&key, COPY) } else { key.clone() };
         let mut new = Self {
             objects: Arc::clone(objects),
             target: target.clone(),
-            folder,
-            key: key_of(objects, target.path())?,
+            key,
             kind: options.kind.clone(),
+            folder,
+            is_staged,
             marker: options.marker.clone(),
             overwrite: options.overwrite,
-            old_prefix: None,
+            doing: Doing::new("copy", options.wait, options.monitor),
             files: options.files.to_vec(),
             keys: Vec::new(),
-            left: Vec::new(),
+            left: vec![Left::Nothing; options.files.len()],
             monitor: options.monitor.clone(),
-            claim_key: claim_key.map(str::to_owned),
-            state: Mutex::new(State { claim, tags: BTreeMap::new(), written: Instant::now(), is_over: true }),
+            state: Mutex::new(State {
+                copied: BTreeMap::new(),
+                tags: BTreeMap::new(),
+                written: Instant::now(),
+            }),
             pid: std::process::id(),
-            _running: Running::begin(&nonce),
+            owned: None,
         };
         new.keys = (0..new.files.len()).map(|at| new.key_of_file(at)).collect::<Result<_>>()?;
+        if *options.kind != Target::File || !is_long {
+            new.take()?;
+        }
         Ok(new)
     }
 
-    /// The claim of an earlier copy.
-    fn earlier(&self, claim_key: &str) -> Result<Option<Claim>> {
-        let Some((claim, _)) = claim_at(&self.objects, claim_key)? else { return Ok(None) };
-        check_gone(&self.target, claim.as_ref())?;
-        Ok(claim)
+    /// Takes the state object of the files, and keeps the objects of an earlier copy.
+    fn take(&mut self) -> Result<()> {
+        let place = match &self.kind {
+            Target::Siblings { suffixes } => {
+                Place::Beside { key: self.key.clone(), suffixes: suffixes.clone() }
+            }
+            _ => Place::Folder(self.folder.clone()),
+        };
+        let save = Operation::Save { is_written: false, continues: true };
+        let mut run = Run::new(&self.objects, &self.target, place.clone(), self.doing.clone());
+        let mut step = run.advance(&save)?;
+        if step == Step::Refuse(Refusal::Exists) && self.is_staged {
+            // A dead overwrite has completed its checkpoint here. If it has committed it, the
+            // checkpoint has to be moved first; in both cases the folder goes.
+            finish(&self.objects, &self.target, &self.key, self.doing.clone())?;
+            run = Run::new(&self.objects, &self.target, place, self.doing.clone());
+            step = run.advance(&save)?;
+        }
+        match (step, &self.kind) {
+            (Step::Write, _) => {}
+            (_, Target::Siblings { suffixes }) => {
+                return Err(pair_exists(&self.target, suffixes, self.overwrite));
+            }
+            (Step::Refuse(refusal), _) => return Err(refused(refusal, &self.target)),
+            _ => return Err(exists_already(&self.target)),
+        }
+        let dead = run.dead.take();
+        let owned = run.into_owned()?;
+        let there = self.there()?;
+        if let Some(foreign) = there.iter().find(|object| !self.is_left(object, dead.as_ref())) {
+            let at = Location::new(Arc::clone(self.target.storage()), foreign.key.as_str());
+            match dead.is_some_and(|dead| !dead.copied.is_empty()) {
+                true => owned.leave(),
+                false => owned.release()?,
+            }
+            return Err(match &self.kind {
+                Target::Siblings { suffixes } => pair_exists(&self.target, suffixes, self.overwrite),
+                _ => exists_already(&at),
+            });
+        }
+        self.owned = Some(owned);
+        self.keep(&dead.map(|dead| dead.copied).unwrap_or_default(), there)
+    }
+
+    /// The objects at the names of the files, or in their folder.
+    fn there(&self) -> Result<Vec<Object>> {
+        if !matches!(self.kind, Target::Siblings { .. }) {
+            return self.objects.list(&format!("{}/", self.folder));
+        }
+        let mut there = Vec::new();
+        for key in &self.keys {
+            there.extend(self.objects.head(key)?);
+        }
+        Ok(there)
+    }
+
+    /// Whether an object is the state object, or one that a dead process has left.
+    fn is_left(&self, object: &Object, dead: Option<&Record>) -> bool {
+        let Some(dead) = dead else { return object.key.ends_with(super::marker::STATE) };
+        if !matches!(self.kind, Target::Siblings { .. }) {
+            return true;
+        }
+        let is_copied = |(file, key): (&TransferFile, &String)| {
+            let copied = dead.copied.get(&file.name);
+            *key == object.key && copied.is_some_and(|copied| copied.tag == object.tag.to_string())
+        };
+        dead.suffixes.iter().any(|suffix| format!("{}{suffix}", self.key) == object.key)
+            || self.files.iter().zip(&self.keys).any(is_copied)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -237,10 +203,8 @@ impl ObjectTransfer {
                 let name = self.files.get(at).map_or("", |file| &*file.name);
                 key_of(&self.objects, format!("{}/{name}", self.folder).as_ref())
             }
-            Target::File => match self.claim_key {
-                Some(_) => Ok(format!("{}/{STAGED_FILE}", self.folder)),
-                None => Ok(self.key.clone()),
-            },
+            Target::File if self.is_staged => Ok(format!("{}/{STAGED_FILE}", self.folder)),
+            Target::File => Ok(self.key.clone()),
             Target::Siblings { suffixes } => {
                 let suffix = suffixes.get(at).ok_or_else(no_such_file)?;
                 key_of(&self.objects, self.target.with_suffix(suffix).path())
@@ -248,124 +212,13 @@ impl ObjectTransfer {
         }
     }
 
-    /// The files of one stem that already exist: written by the owner of an earlier claim, or by an
-    /// earlier copy.
-    fn siblings_there(&self, earlier: Option<&Claim>, overwrite: bool) -> Result<Vec<Object>> {
-        let left = left_beside(&self.objects, &self.key, earlier)?;
-        let left: Vec<String> = left.iter().map(|suffix| format!("{}{suffix}", self.key)).collect();
-        let is_copied = |name: &str, object: &Object| {
-            let copied = earlier.and_then(|claim| claim.copied.get(name));
-            copied.is_some_and(|copied| copied.tag == object.tag.to_string())
-        };
-        let mut there = Vec::new();
-        for (file, key) in self.files.iter().zip(&self.keys) {
-            let Some(object) = self.objects.head(key)? else { continue };
-            if !left.contains(key) && !is_copied(&file.name, &object) {
-                let at = Location::new(Arc::clone(self.target.storage()), key.as_str());
-                return Err(if overwrite { pair_stays(&at) } else { exists_already(&at) });
-            }
-            there.push(object);
-        }
-        Ok(there)
-    }
-
-    /// Takes the claim. The claim keeps the list of copied files: a kill now must not lose the
-    /// list.
-    fn take_claim(&self, claim_key: &str, copied: &BTreeMap<String, Copied>) -> Result<()> {
-        self.state().claim.copied.clone_from(copied);
-        let claim = self.state().claim.clone();
-        if !take_claim(&self.objects, &self.target, claim_key, &claim)? {
-            return Err(Error::new(ErrorKind::AlreadyExists, "another copy to this target has begun")
-                .in_file(&self.target));
-        }
-        self.state().is_over = false;
-        Ok(())
-    }
-
-    /// Returns an error if another copy has committed since the look at the target. The other copy
-    /// used the same folder, and its settling removes the files from this folder. A pointer to the
-    /// folder, or the lock of a living process that settles, shows this.
-    fn check_settled(&self) -> Result<()> {
-        let settling = format!("{}/{SETTLING}", self.folder);
-        let is_faster = points_to(&self.objects, &self.key)?.as_ref() == Some(&self.folder);
-        let settles = claim_at(&self.objects, &settling)?.map(|(claim, _)| claim);
-        if is_faster
-            || settles.as_ref().is_some_and(|claim| check_gone(&self.target, claim.as_ref()).is_err())
-        {
-            return Err(Error::new(ErrorKind::AlreadyExists, "another copy to this target finished first")
-                .in_file(&self.target));
-        }
-        Ok(())
-    }
-
-    /// Returns an error if another writer has put an object here, and perhaps committed it, between
-    /// the look at the target and this claim. Later writers find this claim.
-    fn check_alone(&self, claim_key: &str, there: &[Object]) -> Result<()> {
-        let listed = self.objects.list(&format!("{}/", self.folder))?;
-        let is_known = |object: &Object| {
-            object.key == claim_key
-                || there.iter().any(|known| known.key == object.key && known.tag.is_same(&object.tag))
-        };
-        if listed.iter().all(is_known) {
-            return Ok(());
-        }
-        let is_marker = |object: &Object| {
-            object
-                .key
-                .strip_prefix(&*self.folder)
-                .and_then(|name| name.strip_prefix('/'))
-                .is_some_and(is_commit)
-        };
-        self.give_back(claim_key, !there.is_empty() && !listed.iter().any(is_marker));
-        Err(self.was_taken())
-    }
-
-    /// Gives up the claim, and removes no files. If an earlier copy has left files, the claim stays
-    /// in the bucket, because it lists them.
-    fn give_back(&self, claim_key: &str, has_earlier: bool) {
-        self.state().is_over = true;
-        let _ = match has_earlier {
-            false => self.objects.delete(&[claim_key.to_owned()]),
-            true => {
-                self.state().claim.is_released = true;
-                self.write_claim()
-            }
-        };
-    }
-
-    fn has_claim(&self, claim_key: &str) -> Result<bool> {
-        let found = self.objects.get(claim_key)?.and_then(|(bytes, _)| Claim::parse(&bytes));
-        Ok(found.is_some_and(|found| found.nonce == self.state().claim.nonce))
-    }
-
-    /// Returns an error if another writer has taken over the claim because it considered this copy
-    /// dead.
-    fn check_claim(&self) -> Result<()> {
-        match &self.claim_key {
-            Some(claim_key) if !self.has_claim(claim_key)? => {
-                self.state().is_over = true;
-                Err(self.was_taken())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn was_taken(&self) -> Error {
-        Error::new(ErrorKind::AlreadyExists, "another writer has taken over this target")
-            .in_file(&self.target)
-    }
-
-    /// Keeps the objects that the claim of an earlier copy lists, and removes all others.
-    fn take_over(
-        &mut self,
-        claim_key: &str,
-        copied: &BTreeMap<String, Copied>,
-        there: Vec<Object>,
-    ) -> Result<()> {
+    /// Keeps the objects that an earlier copy lists, and removes all others.
+    fn keep(&mut self, copied: &BTreeMap<String, Copied>, there: Vec<Object>) -> Result<()> {
         let by_key: BTreeMap<&str, &Object> = there.iter().map(|object| (&*object.key, object)).collect();
-        let mut kept = HashSet::from([claim_key]);
+        let state_key = self.owned.as_ref().map(|owned| owned.key().to_owned()).unwrap_or_default();
+        let mut kept = HashSet::from([&*state_key]);
         let mut known = BTreeMap::new();
-        for (file, key) in self.files.iter().zip(&self.keys) {
+        for (at, (file, key)) in self.files.iter().zip(&self.keys).enumerate() {
             let use_of = |copied: &Copied| {
                 let object = by_key.get(key.as_str())?;
                 let is_same = copied.version == file.version
@@ -376,12 +229,13 @@ impl ObjectTransfer {
                 is_same.then_some(Left::Whole { digest, is_proven: copied.is_verified })
             };
             let copied = copied.get(&file.name);
-            let left = copied.and_then(use_of).unwrap_or(Left::Nothing);
-            if let (Some(copied), true) = (copied, left != Left::Nothing) {
+            if let (Some(copied), Some(left), Some(slot)) =
+                (copied, copied.and_then(use_of), self.left.get_mut(at))
+            {
                 kept.insert(key);
                 known.insert(file.name.clone(), copied.clone());
+                *slot = left;
             }
-            self.left.push(left);
         }
         let stale: Vec<String> = there
             .iter()
@@ -389,34 +243,28 @@ impl ObjectTransfer {
             .map(|object| object.key.clone())
             .collect();
         self.objects.delete(&stale)?;
-        self.state().claim.copied = known;
-        self.write_claim()
+        self.state().copied = known;
+        self.write_state()
     }
 
-    fn write_claim(&self) -> Result<()> {
-        let Some(claim_key) = &self.claim_key else { return Ok(()) };
-        self.check_claim()?;
-        let claim = {
+    /// Writes the list of complete objects into the state object.
+    fn write_state(&self) -> Result<()> {
+        let Some(owned) = &self.owned else { return Ok(()) };
+        let copied = {
             let mut state = self.state();
             state.written = Instant::now();
-            let since = Claim::new("").since;
-            state.claim.since = since;
-            state.claim.clone()
+            state.copied.clone()
         };
-        self.objects.put(claim_key, claim.to_bytes()).map(drop)
+        owned.set(|record| record.copied.clone_from(&copied))
     }
 
     /// Returns an error unless every object has the recorded tag.
-    fn check_objects(&self) -> Result<()> {
-        if matches!(self.kind, Target::Siblings { .. }) {
-            return Ok(());
-        }
-        let found = self.objects.list(&format!("{}/", self.folder))?;
+    fn check_objects(&self, found: &[Object]) -> Result<()> {
         let tags: BTreeMap<&str, String> =
             found.iter().map(|object| (&*object.key, object.tag.to_string())).collect();
         let state = self.state();
         for (file, key) in self.files.iter().zip(&self.keys) {
-            let copied = state.claim.copied.get(&file.name);
+            let copied = state.copied.get(&file.name);
             if copied.is_none_or(|copied| tags.get(key.as_str()) != Some(&copied.tag)) {
                 return Err(Error::new(ErrorKind::AlreadyExists, "another writer changed the copied files")
                     .in_file(self.objects.url(key))
@@ -426,62 +274,51 @@ impl ObjectTransfer {
         Ok(())
     }
 
-    fn mark(&self) -> Result<()> {
+    fn mark(&self, nonce: &str) -> Result<()> {
         let name = if matches!(self.marker, Marker::Own(_)) { MARKER } else { OTHER_MARKER };
-        let key = format!("{}/{name}", self.folder);
         let bytes = match &self.marker {
             // Copy the marker unchanged: the layout may have a checksum of it.
             Marker::Own(text) if !text.is_empty() => text.clone().into(),
-            _ => marker_bytes(b"", &self.objects.url(&self.folder), &self.state().claim.nonce),
+            _ => marker_bytes(b"", &self.objects.url(&self.folder), nonce),
         };
-        match self.objects.create(&key, bytes.clone())? {
-            Conditional::Done(_) => Ok(()),
-            Conditional::Lost(found, _) if found == bytes => Ok(()),
-            Conditional::Lost(..) => Err(self.was_taken()),
-        }
+        mark(&self.objects, &self.target, &format!("{}/{name}", self.folder), bytes).map(drop)
     }
 
-    fn commit_folder(&self, claim_key: &str) -> Result<()> {
-        self.mark()?;
-        let Some(old_prefix) = &self.old_prefix else {
-            self.state().is_over = true;
-            // Readers ignore a claim beside a marker, so the claim may stay if this fails.
-            let unclaimed = self.objects.delete(&[claim_key.to_owned()]);
-            if self.marker == Marker::OfSteps && unclaimed.is_ok() {
-                // With this marker the whole folder would be one checkpoint, and an overwrite would
-                // replace all its steps.
-                let _ = self.objects.delete(&[format!("{}/{OTHER_MARKER}", self.folder)]);
-            }
-            return Ok(());
-        };
-        let moved = Moved { nonce: COPY.to_owned(), folder: self.folder.clone() };
-        let _hold = Hold::take(&self.objects, &self.key)?;
-        match self.objects.create(&format!("{}/{MOVED}", self.key), moved.to_bytes())? {
-            Conditional::Done(_) => self.state().is_over = true,
-            Conditional::Lost(..) => return Err(self.was_taken()),
+    fn commit_folder(&mut self) -> Result<()> {
+        self.mark(&self.owned.as_ref().map(|owned| owned.record().nonce).unwrap_or_default())?;
+        if self.is_staged {
+            let run =
+                Run::new(&self.objects, &self.target, Place::Folder(self.key.clone()), self.doing.clone());
+            return commit_overwrite(&self.objects, run, &self.target, &mut self.owned);
         }
-        // The new checkpoint is committed. If the cleanup fails, the next overwrite repeats it.
-        let _ = self.objects.delete(&[claim_key.to_owned()]);
-        let _ = settle(&self.objects, &self.key, &self.folder, old_prefix);
+        // Readers ignore the state of a copy beside a marker, so it may stay if this fails.
+        let released = self.owned.take().map_or(Ok(()), Owned::release);
+        if self.marker == Marker::OfSteps && released.is_ok() {
+            // With this marker the whole folder would be one checkpoint, and an overwrite would
+            // replace all its steps.
+            let _ = self.objects.delete(&[format!("{}/{OTHER_MARKER}", self.folder)]);
+        }
         Ok(())
     }
 
-    fn commit_file(&self, claim_key: &str) -> Result<Identity> {
-        let key = self.key(0)?;
-        let staged = self.objects.head(key)?.ok_or_else(|| missing(self.objects.url(key).into()))?;
+    fn commit_file(&mut self) -> Result<Identity> {
+        let key = self.key(0)?.to_owned();
+        let staged = self.objects.head(&key)?.ok_or_else(|| missing(self.objects.url(&key).into()))?;
+        let lock = lock_file(&self.objects, &self.target, &self.key, self.doing.clone())?;
         let tag = match self.overwrite {
             true => copy_within(&self.objects, &staged, &self.key)?,
-            // A save that does not know this claim may have written the target since the look.
+            // Another program may have written the target since the look.
             false => copy_new_within(&self.objects, &staged, &self.key)?
                 .ok_or_else(|| exists_already(&self.target))?,
         };
-        self.state().is_over = true;
-        // Delete the claim after the staged object, which it describes. If a deletion fails, the
-        // next copy to this target uses or deletes the remaining objects.
-        let _ = self
-            .objects
-            .delete(&[key.to_owned()])
-            .and_then(|()| self.objects.delete(&[claim_key.to_owned()]));
+        let _ = lock.release();
+        if let Some(owned) = self.owned.take() {
+            // If a deletion fails, the next copy to this target uses or deletes the objects.
+            match self.objects.delete(&[key]) {
+                Ok(()) => drop(owned.release()),
+                Err(_) => owned.leave(),
+            }
+        }
         Ok(Identity::of_objects(tag.text()))
     }
 
@@ -503,14 +340,16 @@ impl Transfer for ObjectTransfer {
         let expected = self.files.get(at).map_or(0, |file| file.len_bytes);
         let objects = Arc::clone(&self.objects);
         let sink = ObjectSink::begin(&*objects, key, expected, 0, &self.monitor, Box::new(|_, _| {}))?;
-        let is_place = self.claim_key.is_none();
-        Ok(FileWriter::new(if is_place && !self.overwrite { sink.only_new(&self.target) } else { sink }))
+        let Some(owned) = &self.owned else {
+            return Ok(FileWriter::new(if self.overwrite { sink } else { sink.only_new(&self.target) }));
+        };
+        owned.check()?;
+        Ok(FileWriter::new(sink))
     }
 
-    /// Only renews the claim: no copy can continue an interrupted upload.
+    /// Records nothing: no copy can continue an interrupted upload.
     fn reached(&self, _at: usize, _offset_bytes: u64, _digest: Hash) -> Result<()> {
-        let is_due = self.state().written.elapsed() >= LIVE_EVERY;
-        if is_due { self.write_claim() } else { Ok(()) }
+        self.owned.as_ref().map_or(Ok(()), |owned| owned.check())
     }
 
     fn written(&self, at: usize) -> Result<Arc<dyn Blob>> {
@@ -522,8 +361,7 @@ impl Transfer for ObjectTransfer {
 
     fn finished(&self, at: usize, digest: Hash, is_verified: bool) -> Result<()> {
         let (Some(file), key) = (self.files.get(at), self.key(at)?) else { return Ok(()) };
-        if self.claim_key.is_none() {
-            self.state().is_over = true;
+        if self.owned.is_none() {
             return Ok(());
         }
         let noted = self.state().tags.remove(&at);
@@ -543,37 +381,34 @@ impl Transfer for ObjectTransfer {
         };
         let is_due = {
             let mut state = self.state();
-            state.claim.copied.insert(file.name.clone(), copied);
+            state.copied.insert(file.name.clone(), copied);
             state.written.elapsed() >= WRITE_EVERY
         };
-        if is_due { self.write_claim() } else { Ok(()) }
+        if is_due { self.write_state() } else { Ok(()) }
     }
 
     fn discard(&self, at: usize) -> Result<()> {
         self.objects.delete(&[self.key(at)?.to_owned()])
     }
 
-    fn commit(self: Box<Self>) -> Result<Option<Identity>> {
+    fn commit(mut self: Box<Self>) -> Result<Option<Identity>> {
         self.monitor.check()?;
         self.monitor.enter(Stage::Commit);
-        self.monitor.timed(Stage::Commit, 0, || {
-            // A file too long for a copy within the store has no claim: its last part has committed
-            // it.
-            let Some(claim_key) = &self.claim_key else { return Ok(None) };
-            self.check_claim()?;
-            self.check_objects()?;
+        let monitor = self.monitor.clone();
+        monitor.timed(Stage::Commit, 0, || {
+            // A file too long for a copy within the store has no state object: its last part has
+            // committed it.
+            let Some(owned) = &self.owned else { return Ok(None) };
+            if let Target::Siblings { .. } = self.kind {
+                owned.check()?;
+                let last = self.files.last().and_then(|file| self.state().copied.get(&file.name).cloned());
+                let _ = self.owned.take().map_or(Ok(()), Owned::release);
+                return Ok(last.map(|last| Identity::of_objects(&*last.tag)));
+            }
+            self.check_objects(&written_in(&self.objects, &self.target, &self.folder, owned)?)?;
             match self.kind {
-                Target::Folder => self.commit_folder(claim_key).map(|()| None),
-                Target::File => self.commit_file(claim_key).map(Some),
-                Target::Siblings { .. } => {
-                    let mut state = self.state();
-                    state.is_over = true;
-                    let last = self.files.last().and_then(|file| state.claim.copied.get(&file.name));
-                    let identity = last.map(|last| Identity::of_objects(&*last.tag));
-                    drop(state);
-                    let _ = self.objects.delete(std::slice::from_ref(claim_key));
-                    Ok(identity)
-                }
+                Target::File => self.commit_file().map(Some),
+                _ => self.commit_folder().map(|()| None),
             }
         })
     }
@@ -581,26 +416,21 @@ impl Transfer for ObjectTransfer {
 
 impl Drop for ObjectTransfer {
     fn drop(&mut self) {
-        let (is_over, copied) = {
-            let mut state = self.state();
-            state.claim.is_released = true;
-            (state.is_over, state.claim.copied.clone())
-        };
-        let Some(claim_key) = self.claim_key.as_ref().filter(|_| !is_over && self.pid == std::process::id())
-        else {
-            return;
-        };
-        if !matches!(self.has_claim(claim_key), Ok(true)) {
-            return;
+        let Some(owned) = self.owned.take().filter(|_| self.pid == std::process::id()) else { return };
+        let copied = self.state().copied.clone();
+        if owned.set(|record| record.copied.clone_from(&copied)).is_err() {
+            return owned.leave();
         }
-        // Delete unfinished files. Of files beside each other, delete the last one first, because
-        // it makes the checkpoint.
+        // Delete the marker and unfinished files. Of files beside each other, delete the last one
+        // first, because it makes the checkpoint.
+        let markers = [MARKER, OTHER_MARKER].map(|name| format!("{}/{name}", self.folder));
         let unfinished = self.files.iter().zip(&self.keys).rev();
         let unfinished = unfinished.filter(|(file, _)| !copied.contains_key(&file.name));
-        let gone = self.objects.delete(&unfinished.map(|(_, key)| key.clone()).collect::<Vec<_>>());
-        let _ = match copied.is_empty() {
-            true => gone.and_then(|()| self.objects.delete(std::slice::from_ref(claim_key))),
-            false => self.write_claim(),
-        };
+        let unfinished = markers.into_iter().chain(unfinished.map(|(_, key)| key.clone()));
+        let gone = self.objects.delete(&unfinished.collect::<Vec<_>>());
+        match copied.is_empty() && gone.is_ok() {
+            true => drop(owned.release()),
+            false => owned.leave(),
+        }
     }
 }

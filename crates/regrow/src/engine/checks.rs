@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::casts::check_casts;
 use super::in_memory::info_of;
 use super::patterns::check_patterns;
-use super::side_files::take_from_files;
 use super::{AboutCheckpoint, Compression, SaveOptions, replace};
 use crate::array::{Array, Casting, Dtype};
 use crate::error::{Error, Result};
@@ -68,7 +67,6 @@ pub(super) fn how_published(options: &SaveOptions) -> PublishOptions<'_> {
     PublishOptions {
         overwrite: options.overwrite,
         may_replace,
-        make_way: if options.overwrite { Some(take_from_files) } else { None },
         keeps_others: options.keeps_others,
         replaces_links: options.replace_any_file,
         wait: options.wait,

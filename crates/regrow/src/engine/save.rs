@@ -74,9 +74,6 @@ pub(super) fn save_watched<'a>(
     monitor.conclude(report)
 }
 
-/// The help for an error that comes after the new file has replaced the old one.
-const HAS_REPLACED: &str = "the new file has already replaced the old one: save again";
-
 fn save_tree(
     at: &Location,
     tree: &Tree<Leaf>,
@@ -124,15 +121,7 @@ fn save_tree(
             options.monitor.check()?;
             write(&tree, &*new, options)?;
             let stored_bytes = new.stored_bytes()?;
-            match new.is_named_by_write() {
-                // The writer of a file that has its name already calls the monitor before its last
-                // request.
-                true => may_commit().map_err(|error| match options.overwrite {
-                    true => error.help(HAS_REPLACED),
-                    false => error,
-                })?,
-                false => may_commit_now()?,
-            }
+            may_commit_now()?;
             side_files.before_files(new.target())?;
             new.commit()?;
             (stored_bytes, 0)

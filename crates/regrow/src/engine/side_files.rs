@@ -45,7 +45,7 @@ impl SideFiles {
     /// Before the commit: writes the side files of a folder on a disk. On an overwrite of single
     /// files, removes the side files of the old files: no side files are better than wrong ones.
     /// Without overwrite, existing side files stay, because they may belong to a faster save.
-    /// In a bucket, and after the commit on a disk, side files that do not fit are removed.
+    /// After the commit, side files that do not fit are removed.
     pub fn before(&mut self, folder: &dyn NewFolder) -> Result<()> {
         self.seal.before(folder)?;
         self.parity.before(folder)?;
@@ -54,22 +54,13 @@ impl SideFiles {
 
     /// As [`before`](Self::before), for files that are not a folder.
     pub fn before_files(&self, target: &Location) -> Result<()> {
-        match target.is_folder() {
-            true => Ok(()),
-            // On these storages a complete file has its final name at once, so another process may
-            // already have written side files for the new files.
-            false if target.commits_by_marker() && self.is_overwrite => take_from_replaced(target),
-            false if target.commits_by_marker() => take_misfits(target),
-            false if self.is_overwrite => take_from_files(target),
-            false => Ok(()),
-        }
+        if self.is_overwrite { take_from_files(target) } else { Ok(()) }
     }
 
     /// After the commit: removes side files that another process wrote for the replaced files, and
     /// writes the side files that `before` could not write.
     pub fn after(self, at: &Location) -> Result<()> {
-        // In a bucket `before` has removed such side files: the new files already had their names.
-        let may_have_others = !at.commits_by_marker() && !at.is_folder();
+        let may_have_others = !at.is_folder();
         let is_needed = self.seal.is_wanted() || self.parity.is_wanted() || may_have_others && has_any(at);
         if !is_needed {
             return Ok(());

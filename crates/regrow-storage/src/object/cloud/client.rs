@@ -24,8 +24,7 @@ pub(super) struct Client {
     pub(super) store: Arc<dyn ObjectStore>,
     /// The same store, if it can list page by page.
     pub(super) pages: Option<Arc<dyn PaginatedListStore>>,
-    /// Counts of requests, for tests.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the transport counts, tests read"))]
+    /// The clock of the store; counts of requests, for tests.
     pub(super) traffic: Arc<Traffic>,
 }
 

@@ -1,6 +1,7 @@
 //! A bucket as [`Objects`](crate::object::Objects).
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 
@@ -9,7 +10,7 @@ use super::{Bucket, Created, Put, PutMode, Replaced, SCHEMES, Service};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::object::{
-    self, Conditional, Extent, Facts, Keys, Object, ObjectStorage, ObjectWrites, Objects, Tag, renewal,
+    self, Conditional, Extent, Facts, Keys, Object, ObjectStorage, ObjectWrites, Objects, Tag, held,
 };
 use crate::store::{EachChunk, Suits};
 use crate::threads::map_ordered;
@@ -45,7 +46,7 @@ impl Objects for Bucket {
             suits: Suits { requests_min: REQUESTS_MIN, requests_max: REQUESTS_MAX },
             ahead_len_max_bytes: AHEAD_LEN_MAX_BYTES,
             copy_len_max_bytes: if self.service() == Service::S3 { S3_COPY_LEN_MAX_BYTES } else { u64::MAX },
-            claim_renewed_every: renewal::EVERY,
+            renewed_every: held::RENEWED_EVERY,
         }
     }
 
@@ -104,6 +105,10 @@ impl Objects for Bucket {
 }
 
 impl ObjectWrites for Bucket {
+    fn now(&self) -> Option<SystemTime> {
+        self.client().ok()?.traffic.now()
+    }
+
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag> {
         match self.put(key, bytes, PutMode::Overwrite)? {
             Put::Done(tag) => Ok(tag),

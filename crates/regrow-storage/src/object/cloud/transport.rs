@@ -17,7 +17,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use object_store::ClientOptions;
 use object_store::client::{
@@ -117,6 +117,23 @@ pub(super) struct Traffic {
     pub(super) requests: AtomicU64,
     /// Whether the store has ever answered.
     reached: AtomicBool,
+    /// The time of the last answer by the store's clock, and when it arrived.
+    answered: Mutex<Option<(SystemTime, Instant)>>,
+}
+
+impl Traffic {
+    /// The time by the store's clock; `None` before the first answer.
+    pub(super) fn now(&self) -> Option<SystemTime> {
+        let (then, arrived) = (*self.answered.lock().unwrap_or_else(PoisonError::into_inner))?;
+        Some(then + arrived.elapsed())
+    }
+
+    fn note_date(&self, response: &HttpResponse) {
+        let date = response.headers().get("date").and_then(|date| date.to_str().ok());
+        if let Some(then) = date.and_then(|date| httpdate::parse_http_date(date).ok()) {
+            *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some((then, Instant::now()));
+        }
+    }
 }
 
 /// Makes HTTP clients with time limits and notes.
@@ -213,6 +230,7 @@ impl Guarded {
             Ok(response) => {
                 if !is_metadata {
                     traffic.reached.store(true, Ordering::Relaxed);
+                    traffic.note_date(&response);
                 }
                 self.note_answer(&notes, response).await
             }

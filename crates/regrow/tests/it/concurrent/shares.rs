@@ -40,7 +40,7 @@ fn files_at(at: &Location) -> BTreeMap<String, Vec<u8>> {
 
 /// Keys beside or in a checkpoint that are useless once it is committed.
 fn leftovers(at: &Location) -> Vec<String> {
-    let marks = ["checkpoint-tmp", "regrow-writing", "regrow-moved", ".claim"];
+    let marks = ["checkpoint-tmp", "regrow-state", ".claim"];
     let keys = at.parent().store().list(b"").unwrap().into_iter().map(|key| String::from_utf8(key).unwrap());
     keys.filter(|key| key.starts_with(&at.name_text()) && marks.iter().any(|mark| key.contains(mark)))
         .collect()

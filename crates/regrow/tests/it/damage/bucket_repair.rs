@@ -326,109 +326,62 @@ fn repair_does_not_commit_an_unfinished_save() {
     }
 }
 
-/// Another process saves to the path when all damage has been found, and before any of it is
-/// repaired: over the checkpoint, or after it was removed.
+/// Another process saves to the path, or removes it, when all damage has been found, and before any
+/// of it is repaired.
 #[test]
-fn repair_leaves_a_newer_checkpoint_alone() {
+fn repair_keeps_other_writers_out() {
     let (server, root) = bucket();
     let near = memory_folder().unwrap();
     let cases = [("regrow", true), ("npy", true), ("orbax", true), ("regrow", false), ("safetensors", true)];
     for (number, (layout, by_parity)) in cases.into_iter().enumerate() {
-        for is_removed in [false, true] {
-            let name = format!("{number}{is_removed}");
-            let (path, copy) = (root.join(&name), Location::local(near.path().join(&name)));
-            let parity = by_parity.then(|| "1/4".parse().unwrap());
-            regrow::save_with(&path, &tree(1), &SaveOptions { parity, ..options(layout) }).unwrap();
-            regrow::copy(&path, &copy, &regrow::CopyOptions::default()).unwrap();
-            let prefix = format!("runs/{name}/");
-            let largest = objects(&server)
-                .into_iter()
-                .filter(|(key, _)| key.starts_with(&prefix) && !key.contains("regrow.parity"))
-                .max_by_key(|(_, bytes)| bytes.len());
-            let (key, bytes) = largest.unwrap();
-            assert!(server.flip_byte(BUCKET, &key, bytes.len() as u64 - 50));
-            let replace = {
-                let (path, save, once) = (path.clone(), options(layout), std::sync::Mutex::new(Some(())));
-                move |progress: regrow::monitor::Progress| {
-                    // It is called 20 times a second at most.
-                    std::thread::sleep(std::time::Duration::from_millis(51));
-                    let is_read = progress.done_bytes > 0 && progress.done_bytes >= progress.total_bytes;
-                    if is_read && once.lock().unwrap().take().is_some() {
-                        if is_removed {
-                            regrow::remove(&path, &regrow::engine::RemoveOptions::default())?;
-                        }
-                        let overwrite = !is_removed;
-                        regrow::save_with(&path, &tree(9), &SaveOptions { overwrite, ..save.clone() })?;
-                    }
-                    Ok(())
-                }
-            };
-            let repair = RepairOptions {
-                from: (!by_parity).then(|| copy.clone()),
-                monitor: regrow::Monitor::with_hook(replace),
-                ..RepairOptions::default()
-            };
-            let said = format!("{layout} {by_parity} {is_removed}");
-            let error = regrow::repair(&path, &repair).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Replaced, "{said}: {error}");
-            assert_eq!(bytes_of(&regrow::load(&path).unwrap()), bytes_of(&tree(9)), "{said}");
-            assert!(regrow::verify(&path).unwrap().is_ok(), "{said}");
-        }
-    }
-}
-
-/// The same to a checkpoint of items, when the first of them has been read: nothing is damaged, and
-/// all of the new ones is other bytes.
-#[test]
-fn repair_leaves_newer_items_alone() {
-    let (server, root) = bucket();
-    let near = memory_folder().unwrap();
-    let save = |at: &Location, first: u8, overwrite: bool| -> regrow::Result<()> {
-        let items = ItemsSave::begin(at, ItemsOptions { overwrite, ..ItemsOptions::default() })?;
-        items.tree("a", &tree(first), &options("regrow"))?;
-        items.tree("b", &tree(first + 1), &options("regrow"))?;
-        items.commit().map(drop)
-    };
-    for (path, name) in [(root.join("items"), "bucket"), (Location::local(near.path().join("items")), "disk")]
-    {
-        let copy = Location::local(near.path().join(format!("copy-{name}")));
-        save(&path, 1, false).unwrap();
+        let name = format!("{number}");
+        let (path, copy) = (root.join(&name), Location::local(near.path().join(&name)));
+        let parity = by_parity.then(|| "1/4".parse().unwrap());
+        regrow::save_with(&path, &tree(1), &SaveOptions { parity, ..options(layout) }).unwrap();
         regrow::copy(&path, &copy, &regrow::CopyOptions::default()).unwrap();
-        let replace = {
-            let (path, once) = (path.clone(), std::sync::Mutex::new(Some(())));
-            let new = options("regrow");
+        let prefix = format!("runs/{name}/");
+        let largest = objects(&server)
+            .into_iter()
+            .filter(|(key, _)| key.starts_with(&prefix) && !key.contains("regrow.parity"))
+            .max_by_key(|(_, bytes)| bytes.len());
+        let (key, bytes) = largest.unwrap();
+        assert!(server.flip_byte(BUCKET, &key, bytes.len() as u64 - 50));
+        let refused = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let disturb = {
+            let (path, save, refused) = (path.clone(), options(layout), std::sync::Arc::clone(&refused));
             move |progress: regrow::monitor::Progress| {
-                if once.lock().unwrap().is_none() {
-                    return Ok(());
-                }
-                // It is called 20 times a second at most. All of the first item has been read, and
-                // nothing of the second.
+                // It is called 20 times a second at most.
                 std::thread::sleep(std::time::Duration::from_millis(51));
                 let is_read = progress.done_bytes > 0 && progress.done_bytes >= progress.total_bytes;
-                if is_read && once.lock().unwrap().take().is_some() {
-                    let overwrite = ItemsOptions { overwrite: true, ..ItemsOptions::default() };
-                    let items = ItemsSave::begin(&path, overwrite)?;
-                    items.tree("a", &tree(8), &new)?;
-                    items.tree("b", &tree(9), &new)?;
-                    items.commit()?;
+                let mut refused = refused.lock().unwrap();
+                if is_read && refused.is_empty() {
+                    let wait = Some(std::time::Duration::ZERO);
+                    let remove = regrow::engine::RemoveOptions { wait, ..Default::default() };
+                    refused.push(regrow::remove(&path, &remove).map(drop));
+                    let save = SaveOptions { wait, overwrite: true, ..save.clone() };
+                    refused.push(regrow::save_with(&path, &tree(9), &save).map(drop));
                 }
                 Ok(())
             }
         };
         let repair = RepairOptions {
-            from: Some(copy),
-            monitor: regrow::Monitor::with_hook(replace),
+            from: (!by_parity).then(|| copy.clone()),
+            monitor: regrow::Monitor::with_hook(disturb),
             ..RepairOptions::default()
         };
-        let error = regrow::repair(&path, &repair).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Replaced, "{name}: {error}");
-        for (item, each) in [("a", 8), ("b", 9)] {
-            let found = regrow::load(path.join(item)).unwrap();
-            assert_eq!(bytes_of(&found), bytes_of(&tree(each)), "{name} {item}");
-            assert!(regrow::verify(path.join(item)).unwrap().is_ok(), "{name} {item}");
+        let said = format!("{layout} {by_parity}");
+        let report = regrow::repair(&path, &repair).unwrap();
+        assert!(report.is_sound(), "{said}: {report:?}");
+        let refused = std::mem::take(&mut *refused.lock().unwrap());
+        assert_eq!(refused.len(), 2, "{said}");
+        for error in refused.into_iter().map(|done| done.unwrap_err()) {
+            assert_eq!(error.kind(), ErrorKind::Busy, "{said}: {error}");
         }
+        assert_eq!(bytes_of(&regrow::load(&path).unwrap()), bytes_of(&tree(1)), "{said}");
+        assert!(regrow::verify(&path).unwrap().is_ok(), "{said}");
+        let left = server.keys(BUCKET, &format!("runs/{name}"));
+        assert!(!left.iter().any(|key| key.contains("tmp") || key.contains("state")), "{left:?}");
     }
-    drop(server);
 }
 
 /// Files that a layout does not read may be lost, too: an unread item, and a file of another

@@ -24,7 +24,7 @@ const CRATES: [&str; 8] = [
 ];
 
 /// Names of files, and how such names begin and end.
-const NAMES: [&str; 41] = [
+const NAMES: [&str; 42] = [
     // Orbax.
     "_METADATA",
     "_CHECKPOINT_METADATA",
@@ -68,6 +68,7 @@ const NAMES: [&str; 41] = [
     "regrow.signature.json",
     "regrow.parity.json",
     "regrow.parity.blocks",
+    "regrow-state.json",
     "regrow-writing.json",
     "regrow-committed.txt",
     "regrow-moved.json",

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use crate::common::buckets::s3;
 use crate::common::{bytes_of, layouts, tree};
@@ -14,6 +14,7 @@ use regrow::{ErrorKind, SaveOptions, save_with};
 use regrow_testkit::object_server::{Fault, ObjectServer, Op, Refusal};
 
 const STAGED: &str = "runs/x.orbax-checkpoint-tmp-";
+const STATE: &str = "runs/x/regrow-state.json";
 
 fn bucket() -> (ObjectServer, Location) {
     let server = ObjectServer::start().unwrap();
@@ -32,45 +33,39 @@ fn holds(path: &Location, fill: u8) -> bool {
     bytes_of(&load(path).unwrap()) == bytes_of(&tree(fill))
 }
 
-/// A claim of a process on another machine.
-fn claim(age: Duration) -> Vec<u8> {
-    let since = (SystemTime::now() - age).duration_since(UNIX_EPOCH).unwrap().as_secs();
-    serde_json::to_vec(
-        &serde_json::json!({ "nonce": "0123", "host": "elsewhere 1", "pid": 7, "since": since }),
-    )
-    .unwrap()
-}
-
-/// A checkpoint that has moved, and is to be brought to its own name yet; and the folder that it is
-/// in.
-fn unsettled(server: &ObjectServer, path: &Location) -> String {
+/// A checkpoint that is committed, but not yet copied to its own name.
+fn unsettled(server: &ObjectServer, path: &Location) {
     save_with(path, &tree(1), &options("regrow")).unwrap();
     server.fault(Fault::refuse(Refusal::InternalError).on(Op::Copy));
     save_with(path, &tree(2), &options("regrow")).unwrap();
     server.clear_faults();
-    assert!(server.get("bucket", "runs/x/regrow-moved.json").is_some());
-    let staged = server.keys("bucket", STAGED);
-    staged[0].rsplit_once('/').unwrap().0.to_owned()
+    assert_eq!(state(server)["phase"], "moved");
+}
+
+/// The state object of the target.
+fn state(server: &ObjectServer) -> serde_json::Value {
+    serde_json::from_slice(&server.get("bucket", STATE).unwrap()).unwrap()
 }
 
 #[test]
 fn one_process_at_a_time_finishes_an_overwrite() {
     let (server, root) = bucket();
     let path = root.join("x");
-    let folder = unsettled(&server, &path);
-    let keys = || {
-        let mut keys = server.keys("bucket", "");
-        keys.retain(|key| !key.ends_with("regrow-settling.json"));
-        keys
-    };
+    unsettled(&server, &path);
+    let keys = || server.keys("bucket", "");
     let before = keys();
-    server.put("bucket", &format!("{folder}/regrow-settling.json"), claim(Duration::ZERO));
-    let error = save_with(&path, &tree(3), &options("regrow")).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+    // A process on another machine finishes it.
+    let mut owned = state(&server);
+    (owned["host"], owned["pid"]) = ("elsewhere 1".into(), 7.into());
+    server.put("bucket", STATE, owned.to_string());
+    let hurried = SaveOptions { wait: Some(Duration::ZERO), ..options("regrow") };
+    let error = save_with(&path, &tree(3), &hurried).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    assert!(error.to_string().contains("process 7 on elsewhere: save, since"), "{error}");
     assert!(holds(&path, 2));
     assert_eq!(before, keys());
-    // The process that held it is dead.
-    server.put("bucket", &format!("{folder}/regrow-settling.json"), claim(Duration::from_secs(7200)));
+    // That process has not renewed the state object for long.
+    server.age(Duration::from_secs(181));
     save_with(&path, &tree(3), &options("regrow")).unwrap();
     assert!(holds(&path, 3));
     let left = server.keys("bucket", STAGED);

@@ -115,9 +115,7 @@ fn leftovers(at: &Location) -> Vec<String> {
     let names = names.into_iter().map(|name| String::from_utf8(name).unwrap());
     let is_temporary = |name: &String| {
         name.starts_with(&at.name_text())
-            && ["orbax-checkpoint-tmp", "regrow-writing", "regrow-moved"]
-                .iter()
-                .any(|mark| name.contains(mark))
+            && ["orbax-checkpoint-tmp", "regrow-state"].iter().any(|mark| name.contains(mark))
     };
     names.filter(is_temporary).collect()
 }
@@ -566,32 +564,31 @@ fn one_of_two_concurrent_copies_wins() {
 }
 
 #[test]
-fn only_the_claim_of_a_dead_copy_is_taken_over() {
+fn only_the_state_of_a_dead_copy_is_taken_over() {
     let (_folder, root) = local();
     let source = root.join("s");
     save_files(&source, 1);
-    for at in ["memory://copy-claims/t", "memory://copy-claims/u"] {
+    for at in ["memory://copy-states/t", "memory://copy-states/u"] {
         let target = at.to_location().unwrap();
         interrupt(&source, &target, &options());
-        let claim = || {
-            let bytes = target.store().get(b"regrow-writing.json", ByteRange::Full).unwrap().unwrap();
+        let state = || {
+            let bytes = target.store().get(b"regrow-state.json", ByteRange::Full).unwrap().unwrap();
             serde_json::from_slice::<serde_json::Value>(&bytes).unwrap()
         };
-        let put = |claim: &serde_json::Value| {
-            target.store().put(b"regrow-writing.json", claim.to_string().into()).unwrap();
+        let put = |state: &serde_json::Value| {
+            target.store().put(b"regrow-state.json", state.to_string().into()).unwrap();
         };
-        let released = claim();
-        assert_eq!(released["is_released"], true, "{released}");
+        let released = state();
+        assert_eq!(released["pid"], 0, "{released}");
         let mut living = released.clone();
-        living["is_released"] = false.into();
+        living["pid"] = 7.into();
         living["host"] = "elsewhere".into();
         put(&living);
-        let error = copy(&source, &target, &options()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
-        assert_eq!(claim(), living);
-        // It has not been renewed for long.
-        living["since"] = 1.into();
-        put(&living);
+        let hurried = CopyOptions { wait: Some(std::time::Duration::ZERO), ..options() };
+        let error = copy(&source, &target, &hurried).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        assert_eq!(state(), living);
+        put(&released);
         let report = copy(&source, &target, &options()).unwrap();
         assert!(report.reused_bytes > 0, "{report}");
         assert_same(&source, &target);

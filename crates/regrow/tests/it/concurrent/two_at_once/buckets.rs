@@ -20,8 +20,11 @@ const BUCKET: &str = "two";
 const NAMES: [&str; 3] = ["ya29.first", "ya29.second", "ya29.third"];
 const JUDGE: &str = "ya29.judge";
 
-/// Objects that say who is at work.
-const CLAIMS: [&str; 3] = ["regrow-writing.json", "regrow-settling.json", "-tmp-copy"];
+/// The ends of the names of state objects.
+const STATES: [&str; 2] = ["/regrow-state.json", "-tmp-state.json"];
+
+/// Other processes take the owner of a state object of this age for dead.
+const LONG_AGO: Duration = Duration::from_secs(60 * 60);
 
 fn root(server: &ObjectServer, scheme: &str, client: &str) -> Location {
     let options = match scheme {
@@ -103,7 +106,7 @@ impl Bucket {
             for (nth, at) in kills(states.len() as u64).enumerate() {
                 bucket.server.put_back(&states[at as usize]);
                 if nth % 2 == 1 {
-                    bucket.age_claims();
+                    bucket.age_states();
                 }
                 let past = bucket.now();
                 bucket.pasts.push(past);
@@ -120,16 +123,15 @@ impl Bucket {
         self.server.recorded().states().next().unwrap()
     }
 
-    /// Has the claims be those of another machine, of long ago.
-    fn age_claims(&self) {
+    /// Has the state objects be those of another machine, of long ago.
+    fn age_states(&self) {
         let keys = self.server.keys(BUCKET, "work/run");
-        for key in keys.iter().filter(|key| CLAIMS.iter().any(|claim| key.ends_with(claim))) {
-            let mut claim: Value = serde_json::from_slice(&self.server.get(BUCKET, key).unwrap()).unwrap();
-            claim["host"] = json!("elsewhere 0");
-            claim["since"] = json!(1);
-            claim["renewed"] = json!(1);
-            self.server.put(BUCKET, key, claim.to_string());
+        for key in keys.iter().filter(|key| STATES.iter().any(|state| key.ends_with(state))) {
+            let mut state: Value = serde_json::from_slice(&self.server.get(BUCKET, key).unwrap()).unwrap();
+            state["host"] = json!("elsewhere 0");
+            self.server.put(BUCKET, key, state.to_string());
         }
+        self.server.age(LONG_AGO);
     }
 }
 

@@ -90,7 +90,9 @@ type End = std::result::Result<(), (ErrorKind, String)>;
 type Ends = Vec<End>;
 
 /// The errors of a work that came too late, or that was overtaken.
-const OVERTAKEN: [ErrorKind; 8] = [
+const OVERTAKEN: [ErrorKind; 9] = [
+    // The other one has the state object, and stands still.
+    ErrorKind::Busy,
     ErrorKind::AlreadyExists,
     ErrorKind::NotFound,
     // Of a folder that has just been emptied.
@@ -360,7 +362,9 @@ fn check(world: &World, len: usize, stage: &mut dyn Stage) -> std::result::Resul
             let checked = world.check(&stage.root(), &states_before[past], &works, &alone, &ends);
             // Who was killed may have left one; the next save takes it.
             let left_last = if world.killed.is_empty() { left.clone() } else { stage.left() };
-            let is_hold = |name: &&String| name.ends_with("regrow-settling.json");
+            // An interrupted copy of a single file waits for the next copy.
+            let is_hold =
+                |name: &&String| name.ends_with("regrow-state.json") && !name.contains("-tmp-copy/");
             let checked = checked.and(match left_last.iter().find(is_hold) {
                 Some(hold) => Err(format!("{hold} is left")),
                 None => Ok(()),

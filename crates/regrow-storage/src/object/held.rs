@@ -1,0 +1,367 @@
+//! A state object that this process owns, and the thread that renews it.
+//!
+//! The owner renews the state object every 30 s. Other processes take the owner for dead when the
+//! object is 3 minutes old. So the owner makes no request for the target when its last renewal is
+//! older than 90 s by its own monotonic clock: first it renews the object, or learns that another
+//! process has it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+
+use super::record::Record;
+use super::state::Phase;
+use super::{Conditional, Object, Objects, Tag};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Default interval of the renewals.
+pub(super) const RENEWED_EVERY: Duration = Duration::from_secs(30);
+
+/// After this time without a renewal, the owner makes no request before it has renewed the object.
+const STOPS_AFTER: Duration = Duration::from_secs(90);
+
+/// The operations of this process that own a state object, or are about to create one, by nonce.
+static ALL: Mutex<BTreeMap<String, Option<Arc<Held>>>> = Mutex::new(BTreeMap::new());
+
+fn all() -> MutexGuard<'static, BTreeMap<String, Option<Arc<Held>>>> {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether an operation of this process has this nonce.
+pub(super) fn is_ours(nonce: &str) -> bool {
+    all().contains_key(nonce)
+}
+
+/// The state object of an operation of this process.
+pub(super) fn of_ticket(nonce: &str) -> Option<Arc<Held>> {
+    all().get(nonce).cloned().flatten()
+}
+
+/// A state object that this process owns.
+#[derive(Debug)]
+pub(super) struct Held {
+    objects: Arc<dyn Objects>,
+    key: String,
+    now: Mutex<Now>,
+    is_over: Condvar,
+}
+
+#[derive(Debug)]
+struct Now {
+    record: Record,
+    tag: Tag,
+    renewed: Instant,
+    /// Whether the thread has to end.
+    is_over: bool,
+    is_lost: bool,
+    /// Whether the result of the last write is unknown.
+    is_unclear: bool,
+    is_ended: bool,
+    /// Control objects of earlier versions, which are deleted first.
+    old: Vec<String>,
+}
+
+impl Held {
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn record(&self) -> Record {
+        self.now().record.clone()
+    }
+
+    fn nonce(&self) -> String {
+        self.now().record.nonce.clone()
+    }
+
+    /// Says that the target is in order in any phase: the drop deletes the state object.
+    pub(super) fn end(&self) {
+        self.now().is_ended = true;
+    }
+
+    pub(super) fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Adds control objects of earlier versions, which the release deletes.
+    pub(super) fn add_old(&self, keys: impl IntoIterator<Item = String>) {
+        self.now().old.extend(keys);
+    }
+
+    /// Replaces the state object by one with this change.
+    ///
+    /// # Errors
+    /// `Replaced` if another process owns it by now; errors of the bucket.
+    pub(super) fn set(&self, change: impl Fn(&mut Record)) -> Result<()> {
+        self.write(&mut self.now(), change)
+    }
+
+    fn write(&self, now: &mut Now, change: impl Fn(&mut Record)) -> Result<()> {
+        while !now.is_lost {
+            let mut record = now.record.clone();
+            change(&mut record);
+            record.renewals += 1;
+            let asked = Instant::now();
+            now.is_unclear = true;
+            let done = swap(&*self.objects, &self.key, Some(&now.tag), &record)?;
+            now.is_unclear = false;
+            match done {
+                Conditional::Done(tag) => {
+                    (now.record, now.tag, now.renewed) = (record, tag, asked);
+                    return Ok(());
+                }
+                // An earlier write whose answer was lost.
+                Conditional::Lost(found, tag) => match Record::parse(&found, &self.key, &now.record.target) {
+                    Ok(found) if found.nonce == now.record.nonce => (now.record, now.tag) = (found, tag),
+                    _ => now.is_lost = true,
+                },
+            }
+        }
+        Err(self.lost())
+    }
+
+    /// The phase of the state object. If the result of the last write is unknown, a request finds
+    /// it out.
+    ///
+    /// # Errors
+    /// The same as for [`set`](Self::set).
+    pub(super) fn phase(&self) -> Result<Phase> {
+        let mut now = self.now();
+        if now.is_unclear || now.is_lost {
+            self.write(&mut now, |_| {})?;
+        }
+        Ok(now.record.phase.clone())
+    }
+
+    /// Shows that this process still owns the state object, by a request if the last renewal is too
+    /// old.
+    ///
+    /// # Errors
+    /// The same as for [`set`](Self::set).
+    pub(super) fn check(&self) -> Result<()> {
+        let mut now = self.now();
+        match now.is_lost || now.renewed.elapsed() > STOPS_AFTER {
+            true => self.write(&mut now, |_| {}),
+            false => Ok(()),
+        }
+    }
+
+    /// Shows the same with the object that a listing has, and by a request if the listing is
+    /// unclear.
+    ///
+    /// # Errors
+    /// The same as for [`set`](Self::set).
+    pub(super) fn check_listed(&self, listed: Option<&Object>) -> Result<()> {
+        let mut now = self.now();
+        match listed.is_some_and(|listed| listed.tag.is_same(&now.tag)) && !now.is_lost {
+            true => Ok(()),
+            false => self.write(&mut now, |_| {}),
+        }
+    }
+
+    fn lost(&self) -> Error {
+        Error::new(ErrorKind::Replaced, "another process has taken over this target")
+            .in_file(self.objects.url(&self.key))
+            .help("it took this process for dead; try again")
+    }
+}
+
+/// The right to change a target. If it is dropped, the state object is deleted, or stays as that of
+/// a dead process if its phase needs an end.
+#[derive(Debug)]
+pub(super) struct Owned {
+    held: Arc<Held>,
+    /// The process that owns it. A forked child does not.
+    pid: u32,
+    is_over: bool,
+}
+
+impl std::ops::Deref for Owned {
+    type Target = Arc<Held>;
+    fn deref(&self) -> &Arc<Held> {
+        &self.held
+    }
+}
+
+impl Owned {
+    /// Creates the state object, or takes over this version of it. `None` if another process was
+    /// faster.
+    pub(super) fn take(
+        objects: &Arc<dyn Objects>,
+        key: String,
+        record: Record,
+        dead: Option<&Tag>,
+    ) -> Result<Option<Self>> {
+        let nonce = record.nonce.clone();
+        let renewed = Instant::now();
+        // Other threads must not take this process for dead.
+        all().insert(nonce.clone(), None);
+        let done = swap(&**objects, &key, dead, &record);
+        let Ok(Conditional::Done(tag)) = done else {
+            all().remove(&nonce);
+            return done.map(|_| None);
+        };
+        let (is_over, is_lost, is_unclear, is_ended) = (false, false, false, false);
+        let now = Now { record, tag, renewed, is_over, is_lost, is_unclear, is_ended, old: Vec::new() };
+        let held = Arc::new(Held {
+            objects: Arc::clone(objects),
+            key,
+            now: Mutex::new(now),
+            is_over: Condvar::new(),
+        });
+        all().insert(nonce, Some(Arc::clone(&held)));
+        let renewing = Arc::clone(&held);
+        // If no thread starts, `check` renews the object.
+        let _ = std::thread::Builder::new().name("regrow-state".to_owned()).spawn(move || renew(&renewing));
+        Ok(Some(Self { held, pid: std::process::id(), is_over: false }))
+    }
+
+    fn stop(&mut self) {
+        self.is_over = true;
+        // The lock waits for a running renewal, which must not write after the deletion.
+        self.held.now().is_over = true;
+        self.held.is_over.notify_all();
+    }
+
+    /// Deletes the state object: the target is in order.
+    pub(super) fn release(mut self) -> Result<()> {
+        self.delete()
+    }
+
+    fn delete(&mut self) -> Result<()> {
+        let checked = self.held.check();
+        self.stop();
+        // Without the state object, the old ones would count again.
+        let old = std::mem::take(&mut self.held.now().old);
+        let deleted = checked.and_then(|()| self.held.objects.delete(&old));
+        let deleted = deleted.and_then(|()| self.held.objects.delete(std::slice::from_ref(&self.held.key)));
+        all().remove(&self.held.nonce());
+        deleted
+    }
+
+    /// Leaves the state object for the next operation, which finishes the change.
+    pub(super) fn leave(mut self) {
+        self.abandon();
+    }
+
+    fn abandon(&mut self) {
+        let _ = self.held.set(|record| record.pid = 0);
+        self.stop();
+        all().remove(&self.held.nonce());
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // A forked child has no thread, and owns nothing.
+        if self.is_over || self.pid != std::process::id() {
+            return;
+        }
+        let is_ended = self.held.now().is_ended;
+        match self.held.phase() {
+            Ok(Phase::Writing | Phase::Changing) => drop(self.delete()),
+            Ok(Phase::Removing) if is_ended => drop(self.delete()),
+            _ => self.abandon(),
+        }
+    }
+}
+
+/// Replaces the version `old` of a state object, or creates it.
+fn swap(objects: &dyn Objects, key: &str, old: Option<&Tag>, record: &Record) -> Result<Conditional> {
+    let bytes = record.to_bytes();
+    let before = old.map(|tag| Object {
+        key: key.to_owned(),
+        len_bytes: 0,
+        tag: tag.clone(),
+        modified: SystemTime::UNIX_EPOCH,
+    });
+    let done = match &before {
+        None => objects.create(key, bytes.clone()),
+        Some(before) => objects.replace(before, bytes.clone()),
+    };
+    match done {
+        // A store without conditional writes: the module `object` says what is promised then.
+        Err(error) if error.kind() == ErrorKind::Unsupported => match (objects.get(key)?, old) {
+            (Some((found, now)), old) if old.is_none_or(|old| !now.tag.is_same(old)) => {
+                Ok(Conditional::Lost(found, now.tag))
+            }
+            (None, Some(old)) => Ok(Conditional::Lost(Bytes::new(), old.clone())),
+            _ => objects.put(key, bytes).map(Conditional::Done),
+        },
+        done => done,
+    }
+}
+
+fn renew(held: &Held) {
+    let every = held.objects.facts().renewed_every;
+    let mut now = held.now();
+    loop {
+        let waited = held.is_over.wait_timeout_while(now, every, |now| !now.is_over);
+        now = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if now.is_over || now.is_lost {
+            return;
+        }
+        // After an error, the next renewal may succeed.
+        let _ = held.write(&mut now, |_| {});
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::MemoryObjects;
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(5);
+
+    fn take(objects: &Arc<dyn Objects>, phase: Phase) -> Owned {
+        let record = Record::new("x", &super::super::marker::nonce().unwrap(), "save", phase);
+        Owned::take(objects, "x/state".to_owned(), record, None).unwrap().unwrap()
+    }
+
+    fn read(objects: &Arc<dyn Objects>) -> Option<Record> {
+        let found = objects.get("x/state").unwrap();
+        found.map(|(bytes, _)| Record::parse(&bytes, "url", "x").unwrap())
+    }
+
+    #[test]
+    fn a_state_object_is_renewed_until_it_is_released() {
+        let objects: Arc<dyn Objects> = Arc::new(MemoryObjects::with_renewals_every("b", SOON));
+        let owned = take(&objects, Phase::Writing);
+        let began = Instant::now();
+        while read(&objects).unwrap().renewals < 3 {
+            assert!(began.elapsed() < Duration::from_secs(20), "no renewal");
+            std::thread::sleep(SOON);
+        }
+        owned.set(|record| record.phase = Phase::Changing).unwrap();
+        assert_eq!(read(&objects).unwrap().phase, Phase::Changing);
+        let nonce = owned.record().nonce;
+        assert!(is_ours(&nonce));
+        owned.release().unwrap();
+        std::thread::sleep(10 * SOON);
+        assert!(read(&objects).is_none() && !is_ours(&nonce));
+    }
+
+    #[test]
+    fn the_state_object_of_another_process_stays() {
+        let objects: Arc<dyn Objects> = Arc::new(MemoryObjects::with_renewals_every("b", SOON));
+        let owned = take(&objects, Phase::Writing);
+        let other = Record::new("x", "other", "copy", Phase::Writing);
+        objects.put("x/state", other.to_bytes()).unwrap();
+        std::thread::sleep(10 * SOON);
+        assert_eq!(owned.check().unwrap_err().kind(), ErrorKind::Replaced);
+        assert_eq!(owned.check_listed(None).unwrap_err().kind(), ErrorKind::Replaced);
+        drop(owned);
+        assert_eq!(read(&objects), Some(other));
+    }
+
+    #[test]
+    fn a_dropped_change_is_released_and_an_unfinished_one_stays() {
+        let objects: Arc<dyn Objects> = Arc::new(MemoryObjects::new("b"));
+        for (phase, stays) in [(Phase::Writing, false), (Phase::Changing, false), (Phase::Removing, true)] {
+            drop(take(&objects, phase.clone()));
+            assert_eq!(read(&objects).map(|left| (left.pid, left.phase)), stays.then_some((0, phase)));
+        }
+    }
+}
