@@ -1,5 +1,6 @@
-//! Deletes steps. A step is deleted completely, or not at all if it has a reader or the folder
-//! contains files that are not part of the step.
+//! Deletes steps, or moves them to another folder. A step with a reader stays, unless the options
+//! say otherwise. A deletion removes the whole step or no file of the step: the step stays if its
+//! folder contains files that are not part of the step.
 
 use super::lease::Announced;
 use super::records;

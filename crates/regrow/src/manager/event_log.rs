@@ -5,7 +5,8 @@
 //! {"event": "save", "step": 400, "path": "run/400", "time": 1795232533.5, "seconds": 1.2, …}
 //! ```
 //! The event has the target [`TARGET`], and the same entries as key-value pairs. A failure is
-//! logged as a warning. With [`Hooks::on_record`] a program can receive the records instead.
+//! logged as a warning. [`Hooks::on_record`] replaces the event: the program's function receives
+//! the record. The line in the file is written in both cases.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

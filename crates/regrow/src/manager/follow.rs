@@ -134,7 +134,7 @@ impl Follower {
             None => Some(task),
         };
         drop(thread);
-        // The system cannot start a thread, so the caller does the work.
+        // If the system cannot start a thread, the caller does the work.
         refused.into_iter().for_each(|task| self.shared.follow(task));
         Followed { saved, shared: Arc::clone(&self.shared) }
     }

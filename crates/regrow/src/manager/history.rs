@@ -5,9 +5,11 @@
 //! 100 200 300 400 500                 after restore(200) and save(250): 300 to 500 belong to an abandoned history
 //!       └ 250 260 270                 the current history: 100, 200, 250, 260, 270
 //! ```
-//! A save continues from the step that was restored last, or else from the newest step of the
-//! current history. If the current history has newer steps than this step, a new history begins. A
-//! save with a lower number than the newest step continues from the newest step below that number.
+//! The save of a new step continues from the newest step of the current history. A new history
+//! begins in two cases:
+//! - After the restore of an older step, the newer steps belong to an abandoned history.
+//! - If the new step has a lower number than the newest step, the save continues from the newest
+//!   step below the new number.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +74,7 @@ impl History {
             }
             return;
         }
-        // The step was abandoned before, so the history that it came from is current again.
+        // The step belongs to an abandoned history: the new history continues that history.
         let left = self.record.left.clone();
         match record.filter(|record| self.record.is_own(record)) {
             Some(record) => self.go_back(turns_of(&record), record.left, Some(step)),

@@ -1,8 +1,8 @@
 //! A lease protects a step from deletion while a process reads the step. The lease is a small file
 //! in the folder of steps. The file contains the end time of the lease.
 //!
-//! A thread renews the file until the lease is dropped. If the reader is killed, the file counts
-//! until its end time, and is then ignored.
+//! A thread renews the file until the lease is dropped. The lease of a killed reader ends at the
+//! time in the file. Processes on the reader's machine ignore the lease at once.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;

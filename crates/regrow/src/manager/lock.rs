@@ -178,7 +178,7 @@ impl WriterLease {
         match records::read::<Record>(&self.root, LEASE)? {
             Some(found) if found.nonce == self.nonce => Ok(()),
             Some(found) => Err(refused(&self.root, Some(&found.holder.holder))),
-            // The lease was removed, and no other process has taken it.
+            // The lease was removed: take it again, unless another process has taken it.
             None => match records::create(&self.root, LEASE, &Record::new(&self.nonce))? {
                 true => Ok(()),
                 false => Err(refused(&self.root, None)),

@@ -6,14 +6,14 @@
 //!   300.orbax-checkpoint-tmp-…/        a save that is in progress or was killed: not listed
 //!   trash/100/                         a step that was moved aside, if the caller asked for this
 //!   .regrow/latest.json                the pointer: the newest step, and the number of steps
-//!   .regrow/writer.lock, writer.json   the writer's lock: of the system, or a lease in a bucket
+//!   .regrow/writer.lock, writer.json   the writer's lock: a lock of the system, in a bucket a lease
 //!   .regrow/leases/100~<nonce>         a process reads step 100, until the time in the file
 //!   .regrow/deleting/100               step 100 is about to be removed
 //! ```
 //! The list contains exactly the steps that the storage has committed. It never contains a failed
-//! or killed save, and no process keeps a list of its own that could differ. The files in `.regrow`
-//! are never required: without them there is no pointer, no lease and no known writer. Orbax
-//! ignores them.
+//! or killed save, and no file contains a second list that could differ. The files in `.regrow` are
+//! never required: without them there is no pointer, no lease and no known writer. Orbax ignores
+//! these files.
 //!
 //! | module | does |
 //! |---|---|
@@ -39,9 +39,10 @@
 //! | `tidy` | the work after a save (verify, write the pointer, choose, delete), and the start of a writer |
 //! | `records` | the small files in `.regrow` |
 //!
-//! A deletion and a reader always notice each other. A deletion announces itself before it looks
-//! for leases. A reader writes its lease before it looks for announcements. So at least one of them
-//! finds the other, and stops.
+//! A deletion and a new reader cannot both miss the other's file. The deletion announces itself
+//! before it looks for leases. The reader writes its lease before it looks for announcements. So the
+//! deletion finds the lease, or the reader finds the announcement, or both. The process that finds a
+//! file stops.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

@@ -142,7 +142,7 @@ impl StepNames {
             *counts.entry(form).or_default() += 1;
         }
         let mut forms: Vec<_> = counts.into_iter().collect();
-        // The sort is stable: among equal counts plain numbers come first, then smaller widths.
+        // The sort is stable: forms with equal counts stay sorted by prefix, then by width.
         forms.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         let mut forms = forms
             .into_iter()

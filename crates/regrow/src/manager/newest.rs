@@ -98,8 +98,8 @@ impl Steps {
         Err(passed_over.into_iter().take(1).fold(error, |error, passed| error.caused_by(passed.error)))
     }
 
-    /// Like [`is_at_fault`](Self::is_at_fault) for a step number. If the step was deleted, it
-    /// counts as the cause.
+    /// Like [`is_at_fault`](Self::is_at_fault) for a step number. A deleted step counts as the
+    /// cause.
     ///
     /// # Errors
     /// Errors of the storage.

@@ -2,9 +2,9 @@
 //!
 //! The committed steps in the storage have priority: the step in the pointer must exist. On a disk
 //! readers list the folder. In a bucket with more steps than one request can list, the pointer
-//! replaces the list. In a smaller bucket a reader only compares the turn in the pointer with the
-//! turn of the highest step. If the turns are equal, the reader reads no other step. A writer lists
-//! the folder when it starts, and so keeps the pointer correct.
+//! replaces the list. In a bucket with fewer steps, a reader lists the names and reads the highest
+//! step. If this step and the pointer have the same turn, the reader reads no other step. A writer
+//! lists the folder when it starts, and then corrects the pointer.
 
 use serde::{Deserialize, Serialize};
 

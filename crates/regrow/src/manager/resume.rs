@@ -123,7 +123,8 @@ impl TrainingRun {
     }
 }
 
-/// Whether an error means that the step is damaged, not only removed or replaced.
+/// Whether an error means that the step is damaged, incomplete or deleted. A step that was only
+/// replaced does not count.
 fn is_damage(error: &Error, is_fault: bool) -> bool {
     use ErrorKind::{Corrupt, NotACheckpoint, NotFound};
     matches!(error.kind(), Corrupt | NotACheckpoint) || is_fault && error.kind() == NotFound

@@ -2,7 +2,7 @@
 //! and the current history. The caller saves and restores the values.
 //!
 //! ```text
-//! begin: asks the policy, returns earlier errors ── the caller saves ── follow
+//! begin: returns earlier errors, asks the policy ── the caller saves ── follow
 //!        ── a thread: verify, write `latest.json` (the newest step), delete, record
 //! ```
 //! In a job every process has a run and makes the same calls. Rank 0 reads the storage, has the

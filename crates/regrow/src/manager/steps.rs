@@ -389,7 +389,7 @@ impl Steps {
             refuse_unmarked(location)?;
             return self.read(number, name, location, &location.for_reading()?.location);
         }
-        // An overwrite during the read may mix parts of the old and the new step.
+        // If an overwrite runs during the read, the result may mix the old and the new step.
         let standing = StepFolder::at(location);
         let looked = self.read(number, name, location, location);
         if standing.is_replaced() { Err(standing.was_replaced()) } else { looked }
@@ -399,8 +399,8 @@ impl Steps {
     fn read(&self, number: u64, name: &str, location: &Location, reading: &Location) -> Result<Looked> {
         let is_bucket = location.commits_by_marker();
         let about = match read_json(&reading.join(CHECKPOINT_METADATA_FILE))? {
-            // If the document is unreadable, the folder may still be a checkpoint. Opening it
-            // reports the error.
+            // If the document is unreadable, the folder may still be a checkpoint. `open` reports
+            // the error.
             Some(bytes) => CheckpointMetadata::parse(&bytes).unwrap_or_default(),
             None => match location.look()? {
                 None => return Ok(Looked::Gone),

@@ -81,15 +81,15 @@ impl Steps {
             true => Vec::new(),
             false => self.delete(&gone, &options.delete)?,
         };
-        // Remove the files of an earlier deletion that failed. Files that cannot be removed are
-        // harmless.
+        // Remove temporary files of killed saves and of deletions that failed. Files that cannot be
+        // removed are harmless.
         list.unfinished.iter().for_each(|name| drop(self.sweep(name)));
         Ok(Tidied { deletions, is_verified: options.verify })
     }
 
-    /// Updates the records when a writer starts: the pointer, announcements of ended deletions, and
-    /// temporary files of killed saves and deletions. Files that a process may still be writing
-    /// stay, and so do files that an interrupted copy can use.
+    /// Updates the folder when a writer starts, and after a deletion. Rewrites the pointer. Removes
+    /// the announcements of ended deletions, and temporary files of killed saves and deletions.
+    /// Files that a process may still be writing stay, and so do files of an interrupted copy.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -105,8 +105,8 @@ impl Steps {
         self.point(&if has_named { self.list()? } else { list })
     }
 
-    /// Removes temporary files of a save or deletion. If the files are a complete step, renames
-    /// them back instead, and returns true.
+    /// Removes temporary files of a save or deletion. If the files are a complete step, finishes
+    /// the rename to the step's name instead, and returns true.
     fn sweep(&self, unfinished: &str) -> Result<bool> {
         if unfinished.ends_with(COPY_MARK) {
             return Ok(false);

@@ -112,7 +112,8 @@ impl Job {
         self.outcome.get().is_some()
     }
 
-    /// The job then counts as seen.
+    /// The outcome of a save that has ended; the job then counts as seen. `None` while the save
+    /// runs.
     pub(super) fn outcome(&self) -> Option<Result<SaveReport>> {
         let outcome = self.outcome.get()?;
         self.is_seen.store(true, Ordering::Release);

@@ -34,7 +34,7 @@ const ALIGN_BYTES: usize = 64;
 /// Bytes that one thread copies at once; a multiple of every element's size.
 const PIECE_LEN_BYTES: usize = 8 << 20;
 
-/// A copy below this size is made by one thread.
+/// If all copies together have fewer bytes, the calling thread makes them alone.
 const PARALLEL_FROM_BYTES: usize = 4 << 20;
 
 /// The pool keeps two maps: for the running save and for the next save.

@@ -2,7 +2,7 @@
 //! cast, save.
 //!
 //! ```text
-//! open --> plan: every leaf's new path, dtype and shape; what the target cannot hold --> error, or
+//! open --> plan: each leaf's new path, dtype and shape; losses are an error without `lossy`
 //!      --> write: the target's writer reads pieces of each leaf through the transformations --> commit
 //! ```
 //!
@@ -11,8 +11,8 @@
 //!
 //! The conversion needs the memory of one band of the current leaf, for any size of the checkpoint.
 //! A source that is compressed as a whole is also decoded as a whole. With a base, all leaves are
-//! compared before the first is written, one band for each thread within the budget. A leaf that
-//! cannot be linked to the base is then read a second time.
+//! compared before the first leaf is written. The comparison needs the memory of one band for each
+//! thread, within the budget. A leaf that cannot be linked to the base is then read a second time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -74,8 +74,8 @@ pub struct ConvertOptions {
     /// them. The whole source is verified first. Lost leaves become placeholders, or are left out
     /// if the target cannot hold placeholders.
     pub salvage: bool,
-    /// If the source is one item, make a checkpoint with one item. Otherwise the item becomes a
-    /// checkpoint without items.
+    /// If the source has one item, make a checkpoint with one item. Without this option the item
+    /// becomes a checkpoint without items.
     pub keep_items: bool,
 }
 

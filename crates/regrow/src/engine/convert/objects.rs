@@ -1,5 +1,5 @@
-//! Adapts the record `regrow.torch` in a conversion. The record describes Python objects of a
-//! checkpoint that its pytree does not contain.
+//! Adapts the record `regrow.torch` in a conversion. The record describes Python objects that the
+//! pytree of a checkpoint does not contain.
 //!
 //! The record contains key paths, and links between tensors. If a leaf is renamed, changed or left
 //! out, its entry is changed or removed too, because a link to a wrong tensor would give wrong

@@ -5,8 +5,8 @@
 //!
 //! `None` and empty containers are renamed like leaves. Two items cannot get the same path, so no
 //! item is lost. A container that keeps all its children does not change. A dict that gains or
-//! loses a child stays a dict of its kind, with its keys. Any other container then becomes a dict
-//! with text keys.
+//! loses a child stays a dict of its kind, with its keys. Any other container that gains or loses a
+//! child becomes a dict with text keys.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -314,7 +314,7 @@ impl<'a> Trie<'a> {
     fn build(&self) -> Result<Tree<usize>> {
         let alive = |at: &usize| self.nodes.get(*at).is_some_and(Place::is_alive);
         let mut build = TreeBuilder::new();
-        /// The remaining steps, the last first.
+        /// A step of building the tree. `steps` contains the remaining steps, the last one first.
         enum Step {
             Enter(usize, Option<Key>),
             Close,

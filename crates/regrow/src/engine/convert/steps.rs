@@ -1,11 +1,12 @@
-//! Converts all committed steps of a folder, each into a step of a folder of the target layout.
+//! Converts all committed steps of a folder. Each step becomes a step of the target folder, in the
+//! target layout.
 //!
 //! ```text
 //! plan and check every step --> for each step: convert, commit
 //! ```
 //! The writing starts only when every step is known to be convertible. Each step has its own
-//! commit. After an interruption the converted steps stay. The next run is then an error unless it
-//! may overwrite.
+//! commit. After an interruption the converted steps stay. The next run then returns an error,
+//! unless the options allow it to overwrite.
 
 use super::{ConvertOptions, ConvertPlan, ConvertReport, convert, plan_convert};
 use crate::engine::names::is_left_out;
