@@ -25,14 +25,15 @@ pub const LAYOUT: &str = crate::orbax::NAME;
 /// Files whose presence shows that the folders beside them are items.
 const OF_ITEMS: [&str; 3] = [CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, items_record::FILE_NAME];
 
-/// Folders beside the arrays of one pytree that are not items.
+/// Folders of one pytree that are not items. A name that ends with `_` is a prefix of such names.
 const PARTS: [&str; 3] = [
     regrow_ocdbt::DATA_FOLDER,
     crate::orbax::array_metadatas::ARRAY_METADATAS_FOLDER,
     crate::orbax::PROCESS_PREFIX,
 ];
 
-/// Usual names of items. Checkpoints of earlier versions have none of the files in `OF_ITEMS`.
+/// Usual names of items, for checkpoints of earlier versions of Orbax: these checkpoints have none
+/// of the files in `OF_ITEMS`.
 const ITEMS: [&str; 3] = ["default", "state", "params"];
 
 /// The committed steps in a folder: number and name. For a step with a fraction, such as `10.5`,

@@ -6,7 +6,7 @@
 //! b (5)    in one piece          piece  4           written by process 1
 //! ```
 //!
-//! Costs four bytes for each piece, since a save of a thousand processes may have ten million
+//! The record costs four bytes for each piece. A save of a thousand processes may have ten million
 //! pieces.
 
 use std::ops::Range;

@@ -204,8 +204,8 @@ pub struct Claims {
 /// Which parts of a tree a layout preserves. `convert` returns an error for losses, unless the
 /// caller allows them.
 pub trait Fidelity {
-    /// The parts of `tree` that a load from this layout would not restore as they were. This covers
-    /// everything that a save accepts. `texts` are the text leaves, by position.
+    /// The parts of `tree` that a load from this layout would not restore as they were. `tree` is a
+    /// tree that a save accepts. `texts` are the text leaves, by position.
     fn losses(&self, tree: &Tree<LeafInfo>, texts: &[(usize, &str)], options: &SaveOptions) -> Vec<Loss>;
 
     /// The reason why this layout cannot write a leaf like this in any tree; `None` if it can. If
@@ -226,9 +226,9 @@ pub trait SingleFile {
     /// [recognised](Format::recognise). The file is not yet written.
     fn recognise_preview(&self, name: &OsStr, preview: &Preview) -> bool;
 
-    /// The beginning of the file that a save would make of `tree`, without its
-    /// array data. A dry run shows it to all layouts to see which of them would recognise the file.
-    /// The preview is empty for layouts whose files are recognised by their names alone.
+    /// The beginning of the file that a save would make of `tree`, without its array data. A dry
+    /// run shows the preview to all layouts to see which of them would recognise the file. The
+    /// preview is empty for layouts whose files are recognised by their names alone.
     ///
     /// # Errors
     /// The errors of [`check`](Format::check).
@@ -245,11 +245,11 @@ pub trait Siblings {
     /// The files that belong to a path. The path is their stem, or one of them.
     fn files(&self, at: &Location) -> Vec<Location>;
 
-    /// The same files. If a killed save did not give a file its final name, the list has the
-    /// temporary name of the file.
+    /// As `files`, but with the temporary name of each file that a killed save has not renamed to
+    /// its final name.
     fn files_now(&self, at: &Location) -> Vec<Location>;
 
-    /// The name of the first file that the last file records, if this differs from the expected
+    /// The name of the first file, as the last file records it; `None` if this is the expected
     /// name.
     ///
     /// # Errors

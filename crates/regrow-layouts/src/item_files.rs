@@ -1,11 +1,12 @@
-//! Items in layouts other than Orbax': the file that identifies each, and the path for its reader.
+//! Items in layouts other than Orbax': the file names that show the layout of an item, and the path
+//! that the item's reader opens.
 //!
 //! | in the item's folder | the item is |
 //! |---|---|
 //! | `regrow.json` | the default layout |
 //! | `model.safetensors`, `model.safetensors.index.json` | safetensors, one file or several |
 //! | `regrow-structure.json` | npy files |
-//! | `arrays.npz`, `array.npy`, `checkpoint.msgpack`, `checkpoint.eqx` | this file |
+//! | `arrays.npz`, `array.npy`, `checkpoint.msgpack`, `checkpoint.eqx` | one file, in the layout of its suffix |
 
 use super::formats;
 use crate::options::Layout;

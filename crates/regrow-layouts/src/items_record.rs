@@ -208,7 +208,8 @@ impl ItemsRecord {
         }
     }
 
-    /// Reads the file of a record front to back, and returns its error; `None` if it is undamaged.
+    /// Reads a recorded file front to back, and returns the error of a damaged file; `None` for an
+    /// undamaged file.
     ///
     /// # Errors
     /// Errors of the storage.

@@ -44,8 +44,8 @@ impl LossKind {
 }
 
 impl Loss {
-    /// This loss as seen by readers other than regrow. A leaf that only changes its kind, with the
-    /// same bits, counts as a note.
+    /// The loss as it is for readers other than regrow: regrow itself restores the part exactly. A
+    /// loss of kind `Kind` becomes a `Note`.
     pub(crate) fn elsewhere(self) -> Self {
         let kind = if self.kind == LossKind::Kind { LossKind::Note } else { self.kind };
         Self { kind, what: format!("{}, but for regrow", self.what), ..self }

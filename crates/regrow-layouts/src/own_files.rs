@@ -6,8 +6,8 @@
 //! with a known name or with a marker belongs to the checkpoint, and is not searched. Any other
 //! subfolder belongs to the checkpoint if all files in it do.
 //!
-//! Names of arrays prove little: `lora.safetensors` and `embeddings.npy` are a user's own files,
-//! except if the checkpoint lists them.
+//! The name of an array file proves little: `lora.safetensors` and `embeddings.npy` may be a user's
+//! own files. Such a file belongs to the checkpoint only if the checkpoint lists the file.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -39,7 +39,7 @@ pub struct FileNames {
     pub markers: &'static [&'static str],
     /// The files that the original library writes as soon as it makes the folder of a checkpoint.
     pub first: &'static [&'static str],
-    /// A checkpoint's folder on a web server, which cannot list folders, has one of these files.
+    /// A checkpoint's folder has at least one of these files. A web server cannot list the folder.
     pub beginnings: &'static [&'static str],
     /// Reads the names at the top of a checkpoint's folder, if the checkpoint lists all of them.
     pub listed_in: Option<ListedIn>,

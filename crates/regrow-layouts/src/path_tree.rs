@@ -1,5 +1,5 @@
 //! Builds a pytree from key paths: integers are positions in lists, texts are keys of dicts.
-//! Integers with gaps between them are keys of dicts, too.
+//! Integers with gaps between them, and integers beside texts, are keys of dicts, too.
 
 use std::collections::HashMap;
 

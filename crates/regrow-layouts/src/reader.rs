@@ -48,7 +48,7 @@ pub trait Reader: Debug + Send + Sync {
 
     /// The stored part of an array whose shape may be much larger than its data; `None` for all
     /// other arrays. A damaged file may claim any shape, so code that reads whole arrays limits its
-    /// memory by this.
+    /// memory by the length of the stored part.
     ///
     /// # Errors
     /// Errors of the storage.
@@ -98,7 +98,8 @@ pub struct Standing<'r> {
     /// Whether every byte of array data is under a checksum, so that damage is always found.
     pub has_data_checksums: bool,
     /// Whether no program writes the files in place, so that a view of a map does not change. True
-    /// for folders that are committed once. Other programs overwrite their files at the next save.
+    /// for folders that are committed once; false for files that another program may overwrite in
+    /// place at its next save.
     pub is_never_rewritten: bool,
     /// Whether all reads use files that stay open from the start: then all data is of one
     /// checkpoint, even if another checkpoint replaces it at the path.

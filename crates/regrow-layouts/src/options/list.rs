@@ -51,7 +51,7 @@ macro_rules! layouts {
                 }
             }
 
-            /// What reads and writes the layout.
+            /// The object that reads and writes the layout.
             pub fn format(&self) -> &'static dyn Format {
                 match self {
                     $(Self::$layout(_) => &crate::$folder::$layout,)*
@@ -99,7 +99,7 @@ impl Layout {
 /// Layouts that are still to be added to the list.
 static TO_ADD: Mutex<Option<Vec<&'static dyn Format>>> = Mutex::new(Some(Vec::new()));
 
-/// All layouts. The first use ends the list.
+/// All layouts. The first use closes the list: no layout can be added after it.
 static ALL: LazyLock<Vec<&'static dyn Format>> = LazyLock::new(|| {
     let added = TO_ADD.lock().unwrap_or_else(PoisonError::into_inner).take();
     [BUILTIN, &added.unwrap_or_default()].concat()

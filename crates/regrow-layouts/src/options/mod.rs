@@ -1,4 +1,5 @@
-//! Options of callers. Every field has a default for most programs.
+//! The options of a caller: for an open, a verify, a load and a save. The default of each field
+//! suits most programs. The other files of this folder have the options of single layouts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -61,8 +62,7 @@ pub struct OpenOptions {
     /// then the numbers change with the file, and a file that is cut short ends the program by a
     /// signal.
     pub mapped: bool,
-    /// Ignore the seal, for a checkpoint that was changed on purpose after it was
-    /// sealed.
+    /// Ignore the seal, for a checkpoint that was changed on purpose after it was sealed.
     pub ignore_seal: bool,
     /// Also open a checkpoint that has lost files under its seal, or whose seal is unreadable;
     /// remaining checksums are still checked. For `salvage`, which reports the
@@ -151,13 +151,12 @@ pub struct RegionOptions {
 pub struct SaveOptions {
     /// Which layout to write.
     pub layout: Layout,
-    /// Replace an existing checkpoint, in one step if the system can. A file that is not a
-    /// checkpoint, a file inside a checkpoint, and a checkpoint with a user's own files beside it
-    /// are refused.
+    /// Replace an existing checkpoint, in one step if the system can. Refused are a file that is
+    /// not a checkpoint, a file of a checkpoint's folder, and a folder that also has a user's own
+    /// files.
     pub overwrite: bool,
-    /// With `overwrite`, replace a folder with a user's own files in it, and keep these files: on a
-    /// disk, only for saves of items
-    /// (`ItemsOptions::keeps_others`).
+    /// With `overwrite`, replace a folder with a user's own files in it, and keep these files. On a
+    /// disk, only saves of items can do so (`ItemsOptions::keeps_others`).
     pub keeps_others: bool,
     /// With `overwrite`, also replace a file that is not a checkpoint, or that is part of a
     /// checkpoint. Functions with the interface of another library set this option. Applies to

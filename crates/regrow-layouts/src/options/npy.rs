@@ -1,4 +1,4 @@
-//! Options of a save in this layout.
+//! Options of a save in the layout `npy`.
 
 use std::ffi::OsStr;
 

@@ -1,4 +1,4 @@
-//! Options of the default layout.
+//! Options of a save in the default layout, `regrow`.
 
 use serde::Deserialize;
 
@@ -33,7 +33,7 @@ pub struct RegrowOptions {
 pub enum DataFormat {
     /// NumPy's.
     Np,
-    /// PyTorch's: transformers before 5 reads no other, and every other reader reads these.
+    /// PyTorch's. Every reader accepts this format; transformers before version 5 accepts no other.
     #[default]
     Pt,
     /// TensorFlow's.

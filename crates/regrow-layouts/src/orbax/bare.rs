@@ -7,9 +7,11 @@
 //! manifest.ocdbt  d/                      a database with keys such as model/w/zarr.json
 //! ```
 //!
-//! The names, split at dots and slashes, give a tree of dicts. There is no marker of a checkpoint,
-//! so every file below the folder must belong to an array. A folder above several checkpoints, or a
-//! home folder with an array somewhere, also has arrays below it, but is not a checkpoint.
+//! The names of the arrays, split at dots, slashes or `~`, give a tree of dicts. Such a checkpoint
+//! has no marker. So every file below the folder must belong to an array, except notes (`.md`,
+//! `.txt`), hidden files, Levanter's `metadata.json`, and Orbax' `_sharding` and `_strings.json`. A
+//! folder above several checkpoints, or a home folder with an array somewhere, also has arrays
+//! below it, but is not a checkpoint.
 //!
 //! Source: orbax' `legacy` readers; JAX 0.10 `jax/experimental/array_serialization`; Levanter
 //! `checkpoint.py`; big_vision `utils.py`.
@@ -142,8 +144,8 @@ pub(super) fn is_database(at: &Location, listed: &[Listed]) -> bool {
         && !had_metadata(at, listed)
 }
 
-/// Whether another file shows that there was a `_METADATA`. Bare arrays and old checkpoints never
-/// had one.
+/// Whether the names in a folder show that it has or had a `_METADATA`. Bare arrays and old
+/// checkpoints never had a `_METADATA`.
 pub(super) fn had_metadata(at: &Location, listed: &[Listed]) -> bool {
     const BESIDE: [&str; 5] =
         [METADATA_FILE, CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, SHARDING_FILE, STRINGS_FILE];

@@ -1,5 +1,5 @@
-//! Finds the steps of a folder that belong together. If a run goes back to an older step, the newer
-//! steps belong to another history.
+//! Finds the steps of a folder that belong together. If a run goes back to an older step, the steps
+//! after that step belong to another history.
 //!
 //! A manager writes a record into each step that it saves, in `_CHECKPOINT_METADATA`, among the
 //! user's own members:

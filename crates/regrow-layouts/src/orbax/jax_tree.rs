@@ -1,5 +1,5 @@
 //! Checkpoints of `jax.experimental.array_serialization.pytree_serialization`: a tree in JSON, and
-//! arrays with numbers in a database.
+//! a database of arrays. The name of an array is the number of its leaf.
 //!
 //! ```text
 //! pytreedef.json   {"__jax_pytreedef_repr": FLATBUFFER in base64,

@@ -4,9 +4,10 @@
 //! {"loss": NaN, "name": "\u4e2d"}        json.dumps(…): ", " and ": ", ASCII only, NaN and ±Infinity bare
 //! ```
 //!
-//! `parse` reads this form and strict JSON. [`Value`] cannot hold these three numbers and integers
-//! beyond 64 bits. They become *marked* strings: a NUL and the text of the number. Writing reverses
-//! this, so that every digit stays. Source: Python `json`, "Infinite and NaN number values".
+//! `parse` reads this form and strict JSON. [`Value`] cannot hold these three numbers, nor integers
+//! beyond 64 bits. `parse` turns such a number into a *marked* string: a NUL and the text of the
+//! number. Writing turns a marked string back into the number, so that every digit stays. Source:
+//! Python `json`, "Infinite and NaN number values".
 
 use std::io;
 

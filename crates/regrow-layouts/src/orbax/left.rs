@@ -44,8 +44,8 @@ pub(super) fn process_of(entry: &Listed) -> Option<(u32, &str)> {
 
 const DATA_NAME_LEN: usize = 32;
 
-/// The error for a folder that has the data files of a database but no root record: `d/` has only
-/// names of data files.
+/// The error for a folder that has the data files of a database but no root record; `None` for any
+/// other folder. All names in the `d/` of a database are names of data files.
 pub(super) fn lost_manifest(at: &Location, listed: &[Listed]) -> Result<Option<Error>> {
     let has_data = listed.iter().any(|entry| entry.is_dir && entry.name == DATA_FOLDER);
     if !has_data || listed.iter().any(|entry| entry.name == MANIFEST_FILE) {

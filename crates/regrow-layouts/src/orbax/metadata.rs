@@ -51,8 +51,8 @@ pub struct TreeMetadata {
     /// Whether the document is from the default layout, with `regrow.json` beside it. Orbax ignores
     /// this member.
     pub beside_regrow_json: bool,
-    /// The reason why an existing `value_metadata_tree` could not be used. Lists and dicts then
-    /// replace its types.
+    /// The reason why an existing `value_metadata_tree` could not be used. The tree then has lists
+    /// and dicts instead of tuples and named tuples.
     pub rich_types_lost: Option<String>,
 }
 

@@ -3,8 +3,8 @@
 //! A folder of steps leads to a step, a step to its items, items to one tree:
 //!
 //! ```text
-//! root ── step ── default                          the tree of that item
-//!             └── state, cfg, rng, …               a dict of items by name; metrics go to the description
+//! root ── step ── default                          one item: its tree
+//!             └── state, cfg, rng, …               several: a dict of items by name; metrics go to the description
 //! ```
 
 use super::Orbax;
@@ -349,7 +349,7 @@ impl Items<'_> {
                     .and_then(|()| items::read_metrics(&folder, file));
                 match or_lost(read, Wanted::of(self.options), self.found.len())? {
                     Ok(metrics) => description.metrics = Some(metrics),
-                    // The metadata of the checkpoint also have the metrics.
+                    // The checkpoint's own metadata has the metrics, too.
                     Err(_) if !self.documents.said.metrics.is_empty() => {}
                     Err(why) => {
                         description.warnings.push(format!("the metrics are lost: {}", why.what()));
@@ -378,7 +378,8 @@ impl Items<'_> {
         Ok(Whole::Own(take(opened, description)))
     }
 
-    /// An empty tree, if the checkpoint has other content.
+    /// An empty tree for a checkpoint that has no tree but other content: metrics, items of files,
+    /// or files of a handler.
     fn without_data(&self, has_files: bool, description: &mut Description) -> Result<Parts> {
         let has_metrics = self.found.iter().any(|(_, item)| matches!(item, Item::Metrics(_)));
         match self.handlers() {
@@ -399,7 +400,8 @@ impl Items<'_> {
         Ok(Parts { tree: dict_of(Vec::new())?, databases: Vec::new(), lost: Vec::new(), is_guessed: false })
     }
 
-    /// Opens an item. If the item is lost and there are other items, returns a placeholder leaf.
+    /// Opens an item. For a lost item, returns a placeholder leaf if there are other items or the
+    /// checkpoint is salvaged.
     fn open_or_lost(&self, name: &str, item: &Item, description: &mut Description) -> Result<Parts> {
         let wanted = Wanted::of(self.options);
         let opened = open_item(item, self.at, name, self.documents, wanted);
@@ -589,7 +591,8 @@ fn take(opened: Opened, description: &mut Description) -> Parts {
     }
 }
 
-/// Uses the checkpoint's own metadata if the pytree has none.
+/// Takes the user's metadata and the metrics from the checkpoint's document, where the items gave
+/// none.
 fn note_custom(description: &mut Description, about: &About) {
     let about = &about.said;
     if description.custom_metadata.is_none() && !about.custom_metadata.is_empty() {

@@ -12,8 +12,8 @@ use regrow_tree::tree::Tree;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     Whole,
-    /// All parts except the tree, which the caller's template gives. Arrays and texts are opened by
-    /// their names.
+    /// All parts. But if `_METADATA` is missing, the caller's template gives the tree, and arrays
+    /// and texts are opened by their names.
     Named,
     /// The tree. Leaves and items that cannot be opened count as lost. Other documents may be
     /// missing.

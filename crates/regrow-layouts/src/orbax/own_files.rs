@@ -1,4 +1,4 @@
-//! The names of Orbax' checkpoints: its documents, the OCDBT database, arrays and items.
+//! The file names of Orbax' checkpoints: documents, the OCDBT database, arrays and items.
 //!
 //! A user's own handler writes files with any names. The commit marker then lists these names:
 //!
@@ -32,7 +32,7 @@ const MARKERS: [&str; 4] = [METADATA_FILE, CHECKPOINT_METADATA_FILE, V1_MARKER_F
 pub(super) const FILE_NAMES: FileNames = FileNames {
     markers: &MARKERS,
     first: &[CHECKPOINT_METADATA_FILE],
-    // An item that is not a pytree has only the commit marker for certain.
+    // Of these files, an item that is not a pytree has only the commit marker for certain.
     beginnings: &[METADATA_FILE, CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, MANIFEST_KEY, COMMIT_SUCCESS_FILE],
     own_in: Some(own_in),
     item: Some(item_form),

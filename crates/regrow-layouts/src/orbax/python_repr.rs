@@ -1,4 +1,4 @@
-//! Python's `repr` of strings and of tuples of them.
+//! Python's `repr` of strings and of tuples of strings.
 
 use std::fmt::{self, Write as _};
 

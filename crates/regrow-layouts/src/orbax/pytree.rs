@@ -3,7 +3,7 @@
 //! ```text
 //! _METADATA                      the tree, the form of the arrays                required
 //! _strings.json                  text leaves                                     if there are any
-//! _sharding                      shardings of jax.Array leaves                   advice
+//! _sharding                      shardings of jax.Array leaves                   a hint: may be missing
 //! array_metadatas/process_<N>    implementations of typed PRNG keys
 //! manifest.ocdbt d/ ocdbt.*/     arrays in a database                            or a folder for each
 //! checkpoint                     msgpack: leaves with skip_deserialize           before 2024

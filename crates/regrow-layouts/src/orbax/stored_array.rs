@@ -72,7 +72,8 @@ impl StoredArray {
 
     pub fn first_missing(&self) -> Result<Option<PathBuf>> {
         let meta = self.array.meta();
-        // The loop ends at the first missing chunk, so a large claimed shape costs no more steps.
+        // The loop ends at the first missing chunk. So its cost depends on the number of stored
+        // chunks, and not on a shape that a damaged document claims.
         for (index, _) in meta.chunk_indices(&Region::whole(meta.shape())) {
             let key = zarr_key(&self.name, &meta.chunk_key(&index));
             if self.store.len_bytes(&key)?.is_none() {

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! TensorStore writes each text at the JSON pointer `"/" + param name`, without escaping the name.
-//! So a `/` in a name makes a nested object, and `~0` and `~1` mean `~` and `/`. Any other `~` is
-//! invalid, so Orbax cannot save it.
+//! So a `/` in a name makes a nested object, and `~0` and `~1` mean `~` and `/`. Orbax cannot save
+//! a name with any other `~`.
 
 use std::collections::BTreeMap;
 

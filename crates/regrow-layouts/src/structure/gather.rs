@@ -93,7 +93,7 @@ impl Structure {
         }
     }
 
-    /// Adds all of a leaf but its letter.
+    /// Adds all columns of a leaf except its letter.
     fn add_leaf<'t>(&mut self, at: usize, leaf: LeafColumns<'t>, tables: &mut LeafTables<'t>) -> Result<()> {
         self.leaf_dtypes.push(tables.dtype(leaf.dtype));
         self.leaf_shapes.push(tables.shapes.index(leaf.shape));

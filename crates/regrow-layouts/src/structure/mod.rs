@@ -1,8 +1,8 @@
 //! The exact pytree in column form: one array for each field, repeated strings once.
 //!
-//! It is in `regrow.json`, and also in the `__metadata__` of the first safetensors file, so that
-//! this file alone gives its tree. Other layouts that lose types store it in another file or
-//! member.
+//! The default layout stores these columns in `regrow.json`, and short columns also in the
+//! `__metadata__` of the first safetensors file, so that this file alone gives the tree. Other
+//! layouts that lose types store the columns in another file or member.
 //!
 //! ```text
 //! {"version":1,
@@ -110,7 +110,7 @@ impl ShardingText {
 /// The tree that [`Structure`] describes.
 #[derive(Debug)]
 pub struct Regrown {
-    /// The tree; `coding` is empty and is left to the caller.
+    /// The tree. The `coding` of each leaf is empty: the caller fills it in.
     pub tree: Tree<LeafInfo>,
     /// The text of each leaf of kind `Str`, by its position in flatten order.
     pub texts: HashMap<usize, Arc<str>>,

@@ -160,7 +160,8 @@ impl Structure {
     }
 }
 
-/// For each open container: the children still to come, and the position of the next.
+/// For each open container: the number of children still to come, and the position of the next
+/// child.
 #[derive(Default)]
 struct OpenContainers(Vec<(usize, usize)>);
 
