@@ -3,9 +3,8 @@
 //!
 //! regrow has no service of its own. A [`Coordinator`] is a thin layer over a service that the job
 //! already has: the key-value store of `jax.distributed`, torch's store, MPI, or a shared folder. A
-//! coordinator puts a value under a key without a value, and gets values. A [`Session`] uses a
-//! coordinator to gather, broadcast and agree, so that no process waits for ever if another one
-//! fails.
+//! coordinator gets values, and puts a value if its key has none. A [`Session`] uses a coordinator
+//! to gather, broadcast and agree. If one process fails, no other process waits for ever.
 //!
 //! ```text
 //! rank 0    begin ── gather("index") ◀──┐ ── merge ── agree("committed", commit()) ── finish

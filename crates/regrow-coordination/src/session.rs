@@ -8,10 +8,10 @@
 //! | post | puts `<phase>/from/0`, and goes on | put `<phase>/from/<rank>`, and go on |
 //! | receive | waits for `<phase>/from/<rank>` | the same |
 //!
-//! Only the first process puts the verdict: rank 0 puts its value, or a process that gives up puts
-//! its failure. All processes use the stored verdict, also processes that came too late to put
-//! their own. So if one process gets an error from `agree` or `broadcast`, all others get one too,
-//! unless they lose the service.
+//! A phase has one verdict, and the first put decides: rank 0 puts its value, and a process that
+//! gives up puts its failure. All processes use the stored verdict, also a process whose put came
+//! too late. So if one process gets an error from `agree` or `broadcast`, all other processes get
+//! an error, too, unless they lose the service.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

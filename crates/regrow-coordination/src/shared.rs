@@ -1,4 +1,5 @@
-//! Whether all processes see the same folder.
+//! Checks whether all processes see the same folder: rank 0 writes a small file, the probe, and the
+//! other processes look for it.
 
 use std::time::{Duration, Instant};
 

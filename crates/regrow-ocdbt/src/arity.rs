@@ -19,7 +19,8 @@ impl Arity {
         63 / self.0 - 1
     }
 
-    /// The first generation of the node of this height that has generation `last` (not 0).
+    /// The first generation of the node of this height that covers generation `last`, which is not
+    /// 0.
     pub(super) fn first_generation(self, height: u8, last: u64) -> u64 {
         last - (last - 1) % self.span(height)
     }
@@ -35,8 +36,8 @@ impl Arity {
         self.span(self.height_max()).saturating_add(self.fan_out())
     }
 
-    /// For a manifest whose last generation is `last`: for each height from 1 on, the window
-    /// `lo..=hi` that a child of this height must end in.
+    /// For a manifest whose last generation is `last`: each height from 1 on, with its window
+    /// `lo..=hi`. The last generation of a child of this height must lie in the window.
     pub(super) fn windows(self, last: u64) -> Vec<(u8, u64, u64)> {
         let mut windows = Vec::new();
         let mut hi = self.first_generation(0, last) - 1;

@@ -1,8 +1,8 @@
 //! The full check: every rule of the format, over all versions of a database.
 //!
-//! A read checks only the nodes that it reads. This check reads everything. It also checks
-//! statistics and counts, every version tree node, the bounds between siblings, and that the file
-//! of each value exists and is long enough. (In this format values have no checksum.)
+//! A read checks only the nodes that it reads. This check reads the version tree nodes and the
+//! B+tree nodes of all versions. It also compares statistics and counts, and checks that the file
+//! of each value exists and is long enough. It reads no values of files: they have no checksum.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const ERRORS_MAX: usize = 1000;
 
 /// All errors of the database at the root of `base`; empty for a sound one.
 ///
-/// The first error is the one nearest the root. Nodes that versions share are checked once.
+/// A node is checked before the nodes below it. A node that versions share is checked once.
 pub fn check(base: Arc<dyn Store>) -> Vec<Error> {
     match OcdbtStore::open(base) {
         Err(error) => vec![error],

@@ -126,8 +126,8 @@ impl Body {
 
     fn place(&self, error: Error) -> Error {
         match error.place().offset_bytes {
-            // An offset in a compressed body has no offset in the file, so name the start of the
-            // frame and say where in the body.
+            // An offset in the decompressed body is no offset in the file. So name the start of
+            // the zstd frame, and add the offset in the body.
             Some(inside) if self.compressed => {
                 relocate(error, self.start_bytes, format_args!("at byte {inside} of the decompressed body"))
             }
@@ -168,8 +168,8 @@ fn compare_crc(stored: &[u8], found: u32, structure: Structure) -> Result<()> {
         .expected(format_args!("{expected:08x}"), format_args!("{found:08x}")))
 }
 
-/// From this length on, the start and the checksum are checked before the structure is read,
-/// because a sparse file may claim any length.
+/// From this length on, the start and the checksum are checked before memory for the whole
+/// structure is allocated, because a sparse file may claim any length.
 const LOOKED_AT_LEN_MIN_BYTES: u64 = 4 << 20;
 
 /// The bytes of a structure that is the whole value at `key`; `None` if the store lacks the key.
@@ -178,8 +178,8 @@ pub(super) fn fetch(store: &dyn Store, key: &[u8], structure: Structure) -> Resu
         Some(len_bytes @ LOOKED_AT_LEN_MIN_BYTES..) => {
             let read = |offset_bytes, len_bytes| {
                 let range = ByteRange::Span { offset_bytes, len_bytes };
-                // If the file disappears after the look at its length, the read below reports it as
-                // missing.
+                // If the file disappears after the look at its length, this read is empty, and
+                // `look` returns an error.
                 Ok(store.get(key, range)?.unwrap_or_default())
             };
             look(&read, len_bytes, structure).map_err(|error| error.in_file(store.describe(key)))?;
@@ -190,8 +190,8 @@ pub(super) fn fetch(store: &dyn Store, key: &[u8], structure: Structure) -> Resu
     store.get_whole(key)
 }
 
-/// Checks the start and the checksum of a long structure, without keeping its bytes. `read` gives a
-/// number of its bytes from an offset on.
+/// Checks the start and the checksum of a long structure, without keeping its bytes. `read` gets an
+/// offset and a length, and returns these bytes of the structure.
 pub(super) fn look(
     read: &dyn Fn(u64, u64) -> Result<Bytes>,
     len_bytes: u64,
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_structure_has_a_least_length() {
-        // The shortest structure has a length that differs from its length field. One byte less is
+        // Cut to the least length, the structure differs from its length field. One byte less is
         // too short.
         let mut least = sealed(b"", None);
         least.truncate(LEN_MIN_BYTES);
@@ -444,7 +444,7 @@ mod tests {
             (frame[..frame.len() - 1].to_vec(), Rule::Zstd),
             (Vec::new(), Rule::Zstd),
         ] {
-            // Sealed as a plain body, then declared compressed and sealed again by hand.
+            // Seal a plain body, declare it compressed, and write its new checksum.
             let mut bytes = sealed(&body, None);
             bytes[VERSION_OFFSET + 1] = 1;
             let end = bytes.len() - CRC_LEN_BYTES;

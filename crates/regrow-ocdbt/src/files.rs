@@ -1,6 +1,7 @@
-//! Reads byte ranges, B+tree nodes and version tree nodes of one database, and caches the nodes.
+//! Reads byte ranges, version tree nodes and B+tree nodes of one database. It caches the B+tree
+//! nodes.
 //!
-//! Ranges are immutable, so the cache stays valid. The key of a node in the cache includes its
+//! Data files never change, so the cache stays valid. The key of a node in the cache includes its
 //! transitive path, because the names inside a node depend on this path.
 
 use std::collections::HashMap;
@@ -76,7 +77,7 @@ impl Files {
     }
 
     fn any_node(&self, reference: &NodeRef) -> Result<Arc<Node>> {
-        // After a panic elsewhere, at worst the footprint is wrong by one node.
+        // A thread that panicked with the lock may have left a footprint that is wrong by one node.
         let lock = || self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(node) = lock().nodes.get(reference) {
             return Ok(node.clone());

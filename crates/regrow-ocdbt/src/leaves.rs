@@ -21,7 +21,7 @@ pub(super) struct Files<'e> {
     names: &'e [FileName],
     /// The number of each file among the distinct names.
     ranks: Vec<u32>,
-    /// For each distinct name, in order, one file that has it.
+    /// For each distinct name, in order: the number of one file with this name.
     sorted: Vec<u32>,
     is_safe: Vec<bool>,
 }
@@ -124,7 +124,7 @@ impl<'e> Files<'e> {
                 }
             }
         };
-        // A key has at most 64 KiB and a value at most 1 MiB.
+        // A key and a path have at most 64 KiB each, and an inline value has at most 1 MiB.
         Ok((LEAF_ENTRY_ESTIMATE_BYTES + key.len() + value_bytes) as u32)
     }
 }
@@ -218,7 +218,8 @@ const UNUSED: u32 = u32::MAX;
 mod tests {
     use super::*;
 
-    /// Numbers as keys, all in one file; two of them may have changed places.
+    /// Entries with numbers as keys, and with all values in one file. Two neighbouring keys may be
+    /// swapped.
     struct Numbers {
         count: usize,
         swapped: Option<usize>,

@@ -1,5 +1,5 @@
-//! Internals of regrow, without promises: OCDBT, the kvstore in a folder that holds the arrays of
-//! Orbax.
+//! Internals of regrow, without promises: OCDBT, the key-value store in which Orbax stores arrays.
+//! A database is a folder.
 //!
 //! A database consists of a manifest, a copy-on-write B+tree of keys, and data files that are
 //! written once:

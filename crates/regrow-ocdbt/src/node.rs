@@ -1,4 +1,5 @@
-//! B+tree nodes: sorted keys, with values in the leaves and references to children above them.
+//! B+tree nodes: sorted keys. In a leaf each key has a value; in an interior node each key has a
+//! reference to a child.
 //!
 //! ```text
 //! | height u8 | data file table | num_entries n | key_prefix_length x n-1 | key_suffix_length x n | (*) | key suffixes |
@@ -365,7 +366,7 @@ fn read_interior(input: &mut Fields<'_>, files: &[DataFile], common_lens: &[u16]
 fn read_file_id(input: &mut Fields<'_>, files: &[DataFile]) -> Result<u32> {
     let id = input.v64("data_file_id")?;
     table::file_at(files, id, input)?;
-    Ok(id as u32) // a table of more than 2^32 files has met the limit on their names
+    Ok(id as u32) // a node is too short for a table of 2^32 files
 }
 
 pub(super) fn read_stats(input: &mut Fields<'_>, count: usize) -> Result<Vec<Stats>> {

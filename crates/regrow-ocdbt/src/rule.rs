@@ -1,8 +1,8 @@
 //! The rules of the format by name, so that a program can distinguish errors.
 //!
-//! Every error about stored OCDBT bytes ends its first line with the rule in brackets, `...
-//! (E_CRC)`; [`Rule::of`] reads it back. The names are those of the format description and of the
-//! fixtures.
+//! Every error about stored OCDBT bytes ends its first line with the name of the rule in brackets:
+//! `(E_CRC)`. [`Rule::of`] reads the name back. The format description and the fixtures use the
+//! same names.
 
 use std::fmt;
 

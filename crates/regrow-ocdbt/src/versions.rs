@@ -15,8 +15,8 @@
 //! (*) in a manifest only
 //! ```
 //!
-//! This module only parses and writes the bytes. `arity` computes the position of each generation,
-//! and the reader walks through the nodes.
+//! This module parses, checks and writes one list or node at a time. `arity` computes the position
+//! of each generation, and `check` walks through the nodes.
 
 use bytes::Bytes;
 
@@ -32,7 +32,7 @@ use super::node::{NodeRef, Stats, check_range, read_stats, write_stats};
 use super::rule::Rule;
 use super::table::{self, DataFile};
 
-/// Offset and length of the root of a version without keys, which has no root.
+/// The offset and the length that a version without a root states. Such a version has no keys.
 const MISSING: u64 = u64::MAX;
 
 /// The shortest entry of a version list, and of a child list.

@@ -23,8 +23,8 @@ pub(super) struct Bounds<'k> {
     pub(super) to: Option<&'k [u8]>,
     /// The first key that the node may have, as its parent states.
     pub(super) min_key: &'k [u8],
-    /// The end of the keys that the node may have: the first key of the next sibling, of the node
-    /// or of a node above it.
+    /// The end of the keys that the node may have: the first key of the next sibling of the node,
+    /// or of the next sibling of a node above it.
     pub(super) limit: Option<&'k [u8]>,
 }
 

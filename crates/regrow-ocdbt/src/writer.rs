@@ -49,9 +49,9 @@ pub struct Database {
 
 /// Builds a new database with one version, which has `entries`. They may be in any order.
 ///
-/// The nodes refer to each other as lying in `node_file` from `nodes_offset_bytes` on, so they can
-/// follow values in one file. Which values go inside the nodes is the caller's choice
-/// ([`OcdbtConfig::max_inline_value_bytes`] is only recorded).
+/// The nodes refer to each other as lying in `node_file` from `nodes_offset_bytes` on, so the
+/// caller can store them after values in the same file. The caller chooses the values that lie
+/// inside nodes ([`OcdbtConfig::max_inline_value_bytes`] is only recorded).
 ///
 /// # Errors
 /// `NameCollision` for a key given twice; `InvalidArgument` for a key above 65535 bytes, an inline
@@ -150,7 +150,8 @@ impl<'c> NodeSink<'c> {
         self.offset_bytes.saturating_add(self.bytes.len() as u64)
     }
 
-    /// The same, for entries that are in order. A few threads encode and compress the leaves.
+    /// Checks the entries, writes all nodes, and returns the root. A few threads encode and
+    /// compress the leaves.
     fn write_sorted(&mut self, entries: &impl Entries) -> Result<Root> {
         let files = Files::new(entries.files());
         let sizes = files.check_entries(entries)?;
@@ -233,7 +234,7 @@ impl<'c> NodeSink<'c> {
         children.iter().for_each(|child| keys.push(&child.first_key));
         let common_lens = children.iter().map(|child| child.excluded_len - excluded_len);
         keys.write(&mut body, common_lens);
-        body.resize(body.len() + children.len(), 0); // data_file_id: the only file there is
+        body.resize(body.len() + children.len(), 0); // data_file_id 0: the table has one file
         children.iter().for_each(|child| write_varint(&mut body, child.offset_bytes));
         children.iter().for_each(|child| write_varint(&mut body, child.len_bytes));
         write_stats(&mut body, children.iter().map(|child| child.stats));

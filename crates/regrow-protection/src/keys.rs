@@ -236,8 +236,8 @@ fn kind_of(text: &str) -> String {
     }
 }
 
-/// Whether a path looks like a key passed by mistake: PEM lines, the base64 of a key without them,
-/// or as many letters in a row as 32 bytes take.
+/// Whether a path looks like a key passed by mistake: it has PEM lines, or the beginning of a key
+/// in base64, or a run of letters as long as 32 bytes in base64.
 fn may_be_a_key(text: &str) -> bool {
     // The beginnings of PKCS#8 without the public key, PKCS#8 with it, and OpenSSH.
     const OPENINGS: [&str; 3] = ["MC4CAQAwBQYDK2Vw", "MFECAQEwBQYDK2Vw", "b3BlbnNzaC1rZXktdjEA"];

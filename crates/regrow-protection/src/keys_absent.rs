@@ -1,4 +1,5 @@
-//! Replaces `keys` in a build without the feature `protection`: every function returns an error.
+//! Replaces `keys` in a build without the feature `protection`: every function that would make a
+//! key returns an error.
 
 use std::convert::Infallible;
 use std::fmt;

@@ -2,10 +2,10 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`seal`] | checksums of files, for layouts without checksums; reading under a seal |
+//! | [`seal`] | checksums of files, for layouts without checksums; reads of sealed files |
 //! | [`signature`] | digests of files, and Ed25519 signatures of them |
 //! | `keys` | private and public keys, in the formats of OpenSSL and OpenSSH |
-//! | [`parity`] | Reed-Solomon blocks, from which damaged and lost files are made again |
+//! | [`parity`] | Reed-Solomon blocks that can restore damaged and lost files |
 //!
 //! This crate works on files, and knows neither arrays nor layouts. A seal, a signature and an
 //! index of parity are each a [`SideDocument`](regrow_base::bytes::side_document::SideDocument) in

@@ -22,7 +22,7 @@ pub fn save_page(report: &Report, path: &Path, overwrite: bool) -> Result<()> {
     check_target(path, overwrite)?;
     let cannot_write = |error| Error::io("cannot write the report", path, error);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // The mode of a new file of any program: a temporary file would be readable only by its owner.
+    // The page gets the mode of any new file. Without this, only its owner could read it.
     let mut builder = tempfile::Builder::new();
     builder.prefix(".report-").suffix(".tmp").permissions(Permissions::from_mode(0o666));
     let mut file = builder.tempfile_in(folder).map_err(cannot_write)?;

@@ -1,9 +1,9 @@
-//! The buffers of the ring: page-aligned memory that is allocated once and reused.
+//! The buffers of writers and of long reads: page-aligned memory that is allocated once and reused.
 //!
 //! Direct I/O needs memory and offsets aligned to a device block (512 B or 4 KiB). Anonymous maps
 //! start on a page. The first write to fresh memory is slow (0.3-2 GB/s in a virtual machine), a
 //! write to used memory is fast (20 GB/s). So a writer returns its buffers to a small list of the
-//! process, and the next writer reuses them.
+//! process, and the next writer or read reuses them.
 //!
 //! ```text
 //! free list (at most FREE_LEN_MAX) ──take──> writer fills ──> its thread writes ──> writer ... ──give_back──> list

@@ -20,7 +20,7 @@ impl MemoryStore {
         Self::default()
     }
 
-    // Every change is one call on the map, so a panic elsewhere cannot leave it half changed.
+    // Every change is one call on the map, so a thread that panics cannot leave it half changed.
     fn entries(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Bytes>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! Tests both sides of the limits of a version tree's height and length.
+//! Tests both sides of each limit: of version trees and manifests, of nodes, of keys and of ranges.
 
 use super::written::{NODE_FILE, write};
 use super::*;
@@ -39,7 +39,7 @@ fn child(generation: u64, height: u8) -> VersionChild {
     }
 }
 
-/// The error of a reader for a node or a manifest with this content, or `fine`.
+/// The error of a reader for a version tree node with this content; `fine` if there is none.
 fn said_of_node(arity: Arity, height: u8, content: VersionContent) -> String {
     let mut stored = Vec::new();
     let mut body = vec![arity.0, height];
@@ -87,7 +87,7 @@ fn lists_are_as_long_as_their_arity_allows() {
     for arity in ARITIES {
         let most = arity.fan_out();
         for (count, word) in [(0, "out of range"), (1, "fine"), (most, "fine"), (most + 1, "out of range")] {
-            // The versions and the children are all of one group.
+            // All versions belong to one group, and all children belong to one node.
             let versions = VersionContent::Versions((1..=count).map(version).collect());
             let said = said_of_node(arity, 0, versions);
             assert!(said.contains(word), "{arity:?}, {count} versions: {said}");

@@ -1,4 +1,4 @@
-//! Reed-Solomon over the blocks of a stripe.
+//! Reed-Solomon: makes the parity blocks of a stripe, and restores its lost data blocks.
 
 use reed_solomon_simd::{ReedSolomonDecoder, ReedSolomonEncoder};
 
@@ -55,8 +55,8 @@ impl Encoder {
 }
 
 /// Restores the lost data blocks of a stripe from its other blocks, and calls `each` with each
-/// block and its number in the stripe. The stripe must have at least as many good blocks as data
-/// blocks.
+/// restored block and its number in the stripe. `data` and `parity` together must have at least as
+/// many blocks as the stripe has data blocks.
 pub fn restore<'b>(
     geometry: &Geometry,
     data: impl Iterator<Item = (u64, &'b [u8])>,

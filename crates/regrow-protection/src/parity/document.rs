@@ -6,7 +6,7 @@
 //!  "writer":"regrow 0.1.0", "created_unix_ns":...,
 //!  "layout":"orbax",                    the layout in which the checkpoint was opened, for people
 //!  "ratio":"1/16",                      the ratio that was requested
-//!  "covers_folder":true,                whether these are all files of the folder
+//!  "covers_folder":true,                whether `names` has all files of the folder
 //!  "names":["_METADATA","d/3f2a"],      below the folder of the index, sorted, as in the run of bytes
 //!  "len_bytes":[812,1048576],
 //!  "block_len_bytes":1024, "data_blocks":205, "parity_blocks":13,
@@ -178,8 +178,8 @@ pub fn closing(index_len_bytes: u64) -> [u8; CLOSING_LEN_BYTES as usize] {
     closing
 }
 
-/// The length of the index, from the last bytes of a file; `None` if they are not the end of parity
-/// blocks.
+/// The length of the index, from the last bytes of a file; `None` if the file is not a file with
+/// parity blocks.
 pub fn index_len_bytes(closing: &[u8]) -> Option<u64> {
     let (len, magic) = closing.split_first_chunk::<8>()?;
     (magic == MAGIC).then(|| u64::from_le_bytes(*len))

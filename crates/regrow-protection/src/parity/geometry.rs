@@ -12,7 +12,8 @@ const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 64..=32 << 10;
 /// The approximate number of blocks of a small checkpoint.
 const BLOCKS_WANTED: u64 = 1024;
 
-/// The most blocks of either kind in a stripe, which bounds the memory for healing it.
+/// The most data blocks, and the most parity blocks, of a stripe. The limit bounds the memory for
+/// healing a stripe.
 const STRIPE_BLOCKS_MAX: u64 = 1024;
 
 /// The division of a run of bytes into blocks, and of the blocks into stripes. Block `b` is in

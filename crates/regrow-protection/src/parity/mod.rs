@@ -1,15 +1,16 @@
 //! Parity: two side files from which damaged and lost files of a checkpoint can be restored, for
 //! any layout.
 //!
-//! The files of a checkpoint, one after another, are one run of bytes, divided into blocks. Blocks
-//! that lie far from each other make a stripe. Each stripe has parity blocks. Any parity block can
-//! replace any lost block of the stripe (Reed-Solomon, erasures found by checksum). Blocks of one
-//! stripe lie as far apart as possible, so that damage in one place, or a missing file, is spread
-//! over all stripes:
+//! The files of a checkpoint, one after another, are one run of bytes, divided into blocks. Each
+//! block belongs to a stripe, and each stripe has parity blocks. Any parity block can replace any
+//! lost block of its stripe (Reed-Solomon, erasures found by checksum). The blocks of one stripe
+//! lie as far apart as possible, so that damage in one place, or a missing file, is spread over all
+//! stripes:
 //!
 //! ```text
 //! run of bytes   |0|1|2|3|4|5|6|7|8|9|10|11|     twelve blocks, three stripes of four blocks
-//! stripe 0        x     x     x     x            and the parity blocks of stripe 0, of stripe 1, of stripe 2
+//! stripe 0        x     x     x     x            blocks 0, 3, 6 and 9
+//! parity         blocks of stripe 0, then of stripe 1, then of stripe 2
 //! ```
 //!
 //! | module | holds |
@@ -17,7 +18,7 @@
 //! | `ratio` | the ratio of parity to data |
 //! | `geometry` | the position and the stripe of each block |
 //! | `document` | the index with the checksum of each block: `regrow.parity.json` |
-//! | `code` | from blocks to parity blocks, and back |
+//! | `code` | makes parity blocks, and restores lost blocks |
 
 #[cfg_attr(not(feature = "protection"), path = "code_absent.rs")]
 mod code;

@@ -28,7 +28,7 @@ impl ParityRatio {
         Ok(Self { parity, data })
     }
 
-    /// The most data blocks of a stripe: enough that a few parity blocks serve all of them.
+    /// The most data blocks of a stripe: as many as 16 parity blocks protect, but 64 to 1024.
     pub(super) fn data_blocks_max(self) -> u64 {
         (u64::from(self.data) * 16).div_ceil(u64::from(self.parity)).clamp(64, u64::from(TERM_MAX))
     }

@@ -5,7 +5,7 @@
 //!  "format":"regrow-seal", "version":1,
 //!  "writer":"regrow 0.1.0", "created_unix_ns":...,
 //!  "layout":"orbax",                    the layout in which the checkpoint was opened
-//!  "covers_folder":true,                whether these are all files of the folder
+//!  "covers_folder":true,                whether `names` has all files of the folder
 //!  "block_len_bytes":32768,
 //!  "names":["_METADATA","d/3f2a"],      below the folder of the seal, sorted
 //!  "len_bytes":[812,1048576],

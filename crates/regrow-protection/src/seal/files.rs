@@ -44,14 +44,14 @@ pub struct Said {
     pub changed: fn() -> Error,
 }
 
-/// The place of a seal, and the names that it covers.
+/// The place of a side file, and the names of files that it may cover.
 #[derive(Debug, Clone)]
 pub struct Place {
     /// The folder that the names in the document are relative to.
     pub folder: Location,
     /// The side file itself.
     pub file: Location,
-    /// Whether the seal covers all files of the folder.
+    /// Whether the side file covers all files of the folder.
     pub covers_folder: bool,
     /// The prefix of the names of a checkpoint of single files; empty for a folder.
     pub stem: String,
@@ -70,8 +70,8 @@ impl Place {
 
     /// The place for a checkpoint of single files.
     fn beside(at: &Location, names: SideNames) -> Self {
-        // The two files of a pytree_data checkpoint share one seal, whichever of the three names is
-        // given.
+        // The two files of a pytree_data checkpoint share one seal. `at` has the name of one of the
+        // files, or their name without a suffix.
         let name = at.name_text();
         let stem = regrow_storage::stem_of(&name);
         let (before, behind) = names.beside;
@@ -169,7 +169,8 @@ pub(super) enum Governed<'s> {
     /// The path lies elsewhere, or is the seal itself.
     Free,
     Listed(&'s Arc<SealedFile>),
-    /// The path lies in the folder but was not sealed; under a signature, any other path.
+    /// The path lies in a sealed folder, and the seal does not list it. For a signature: any path
+    /// that the signature does not list.
     Unlisted,
 }
 

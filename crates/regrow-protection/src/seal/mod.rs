@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! layout     Location ── SealedStorage ── SealedStore, SealedBlob     each block is read whole and checked
-//! engine     Source::Raw of the layout, given the BlockTable          so that the passes of `reads` check the blocks, at their speed
+//! engine     Source::Raw of the layout, with the BlockTable           the passes of `reads` check the blocks
 //! ```
 //!
 //! | module | holds |

@@ -83,7 +83,7 @@ mod tests {
 
     const BLOCK_LEN: usize = 64;
 
-    /// Bytes that are said to be in a bucket, or on a disk.
+    /// A blob in memory that claims to lie in a bucket or on a disk.
     #[derive(Debug)]
     struct Placed {
         blob: MemoryBlob,

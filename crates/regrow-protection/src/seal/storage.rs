@@ -117,7 +117,7 @@ mod tests {
     use regrow_storage::{PublishOptions, Target};
     use regrow_store::{ByteRange, StoreExt};
 
-    /// A sealed folder with one file, and one that was put there later.
+    /// A sealed folder with one sealed file, and with a file that was added later.
     fn sealed() -> (tempfile::TempDir, SealedStorage) {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a.npy"), b"a").unwrap();
@@ -181,7 +181,8 @@ mod tests {
         assert_eq!(store.get_whole(b"a.npy").unwrap_err().kind(), ErrorKind::Corrupt);
     }
 
-    /// A sealed file of so many blocks, the last of them short, in a sealed folder.
+    /// A sealed folder with one file of `count` blocks, and the file's bytes. The last block is
+    /// short.
     fn sealed_blocks(count: u64) -> (tempfile::TempDir, SealedStorage, Vec<u8>) {
         let folder = tempfile::tempdir().unwrap();
         let bytes: Vec<u8> = (0..count * BLOCK_LEN_BYTES - 7).map(|at| (at % 251) as u8).collect();

@@ -6,7 +6,7 @@
 //!  "signed":{"format":"regrow-signature", "version":1,
 //!            "writer":"regrow 0.1.0", "created_unix_ns":...,
 //!            "layout":"orbax",              the layout in which the checkpoint was opened
-//!            "covers_folder":true,          whether these are all files of the folder
+//!            "covers_folder":true,          whether `names` has all files of the folder
 //!            "block_len_bytes":262144,
 //!            "names":["_METADATA","d/3f2a"],
 //!            "len_bytes":[812,1048576],

@@ -8,7 +8,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `document` | the file: `regrow.signature.json` |
-//! | `trust` | the signature of a checkpoint by a key that is trusted, in use |
+//! | `trust` | the signature of a checkpoint: verified by keys, and used as a seal |
 
 mod document;
 mod trust;

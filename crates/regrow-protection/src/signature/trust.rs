@@ -1,4 +1,4 @@
-//! The signature of a checkpoint, verified and in use.
+//! Finds the signature of a checkpoint, verifies it, and makes a `Seal` from it.
 
 use std::sync::Arc;
 

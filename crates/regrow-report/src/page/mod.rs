@@ -4,7 +4,7 @@
 //! assets/head.html      summary, findings, empty sections: readable without the script
 //! <script data-column>  one for each column: zlib, base64
 //! <script id="report">  everything else as JSON
-//! <script>              assets/page.js: the page's policy allows only the script with its digest
+//! <script>              assets/page.js: the page allows only a script with the digest of this one
 //! ```
 //!
 //! Texts from a checkpoint go through the template, which escapes them, or into the data. The

@@ -70,7 +70,7 @@ impl OpenFiles {
         self.slots().by_key.remove(key);
     }
 
-    // Every change is one call on the map, so a panic elsewhere cannot leave it half changed.
+    // Every change is one call on the map, so a thread that panics cannot leave it half changed.
     fn slots(&self) -> MutexGuard<'_, Slots> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,5 +1,5 @@
-//! A folder in which files are opened: by the folder's path each time, or relative to the folder,
-//! which was opened once.
+//! A folder in which files are opened. A `Folder` is found by its path at each access, or it is
+//! opened once, and the system finds files relative to the opened folder.
 //!
 //! A save replaces a checkpoint by exchanging the names of two folders. If a reader opens one file
 //! by path before the exchange and another file after the exchange, the reader has parts of two

@@ -1,14 +1,14 @@
-//! A folder as a store, and writing files to its disk.
+//! A folder on a disk as a store, a reader and a writer of large files, and documents.
 //!
 //! | module | does |
 //! |---|---|
 //! | `mod` | [`LocalStore`]: keys are paths below a folder |
 //! | `folder` | the folder below which keys are paths: found by its path each time, or opened once |
-//! | `files` | open files kept for the next read; `pread` |
-//! | `whole` | documents, read whole; long ones that cannot be documents are refused early |
+//! | `files` | open files that are kept for later reads; `pread` |
+//! | `whole` | documents, which are read whole; a long file that is no document is refused early |
 //! | `regular` | opens only regular files |
 //! | `reader` | `DirectReader`: a large file by offset, through the page cache or past it |
-//! | `map` | maps of whole files, read-only or private, and advice on reading them |
+//! | `map` | read-only maps of whole files, and advice on reading them |
 //! | `direct` | [`DirectWriter`]: one large file, front to back, by direct I/O |
 //! | `output` | the file of a `DirectWriter` |
 //! | `watch` | the times of a `DirectWriter` |

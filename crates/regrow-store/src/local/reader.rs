@@ -12,8 +12,9 @@
 //! page from a process, and its readahead waits (`examples/direct_read.rs` measures this). If
 //! direct I/O is refused (some network file systems), large reads use the page cache, too.
 //!
-//! The file is opened once for each way of reading, and mapped from the opened file. So all ways
-//! read the same file, even if another file replaces it at the path.
+//! The file is opened once for each way of reading. The later opens compare the file with the file
+//! of the first open, and drop another file that has taken the path. The map is a map of the file
+//! of the first open. So all ways read the same file.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! Small files read whole: the metadata of checkpoints.
+//! Documents, which are read whole: the metadata of checkpoints.
 
 use std::fs::File;
 use std::io::Read;

@@ -2,9 +2,9 @@
 //! processor's cache.
 //!
 //! ```text
-//! chunks     ---1---|------2------|----3----        of an answer, of any length
-//! blocks     | checked | checked | checked |        each when its last byte is there
-//! parts       ##1##  ####2####  3 4   #5#           each byte as it comes
+//! chunks     ---1---|------2------|----3----        the answer arrives in chunks of any length
+//! blocks     | checked | checked | checked |        a block is checked when its last byte arrives
+//! parts       ##1##  ####2####  3 4   #5#           a byte is copied when it arrives
 //! ```
 //! So one request can serve any number of leaves without an intermediate buffer.
 

@@ -204,7 +204,7 @@ fn pushed_bytes_are_checked_and_delivered_for_any_chunks() {
             assert_eq!(error.help_text(), Some(&*format!("leaf {leaf}")));
             assert!(read_two_of(&coming(&bad), &table, false).is_ok(), "no check was asked for");
         }
-        // A check without copies: the good blocks pass.
+        // A check without copies goes on after a bad block, and the good blocks pass.
         let mut bad = bytes.clone();
         bad[160] ^= 1;
         let checked = Checked { blob: &coming(&bad), table: &table };
