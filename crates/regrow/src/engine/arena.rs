@@ -86,7 +86,7 @@ impl Arena {
         places.map(Option::unwrap_or_default).collect()
     }
 
-    /// Leaves of one map share the map without a copy.
+    /// The bytes of each leaf. Leaves of one map share the map without a copy.
     pub fn into_bytes(self) -> Vec<Bytes> {
         let maps: Vec<Bytes> = self.maps.into_iter().map(Bytes::from_owner).collect();
         let bytes = self.places.into_iter().map(|place| {

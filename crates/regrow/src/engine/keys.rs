@@ -1,9 +1,9 @@
 //! A unique text for every leaf of a tree.
 //!
-//! Usually this is the printed key path. But in `{"a": {"b": x}, "a/b": y}` and `{1: x, "1": y}`
-//! two key paths print as the same text. Such leaves use their stored names. If the names are
-//! also in use, the leaves use key paths as JAX prints them (`['a/b'][0]`), with a number if
-//! needed.
+//! Usually the text is the printed key path. But in `{"a": {"b": x}, "a/b": y}` and
+//! `{1: x, "1": y}` two key paths print as the same text. Each of these leaves uses its stored
+//! name. If the name is also in use, the leaf uses its key path as JAX prints it (`['a/b'][0]`),
+//! with a number if needed.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::{Discriminant, discriminant};
@@ -151,7 +151,7 @@ mod tests {
                 prop_assert_eq!(checkpoint.find(key).unwrap(), leaf, "{:?}", key);
             }
             if print_apart(checkpoint.tree()) {
-                // A position counts the children of the tree that was saved.
+                // Compare with the opened tree: its index keys may differ from those in `build`.
                 let tree = checkpoint.tree();
                 prop_assert_eq!(keys, tree.paths().iter().map(ToString::to_string).collect::<Vec<_>>());
             }

@@ -23,7 +23,8 @@ pub(in crate::engine) fn is_left_out(name: &str) -> bool {
         || is_bookkeeping(name)
 }
 
-/// All files below the folder `at`, whose keys are in `store`, as sorted paths relative to `at`.
+/// The files below the folder `at`, as sorted paths relative to `at`, without bookkeeping. `store`
+/// is the store of the folder, and lists its keys if the folder is not on a disk.
 pub(super) fn names_in(at: &Location, store: &dyn Store) -> Result<Vec<String>> {
     let names = match at.local_path() {
         Ok(_) => {

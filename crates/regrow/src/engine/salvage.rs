@@ -1,10 +1,12 @@
 //! Salvage: loads the intact leaves of a damaged checkpoint, and lists the losses.
 //!
 //! ```text
-//! open      with the caller's options. If this fails: leniently, where the layout opens the
-//!           remaining files, and a seal counts only for files that fit it. If this fails too:
-//!           the arrays only
-//! load      if the first opening worked: all leaves. If this works too, the salvage ends here
+//! open      with the caller's options. If this fails: leniently. Then the layout opens the
+//!           remaining files, and a seal counts only for files that fit the seal. If a leaf still
+//!           cannot be opened, the salvage also opens the arrays only. The opening with more
+//!           openable leaves counts
+//! load      if the first opening worked: all leaves. If this works too, the salvage ends here.
+//!           If a leaf is damaged, the salvage opens the checkpoint again, leniently
 //! verify    reads everything once, and finds the damaged leaves
 //! load      the intact leaves. A leaf that still fails is lost too
 //! ```

@@ -10,7 +10,8 @@ use crate::text::printable;
 use crate::tree::{Key, LeafInfo, Node, NodeKind, Tree};
 
 /// The only leaf with the printed key path `printed`, else the only leaf with the stored name
-/// `name`; a name with escapes in the other order. `None` if no leaf or several leaves match.
+/// `name`. If the two texts differ, the stored name comes first. `None` if no leaf or several
+/// leaves match.
 pub(super) fn leaf_of(tree: &Tree<LeafInfo>, printed: &str, name: &str) -> Option<usize> {
     let by_name = || {
         let names = tree.leaves().iter().enumerate();

@@ -15,8 +15,8 @@ const LEN_MAX_BYTES: u64 = 256 << 10;
 pub(super) struct SmallLeaves(HashMap<usize, Array>);
 
 impl SmallLeaves {
-    /// Reads the small raw leaves. A leaf that fails is left out, because the caller's own read of
-    /// the leaf reports the error.
+    /// Reads the small raw leaves. If the read of a leaf fails, the result has no leaves: the
+    /// caller then reads each leaf alone, and reports the error.
     pub fn read(checkpoint: &Checkpoint, leaves: impl Iterator<Item = usize>) -> Self {
         let wanted: Vec<LeafRegion> = leaves
             .filter_map(|leaf| {

@@ -94,7 +94,8 @@ impl Deref for Shared {
     }
 }
 
-/// Begins the checkpoint on rank 0, and joins it on the others. `how` publishes it.
+/// Rank 0 begins the checkpoint, and the other ranks join it. `how` has the options of the
+/// publication.
 pub(super) fn publish_together(session: &Session, at: &Location, how: PublishOptions<'_>) -> Result<Shared> {
     let mut begun = None;
     let ticket = session.broadcast("publish", || {

@@ -26,10 +26,10 @@ use crate::tree::{KeyPath, LeafInfo, LeafKind};
 /// The most bytes of one array that are decoded at once.
 const PIECE_LEN_BYTES: u64 = 16 << 20;
 
-/// The most refused leaves that a note lists. The note counts the others.
+/// The most refused leaves that a note lists. The note counts all refused leaves.
 const REFUSED_SHOWN_MAX: usize = 10;
 
-/// The most shardings that do not fit and that the report lists.
+/// The most findings in a report about shardings that do not fit their leaves.
 const MISFITS_SHOWN_MAX: usize = 100;
 
 const SHARDING_HELP: &str = "the data is intact: give shardings for your devices, or load without shardings";

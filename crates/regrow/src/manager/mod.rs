@@ -6,7 +6,7 @@
 //!   300.orbax-checkpoint-tmp-…/        a save that is in progress or was killed: not listed
 //!   trash/100/                         a step that was moved aside, if the caller asked for this
 //!   .regrow/latest.json                the pointer: the newest step, and the number of steps
-//!   .regrow/writer.lock, writer.json   the writer's lock: a lock of the system, in a bucket a lease
+//!   .regrow/writer.lock, writer.json   the writer's lock: of the system; in a bucket a lease
 //!   .regrow/leases/100~<nonce>         a process reads step 100, until the time in the file
 //!   .regrow/deleting/100               step 100 is about to be removed
 //! ```
@@ -39,10 +39,10 @@
 //! | `tidy` | the work after a save (verify, write the pointer, choose, delete), and the start of a writer |
 //! | `records` | the small files in `.regrow` |
 //!
-//! A deletion and a new reader cannot both miss the other's file. The deletion announces itself
-//! before it looks for leases. The reader writes its lease before it looks for announcements. So the
-//! deletion finds the lease, or the reader finds the announcement, or both. The process that finds a
-//! file stops.
+//! A step is not deleted while a process takes a lease on the step. The deletion announces itself
+//! before it looks for leases. The reader writes its lease before it looks for announcements. So
+//! the deletion finds the lease, or the reader finds the announcement, or both. A process that
+//! finds the other file stops.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

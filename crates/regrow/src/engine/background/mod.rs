@@ -12,7 +12,8 @@
 //! **The snapshot point** is the return of `save`: later changes of the tree are not in the
 //! checkpoint. The snapshot references a leaf, which costs nothing, or copies it: see
 //! [`CopyLeaves`]. Shared data of Rust ([`Bytes`]) never changes, so it is copied only on request.
-//! Other memory, for example of a NumPy array, may change: the caller of `save` must request a copy.
+//! Other memory, for example of a NumPy array, may change: the caller of `save` must request the
+//! copy.
 //!
 //! **The saves of one saver run one after the other**, in the order of the calls. While there are
 //! no saves, there is no thread.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! open --> plan: each leaf's new path, dtype and shape; losses are an error without `lossy`
-//!      --> write: the target's writer reads pieces of each leaf through the transformations --> commit
+//!      --> write: the target's writer reads pieces of each leaf through the rules --> commit
 //! ```
 //!
 //! Nothing is written before the plan is complete and the target's writer has accepted it. A dry

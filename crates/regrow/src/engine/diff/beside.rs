@@ -1,7 +1,7 @@
 //! Compares the data of checkpoints of items that is not in leaves: metrics, metadata, and the
 //! files of items.
 //!
-//! Each file is reported like a leaf of bytes, under the name of its item and file.
+//! Each file is reported like a leaf of bytes. Its key path is the item's name and the file's name.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! Compares a pair of leaves by metadata, before any read.
+//! Decides from the metadata how a pair of leaves is compared. After the comparison, decides the
+//! status of the pair.
 
 use super::DiffOptions;
 use super::report::LeafStatus;

@@ -1,5 +1,5 @@
-//! Compares two checkpoints of any layouts: finds leaves that only one checkpoint has, and the
-//! distance between the two values of each other leaf.
+//! Compares two checkpoints of any layouts: finds leaves that only one checkpoint has. For a leaf
+//! that both checkpoints have, computes the distance between the two values.
 //!
 //! ```text
 //! pair      leaves of one key path; containers that differ             metadata alone
@@ -10,14 +10,14 @@
 //! ```
 //!
 //! Leaves are paired by their key paths. Leaves without a partner are then paired by the texts of
-//! the keys, so that a list of one layout matches a dict of another with keys `"0"`, `"1"`. The
-//! order of keys is not a difference.
+//! the keys, so that a list of one layout matches a dict of another layout with the keys `"0"`,
+//! `"1"`. The order of keys is not a difference.
 //!
 //! A leaf is read in pieces of 4 MiB of both sides. Pieces begin at chunks. If one checksum covers
 //! the whole leaf, the pieces are read front to back. Several threads share a long leaf. If both
 //! sides have raw data in the same file (saves with a [base](super::SaveOptions::base)), the data
 //! is read once. Small raw leaves are read many at a time. A leaf that is damaged on one side is a
-//! finding that names its file, and the other leaves are still compared.
+//! finding that names the damaged file, and the comparison of the remaining leaves continues.
 
 mod beside;
 mod compare;

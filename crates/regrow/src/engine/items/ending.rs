@@ -31,7 +31,8 @@ impl ItemsSave {
         }
         let written = match self.session.as_ref().is_none_or(|session| session.rank() == 0) {
             true => self.take_lent(),
-            // On a disk all processes have written into the same folders.
+            // On a disk all processes write into the same folders, and each process syncs the
+            // files.
             false if self.publication.local_folder().is_some() => self.take_lent(),
             false => Ok(()),
         };

@@ -25,8 +25,7 @@
 //!
 //! **Several processes** ([`ItemsOptions::job`]) must all call the same methods in the same order.
 //! As in other saves, each process writes its shards of a tree. Rank 0 writes everything else,
-//! except files that callers write into `folder()`. If one process fails, all
-//! fail.
+//! except files that callers write into `folder()`. If one process fails, all processes fail.
 //!
 //! [`OpenOptions::item`]: super::OpenOptions::item
 

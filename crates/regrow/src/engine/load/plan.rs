@@ -206,8 +206,9 @@ impl<'r> Planner<'r, '_> {
         })
     }
 
-    /// The view of an extent; `None` if the file has other writers. The elements of a view would
-    /// change with the file, or a truncation would make a read fault.
+    /// The view of an extent; `None` if the extent cannot be mapped, or if the file has other
+    /// writers. If a writer changed the file, the elements of the view would change. If a writer
+    /// truncated the file, a read of the view would end the process.
     fn view(&mut self, extent: &Extent<'r>) -> Result<Option<Bytes>> {
         let blob = match extent.blob {
             _ if !self.has_views => return Ok(None),

@@ -11,7 +11,7 @@ use crate::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 
 const ROWS: u64 = 1000;
 
-/// A tree of two arrays, a text and an empty leaf.
+/// A tree of two arrays and a text.
 fn tree() -> Tree<Leaf> {
     let array = |dtype: Dtype| {
         let shape = Shape::new(vec![ROWS]).unwrap();

@@ -16,8 +16,8 @@ use crate::reads::{CheckFor, Checked, Extent, Part, ReadOptions, Text, check_ahe
 use crate::threads::pool;
 use crate::tree::{Leaf, LeafData, LeafInfo};
 
-/// The fewest threads that read and decode. On two processors, two threads decode while the others
-/// wait for the disk.
+/// The fewest threads that read and decode, if all bands together have at least `BAND_LEN_BYTES`.
+/// On two processors, two threads decode while the other threads wait for the disk.
 const THREADS_MIN: usize = 5;
 
 /// The data of every leaf of the checkpoint; `None` for leaves not loaded.

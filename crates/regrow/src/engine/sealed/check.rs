@@ -1,4 +1,5 @@
-//! Checks the blocks of sealed files, including blocks that belong to no leaf.
+//! Checks the blocks of sealed files that no check of a leaf covers. If the layout reads files by
+//! their paths, checks whole files.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -17,7 +17,7 @@ use crate::store::{Blob, Store};
 use crate::tree::{LeafInfo, Tree};
 
 /// The most files that stay open for reads without the page cache. If a checkpoint has more files,
-/// its store opens them for each read.
+/// each read opens its file again.
 const OPEN_FILES_MAX: usize = 64;
 
 const ADDED_SHOWN_MAX: usize = 20;
