@@ -113,8 +113,9 @@ fn leaf_plan(leaf: &Leaf, options: &EquinoxOptions) -> Result<Planned> {
     Ok(Planned::Record(Box::new(RecordOut { header, array })))
 }
 
-/// `<V2` is bfloat16 to a JAX leaf and to a scalar; a NumPy leaf, and every other type, needs the
-/// name.
+/// The type of a record's elements. Equinox restores `<V2` as bfloat16 for a JAX leaf and for a
+/// scalar. A NumPy leaf of bfloat16, and a leaf of any other dtype of ml_dtypes, needs the name of
+/// the dtype.
 fn descr(kind: &LeafKind, dtype: Dtype, options: &EquinoxOptions) -> Descr {
     let is_plain = options.strict || is_known(kind, dtype);
     if is_plain { Descr::as_numpy_writes(dtype) } else { Descr::named(dtype) }

@@ -1,4 +1,4 @@
-//! Single files: recognises Flax' files, and opens their bytes.
+//! Recognises Flax' single files: by their names, or by the structure of their bytes.
 
 use std::ffi::OsStr;
 

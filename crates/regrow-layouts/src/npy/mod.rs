@@ -22,7 +22,8 @@
 //! | `names`, `walk` | key paths to names and back; the files of a folder |
 //! | `sidecar` | the record with the exact pytree |
 //! | `source`, `pytree`, `reader` | reading |
-//! | `plan`, `writer`, `losses`, `options` | writing |
+//! | `plan`, `writer`, `losses` | writing |
+//! | `detect`, `own_files` | recognising files by their contents and names |
 //!
 //! A member of an archive has one CRC-32 for header and data, so regrow checks the whole member
 //! before it returns a part. Only `open` reads unchecked headers. Single files have no checksum.

@@ -230,7 +230,7 @@ impl Files {
         self.compare(stored, crc.value())
     }
 
-    /// The checksum of the archive is the expected one.
+    /// Returns an error if the computed checksum `found` is not the checksum in the archive.
     fn compare(&self, stored: &Stored, found: u32) -> Result<()> {
         match stored.crc32.filter(|&expected| expected != found) {
             Some(expected) => {

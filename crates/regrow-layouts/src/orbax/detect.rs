@@ -175,7 +175,7 @@ impl Folder<'_> {
         entry.is_dir && self.at.join(&entry.name).join(METADATA_FILE).is_file()
     }
 
-    /// Whether a folder has the name and the files of an item.
+    /// Whether a subfolder has the default name and the files of an item.
     fn has_named_item(&self) -> bool {
         let is_aggregate = |entry: &Listed| {
             entry.is_dir && legacy::is_msgpack_file(&self.at.join(&entry.name).join(AGGREGATE_FILE))
@@ -314,8 +314,8 @@ fn stands_alone(folder: &Location) -> bool {
     OF_A_WHOLE.iter().any(|file| folder.join(file).is_file())
 }
 
-/// The contents of the documents; empty if there are none. The other documents may be lost if the
-/// record of the items exists.
+/// The contents of the documents; empty if there are none. If the record of the items can be read,
+/// `_CHECKPOINT_METADATA` may be lost.
 fn about(folder: &Location, listed: &[Listed], wanted: Wanted) -> Result<About> {
     let record = match has_file(listed, items_record::FILE_NAME) {
         true => wanted.or_lost(ItemsRecord::of(folder))?.unwrap_or_default(),

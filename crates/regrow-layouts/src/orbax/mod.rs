@@ -96,8 +96,8 @@ pub fn steps_in(at: &Location) -> Result<Option<Vec<steps::Step>>> {
     }
 }
 
-/// The name of the layout. A checkpoint of several items has this layout, too, whatever the layouts
-/// of its items.
+/// The name of the layout. A checkpoint of several items has this layout, too, even if its items
+/// have other layouts.
 pub(crate) const NAME: &str = "orbax";
 
 /// The Orbax layout, of all versions since 2022.

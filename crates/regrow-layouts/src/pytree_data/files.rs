@@ -79,8 +79,8 @@ impl Files {
         if !files.manifest.is_file() || !is_manifest && !is_data && at.exists() {
             return Ok(false);
         }
-        // A path that is not the data file, and two files: these are a pair, even if the manifest
-        // is damaged. Otherwise the manifest must look like one.
+        // Two files are a pair, even if the manifest is damaged, unless the path is the data file.
+        // Otherwise the manifest must look like one.
         if !is_data && files.data.is_file() {
             return Ok(true);
         }
@@ -144,13 +144,14 @@ pub fn unfinished(at: &Location) -> Option<Error> {
     None
 }
 
-/// Whether the manifest of these files exists, now or after the commit that is under way. A commit removes the old manifest before it adds the new one.
+/// Whether the manifest of these files exists, now or after the commit that is under way. A commit
+/// removes the old manifest before it adds the new one.
 pub fn appears(files: &Files) -> bool {
     comes(&files.stem, || files.clone())
 }
 
-/// As `appears`, for a location that is the stem of both files, or one of them. Each commit can
-/// change this.
+/// As `appears`, for a location that is the stem of both files, or one of them. Looks up the files
+/// of the location again while it waits, because a commit can change them.
 pub(super) fn appears_at(at: &Location) -> bool {
     comes(&stem_of(at), || Files::of(at))
 }

@@ -16,9 +16,9 @@
 //! | `crc32c` | one CRC-32C for each started [`BLOCK_LEN_BYTES`] of the array's bytes |
 //! | `regrow` | `crc32c`: of the manifest itself; if needed, `data`: the name of the data file, `empty`: the paths of empty dicts, `structure`: the exact pytree |
 //!
-//! The manifest's own checksum is that of the `repr` of the whole list with `0` in its place, so it
-//! does not depend on line breaks. A manifest has all of these keys or none, so damage to the name
-//! of a key is detected.
+//! The checksum of the manifest itself covers the `repr` of the whole list, with `0` in the place
+//! of the checksum. So line breaks do not change the checksum. A manifest has all of these keys or
+//! none, so damage to the name of a key is detected.
 
 use crate::npy::descr::Descr;
 use regrow_base::bytes::checksum::crc32c;
@@ -70,7 +70,7 @@ pub(super) struct Extra {
 }
 
 impl Manifest {
-    /// Reads the text of a manifest. What the entries say of the data file is checked elsewhere.
+    /// Reads the text of a manifest. `check` compares the entries with the data file.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self> {
         let text = std::str::from_utf8(bytes).map_err(|error| {
             Error::corrupt("the manifest is not UTF-8 text").at_byte(error.valid_up_to() as u64)

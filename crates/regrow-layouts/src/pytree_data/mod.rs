@@ -10,9 +10,9 @@
 //!                   'shape': (2, 3)},
 //!                  ...]
 //! ```
-//! The path of the checkpoint is the stem of both files. Paths of the original have only dict keys.
-//! Tuples, numbers, text and checksums are in keys that the original ignores: see `manifest`. The
-//! whole manifest is checked before any data is read.
+//! The path of the checkpoint is the stem of both files. The original knows only dicts of arrays.
+//! regrow stores other containers, the kinds of leaves and checksums in keys that the original
+//! ignores: see `manifest`. The whole manifest is checked before any data is read.
 //!
 //! | module | does |
 //! |---|---|

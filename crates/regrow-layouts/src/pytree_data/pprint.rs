@@ -140,7 +140,7 @@ fn text_pieces(text: &str, column: usize, tail: usize) -> Vec<String> {
             continue;
         }
         let words = split_words(line);
-        // What has been gathered of the line: its words from `start` to `end`.
+        // The gathered words of the line: its bytes from `start` to `end`.
         let (mut start, mut end) = (0, 0);
         for (at, word) in words.iter().enumerate() {
             let candidate = line.get(start..end + word.len()).unwrap_or_default();

@@ -7,8 +7,8 @@
 //! | any other file in the records of `regrow.json` | as a whole, when a byte of it is needed | its BLAKE3 |
 //! | a file without a record | is refused: it belongs to another checkpoint or program | |
 //!
-//! A view of the map costs nothing. The first reader of a block checks the block, and sets its
-//! flag. Bytes that are read into the caller's memory are checked there each time, because they
+//! A view of a map needs no copy. The first reader of a mapped block checks the block, and sets its
+//! flag. Bytes that are read into the caller's memory are checked there at each read, because they
 //! have just come from the disk. [`reads`](regrow_store::reads) reads and checks many blocks at
 //! once.
 //!

@@ -23,12 +23,12 @@
 //! }
 //! ```
 //!
-//! A checkpoint with sharded arrays, or of several processes, has version 2: its arrays are in
-//! *parts*. The part of process `k` is a `regrow.process_<k>.json` of the same form. Its leaves are
-//! the pieces of this process, and its data files are those of this process. The first part also
-//! has the whole pytree (`whole`) and its `chunks`. `regrow.json` names the parts. In
-//! `regrow.json`, all arrays are in the database (-1), which has the file and the offset of each
-//! chunk. A part is read when one of its files is needed.
+//! A checkpoint of several processes has version 2, as does an uncompressed checkpoint with sharded
+//! or cut arrays: the arrays are in *parts*. The part of process `k` is a `regrow.process_<k>.json`
+//! of the same form. Its leaves are the pieces of this process, and its data files are the data
+//! files of this process. The first part also has the whole pytree (`whole`) and its `chunks`.
+//! `regrow.json` names the parts. In `regrow.json`, all arrays are in the database (-1), which has
+//! the file and the offset of each chunk. A part is read when one of its files is needed.
 //!
 //! Unknown members are ignored. Without `regrow.json` a reader reads the folder like Orbax.
 

@@ -1,9 +1,9 @@
 //! The default layout: its files are an Orbax checkpoint and also safetensors files.
 //!
 //! An OCDBT B+tree may refer to any byte range of any file below its folder. If the only codec of a
-//! zarr v3 array is `bytes`, the stored array is its plain bytes in C order. So the data file is a
-//! valid safetensors file, the OCDBT database in the same folder refers to the tensors inside it,
-//! and a leaf can be mapped without a copy.
+//! zarr v3 array is `bytes`, the stored array is its plain bytes in C order. So the data file can
+//! be a valid safetensors file: the OCDBT database in the same folder refers to the tensors in the
+//! data file. A reader can map a leaf without a copy.
 //!
 //! ```text
 //! step_100/
@@ -14,7 +14,8 @@
 //!   regrow.json                    the exact pytree, and checksums of all bytes of all other files
 //! ```
 //!
-//! With compression, compressed leaves are zstd chunks in data files below `d/` instead.
+//! A compressed leaf is stored as zstd chunks, in a data file below `d/`. In a checkpoint of
+//! several processes the chunks are in `regrow.process_<k>.zstd`.
 //!
 //! | module | holds |
 //! |---|---|
@@ -22,7 +23,7 @@
 //! | `part_columns` | the part of a record that a merge reads |
 //! | `save` | a save, in four stages: plan, reuse, place, write |
 //! | `reader` | a load |
-//! | `checked` | the folder; each file is checked before its first byte is returned |
+//! | `checked` | the folder; bytes of its files are checked before they are returned |
 //! | `data_file` | a file that is checked in blocks |
 //! | `small_file` | a file that is checked as a whole |
 //! | `recorded` | a data file, opened when it is needed |

@@ -1,9 +1,9 @@
 //! The losses of safetensors files: leaves that a load returns differently.
 //!
-//! For safetensors a file is a flat dict of arrays: containers are names, numbers are 0-d arrays,
-//! PRNG keys and bytes are arrays of numbers, and text is missing. With the structure regrow
-//! restores everything, and only other readers have these losses. Without the structure, dtypes
-//! that safetensors lacks are refused.
+//! For safetensors a file is a flat dict of arrays: key paths become names, numbers become 0-d
+//! arrays, and PRNG keys and bytes become arrays of numbers. Texts are missing. With the structure
+//! regrow restores everything, and only other readers have these losses. Without the structure,
+//! texts and dtypes that safetensors lacks are refused.
 
 use super::SafetensorsOptions;
 use super::layout::has_dtype;

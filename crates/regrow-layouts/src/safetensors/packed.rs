@@ -31,8 +31,8 @@ pub(super) fn unpack_f4(packed: &[u8], shape: &Shape, region: &Region, out: &mut
     let strides = shape.strides_elements();
     let row_len = region.lens().last().map_or(1, |&len| len as usize);
     for (row, out) in out.chunks_mut(row_len).enumerate() {
-        // The index of the row's first element within the region, axis by axis from the last but
-        // one.
+        // Find the position of the row's first element in the array. `rest` is the number of the
+        // row, counted over all axes of the region but the last.
         let mut rest = row as u64;
         let mut first = 0;
         let axes = region.starts().iter().zip(region.lens()).zip(&strides).rev().enumerate();

@@ -5,8 +5,8 @@
 //! params.dense.kernel/0.0  0.1 ...   c/0/0  c/0/1 ... in v3
 //! ```
 //!
-//! Each chunk and each document is a file. This is fine for large leaves, but slow for many small
-//! ones; the database is better for these.
+//! Each chunk and each document is a file. This form suits large leaves. For many small leaves it
+//! is slow, and the database is faster.
 
 use super::encode::{Encoded, PlannedArray};
 use super::held::Chunk;

@@ -11,8 +11,9 @@
 //! ```
 //!
 //! Readers need only the merged database. A value is never divided, so a data file ends with the
-//! value that reaches the target size. The memory is about 200 bytes for each key, and the buffers
-//! of the workers. The process that merges needs this for the keys of all processes.
+//! value that reaches the target size. A process needs memory for its keys, about 200 bytes for
+//! each, and for the buffers of the workers. The process that merges needs memory for the keys of
+//! all processes.
 
 use std::sync::Arc;
 
@@ -134,7 +135,7 @@ pub(super) fn write_merged(entries: Entries, staged: &dyn NewFolder, item: &str)
     Ok(())
 }
 
-/// The entries of a process' database, with names relative to the folder above.
+/// The entries of a process' database. Names of data files are relative to the folder above.
 pub(super) fn referred_from_above(mut entries: Entries, rank: u32) -> Entries {
     let folder: Arc<[u8]> = process_folder(rank).as_bytes().into();
     for (_, value) in &mut entries {

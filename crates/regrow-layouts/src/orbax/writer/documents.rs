@@ -115,8 +115,8 @@ pub(crate) struct LeafEntry<'a> {
     /// The key path to write if Orbax cannot represent the leaf's own.
     pub(crate) path: Option<&'a KeyPath>,
     pub(crate) value_type: ValueType,
-    /// The name of the type that a user's own type handler gives it, instead of the name of
-    /// `value_type`.
+    /// The name of the type that a user's own type handler gives to the leaf, instead of the name
+    /// of `value_type`.
     pub(crate) own_type: Option<&'a str>,
     /// Shape of one written piece; for `jax.Array` only.
     pub(crate) write_shape: Option<&'a Shape>,
@@ -433,8 +433,8 @@ impl RichBuilder {
     }
 }
 
-/// Builds `_CHECKPOINT_METADATA`. The v1 layout has the user's metadata in this file, v0 has them
-/// in `_METADATA`.
+/// Builds `_CHECKPOINT_METADATA`. The v1 layout has the user's metadata in this file; the v0 layout
+/// has the user's metadata in `_METADATA`.
 fn checkpoint_metadata(switches: Switches<'_>) -> Result<CheckpointMetadata> {
     let AboutCheckpoint { handler, custom_metadata: own } = switches.about;
     let mut custom_metadata = match switches.custom_metadata.filter(|_| switches.v1) {

@@ -60,7 +60,7 @@ impl<'a> PlannedArray<'a> {
         self.held.count(self.form.meta.shape(), &self.form.chunks.outer)
     }
 
-    /// Bytes of those chunks before compression.
+    /// Bytes of the chunks that this process writes, before compression.
     pub(super) fn len_bytes(&self) -> u64 {
         self.chunk_len_bytes().saturating_mul(self.chunk_count())
     }

@@ -74,7 +74,7 @@ fn cut_leaves<'p>(plan: &'p Plan<'_>) -> impl Iterator<Item = Result<CutLeaf>> +
     })
 }
 
-/// The entries of one process' database, with names relative to the folder above.
+/// The entries of one process' database. Names of data files are relative to the folder above.
 fn entries_of(rank: u32, node_file: &str, staged: &dyn NewFolder, item: &str) -> Result<Entries> {
     let folder = process_folder(rank);
     let database = Arc::new(MemoryStore::new());

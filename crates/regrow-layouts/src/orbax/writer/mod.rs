@@ -1,4 +1,4 @@
-//! Writing an Orbax checkpoint, in any of its own forms, as one process or as one of several.
+//! Writes an Orbax checkpoint, in any of Orbax' own forms, as one process or as one of several.
 //!
 //! ```text
 //! tree ──plan──> names, dtypes, chunk shapes ──documents──> _METADATA, _sharding, ...    in memory
@@ -99,7 +99,7 @@ pub(crate) fn write_share(
     Share::of(&plan.arrays, node_file)?.write(writer.rank, staged)
 }
 
-/// Merges the files of `writers` processes into one checkpoint.
+/// Merges the files of the processes with the ranks `writers` into one checkpoint.
 ///
 /// # Errors
 /// `NotFound` for a process that has written nothing; `Corrupt` if the files of a process cannot be

@@ -154,8 +154,8 @@ fn write_shape(array: &Array) -> &Shape {
     array.shards().map_or(array.shape(), Shards::chunk_shape)
 }
 
-/// The part of an array that this process writes. `is_own` says whether this process writes the
-/// arrays that all processes hold.
+/// The part of an array that this process writes. If all processes hold the array, `is_own` says
+/// whether this process writes it.
 ///
 /// # Errors
 /// `InvalidArgument` if this is the only process, but it does not hold the whole array.

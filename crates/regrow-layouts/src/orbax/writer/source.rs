@@ -1,4 +1,4 @@
-//! The bytes of one chunk of an array in any memory: extracted, put in C order, cast.
+//! The bytes of one chunk, extracted from an array with any strides, put in C order, and cast.
 //!
 //! ```text
 //! array in memory, any strides --copy runs--> piece in C order --cast--> piece of the stored dtype

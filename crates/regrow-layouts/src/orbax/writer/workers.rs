@@ -1,5 +1,5 @@
-//! The threads of a save: each takes the next few chunks from one queue and writes them to its own
-//! file.
+//! The threads of a save: each takes the next few chunks from one queue, and encodes and writes
+//! them. In a database each thread has its own data file; in plain folders each chunk is a file.
 //!
 //! ```text
 //! leaf 0: chunk 0,1,2,...  ─┐            ┌─> worker 0: encode ─> file

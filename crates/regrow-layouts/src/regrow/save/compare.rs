@@ -146,7 +146,7 @@ fn same_len_bytes(array: &Array, file: &dyn Blob, offset_bytes: u64, monitor: &M
         };
         let theirs = theirs.get_mut(..len).unwrap_or_default();
         if file.read(offset_bytes.saturating_add(done), theirs, ReadPath::Cached).is_err() || theirs != ours {
-            // Free the memory now: other leaves are read before this one is written.
+            // Free the memory now: other leaves are read before this leaf is written.
             array.release();
             break;
         }

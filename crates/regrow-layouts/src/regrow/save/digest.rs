@@ -2,7 +2,7 @@
 //!
 //! A second thread hashes leaves in memory during the write. An array that is read on demand and
 //! [keeps](regrow_tree::array::ArraySource::kept_len_bytes) its last decoded part would be decoded
-//! twice. So the writer itself hashes such an array.
+//! twice. So the writer itself hashes the leaves of a file with such an array.
 
 use super::super::manifest::DataFile;
 use super::plan::Plan;

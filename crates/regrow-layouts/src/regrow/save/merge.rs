@@ -21,7 +21,7 @@ use regrow_base::threads::pool;
 use regrow_storage::{MergedFolder, NewFolder};
 use regrow_tree::tree::{Leaf, Tree};
 
-/// From this many tensors on, there is no `model.safetensors.index.json`: the index would have
+/// Above this number of tensors, there is no `model.safetensors.index.json`: the index would have
 /// hundreds of MB, too long to use.
 const INDEX_TENSORS_MAX: usize = 1 << 20;
 

@@ -1,8 +1,8 @@
 //! The second stage of a save: it groups raw leaves into files, and finds files that need not be
 //! written.
 //!
-//! Without a base, all leaves are written. With a base, an earlier checkpoint, its unchanged data
-//! files are linked:
+//! Without a base, the save writes all leaves. A base is an earlier checkpoint. With a base, the
+//! save links the unchanged data files of the base:
 //!
 //! ```text
 //! save 1                 model.safetensors                          everything

@@ -4,7 +4,7 @@
 //!    file that the base has is linked instead; at the same time another thread writes Orbax'
 //!    documents;
 //! 2. compressed leaves, if any, go into a data file of their own;
-//! 3. the database refers to both;
+//! 3. the database is written, with entries that refer to the raw and the compressed leaves;
 //! 4. `regrow.json` is last, with a checksum for every byte of the other files.
 
 use super::super::manifest::{self, DataFile, LeafPlace};

@@ -7,7 +7,8 @@ use regrow_base::error::Result;
 use regrow_tree::array::Shape;
 use regrow_tree::tree::{Leaf, LeafKind, Tree};
 
-/// All processes write the same contents. Without `jax.Array` leaves there is no document.
+/// Writes the file of a process. All processes write the same contents. Writes nothing if the tree
+/// has no `jax.Array` leaves.
 pub(crate) fn array_metadatas_of<'a>(
     process: u32,
     tree: &'a Tree<Leaf>,
