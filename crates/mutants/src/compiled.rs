@@ -1,5 +1,5 @@
-//! A copy of the repository with the changes in it, and the tests built from it. It leaves out
-//! changes that do not compile.
+//! Copies the repository, puts the changes into the copy, and builds the tests of the copy. Changes
+//! that do not compile are left out.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -12,20 +12,21 @@ use crate::Failure;
 use crate::listed::Mutant;
 use crate::schemata::{Schemata, ids_of, of_file};
 
-/// The crates whose sources may be changed: the engine first, whose tests run all of them.
+/// The crates whose sources may be changed. The engine is first: its tests run the code of all
+/// crates.
 pub const CRATES: [&str; 7] =
     ["regrow", "regrow-base", "regrow-tree", "regrow-store", "regrow-storage", "regrow-ocdbt", "regrow-zarr"];
 
-/// The crate below all of them has the switch.
+/// The crate that all other crates use. Its copy gets the switch.
 const SWITCHED: &str = "regrow-base";
 
-/// So often the compiler is asked, before it is given up.
+/// The most rounds of the compiler.
 const ROUNDS_MAX: usize = 40;
 
 pub struct Compiled {
-    /// The tests' programs.
+    /// The programs with the tests.
     pub binaries: Vec<PathBuf>,
-    /// No place was found for these: constants, conditions that bind.
+    /// The changes that cannot get a condition: in constants, and in conditions that bind.
     pub without_a_place: BTreeSet<usize>,
     pub refused: BTreeSet<usize>,
 }
@@ -58,8 +59,8 @@ struct DiagnosticSpan {
     byte_end: usize,
 }
 
-/// Copies the repository's files, puts the changes in, and builds the tests, all or the unit tests
-/// alone.
+/// Copies the files of the repository, puts the changes in, and builds the tests. With `unit_alone`
+/// it builds only the unit tests.
 pub fn compile(
     repository: &Path,
     out: &Path,
@@ -87,7 +88,7 @@ pub fn compile(
     Err("the compiler refuses one change after another".into())
 }
 
-/// What tells cargo of these crates.
+/// The arguments of cargo that select the crates.
 fn of_crates() -> Vec<&'static str> {
     let packages = CRATES.into_iter().flat_map(|name| ["-p", name]);
     packages.chain(["--features", "regrow/cloud"]).collect()
@@ -128,7 +129,7 @@ fn copy_tree(repository: &Path, tree: &Path, changed: &HashSet<&Path>) -> Result
     write_if_new(&tree.join("crates").join(SWITCHED).join("src/mutants.rs"), switch.as_bytes())
 }
 
-/// Leaves a file with these bytes alone, so that it is not compiled again.
+/// Writes a file, unless it already has these bytes: cargo compiles a written file again.
 fn write_if_new(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     if fs::read(path).is_ok_and(|there| there == bytes) {
         return Ok(());
@@ -183,8 +184,8 @@ fn errors(messages: &[Message]) -> impl Iterator<Item = &Diagnostic> {
         .filter(|found| found.level.starts_with("error"))
 }
 
-/// The changes that errors are about: those whose text an error points at, else the innermost ones
-/// around it.
+/// The changes that cause the errors: the changes whose text an error points at. If an error points
+/// at no change, the innermost changes around the error.
 fn to_blame(messages: &[Message], files: &HashMap<PathBuf, Schemata>) -> Result<BTreeSet<usize>, Failure> {
     let mut bad = BTreeSet::new();
     for error in errors(messages).filter(|error| !error.spans.is_empty()) {

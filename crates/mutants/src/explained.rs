@@ -8,14 +8,14 @@ use serde::Deserialize;
 
 use crate::{Failure, Judged};
 
-/// Why some changes of a file make no difference, or who else notices them.
+/// The reason why no Rust test notices some changes of a file: they make no difference, or another
+/// check notices them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Explanation {
     /// The path of the source file below `crates/`, for example `regrow-base/src/key.rs`.
     file: String,
-    /// What is changed to what in which function: the changes' names without their places, which
-    /// move.
+    /// The names of the changes without their places, because lines move.
     changes: Vec<String>,
     #[expect(dead_code, reason = "for people")]
     why: String,
@@ -28,7 +28,7 @@ struct File {
     explained: Vec<Explanation>,
 }
 
-/// The explanations, by which each change is looked for.
+/// All explanations.
 pub struct Explained(Vec<Explanation>);
 
 impl Explained {
@@ -45,7 +45,8 @@ impl Explained {
         })
     }
 
-    /// What stands there of changes that are not on the list any more, or that tests notice.
+    /// The explained changes that are not in `open`: a test notices them, or they are no longer
+    /// listed.
     pub fn without_a_change<'a>(&'a self, open: &'a [&Judged]) -> impl Iterator<Item = String> + 'a {
         let pairs = self.0.iter().flat_map(|of| of.changes.iter().map(move |change| (&of.file, change)));
         pairs

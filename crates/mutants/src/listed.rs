@@ -14,7 +14,7 @@ pub struct Mutant {
     pub file: PathBuf,
     pub span: Span,
     pub genre: Genre,
-    /// What stands there then.
+    /// The new text at this place.
     pub replacement: String,
     /// The place and the change, in words.
     pub name: String,
@@ -32,7 +32,7 @@ pub struct LineColumn {
     pub column: usize,
 }
 
-/// What kind of place is changed.
+/// The kind of the changed code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 pub enum Genre {
     /// The body of a function.

@@ -38,50 +38,50 @@ const OUTCOMES: &str = "outcomes.jsonl";
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Which changes of the sources no test notices.
+/// Finds the changes of the sources that no test notices.
 #[derive(Parser)]
 struct Arguments {
-    /// What `cargo mutants --list --json` has written.
+    /// The list that `cargo mutants --list --json` has written.
     list: PathBuf,
     /// The folder for the copy, its build, and outcomes.jsonl.
     out: PathBuf,
-    /// Only changes of files whose paths have one of these in them.
+    /// Judge only changes of files whose paths contain one of these texts.
     #[arg(long)]
     only: Vec<String>,
-    /// Seconds of tests for each change; one that none has noticed by then counts as survived.
+    /// Seconds of tests for each change. If no test has failed by then, it is out of budget.
     #[arg(long, default_value_t = 60)]
     budget_s: u64,
-    /// Every n-th change alone.
+    /// Judge only every n-th change.
     #[arg(long, default_value_t = 1)]
     every: usize,
     /// Modules of the tests in `tests/` that are left out.
     #[arg(long)]
     without: Vec<String>,
-    /// The unit tests alone.
+    /// Run only the unit tests.
     #[arg(long)]
     unit: bool,
-    /// Try those again that were not caught and are not explained: with more tests, or a larger
-    /// budget.
+    /// Judge the changes again that no test has noticed and that are not explained, for example
+    /// with more tests or a larger budget.
     #[arg(long)]
     again: bool,
-    /// Only say what outcomes.jsonl holds.
+    /// Only print a summary of outcomes.jsonl.
     #[arg(long)]
     report: bool,
-    /// Why some changes are noticed by no test. What survives and stands not there makes the run
-    /// fail.
+    /// The file with the changes that no test notices, and the reasons. The run fails if another
+    /// change survives.
     #[arg(long)]
     explained: PathBuf,
 }
 
-/// What became of a change.
+/// The result for a change.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Judged {
     name: String,
     file: PathBuf,
     what: Fate,
-    /// The test that noticed it.
+    /// The test that noticed the change.
     by: Option<String>,
-    /// How many were run, and how many come by it.
+    /// The number of tests that ran; `tests` is the number of tests that reach the change.
     tests_run: usize,
     tests: usize,
 }
@@ -90,20 +90,20 @@ struct Judged {
 enum Fate {
     Caught,
     TookTooLong,
-    /// All tests that come by it pass.
+    /// All tests that reach the change pass.
     Survived,
-    /// Those that fitted into the budget pass.
+    /// All tests that ran within the budget pass.
     OutOfBudget,
-    /// No test comes by it.
+    /// No test reaches the change.
     Unreached,
-    /// In a constant, or in a condition that binds: it cannot be switched.
+    /// The change is in a constant or in a condition that binds, so it cannot be switched.
     Unswitchable,
-    /// It does not compile.
+    /// The change does not compile.
     Refused,
 }
 
 impl Fate {
-    /// Whether no test has noticed it.
+    /// Whether no test has noticed the change.
     fn is_open(self) -> bool {
         matches!(self, Self::Survived | Self::OutOfBudget | Self::Unreached)
     }
@@ -164,7 +164,8 @@ fn judge(
     path: &Path,
 ) -> Result<(), Failure> {
     let mut known: HashSet<String> = HashSet::new();
-    // Who noticed one change of a file is asked first about the next, also of an earlier run.
+    // The test that has noticed most changes of a file runs first for the next change of the file.
+    // Outcomes of earlier runs count, too.
     let mut kills: HashMap<(PathBuf, String), usize> = HashMap::new();
     for judged in read_outcomes(path)? {
         if let (Fate::Caught, Some(by)) = (judged.what, &judged.by) {
@@ -225,7 +226,7 @@ fn judge(
                 judged.what = if outcome == Outcome::Failed { Fate::Caught } else { Fate::TookTooLong };
                 judged.by = Some(test.name.clone());
                 if outcome == Outcome::TookTooLong {
-                    // Others would wait as long for it.
+                    // Other tests would wait as long.
                     break;
                 }
                 *kills
@@ -246,14 +247,14 @@ fn judge(
     })
 }
 
-/// How many there are of each part, and which are neither noticed nor explained: those are an
-/// error.
+/// Prints the number of changes of each fate, by folder, and the changes that are neither noticed
+/// nor explained. Such changes are an error.
 fn summarize(path: &Path, mutants: &[Mutant], explained: &Explained) -> Result<(), Failure> {
     let mut by_folder: BTreeMap<String, BTreeMap<&str, usize>> = BTreeMap::new();
-    // Of lines that have moved since, earlier runs have said something under other names.
+    // Skip outcomes of earlier runs under old names: a change gets a new name if its line moves.
     let listed: HashSet<&str> = mutants.iter().map(|mutant| mutant.name.as_str()).collect();
     let outcomes = read_outcomes(path)?.into_iter().filter(|judged| listed.contains(judged.name.as_str()));
-    // The last that is said of a change holds.
+    // The last outcome of a change counts.
     let last: BTreeMap<String, Judged> = outcomes.map(|judged| (judged.name.clone(), judged)).collect();
     for judged in last.values() {
         let below = judged.file.strip_prefix("crates").unwrap_or(&judged.file);

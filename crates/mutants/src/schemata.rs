@@ -29,7 +29,7 @@ pub fn is_on(id: usize) -> String {
 #[derive(Debug)]
 pub struct Schemata {
     pub text: String,
-    /// Where each change stands in the text, and the whole place that it changes.
+    /// The added text of each change, and the place that the change replaces.
     pub pieces: Vec<Piece>,
 }
 
@@ -40,7 +40,7 @@ pub struct Piece {
     pub place: Range<usize>,
 }
 
-/// The changes of a file whose numbers are given; those that no place was found for are left out.
+/// The text of a file with these changes. Changes that cannot get a condition are left out.
 pub fn of_file(source: &str, mutants: &[(usize, &Mutant)]) -> Result<Schemata, Failure> {
     let parsed = syn::parse_file(source)?;
     let mut wanted: HashMap<_, Numbered<'_>> = HashMap::new();
@@ -53,10 +53,11 @@ pub fn of_file(source: &str, mutants: &[(usize, &Mutant)]) -> Result<Schemata, F
     Ok(apply(source, finder.edits))
 }
 
-/// A text that is put in.
+/// A text to insert.
 struct Edit {
     at: usize,
-    /// Closings stand before openings, those of what is inside before those of what is around it.
+    /// The order at one place: closing texts, inner before outer; then opening texts, outer before
+    /// inner.
     order: (bool, i64),
     text: String,
     ids: Vec<usize>,
@@ -76,7 +77,7 @@ fn apply(source: &str, mut edits: Vec<Edit>) -> Schemata {
         let start = text.len();
         text.push_str(&edit.text);
         for &id in &edit.ids {
-            // By itself, where the text has a condition for it alone.
+            // The part of the text for this change: from its condition to the next ` else `.
             let own = edit.text.find(&is_on(id)).unwrap_or(0);
             let rest = edit.text.get(own..).unwrap_or_default();
             let end = rest.find(" else ").unwrap_or(rest.len());
@@ -98,11 +99,11 @@ fn apply(source: &str, mut edits: Vec<Edit>) -> Schemata {
 type Numbered<'a> = Vec<(usize, &'a Mutant)>;
 
 struct Finder<'a> {
-    /// By the kind of place, its line and its column.
+    /// The changes by their genre, line and column.
     wanted: HashMap<(Genre, usize, usize), Numbered<'a>>,
     edits: Vec<Edit>,
     depth: i64,
-    /// Inside so many things that the compiler computes: no condition can stand there.
+    /// The number of constants around the visited code. A constant can have no condition.
     constants: usize,
 }
 
@@ -124,7 +125,7 @@ impl<'a> Finder<'a> {
         self.edits.push(Edit { at, order, text: text.to_owned(), ids: Vec::new(), place: place.clone() });
     }
 
-    /// One of the others, or what is there.
+    /// Replaces an expression by a choice: one of the others, or the expression itself.
     fn choose(&mut self, place: Range<usize>, others: Vec<(usize, String)>) {
         if others.is_empty() {
             return;
@@ -156,12 +157,12 @@ fn bytes_of(span: Span) -> Range<usize> {
     span.byte_range()
 }
 
-/// On one line, without comments.
+/// The tokens on one line, without comments.
 fn flat(tokens: &impl ToTokens) -> String {
     tokens.to_token_stream().to_string().replace('\n', " ")
 }
 
-/// Whether a condition binds something: then it is no value.
+/// Whether a condition binds a variable (`if let`): such a condition is not a value.
 fn binds(expression: &Expr) -> bool {
     match expression {
         Expr::Let(_) => true,

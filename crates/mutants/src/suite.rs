@@ -1,4 +1,4 @@
-//! The tests: the changes that each reaches, its time, and a run with one change.
+//! The tests: finds the changes that each test reaches, and its time. Runs a test with one change.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 
-/// More memory, or longer files, than any test wants.
+/// Limits of memory and of file length, above the needs of every test.
 const LIMITS: [&str; 2] = ["--as=17179869184", "--fsize=17179869184"];
 
-/// What was found of some programs of tests.
+/// The result of `trace` for some programs.
 #[derive(Serialize, Deserialize)]
 struct Traced {
     binaries: Vec<PathBuf>,
-    /// What the names of the tests that were left out begin with.
+    /// The beginnings of the names of the tests that were left out.
     without: Vec<String>,
     tests: Vec<Test>,
 }
@@ -31,7 +31,7 @@ pub struct Test {
     pub binary: PathBuf,
     pub name: String,
     pub takes: Duration,
-    /// The changes that it comes by.
+    /// The changes that the test reaches.
     pub reaches: Vec<usize>,
 }
 
@@ -42,16 +42,16 @@ pub enum Outcome {
     TookTooLong,
 }
 
-/// What surrounds a run of a test.
+/// The folders for a run of a test.
 pub struct Room<'a> {
     /// The folder of the crate: tests find their fixtures from there.
     pub folder: &'a Path,
-    /// For the files of tests, emptied by the caller.
+    /// The folder for the files of tests. The caller empties it.
     pub temporary: &'a Path,
 }
 
 impl Test {
-    /// Runs it with a variable of the environment.
+    /// Runs the test with one environment variable.
     pub fn run(&self, room: &Room<'_>, variable: (&str, &str), limit: Duration) -> Result<Outcome, Failure> {
         let mut command = Command::new("prlimit");
         command.args(LIMITS).arg("--").arg(&self.binary).args(["--exact", &self.name, "--test-threads", "1"]);
@@ -61,7 +61,7 @@ impl Test {
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child = command.spawn()?;
         let outcome = wait(&mut child, limit);
-        // Children of the test that are left, too.
+        // End the children of the test, too.
         if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -69,7 +69,7 @@ impl Test {
         outcome
     }
 
-    /// Under a change it may take longer, but not for ever.
+    /// The longest time of the test under a change, which may make the test slower.
     pub fn limit(&self) -> Duration {
         Duration::from_secs(3) + (self.takes * 5).min(self.takes + Duration::from_secs(25))
     }
@@ -88,9 +88,9 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Outcome, Failure> {
     Ok(Outcome::TookTooLong)
 }
 
-/// All tests of these programs but those of modules that are left out, each run once without a
-/// change; those that fail are left out too, and named. What an earlier run has found of the same
-/// programs holds.
+/// Runs the tests of these programs once without a change, except the tests of the modules in
+/// `without`. A test that fails is printed and left out. If the programs have not changed since an
+/// earlier run, the result of that run is used.
 pub fn trace(
     binaries: &[PathBuf],
     without: &[String],
@@ -162,7 +162,7 @@ fn trace_again(
     Ok(passed.into_inner().unwrap_or_default())
 }
 
-/// Runs the same on every core, each with a folder of its own.
+/// Runs `work` on one thread for each core. Each thread has its own folder.
 pub fn workers(
     out: &Path,
     folder: &Path,
@@ -188,7 +188,7 @@ pub fn workers(
     results.into_iter().collect()
 }
 
-/// Removes what tests have left. They may have removed the folder itself.
+/// Removes the files that tests have left in a folder. If a test has removed the folder, makes it.
 pub fn empty(folder: &Path) -> Result<(), Failure> {
     fs::create_dir_all(folder)?;
     for entry in fs::read_dir(folder)? {

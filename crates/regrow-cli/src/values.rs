@@ -3,8 +3,8 @@
 //! Like NumPy, a float has the fewest digits that give the same number in its own dtype: `0.1` for
 //! the nearest bfloat16, not `0.10009766` as float32 would need. An array of more than
 //! [`SUMMARY_FROM_ELEMENTS`] elements shows only its edges. An array without elements prints as
-//! `[]` in any shape. JSON shows its empty lists; only `[]` if there would be more than
-//! [`EMPTY_LISTS_MAX`].
+//! `[]` in any shape. JSON shows the empty lists of such an array, or only `[]` if there are more
+//! than [`EMPTY_LISTS_MAX`] empty lists.
 
 use std::io::Write;
 

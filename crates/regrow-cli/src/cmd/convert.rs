@@ -220,7 +220,8 @@ impl Convert {
 
     /// Reports a refused conversion, and returns the exit code. The same for a dry run.
     fn refused(error: Error, source: &Location, is_lossy: bool, globals: &Globals) -> Result<Exit, Failure> {
-        // The source was opened before, so this error means that a glob matches no leaf.
+        // Without --salvage the source was opened before, so this error means that a glob matches
+        // no leaf.
         if error.kind() == ErrorKind::NotFound && error.place().file.as_deref() == Some(&*source.describe()) {
             return Err(Failure::Usage(error));
         }

@@ -6,10 +6,11 @@
 //! ```
 //!
 //! Flags: 1 bytes shuffled, 2 content uncompressed after the header, 4 bits shuffled, 16 blocks not
-//! split; the top three bits are the compressor. Without flag 16, a full block of elements of at
-//! most 16 bytes is split into one stream for each byte of the element. A stream as long as its
-//! content is uncompressed. The frame has everything that a reader needs; the configuration in the
-//! document is only kept. Source: c-blosc 1, `README_CHUNK_FORMAT.rst` and `blosc.c`.
+//! split; the top three bits are the compressor. Without flag 16, a full block of at least 128
+//! elements of at most 16 bytes is split into one stream for each byte of an element. A stream as
+//! long as its content is uncompressed. The frame has everything that a reader needs, so regrow
+//! keeps the configuration of the document without using it. Source: c-blosc 1,
+//! `README_CHUNK_FORMAT.rst` and `blosc.c`.
 
 use serde_json::{Map, Value};
 

@@ -6,8 +6,8 @@
 //! zlib   78 ..         | deflate | Adler-32 |
 //! ```
 //!
-//! Orbax wrote `{"id":"gzip"}` for numpy leaves before April 2023. Exactly one member is read.
-//! Source: RFC 1950, 1951, 1952; zarr v3 codec `gzip`.
+//! Orbax wrote `{"id":"gzip"}` for numpy leaves before April 2023. regrow reads exactly one member:
+//! bytes after the member are an error. Source: RFC 1950, 1951, 1952; zarr v3 codec `gzip`.
 
 use std::io::{BufRead, Read, Write};
 

@@ -10,9 +10,9 @@
 //! regrow writes inner chunks in order without gaps. It reads them in any order and with gaps, if
 //! each range lies inside the value.
 //!
-//! Orbax writes every zarr v3 chunk this way, with one inner chunk of the same shape. The index is
-//! the only part of an Orbax checkpoint's array data that has a checksum. Source: zarr v3 codec
-//! `sharding_indexed`.
+//! Orbax writes every zarr v3 chunk this way, by default with one inner chunk of the same shape.
+//! The index is the only part of an Orbax checkpoint's array data that has a checksum. Source: zarr
+//! v3 codec `sharding_indexed`.
 
 use serde_json::{Value, json};
 

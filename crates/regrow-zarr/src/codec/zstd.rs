@@ -4,10 +4,10 @@
 //! 28 b5 2f fd | frame header: content size, window | blocks of at most 128 KiB | xxh64, if flagged |
 //! ```
 //!
-//! Orbax writes level 1 in zarr v2 and 3 in v3, content size stated, no checksum. regrow reads any
-//! frame. A checksum must match, and no byte may follow the frame. Every thread keeps one context
-//! for each direction, since making one costs more than a small chunk does. Source: RFC 8878; zarr
-//! v3 codec `zstd`.
+//! Orbax writes level 1 in zarr v2 and level 3 in zarr v3, with the content size and without a
+//! checksum. regrow reads any frame. A checksum must match, and no byte may follow the frame. Every
+//! thread keeps one context for each direction, since making one costs more than a small chunk
+//! does. Source: RFC 8878; zarr v3 codec `zstd`.
 
 use std::cell::RefCell;
 

@@ -16,7 +16,7 @@ use crate::codec::Compression;
 use crate::error::{ErrorKind, Result};
 use regrow_store::{ByteRange, Located, MemoryStore, Span, Store, StoreCapabilities, StoreExt};
 
-/// Values in memory that are read by range, as if they lay in files; counts the bytes read.
+/// A store in memory that reads values by range, as from files. It counts the bytes that it reads.
 #[derive(Debug, Clone, Default)]
 struct FileLike {
     values: Arc<MemoryStore>,
@@ -404,7 +404,7 @@ fn long_chunks_are_decoded_as_they_come_in_and_damage_is_an_error_with_a_place()
         }
         store.put(key, [&stored[..], &[0]].concat().into()).unwrap();
         assert!(read(&array, &all).is_err(), "{codecs}");
-        // No check of the format covers the header of the frame, or blocks without entropy coding.
+        // No checksum covers these bytes, so a read may succeed. It must not panic.
         for at in [0, 1, 2, 3, 12, 13] {
             let mut damaged = stored.to_vec();
             damaged[at] ^= 0x81;

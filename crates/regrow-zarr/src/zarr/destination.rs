@@ -1,9 +1,9 @@
 //! The destination of decoded pieces: the caller's slice for one region of an array.
 //!
 //! ```text
-//!        region wanted                     a piece that fills whole rows of the region, or one run of it,
-//!   +---------------------+                is decoded right where it belongs; any other goes through a
-//!   | piece | piece | pie-|ce              buffer, from which the common part is copied row by row
+//!        the region            a piece that is one run of the slice is decoded directly into
+//!   +---------------------+    the slice; any other piece is decoded into a buffer, and the
+//!   | piece | piece | pie-|ce  part in the region is copied row by row
 //!   +---------------------+
 //! ```
 //!

@@ -11,7 +11,7 @@
 //! | complex | `[re,im]`, each as a float | same |
 //! | float4_e2m1fn | base64 of its one byte | as floats |
 //!
-//! A number that the dtype cannot hold exactly is rounded to the nearest, ties to even. regrow
+//! A number that a float dtype cannot hold exactly is rounded to the nearest, ties to even. regrow
 //! refuses two forms that TensorStore reads in its own way: hex strings in v2, and numbers other
 //! than 0 for float8_e8m0fnu. Source: zarr v3 core, "Fill value list"; TensorStore 0.1.86 as
 //! observed.

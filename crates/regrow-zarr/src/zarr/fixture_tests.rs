@@ -145,7 +145,7 @@ fn damaged_chunks_of_tensorstore_never_panic() {
     }
 }
 
-/// The bytes of chunks, as Orbax stores them for its users' examples.
+/// The bytes that Orbax stores for chunks of a few small arrays.
 #[test]
 fn chunks_byte_by_byte() {
     use crate::array::{Dtype, Shape};

@@ -5,7 +5,7 @@
 //!   +-----+---+                        chunk (2,1)     2.1     c/2/1          2.1
 //!   | 0,0 |0,1|                        of a scalar     0       c              0
 //!   +-----+---+
-//!   | 1,0 |1,1|    chunks at the upper edge are stored whole; what lies outside the array is padding
+//!   | 1,0 |1,1|    chunks at the upper edge are stored whole: the part beyond the array is padding
 //!   +-----+---+
 //!   | 2,0 |2,1|
 //!   +-----+---+

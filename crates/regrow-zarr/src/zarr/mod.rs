@@ -6,7 +6,7 @@
 //! params.kernel/0.1          one chunk, encoded
 //!
 //! params.kernel/zarr.json    {"chunk_grid":{...},"codecs":[...],"data_type":"float32",...}         zarr v3
-//! params.kernel/c/0/1        one chunk, encoded; under Orbax a shard with one inner chunk
+//! params.kernel/c/0/1        one chunk, encoded; Orbax writes it as a shard
 //! ```
 //!
 //! The keys of an array with the empty name begin without a `/`. Keys and values are the same in a

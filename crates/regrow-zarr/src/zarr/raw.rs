@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! chunk    ......................    wanted ##, read [ ]
-//!          ..[##..##..##].........   rows near each other: one range, with what lies between
-//!          ....[##].....[##]......   rows far apart: a range each
+//!          ..[##..##..##].........   rows near each other: one read, with the bytes between
+//!          ....[##].....[##]......   rows far apart: one read for each row
 //! ```
 
 use super::Destination;
