@@ -12,7 +12,7 @@
 //! {"version":1,
 //!  "structure":{...}                  the exact pytree, see the module `structure`
 //!  "records":[0,null,1]               for each leaf, in that pytree's order, its record
-//!  "offsets":[0,148]                  where each record begins, from the first one on
+//!  "offsets":[0,148]                  where each record begins, counted from the first record
 //!  "block_len_bytes":4194304,
 //!  "crc32c":[...]                     of each block of each record; no block spans two records
 //!  "blobs":{"1":[8,3,2948238]}        leaves of bytes: offset from the trailer's first byte, length, crc32c

@@ -185,8 +185,8 @@ fn parse_given(text: &str) -> Result<Vec<Literal>> {
         .map_err(bad)
 }
 
-/// Returns an error if the path of a leaf is a prefix of another path. Equal paths are found
-/// elsewhere.
+/// Returns an error if the path of a leaf is a prefix of another path. `Plan::of` finds equal
+/// paths.
 fn check_branches(paths: &[Vec<Literal>]) -> Result<()> {
     let mut nodes: HashMap<(usize, String), usize> = HashMap::new();
     let mut is_leaf = vec![paths.len() > 1 && paths.iter().any(Vec::is_empty)];

@@ -26,7 +26,7 @@ use regrow_tree::tree::{KeyPath, LeafInfo, Tree};
 /// The most refused leaves and shared storages that one text lists.
 const NAMED_MAX: usize = 10;
 
-/// With more refused leaves than this, the error of each describes only itself.
+/// With more refused leaves than this, the error of each leaf does not list the other leaves.
 const REFUSED_MAX: usize = 1000;
 
 /// The longest file that is one pickle: positions in it have 32 bits.

@@ -1,8 +1,9 @@
 //! Reads the JSON files of a folder once. The catalog has the sound files and the damaged ones.
 //!
-//! Only `id_*.json` directly in the folder count: a copy in a deeper folder is a backup. Each
-//! has the flags of one model. A file that names another model is damaged: if two files named one
-//! model, TRAK would use the flags from the file that it reads last.
+//! Only files `id_*.json` directly in the folder count: a copy in a deeper folder is a backup. Such
+//! a file has the flags of one model, whose ID is in the file's name. A file that names another
+//! model is damaged: if two files named one model, TRAK would use the flags from the file that it
+//! reads last.
 
 use std::collections::BTreeMap;
 use std::fs;

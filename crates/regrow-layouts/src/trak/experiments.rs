@@ -116,8 +116,8 @@ impl TrakStore {
     }
 
     /// Flags the scores of an experiment as final or not; the records of all other experiments
-    /// stay. Call it with `false` before you write over scores, and with `true` afterwards: then it
-    /// first puts the scores on disk.
+    /// stay. Call this function with `false` before you write over scores, and with `true`
+    /// afterwards. With `true`, it first puts the scores on disk.
     ///
     /// # Errors
     /// `NotFound` for an unknown experiment; `Corrupt` for NaN or infinite scores, unless they are

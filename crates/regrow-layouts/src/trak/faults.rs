@@ -9,11 +9,11 @@
 //! |---|---|---|
 //! | `metadata.json` missing, empty, cut | yes | written from the metadata that the caller gives |
 //! | `id_<ID>.json` empty, cut, incomplete, of another model | when opened | put aside; flags from the mask and the arrays |
-//! | a model without a file of flags | yes | the same |
+//! | a model without a file of flags | yes | flags from the mask and the arrays |
 //! | a mask with other numbers than 0 and 1 | yes | these rows are not done |
 //! | flags say more than the mask | yes | flags from the mask |
 //! | `experiments.json` empty, cut | when opened | put aside; records from the arrays, not final |
-//! | an experiment without a record | yes | the same |
+//! | an experiment without a record | yes | a record from the arrays, not final |
 //! | a record with another number of targets than its arrays | yes | the number of the arrays |
 //! | an array is cut or too long | when read | made whole; lost rows are not done |
 //! | an array is missing or has no header | when read | made again; its rows are not done |
@@ -186,7 +186,7 @@ impl Faults<'_> {
         work.into_iter().try_for_each(|rows| self.mend(rows))
     }
 
-    /// Adds the arrays of an experiment to `work`; returns what its record should say.
+    /// Adds the arrays of an experiment to `work`, and returns the corrected record.
     fn experiment(
         &mut self,
         name: &ExperimentName,

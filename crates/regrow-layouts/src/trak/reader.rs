@@ -63,8 +63,8 @@ impl TrakReader {
         }
         let mut faults = HashMap::new();
         for fault in std::mem::take(&mut catalog.faults) {
-            // Only the model's file of flags is damaged. The model exists, and its flags are
-            // unknown.
+            // A damaged file of flags costs only the flags. So the tree has the model, and the
+            // flags are a lost leaf.
             if let Some(id) = id_of_file(&fault.file) {
                 catalog.models.entry(id).or_default();
                 faults.insert(id, fault.error);

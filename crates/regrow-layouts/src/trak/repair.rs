@@ -1,4 +1,5 @@
-//! Repair of a damaged store, on request: applies the remedies of all its [faults](super::faults).
+//! Repairs a damaged store, on request: applies the remedies of all [faults](super::faults) of the
+//! store.
 //!
 //! A damaged JSON file or an array without a header is kept as `<name>.damaged`. Neither TRAK nor
 //! regrow reads such a file.
@@ -13,7 +14,7 @@ use super::survey::Survey;
 use regrow_base::error::{Error, Result};
 use regrow_storage::local::sweep_new_files;
 
-/// Each step needs what the step before has mended.
+/// Each step needs the files that the previous step has repaired.
 const STEPS: [fn(&mut Faults<'_>) -> Result<()>; 3] =
     [|faults| faults.metadata(), |faults| faults.models(), |faults| faults.experiments()];
 

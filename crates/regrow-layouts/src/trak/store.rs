@@ -1,8 +1,9 @@
 //! A store that several processes work on for days.
 //!
 //! A process that makes a file or changes JSON holds the lock on `.regrow.lock`; writes of rows
-//! take no lock. The process reads the content under the lock, changes it and writes it back whole,
-//! so that no addition of another process is lost. The lock is a `flock`: it ends with its process.
+//! take no lock. The process reads a JSON file under the lock, changes the content and writes the
+//! whole file again, so that no addition of another process is lost. The lock is a `flock`: it ends
+//! with its process.
 //! TRAK ignores the lock, so its own processes can still overwrite each other's changes.
 //!
 //! Nothing is emptied without a request: an existing array is kept if it agrees with the

@@ -16,7 +16,7 @@ use regrow_base::text::counted;
 /// The most rows that one note lists.
 const NAMED_MAX: usize = 10;
 
-/// The content of a folder.
+/// The content of a store's folder.
 #[derive(Debug)]
 pub(super) struct Survey {
     pub(super) root: PathBuf,
@@ -238,7 +238,8 @@ pub(super) fn refuse_non_finite(array: &ArrayFile) -> Result<()> {
     }
 }
 
-/// The parameters by the metadata, or else by the first array that can be read.
+/// The sizes are from the metadata, or else from the first array that can be read. The precision is
+/// from the first array that can be read.
 fn parameters_of(root: &Path, catalog: &Catalog, folders: &[i64]) -> Parameters {
     let arrays = [TrainArray::Features, TrainArray::Grads, TrainArray::OutToLoss];
     let ids = catalog.models.keys().chain(folders);

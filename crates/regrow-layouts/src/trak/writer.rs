@@ -57,7 +57,7 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn NewFolder) -> Result<()> {
     plan.documents.iter().try_for_each(|(file, object)| staged.write(file, &to_python_json(object)?))
 }
 
-/// Says what [`write`] would refuse, and writes nothing.
+/// Returns the error that [`write`] would return for this tree. Writes nothing.
 pub(super) fn check(tree: &Tree<Leaf>, target: &Location) -> Result<()> {
     Plan::of(tree, target).map(drop)
 }
