@@ -1,4 +1,4 @@
-//! Archives for tests: a tar and a zip of any members, and the parts of hostile ones.
+//! Archives for tests: a tar and a zip of any members, and the parts of hostile archives.
 
 use std::io;
 use std::path::Path;

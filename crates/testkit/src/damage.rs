@@ -10,8 +10,9 @@ pub struct Damage {
 }
 
 /// Truncates the file at every length, flips bits of every byte (one bit, and all of them), and
-/// writes hostile numbers at every offset. A file of at most `each_max` bytes gets all of these
-/// damages. A longer file gets `each_max` of each kind, evenly spread.
+/// writes hostile numbers at every offset. Also appends a byte, and the file to itself. A file
+/// longer than `each_max` bytes is damaged only at about `each_max` offsets: half of them are the
+/// first offsets, and the others are evenly spread.
 pub fn damages(bytes: &[u8], each_max: usize) -> impl Iterator<Item = Damage> + '_ {
     let len = bytes.len();
     // Headers are at the beginning, so the first offsets are always included.

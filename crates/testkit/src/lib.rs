@@ -1,4 +1,5 @@
-//! Code that only tests need: the paths of the fixtures, and copies of them to damage.
+//! Code that only tests need: fixtures and their damaged copies, hostile files, traced child
+//! processes, and an object server.
 //!
 //! It does not depend on `regrow`, so that the engine's own unit tests can use it.
 
@@ -60,7 +61,7 @@ pub fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// All files below a folder, sorted by their paths; of a file the file itself.
+/// All files below a folder, sorted by their paths. For a file, only this file.
 ///
 /// # Errors
 /// Errors of the file system.

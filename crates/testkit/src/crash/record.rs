@@ -76,7 +76,7 @@ pub fn record(command: &mut Command, root: &Path) -> io::Result<Recording> {
     };
     let (code, stdout) = observe(command, &mut recorder)?;
     let mut before = recorder.before.ok_or_else(|| io::Error::other("the child has reached no mark"))?;
-    // Inodes that came later are there from the beginning, without a name.
+    // Add the inodes that the child creates later. They have no name yet.
     while before.inode_count() < recorder.now.inode_count() {
         let inode = before.inode_count();
         before.create(recorder.now.is_folder(inode));

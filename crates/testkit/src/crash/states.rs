@@ -36,7 +36,7 @@ pub struct CrashState {
 }
 
 /// All states that a recording can lead to, each once. If many changes were not synced, only some
-/// subsets of them are lost: none, all, each alone, all but each, the first ones, and some random
+/// subsets of them are lost: none, all, each alone, all but each, the last ones, and some random
 /// ones.
 #[derive(Debug)]
 pub struct States<'r> {

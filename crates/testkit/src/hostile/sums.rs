@@ -2,11 +2,11 @@
 //!
 //! | checksum | of |
 //! |---|---|
-//! | `{"crc32c":"........",` | a document of regrow's, a seal: all that follows |
+//! | `{"crc32c":"........",` | documents of regrow, seals: all bytes that follow |
 //! | in `regrow.json` and its parts | heads and blocks of data files; other files whole |
 //! | in `regrow.seal.json` | blocks of all files, CRC-32 |
-//! | `,"crc32":"........"}` | `regrow-structure.json`: all before |
-//! | the last four bytes, little endian | nodes and manifests of OCDBT; chunks and indices of zarr v3 that had it |
+//! | `,"crc32":"........"}` | `regrow-structure.json`: all bytes before |
+//! | the last four bytes, little endian | nodes and manifests of OCDBT; chunks and shard indexes of zarr v3, if the original ends in its checksum |
 //! | directories of zip files, headers of tar files | members; headers |
 //! | trailers of Equinox files | the JSON |
 

@@ -1,9 +1,9 @@
 //! The bytes of an object, and their way through requests and answers.
 //!
 //! A [`Blob`] is a row of shared slices. A `PUT` copies its body once, from hyper's buffers into
-//! one allocation of its exact length, so that a small object never keeps a large buffer alive. All
-//! else shares: a range of a `GET`, the parts that a multipart upload puts together, the data
-//! between the headers of an aws-chunked body, a copy.
+//! one allocation of its exact length, so that a small object never keeps a large buffer alive.
+//! Nothing else copies bytes: a range of a `GET`, a completed multipart upload, the data of an
+//! aws-chunked body and a copied object share slices.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -213,7 +213,7 @@ impl Body for Payload {
             *cut -= piece.len() as u64;
         }
         self.pause = match (self.cut_bytes, self.drip) {
-            // While it waits, hyper sends the bytes it has. It drops them when a body fails.
+            // During the pause hyper sends the bytes that it has. When a body fails, hyper drops them.
             (Some(0), _) => Some(Box::pin(tokio::time::sleep(Duration::from_millis(2)))),
             (_, Some((_, pause))) if self.left_bytes > 0 => Some(Box::pin(tokio::time::sleep(pause))),
             _ => None,

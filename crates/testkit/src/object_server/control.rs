@@ -1,9 +1,9 @@
-//! The server's own requests, under `/-/`, which is no bucket's name: what tests in other languages
-//! drive it with.
+//! Requests under `/-/`, which is not the name of a bucket. Tests in other languages control the
+//! server with these requests.
 //!
 //! ```text
 //! POST   /-/faults     adds a fault or a list of them, see `Fault`     DELETE removes them all
-//! GET    /-/faults     how often each struck
+//! GET    /-/faults     the number of strikes of each fault
 //! GET    /-/requests   the request log                                 DELETE empties it
 //! GET    /-/status     {"open_uploads", "in_flight_max"}
 //! POST   /-/settings   {"latency_ms", "page_keys_max"}, both optional
@@ -11,7 +11,7 @@
 //! POST   /-/reset      faults, log and latency as at the start; with `?objects` the buckets are empty, too
 //! ```
 //!
-//! They are not logged, have no faults, and need no credentials.
+//! These requests are not logged, have no faults, and need no credentials.
 
 use std::sync::atomic::Ordering;
 

@@ -99,8 +99,8 @@ impl History {
         self.writes.iter().filter(|write| write.op == op).count()
     }
 
-    /// Every state, once. After each request; for requests in flight at the same time, also each of
-    /// them missing while later ones are done, and each of them done alone.
+    /// Every state, once. There is a state after each request. Of requests in flight at the same
+    /// time, a state may lack one while later ones are done, or have only one of them.
     pub fn states(&self) -> impl Iterator<Item = BucketState> + '_ {
         let count = self.writes.len();
         let mut sets: BTreeSet<BTreeSet<usize>> = (0..=count).map(|done| (0..done).collect()).collect();

@@ -7,8 +7,8 @@
 //! POST   /upload/storage/v1/b/BUCKET/o?uploadType=media&name=KEY
 //! ```
 //!
-//! Conditions are the parameters `ifGenerationMatch` and `ifGenerationNotMatch`. The paths are
-//! taken from the other dialects, in which they would name a bucket `storage` or `upload`.
+//! Conditions are the parameters `ifGenerationMatch` and `ifGenerationNotMatch`. In the other
+//! dialects such a path would name a bucket `storage` or `upload`; the server has none of these.
 //!
 //! Source: Google, "Cloud Storage JSON API".
 

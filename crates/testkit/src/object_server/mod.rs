@@ -1,8 +1,8 @@
 //! An object store in memory with a socket, for tests and benchmarks of buckets.
 //!
-//! It speaks HTTP/1.1 on 127.0.0.1 in several dialects at once, each to the client that speaks it:
-//! S3 with path-style addresses, the XML API of GCS, what TensorStore needs of its JSON API, and
-//! plain `GET` and `HEAD` with ranges for `http://host/bucket/key`. It answers like the real
+//! It speaks HTTP/1.1 on 127.0.0.1, and answers each client in the dialect of the client: S3 with
+//! path-style addresses, the XML API of GCS, the requests of GCS's JSON API that TensorStore sends,
+//! and plain `GET` and `HEAD` with ranges for `http://host/bucket/key`. It answers like the real
 //! services in everything that clients depend on, with two differences. ETags are not MD5 (but
 //! equal bytes have equal ETags), and of a signature it checks only the access key and the region.
 //!
@@ -16,13 +16,13 @@
 //! ```text
 //! connection    socket  ->  HTTP
 //! request       first line and headers  ->  Target: op, bucket, key
-//! fault         Target  ->  Strike, what is to befall it
-//! service       who may ask; Target, body  ->  answer
+//! fault         Target  ->  Strike, the faults of this request
+//! service       permissions; Target, body  ->  answer
 //! objects       reads, writes, copies, deletions, lists        uploads: in parts
 //! answers       empty ones, documents               list, json, xml, text: their formats
 //! store         objects, uploads, conditions        blob: their bytes
-//! history       what each request of a writer changed, and what it leaves if it is killed
-//! turns         clients that stand still until they are told to go on
+//! history       the changes of each request, and the states that a killed writer can leave
+//! turns         stops a client at a request until the test lets it continue
 //! control       /-/ for clients in other languages
 //! ```
 //!

@@ -1,4 +1,4 @@
-//! Objects: read, written, copied, deleted, listed.
+//! Reads, writes, copies, deletes and lists objects.
 
 use std::ops::Range;
 use std::sync::Arc;

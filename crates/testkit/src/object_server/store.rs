@@ -1,7 +1,7 @@
 //! Buckets, objects and uploads in memory, and the conditions under which they change.
 //!
-//! Every change happens under one lock, condition and write together, so that of several
-//! conditional writers exactly one wins.
+//! One lock covers the condition and the write of each request, so that of several conditional
+//! writers exactly one wins.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;

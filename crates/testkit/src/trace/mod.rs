@@ -124,7 +124,7 @@ pub struct Run {
 /// Marks the beginning or the end of the tested code. Does nothing in a process that is not traced.
 pub fn mark() {
     if std::env::var_os(IS_TRACED).is_some() {
-        // SAFETY: the signal stops the process until the tracer has it go on; no handler runs.
+        // SAFETY: the signal stops the process until the tracer continues it; no handler runs.
         unsafe { libc::raise(libc::SIGSTOP) };
     }
 }
