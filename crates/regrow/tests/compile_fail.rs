@@ -1,7 +1,8 @@
-//! What the compiler says of a `#[derive(Pytree)]` that cannot be: a sentence that names the way
-//! out.
+//! The compiler's messages for a wrong `#[derive(Pytree)]`. Each message says how to mend the
+//! program.
 //!
-//! `REGROW_WRITE_MESSAGES=1 cargo test -p regrow --test compile_fail` writes the messages again.
+//! `REGROW_WRITE_MESSAGES=1 cargo test -p regrow --test compile_fail` writes the expected messages
+//! again.
 
 #![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
 

@@ -1,13 +1,13 @@
-//! What the engine's calls take beside the arrays: a budget and a constant, however long the
-//! checkpoint is.
+//! The memory that calls need in addition to the arrays: at most a budget and a constant, for any
+//! length of the checkpoint.
 //!
-//! Each call runs in a child of its own, on checkpoints of two lengths in every layout. A thread
-//! beside it looks all the time how much memory the process has that is no file's. The two lengths
-//! must take the same but for a few MiB, and what holds the arrays must hold them once. What
-//! opening takes is in `opening_memory.rs`.
+//! Each call runs in its own child process, on checkpoints of two lengths in every layout. A thread
+//! of the child measures the memory of the process that is not mapped from files. Both lengths must
+//! need the same memory, up to a few MiB. A call that returns arrays may hold the arrays once.
+//! `opening_memory.rs` measures the memory of opening.
 //!
-//! Linux tells these numbers, and the portable form of the engine makes maps and pages in other
-//! ways.
+//! The test needs the numbers that Linux reports. The portable form of the engine is not tested,
+//! because it makes maps and pages in other ways.
 #![cfg(all(target_os = "linux", not(feature = "portable")))]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test's failure is a panic")]
 

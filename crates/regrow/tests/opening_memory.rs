@@ -1,13 +1,15 @@
-//! Opening takes memory for what a checkpoint holds, not for what its files claim or how long they
-//! are.
+//! Opening needs memory for the content of a checkpoint, not for the lengths that its files claim
+//! or have.
 //!
-//! Each file of each layout is replaced by a hopeless one: zeros of a sparse file, its own
-//! beginning and then zeros, or a beginning and then one byte without end. Opening ends, and its
-//! peak of memory is bounded. One test after the other: the peak is that of the process.
+//! The test replaces each file of each layout by a file that is no part of a checkpoint: zeros of a
+//! sparse file, a beginning of the file and then zeros, or a beginning and then one repeated byte.
+//! Opening ends, and its peak of memory is bounded. The tests run one after another, because the
+//! peak is that of the process.
 //!
-//! Documents of the right form take memory for their length: see `bytes/limits.rs`.
+//! Documents of the right form need memory for their length: see `bytes/limits.rs`.
 //!
-//! Comparing two checkpoints takes the budget, however long their leaves are; so do statistics.
+//! A comparison of two checkpoints needs its budget, for any length of the leaves. The same holds
+//! for statistics.
 
 #![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
 

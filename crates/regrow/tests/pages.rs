@@ -1,10 +1,10 @@
-//! The Rust of the guide compiles and runs: each page is one program, from its top to its end.
+//! The Rust examples of the guide compile and run: each page is one program, from its top to its
+//! end.
 //!
-//! A page's fenced blocks of Rust are the body of `run`. A comment that begins with
-//! `<!-- hidden rust` has lines that run too: what the page assumes, and what must hold.
+//! The fenced blocks of Rust of a page are the body of `run`. A comment that begins with `<!--
+//! hidden rust` has more lines of the program: values that the page assumes, and checks.
 //!
-//! `REGROW_WRITE_PAGES=1 cargo test -p regrow --test pages` copies the pages into
-//! `tests/pages`.
+//! `REGROW_WRITE_PAGES=1 cargo test -p regrow --test pages` copies the pages into `tests/pages`.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `#[pytree(...)]`, one attribute after the other.
+//! Each attribute in `#[pytree(...)]`: skip, rename, default, flatten, with, bound.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! Enums: a variant keeps its name in every layout that has dicts or text.
+//! Enums: a variant loads as saved, and an unknown variant is an error that lists the known ones.
 
 use std::collections::BTreeMap;
 

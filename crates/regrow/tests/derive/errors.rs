@@ -1,4 +1,5 @@
-//! One report with everything that does not fit.
+//! A checkpoint that does not fit a type gives one error with all differences. Options allow extra
+//! leaves and casts.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! `load_into`: into a value that is there.
+//! `load_into` loads into an existing value. Array data is written in place. After an error the
+//! value is unchanged.
 
 use std::collections::HashMap;
 use std::rc::Rc;

@@ -1,4 +1,5 @@
-//! Random values of any shape come back.
+//! Random values: a saved value loads as saved, any tree gives a value or an error, and a loaded
+//! value outlives its files.
 
 use std::collections::{BTreeMap, HashMap};
 

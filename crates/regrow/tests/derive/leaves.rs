@@ -1,4 +1,5 @@
-//! Every type that is a leaf or a container by itself.
+//! Every Rust type that is a leaf or a container: numbers, texts, sequences, options, maps, tuples,
+//! structs.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};

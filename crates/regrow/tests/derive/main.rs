@@ -1,5 +1,5 @@
-//! `#[derive(Pytree)]` through the public face: what a value saves, it loads; what Python wrote, it
-//! loads; what does not fit is named, all of it.
+//! `#[derive(Pytree)]` through the public API. A saved value loads as saved, checkpoints of Python
+//! load, and an error lists everything that does not fit.
 
 #![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
 

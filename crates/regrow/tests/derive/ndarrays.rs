@@ -1,4 +1,4 @@
-//! `ndarray`'s arrays, of every layout.
+//! Arrays of the crate `ndarray`, in every order of memory.
 
 use half::bf16;
 use ndarray::{ArcArray, Array0, Array1, Array2, Array3, ArrayD, Axis, ShapeBuilder, s};

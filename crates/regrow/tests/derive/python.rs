@@ -1,4 +1,5 @@
-//! Checkpoints that Python wrote, through Orbax: the fixtures of the engine.
+//! Checkpoints that Python wrote with Orbax load as Rust types. The files are fixtures of the
+//! engine.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,9 +1,12 @@
-//! Checkpoints of every layout that were changed by hostile hands, with checksums that are right
-//! again: opened, listed, read, verified. What comes of it is free, but for panics, memory and
-//! errors that name no file. Then files that are none, that lie elsewhere, and that are cut while
-//! they are read.
+//! Hostile checkpoints of every layout. A reader opens, lists, reads and verifies each checkpoint:
+//! - Changed bytes, with checksums that match again: the result is an answer, or an error with a
+//!   file.
+//! - Pipes, sockets, links and folders in place of files: no read waits for them.
+//! - Names in documents that lead out of the folder: no such file is read unnoticed.
+//! - Files that are cut while the checkpoint is open: later reads are errors.
 //!
-//! `make fuzz` does the same with a fuzzer's choices.
+//! The memory of the first two tests is bounded. `make fuzz` makes the changes of the first test
+//! with a fuzzer.
 
 #![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
 

@@ -1,5 +1,5 @@
-//! Small checkpoints of every layout to be changed by hostile hands, and all that a reader does
-//! with one. The fuzzer uses it, too.
+//! Small checkpoints of every layout for tests that change their bytes, and a function that reads a
+//! checkpoint in every way. The fuzzer uses this module, too.
 
 use std::fs;
 use std::path::{Path, PathBuf};

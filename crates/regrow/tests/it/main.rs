@@ -1,6 +1,6 @@
-//! Tests of the engine from outside, in one program, which is linked once. Each test runs in a
-//! process of its own (`cargo nextest`), since some count open files, threads or memory. Tests that
-//! need an allocator of their own are programs beside this one.
+//! Tests of the engine from outside, in one program, which is linked once. Each test runs in its
+//! own process (`cargo nextest`), because some tests count open files, threads or memory. A test
+//! that needs its own allocator is a program beside this one.
 //!
 //! | folder | rules about |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | [`crash`] | kills, power cuts, failing calls and requests |
 //! | [`damage`] | damaged and missing files, salvage, repair |
 //! | [`layouts`] | layouts, conversions, files of other tools |
-//! | [`manager`] | folders of steps: what is listed, kept, deleted and restored |
+//! | [`manager`] | folders of steps: their list, retention, deletions and restores |
 //! | [`protection`] | seals and signatures |
 //! | [`source`] | the source itself |
 //! | [`storage`] | disks, buckets, web servers, targets of saves |

@@ -1,4 +1,4 @@
-//! Two checkpoints of any layouts side by side: all differences are named, and nothing else.
+//! Comparisons of two checkpoints in any layouts: the report lists all differences, and no others.
 
 use std::fs;
 

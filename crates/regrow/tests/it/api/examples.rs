@@ -1,4 +1,4 @@
-//! The example of types of your own, run.
+//! Runs the example of own Rust types.
 
 #[expect(dead_code, reason = "its main is not called here")]
 #[path = "../../../examples/derive.rs"]

@@ -1,5 +1,5 @@
-//! A monitor sees what a piece of work does, and ends it: cancelled wherever it happens to be, in
-//! every layout, nothing of it is left, and what was there before has not changed.
+//! A monitor counts the bytes of a call, and can cancel the call at any moment. In every layout a
+//! cancelled save leaves no files, and a cancelled overwrite leaves the old checkpoint.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,5 @@
-//! How the default layout is read: only what is asked for, past the page cache or through it, into
-//! memory of the caller, and always checked.
+//! Reads of the default layout, with and without the page cache, and into memory of the caller. A
+//! read takes only the requested bytes, and checks them.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};

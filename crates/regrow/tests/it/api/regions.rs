@@ -1,4 +1,5 @@
-//! Regions of many leaves in one run: the right elements, in every layout, and nothing read twice.
+//! Regions of many leaves in one call: the elements are right in every layout, and no byte is read
+//! twice.
 
 use crate::common::{bytes_of, dict, layouts, tree};
 use regrow::array::{Array, Dtype, Region, Shape, cast_bytes, copy_region};

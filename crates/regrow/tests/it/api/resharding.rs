@@ -1,4 +1,5 @@
-//! Plans of new layouts of arrays, without devices: the reads, their process, bytes and steps.
+//! Plans of new shardings, without devices: which process reads which regions, the bytes, and the
+//! steps.
 
 use std::collections::HashMap;
 

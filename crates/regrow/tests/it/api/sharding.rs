@@ -1,4 +1,5 @@
-//! How arrays lie on devices: against what Orbax wrote and what JAX says.
+//! Shardings: regrow writes each entry of Orbax again byte for byte, and computes the shards that
+//! JAX and Orbax compute.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! How a checkpoint's leaves lay on devices, in words: of leaves, and in the overview.
+//! Shardings in words: for each leaf, and in the overview.
 
 use regrow::engine::overview;
 use regrow::sharding::Sharding;

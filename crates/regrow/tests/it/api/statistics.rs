@@ -1,5 +1,5 @@
-//! Statistics of all leaves: in every layout, of a sample, of what is damaged, and of what is no
-//! number.
+//! Statistics of all leaves: equal in every layout, from a sample, with damaged leaves, and for
+//! leaves without numbers.
 
 use std::fs;
 use std::sync::Arc;

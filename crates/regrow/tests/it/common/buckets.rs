@@ -1,4 +1,4 @@
-//! Buckets of the test kit's server, which lives as long as the process.
+//! Buckets of the test kit's server. The server runs as long as the process.
 
 use regrow::location::Location;
 #[cfg(feature = "cloud")]

@@ -1,4 +1,4 @@
-//! A test of this program in a process of its own, which may be killed.
+//! Starts a test of this program in a child process, which the parent may kill.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Arrays in shards, and processes that save them.
+//! Arrays in shards, and saves of such arrays by several ranks.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Checkpoints of every layout for tests that damage them, and what tells two of them apart.
+//! Checkpoints of every layout for tests that damage them, and texts of their contents for
+//! comparisons.
 
 use std::collections::BTreeMap;
 use std::fs;

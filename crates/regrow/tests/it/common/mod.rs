@@ -1,4 +1,4 @@
-//! What several files of tests save: one tree, in every layout that lives anywhere.
+//! Shared by the tests: one tree, all layouts, and all storages.
 
 #![cfg_attr(not(feature = "cloud"), allow(dead_code, reason = "some of it is for tests of buckets"))]
 

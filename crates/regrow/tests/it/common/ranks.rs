@@ -1,4 +1,4 @@
-//! Ranks that are threads, and where they meet.
+//! Ranks that are threads, and the places through which they exchange messages.
 
 use std::sync::Arc;
 use std::time::Duration;

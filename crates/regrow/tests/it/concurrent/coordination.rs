@@ -1,5 +1,5 @@
-//! Sessions of several ranks, each a thread: what they tell each other, and what each hears of what
-//! went wrong.
+//! Sessions of several ranks, each a thread. The ranks exchange values, and every rank gets the
+//! error of a failed rank.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};

@@ -1,5 +1,5 @@
-//! What carries the words of ranks: a folder on a disk, one in a bucket, and services that can do
-//! less or more than these.
+//! Services that carry the messages of ranks: folders on disks and in buckets, and services with
+//! fewer or more functions.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};

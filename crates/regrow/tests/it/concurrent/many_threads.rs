@@ -1,8 +1,8 @@
-//! Sixty-four threads at one opened checkpoint, in every layout, sealed and not: each gets the same
-//! bits, during any work of the others; no thread waits for ever, and none is left.
+//! 64 threads use one opened checkpoint, in every layout, with and without a seal. Each thread gets
+//! the same bits during any call of another thread. No thread waits forever, and no thread remains.
 //!
-//! It counts what its process has, and wants one of its own: `cargo nextest` gives it one, and so
-//! does `cargo test` of this module alone.
+//! The test counts the threads of its process, so it needs its own process. `cargo nextest` starts
+//! one for each test; with `cargo test`, run this module alone.
 
 use std::sync::Barrier;
 use std::thread;

@@ -1,5 +1,5 @@
-//! What several processes have written, put together by one: nothing of the dead, nothing that is
-//! damaged.
+//! One process merges the files of several writers. The merge leaves out files of dead writers, and
+//! finds damaged files.
 
 use std::fs;
 use std::sync::Barrier;

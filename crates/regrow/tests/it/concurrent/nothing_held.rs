@@ -1,8 +1,8 @@
-//! Thousands of opens, loads, conversions and failures of each, in every layout: no file stays
-//! open, none stays mapped, and no thread is left.
+//! After thousands of opens, loads, conversions and failures in every layout, no file is open or
+//! mapped, and no thread remains.
 //!
-//! It counts what its process has, and wants one of its own: `cargo nextest` gives it one, and so
-//! does `cargo test` of this module alone.
+//! The test counts the files, maps and threads of its process, so it needs its own process. `cargo
+//! nextest` starts one for each test; with `cargo test`, run this module alone.
 
 use std::fs;
 use std::path::Path;

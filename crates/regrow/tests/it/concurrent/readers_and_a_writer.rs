@@ -1,9 +1,9 @@
-//! Readers of every kind against a writer that replaces the checkpoint, in every layout: what is
-//! read is of one checkpoint, the one that was opened or the one that took its place, or an error
-//! says that it was replaced.
+//! Readers of every kind beside a writer that replaces the checkpoint, in every layout. A read
+//! returns data of one checkpoint: the opened checkpoint or its replacement. Otherwise an error
+//! says that the checkpoint was replaced.
 //!
-//! Every array element, every text and every number of a checkpoint here is its stamp, so a mixture
-//! shows.
+//! Each save writes one number, the stamp, into all elements, texts and numbers of its checkpoint.
+//! So a mixture of two checkpoints has two stamps.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Arrays in shards, saved by one process or by several: the array comes back, and a process with a
-//! wrong shard gets an error that names it.
+//! Arrays in shards, saved by one process or by several: the arrays load as saved. Holes and
+//! overlaps of shards are errors, and so is a process without shards.
 
 use std::fs;
 use std::path::{Path, PathBuf};

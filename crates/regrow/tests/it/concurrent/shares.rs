@@ -1,5 +1,5 @@
-//! Conversions by several workers, on disks, in memory and in buckets: what they make is
-//! what one makes; workers that die, come late, or find something else.
+//! Conversions by several workers, on disks, in memory and in buckets. The result equals the result
+//! of one worker, even if a worker dies or writes a share twice. A replaced source is an error.
 
 use std::collections::BTreeMap;
 use std::thread;

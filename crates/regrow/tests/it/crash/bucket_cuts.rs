@@ -1,10 +1,10 @@
-//! Writers to a bucket that are killed: what a child asks of a bucket is recorded, and every state
-//! that its end could leave is looked at, after each request, and with any of those under way at
-//! the same time missing. A reader finds the old checkpoint or the new one, whole and verified;
-//! what had returned is there; the next save works, and cleans up.
+//! Kills of writers to a bucket. The test records the requests of a child. Then it builds every
+//! state that a kill can leave: after each request, with any of the concurrent requests missing. In
+//! each state a reader finds the old or the new checkpoint, complete. A checkpoint that the child
+//! has reported exists. The next save works, and removes temporary objects.
 //!
-//! The test starts itself as the child. `REGROW_LONG=1` looks at all states, and otherwise at every
-//! which one.
+//! The test starts itself as the child. `REGROW_LONG=1` checks all states; otherwise the test
+//! checks some of them.
 
 use std::cell::Cell;
 use std::env;

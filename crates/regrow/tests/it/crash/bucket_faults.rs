@@ -1,5 +1,5 @@
-//! Saves, overwrites, loads and copies through random faults of a bucket: nothing lost, nothing
-//! half visible, no wrong byte.
+//! Saves, overwrites, loads and copies during random faults of a bucket: no checkpoint is lost,
+//! none is visible in part, and no byte is wrong.
 
 use std::path::Path;
 use std::sync::LazyLock;

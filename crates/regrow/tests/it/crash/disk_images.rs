@@ -1,19 +1,19 @@
-//! Power cuts of real file systems: a child saves on a file system that lies in an image, at random
-//! moments the image is cloned, and each clone is mounted later, as after a power cut. The journal
-//! is replayed by the kernel; the path holds the old checkpoint or the new one, whole and verified;
-//! the next save works, and cleans up.
+//! Power cuts of real file systems. A child saves on a file system in an image. At random moments
+//! the test clones the image. Later the test mounts each clone, as after a power cut, and the
+//! kernel replays the journal. The path holds the old or the new checkpoint, complete. The next
+//! save works, and removes temporary files.
 //!
 //! ```text
 //! outer.img   XFS, where a file is cloned at one moment (reflink), also during writes to it
 //! disk.img    ext4, XFS or btrfs, mounted by a loop device, on which the child saves 0.img ..
 //! its clones
 //! ```
-//! A clone has all blocks that the file system has sent to its disk, and nothing of what it still
-//! had in memory. So it is the disk after a power cut, of one whose own cache loses nothing. What
-//! such caches lose is in the model of `power_cuts`.
+//! A clone has all blocks that the file system has sent to the disk, and no data that is only in
+//! memory. So a clone equals a disk after a power cut, if the cache of the disk loses nothing. The
+//! model of `power_cuts` also covers losses of such caches.
 //!
-//! Needs the right to mount, and mkfs of XFS and of the file system. `make test-long` says what it
-//! leaves out. The test starts itself as the child.
+//! Needs the right to mount, and mkfs of XFS and of the tested file system. `make test-long` prints
+//! which tests it leaves out. The test starts itself as the child.
 
 use std::collections::BTreeMap;
 use std::env;

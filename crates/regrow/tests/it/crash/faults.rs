@@ -1,8 +1,8 @@
-//! A save that is killed before any of its system calls, or of whose calls any one fails: the path
-//! holds exactly the previous checkpoint or the new one, the error says which, and nothing is left
-//! that the next save does not remove.
+//! Saves that are killed before one of their system calls, or of which one system call fails. The
+//! path holds exactly the previous or the new checkpoint, and the error says which. The next save
+//! removes all temporary files.
 //!
-//! The test starts itself as a child that saves once, and traces it.
+//! The test starts itself as a child that saves once, and traces the child.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

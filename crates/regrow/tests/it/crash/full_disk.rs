@@ -1,7 +1,7 @@
-//! Disks that are full or read-only: the error has its own kind, and nothing that was there has
-//! changed.
+//! Full and read-only disks: the error has its own kind, and existing files do not change.
 //!
-//! With the right to mount, on small file systems in memory; without it, on what every Linux has.
+//! With the right to mount, the tests use small file systems in memory. Without this right they use
+//! a length that no disk has, `/dev/full`, and a folder without write permission.
 
 use std::fs;
 use std::path::Path;

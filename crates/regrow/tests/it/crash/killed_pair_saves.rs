@@ -1,9 +1,8 @@
-//! A writer of data and manifest that is killed at any moment: a reader gets the old pair or the
-//! new one, and a manifest never stands beside data that is not its own, for us or for the
-//! original.
+//! A killed writer of a data file and its manifest. A reader gets the old pair or the new pair. A
+//! manifest never lies beside data of another save, for regrow and for the original reader.
 //!
-//! The test starts itself as a child that saves without end, and kills it (`SIGKILL`) at random
-//! moments.
+//! The test starts itself as a child that saves without end, and kills the child (`SIGKILL`) at
+//! random moments.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

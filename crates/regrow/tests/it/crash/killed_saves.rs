@@ -1,8 +1,8 @@
-//! A writer that is killed at any moment leaves the old checkpoint, the new one, or none: never a
-//! part.
+//! A writer that is killed at any moment leaves the old checkpoint, the new checkpoint, or none:
+//! never a part of one.
 //!
-//! The test starts itself as a child that saves without end, and kills it (`SIGKILL`) at random
-//! moments.
+//! The test starts itself as a child that saves without end, and kills the child (`SIGKILL`) at
+//! random moments.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -1,8 +1,9 @@
-//! A TRAK writer that is killed at any moment leaves no row that is said to be done and is not;
-//! writers side by side lose nothing of each other's.
+//! A killed TRAK writer leaves no row that is marked as done but has no data. Concurrent writers
+//! lose no row and no experiment of another writer.
 //!
-//! The tests start themselves as children. Each child writes rows whose values follow from the row,
-//! marks them, and adds experiments, without end; it is killed (`SIGKILL`) at random moments.
+//! The tests start themselves as children. Each child writes rows, marks the rows as done, and adds
+//! experiments. The values of a row follow from its number. The test kills the child (`SIGKILL`) at
+//! a random moment.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};

@@ -1,6 +1,6 @@
 //! The files and objects that killed writers of version 0.1.0 left behind (`fixtures/left_behind`).
-//! A reader finds the complete old or new checkpoint, or none. Every next operation works, and
-//! leaves nothing but its own checkpoint.
+//! A reader finds the old or the new checkpoint, complete, or none. Every next operation works, and
+//! leaves only its own checkpoint.
 
 mod make;
 

@@ -1,5 +1,4 @@
-//! Repair in a bucket: objects that are lost come back, and a network that fails is an error and no
-//! damage.
+//! Repair in a bucket: lost objects come back, and a network failure is an error, not damage.
 
 use std::collections::BTreeMap;
 use std::path::Path;

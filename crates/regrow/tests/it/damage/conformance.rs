@@ -1,10 +1,10 @@
-//! The duties of every layout's reader, for any content of the files: an error with its place, or
-//! the right answer; never a panic, a hang or a huge allocation.
+//! The duties of every layout's reader, for any content of the files. The result is the right
+//! answer, or an error with a place. It is never a panic, a hang or a huge allocation.
 //!
-//! Each layout is seeded with the fixtures of its original tool and with what regrow itself writes
-//! in it. Every file of each is cut, flipped and filled with hostile numbers, byte for byte where
-//! it is small. All of that happens on a file system, in memory and in a bucket behind a server,
-//! and what a reader says must be the same everywhere.
+//! The tests use fixtures of the original tools, and checkpoints that regrow writes. They cut each
+//! file, flip bits in it, and fill it with hostile numbers; in small files at every byte. They do
+//! so on a file system, in memory, and in a bucket behind a server. The outcomes must be the same
+//! in each storage.
 
 use std::collections::BTreeMap;
 use std::fs;

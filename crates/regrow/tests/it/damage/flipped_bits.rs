@@ -1,11 +1,11 @@
-//! Every single flipped bit of a file that has checksums is of no consequence, or an error of
-//! `load`, of `convert`, and a finding of `verify`; and no part of a leaf is ever read as other
-//! numbers.
+//! Each flipped bit of a file with checksums has no effect, or is an error of `load` and `convert`
+//! and a finding of `verify`. No part of a leaf is read as other numbers.
 //!
-//! Flips every bit of the metadata, and one bit of each byte of arrays, since all bits of a byte
-//! are equal to a checksum. `convert`, which takes as long as all the rest, runs only now and then.
+//! The tests flip the bits of the metadata, and one bit of each byte of arrays, because all bits of
+//! a byte are equal to a checksum. Without `REGROW_LONG=1` they flip every third bit. `convert`
+//! runs only after every 16th error of `load`, because it takes long.
 //!
-//! Of files without checksums only this is asked: an error that says where, or an answer; never a
+//! For files without checksums the result is an answer, or an error with a place, but never a
 //! panic.
 
 use std::fs;

@@ -1,10 +1,12 @@
-//! What is left of a checkpoint after some of its files are gone: read right, or refused, or told,
-//! and never read as something else.
+//! Checkpoints that have lost some of their files. A load returns the saved data, an error, or data
+//! with a warning. It never returns other data unnoticed.
 //!
-//! Every layout of several files is saved from a small tree, and opened again with every subset of
-//! its files (of many files: all that lack or have at most two of them, and some others), and with
-//! each file replaced by what no save writes: nothing, a folder, a pipe, a link that leads nowhere.
-//! A watchdog ends what hangs.
+//! The test saves a small tree in every layout of several files, and opens the checkpoint with
+//! every subset of its files. Of many files it uses the subsets that lack or have at most two
+//! files, and some others. It also replaces each file by an empty file, a folder, a pipe, a socket,
+//! and links that no save writes.
+//!
+//! A read that takes longer than 8 seconds counts as a hang.
 
 use std::collections::BTreeMap;
 use std::fs;

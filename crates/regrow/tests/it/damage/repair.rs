@@ -1,5 +1,5 @@
-//! Parity and repair, by rules that hold for every layout and in every storage: what is damaged
-//! within the parity comes back to the last byte, and what is damaged beyond it is made no worse.
+//! Parity and repair, in every layout and in every storage. Damage within the parity comes back to
+//! the last byte. A repair makes damage beyond the parity no worse.
 
 use std::collections::BTreeMap;
 use std::fs;

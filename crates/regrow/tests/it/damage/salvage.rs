@@ -1,5 +1,5 @@
-//! Salvage, by one rule over every layout: each file in turn is removed, cut or damaged, and what
-//! comes back is what was saved, or is listed as lost.
+//! Salvage in every layout. The test removes, cuts or damages each file in turn. Each leaf comes
+//! back as saved, or is listed as lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,5 +1,5 @@
-//! Checkpoints whose files are each as they were written, checksums and all, and do not say the
-//! same: `verify` names the leaf and the file.
+//! Checkpoints whose files are intact, with matching checksums, but contradict each other: `verify`
+//! names the leaf and the file.
 
 use std::fs;
 use std::path::Path;

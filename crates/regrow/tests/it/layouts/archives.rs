@@ -1,5 +1,5 @@
-//! Every layout inside archives: what was saved to a folder and packed is read where it lies, and
-//! nothing is missed that was damaged or cut off.
+//! Every layout inside archives. A packed checkpoint is read without unpacking, and an archive that
+//! is damaged or cut is an error.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Saves with a base: for any changes, the new checkpoint has the tree's bytes, and the base stays
-//! as it is.
+//! Saves with a base: after any changes of the tree, the new checkpoint has the tree's bytes, and
+//! the base is unchanged.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Chunks of the default layout, smaller than arrays and their shards, and compressed: what comes
-//! back is the array.
+//! Chunks of the default layout that are smaller than arrays and shards, and compressed: the arrays
+//! load as saved.
 
 use std::path::Path;
 

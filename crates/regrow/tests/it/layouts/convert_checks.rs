@@ -1,5 +1,5 @@
-//! What a target would refuse is found before anything is written: a dry run says what the run
-//! says.
+//! A dry run of a conversion finds the errors of the target before any write, and gives the same
+//! errors as the run.
 
 use std::path::Path;
 use std::sync::Arc;

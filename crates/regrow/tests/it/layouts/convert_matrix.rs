@@ -1,5 +1,5 @@
-//! A rich tree through every pair of layouts and back: what a conversion does not list as lost is
-//! there, to the bit.
+//! A tree of many types goes through every pair of layouts and back. All data that the conversions
+//! do not list as lost comes back, bit for bit.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,5 @@
-//! The default layout, end to end through the public face: what is saved comes back, damage is
-//! named, and nothing is lost or left behind when a save fails.
+//! The default layout from save to load, through the public API. A tree loads as saved, errors name
+//! the damage, and a failed save leaves no files.
 
 use std::path::Path;
 use std::sync::Arc;

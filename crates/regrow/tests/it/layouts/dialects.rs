@@ -1,5 +1,5 @@
-//! Checkpoints that other programs make with the same tools: `fixtures/dialects`, judged by what
-//! their readers gave.
+//! Checkpoints that other programs wrote with the same tools (`fixtures/dialects`). The expected
+//! values come from the readers of these programs.
 
 use std::collections::BTreeMap;
 use std::fs;

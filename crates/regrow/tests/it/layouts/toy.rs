@@ -1,11 +1,11 @@
-//! A layout outside the engine: one file of JSON. It shows what a new layout needs, and that the
-//! engine, the errors and the commands need no change for it.
+//! A layout outside the engine: one JSON file. The module shows the code that a new layout needs.
+//! The engine, the errors and the commands need no change.
 //!
 //! ```text
 //! {"toy": [{"name": "bias", "dtype": "float32", "shape": [2], "bytes": [0, 0, 128, 63, 0, 0, 0, 64]}]}
 //! ```
-//! The list of layouts ends with the first use. This module has one test, which adds the layout
-//! first; nextest runs each test in its own process.
+//! After the first use, no layout can be added to the list of layouts. So this module has one test,
+//! which adds the layout first. nextest runs each test in its own process.
 
 use std::ffi::OsStr;
 use std::fs;

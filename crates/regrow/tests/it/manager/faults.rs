@@ -1,9 +1,10 @@
-//! Deleting, moving aside, pointing and locking, killed before any of their system calls, or with
-//! any one of them failing; the same in a bucket that refuses a request: what is listed is whole,
-//! the last good step is there, and the next save cleans up.
+//! Faults during the work of a manager: deletions, moves to another folder, the pointer and the
+//! lock. The process is killed before a system call, or a call fails. In a bucket a request is
+//! refused. After each fault all listed steps are intact, the newest step exists, and the next save
+//! removes temporary files.
 //!
-//! The test starts itself as a child that does one thing, and traces it. `REGROW_LONG=1` does so at
-//! every call, and otherwise at some of them.
+//! The test starts itself as a child that does one operation, and traces the child. `REGROW_LONG=1`
+//! uses every call; otherwise the test uses some calls.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! A loop that saves by a manager.
+//! A training loop that saves with a manager.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! A folder of steps: what is listed, what is kept, who is refused, on a disk and in a bucket.
+//! Folders of steps, on a disk and in a bucket: which steps are listed, kept, deleted and restored.
 
 mod faults;
 mod hooks;

@@ -1,7 +1,7 @@
-//! Random runs of a manager against a short specification of what a run deletes.
+//! Random runs of a manager against a short specification of the steps that a run deletes.
 //!
-//! The specification knows nothing of records: each save remembers which steps were current when it
-//! was made.
+//! The specification uses no records. For each save it remembers which steps were current at that
+//! time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,5 +1,5 @@
-//! What a manager tells of each save, restore and deletion: lines of a file, and events of the
-//! crate `log`.
+//! The records of a manager about each save, restore and deletion: lines of a file, and events of
+//! the crate `log`.
 
 use std::fs;
 use std::sync::Mutex;

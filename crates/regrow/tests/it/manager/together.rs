@@ -1,7 +1,7 @@
-//! A manager in each process of a job: all make the same decisions, and one of them lists, tidies
-//! and has the lock.
+//! A manager in each process of a job. All processes make the same decisions. Rank 0 lists the
+//! steps, deletes steps and has the lock.
 //!
-//! The ranks are threads that meet in memory.
+//! The ranks are threads that exchange messages in memory.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Seals and signatures in a bucket that does not answer: what cannot be read is not taken for what
-//! is not there.
+//! Seals and signatures in a bucket that does not answer: a side file that cannot be read is an
+//! error, and does not count as absent.
 
 use std::path::Path;
 

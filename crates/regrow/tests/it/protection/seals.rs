@@ -1,5 +1,5 @@
-//! Seals, by rules that hold for every layout and in every storage: a sealed checkpoint reads as
-//! before, no damage to it goes unseen, and nothing of it is touched.
+//! Seals, in every layout and in every storage. A sealed checkpoint reads as before, the seal finds
+//! all damage, and sealing changes no file of the checkpoint.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

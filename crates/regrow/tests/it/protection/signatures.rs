@@ -1,5 +1,5 @@
-//! Signatures, by rules that hold for every layout and in every storage: a checkpoint that opens
-//! with trusted keys has the signed bytes, to the last byte, after any writes to the files.
+//! Signatures, in every layout and in every storage. After any writes to the files, a checkpoint
+//! that opens with trusted keys has the signed bytes.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! `docs/bounds.md` names every bound on what files say, with its value, and every place of unsafe
-//! code.
+//! `docs/bounds.md` names every bound on the content of files, with its value, and every place of
+//! unsafe code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,11 +1,11 @@
-//! Each file name of a layout stands once in the code, beside what writes the file. Other code uses
-//! the constant.
+//! Each file name of a layout stands once in the code, beside the code that writes the file. Other
+//! code uses the constant.
 //!
 //! ```text
 //! regrow-layouts/orbax/metadata.rs  pub const METADATA_FILE: &str = "_METADATA";
 //! engine/repair/recovered.rs      METADATA_FILE, and no "_METADATA"
 //! ```
-//! Strings of comments, of tests and within longer texts do not count.
+//! Strings in comments and tests do not count, nor do names within longer texts.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,13 +1,13 @@
-//! Two modules of one folder do not import each other: what both need is a module of its own.
+//! Two modules of one folder do not import each other: code that both need is in a third module.
 //!
 //! ```text
-//! formats/flax/files.rs   use super::steps::Steps;      \  refused: read either, and the other must be read first
+//! formats/flax/files.rs   use super::steps::Steps;      \  refused: each file needs the other one
 //! formats/flax/steps.rs   use super::files::list;       /
 //! ```
 //!
-//! A folder's `mod.rs` may use its files and be used by them: it says what they have in common.
-//! What a `mod.rs` names again (`pub use file::Name`) counts as an import of that file. Tests may
-//! import what they like.
+//! A folder's `mod.rs` may use its files, and the files may use `mod.rs`. If a `mod.rs` names an
+//! item again (`pub use file::Name`), a use of this name counts as an import of the file. Tests may
+//! import all modules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

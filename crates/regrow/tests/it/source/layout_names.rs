@@ -1,9 +1,9 @@
 //! The engine and the manager name no layout. They ask the layouts, so a new layout needs no change
-//! in them.
+//! in the engine.
 //!
 //! ```text
 //! engine/seal/mod.rs   if layout == "regrow"                          refused
-//!                      if format.file_names().record.is_some()
+//!                      if format.file_names().record.is_some()        allowed
 //! ```
 //! The list of layouts in `regrow_layouts` has the names and the variants of `Layout`.
 

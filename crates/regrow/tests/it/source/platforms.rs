@@ -1,4 +1,4 @@
-//! Which machines are refused, and that one module alone asks which operating system it is.
+//! Which machines are compile errors, and that only one module checks the operating system.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,13 +1,13 @@
-//! The public items of the crate, a line each: `public_api.txt` is what they were, so that a review
-//! sees what changes.
+//! The public items of the crate, one on each line. The test compares the items with
+//! `public_api.txt`, so that a review sees each change.
 //!
 //! ```text
 //! make api        writes the file again (REGROW_WRITE_API=1)
 //! ```
-//! Source text is read, in the form that `cargo fmt` gives it: items, fields, variants, methods and
-//! what traits are implemented. An item of a private module counts if a `pub use` names it. What
-//! macros make is not seen. An item with `#[doc(hidden)]` is for regrow's own programs, and left
-//! out.
+//! The test reads source text in the form of `cargo fmt`: items, fields, variants, methods and
+//! implemented traits. An item of a private module counts if a `pub use` names it. The test does
+//! not see items that macros make. Items with `#[doc(hidden)]` are for regrow's own programs, and
+//! are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,5 @@
-//! Overwrites in a bucket: what they may replace, and how one is finished that was not.
+//! Overwrites in a bucket: which objects an overwrite may replace, and how another process finishes
+//! an interrupted overwrite.
 
 use std::path::Path;
 use std::sync::Arc;

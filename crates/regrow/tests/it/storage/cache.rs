@@ -1,5 +1,5 @@
-//! The read-through cache: its content equals the bucket's, within its bound, with any damage to
-//! its files.
+//! The read-through cache. Reads return the bytes of the bucket, even if cached files are damaged,
+//! and the cache stays within its bound.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

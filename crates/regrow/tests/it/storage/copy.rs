@@ -1,5 +1,5 @@
-//! Copies: every layout between every two storages, and what becomes of a copy that is interrupted,
-//! raced or disturbed.
+//! Copies of every layout between every two storages, including interrupted copies and copies whose
+//! source changes.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,5 @@
-//! Checkpoints on web servers: read through ranges, of one version, from servers good and bad.
+//! Checkpoints on web servers: reads by ranges, of one version, from correct and from faulty
+//! servers.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

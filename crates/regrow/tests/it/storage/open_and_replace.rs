@@ -1,6 +1,6 @@
-//! Which folders are one checkpoint, which files an overwrite may take, and which names a save
-//! gives: what is saved can be opened, and what is none of regrow's is neither opened as one thing
-//! nor removed.
+//! Which folders are one checkpoint, which files an overwrite may replace, and which names a save
+//! accepts. A saved checkpoint opens again. Files of users are not opened as a checkpoint, and are
+//! not removed.
 
 use std::fs;
 use std::path::{Path, PathBuf};

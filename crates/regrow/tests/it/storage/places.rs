@@ -1,5 +1,5 @@
 //! Targets of saves, in every layout: a target that a save accepts opens again, and every refusal
-//! comes before anything is made.
+//! comes before any write.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Removing: all of one checkpoint, nothing else, and never half.
+//! Removal removes one checkpoint completely, and no other files.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! Every layout in every storage: what is saved there comes back, bit for bit, and each promise of
-//! a save holds.
+//! Every layout in every storage: a checkpoint loads as saved, bit for bit, and each promise of a
+//! save holds.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Two threads that change a bucket: each stands still at one of its requests.
+//! Operations on one bucket at the same time, each in a thread that pauses at one of its requests.
 
 use std::path::Path;
 use std::sync::Arc;

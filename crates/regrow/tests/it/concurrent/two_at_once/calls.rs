@@ -1,6 +1,7 @@
-//! Two processes that change a folder: each stands still at one of its system calls.
+//! Operations on one folder at the same time, each in a process that pauses at one of its system
+//! calls.
 //!
-//! The test starts itself as the two.
+//! The test starts itself as these processes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,12 +1,13 @@
-//! Two or three works on the same place at the same time. The first pauses at any moment of its
-//! work, the next one starts and pauses at any moment of its own, and then all go on to their ends,
-//! the first one first. The result must be one that they could have left one after the other. A save
-//! that one of them reports exists, unless another one reports that it has replaced or removed it; a
-//! failed work has changed nothing; housekeeping never costs a save; the next save works, and cleans
-//! up.
+//! Two or three operations on the same place at the same time. Each operation starts, and pauses at
+//! some moment of its work. Then the operations continue to their ends, the first one first. The
+//! result must be a result of the same operations one after another, in some order:
+//! - A reported save exists, unless another operation reports that it replaced or removed the save.
+//! - A failed operation has changed nothing.
+//! - Housekeeping makes no save fail.
+//! - The next save works, and removes temporary files.
 //!
-//! In a bucket they are threads that stand still at a request, on a disk processes that stand still
-//! at a system call.
+//! In a bucket the operations are threads that pause at a request. On a disk the operations are
+//! processes that pause at a system call.
 
 #[cfg(feature = "cloud")]
 mod buckets;

@@ -1,4 +1,4 @@
-//! The places, and what is done to them.
+//! The places of these tests, and the operations on each place.
 
 use std::sync::Arc;
 

@@ -1,13 +1,13 @@
-//! Makes the fixtures: a child does one operation, and the state that it leaves when it is killed
-//! at the wanted moment becomes the fixture.
+//! Makes the fixtures. A child does one operation, and is killed at a chosen moment. The state that
+//! the child leaves becomes the fixture.
 //!
 //! ```text
 //! REGROW_LEFT_BEHIND=<folder> cargo nextest run -p regrow --test it --features cloud --run-ignored only \
 //!     -E 'test(left_behind::make::)'
 //! ```
-//! and again with `--features cloud,portable`, for the overwrites in two renames. A fixture that
-//! exists is not made again. The README of the fixtures names the commit at which this ran. Later
-//! code leaves other objects, so that some of the moments no longer come.
+//! Run the command again with `--features cloud,portable` for the overwrites in two renames. A
+//! fixture that exists is not made again. The README of the fixtures names the commit of the run.
+//! Later code leaves other objects, so that some of the moments no longer occur.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

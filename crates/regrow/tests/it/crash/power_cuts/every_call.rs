@@ -1,9 +1,9 @@
-//! The same scenes. The child is killed before each call that writes, or one of its calls fails:
-//! all layouts, and all operations on a checkpoint. `faults` checks the errors in more detail, for
-//! each kind of target.
+//! The scenes of `power_cuts` with other faults: the child is killed before a call that writes, or
+//! one of its calls fails. The scenes cover all layouts and all operations on a checkpoint.
+//! `faults` checks the errors in more detail, for each kind of target.
 //!
-//! `REGROW_LONG=1` takes every call, where there are very many the first of them and some of the
-//! others; otherwise every which one.
+//! With `REGROW_LONG=1` the tests use each of the first 300 calls of a scene, and then every 41st
+//! call. Otherwise they use every 23rd call, and fewer after the first 300.
 
 use super::{Stage, is_long, listing, named, traced, trak};
 use crate::crash::scenes::Scene;

@@ -1,4 +1,4 @@
-//! Rows of a TRAK store: what is marked as done is there.
+//! Rows of a TRAK store after a power cut: each row that is marked as done has its data.
 
 use regrow::location::Location;
 use regrow_layouts::trak::{Mode, Parameters, Precision, TrakStore};

@@ -1,5 +1,5 @@
-//! What is put beside a checkpoint, and what heals it: seals, signatures, parity, repairs. The
-//! checkpoint reads as before at any time; a file that is healed is as it was or whole.
+//! Scenes with side files: sealing, signing, parity and repair. The checkpoint reads as before at
+//! any time. After a cut, a file under repair is as before the repair, or complete.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;

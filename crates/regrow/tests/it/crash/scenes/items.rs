@@ -1,4 +1,4 @@
-//! Several items in one checkpoint: new, and in place of another.
+//! Scenes with several items in one checkpoint: a new checkpoint, and an overwrite.
 
 use regrow::engine::{ItemsOptions, ItemsSave, Layout, load_with};
 use regrow::location::Location;

@@ -1,7 +1,7 @@
-//! What tests do to a place, and what has to hold of it after a cut, whichever moment that comes
-//! at: of a folder by `power_cuts`, of a bucket by `bucket_cuts`.
+//! Scenes: operations on a place, and the rules that hold after a cut at any moment. `power_cuts`
+//! cuts the scenes in a folder, `bucket_cuts` in a bucket.
 //!
-//! Each scene is done by a child, which finds it by its name.
+//! A child runs each scene. It finds the scene by its name.
 
 #![cfg_attr(not(feature = "cloud"), allow(dead_code, reason = "some of it is for tests of buckets"))]
 

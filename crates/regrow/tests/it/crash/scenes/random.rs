@@ -1,4 +1,4 @@
-//! Trees and layouts by chance, saved over each other.
+//! Scenes with random trees in random layouts, saved over each other.
 
 use proptest::prelude::*;
 use regrow::array::{Array, Dtype, Shape};

@@ -1,5 +1,6 @@
-//! Saves of one checkpoint: new, in place of another, on a base, by several processes, beside the
-//! rest of one that was removed by hand.
+//! Scenes with saves of one checkpoint: a new checkpoint, an overwrite, a save with a base, and a
+//! save by several processes. In one scene the files of the old checkpoint were removed by hand,
+//! but not its side files.
 
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::Layout;

@@ -1,4 +1,4 @@
-//! A folder of steps: a save, and the deletion of what is not kept.
+//! Scenes with a folder of steps: a save, and the deletion of steps that the policy does not keep.
 
 use regrow::engine::load_with;
 use regrow::location::Location;

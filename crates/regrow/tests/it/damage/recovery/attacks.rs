@@ -1,5 +1,5 @@
-//! Found by attack: a repair that accepts damage, that takes files of other programs, or that
-//! writes where it must not.
+//! Attacks on repair. A repair must not accept damage, take files of other programs, or write
+//! outside of the checkpoint.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
-//! Repair without parity: files that say the same as others come back, and what a checkpoint has
-//! checksums of comes back from a replica or another step. What nothing can prove is left as it is,
-//! and told.
+//! Repair without parity. A file comes back if other files contain the same data. A file with
+//! checksums comes back from a replica or another step. A repair does not change files that nothing
+//! proves, and reports them.
 
 mod attacks;
 mod replicas;

@@ -1,5 +1,4 @@
-//! What a replica gives beside the blocks of files: seals and signatures. And steps that cannot be
-//! opened.
+//! Seals and signatures that come back from a replica, and repairs of steps that cannot be opened.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! A repair says "whole" only where something vouches for every file.
+//! A repair reports a checkpoint as whole only if a proof covers every file.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! A checkpoint of items that is damaged: each item is what was saved or an error of its own, and
-//! `verify` sees all of it.
+//! Damaged checkpoints of items: each item loads as saved or is an error, and `verify` finds all
+//! damage.
 
 use std::fs;
 use std::path::{Path, PathBuf};

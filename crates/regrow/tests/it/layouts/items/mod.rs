@@ -1,4 +1,5 @@
-//! Several items in one checkpoint: all of them or none, each as a save of its own would have it.
+//! Several items in one checkpoint. All items are committed together or not at all, and each item
+//! equals a separate save.
 
 use std::fs;
 use std::path::Path;

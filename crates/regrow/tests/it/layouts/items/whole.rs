@@ -1,5 +1,5 @@
-//! A checkpoint that is itself one item: files of a handler, JSON, a pytree with metadata beside
-//! it.
+//! A checkpoint that is itself one item: files of a handler, a JSON document, or a pytree, with
+//! metadata beside the item.
 
 use std::fs;
 

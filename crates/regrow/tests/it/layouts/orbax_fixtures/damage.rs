@@ -1,4 +1,4 @@
-//! Every golden checkpoint damaged in every file: the outcome is free, but there must be one.
+//! Golden checkpoints with damage in each file: every read ends with a value or an error.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Every golden Orbax checkpoint, leaf by leaf against what Orbax said of it; every one of them
-//! damaged; and odd ones.
+//! Every golden Orbax checkpoint, leaf by leaf against the values that Orbax returned. Also damaged
+//! golden checkpoints, and unusual ones.
 
 mod damage;
 mod golden;

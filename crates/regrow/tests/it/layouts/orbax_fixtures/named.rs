@@ -1,5 +1,4 @@
-//! A checkpoint that has lost its `_METADATA` is read by a template, which gives its tree: of every
-//! golden one.
+//! Golden checkpoints without their `_METADATA`: a template gives the lost tree.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! Folders that are no checkpoint, have lost a part, come from former times, or hold very large and
-//! very deep trees.
+//! Unusual folders: no checkpoint, a lost part, files of old versions, very large trees, very deep
+//! trees.
 
 use regrow::ErrorKind;
 use regrow::array::{Dtype, Region, Shape};
