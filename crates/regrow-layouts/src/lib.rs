@@ -6,7 +6,8 @@
 //!
 //! A layout turns a file or folder into a tree of [`LeafInfo`], and gives the file and the byte
 //! range of each leaf. The engine adds threads, memory budgets and templates. Only
-//! [`commit`](regrow_storage::local) renames files.
+//! [`commit`](regrow_storage::local) gives new files their names. The row store of the layout
+//! `trak` is an exception: it changes the files of a store in place.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

@@ -1,4 +1,4 @@
-//! Arrays in C order that consist of several pieces of a file.
+//! Copies regions of an array that lies in C order in several pieces of a file.
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! From records to a pytree: the pytree of the trailer, or a list in file order.
+//! Builds a pytree from the records: the pytree of the trailer, or a list in file order.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A leaf file as a checkpoint.
+//! The reader of a leaf file as a checkpoint: a pytree whose leaves are in records.
 
 use bytes::Bytes;
 
@@ -127,7 +127,8 @@ impl Reader for EquinoxReader {
         let Place::Record(at, elements) = place else {
             return Array::new(info.dtype, info.shape.clone(), bytes)?.copy_region_c_order(region, out);
         };
-        // In Fortran order the region may be anywhere in the data.
+        // In Fortran order the elements of the region may be anywhere in the data, so check all of
+        // the data.
         let (first, len) = match region.contiguous_bytes(&info.shape, info.dtype) {
             Some(span) if elements.is_c_order() => span,
             _ => (0, info.len_bytes()),

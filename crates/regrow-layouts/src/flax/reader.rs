@@ -1,4 +1,4 @@
-//! A file, or the file of a step, as a checkpoint.
+//! The reader of a file as a checkpoint. For a folder of steps, it reads the file of one step.
 
 use std::sync::Arc;
 

@@ -43,7 +43,8 @@ pub(super) fn write(
     flax: &FlaxOptions,
 ) -> Result<()> {
     let encoder = plan(tree, new.target(), options, flax)?;
-    // msgpack has no checksums: no block of the file has one.
+    // A msgpack file cannot store checksums. So the blocks that the writer checksums begin at the
+    // end of the file.
     let mut out = new.single_writer(encoder.len_bytes(), encoder.len_bytes())?;
     for part in encoder.parts() {
         match part {

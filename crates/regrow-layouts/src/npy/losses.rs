@@ -1,4 +1,4 @@
-//! The losses of a tree: containers, keys and leaves that a load returns differently.
+//! The losses of npy files: containers, keys and leaves that a load returns differently.
 
 use super::descr::Descr;
 use crate::options::{Form, NpyOptions};

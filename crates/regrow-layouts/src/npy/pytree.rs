@@ -1,4 +1,4 @@
-//! From arrays to a pytree: the stored pytree of regrow, or dicts of names.
+//! Builds a pytree from arrays: the stored pytree of regrow, or dicts of names.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! From a header to a leaf: its kind, its dtype, and the conversion of the bytes after the header
-//! to little-endian elements in C order.
+//! The leaf that a header describes: its kind, its dtype, and the conversion of the bytes after the
+//! header to little-endian elements in C order.
 
 use std::sync::Arc;
 

@@ -2,8 +2,9 @@
 //!
 //! The first rule that applies to a leaf decides. A rule with wildcards, or for a container,
 //! applies to leaves whose dtype has the same kind as the target: bool, integer, floating, complex.
-//! So `**` and bfloat16 leave counters, masks and raw PRNG keys unchanged. A rule that is a leaf's
-//! whole key path applies to any dtype. With `Casting::AsNumpy`, every rule applies to any dtype.
+//! So a rule that casts `**` to bfloat16 leaves counters, masks and raw PRNG keys unchanged. A rule
+//! that is a leaf's whole key path applies to any dtype. With `Casting::AsNumpy`, every rule
+//! applies to any dtype.
 
 use super::{LoadOptions, SaveOptions};
 use regrow_tree::array::{Casting, Dtype, is_same_kind};

@@ -88,8 +88,8 @@ mod tests {
         let has = |number, record| current.has(number, record);
         assert!(has(100, Some(&first)) && has(200, Some(&first)) && !has(201, Some(&first)));
         assert!(has(900, Some(&second)));
-        // Steps without a record, or of another run: later ones belong to the history, abandoned
-        // ones do not.
+        // A step without a record of this run belongs to the history, unless the step was
+        // abandoned.
         for record in [None, Some(&other)] {
             assert!(has(200, record) && !has(201, record) && !has(500, record) && has(501, record));
         }

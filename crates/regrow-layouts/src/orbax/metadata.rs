@@ -287,7 +287,7 @@ mod tests {
             let ours = parsed.to_json().unwrap();
             assert_eq!(TreeMetadata::parse(&ours).unwrap(), parsed, "{}", path.display());
             all += 1;
-            // Others were assembled by hand: older forms, absent members.
+            // The other fixtures were made by hand: they have older forms, or lack members.
             if parsed.use_ocdbt.is_some() && ours == bytes {
                 same += 1;
             } else {

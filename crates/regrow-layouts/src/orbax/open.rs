@@ -211,7 +211,7 @@ fn check_recorded(folder: &Location, name: &str, file: &str, about: &About) -> R
     let path = if name.is_empty() { file.to_owned() } else { format!("{name}/{file}") };
     let at = folder.join(file);
     match read_small(&at)? {
-        // The code that opens the missing file reports it.
+        // The caller opens the file next, and reports that the file is missing.
         None => Ok(()),
         Some(bytes) => record.check(folder, &path, &bytes).map_err(|error| error.of_file(&at)),
     }

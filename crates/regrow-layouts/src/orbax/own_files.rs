@@ -152,7 +152,7 @@ fn item_names(folder: &Location) -> Vec<String> {
 
 fn handlers_in(folder: &Location) -> Option<Value> {
     let text = read_short(&folder.join(CHECKPOINT_METADATA_FILE), METADATA_LEN_MAX_BYTES)?;
-    // Python's JSON: metrics may be NaN.
+    // Parse the form of Python's JSON: metrics may be NaN.
     let mut document: Value = json_text::parse(&text).ok()?;
     document.get_mut("item_handlers").map(Value::take)
 }

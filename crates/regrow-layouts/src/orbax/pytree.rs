@@ -98,7 +98,7 @@ fn guess_tree(folder: &Location, wanted: Wanted) -> Result<Option<(TreeMetadata,
             let (entries, _) = entries_there(folder)?;
             names_of_keys(entries.iter().map(|(key, _)| key.as_slice()))
         }
-        // The array documents show the zarr version, so it need not be known.
+        // The document of each array shows the zarr version, so `use_zarr3` may be wrong here.
         false => (bare::names_below(folder)?.into_iter().collect(), false),
     };
     if names.is_empty() {

@@ -1,4 +1,5 @@
-//! Finds the two files of a path.
+//! Finds the data file and the manifest of a path. After a killed save, a file may have a temporary
+//! name.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -122,7 +122,7 @@ pub(super) fn parse_dtype(text: &str) -> Result<Descr> {
         Descr::Void { .. } => Err(refused("is untyped bytes")),
         Descr::Other { item_len_bytes: 0, .. } => Err(refused("has elements of no size")),
         Descr::Other { text, .. } if text.starts_with('[') => Err(refused("is a record")),
-        // Only dtypes without a type string have a name.
+        // A manifest has the name of a dtype only if NumPy has no type string for the dtype.
         Descr::Number { dtype, .. } if text.parse::<Dtype>().is_ok() && descr.text() != text => {
             Err(refused("is a name").expected(Descr::named(*dtype).text(), text))
         }

@@ -112,7 +112,7 @@ fn write_pieces(pieces: &[String], column: usize, out: &mut String) {
 /// printed.
 fn repr_within(value: &Literal, room: usize) -> Option<String> {
     let at_least = match value {
-        // An item is a character, and a comma and a space stand between two.
+        // An item has at least one character, and `, ` stands between two items.
         Literal::List(items) | Literal::Tuple(items) | Literal::Set(items) => items.len().saturating_mul(3),
         Literal::Dict(entries) => entries.len().saturating_mul(6),
         Literal::Str(text) => text.len() / 4 + 2,

@@ -1,4 +1,4 @@
-//! A manifest and its data as a checkpoint.
+//! The reader of a manifest and its data file as a checkpoint.
 
 use std::path::PathBuf;
 use std::sync::Arc;

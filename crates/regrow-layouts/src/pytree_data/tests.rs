@@ -356,7 +356,7 @@ fn any_cut_and_any_flipped_bit_is_seen() {
         let whole = fs::read(&file).unwrap();
         for len in 0..whole.len() - 1 {
             fs::write(&file, &whole[..len]).unwrap();
-            // Only the newline at the end can be missed.
+            // A manifest that lacks only its last newline is still read.
             assert!(checked(&stem).is_none() || whole[len..].trim_ascii().is_empty(), "cut to {len}");
         }
         for at in 0..whole.len() {

@@ -118,7 +118,7 @@ impl CheckedStore {
         for record in
             self.0.small_files.iter().map(|file| &file.record).chain(self.parts().map(|part| &part.file))
         {
-            // Such a record cannot tell good bytes from damaged ones.
+            // A record that says nothing cannot tell good bytes from damaged bytes.
             if !record.says_nothing() {
                 files.push(summed_whole(record)?);
             }

@@ -1,7 +1,8 @@
 //! Tells the files of the default layout from other files: `regrow.json`, and the files that it
 //! lists.
 //!
-//! If `regrow.json` cannot be read, only the usual names of a save count.
+//! If `regrow.json` cannot be read, the layout's own files are those with a name that a save gives
+//! to data files and parts.
 
 use std::collections::HashSet;
 

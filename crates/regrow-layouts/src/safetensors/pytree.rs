@@ -1,4 +1,5 @@
-//! From tensors to a pytree: the stored pytree of regrow, a flat dict of names, or nested dicts.
+//! Builds a pytree from tensors: the stored pytree of regrow, a flat dict of names, or nested
+//! dicts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;

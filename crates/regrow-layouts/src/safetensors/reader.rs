@@ -512,7 +512,7 @@ mod tests {
         for (leaf, info) in near.tree().leaves().iter().enumerate() {
             assert!(far.view(leaf).unwrap().is_none());
             let whole = Region::whole(&info.shape);
-            // All but the first of each axis: rows, and parts of rows.
+            // Omit the first index of each axis, so that the region has parts of rows.
             let starts: Vec<u64> = whole.lens().iter().map(|&len| len.min(1)).collect();
             let lens: Vec<u64> = whole.lens().iter().map(|&len| len.saturating_sub(1)).collect();
             for region in [whole, Region::new(starts, lens).unwrap()] {

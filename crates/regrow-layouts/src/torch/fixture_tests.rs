@@ -167,7 +167,7 @@ fn damage_to_pieces_is_found_and_named() {
     let path = damaged("missing", "__3_0.distcp", &|_| {});
     std::fs::remove_file(path.join("__3_0.distcp")).unwrap();
     assert!(regrow::open(&path).unwrap_err().to_string().contains("__3_0.distcp"));
-    // Another tensor in the place of a piece.
+    // Put another tensor in the place of a piece.
     let first = std::fs::read(fixture("dcp_sharded/__0_0.distcp")).unwrap();
     let path = damaged("swapped", "__3_0.distcp", &|bytes| bytes[..first.len()].copy_from_slice(&first));
     let checkpoint = open(&path);

@@ -122,7 +122,7 @@ impl Legacy {
                 Ok((key, Storage::at(start, len_bytes), end))
             };
             let (key, storage, end) = match storage() {
-                // The offset of the next storage is unknown.
+                // The offset of the next storage is unknown, so stop here.
                 Err(error) if salvage && error.kind().is_damage() => break,
                 storage => storage?,
             };

@@ -175,7 +175,8 @@ impl Faults<'_> {
         if self.with.is_none() {
             return Ok(());
         }
-        // Records first: no record may call scores final whose targets are being removed.
+        // Write the records first: no record may flag scores as final while marks of their targets
+        // are removed.
         if survey.catalog.experiments.as_ref() != Some(&records) {
             if survey.catalog.experiments.is_none() {
                 self.put_aside(EXPERIMENTS_FILE)?;

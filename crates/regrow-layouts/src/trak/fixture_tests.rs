@@ -133,14 +133,14 @@ fn a_store_is_written_byte_for_byte() {
             SaveOptions { layout: Layout::from_name("trak", Value::Null).unwrap(), ..SaveOptions::default() };
         let saved = regrow::save_with(&target, &tree, &options);
         if name == "exp_resized" {
-            // Three targets in its arrays, eight in its record: not both can be right.
+            // The experiment has three targets in its arrays, but eight in its record.
             let error = saved.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported);
             assert!(error.to_string().contains("scores/val"), "{error}");
             continue;
         }
         if name == "lost_update" {
-            // Targets and scores of an experiment whose record TRAK has lost.
+            // The tree has targets and scores of an experiment whose record TRAK has lost.
             let error = saved.unwrap_err();
             let text = error.to_string();
             assert!(text.contains("models/0/targets/second") && text.contains("scores/second"), "{text}");

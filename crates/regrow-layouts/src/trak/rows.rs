@@ -163,7 +163,7 @@ impl Rows {
         if self.interval.is_none() && pending.rows.is_empty() {
             return Ok(());
         }
-        // Rows may also have been written through a map of the file, without a call here.
+        // Rows may also have been written through a map of the file, without `write_rows`.
         let mut data = self.masked.iter().map(|(_, array)| array);
         if let Err(error) = data.try_for_each(|array| array.check_len().and_then(|()| array.sync())) {
             pending.rows.clear();

@@ -83,7 +83,7 @@ fn a_killed_start_of_an_experiment_can_be_repeated() {
     let store = open(folder.path());
     store.register(0, false).unwrap();
     store.init_experiment(&name("val"), 3, 0, false).unwrap();
-    // As if the record, which comes last, had not been written.
+    // The process was killed before it wrote the record, which comes last.
     fs::write(folder.path().join("experiments.json"), "{}").unwrap();
     assert!(regrow::verify(folder.path()).unwrap().is_ok());
     assert!(regrow::open(folder.path()).unwrap().find("models/0/targets/val/grads").is_err());

@@ -1,4 +1,4 @@
-//! Intact, broken and hostile objects.
+//! Decodes intact, broken and hostile msgpack objects.
 
 use super::super::dtypes::{Elements, from_name};
 use super::super::encode::{ArrayHead, Encoder};

@@ -326,7 +326,7 @@ fn data_files_end_at_their_target_size() {
     };
     assert_eq!(count(None), 1);
     assert_eq!(count(Some(0)), 1);
-    // Four chunks pass 10000 bytes; the nodes begin a file of their own.
+    // A data file ends after four chunks, which pass 10000 bytes. The nodes are in the last file.
     assert_eq!(count(Some(10_000)), 11);
 }
 

@@ -75,7 +75,7 @@ pub(super) fn expected_file_len_bytes(arrays: &[PlannedArray<'_>], worker_count:
     let total = total_len_bytes(arrays);
     let is_raw = arrays.iter().all(|array| array.form.compression == Compression::None);
     match total / worker_count.max(1) as u64 {
-        // A small file is announced with its raw length, although compression changes it.
+        // For a small file the raw length is expected, although compression makes the file shorter.
         share if is_raw || share < SMALL_FILE_MAX_BYTES => share,
         _ => 0,
     }

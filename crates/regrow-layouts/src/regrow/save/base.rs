@@ -41,8 +41,8 @@ impl Base {
         Retries::until_unreplaced(|| {
             let before = at.identity();
             let opened = Self::check(at).and_then(|()| RegrowReader::open_named(at, name));
-            // Since the checkpoint was opened, another save may have put a new checkpoint in its
-            // place and removed its files one by one.
+            // During the open, another save may have put a new checkpoint at this path, and removed
+            // the files of the old checkpoint one by one.
             if at.identity() != before {
                 return Err(
                     Error::new(ErrorKind::Replaced, "the base was replaced while it was opened").in_file(at)

@@ -116,7 +116,7 @@ fn compare(
                 if same_bytes == leaf.len_bytes {
                     unchanged.set(leaf.leaf);
                 }
-                // Bytes behind a difference are not compared.
+                // The bytes after a difference are not compared, but they count as done.
                 if same_bytes < leaf.len_bytes {
                     monitor.advance(leaf.len_bytes - same_bytes)?;
                 }

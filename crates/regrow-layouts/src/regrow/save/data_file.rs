@@ -1,4 +1,4 @@
-//! The record in `regrow.json` of a data file that was just written.
+//! Makes the record in `regrow.json` for a data file that was just written.
 
 use super::super::manifest::DataFile;
 use regrow_store::{FileWriter, WrittenFile};

@@ -1,4 +1,4 @@
-//! The header of a safetensors file.
+//! Builds the header of a safetensors file from the plan of its leaves.
 
 use super::plan::Plan;
 use crate::safetensors::build::HeaderBuilder;

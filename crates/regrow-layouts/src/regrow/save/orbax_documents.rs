@@ -1,4 +1,4 @@
-//! Orbax' documents about the leaves.
+//! Writes Orbax' documents for the leaves of a plan: `_METADATA`, `_sharding` and the others.
 
 use super::plan::Plan;
 use crate::options::SaveOptions;

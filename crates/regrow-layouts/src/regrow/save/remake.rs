@@ -1,5 +1,5 @@
-//! Rebuilds files of an existing checkpoint: documents, database, `regrow.json`. It writes no array
-//! data.
+//! Rebuilds lost files of an existing checkpoint: documents, database, `regrow.json`. A rebuild
+//! writes no array data.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

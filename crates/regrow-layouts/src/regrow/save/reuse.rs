@@ -101,7 +101,7 @@ pub(super) fn reuse<'t>(
     let began = Instant::now();
     monitor.enter(Stage::Compare);
     let mut old_files = base.match_leaves(&plan);
-    // The disk reads while the processor hashes.
+    // Check the files of the base in a second thread: the disk reads while this thread hashes.
     let (unchanged, rotten) = thread::scope(|threads| {
         let files = &old_files;
         let checking = (!how.trusted).then(|| threads.spawn(move || rotten(files, monitor)));
