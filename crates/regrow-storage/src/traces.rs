@@ -34,6 +34,8 @@ pub enum TraceKind {
     Copy,
     /// The old checkpoint, which an overwrite has moved aside.
     Replaced,
+    /// A committed overwrite in a bucket, which is copied to its target.
+    Moved,
     /// The files of an unfinished save of another tool.
     Foreign,
 }
@@ -55,6 +57,9 @@ impl Trace {
         if let Some(error) = &self.error {
             return error.help_text().unwrap_or("remove it if no process changes the checkpoint");
         }
+        if self.phase.is_some() && self.life == Life::Unknown {
+            return "wait: 3 minutes after the last sign of its process, other processes take the lock";
+        }
         match (self.kind, self.life) {
             (_, Life::Alive) => "wait until the process ends, or end the process",
             (TraceKind::Lock, Life::Dead) => "nothing to do: the next save, copy or removal takes the lock",
@@ -70,6 +75,7 @@ impl Trace {
             (TraceKind::Replaced, Life::Dead) => {
                 "the next save puts it back if the overwrite did not finish, and deletes it otherwise"
             }
+            (TraceKind::Moved, Life::Dead) => "nothing to do: the next save or removal finishes the copy",
             (TraceKind::Foreign, _) => "regrow leaves it alone; `regrow rm --unfinished PATH` deletes it",
             (_, Life::Unknown) => {
                 "wait until its process ends; if it is dead, `regrow rm --unfinished --force PATH` deletes it"
@@ -86,6 +92,7 @@ impl TraceKind {
             Self::Unfinished => "unfinished save or removal",
             Self::Copy => "unfinished copy",
             Self::Replaced => "old checkpoint of an unfinished overwrite",
+            Self::Moved => "overwrite that is copied to its path",
             Self::Foreign => "unfinished save of another tool",
         }
     }

@@ -6,10 +6,12 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process;
+use std::time::Duration;
 
 use crate::common::{Run, command, regrow, saved, text};
-use regrow::location::Location;
+use regrow::location::{Location, StorageOptions};
 use regrow::{Monitor, SaveOptions};
+use regrow_testkit::object_server::ObjectServer;
 use serde_json::Value;
 
 /// The user `nobody`.
@@ -156,4 +158,151 @@ fn a_lock_file_that_cannot_be_written_is_refused() {
     assert_eq!((&trace["kind"], &trace["life"]), (&"lock".into(), &"dead".into()), "{trace}");
     assert_eq!(trace["error"]["kind"], "permission_denied", "{trace}");
     assert!(trace["remedy"].as_str().unwrap().contains("writable"), "{trace}");
+}
+
+/// A bucket with a checkpoint at `runs/x`.
+struct Bucket {
+    server: ObjectServer,
+    options: [String; 4],
+}
+
+impl Bucket {
+    fn new() -> Self {
+        let server = ObjectServer::start().unwrap();
+        server.create_bucket("bucket");
+        let endpoint = server.endpoint();
+        let options =
+            ["region=us-east-1", "key=test", "secret=testtest", &format!("endpoint_url={endpoint}")];
+        let bucket = Self { server, options: options.map(str::to_owned) };
+        let (_folder, path) = saved();
+        let run = bucket.run(&["cp", text(&path), "s3://bucket/runs/x"]);
+        assert_eq!(run.code, 0, "{run:?}");
+        bucket
+    }
+
+    fn run(&self, arguments: &[&str]) -> Run {
+        let options = self.options.iter().flat_map(|option| ["--storage-option", option]);
+        regrow(arguments.iter().copied().chain(options))
+    }
+
+    fn location(&self) -> Location {
+        let options = self.options.iter().map(|option| option.split_once('=').unwrap());
+        let options = options.fold(StorageOptions::new(), |all, (name, value)| all.with(name, value));
+        Location::with_options(Path::new("s3://bucket/runs/x"), &options).unwrap()
+    }
+
+    fn traces(&self) -> (Run, Vec<Value>) {
+        let run = self.run(&["doctor", "--json", "s3://bucket/runs/x"]);
+        let traces = run.json()["traces"].as_array().unwrap().clone();
+        (run, traces)
+    }
+}
+
+#[test]
+fn doctor_names_the_process_that_has_the_lock_in_a_bucket() {
+    let bucket = Bucket::new();
+    assert_eq!(bucket.traces().1, Vec::<Value>::new());
+    let lock = bucket.location().lock("repair", None, &Monitor::new()).unwrap();
+    let (run, found) = bucket.traces();
+    assert_eq!((run.code, found.len()), (0, 1), "{run:?}");
+    assert_eq!(found[0]["path"], "s3://bucket/runs/x/regrow-state.json");
+    assert_eq!((&found[0]["kind"], &found[0]["phase"]), (&"lock".into(), &"changing".into()));
+    assert_eq!((&found[0]["life"], &found[0]["owner"]["operation"]), (&"alive".into(), &"repair".into()));
+    assert_eq!(found[0]["owner"]["pid"], process::id());
+    drop(lock);
+    assert_eq!(bucket.traces().1, Vec::<Value>::new());
+}
+
+#[test]
+fn doctor_says_how_long_the_lock_of_another_machine_lasts() {
+    let bucket = Bucket::new();
+    let state = r#"{"regrow_state": 1, "target": "runs/x", "nonce": "1", "host": "node7 1", "pid": 71,
+        "operation": "repair", "since": 1764409000, "renewals": 3, "phase": "changing"}"#;
+    bucket.server.put("bucket", "runs/x/regrow-state.json", state);
+    let (run, found) = bucket.traces();
+    assert_eq!(
+        (run.code, &found[0]["life"], &found[0]["owner"]["host"]),
+        (0, &"not known".into(), &"node7".into())
+    );
+    assert!(found[0]["remedy"].as_str().unwrap().contains("3 minutes"), "{}", found[0]);
+    bucket.server.age(Duration::from_secs(200));
+    let (_, found) = bucket.traces();
+    assert_eq!(found[0]["life"], "dead");
+    assert!(found[0]["remedy"].as_str().unwrap().contains("nothing to do"), "{}", found[0]);
+}
+
+#[test]
+fn doctor_lists_what_killed_processes_left_in_a_bucket() {
+    let left = regrow_testkit::fixtures().join("left_behind/bucket");
+    for (fixture, kind, remedy) in [
+        ("save", "unfinished save or removal", "rm --unfinished"),
+        ("save_siblings", "unfinished save or removal", "rm --unfinished"),
+        ("overwrite", "unfinished save or removal", "rm --unfinished"),
+        ("overwrite_locked", "lock", "nothing to do"),
+        ("overwrite_moved", "overwrite that is copied to its path", "finishes"),
+        ("copy", "unfinished copy", "the next copy"),
+    ] {
+        let bucket = Bucket::new();
+        for key in bucket.server.keys("bucket", "") {
+            bucket.server.delete("bucket", &key);
+        }
+        let folder = left.join(fixture);
+        for file in regrow_testkit::files_below(&folder).unwrap() {
+            let name = text(file.strip_prefix(&folder).unwrap()).to_owned();
+            bucket.server.put("bucket", &format!("work/{name}"), fs::read(file).unwrap());
+        }
+        let run = bucket.run(&["doctor", "--json", "s3://bucket/work/ckpt"]);
+        assert_eq!(run.code, 0, "{fixture}: {run:?}");
+        let traces = run.json()["traces"].as_array().unwrap().clone();
+        let found = traces.iter().find(|each| each["kind"] == kind);
+        let found = found.unwrap_or_else(|| panic!("{fixture}: {traces:?}"));
+        assert_eq!(found["life"], "dead", "{fixture}: {found}");
+        assert!(found["remedy"].as_str().unwrap().contains(remedy), "{fixture}: {found}");
+    }
+}
+
+/// Checks that operations refuse a state object with this text, delete nothing, and that `doctor`
+/// says how to end it.
+fn check_refused_in_bucket(state: &str, kind: &str) {
+    let bucket = Bucket::new();
+    let (_folder, other) = saved();
+    let before = bucket.server.keys("bucket", "");
+    bucket.server.put("bucket", "runs/x/regrow-state.json", state.to_owned());
+    for arguments in [
+        &["cp", text(&other), "s3://bucket/runs/x", "--overwrite"][..],
+        &["rm", "s3://bucket/runs/x", "--yes"],
+        &["seal", "s3://bucket/runs/x"],
+    ] {
+        let run = bucket.run(arguments);
+        assert!(run.code != 0 && run.stderr.contains("regrow-state.json"), "{arguments:?}: {run:?}");
+        assert!(run.stderr.contains("help: "), "{arguments:?}: {run:?}");
+    }
+    let (run, found) = bucket.traces();
+    assert_eq!((run.code, found.len()), (1, 1), "{run:?}");
+    assert_eq!((&found[0]["life"], &found[0]["error"]["kind"]), (&"not known".into(), &kind.into()));
+    assert_eq!(found[0]["remedy"], found[0]["error"]["help"]);
+    assert!(found[0]["remedy"].is_string(), "{}", found[0]);
+    // The checkpoint is there when the object is gone.
+    assert!(bucket.server.delete("bucket", "runs/x/regrow-state.json"));
+    assert_eq!(bucket.server.keys("bucket", ""), before);
+    let run = bucket.run(&["verify", "s3://bucket/runs/x"]);
+    assert_eq!(run.code, 0, "{run:?}");
+}
+
+#[test]
+fn a_state_object_that_is_no_json_is_refused() {
+    check_refused_in_bucket("no JSON", "corrupt");
+    check_refused_in_bucket("", "corrupt");
+}
+
+#[test]
+fn a_state_object_of_a_newer_version_is_refused() {
+    check_refused_in_bucket(r#"{"regrow_state": 2, "phase": "thinking"}"#, "unsupported");
+}
+
+#[test]
+fn a_state_object_of_another_target_is_refused() {
+    let state = r#"{"regrow_state": 1, "target": "runs/y", "nonce": "1", "host": "node7 1", "pid": 71,
+        "operation": "save", "since": 1764409000, "phase": "moved", "folder": "runs/y.orbax-checkpoint-tmp-1"}"#;
+    check_refused_in_bucket(state, "corrupt");
 }

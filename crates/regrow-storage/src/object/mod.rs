@@ -13,6 +13,7 @@
 //! | `settle` | the end of an overwrite |
 //! | `target`, `refusals` | the allowed targets; the errors of the others |
 //! | `publish`, `commit` | a checkpoint without rename |
+//! | `traces` | the locks and temporary folders at a target, for people |
 //! | `transfer` | a copy, which can continue an interrupted copy |
 //! | `remove` | the lock of a target; removals |
 //! | `marker` | the names of markers and control objects |
@@ -105,6 +106,7 @@ mod settle;
 mod sink;
 mod state;
 mod target;
+mod traces;
 mod transfer;
 
 use listing::Listing;
@@ -547,8 +549,8 @@ impl Upkeep for ObjectStorage {
         Ok(Some(Identity::of_objects((marker(marker::MARKER)?, marker(marker::OTHER_MARKER)?, save))))
     }
 
-    fn traces(&self, _at: &Location) -> Result<Vec<Trace>> {
-        Ok(Vec::new())
+    fn traces(&self, at: &Location) -> Result<Vec<Trace>> {
+        traces::traces(&self.objects, at)
     }
 
     fn lock(
