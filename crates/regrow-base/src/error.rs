@@ -38,7 +38,7 @@ pub enum ErrorKind {
     Untrusted,
     /// Valid data of a version, codec or dtype that this build cannot read or write.
     Unsupported,
-    /// The template and the checkpoint differ; the message lists the first 100 differences.
+    /// The template and the checkpoint differ; the message lists the first differences.
     Mismatch,
     /// The target already exists and `overwrite` is not set.
     AlreadyExists,

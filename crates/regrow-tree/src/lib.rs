@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`tree`] | pytrees: containers, key paths, leaves, globs; Rust values as trees |
 //! | [`mod@array`] | arrays with a dtype known only at run time: dtypes, casts, regions, statistics |
-//! | [`sharding`] | the shards of arrays on devices, and which process writes and reads which |
+//! | [`sharding`] | the shards of arrays on devices, and the parts for each process |
 
 pub mod array;
 pub mod sharding;

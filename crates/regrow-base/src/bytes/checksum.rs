@@ -1,7 +1,7 @@
 //! CRC-32C (Castagnoli), as OCDBT, zarr v3 and regrow's block lists store it: plain, without
-//! masking.
+//! masking. Also the CRC-32 of zip and gzip.
 //!
-//! The check value of `123456789` is `e3069283`.
+//! The CRC-32C of `123456789` is `e3069283`.
 
 use crc_fast::CrcAlgorithm;
 

@@ -8,8 +8,8 @@
 //! ```text
 //! {"a": [1, 2   NUL          no document has one
 //! {"a": [1, 2   1 1 1        JSON: a value follows a value
-//! {"a": 1}      {            JSON: it goes on after its end
-//! {"a":         spaces, digits, commas without end: RUN_MAX_BYTES
+//! {"a": 1}      {            JSON: the text goes on after the end of the value
+//! {"a":         more than RUN_MAX_BYTES spaces, digits or commas in a row
 //! ```
 //!
 //! A file that passes may still not be a document. Then its parser reports this, after it has read

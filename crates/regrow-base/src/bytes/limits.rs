@@ -4,7 +4,7 @@
 //!
 //! Below a limit, opening takes as much memory as the content needs, not as much as a file claims:
 //!
-//! | file | what it takes while it is opened |
+//! | file | memory while the file is opened |
 //! |---|---|
 //! | a file that cannot be a document (zeros, spaces, brackets without end) | at most 64 MiB, see `glance` |
 //! | a manifest or node of an OCDBT database that fails its checksum | a piece: the checksum is checked in pieces, before the structure is read as a whole |

@@ -1,6 +1,6 @@
 //! Untrusted bytes: a cursor that knows its offset, varints, checksums, limits for lengths before
-//! an allocation, pages of memory, directories of zip archives, and documents that begin with their
-//! checksum.
+//! an allocation, pages of memory, directories of zip archives, Python literals, zstd frames, and
+//! documents that begin with their checksum.
 
 pub mod available;
 pub mod checksum;

@@ -7,13 +7,14 @@
 //! | `unix` | common to these systems: modes, owners, record locks, `pread`, `madvise` | Linux, macOS, BSD |
 //! | `windows` | the same functions for Windows | Windows |
 //! | `kinds` | the types that all these modules use | everywhere |
+//! | `supported` | refuses to build for machines that regrow does not support | everywhere |
 //!
 //! `linux` and `portable` have the same names, and so do `unix` and `windows`: callers use a name
 //! of this module and do not depend on the system. A table in `docs/limits.md` lists the effects of
 //! missing calls.
 //!
-//! The feature `portable` exists so that the portable functions are tested on Linux: `make
-//! test-portable`. It only makes the engine slower.
+//! The feature `portable` exists so that `make test-portable` tests the portable functions on
+//! Linux. For users the feature only makes the engine slower.
 
 mod kinds;
 mod supported;

@@ -1,5 +1,5 @@
-// These are the machines that regrow is built for. `tests/it/source/platforms.rs` compiles this
-// file alone for machines that are refused.
+// This file refuses the machines that regrow is not built for. `tests/it/source/platforms.rs`
+// compiles this file alone for such machines.
 
 #[cfg(target_endian = "big")]
 compile_error!(

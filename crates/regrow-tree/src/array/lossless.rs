@@ -96,8 +96,8 @@ mod tests {
 
     #[test]
     fn agrees_with_the_casts_of_all_values() {
-        // The types with few enough values to try all of them, and types whose values are all
-        // float64 values.
+        // Only types with so few values that the test can try all of them. These values are all
+        // float64 values, too.
         for from in Dtype::all().filter(|from| from.size_bytes() <= 2) {
             let src: Vec<u8> = match from.size_bytes() {
                 1 if from == Dtype::Bool => vec![0, 1],

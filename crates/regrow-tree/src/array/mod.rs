@@ -13,7 +13,7 @@
 //! | [`cast_bytes`], [`cast_checked`] | casts between any two dtypes, and whether they keep every value; [`is_lossless`] says this from the dtypes |
 //! | [`Stats`], [`Histogram`] | bounds, mean, deviation, norm, counts and distribution of an array that comes in pieces |
 //! | [`Distance`], [`Tolerance`] | the distance of two arrays, and the allowed distance |
-//! | [`copy_region`] | moves a hyper-rectangle between two arrays |
+//! | [`copy_region`] | copies a hyper-rectangle of one array into another array |
 
 mod cast;
 mod distance;

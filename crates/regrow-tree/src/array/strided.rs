@@ -1,4 +1,4 @@
-//! An array in memory, and copies of hyper-rectangles between arrays.
+//! An array, in memory or deferred, and copies of hyper-rectangles between arrays.
 
 use std::fmt::Debug;
 use std::sync::Arc;

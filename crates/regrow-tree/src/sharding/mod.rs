@@ -1,21 +1,21 @@
 //! Shardings of arrays on devices, as data: nothing here needs a device.
 //!
 //! ```text
-//! Sharding ──layout(shape)──> Layout ──region(position)──> Region        which part of the array a device holds
-//!                               │  ──replica(position)──> 0, 1, ..      which of the equal copies it holds
-//!                               ├── Replicas, spread:  which process writes what
-//!                               └── Wanted ──plan──> Plan               what one process reads from what was saved
+//! Sharding ──layout(shape)──> Layout ──region(position)──> Region        the part of the array on a device
+//!                               │  ──replica(position)──> 0, 1, ..      the number of that copy, among equal ones
+//!                               ├── Replicas, spread:  the process that writes each region
+//!                               └── Wanted ──plan──> Plan               the parts of saved pieces that one process reads
 //! Regions ──check_tiling──> a hole or an overlap, by its region;  ──chunk_shape──> the regular grid they lie on
 //! ```
 //!
 //! | module | holds |
 //! |---|---|
-//! | `mesh`, `spec` | [`Mesh`], [`PartitionSpec`]: named axes of devices, and which of them cut which axis of an array |
+//! | `mesh`, `spec` | [`Mesh`], [`PartitionSpec`]: named axes of devices, and the mesh axes that divide an array's axes |
 //! | `kinds`, `json`, `words` | [`Sharding`], its JSON (as in Orbax' `_sharding`), and its text for people |
 //! | `cuts`, `grid`, `layout` | one axis cut in parts; all axes; the parts on devices ([`Layout`]) |
-//! | `tiling` | do regions fill an array; the grid that they lie on |
-//! | `distinct` | which shardings of many are the same |
-//! | `writers` | which process writes which region |
+//! | `tiling` | checks that regions fill an array; finds their regular grid |
+//! | `distinct` | finds equal shardings among many |
+//! | `writers` | the process that writes each region |
 //! | `boxes`, `pieces`, `plan` | finding regions, the saved pieces, and the steps that give a process its regions |
 //!
 //! ```

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Every element that a process needs is read once, even for several of its devices. The time
-//! depends only on the pieces that overlap its regions, not on all pieces or on other devices.
+//! depends on the pieces that overlap the regions of the process, and not on other devices.
 
 use std::collections::HashMap;
 

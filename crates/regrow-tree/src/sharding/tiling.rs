@@ -94,8 +94,8 @@ fn first_fault(shape: &Shape, regions: &[&Region]) -> Result<Option<Fault>> {
             places
         })
         .collect();
-    // One number encodes a corner and sorts like it. Only regions that cut very many axes do not
-    // fit.
+    // One number encodes a corner, and the numbers have the order of the corners. A number of 128
+    // bits is too small only if the regions cut very many axes.
     let radix_fits =
         places.iter().try_fold(1_u128, |all, places| all.checked_mul(places.len() as u128)).is_some();
     if !radix_fits {

@@ -42,8 +42,8 @@ impl PathPattern {
                 .build()
                 .map(|glob| glob.compile_matcher())
         };
-        // Patterns match printed paths, so an unprintable character stands for its escape, taken
-        // literally.
+        // Patterns match printed paths. So an unprintable character of a pattern becomes its
+        // escape, which is matched literally.
         let glob = text.chars().map(|c| match is_printable(c) {
             true => c.to_string(),
             false => c.escape_default().flat_map(|part| ['\\', part]).collect(),

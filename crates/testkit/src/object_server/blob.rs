@@ -213,7 +213,8 @@ impl Body for Payload {
             *cut -= piece.len() as u64;
         }
         self.pause = match (self.cut_bytes, self.drip) {
-            // During the pause hyper sends the bytes that it has. When a body fails, hyper drops them.
+            // During the pause hyper sends the bytes that it has. When a body fails, hyper drops
+            // them.
             (Some(0), _) => Some(Box::pin(tokio::time::sleep(Duration::from_millis(2)))),
             (_, Some((_, pause))) if self.left_bytes > 0 => Some(Box::pin(tokio::time::sleep(pause))),
             _ => None,

@@ -6,7 +6,7 @@ fn read(text: &str) -> Result<Literal> {
     parse(text, LiteralOptions::default())
 }
 
-/// As `fixtures/npy/make.py` writes values.
+/// The value in the form in which `fixtures/npy/make.py` writes values.
 fn tagged(value: &Literal) -> serde_json::Value {
     use serde_json::json;
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();

@@ -1,4 +1,4 @@
-//! The directory of zip archives: the names and positions of their members. zip64, too.
+//! The directory of zip archives, also of zip64: the names and positions of their members.
 //!
 //! ```text
 //! | local header, name, extra | data |  one for each member

@@ -114,8 +114,8 @@ fn flatten_sorted<'a, K: MapKey + 'a, P: Pytree + 'a>(
 }
 
 /// The children of a node with names, or of a list that may have been a dict of integers, with
-/// their keys. If a map is flattened into a struct, only the children that no field has used. A
-/// child whose key is not a valid `K` has the key `None`, and is reported.
+/// their keys. For a map that is flattened into a struct, the list has only the children that no
+/// field has used. A child whose key is not a valid `K` has the key `None`, and is reported.
 type Entries<'a, K> = Vec<(Option<K>, NodeRef<'a>)>;
 
 fn entries_of<'a, K: MapKey>(node: NodeRef<'a>, restore: &mut Restore) -> Option<Entries<'a, K>> {
