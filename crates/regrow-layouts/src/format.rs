@@ -116,7 +116,7 @@ pub struct Roles<'f> {
     pub many_writers: Option<&'f dyn ManyWriters>,
     /// Finds the files of a checkpoint of several files with one stem; `None` for other layouts.
     pub siblings: Option<&'f dyn Siblings>,
-    /// Rebuilds lost files from others; `None` if no two files hold the same data.
+    /// Rebuilds lost files from other files; `None` if no two files hold the same data.
     pub recovery: Option<&'f dyn Recovery>,
 }
 

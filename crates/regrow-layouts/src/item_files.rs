@@ -12,7 +12,7 @@ use super::formats;
 use crate::options::Layout;
 use regrow_base::error::{Error, Result};
 
-/// The path that the reader of such an item opens.
+/// The path that the reader of an item opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     Folder,

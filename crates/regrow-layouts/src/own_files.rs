@@ -58,7 +58,8 @@ pub struct FileNames {
     pub item: Option<fn(&Layout, bool) -> ItemForm>,
     /// The name of a step, from its number and its plain name; `None` if a step has its plain name.
     pub step_name: Option<fn(u64, &str, &Layout) -> String>,
-    /// The file with checksums of all other files; `None` if a checkpoint needs a seal for them.
+    /// The file with checksums of all other files; `None` if a checkpoint needs a seal for
+    /// checksums.
     pub record: Option<&'static str>,
     /// Whether a checkpoint in a folder needs the commit marker in a bucket; `None` for a layout
     /// that has no marker.

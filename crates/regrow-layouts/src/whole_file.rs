@@ -54,8 +54,8 @@ impl WholeFile {
         }
     }
 
-    /// Returns an error if the file has shrunk since it was opened: its map would fault beyond its
-    /// end.
+    /// Returns an error if the file has shrunk since it was opened: a map of the file would fault
+    /// beyond its end.
     pub fn check_len(&self) -> Result<()> {
         let Some(store) = &self.mapped_from else { return Ok(()) };
         match store.len_bytes(self.at.name().as_encoded_bytes())? {

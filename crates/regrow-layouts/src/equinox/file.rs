@@ -23,7 +23,7 @@ const WORDS: Words = Words {
 
 const HELP: &str = "`regrow repair` heals it with parity or a copy (`--from`); else load the other leaves";
 
-/// Small records are read in batches of this length, each by one thread.
+/// Small records are read in batches of this length, each batch by one thread.
 const BATCH_LEN_BYTES: u64 = 1 << 20;
 
 /// Up to this length, one thread reads all: more threads cost more than they save.

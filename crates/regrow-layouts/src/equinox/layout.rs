@@ -152,8 +152,8 @@ pub fn is_line_and_record(start: &[u8]) -> bool {
             .is_some_and(|rest| rest.starts_with(&MAGIC))
 }
 
-/// The offset of the end of a file's first record, from the file's first bytes; `None` if they are
-/// too few.
+/// The offset of the end of a file's first record, from the file's first bytes; `None` if these
+/// bytes are too few.
 pub fn first_record_end(start: &[u8]) -> Option<u64> {
     if start.len() < PREFIX_LEN_BYTES {
         return None;

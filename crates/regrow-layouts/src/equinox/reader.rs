@@ -23,7 +23,7 @@ pub(super) struct EquinoxReader {
 
 impl EquinoxReader {
     /// If `arrays_only`, the pytree is the list of the file's records, with or without a trailer.
-    /// For a salvage, these are the records before the first broken one.
+    /// In a salvage, the list ends before the first broken record.
     pub(super) fn open(at: &Location, options: &OpenOptions) -> Result<Self> {
         let &OpenOptions { arrays_only, salvage, .. } = options;
         let (file, damage) = LeafFile::open_front(at.clone())?;

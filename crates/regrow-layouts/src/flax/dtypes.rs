@@ -13,7 +13,7 @@ use regrow_tree::array::Dtype;
 /// Extended floats, by name and by NumPy's code.
 const EXTENDED: [(&str, &str, u64); 2] = [("float128", "<f16", 16), ("complex256", "<c32", 32)];
 
-/// Dtypes of ml_dtypes that the engine has no numbers for; NumPy knows them by their names alone.
+/// Dtypes of ml_dtypes that `Dtype` lacks. NumPy knows them by their names alone.
 const NAMED: [(&str, u64); 4] = [("complex32", 4), ("bcomplex32", 4), ("int1", 1), ("uint1", 1)];
 
 const TIMES: [(&str, &str); 2] = [("datetime64", "<M8"), ("timedelta64", "<m8")];

@@ -35,7 +35,7 @@ pub(super) fn begins_record(start: &[u8]) -> bool {
     keys > 0 && matches!(start.get(first), Some(0xc4..=0xc6 | 0xa0..=0xbf | 0xd9..=0xdb))
 }
 
-/// All records; in a salvage, those before the first error.
+/// All records; in a salvage, the records before the first error.
 pub(super) fn decode_stream(bytes: &Bytes, salvage: bool) -> Result<Tree<Decoded>> {
     let (mut paths, mut values, mut known) = (Vec::new(), Vec::new(), HashSet::new());
     let mut scanner = Scanner::new(bytes);

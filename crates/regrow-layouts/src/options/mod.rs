@@ -52,7 +52,7 @@ pub struct OpenOptions {
     pub lost_files: LostFiles,
     /// Open npy, npz and Equinox files as plain arrays, without the pytree stored with them: npy
     /// and npz by name, Equinox in order. For files whose pytree is damaged. Other layouts refuse
-    /// it.
+    /// this option.
     pub arrays_only: bool,
     /// Open arrays by their names if their tree is lost, such as in an Orbax checkpoint without its
     /// `_METADATA`. The caller's template then gives the tree. `load_with` sets this option if it
@@ -109,7 +109,7 @@ pub struct LoadOptions {
     /// The template to restore into. It is strict: all mismatches of name, shape and dtype are one
     /// error.
     pub template: Option<Tree<TemplateLeaf>>,
-    /// With a template or a Rust value: ignore stored leaves that it lacks, instead of an error.
+    /// Ignore stored leaves that the template or the Rust value lacks, instead of an error.
     pub partial: bool,
     /// Into a Rust value: cast arrays and numbers to the dtypes of its fields, also where that
     /// rounds floats.
@@ -222,9 +222,9 @@ impl Default for Layout {
 /// The requirements of a template for a leaf.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TemplateLeaf {
-    /// The dtype it must have; any if `None`.
+    /// The dtype that the leaf must have; any if `None`.
     pub dtype: Option<Dtype>,
-    /// The shape it must have; any if `None`.
+    /// The shape that the leaf must have; any if `None`.
     pub shape: Option<Shape>,
     /// Not to be read (`...` in Python).
     pub skip: bool,

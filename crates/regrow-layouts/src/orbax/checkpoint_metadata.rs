@@ -81,7 +81,7 @@ pub struct CheckpointMetadata {
     pub performance_metrics: Map<String, Value>,
     /// When the save began, in nanoseconds since 1970.
     pub init_timestamp_nsecs: Option<u64>,
-    /// When it was committed.
+    /// When the save was committed.
     pub commit_timestamp_nsecs: Option<u64>,
     /// The user's own metadata.
     pub custom_metadata: Map<String, Value>,

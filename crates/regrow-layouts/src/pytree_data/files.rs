@@ -104,7 +104,7 @@ fn begun_at(stem: &Location) -> Option<Begun> {
     begun(stem.local_path().ok()?)
 }
 
-/// Where a file on a local disk is if its writer died between two steps.
+/// The current location of a file on a local disk, if its writer died between two steps.
 fn now_at(file: Location, folder: &Path) -> Location {
     match file.local_path() {
         Ok(path) => Location::local(where_is(path, folder)),

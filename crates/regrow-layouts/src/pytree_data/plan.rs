@@ -294,7 +294,7 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, options: &PytreeDataOptions) -> Vec<
     losses
 }
 
-/// The containers that come back as others, or not at all.
+/// The losses of containers that come back as other containers, or not at all.
 fn structure_losses(tree: &Tree<LeafInfo>) -> Vec<Loss> {
     let loss = |(path, node): (KeyPath, &Node)| {
         let what = match &node.kind {

@@ -38,7 +38,7 @@ fn sort_keys(value: &mut Literal) {
     }
 }
 
-/// Writes `value` at `column`; behind its last line `tail` characters must still fit.
+/// Writes `value` at `column`. After the last line, `tail` more characters must fit.
 fn format(value: &Literal, column: usize, tail: usize, out: &mut String) {
     let room = WIDTH.saturating_sub(column + tail);
     if let Some(repr) = repr_within(value, room) {

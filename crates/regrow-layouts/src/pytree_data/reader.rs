@@ -36,7 +36,7 @@ pub(super) struct PytreeDataReader {
     data: DataFile,
 }
 
-/// The data file and what the manifest says of it.
+/// The data file, with its entries in the manifest.
 #[derive(Debug)]
 pub(super) struct DataFile {
     pub(super) entries: Vec<Entry>,
@@ -145,8 +145,7 @@ impl DataFile {
         self.store.get(&self.name, range)?.ok_or_else(|| changed().in_file(self.path()))
     }
 
-    /// Checks the blocks of an entry that the bytes from `first` up to `end` of it touch; each
-    /// block once.
+    /// Checks the blocks of an entry from its byte `first` up to its byte `end`, each block once.
     pub(super) fn check(&self, at: usize, first: u64, end: u64) -> Result<()> {
         match (self.entries.get(at), self.blocks.get(at)) {
             (Some(Entry { offset_bytes, .. }), Some(Some(table))) => Checked { blob: &self.blob, table }

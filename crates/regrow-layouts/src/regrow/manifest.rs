@@ -266,12 +266,12 @@ pub struct SmallFile {
     pub name: String,
     /// Length of the file.
     pub len_bytes: u64,
-    /// CRC-32C of all of it, for regrow 0.1.0, which knows nothing else. It proves nothing for
-    /// files that end in their own CRC-32C, as the database's files do: the CRC of anything
+    /// CRC-32C of the whole file, for regrow 0.1.0, which knows no other checksum. It proves nothing
+    /// for files that end in their own CRC-32C, as the database's files do: the CRC of anything
     /// followed by its CRC is [`CRC_OF_SEALED`].
     #[serde(with = "hex::number")]
     pub crc32c: u32,
-    /// BLAKE3 of all of it, in 64 hex digits. If present, this is the checksum that readers check.
+    /// BLAKE3 of the whole file, in 64 hex digits. If present, readers check this checksum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blake3: Option<String>,
 }

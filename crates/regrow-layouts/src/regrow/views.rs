@@ -190,8 +190,8 @@ impl RegrowReader {
         }
     }
 
-    /// Compares what Orbax reads with `regrow.json`, and checks the database by all of its own
-    /// rules.
+    /// Compares the leaves that Orbax' reader gives with `regrow.json`, and checks the database by
+    /// all of the database's own rules.
     fn check_orbax(&self) -> Vec<Error> {
         let view = match Orbax.open(self.location(), &OpenOptions::default()) {
             Ok(view) => view,

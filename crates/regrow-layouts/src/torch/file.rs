@@ -39,7 +39,7 @@ impl DataFile {
         self.store.describe(&self.key)
     }
 
-    /// A slice of its map, or a copy where there are no maps.
+    /// A slice of the file's map, or a copy where there are no maps.
     pub fn slice(&self, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
         let end = offset_bytes.checked_add(len_bytes).filter(|&end| end <= self.len_bytes);
         let end = end.ok_or_else(|| {

@@ -53,7 +53,7 @@ pub(super) struct Decoded {
 #[derive(Debug)]
 pub(super) enum Data {
     Tensor(Tensor),
-    /// Elements that lie in the pickle as they are, from this byte of it on.
+    /// Elements that lie in the pickle as they are, from this byte of the pickle on.
     Inside(u64, Tensor),
     Memory(Bytes),
     Text(Arc<str>),

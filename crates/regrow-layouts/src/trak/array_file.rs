@@ -141,7 +141,7 @@ impl ArrayFile {
         Ok(new)
     }
 
-    /// Opens the file, which must be exactly what `spec` says.
+    /// Opens the file, whose dtype, shape and length must be those of `spec`.
     ///
     /// # Errors
     /// `NotFound`; `Corrupt` if header or length are wrong; `Mismatch` if it is a sound array of

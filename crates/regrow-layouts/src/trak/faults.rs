@@ -34,7 +34,7 @@ use crate::Finding;
 use regrow_base::error::Result;
 use regrow_storage::local::sweep_new_files;
 
-/// All findings but those of reading arrays.
+/// All findings, except the errors of reading arrays.
 pub(super) fn findings(survey: &Survey) -> Result<Vec<Finding>> {
     let mut faults = Faults { survey, with: None, findings: Vec::new(), done: Vec::new() };
     faults.metadata()?;

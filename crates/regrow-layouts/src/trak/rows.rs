@@ -142,7 +142,7 @@ impl Rows {
         self.sync(&mut self.lock())
     }
 
-    /// How many rows are done, on disk: those of all processes.
+    /// The number of rows of all processes that are marked as done on disk.
     pub fn count_done(&self) -> Result<u64> {
         self.mask.count_marked()
     }

@@ -99,7 +99,8 @@ impl TrakStore {
         Ok(store)
     }
 
-    /// How long marks of rows may wait for the sync that they share; zero syncs each.
+    /// How long marks of rows may wait for the sync that they share. With zero, each mark has its
+    /// own sync.
     #[must_use]
     pub fn with_sync_interval(mut self, interval: Duration) -> Self {
         self.sync_interval = Some(interval);
@@ -174,7 +175,7 @@ impl TrakStore {
         Ok((flags, !has_rows && has_mask))
     }
 
-    /// Makes the four arrays of a model zeros, and its flags, if it has any, 0.
+    /// Fills the four arrays of a model with zeros, and sets its flags, if it has any, to 0.
     pub fn reset_arrays(&self, id: i64) -> Result<()> {
         let _lock = self.lock()?;
         self.reset_locked(id)

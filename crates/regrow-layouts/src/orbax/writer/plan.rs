@@ -66,7 +66,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Looks at every leaf; touches no array data.
+    /// Plans every leaf. Reads no array data.
     ///
     /// # Errors
     /// One error that names all leaves which cannot be written, each with its reason.

@@ -209,7 +209,7 @@ fn is_inside(path: &str) -> bool {
     !path.is_empty() && path.split('/').all(|part| !matches!(part, "" | "." | "..")) && !path.contains('\0')
 }
 
-/// The key path of each name in the tree, and its number; `None` if the file has none.
+/// The key path of each name in the tree, and its number; `None` if the file has no key paths.
 fn paths<'p>(pickle: &'p Pickle<'_>, id: Id) -> Result<Option<HashMap<&'p str, (usize, KeyPath)>>> {
     let pairs = match pickle.value(id) {
         Value::None => return Ok(None),
