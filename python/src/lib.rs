@@ -34,7 +34,7 @@
 //! | `repair` | writes parity beside a checkpoint, and repairs with it |
 //! | `seal` | checksums beside a checkpoint, and signatures |
 //! | `list` | the checkpoints in a folder |
-//! | `steps` | a folder of steps: the kept ones, its readers and its writer |
+//! | `steps` | a folder of steps: its list, deletions, leases and lock |
 //! | `manager` | the manager of a training loop's steps |
 //! | `flax` | turns Flax' msgpack into Python's objects and back, without a checkpoint |
 //! | `safetensors` | safetensors files as flat or nested dicts |

@@ -1,7 +1,8 @@
 """Finds attributes that an object or its class has itself, without `__getattr__`.
 
-A proxy answers other names, too: `nnx.Variable` those of its value, `nnx.State` those of its keys,
-a mock every name. Such an answer does not tell the kind of the object.
+A proxy also answers names that it does not have itself: `nnx.Variable` answers the names of its
+value, `nnx.State` its keys, and a mock every name. Such an answer does not tell the kind of the
+object.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Makes imports of another library's modules return drop-in modules of regrow.
 
-The drop-ins also reach other libraries that import the originals.
+Other libraries that import the originals then get the drop-ins, too.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Places(MetaPathFinder):
 
 
 def install(ours: Mapping[str, str]) -> None:
-    """Has imports of the originals, by their names, give modules of this package from now on.
+    """From now on, imports of the originals by their names return modules of this package.
 
     Raises:
         RuntimeError: if the program has imported one of the originals: modules that have it would

@@ -337,8 +337,8 @@ _OBSTORE: dict[str, tuple[str, str]] = {
 _OBSTORE_IDLE = {
     "allow_http", "connect_timeout", "pool_idle_timeout", "pool_max_idle_per_host", "timeout", "user_agent",
 }  # fmt: skip
-"""Settings of a connection that change nothing of what is read or written. The endpoint says
-whether it is http.
+"""Settings of a connection that do not change the bytes that are read or written. The endpoint says
+whether the connection uses http.
 """
 
 
@@ -375,7 +375,7 @@ _FSSPEC_IDLE = {
     "default_fill_cache", "listings_expiry_time", "loop", "max_paths", "skip_instance_cache", "use_listings_cache",
     "version_aware",
 }  # fmt: skip
-"""How fsspec itself goes about things."""
+"""Settings of fsspec's own work. regrow ignores them."""
 
 _FSSPEC_ELSEWHERE = {"memory", "dir", "zip", "tar", "simplecache", "filecache", "blockcache", "reference", "libarchive"}
 

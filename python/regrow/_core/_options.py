@@ -6,7 +6,7 @@
         regrow.save(path, tree)
         regrow.load(path)
 
-A setting of the call comes before that of the block.
+A setting of the call takes precedence over the same setting of the block.
 """
 
 from __future__ import annotations

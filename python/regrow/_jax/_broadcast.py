@@ -2,8 +2,9 @@
 
     parts of a device ── one array of 32-bit words ── sum over the axis ── words ── parts, by bits
 
-All replicas but one give zeros, so the sum is the words of that replica. A sum of floats would
-lose the sign of a zero and the bits of a NaN. One collective broadcasts all leaves of a group.
+One replica gives its words, and all others give zeros, so the sum equals these words. A sum of
+floats would lose the sign of a zero and the bits of a NaN. One collective broadcasts all leaves of
+a group.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Makes thousands of JAX arrays from host memory.
 
 JAX' public functions check their arguments in each call. For small arrays the check takes longer
-than the rest. A public function makes the first array of each kind (sharding, shape, dtype) and
-refuses a wrong one. A private function of JAX makes all others of that kind. A JAX without the
-private function makes all of them in the public way.
+than the rest. A public function makes the first array of each kind (sharding, shape, dtype), and
+raises an error for wrong arguments. A private function of JAX makes all others of that kind. If JAX
+lacks the private function, the public function makes all arrays.
 """
 
 from __future__ import annotations

@@ -267,7 +267,7 @@ def _cut(target: Target, shape: tuple[int, ...]) -> tuple[Cut, list[Any] | None]
     if sharding is None or (len(sharding.device_set) == 1 and sharding.is_fully_addressable):
         return Cut((whole(target.wanted),), target.saved), None
     by_device = sharding.addressable_devices_indices_map(shape)
-    # For keys: their data has more axes than their shape.
+    # The data of PRNG keys has more axes than the keys' shape.
     rest = (slice(None),) * (len(target.wanted) - len(shape))
     boxes: list[Box] = [box_of((*index, *rest), target.wanted) for index in by_device.values()]
     return Cut(boxes, target.saved), list(by_device)

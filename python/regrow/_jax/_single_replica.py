@@ -6,8 +6,8 @@
                                                ├── all agree that it was read ── broadcast ──▶ arrays
                      receivers                 ┘
 
-Each process checks the replicas before it reads. The broadcast is a collective: a process would
-hang in it if another one had failed. So all processes agree before they enter it.
+Each process checks the replicas before it reads. The broadcast is a collective: if one process had
+failed, the others would hang in the broadcast. So all processes agree before they enter it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ Rank 0 runs the service, so the job ends with the process of rank 0.
 
 Values pass by gRPC, whose messages are at most 4 MB. A key takes 0.3 ms; a folder of a thousand
 keys takes little longer. A blocking get with a timeout of zero gives up before the answer arrives,
-so another call asks for values that are there now. Without `jax_enable_recoverability` JAX aborts
-all processes when one has died. With it, `live` lists the processes that live.
+so a `get` that does not wait calls `key_value_try_get_bytes`. Without `jax_enable_recoverability`
+JAX aborts all processes when one process has died. With this option, `live` lists the live
+processes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .._errors import UnsupportedError, failure
 
 NEEDED = ("key_value_set_bytes", "key_value_try_get_bytes", "blocking_key_value_get_bytes", "key_value_delete")
 LIVE_FOR_SECONDS = 5.0
-"""How old an answer of JAX about the living may be."""
+"""The oldest answer of JAX about live processes that still counts."""
 
 
 class JaxCoordinator:

@@ -221,7 +221,7 @@ def _step(dim: int, order: _Order) -> int:
     for coordinate in itertools.product(*(range(axes[axis]) for axis in places)):
         for start, length, _ in _spans(dim, order, dict(zip(places, coordinate, strict=True))):
             if length:
-                # The end of the axis does not count: it cuts the last chunk off.
+                # The end of the axis does not count: the last chunk may be shorter.
                 step = math.gcd(step, start, start + length if start + length < dim else 0)
     return step or dim
 

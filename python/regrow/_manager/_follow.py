@@ -1,5 +1,5 @@
-"""Saves that the engine's manager follows on a thread of its own: it waits for each, verifies,
-deletes older steps and adds a record.
+"""Saves that the engine's manager follows on its own thread: the thread waits for each save,
+verifies the step, deletes older steps and adds a record.
 
 The next call of the manager raises a failure. A failure that no call has raised goes to standard
 error when the program ends, and makes it end with status 1.

@@ -1,7 +1,7 @@
 """Containers and leaves of a checkpoint when the caller gives no class for them.
 
 Nothing here imports a class that a file names. A named tuple becomes a named tuple of the same
-name and fields, and any other class a `Node`. A save writes both as they were.
+name and fields. A container of any other class becomes a `Node`. A save writes both as they were.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ and the same calls.
     # Compares every leaf before it reads data.
     model = tree_deserialise_leaves("model.eqx", like=model)
 
-It reads files of Equinox, and Equinox reads its files, to the bit. Beyond Equinox: files are
-replaced in one step; float8, int4 and integers beyond 64 bits come back; every path-like object is
-a path; one error lists all mismatches.
+These functions read files of Equinox, and Equinox reads their files, bit for bit. Beyond Equinox:
+files are replaced in one step; float8, int4 and integers beyond 64 bits come back; every path-like
+object is a path; one error lists all mismatches.
 
 In a file that has a path, an index with names and checksums follows the leaves. Equinox ignores the
 index. With the index, `regrow.load` loads the whole pytree without a `like`.

@@ -1,8 +1,7 @@
-"""The encoding layer: what happens to nested values before they are packed, and to errors of
-unpacking.
+"""The encoding layer: changes nested values before the packing, and converts errors of unpacking.
 
-The engine packs and unpacks. This module makes the changes to the caller's containers that Flax
-makes around that.
+The engine packs and unpacks. Flax changes the caller's containers before the packing, and this
+module makes the same changes.
 """
 
 from __future__ import annotations

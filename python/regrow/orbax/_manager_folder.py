@@ -1,8 +1,8 @@
 """The folder of a manager, on a disk or in a bucket: its committed steps, their deletion, and the
 folder's own metadata.
 
-The engine's own manager finds, leases and deletes the steps. On a disk it leaves no files of its
-own in the folder.
+The engine's own manager finds, leases and deletes the steps. On a disk this manager leaves none of
+its own files in the folder.
 
 Process 0 of a job chooses the steps to delete, deletes them and sends the list of deleted steps to
 the others. So the lists of all processes match the storage, although a reader may keep a step and

@@ -1,4 +1,4 @@
-"""Restore args from a target: what each of its leaves becomes, and restores into it."""
+"""Makes restore args from a target: the form of each restored leaf. Restores standard targets."""
 
 from __future__ import annotations
 

@@ -357,8 +357,8 @@ class CheckpointManager(Closing):
                 if callback is not None:
                     callback()
             finally:
-                # Call this also after an error: the other processes of a job wait for this process
-                # in it.
+                # Call `follow` also after an error: in `follow` the other processes of a job wait
+                # for this process.
                 self._deletions.follow(step, is_unranked=is_unranked)
 
         self._tracked = tracked = Tracked(info, work, tells=tells)

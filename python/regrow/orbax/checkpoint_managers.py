@@ -146,7 +146,7 @@ class EveryNSteps(PreservationPolicy):
             kept.append(is_due)
         if self.max_to_keep is not None:
             due = [at for at, is_due in enumerate(kept) if is_due]
-            # An interval of 0 keeps all steps, as in Orbax.
+            # A `max_to_keep` of 0 keeps all due steps, as in Orbax.
             for at in due[: -self.max_to_keep]:
                 kept[at] = False
         return kept
@@ -170,7 +170,7 @@ class EveryNStepsClosest(PreservationPolicy):
                 closest[multiple] = distance, at
         kept = sorted({at for _, at in closest.values()} | ({len(checkpoints) - 1} if checkpoints else set()))
         if self.max_to_keep is not None:
-            # An interval of 0 keeps all steps, as in Orbax.
+            # A `max_to_keep` of 0 keeps all these steps, as in Orbax.
             kept = kept[-self.max_to_keep :]
         return [at in kept for at in range(len(checkpoints))]
 

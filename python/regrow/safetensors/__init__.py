@@ -9,12 +9,13 @@
     with safe_open("model.safetensors", framework="numpy") as file:
         part = file.get_slice("w")[0:16]  # reads only these bytes
 
-The files are byte for byte those of safetensors, and are written all or not at all, synced to disk.
-What is here beside the original: folders with ``model.safetensors.index.json``, trees of dicts
-(``sep``, ``nested``), views without a copy (``copy=False``), float8 and float4 through ml_dtypes.
+The files equal those of safetensors byte for byte. A save writes the whole file or nothing, and
+syncs the file to disk. Beyond the original: folders with ``model.safetensors.index.json``, trees of
+dicts (``sep``, ``nested``), views without a copy (``copy=False``), float8 and float4 through
+ml_dtypes.
 
-All names of the original are here, the private ones that other packages import among them. `load`,
-`load_file`, `save` and `save_file` of this module are those of `regrow.safetensors.numpy`.
+This package has all names of the original, including private names that other packages import.
+`load`, `load_file`, `save` and `save_file` of this module are those of `regrow.safetensors.numpy`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`safetensors.torch`'s functions: dicts of torch tensors, and modules whose tensors share memory.
 
-Two names of the same memory cannot both be written: they would come back as two tensors.
-`save_file` refuses them; `save_model` keeps one name of each and tells in the metadata which names
-it left out, and `load_model` knows that they belong to the model.
+If two names of a dict share memory, a file with both names would load as two tensors. `save_file`
+raises an error for such names. `save_model` writes one of the names, and lists the other names in
+the metadata. `load_model` does not count the other names as missing.
 """
 
 from __future__ import annotations

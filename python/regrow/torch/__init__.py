@@ -19,9 +19,9 @@ without pickle.
     dcp.save(state, storage_writer=regrow.torch.StorageWriter(path))
     dcp.load(state, storage_reader=regrow.torch.StorageReader(path))
 
-A checkpoint is one as `regrow.save` makes it: an Orbax checkpoint, and safetensors files that name
-PyTorch as their format. Nothing in it is code, and nothing that it says is imported or called.
-Needs torch.
+The checkpoint has the form that `regrow.save` writes: an Orbax checkpoint, and safetensors files
+that name PyTorch as their format. A checkpoint contains no code, and a load imports and calls
+nothing that the checkpoint names. Needs torch.
 """
 
 from __future__ import annotations

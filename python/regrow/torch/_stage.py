@@ -4,8 +4,8 @@
          └── worker: copies tensors to memory that is used again ──┘
                      └── engine: writes, syncs, commits ─────────────── wait
 
-At any time one save is copied and one save is written, because all saves use the same memory. A
-later save waits.
+At any time at most one save is copied and at most one is written, because all saves use the same
+memory. A later save waits.
 """
 
 from __future__ import annotations

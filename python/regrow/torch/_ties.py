@@ -2,13 +2,12 @@
 
 Every reader finds the numbers of every tensor. Only the record says which memory tensors share:
 
-    w = base                      base has every byte that the others reach: its entry says nothing
-    v = base[2:], t = base.T      shape, strides and the offset in the memory of the first one
-    a = base[:3], b = base[1:]    none has all bytes: shape, strides and the offset in a storage of their own
+    w = base                      base has every byte that the others reach, and needs no entry
+    v = base[2:], t = base.T      entries: shape, strides, and the offset in the memory of base
+    a = base[:3], b = base[1:]    none has all bytes. Entries: shape, strides, offset in a new storage
 
-Parts of one storage that do not touch each other are tensors of their own, as for safetensors. A
-`DTensor` is tied only to itself: what a process sees of the others' memory differs from process to
-process.
+Parts of one storage that do not touch each other are separate tensors, as for safetensors. A
+`DTensor` is tied only to the same `DTensor`, because each process has another part of its memory.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ._library import torch
 from ._pointers import Keys, pointer
 
 ALIGN_BYTES = 16
-"""A storage begins at a multiple of the longest element's."""
+"""A storage begins at a multiple of the length of the longest element."""
 STORAGE_PER_BYTE_MAX = 64
 """A storage is made again if it is at most so many times as long as its tensors. Others have
 memory of their own.

@@ -1,4 +1,4 @@
-"""A store for TRAK that several processes can work on for days: a drop-in for its `MmapSaver`.
+"""A store for TRAK in which several processes can work at the same time: a drop-in for `MmapSaver`.
 
     from regrow.trak import MmapSaver
 
@@ -7,13 +7,13 @@
         saver=MmapSaver, save_dir=folder,
     )
 
-The folder is TRAK's own: TRAK reads what this writes, and the other way round. What is better:
-nothing is lost when a process is killed or the power fails, experiments of several processes are
-merged, arrays are checked when they are opened and never emptied unasked, and any part of a batch
-can be resumed. `repair` is the way out of a folder that was damaged by something else.
+The folder has TRAK's layout: TRAK reads the files of this module, and this module reads the files
+of TRAK. Beyond TRAK: a kill or a power cut loses no marked row, experiments of several processes
+are merged, arrays are checked when they are opened and are emptied only on request, and any part of
+a batch can be resumed. `repair` repairs a folder that another program has damaged.
 
-When TRAK is installed, importing this module imports it (and with it PyTorch), so that `MmapSaver`
-is one of its savers; without it the module stands alone.
+If TRAK is installed, the import of this module imports TRAK and PyTorch, so that `MmapSaver` is a
+subclass of TRAK's `AbstractSaver`. Without TRAK the module works alone.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ _MODES = ("r", "r+", "w+")
 
 
 def install() -> None:
-    """Has TRAK, which must be installed, use the saver of this module.
+    """Makes TRAK use the saver of this module. TRAK must be installed.
 
-    A module that has imported the original by its name keeps that.
+    A module that has already imported the original by its name keeps the original.
     """
     for module in ("trak", "trak.savers", "trak.traker"):
         found = importlib.import_module(module)

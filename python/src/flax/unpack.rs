@@ -1,9 +1,9 @@
 //! Converts msgpack to Python objects, like Flax' `msgpack_restore`, except that arrays are views.
 //!
-//! It accepts everything that Flax accepts from its own files (for a repeated key, the last value
-//! counts), and text arrays, which Flax writes but cannot read. Data that only looks like an array
-//! is an error: `-1` in a shape, `nil` instead of a shape, chunks of different dtypes. The error
-//! has the offset and the key path.
+//! This module accepts everything that Flax accepts from its own files (for a repeated key, the
+//! last value counts), and text arrays, which Flax writes but cannot read. Data that only looks
+//! like an array is an error: `-1` in a shape, `nil` instead of a shape, chunks of different
+//! dtypes. The error has the offset and the key path.
 
 use std::collections::HashMap;
 use std::ops::Range;

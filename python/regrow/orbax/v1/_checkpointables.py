@@ -112,7 +112,7 @@ def _for_load(path: Any, name: str | None, abstract: Any, context: Context) -> A
     """The handler that loads a checkpointable: the registered one, else that of pytrees."""
     registry = context.checkpointables.registry
     if name is None and not _find.is_pytree(as_path(path)):
-        # A file or a folder of another layout.
+        # The path is a file, or a folder of another layout: load it as a pytree.
         return _handlers.PyTreeHandler(context=context)
     saved_by = read_step_metadata(path).item_handlers
     if name is None:
