@@ -195,6 +195,12 @@ impl Error {
         Self::new(ErrorKind::InvalidArgument, what)
     }
 
+    /// The error for a read during which another checkpoint or file took the path. Reads start
+    /// again after this error.
+    pub fn replaced(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Replaced, what)
+    }
+
     /// The error for a failure of the operating system. `what` is a verb phrase, such as "cannot
     /// read", and `file` is its object.
     ///

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::Coordinator;
-use regrow_base::error::{Error, ErrorKind, Result};
+use regrow_base::error::{Error, Result};
 use regrow_base::threads::map_ordered;
 use regrow_storage::location::Location;
-use regrow_store::{ByteRange, StoreExt};
+use regrow_store::{StoreExt, get_if_there};
 
 /// The pause before the second look, and the longest pause between two looks, on a disk.
 const DISK_LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
@@ -76,12 +76,8 @@ impl Coordinator for Folder {
         let (mut pause, longest) = if self.at.commits_by_marker() { BUCKET_LOOKS } else { DISK_LOOKS };
         loop {
             // Use a new store for each look, because a store remembers missing files.
-            match self.at.store().get(&file_name(key), ByteRange::Full) {
-                Ok(Some(value)) => return Ok(Some(value)),
-                Ok(None) => {}
-                // Another process removed the file between two requests.
-                Err(error) if error.kind() == ErrorKind::Replaced => {}
-                Err(error) => return Err(error),
+            if let Some(value) = get_if_there(&*self.at.store(), &file_name(key))? {
+                return Ok(Some(value));
             }
             let left = wait.saturating_sub(began.elapsed());
             if left.is_zero() {
@@ -102,11 +98,7 @@ impl Coordinator for Folder {
             if listed.as_ref().is_some_and(|listed| listed.binary_search(name).is_err()) {
                 return Ok(None);
             }
-            match store.get(name, ByteRange::Full) {
-                // Another process removed the file after the listing.
-                Err(error) if error.kind() == ErrorKind::Replaced => Ok(None),
-                value => value,
-            }
+            get_if_there(&*store, name)
         };
         let read_all = |names: &[Vec<u8>]| names.iter().map(read).collect::<Result<Vec<_>>>();
         let mut found = Vec::with_capacity(names.len());

@@ -25,7 +25,7 @@ use crate::bytes::glance::Language;
 #[cfg(feature = "cloud")]
 use crate::cache::Cache;
 use crate::desktop::is_desktop_entry;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::store::Store;
 use crate::threads::for_each_parallel;
 use crate::{Capabilities, Document, Entry, EntryKind, Found, Identity, ReadOnly, Reading, Storage, Url};
@@ -445,7 +445,7 @@ impl StepFolder {
 
     /// The error for a folder that was replaced or removed during a read.
     pub fn was_replaced(&self) -> Error {
-        Error::new(ErrorKind::Replaced, "the step was replaced or removed while it was being read")
+        Error::replaced("the step was replaced or removed while it was being read")
             .in_file(&self.location)
             .help("open it again")
     }
@@ -497,6 +497,7 @@ fn scheme_of(path: &Path) -> Option<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     #[test]
     fn addresses_are_refused_by_name() {

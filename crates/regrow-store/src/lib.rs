@@ -343,6 +343,18 @@ pub trait StoreExt: Store {
 }
 impl<T: Store + ?Sized> StoreExt for T {}
 
+/// The whole value; `None` if the store lacks the key, also if another process has removed the
+/// value between two requests of the store.
+///
+/// # Errors
+/// Errors of the store.
+pub fn get_if_there(store: &dyn Store, key: &[u8]) -> Result<Option<Bytes>> {
+    match store.get_whole(key) {
+        Err(error) if error.kind() == crate::error::ErrorKind::Replaced => Ok(None),
+        value => value,
+    }
+}
+
 /// The error for a missing value to which another file refers.
 pub fn missing(file: PathBuf) -> crate::error::Error {
     crate::error::Error::corrupt("a file is missing").in_file(file).help("copy the whole checkpoint again")

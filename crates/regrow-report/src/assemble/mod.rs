@@ -34,9 +34,6 @@ use regrow::{Checkpoint, Error, ErrorKind, Monitor, OpenOptions, Result, Statist
 use crate::model::{Reading, Report};
 pub use series::STEPS_READ_MAX;
 
-/// The most times that a report starts again because a checkpoint was replaced during the read.
-const ATTEMPTS_MAX: usize = 4;
-
 /// The most leaves with a histogram: with more, no browser could open the page.
 const HISTOGRAMS_MAX: usize = 20_000;
 
@@ -122,13 +119,7 @@ struct Opened {
 /// The errors of [`regrow::open`] for any of the checkpoints; `NotFound` for patterns that match
 /// nothing; `Cancelled`.
 pub fn assemble(subject: &Subject, others: &[Subject], options: &ReportOptions) -> Result<Report> {
-    let mut attempts = 1;
-    loop {
-        match assemble_once(subject, others, options) {
-            Err(error) if error.kind() == ErrorKind::Replaced && attempts < ATTEMPTS_MAX => attempts += 1,
-            report => return report,
-        }
-    }
+    regrow::engine::read_unreplaced(|_| assemble_once(subject, others, options))
 }
 
 fn assemble_once(subject: &Subject, others: &[Subject], options: &ReportOptions) -> Result<Report> {

@@ -283,7 +283,7 @@ impl Server {
     }
 
     fn replaced(&self, key: &str) -> Error {
-        Error::new(ErrorKind::Replaced, "a file was replaced or removed while it was read")
+        Error::replaced("a file was replaced or removed while it was read")
             .in_file(self.url(key))
             .help("open the checkpoint again")
     }

@@ -15,7 +15,7 @@
 //! on without a lock. Then two processes must not change the same checkpoint at once.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -28,6 +28,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::lock::{Holder, TargetLock, WAIT_DEFAULT, busy};
 use crate::monitor::Monitor;
+use crate::stem_of;
 use crate::store::local::folders::{LOCK_SUFFIX, make_folders};
 use crate::system::{RecordLock, id_of, id_of_name, lock_record, look_at_record, set_mode};
 use crate::traces::{Life, Trace, TraceKind};
@@ -148,8 +149,8 @@ pub(crate) fn hold(path: &Path) -> Result<Option<Hold>> {
     }
 }
 
-/// The path of the lock file of a target. A link is followed, so that all names of a checkpoint
-/// lead to one lock.
+/// The path of the lock file of a target. A link is followed, and a file of a pair has the lock of
+/// its stem, so that all names of a checkpoint lead to one lock.
 pub(super) fn lock_path(target: &Path) -> Result<Option<PathBuf>> {
     let absolute = std::path::absolute(target).map_err(|_| no_name(target))?;
     let resolved = match absolute.canonicalize() {
@@ -163,6 +164,7 @@ pub(super) fn lock_path(target: &Path) -> Result<Option<PathBuf>> {
     let (Some(parent), Some(name)) = (resolved.parent(), resolved.file_name()) else {
         return Err(no_name(target));
     };
+    let name = name.to_str().map_or(name, |name| OsStr::new(stem_of(name)));
     let mut file = OsString::from(".");
     file.push(shortened(name).as_deref().unwrap_or(name));
     file.push(suffix());
@@ -300,6 +302,19 @@ mod tests {
 
     fn lock(target: &Path, wait: Option<Duration>) -> Result<TargetLock> {
         lock_target(target, "repair", wait, &Monitor::new())
+    }
+
+    #[test]
+    fn files_of_a_pair_have_the_lock_of_their_stem() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        fs::write(path("x.manifest"), "x").unwrap();
+        let held = lock(&path("x"), NOW).unwrap();
+        for name in ["x", "x.data", "x.manifest"] {
+            assert_eq!(lock(&path(name), NOW).unwrap_err().kind(), ErrorKind::Busy, "{name}");
+        }
+        drop(held);
+        drop(lock(&path("x.manifest"), NOW).unwrap());
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub fn read_unreplaced<T>(mut read: impl FnMut(&Attempt) -> Result<T>) -> Result
         match read(&attempt) {
             // If the checkpoint was replaced during the read, the error says nothing about the new
             // checkpoint.
-            Err(error) if !matches!(error.kind(), ErrorKind::Cancelled | ErrorKind::Replaced) => {
+            Err(error) if error.kind() != ErrorKind::Cancelled => {
                 Err(attempt.was_replaced().unwrap_or(error))
             }
             read => read,

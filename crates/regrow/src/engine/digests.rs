@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::monitor::{Monitor, Stage};
 use crate::store::{FETCH_LEN_MAX_BYTES, ReadPath, Scratch, Store, StoreExt, Version};
 use crate::threads::{for_each_parallel, thread_count};
@@ -101,11 +101,8 @@ impl<D: Send> Digest<D> {
     }
 
     fn changed(&self, store: &dyn Store, name: &str) -> Error {
-        Error::new(
-            ErrorKind::Replaced,
-            format!("the checkpoint was changed while it was being {}", self.doing),
-        )
-        .in_file(store.describe(name.as_bytes()))
-        .help("try again when no program writes to it")
+        Error::replaced(format!("the checkpoint was changed while it was being {}", self.doing))
+            .in_file(store.describe(name.as_bytes()))
+            .help("try again when no program writes to it")
     }
 }

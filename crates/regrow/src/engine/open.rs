@@ -343,7 +343,7 @@ impl Checkpoint {
     }
 
     pub(super) fn was_replaced(&self) -> Error {
-        Error::new(ErrorKind::Replaced, "the checkpoint was replaced or removed while it was being read")
+        Error::replaced("the checkpoint was replaced or removed while it was being read")
             .in_file(self.path())
             .help("open it again")
     }

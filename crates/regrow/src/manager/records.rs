@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
-use crate::store::StoreExt;
+use crate::store::{StoreExt, get_if_there};
 use crate::system::{has_ended, host_name};
 
 /// The folder of records, below the folder of steps.
@@ -19,13 +19,12 @@ const LEN_MAX_BYTES: u64 = 64 << 10;
 pub(super) fn read<T: DeserializeOwned>(root: &Location, name: &str) -> Result<Option<T>> {
     let store = root.join(FOLDER).store();
     let found = store.len_bytes(name.as_bytes()).and_then(|len_bytes| match len_bytes {
-        Some(len_bytes) if len_bytes <= LEN_MAX_BYTES => store.get_text_key(name),
+        Some(len_bytes) if len_bytes <= LEN_MAX_BYTES => get_if_there(&*store, name.as_bytes()),
         _ => Ok(None),
     });
     match found {
         Ok(bytes) => Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok())),
-        // Another process removed the file between two requests.
-        Err(error) if matches!(error.kind(), ErrorKind::Replaced | ErrorKind::NotFound) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -376,8 +376,8 @@ impl Steps {
         match Retries::until_unreplaced(|| self.look_into(number, name, &location)) {
             Err(error) => match error.kind() {
                 ErrorKind::Uncommitted => Ok(Looked::Unfinished),
-                // The step was removed or replaced between two reads.
-                ErrorKind::NotFound | ErrorKind::Replaced => Ok(Looked::Gone),
+                // The step was removed between two reads.
+                ErrorKind::NotFound => Ok(Looked::Gone),
                 _ => Err(error),
             },
             looked => looked,

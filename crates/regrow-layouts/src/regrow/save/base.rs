@@ -8,7 +8,7 @@ use super::super::reader::RegrowReader;
 use super::header::header_bytes;
 use super::plan::Plan;
 use crate::{Reader, refuse_uncommitted};
-use regrow_base::error::{Error, ErrorKind, Result};
+use regrow_base::error::{Error, Result};
 use regrow_base::monitor::Monitor;
 use regrow_storage::location::Location;
 use regrow_storage::{NewFolder, Retries};
@@ -44,9 +44,7 @@ impl Base {
             // During the open, another save may have put a new checkpoint at this path, and removed
             // the files of the old checkpoint one by one.
             if at.identity() != before {
-                return Err(
-                    Error::new(ErrorKind::Replaced, "the base was replaced while it was opened").in_file(at)
-                );
+                return Err(Error::replaced("the base was replaced while it was opened").in_file(at));
             }
             Ok(Self { reader: opened?, folder: at.clone() })
         })

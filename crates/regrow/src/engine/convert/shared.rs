@@ -21,7 +21,7 @@ use crate::engine::save::check_save;
 use crate::engine::shares::shares_of;
 use crate::engine::side_files::SideFiles;
 use crate::engine::{Checkpoint, SaveOptions, SaveReport, open_with};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::formats::{Claims, Format, ManyWriters, WriterRank, formats, located};
 use crate::location::{Location, ToLocation};
 use crate::storage::{BegunFolder, JoinedFolder};
@@ -191,7 +191,7 @@ fn write_share(
     let checkpoint = open_with(source, &options.open)?;
     let plan = checkpoint.plan_convert(options)?;
     if plan.digest() != digest {
-        return Err(Error::new(ErrorKind::Replaced, "a worker finds other leaves in the source").in_file(source).help(
+        return Err(Error::replaced("a worker finds other leaves in the source").in_file(source).help(
             "convert again; if the source was not replaced, check that all machines see the same files at \
              this path",
         ));

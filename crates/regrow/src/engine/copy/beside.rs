@@ -4,15 +4,13 @@
 use std::sync::Arc;
 
 use crate::bytes::limits::work_space;
-use crate::engine::open::identity;
-use crate::engine::side_files::take_misfits;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::parity::{ParityDocument, ParityPlace, closing};
 use crate::seal::{Place, SealDocument};
 use crate::signature;
-use crate::storage::{Identity, PublishOptions};
+use crate::storage::PublishOptions;
 use crate::store::{Blob, FileWriter, ReadPath, StoreExt};
 
 const PIECE_LEN_BYTES: u64 = 4 << 20;
@@ -51,18 +49,8 @@ impl Beside {
         Ok(Self { seal, signature: signature::place_of(source).read("the signature")?, parity })
     }
 
-    /// Writes the side files beside the copy. If the identity at `target` is no longer `copied`,
-    /// another save has replaced the copy: side files that do not fit that save are then removed.
-    pub(super) fn put(self, target: &Location, copied: Option<Identity>) -> Result<()> {
-        if self.seal.is_none() && self.signature.is_none() && self.parity.is_none() {
-            return Ok(());
-        }
-        self.put_all(target)?;
-        let is_replaced = copied.is_some() && identity(target) != copied;
-        if is_replaced { take_misfits(target) } else { Ok(()) }
-    }
-
-    fn put_all(self, target: &Location) -> Result<()> {
+    /// Writes the side files beside the copy, whose lock the caller has.
+    pub(super) fn put(self, target: &Location) -> Result<()> {
         let written = |what: &str, again: &str, error: Error| {
             error.help(format!(
                 "the checkpoint was copied without its {what}: check the copy (`regrow verify`) and make the {what} (`regrow {again}`), or copy it again"

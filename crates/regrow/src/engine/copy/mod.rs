@@ -20,6 +20,8 @@ use std::time::Duration;
 use std::time::Instant;
 
 use super::convert::refuse_target_inside;
+use super::locked::Change;
+use super::open::identity;
 use super::side_files::{take_from_files, take_from_replaced};
 use super::{SaveOptions, format_bytes, replace};
 use crate::error::{Error, ErrorKind, Result};
@@ -136,7 +138,7 @@ fn copy_once(source: &Location, target: &Location, options: &CopyOptions) -> Res
     copying.all(&plan).map_err(|error| stays(error, options))?;
     let reused_bytes = copying.reused_bytes.load(Ordering::Relaxed);
     options.monitor.finish()?;
-    commit(source, target, &plan.kind, transfer, options.overwrite)?;
+    commit(source, target, &plan.kind, transfer, options)?;
     Ok(CopyReport {
         path: target.describe(),
         file_count: plan.files.len(),
@@ -151,17 +153,22 @@ fn commit(
     target: &Location,
     kind: &Target,
     transfer: Box<dyn Transfer>,
-    is_overwrite: bool,
+    options: &CopyOptions,
 ) -> Result<()> {
     let beside = Beside::of(source, target)?;
-    if is_overwrite {
+    if options.overwrite {
         take_from_files(target)?;
     }
     let copied = transfer.commit()?;
-    if *kind != Target::Folder {
-        take_from_replaced(target)?;
+    if *kind == Target::Folder {
+        return Ok(());
     }
-    beside.put(target, copied)
+    let change = Change { name: "copy", wait: options.wait, monitor: &Monitor::new() };
+    let _lock = change.lock(target)?;
+    take_from_replaced(target)?;
+    // Another save may have replaced the copy before the lock.
+    let is_replaced = copied.is_some() && identity(target) != copied;
+    if is_replaced { Ok(()) } else { beside.put(target) }
 }
 
 fn passes(options: &CopyOptions) -> u64 {

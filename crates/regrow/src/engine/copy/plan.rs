@@ -175,29 +175,26 @@ impl SourceFile {
     }
 
     pub(super) fn check_version(&self) -> Result<()> {
-        let Content::Stored { store, key } = &self.content else { return Ok(()) };
-        match store.version(key)?.is_some_and(|now| now.text == self.transfer.version) {
-            true => Ok(()),
-            false => Err(replaced(self.describe())),
-        }
+        if self.is_changed()? { Err(replaced(self.describe())) } else { Ok(()) }
+    }
+
+    fn is_changed(&self) -> Result<bool> {
+        let Content::Stored { store, key } = &self.content else { return Ok(false) };
+        Ok(store.version(key)?.is_none_or(|now| now.text != self.transfer.version))
     }
 
     /// An error of reading the file. If the file has changed since the plan, the result is
     /// `Replaced`.
     pub(super) fn blame(&self, error: Error) -> Error {
-        match error.kind() {
-            ErrorKind::Cancelled | ErrorKind::Replaced => error,
-            _ => self
-                .check_version()
-                .err()
-                .filter(|found| found.kind() == ErrorKind::Replaced)
-                .unwrap_or(error),
+        match self.is_changed() {
+            Ok(true) if error.kind() != ErrorKind::Cancelled => replaced(self.describe()),
+            _ => error,
         }
     }
 }
 
 fn replaced(file: impl Into<PathBuf>) -> Error {
-    Error::new(ErrorKind::Replaced, "the checkpoint was changed while it was being copied")
+    Error::replaced("the checkpoint was changed while it was being copied")
         .in_file(file)
         .help("copy again when no program writes to it")
 }

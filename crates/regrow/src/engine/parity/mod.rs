@@ -11,7 +11,7 @@ use super::locked::{Change, part_of, take_away};
 use super::seal::files_of;
 use super::{Checkpoint, OpenOptions, SaveOptions, open_with};
 use crate::engine::names::check_no_links;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::parity::{BLOCKS_FILE_NAME, FILE_NAME, ParityDocument, ParityPlace, ParityRatio};
@@ -186,7 +186,7 @@ fn version(store: &dyn Store, name: &str) -> Result<Version> {
 }
 
 fn changed(store: &dyn Store, name: &str) -> Error {
-    Error::new(ErrorKind::Replaced, "the checkpoint was changed while its parity was made")
+    Error::replaced("the checkpoint was changed while its parity was made")
         .in_file(store.describe(name.as_bytes()))
         .help("try again when no program writes to it")
 }

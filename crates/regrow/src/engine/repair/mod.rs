@@ -154,7 +154,7 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
 }
 
 fn replaced(at: &Location) -> Error {
-    Error::new(ErrorKind::Replaced, "the checkpoint was replaced while it was being repaired")
+    Error::replaced("the checkpoint was replaced while it was being repaired")
         .in_file(at)
         .help("another process saves to this path: repair it again if the new checkpoint is damaged")
 }

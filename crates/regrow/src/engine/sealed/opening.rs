@@ -38,7 +38,7 @@ pub(in crate::engine) fn read_under_seal(
     let sealed = under(seal, at, options, read)?;
     match step_of(&*sealed).is_some_and(|again| again.is_same(&step)) {
         true => Ok(sealed),
-        false => Err(Error::new(ErrorKind::Replaced, "another step came while this was opened").in_file(at)),
+        false => Err(Error::replaced("another step came while this was opened").in_file(at)),
     }
 }
 
