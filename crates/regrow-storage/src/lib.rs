@@ -378,14 +378,6 @@ pub trait Publish: Debug + Send + Sync {
 
 /// Manages the checkpoints that a storage has: finds their writers, finishes them, removes them.
 pub trait Upkeep: Debug + Send + Sync {
-    /// Identifies the save that wrote the folder at the path. The identity changes when another
-    /// checkpoint takes the path, but not when a repair changes a file. On a disk, `None` if the
-    /// folder does not exist.
-    ///
-    /// # Errors
-    /// Errors of the storage.
-    fn holder(&self, path: &Path) -> Result<Option<Identity>>;
-
     /// Files and bytes at the path, and the time of the last change; `None` if unknown.
     ///
     /// # Errors

@@ -7,8 +7,8 @@ use crate::error::Result;
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::{
-    BegunFile, BegunFolder, BegunSiblings, Identity, JoinedFolder, PublishOptions, Removal, Removed, Stock,
-    Target, TargetLock, Trace, Transfer, TransferOptions, Writes,
+    BegunFile, BegunFolder, BegunSiblings, JoinedFolder, PublishOptions, Removal, Removed, Stock, Target,
+    TargetLock, Trace, Transfer, TransferOptions, Writes,
 };
 
 impl Location {
@@ -128,18 +128,6 @@ impl Location {
     /// The same as there.
     pub fn check_finished(&self) -> Result<()> {
         self.capabilities().writes.map_or(Ok(()), |writes| writes.upkeep.check_finished(self))
-    }
-
-    /// Identifies the save that wrote the folder here. It stays the same until another folder takes
-    /// the path, even if a repair rewrites files in the folder.
-    ///
-    /// # Errors
-    /// Errors of the storage.
-    pub fn holder(&self) -> Result<Option<Identity>> {
-        match self.capabilities().writes {
-            Ok(writes) => writes.upkeep.holder(self.path()),
-            Err(_) => Ok(self.identity()),
-        }
     }
 
     /// The number and length of the files here, and the time of the last change; `None` if unknown.

@@ -244,10 +244,6 @@ impl Publish for LocalDisk {
 }
 
 impl Upkeep for LocalDisk {
-    fn holder(&self, path: &Path) -> Result<Option<Identity>> {
-        Ok(self.identity(path))
-    }
-
     // A local checkpoint gets its name only when it is complete, so there is nothing to check.
     fn check_finished(&self, _at: &Location) -> Result<()> {
         Ok(())

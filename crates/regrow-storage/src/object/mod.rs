@@ -535,20 +535,6 @@ impl Publish for ObjectStorage {
 }
 
 impl Upkeep for ObjectStorage {
-    /// The identity comes from the markers, because every save writes one, and from the state
-    /// object of a save or a removal.
-    fn holder(&self, path: &Path) -> Result<Option<Identity>> {
-        let key = key_of(&self.objects, path)?;
-        let marker = |name: &str| -> Result<Option<(String, SystemTime)>> {
-            let object = self.objects.head(&format!("{key}/{name}"))?;
-            Ok(object.map(|object| (object.tag.text().to_owned(), object.modified)))
-        };
-        let state = found::state_at(&self.objects, &key, &format!("{key}/{}", marker::STATE))?;
-        let save = state.map(|found| found.record).filter(|record| record.phase != state::Phase::Changing);
-        let save = save.map(|record| (record.nonce, record.phase));
-        Ok(Some(Identity::of_objects((marker(marker::MARKER)?, marker(marker::OTHER_MARKER)?, save))))
-    }
-
     fn traces(&self, at: &Location) -> Result<Vec<Trace>> {
         traces::traces(&self.objects, at)
     }
