@@ -5,9 +5,10 @@
 //! file   <folder>/step_100-1f3a~9c0e~index~2~0
 //! ```
 //! A key is one file or one object directly in the folder, so no empty folders stay after the keys
-//! are removed. A link makes a file appear complete, and a conditional put makes an object appear
-//! complete. A waiting process polls at growing intervals. Several threads read the values of many
-//! keys. In a bucket the keys are listed first.
+//! are removed. A file gets its name by a hard link after it is written, and an object is written
+//! by a conditional put. So both are complete as soon as they are visible. A waiting process polls
+//! at growing intervals. Several threads read the values of many keys. In a bucket the keys are
+//! listed first.
 
 use std::time::{Duration, Instant};
 

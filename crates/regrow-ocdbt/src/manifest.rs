@@ -3,8 +3,11 @@
 //! ```text
 //! kind single:   manifest.ocdbt                       | config | data file table | version list | child list |
 //! kind numbered: manifest.ocdbt                       | config |
-//!                manifest.<generation, 16 hex digits> | as kind single, also in its config | ... the highest number counts
+//!                manifest.<generation, 16 hex digits> | config | data file table | version list | child list |
 //! ```
+//!
+//! The config of a numbered file has the kind `single`, and is otherwise equal to the config of
+//! `manifest.ocdbt`. A reader uses the numbered file of the highest generation.
 
 use bytes::Bytes;
 

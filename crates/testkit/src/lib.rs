@@ -1,7 +1,7 @@
 //! Code that only tests need: fixtures and their damaged copies, hostile files, traced child
 //! processes, and an object server.
 //!
-//! It does not depend on `regrow`, so that the engine's own unit tests can use it.
+//! This crate does not depend on `regrow`, so that the engine's own unit tests can use this crate.
 
 use std::path::{Path, PathBuf};
 

@@ -1,9 +1,9 @@
 //! The times of a writer: filling buffers, waiting for the disk, syncing, and the worker's own
 //! time.
 //!
-//! The clock is read a few times for each buffer of 4 MiB. All time in which
-//! the caller's thread does not wait for the disk counts as filling: between the writer's first
-//! byte and its last, the thread does nothing else.
+//! The clock is read a few times for each buffer of 4 MiB. All time in which the caller's thread
+//! does not wait for the disk counts as filling: between the writer's first byte and its last, the
+//! thread does nothing else.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Decides which casts keep every value.
+//! Decides from two dtypes whether a cast keeps every value exactly.
 
 use super::float16::bf16_to_f32;
 use super::small_float::{SmallFloat, Top};

@@ -10,7 +10,9 @@
 //! | [`Shape`], [`Region`] | the lengths of the axes of an array; a hyper-rectangle inside an array |
 //! | [`Array`] | dtype, shape, strides and shared bytes; or, deferred, an [`ArraySource`] to read them from |
 //! | [`Shards`] | an array in separate pieces, some of them in other processes |
-//! | [`cast_bytes`], [`cast_checked`] | casts between any two dtypes, and whether they keep every value; [`is_lossless`] says this from the dtypes |
+//! | [`cast_bytes`] | casts between any two dtypes, and says whether any value changed beyond rounding |
+//! | [`cast_checked`] | the same cast, with an error for a value that changes beyond rounding |
+//! | [`is_lossless`] | whether a cast keeps every value exactly, decided from the two dtypes alone |
 //! | [`Stats`], [`Histogram`] | bounds, mean, deviation, norm, counts and distribution of an array that comes in pieces |
 //! | [`Distance`], [`Tolerance`] | the distance of two arrays, and the allowed distance |
 //! | [`copy_region`] | copies a hyper-rectangle of one array into another array |

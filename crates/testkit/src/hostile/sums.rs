@@ -6,9 +6,11 @@
 //! | in `regrow.json` and its parts | heads and blocks of data files; other files whole |
 //! | in `regrow.seal.json` | blocks of all files, CRC-32 |
 //! | `,"crc32":"........"}` | `regrow-structure.json`: all bytes before |
-//! | the last four bytes, little endian | nodes and manifests of OCDBT; chunks and shard indexes of zarr v3, if the original ends in its checksum |
-//! | directories of zip files, headers of tar files | members; headers |
-//! | trailers of Equinox files | the JSON |
+//! | the last four bytes | nodes and manifests of OCDBT |
+//! | the last four bytes, if the original ends in its checksum | chunks and shard indexes of zarr v3 |
+//! | in the directory of a zip file | its stored members |
+//! | in each header of a tar file | the header |
+//! | in the trailer of an Equinox file | the JSON before it |
 
 use serde_json::Value;
 

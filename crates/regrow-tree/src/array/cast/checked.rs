@@ -1,4 +1,5 @@
-//! The leaves that a cast applies to, and the error for a value that the cast would change.
+//! The leaves that a cast applies to, and the error for a value that the cast would change beyond
+//! rounding.
 
 use super::cast_bytes;
 use crate::array::{Dtype, DtypeClass};

@@ -1,5 +1,5 @@
-//! Numbers in registers: their conversion to every dtype, and whether the result is the same
-//! number.
+//! Numbers in registers: their conversion to every dtype, and whether the result keeps the number.
+//! A float as the result keeps an integer exactly, and a float up to rounding.
 
 use super::super::float16::{f16_to_f32, f16_to_f64, f32_to_bf16, f32_to_f16, f64_to_f16};
 use super::super::small_float::SmallFloat;
