@@ -278,5 +278,5 @@ def failure(
 
 
 def advise(error: RegrowError, help: str) -> None:
-    """Adds what to do to an error that is on its way."""
+    """Adds help to an error that is being raised."""
     error.message += f"\n  help: {help}"

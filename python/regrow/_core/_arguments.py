@@ -31,7 +31,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 BUDGET_MIN_BYTES = 2**20
-"""The least memory that a call may be given: a smaller number was meant in another unit."""
+"""The least memory budget of a call. A smaller number was probably meant in another unit."""
 
 
 def count(name: str, value: Any, minimum: int = 0) -> int | None:

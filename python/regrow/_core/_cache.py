@@ -18,7 +18,7 @@ class CacheReport(NamedTuple):
     """The work of a `Cache` in this process."""
 
     hit_bytes: int
-    """Bytes of blocks that were read from its folder."""
+    """Bytes of blocks that were read from the cache's folder."""
     miss_bytes: int
     """Bytes of blocks that were fetched because the folder did not have them."""
     damaged: int
@@ -44,8 +44,8 @@ class Cache:
     __slots__ = ("_folder", "_max_size", "_native")
 
     def __init__(self, folder: StrPath, *, max_size: int | str = "10GiB") -> None:
-        """Uses `folder`, and makes it if it does not exist. It holds at most `max_size` bytes, or
-        text: ``"50GB"``.
+        """Uses `folder`, and makes the folder if it does not exist. The cache holds at most
+        `max_size` bytes; a text such as ``"50GB"`` is allowed.
 
         Raises:
             InvalidArgumentError: for a bad size, or a folder that every user of the machine may

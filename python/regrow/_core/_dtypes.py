@@ -10,6 +10,6 @@ import numpy as np
 from .. import _native
 
 DTYPES: tuple[np.dtype[Any], ...] = tuple(np.dtype(getattr(ml_dtypes, name, None) or name) for name in _native.DTYPES)
-"""Every dtype of the engine, by its number there."""
+"""Every dtype of the engine. The position of a dtype is its number in the engine."""
 
 DTYPE_NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES)}

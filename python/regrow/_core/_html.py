@@ -18,20 +18,22 @@ if TYPE_CHECKING:
     from ._report import SaveReport
 
 ROWS_MAX = 20
-"""Rows of a table; of more leaves a line says how many there are."""
+"""The most rows of a table. If there are more leaves, a line gives their number."""
 
 TEXT_LEN_MAX = 200
 """Longer texts are cut: a key path may have any length."""
 
 
 def text(value: Any) -> str:
-    """A value as text that is nothing but text."""
+    """A value as printable text, escaped for HTML."""
     shown = printable(str(value)).replace("\n", " ")
     return escape(shown if len(shown) <= TEXT_LEN_MAX else f"{shown[:TEXT_LEN_MAX]}…")
 
 
 def table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[Any]], left_out: int = 0) -> str:
-    """A table under a line of text; without titles no head, without rows the line alone."""
+    """A table below a line of text. Without titles the table has no head. Without rows only the
+    line is written.
+    """
     head = "".join(f'<th style="text-align:left">{text(title)}</th>' for title in titles)
     head = f"<thead><tr>{head}</tr></thead>" if head else ""
     body = "".join(
@@ -89,7 +91,7 @@ def of_save(report: SaveReport) -> str:
 
 
 def of_verify(report: VerifyReport) -> str:
-    """The verdict, and what is wrong."""
+    """The verdict, and the findings."""
     leaves = counted(report.leaf_count, "leaf", "leaves")
     found = "sound" if report.ok else f"damaged: {counted(len(report.findings), 'finding', 'findings')}"
     verdict = f"{found}; {leaves}, {format_bytes(report.checked_bytes)} checked"

@@ -59,7 +59,7 @@ _LAYOUTS = {
     "compress": "Npy(compress=...)",
     "named_dtypes": "Npy(named_dtypes=...)",
 }
-"""Options of one layout, by the keywords that they were or that other tools have."""
+"""The option of a layout for each earlier keyword of regrow, and for keywords of other tools."""
 
 _RARE = {
     "budget": "budget_bytes",
@@ -83,7 +83,7 @@ _RARE = {
     "cache": "cache",
     "job": "job",
 }
-"""Fields of `Options`, by the keywords that they were."""
+"""The field of `Options` for each earlier keyword of regrow."""
 
 _KEPT = {
     "keep_best": "best",
@@ -100,7 +100,7 @@ _KEPT = {
     "keep_period": "every",
     "best_fn": "by",
 }
-"""Fields of `Keep`, by the keywords that they were or that other tools have."""
+"""The field of `Keep` for each earlier keyword of regrow, and for keywords of other tools."""
 
 _SAVED = {
     "every": "save_every=",
@@ -152,7 +152,8 @@ def _meant(function: str, name: str, takes: list[str]) -> str | None:
 
 
 def keywords(function: Function) -> Function:
-    """Refuses keywords that the function lacks, with the one that is meant.
+    """Refuses keywords that the function does not have. The error names the keyword that was
+    probably meant.
 
     Raises:
         UnknownKeywordError: for a keyword that the function does not take.

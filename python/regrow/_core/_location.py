@@ -56,7 +56,8 @@ class Location:
     __slots__ = ("_native", "_options")
 
     def __init__(self, url: StrPath, /, **storage_options: Any) -> None:
-        """Of a path or URL, and options: text, numbers, flags, or dicts of them.
+        """Makes a location from a path or URL, and options: text, numbers, flags, or dicts of
+        these.
 
         Raises:
             UnsupportedError: if there is no storage for the scheme of the URL.
@@ -149,8 +150,8 @@ def place(name: str, value: Any, storage_options: Any = None) -> Place:
 
 
 def places(storage_options: Any, **given: Any) -> dict[str, Place]:
-    """The places that arguments name, without those that are `None`; `storage_options` are for URLs
-    that have none.
+    """The places that arguments name, without arguments that are `None`. `storage_options` apply to
+    URLs that have no options.
 
     Raises:
         InvalidArgumentError: if there are options and no place takes them.
@@ -166,14 +167,14 @@ def places(storage_options: Any, **given: Any) -> dict[str, Place]:
 
 
 Portable = tuple[str, tuple[tuple[str, str], ...]]
-"""A place as another process can be told it: a path or URL, and the options of its storage,
-which may be secrets.
+"""A place in a form for other processes: a path or URL, and the options of its storage, which may
+be secrets.
 """
 
 
 def portables(storage_options: Any, **given: Any) -> dict[str, Portable]:
-    """The places that arguments name, as `places` has them; paths of the local file system from
-    its root.
+    """The places that arguments name, as in `places`, in a form for other processes. Local paths
+    are absolute.
     """
     places(storage_options, **given)
     options = option_texts(storage_options, "storage_options")
@@ -188,7 +189,7 @@ def portables(storage_options: Any, **given: Any) -> dict[str, Portable]:
 
 
 def arrived(portable: Portable) -> Place:
-    """The place that another process has told."""
+    """The place that another process has sent."""
     text, options = portable
     return _native.Location(text, list(options)) if options else text
 
@@ -210,7 +211,7 @@ def local_path(place: Place) -> str | None:
 
 
 def is_url(text: str) -> bool:
-    """Whether it is a URL, and no path of the local file system."""
+    """Whether a text is a URL, not a path of the local file system."""
     return _URL.match(text) is not None
 
 
@@ -261,7 +262,7 @@ def _taken(name: str, value: Any) -> _Taken:
 
 
 def option_texts(options: Any, name: str = "") -> dict[str, str]:
-    """Storage options as text, by name; what is nested goes by names with dots.
+    """Storage options as text, by name. Nested options get names with dots.
 
     Raises:
         InvalidArgumentError: for a value that is no text, number or flag. It is not shown.
@@ -332,7 +333,7 @@ _OBSTORE: dict[str, tuple[str, str]] = {
     "GCSStore": ("gs", "bucket"),
     "AzureStore": ("az", "container_name"),
 }
-"""By the name of the class: the scheme, and the option that names the bucket."""
+"""For each class name: the scheme of URLs, and the option that names the bucket."""
 
 _OBSTORE_IDLE = {
     "allow_http", "connect_timeout", "pool_idle_timeout", "pool_max_idle_per_host", "timeout", "user_agent",

@@ -52,13 +52,15 @@ class Options:
     """
 
     replica_parallel: bool = field(default=False, metadata=_calls("save"))
-    """Each replica of a replicated array writes a slice, instead of the first one all of it."""
+    """Each replica of a replicated array writes a slice. By default the first replica writes the
+    whole array.
+    """
     wait: float = field(default=_arguments.WAIT_DEFAULT, metadata=_calls("save convert"))
     """How many seconds to wait for another process that changes the same checkpoint, before the
     call raises `BusyError`.
     """
     trust_base: bool = field(default=False, metadata=_calls("save convert"))
-    """With ``base=``: link its files without checking them first."""
+    """With ``base=``: link the files of the base without a check."""
     copy: Literal["mutable", "all", "nothing"] = field(default="mutable", metadata=_calls("save"))
     """What `save_async` copies before it returns. ``"nothing"``: do not change any array until the
     save has ended. ``"all"`` also copies JAX arrays, so that JAX can donate their memory."""
@@ -67,9 +69,10 @@ class Options:
     leaf that the program has changed in between."""
 
     mmap: bool = field(default=False, metadata=_calls("load open"))
-    """Map the files of everything that is stored raw, also where the page cache lacks them. If
-    another program changes such a file in place, the arrays change; if it gets shorter, reading
-    them ends this program with SIGBUS."""
+    """Map the files of all leaves that are stored raw, even if the page cache lacks the files. If
+    another program changes such a file in place, the arrays change. If the file gets shorter, a
+    read of the arrays ends this program with SIGBUS.
+    """
     checksums: bool = field(default=True, metadata=_calls("load"))
     """Check data against its checksums."""
     region: Any = field(default=None, metadata=_calls("load"))
@@ -149,8 +152,8 @@ def job_of(job: Any, given: Any) -> Any:
 
 
 def chosen(given: Any, call: str) -> Options:
-    """The settings of a call: those of ``options=``, and for fields that it leaves alone those of
-    the block.
+    """The settings of a call: the fields that ``options=`` sets, and all other fields from the
+    block.
 
     Raises:
         InvalidArgumentError: for a field of `given` that the call does not use.

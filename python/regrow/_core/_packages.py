@@ -20,7 +20,9 @@ _USED_FOR = {
 
 
 def packages() -> list[tuple[str, str | None, str]]:
-    """Name, version (`None` if it is not installed) and use of each, Python first."""
+    """The name, the version (`None` if not installed) and the use of each package. Python comes
+    first.
+    """
     return [
         ("Python", platform.python_version(), "the package"),
         *((name, _version(name), use) for name, use in _USED_FOR.items()),

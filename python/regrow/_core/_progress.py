@@ -19,8 +19,9 @@ from typing import Any, Protocol
 from .._errors import InvalidArgumentError
 
 Progress = bool | Callable[[int, int], object] | None
-"""`None`: a bar on a terminal for what takes longer than a second; `True`: a bar; `False`: none; or
-a function of the bytes done and the bytes in all."""
+"""`None`: a bar on a terminal for work that takes longer than a second; `True`: a bar; `False`: no
+bar; or a function of the bytes done and the bytes in total.
+"""
 
 SHOW_AFTER_SECONDS = 1.0
 LINE_EVERY_SECONDS = 1.0
@@ -28,7 +29,7 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 class Watch:
-    """Who is told about a piece of work; a context manager around it."""
+    """The bar or function that gets the progress of a call. A context manager around the call."""
 
     __slots__ = ("_bar", "_callback")
 
@@ -59,8 +60,8 @@ class Watch:
 
 
 class Bar:
-    """A bar of tqdm, or else of rich, or else a line of text; whichever is there is imported
-    when it is needed.
+    """A bar of tqdm, or else of rich, or else a line of text. The package is imported when the bar
+    is first drawn.
     """
 
     def __init__(self, what: str, after_seconds: float, *, stays: bool) -> None:
@@ -82,7 +83,7 @@ class Bar:
             self._is_broken = True
 
     def close(self) -> None:
-        """Takes the bar away, or leaves it as it is if it is to stay."""
+        """Removes the bar, or leaves the bar if it is meant to stay."""
         if self._drawing is not None:
             try:
                 self._drawing.close()
@@ -137,7 +138,7 @@ def follow(work: _Running, watch: Watch) -> threading.Thread | None:
 
 
 def unwatched() -> tuple[bool, None]:
-    """For work without progress, that Ctrl-C still ends."""
+    """A watch for work without progress. Ctrl-C still ends the work."""
     return _gets_signals(), None
 
 

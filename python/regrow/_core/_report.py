@@ -16,7 +16,7 @@ READ_TO_COMPARE = "  (part of compare and copy)"
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong."""
+    """One fault of a checkpoint."""
 
     kind: str
     """The kind of the error: ``corrupt``, ``not_found``, ..."""
@@ -28,18 +28,18 @@ class Finding(NamedTuple):
 
 
 FINDINGS_SHOWN = 20
-"""So many findings a report shows as text; its fields have all."""
+"""The most findings that a report shows as text. The report's fields have all findings."""
 
 
 def messages_of(findings: Sequence[Finding]) -> list[str]:
-    """The first findings as text, and how many there are more."""
+    """The first findings as text, and the number of the remaining findings."""
     texts = [finding.message for finding in findings[:FINDINGS_SHOWN]]
     more = len(findings) - len(texts)
     return [*texts, f"and {counted(more, 'more finding', 'more findings')}"] if more else texts
 
 
 class Loss(NamedTuple):
-    """Something that the target layout cannot give back as it was."""
+    """A part of the pytree that the target layout cannot return unchanged."""
 
     kind: str
     """How bad it is: ``"note"``, ``"structure"``, ``"kind"`` or ``"value"``."""
@@ -57,11 +57,11 @@ class StageReport(NamedTuple):
     ``commit``; of a background save also ``wait_for_save`` and ``snapshot``. Of a load
     ``wait_for_turn``, ``read``, ``wait_for_readers`` or ``receive``."""
     seconds: float
-    """Added up where several threads were at it."""
+    """The time of the stage. If several threads worked in the stage, the sum over the threads."""
     bytes: int
     """The bytes of the stage; 0 for a stage without bytes."""
     gb_per_s: float
-    """10^9 bytes a second; 0 for a stage that is not about bytes."""
+    """10^9 bytes a second; 0 for a stage without bytes."""
 
 
 def _line(stage: StageReport, width: int) -> str:
@@ -74,7 +74,7 @@ class SaveReport(NamedTuple):
     """The report of a save. As text: a line, and a line for each stage."""
 
     path: str
-    """Where the checkpoint now is."""
+    """The path of the checkpoint."""
     stored_bytes: int
     """Bytes of all files."""
     leaf_count: int
@@ -87,10 +87,11 @@ class SaveReport(NamedTuple):
     """Where the time went. Those of the calling thread (all but ``read``, a part of others, and
     ``write``) add up to `seconds`, unless the layout writes with several threads."""
     io_path: str = ""
-    """How large files got to the disk: ``direct``, or ``buffered`` and why."""
+    """How large files were written: ``direct``, or ``buffered`` and the reason."""
     reused_bytes: int = 0
-    """Bytes that were not written because ``base=`` has them; they are part of `stored_bytes`,
-    though they take no room of their own."""
+    """Bytes that the save linked from ``base=`` and did not write. `stored_bytes` includes these
+    bytes, although they take no extra space.
+    """
     notes: Sequence[str] = ()
     """Other findings, such as damage in the base."""
     losses: Sequence[Loss] = ()
@@ -147,7 +148,7 @@ class LoadReport(NamedTuple):
     read_bytes: int
     """Bytes of leaves that this process has read, decoded."""
     received_bytes: int
-    """Bytes of arrays that it has received from processes of another replica instead."""
+    """Bytes of arrays that this process has received from processes of another replica."""
     seconds: float
     """The time of the whole load."""
     stages: tuple[StageReport, ...]

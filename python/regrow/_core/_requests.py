@@ -17,7 +17,7 @@ Moves = Sequence[tuple[str, Sequence[int]]]
 
 
 class Casts(NamedTuple):
-    """What arrays are cast to."""
+    """The casts of arrays."""
 
     rules: list[tuple[str, str]]
     """Globs over key paths, and names of dtypes."""
@@ -51,7 +51,7 @@ class SaveRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BackgroundRequest:
-    """How a save goes to the background."""
+    """The options of a save in the background."""
 
     when_busy: str = "wait"
     copy: str
@@ -59,7 +59,7 @@ class BackgroundRequest:
     seconds: float
     """Time since the caller began."""
     waited_seconds: float = 0.0
-    """The part of it that the caller waited for an earlier save."""
+    """The part of `seconds` for which the caller waited for an earlier save."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +70,7 @@ class ItemsRequest:
     keeps_others: bool
     durable: bool
     v1: bool
-    """In the form of Orbax' v1 API."""
+    """Whether the checkpoint has the form of Orbax' v1 API."""
     of_step: bool
     metadata: str | None
     """A JSON object."""
@@ -95,7 +95,7 @@ class LoadRequest:
     mmap: bool = False
     budget_bytes: int | None = None
     unread: Sequence[int] = ()
-    """Leaves that come another way: they are absent in the result."""
+    """Leaves that another call reads. The result has no data for these leaves."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +109,7 @@ class RegionsRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConvertRequest:
-    """What a conversion opens, and what it makes of the leaves."""
+    """The source of a conversion, and the rules for its leaves."""
 
     step: int | None
     item: str | None

@@ -26,15 +26,17 @@ ALIGN_WORDS = 32
 
 
 def part_words(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
-    """Words that a part of an array takes, with those up to the next part."""
+    """The words of a part of an array, with the padding up to the next part."""
     return _up(math.prod(shape) * dtype.itemsize, ALIGN_WORDS * WORD_BYTES) // WORD_BYTES
 
 
 class Broadcast:
-    """From the devices at one place of an axis to all others along that axis."""
+    """A broadcast from the devices at one position of a mesh axis to all other devices along the
+    axis.
+    """
 
     def __init__(self, mesh: Any, axis: int, source: int) -> None:
-        """Of a `jax.sharding.Mesh`; `axis` is the number of the axis."""
+        """A broadcast on a `jax.sharding.Mesh`. `axis` is the number of the axis."""
         jax: Any = sys.modules["jax"]
         if not hasattr(jax, "shard_map") or not hasattr(jax, "set_mesh"):
             help = "update JAX, or leave out `single_replica`"
@@ -51,15 +53,17 @@ class Broadcast:
         self._local = [device for device in mesh.devices.flat if device.process_index == own]
         readers = {device.process_index for device in np.take(mesh.devices, source, axis).flat}
         self.is_reader = own in readers
-        """Whether this process gives what the others receive."""
+        """Whether this process sends the words that the other processes receive."""
 
     def rounded(self, words: int) -> int:
-        """A length of a broadcast, a little longer, so that few lengths and few programs occur."""
+        """A length of a broadcast, rounded up, so that few lengths occur and JAX compiles few
+        programs.
+        """
         return _up(words, max(ALIGN_WORDS, 1 << max(words.bit_length() - 4, 0)))
 
     def put(self, words: int, given: Mapping[Any, np.ndarray[Any, Any]]) -> Any:
-        """The words of each device of a reader, or zeros, where the broadcast takes them. `None`
-        without devices.
+        """Puts the words of a reader on its devices, and zeros on the devices of other processes.
+        `None` if this process has no devices.
         """
         if not self._local:
             return None
@@ -76,15 +80,15 @@ class Broadcast:
         return jax.block_until_ready(jax.make_array_from_single_device_arrays(shape, sharding, arrays))
 
     def prepare(self, words: int) -> None:
-        """Compiles the broadcast of so many words, so that this does not fail in the middle of
-        it.
+        """Compiles the broadcast of this many words, so that the compilation cannot fail during the
+        broadcast.
         """
         if self._local:
             with self._jax.set_mesh(self._mesh):
                 _sum(self._mesh, self._axis, words)
 
     def first(self) -> Any:
-        """Where the first part begins, for `take`."""
+        """The offset of the first part, for `take`."""
         if not self._local:
             return None
         jax = self._jax
@@ -92,15 +96,16 @@ class Broadcast:
         return jax.make_array_from_callback((), everywhere, lambda _: np.int32(0))
 
     def run(self, words: int, sent: Any) -> Any:
-        """Broadcasts what all processes have put. All of them call it."""
+        """Broadcasts the words that all processes have put. Every process must call this."""
         if not self._local:
             return None
         return _sum(self._mesh, self._axis, words)(sent)
 
     def take(self, received: Any, offset: Any, shape: tuple[int, ...], dtype: np.dtype[Any], spec: Any) -> Any:
-        """The array whose parts of this shape begin at the word `offset` of what was received, and
-        where the next one begins: what `first` or the last call gave. An offset on the devices is
-        not sent there for each array. `None` without devices."""
+        """Returns the array whose parts of this shape begin at the word `offset` of the received
+        words, and the offset of the next array. `offset` is a result of `first` or of the last
+        call: it is already on the devices, so that no call sends it. `None` without devices.
+        """
         if not self._local:
             return None, offset
         with self._jax.set_mesh(self._mesh):
@@ -110,8 +115,8 @@ class Broadcast:
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """Around broadcasts, and around waits for what they give: the errors of JAX as errors of
-    regrow.
+    """A context around broadcasts and around waits for their results. It raises errors of JAX as
+    errors of regrow.
     """
     jax: Any = sys.modules["jax"]
     try:

@@ -34,7 +34,7 @@ class Puts:
         self._kinds: dict[tuple[Any, ...], _Kind] = {}
 
     def one(self, array: Any, sharding: Any) -> Any:
-        """An array on one device; `None`: on JAX' default device, uncommitted."""
+        """An array on one device. If `sharding` is `None`: on JAX' default device, uncommitted."""
         kind = (sharding, array.shape, array.dtype)
         if (known := self._kinds.get(kind)) is not None:
             return self._put(known.description, known.sharding, [array], known.devices, known.is_committed)
@@ -43,9 +43,7 @@ class Puts:
         return made
 
     def spread(self, shape: tuple[int, ...], sharding: Any, devices: list[Any], parts: Sequence[Any]) -> Any:
-        """An array of the parts that these devices hold, in the order in which the sharding
-        names them.
-        """
+        """An array from the parts of these devices. The devices are in the order of the sharding."""
         kind = (sharding, shape, parts[0].dtype)
         if (known := self._kinds.get(kind)) is not None:
             return self._put(known.description, known.sharding, parts, known.devices, known.is_committed)
@@ -56,9 +54,10 @@ class Puts:
         return made
 
     def as_weak(self, array: Any) -> Any:
-        """The same array with the weak type of JAX, which yields to the dtypes that it is computed
-        with: the dtype of a result depends on it. Its memory is that of `array`. Where JAX has no
-        such function any more, it is `array`."""
+        """The same array with a weak type: in computations, the dtypes of other arrays take
+        precedence. The result shares the memory of `array`. If JAX lacks the private function, the
+        result is `array`.
+        """
         shards = array.addressable_shards
         if self._put is None or not shards or not has(array, "aval"):
             return array

@@ -27,7 +27,7 @@ from ._puts import Puts
 
 
 class Target(NamedTuple):
-    """A JAX array that is wanted in a place of the tree."""
+    """A JAX array that a load makes for one leaf of the result."""
 
     at: int
     leaf: int
@@ -40,19 +40,17 @@ class Target(NamedTuple):
     key_impl: Any = None
     is_key: bool = False
     is_weak: bool = False
-    """Whether its dtype yields to others, as that of a number does that JAX has made an array
-    of.
-    """
+    """Whether the array has a weak type, like an array that JAX makes of a Python number."""
 
 
 class Spread(NamedTuple):
-    """How a target is put together."""
+    """The boxes and the devices of a target."""
 
     target: Target
     shape: tuple[int, ...]
-    """Of the array, or of the array of keys."""
+    """The shape of the array, or of the array of keys."""
     devices: list[Any] | None
-    """Where each of the boxes goes; `None` for one whole array."""
+    """The device of each box; `None` for one whole array."""
 
     @property
     def spec(self) -> Any:
@@ -65,8 +63,8 @@ class Spread(NamedTuple):
 
 
 def shardings_by_leaf(shardings: Any, paths: list[str]) -> dict[int, Any]:
-    """For each leaf its sharding: from one for all, a dict by glob, or a tree of them. The first
-    that matches decides.
+    """The sharding of each leaf, from one sharding for all leaves, a dict by glob, or a tree of
+    shardings. The first glob that matches decides.
 
     Raises:
         NotFoundError: for globs that match no leaf, all of them named.
@@ -95,8 +93,8 @@ def shardings_by_leaf(shardings: Any, paths: list[str]) -> dict[int, Any]:
 
 
 def sharding_of(like: Any) -> Any:
-    """Where a template has it; `None`, JAX' default device, for what was never put anywhere on
-    purpose.
+    """The sharding of a template's array. `None`, JAX' default device, if the program has not put
+    the array on a device.
     """
     if like is None or own_attribute(like, "committed", True) is False:
         return None
@@ -128,9 +126,7 @@ def weak_number(value: Any, dtype: np.dtype[Any], sharding: Any) -> Any:
 
 
 class JaxArrays:
-    """JAX arrays to be made of a checkpoint; asked first, before anything is read, whether they
-    can be.
-    """
+    """The JAX arrays that a load makes. Their shapes and shardings are checked before any read."""
 
     def __init__(self, targets: Sequence[Target], path_of: Callable[[int], str]) -> None:
         import jax
@@ -140,7 +136,7 @@ class JaxArrays:
         self._refuse_narrowing(targets)
         self.places: list[Place] = []
         self.spreads: dict[int, Spread] = {}
-        """How each is put together, by the numbers of their targets."""
+        """The spread of each target, by the target's number."""
         self._known: dict[tuple[Any, ...], tuple[Cut, list[Any] | None]] = {}
         self._puts = Puts()
         failed: list[tuple[int, str]] = []
@@ -173,7 +169,7 @@ class JaxArrays:
         return found
 
     def wait(self, arrays: list[Any]) -> None:
-        """Waits until arrays are where they belong."""
+        """Waits until arrays are on their devices."""
         self._jax.block_until_ready(arrays)
 
     def of_taken(self, spread: Spread, taken: Any) -> Any:

@@ -34,8 +34,8 @@ from ._shardings import JaxArrays, Spread
 MEMORY_LIMIT_DEFAULT_BYTES = 256 << 20
 
 BUFFERS = 4
-"""Of groups, that a device holds at once beside the results: what is sent and what comes, of
-this one and the next.
+"""The buffers that a device holds at once in addition to the results: the sent and the received
+words of this group and of the next group.
 """
 
 GROUP_WORDS_MAX = 1 << 30
@@ -63,7 +63,7 @@ class SingleReplica:
     axis: str | int = 0
     """The axis of the mesh along which replicas lie: its name, or its number."""
     replica: int = 0
-    """Which one reads, counted along that axis."""
+    """The replica that reads, counted along the axis."""
     memory_limit_bytes: int | None = None
     """Memory of each device that broadcasts may take beyond the result; 256 MiB if `None`. A reader
     takes half as much of the host's for each of its devices. An array whose shards need more is
@@ -110,7 +110,8 @@ class Replicas:
         size: int,
         session: Session | None,
     ) -> None:
-        """Of the arrays that are to be loaded by a job of `size` processes, in their session.
+        """Finds the common leaves of the arrays that a job of `size` processes loads in one
+        session.
 
         Raises:
             InvalidArgumentError: if there are no replicas, or none such, or they share processes,
@@ -122,7 +123,7 @@ class Replicas:
         self._wanted = wanted
         self._path_of = path_of
         self._common: dict[Any, list[_Common]] = {}
-        """By mesh, in the order of the checkpoint."""
+        """The common leaves of each mesh, in the order of the checkpoint."""
         reasons: dict[str, list[str]] = {}
         spreads = {} if arrays is None else arrays.spreads
         places = [] if arrays is None else sorted(arrays.places, key=lambda place: place.leaf)
@@ -144,8 +145,8 @@ class Replicas:
         """Which leaves come from one replica, by their numbers in the result."""
 
     def agree(self, step: int | None) -> None:
-        """Returns if all processes want the same of the same step, so that all enter the same
-        broadcasts.
+        """Returns if all processes request the same leaves of the same step, so that all processes
+        enter the same broadcasts.
 
         Raises:
             InvalidArgumentError: in all processes, with the ranks that differ from rank 0.
@@ -186,7 +187,7 @@ class Replicas:
         return hashlib.sha256(json.dumps(said).encode()).hexdigest().encode()
 
     def read(self, reading: Reading, arrays: JaxArrays) -> dict[int, Any]:
-        """The arrays, by their numbers in the result. Of each device two groups are held."""
+        """Reads the arrays, by their numbers in the result. Each device holds two groups at a time."""
         found: dict[int, Any] = {}
         on_their_way: list[Any] = []
         for number, (mesh, group) in enumerate(self._groups()):
@@ -294,7 +295,7 @@ def _axes(mesh: Any) -> str:
 
 
 def _broadcast(wanted: SingleReplica, mesh: Any) -> Broadcast:
-    """The way from one replica to the others.
+    """The broadcast from one replica to the others.
 
     Raises:
         InvalidArgumentError: for a mesh whose replicas are not fit for it.

@@ -30,8 +30,7 @@ _SERVICES = {
 
 @runtime_checkable
 class Coordinator(Protocol):
-    """A service through which the processes of a job find each other's words. Any thread may call
-    it.
+    """A service through which the processes of a job exchange messages. Any thread may call it.
 
     Keys are names of ASCII letters, digits, ``-``, ``_`` and ``.``, with ``/`` between them. Values
     are never empty.
@@ -44,23 +43,25 @@ class Coordinator(Protocol):
 
     @property
     def rank(self) -> int:
-        """Which process this is, from 0 on."""
+        """The number of this process, from 0."""
 
     @property
     def size(self) -> int:
-        """How many processes there are."""
+        """The number of processes."""
 
     @property
     def value_len_max_bytes(self) -> int:
-        """Longest value that the service takes."""
+        """The longest value that the service takes."""
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
-        """Puts a value where there is none; ``False`` if there is one. Of several callers at
-        once one gets ``True``.
+        """Puts a value under a new key; ``False`` if the key exists. If several processes call at
+        the same time, one gets ``True``.
         """
 
     def get(self, key: str, wait: float) -> bytes | None:
-        """The value at the key; waits so many seconds for it. ``None`` if there is none by then."""
+        """The value of the key. Waits for the value for this many seconds; ``None`` if there is no
+        value by then.
+        """
 
     def remove(self, key: str) -> None:
         """Removes the key, and all keys that begin with it and a ``/``, as far as the service
@@ -110,7 +111,7 @@ class Folder:
         return self._native.get(key, wait)
 
     def get_many(self, keys: list[str]) -> dict[str, bytes] | None:
-        """The values at these keys that are there now, read several at a time."""
+        """The values of those keys that exist now, read several at a time."""
         return self._native.get_many(keys)
 
     def remove(self, key: str) -> None:
@@ -121,8 +122,8 @@ class Folder:
 
 
 def coordinator() -> Coordinator:
-    """The coordinator of this job: that of JAX, torch or MPI, where one is ready; else of this
-    process alone.
+    """The coordinator of this job: the service of JAX, torch or MPI if one is ready, otherwise a
+    coordinator of this process alone.
 
     Raises:
         UnsupportedError: if the service lacks a needed function.
@@ -156,7 +157,7 @@ class Session:
         timeout: float = 600.0,
         prefix: str | None = None,
     ) -> None:
-        """Returns when all processes have come. `timeout` is in seconds, and for each phase.
+        """Returns when all processes have made this call. `timeout` is in seconds, for each phase.
 
         Raises:
             TimedOutError: with the ranks that have not come or have ended.
@@ -174,8 +175,8 @@ class Session:
         return self._native.broadcast(phase, value)
 
     def agree(self, phase: str, error: BaseException | str | None = None) -> None:
-        """Waits until every process has come here; raises in all of them if one of them brings
-        an error.
+        """Waits until every process has made this call. If one process passes an error, all
+        processes raise it.
         """
         text = str(error)
         kind = getattr(error, "kind", None)
@@ -193,8 +194,8 @@ class Session:
         return self._native.receive(phase, rank)
 
     def shares_storage(self, path: StrPath) -> None:
-        """Raises `InvalidArgumentError` in every process unless all of them see what rank 0
-        writes beside `path`.
+        """Raises `InvalidArgumentError` in every process unless all processes see a file that rank
+        0 writes beside `path`.
         """
         self._native.shares_storage(place("path", path))
 

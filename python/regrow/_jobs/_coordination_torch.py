@@ -15,7 +15,7 @@ TOKEN_LEN_BYTES = 16
 PAYLOAD_LEN_MAX_BYTES = 8 << 20
 """The most bytes that a `TCPStore` takes at once; with one more it closes the connection."""
 LOOKS_SECONDS = (0.001, 0.05)
-"""How long before the second look, and how long at most between two."""
+"""The time before the second look at the store, and the longest time between two looks."""
 
 
 class TorchCoordinator:

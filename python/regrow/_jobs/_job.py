@@ -14,13 +14,13 @@ from .._errors import RegrowError
 from ._coordination import Coordinator, Session, coordinator
 
 NativeJob = tuple[Coordinator, tuple[float, str | None]]
-"""A coordinator, and how long to wait under which prefix, as the native half takes it."""
+"""A job in the form of the native half: a coordinator, the time-out, and the prefix."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """The processes that save one checkpoint together, each the shards that it holds, or load one
-    together.
+    """The processes that save or load one checkpoint together. Each process saves the shards that
+    it holds.
 
     In an initialised job of JAX, torch or MPI `regrow.save` finds the other processes without a
     `Job`.
@@ -64,7 +64,8 @@ def chosen(job: Any) -> NativeJob | None:
 
 @contextlib.contextmanager
 def posts_errors(job: Any, path: StrPath, purpose: str = "save") -> Iterator[None]:
-    """Around what a process does before it meets the others for a save of `path`, or a restore.
+    """A context around the work of a process before a save of `path`, or a restore, with other
+    processes. It sends an error of the work to the other processes.
 
     They are told why it does not come, and end with that at once. `job` is what the caller gave.
     """

@@ -17,7 +17,7 @@ from .._errors import InvalidArgumentError, failure
 
 
 class Flag:
-    """Set by SIGTERM, from `watch` on."""
+    """A flag that SIGTERM sets after `watch`."""
 
     def __init__(self, takes_sigterm: bool) -> None:
         # JAX's service sets the flag of all processes before the same step; SIGTERM sets it in one
@@ -28,11 +28,11 @@ class Flag:
 
     @property
     def is_set(self) -> bool:
-        """Whether it is set."""
+        """Whether the flag is set."""
         return self.native.is_set
 
     def watch(self) -> None:
-        """Takes SIGTERM.
+        """Installs the handler of SIGTERM.
 
         Raises:
             InvalidArgumentError: outside the main thread, where Python takes no signals.
@@ -56,7 +56,7 @@ class Flag:
             self._watches = False
 
     def set(self) -> None:
-        """As the signal does."""
+        """Sets the flag, as the signal does."""
         self.native.set()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -71,8 +71,8 @@ class Flag:
 
 
 def jax_says(step: int) -> bool:
-    """Whether JAX's preemption service has this step as the one at which all processes save.
-    False where it is off.
+    """Whether JAX's preemption service has chosen this step for a save of all processes. False if
+    the service is off.
     """
     jax: Any = sys.modules.get("jax")
     if jax is None:

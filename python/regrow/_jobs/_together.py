@@ -34,7 +34,7 @@ class Together:
     """The work that processes do together; nothing by default."""
 
     def __init__(self, path: StrPath, rare: Options, stages: Stages) -> None:
-        """As the settings of a load say."""
+        """Uses the settings of a load."""
         self._path = path
         self._stages = stages
         self._turns = _arguments.flag("in_turns", rare.in_turns)
@@ -45,16 +45,16 @@ class Together:
         job = _job.chosen(rare.job) if is_asked or rare.job is not None else None
         self._job = job if is_asked else None
         self.session: Session | None = None
-        """With the other processes, where there are some."""
+        """The session with the other processes, if there are any."""
 
     @property
     def rank(self) -> int:
-        """Which process this is."""
+        """The number of this process."""
         return 0 if self._job is None else self._job[0].rank
 
     @property
     def size(self) -> int:
-        """How many processes there are."""
+        """The number of processes."""
         return 1 if self._job is None else self._job[0].size
 
     def __enter__(self) -> Together:
@@ -106,8 +106,8 @@ class Together:
 
 
 def posts_errors(options: Options | None, path: StrPath) -> contextlib.AbstractContextManager[None]:
-    """Around the work of a process before it meets the others for a load with these settings, if
-    it does.
+    """A context around the work of a process before a load with other processes. It sends an error
+    of the work to the other processes.
     """
     if not isinstance(options, Options) or not (options.in_turns or options.single_replica is not None):
         return contextlib.nullcontext()
@@ -115,8 +115,8 @@ def posts_errors(options: Options | None, path: StrPath) -> contextlib.AbstractC
 
 
 def host() -> str:
-    """The host of this process. Containers of one machine, each with memory of its own, are
-    several.
+    """The host of this process. Containers of one machine that have separate memory count as
+    several hosts.
     """
     try:
         with open(BOOT_ID, encoding="ascii") as file:
