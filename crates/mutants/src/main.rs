@@ -226,7 +226,7 @@ fn judge(
                 judged.what = if outcome == Outcome::Failed { Fate::Caught } else { Fate::TookTooLong };
                 judged.by = Some(test.name.clone());
                 if outcome == Outcome::TookTooLong {
-                    // Other tests would wait as long.
+                    // The other tests would take as long, so none of them runs.
                     break;
                 }
                 *kills

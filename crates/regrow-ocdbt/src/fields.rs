@@ -20,8 +20,8 @@ impl<'a> Fields<'a> {
 
     pub(super) fn v64(&mut self, what: &str) -> Result<u64> {
         self.0.varint(what).map_err(|error| {
-            // If bytes run out, the cursor is at the end; after a bad varint it is at the varint's
-            // start.
+            // If bytes run out, the cursor is at the end. After a bad varint, the cursor is at the
+            // start of the varint.
             if self.0.is_empty() { Rule::Eof.adopt(&error) } else { Rule::Varint.adopt(&error) }
         })
     }

@@ -77,7 +77,8 @@ impl Files {
     }
 
     fn any_node(&self, reference: &NodeRef) -> Result<Arc<Node>> {
-        // A thread that panicked with the lock may have left a footprint that is wrong by one node.
+        // If a thread panicked with the lock, the footprint may be wrong by one node. Then the
+        // cache only gets a little larger or smaller.
         let lock = || self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(node) = lock().nodes.get(reference) {
             return Ok(node.clone());

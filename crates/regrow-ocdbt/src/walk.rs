@@ -48,7 +48,7 @@ impl<'k> Bounds<'k> {
                 None => return None,
             },
         };
-        // The parent's keys are in order, so its bounds never exclude the child as a whole.
+        // The keys of a parent are in order, so `min_key` and `limit` never exclude a whole child.
         let min_key = self.min_key.strip_prefix(common).unwrap_or_default();
         let limit = self.limit.and_then(|limit| limit.strip_prefix(common));
         Some(Self { from, to, min_key, limit })

@@ -147,7 +147,7 @@ impl FreshPages {
     pub fn make_to(&mut self, len_bytes: usize) {
         while self.made_bytes < len_bytes.min(self.len_bytes) {
             if !self.make_more() {
-                // The system then makes the pages when they are touched.
+                // Count all pages as made: the system makes each of them when it is touched.
                 self.made_bytes = self.len_bytes;
             }
         }

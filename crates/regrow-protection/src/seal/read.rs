@@ -33,7 +33,8 @@ impl SealedFile {
         let (mut at, mut left) = (offset_bytes, out);
         while at < end && !left.is_empty() {
             let block = table.block_at(at);
-            // Whole blocks, up to the last block that ends within the wanted range.
+            // The end of the last whole block in the wanted range. The last block of the file may
+            // be shorter than the others.
             let whole_end = if end == self.len_bytes { end } else { end - end % table.block_len_bytes() };
             let to = if at == block.start && whole_end > at { whole_end } else { block.end.min(end) };
             let (now, later) = left.split_at_mut(((to - at) as usize).min(left.len()));

@@ -124,7 +124,7 @@ fn squares(checkpoint: &Checkpoint, read: &StatisticsReport) -> Squares {
             continue;
         };
         let Some(norm) = stats.l2_norm() else { continue };
-        // For a sample: the estimate for the whole array.
+        // If only a sample was read, estimate the sum for the whole array.
         let own = norm * norm * (info.shape.len_elements() as f64 / stats.count() as f64);
         let name = KeyPath::from_iter(path.keys().iter().take(depth).cloned()).to_string();
         match squares.last_mut() {

@@ -275,7 +275,8 @@ impl Piece<'_, '_> {
                 at = to;
                 continue;
             }
-            // Read up to the offset at which many whole blocks have the same destination.
+            // If a later part has many whole blocks, read only up to the first of these blocks: the
+            // next step reads them directly into the memory of that part.
             let later = parts.iter().find(|part| is_in_place_later(checked, part, at, end));
             let to = later.map_or(to, |part| to.min(whole_from(checked, part)));
             let bytes = blob.fetch(at, (to - at) as usize, way, &mut scratch)?;

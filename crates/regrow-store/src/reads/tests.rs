@@ -167,8 +167,8 @@ fn each_part_comes_checked_and_its_leaf_is_named_where_a_block_fails() {
         let table = table.never_rewritten();
         read_two(&bytes, &table, true).unwrap();
         assert!(table.blocks(0, u64::MAX).all(|block| table.has_passed(block)));
-        // One bad byte: in the block of the first part, in the block that only covers the second
-        // part with its checksum, and in the block of the second part.
+        // One bad byte: in the block of the first part, in the block before the second part, which
+        // belongs to the range of that part, and in the block of the second part.
         for (at, leaf) in [(60, 1), (51 + len, 2), (55 + 2 * len, 2)] {
             let mut bad = bytes.clone();
             bad[at] ^= 1;
@@ -204,7 +204,7 @@ fn pushed_bytes_are_checked_and_delivered_for_any_chunks() {
             assert_eq!(error.help_text(), Some(&*format!("leaf {leaf}")));
             assert!(read_two_of(&coming(&bad), &table, false).is_ok(), "no check was asked for");
         }
-        // A check without copies goes on after a bad block, and the good blocks pass.
+        // A check without copies goes on after a bad block, and records the good blocks as good.
         let mut bad = bytes.clone();
         bad[160] ^= 1;
         let checked = Checked { blob: &coming(&bad), table: &table };

@@ -269,7 +269,8 @@ mod tests {
 
     #[test]
     fn a_frame_of_a_long_window_needs_no_more_memory() {
-        // 256 MiB: more than decoders take by default when they keep a window of their own.
+        // The window has 256 MiB. A decoder with its own window refuses more than 128 MiB by
+        // default.
         let bytes = vec![3; 300 << 10];
         let mut encoder = ::zstd::stream::Encoder::new(Vec::new(), 3).unwrap();
         encoder.window_log(28).unwrap();

@@ -194,7 +194,7 @@ fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
 }
 
 fn frame_sums(bytes: &mut [u8]) {
-    // A manifest is a whole file.
+    // A manifest is a whole file, so its length is the length of the file.
     if bytes.first_chunk() == MAGICS.first() {
         let len = bytes.len() as u64;
         put(bytes, 4, &len.to_le_bytes());

@@ -51,7 +51,7 @@ impl Blob {
             let start = range.start.clamp(offset, offset + len) - offset;
             let end = range.end.clamp(offset, offset + len) - offset;
             if start < end {
-                // Both are at most the length of a slice.
+                // `start` and `end` are at most the length of a slice in memory, so they fit.
                 out.push(piece.slice(start as usize..end as usize));
             }
             offset += len;

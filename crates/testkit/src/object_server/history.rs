@@ -105,7 +105,8 @@ impl History {
         let count = self.writes.len();
         let mut sets: BTreeSet<BTreeSet<usize>> = (0..=count).map(|done| (0..done).collect()).collect();
         for (at, write) in self.writes.iter().enumerate() {
-            // Requests that began before this answer may be done without this request.
+            // A later request that began before the answer to this request may be done while this
+            // request is lost.
             let mut without: BTreeSet<usize> = (0..at).collect();
             for (later, other) in self.writes.iter().enumerate().skip(at + 1) {
                 if other.began < write.ended {

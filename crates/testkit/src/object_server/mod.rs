@@ -324,7 +324,7 @@ impl ObjectServer {
         let etag = etag_of(&blob);
         let mut store = locked(&self.shared.store);
         store.create_bucket(bucket);
-        // The bucket exists and there is no condition.
+        // The bucket exists and there is no condition, so the write cannot be refused.
         _ = store.put(bucket, key, (blob, etag), Vec::new(), &Conditions::default());
     }
 

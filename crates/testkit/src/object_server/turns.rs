@@ -57,7 +57,7 @@ impl Stop {
 
     /// Lets the client continue, and not stop again.
     pub fn go_on(&self) {
-        // Without a request there is no receiver.
+        // The send fails if no receiver is left. Then no request waits.
         _ = self.goes_on.send(true);
     }
 }

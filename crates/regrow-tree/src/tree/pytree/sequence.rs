@@ -102,7 +102,7 @@ impl<P: Pytree, const N: usize> Pytree for [P; N] {
                 (inner.decode)(bytes, values.as_flattened_mut());
                 values
             },
-            // This code runs only with a `packing` of P, so P can make a zero.
+            // This function is called only if P has a `packing`, so P can make a zero.
             zero: || std::array::from_fn(|_| zero_of::<P>()),
         })
     }
