@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::held::{Held, Owned};
 use super::marker::{MARKER, OTHER_MARKER};
-use super::refusals::{exists_already, finished_first, refused};
+use super::refusals::{finished_first, refused};
 use super::run::{Doing, Place, Run, delete_staged};
 use super::state::{Operation, Phase, Step};
 
@@ -83,7 +83,7 @@ pub(super) fn commit_overwrite(
     let Some(owned) = staged.take() else { return Ok(()) };
     match run.advance(&operation(true)) {
         Ok(Step::End) => {
-            if run.end().is_ok() {
+            if run.end(Some(&folder)).is_ok() {
                 let _ = delete_staged(objects, owned);
             } else {
                 owned.leave();
@@ -105,8 +105,8 @@ pub(super) fn lock_file(
     let mut run = Run::new(objects, target, place, doing);
     // In most cases no other process is there, and one request is enough.
     run.take(Phase::Changing, None)?;
-    match run.advance_if_free(&Operation::Change { is_written: false })? {
-        Step::Refuse(_) => Err(exists_already(target)),
-        _ => run.into_owned(),
+    if run.held().is_none() {
+        run.advance(&Operation::Change { is_written: false })?;
     }
+    run.into_owned()
 }

@@ -54,11 +54,12 @@ pub(super) fn begin_folder(
         let is_staged = before == Before::Old;
         let folder = if is_staged { staged_folder(&key, &nonce()?) } else { key.clone() };
         let mut run = Run::new(objects, target, Place::Folder(folder.clone()), doing(options));
-        if is_staged {
-            // No other process knows the name of this folder.
+        if before != Before::Unfinished {
+            // Nothing is there, or no other process knows the name of the folder.
             run.take(Phase::Writing, None)?;
         }
-        match run.advance_if_free(&Operation::Save { is_written: false, continues: false })? {
+        let save = Operation::Save { is_written: false, continues: false };
+        match if is_staged { Step::Write } else { run.advance(&save)? } {
             Step::Write => {}
             // Another process has committed since the look. An overwrite replaces its checkpoint.
             Step::Refuse(Refusal::Exists) if options.overwrite => continue,

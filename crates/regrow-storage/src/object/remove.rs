@@ -111,7 +111,7 @@ fn remove_folder(
     let mut run = Run::new(objects, at, place, Doing::cleanup()).with(Some(Arc::clone(lock)));
     match run.advance(&Operation::Remove)? {
         Step::End => {
-            let removed = run.end()?;
+            let removed = run.end(None)?;
             lock.end();
             Ok(removed)
         }
@@ -180,7 +180,7 @@ fn unhurried() -> Doing {
 pub(super) fn finish(objects: &Arc<dyn Objects>, at: &Location, key: &str, doing: Doing) -> Result<()> {
     let mut run = Run::new(objects, at, Place::Folder(key.to_owned()), doing);
     match run.advance(&Operation::Change { is_written: false })? {
-        Step::Write => run.end().map(drop),
+        Step::Write => run.end(None).map(drop),
         _ => Ok(()),
     }
 }

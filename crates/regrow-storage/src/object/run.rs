@@ -190,11 +190,6 @@ impl<'r> Run<'r> {
         Err(self.restless())
     }
 
-    /// As `advance`, but without a look if this run has the state object.
-    pub(super) fn advance_if_free(&mut self, operation: &Operation) -> Result<Step> {
-        if self.held().is_some() { Ok(Step::Write) } else { self.advance(operation) }
-    }
-
     fn restless(&self) -> Error {
         Error::new(ErrorKind::Busy, "other processes keep changing this checkpoint").in_file(self.target)
     }
@@ -357,9 +352,9 @@ impl<'r> Run<'r> {
     }
 
     /// Ends an overwrite or a removal: deletes the folders of dead overwrites, and releases the
-    /// state object, unless the caller has taken it.
-    pub(super) fn end(mut self) -> Result<Removed> {
-        let swept = sweep(self.objects, self.target, self.place.key());
+    /// state object, unless the caller has taken it. The folder `own` is that of the caller.
+    pub(super) fn end(mut self, own: Option<&str>) -> Result<Removed> {
+        let swept = sweep(self.objects, self.target, self.place.key(), own);
         self.owned.take().map_or(Ok(()), Owned::release)?;
         swept.map(|()| self.removed)
     }
@@ -379,7 +374,7 @@ fn is_one_checkpoint(objects: &Arc<dyn Objects>, below: &Listing) -> Result<bool
 
 /// Deletes the folders of dead overwrites. The caller has the state object of the target, in a
 /// phase other than `moved`: so no process points to such a folder.
-fn sweep(objects: &Arc<dyn Objects>, target: &Location, key: &str) -> Result<()> {
+fn sweep(objects: &Arc<dyn Objects>, target: &Location, key: &str, own: Option<&str>) -> Result<()> {
     let prefix = staged_prefix(key);
     let staged = objects.list(&prefix)?;
     let folder_of = |object: &Object| {
@@ -392,7 +387,7 @@ fn sweep(objects: &Arc<dyn Objects>, target: &Location, key: &str) -> Result<()>
             name.is_some_and(is_control)
         };
         // A folder without a state object belongs to another program.
-        if staged.iter().any(is_control) {
+        if own != Some(&*folder) && staged.iter().any(is_control) {
             remove_staged(objects, target, folder, false)?;
         }
     }

@@ -22,8 +22,10 @@ pub(super) const LOOKS_MAX: usize = 16;
 /// The state of a target before a save.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Before {
-    /// The target has no checkpoint. There may be files of a dead writer.
+    /// The target has no objects.
     Nothing,
+    /// The target has no checkpoint. There may be files of a dead writer.
+    Unfinished,
     /// An existing checkpoint or file that may be replaced.
     Old,
 }
@@ -117,9 +119,9 @@ fn check_folder(
     };
     let phase = found.as_ref().map(|found| &found.record.phase);
     match phase {
-        Some(Phase::Writing) if !below.is_marked() => return Ok(Before::Nothing),
-        Some(Phase::Removing) => return Ok(Before::Nothing),
-        Some(Phase::Changing) if below.has_only_state() => return Ok(Before::Nothing),
+        Some(Phase::Writing) if !below.is_marked() => return Ok(Before::Unfinished),
+        Some(Phase::Removing) => return Ok(Before::Unfinished),
+        Some(Phase::Changing) if below.has_only_state() => return Ok(Before::Unfinished),
         _ => {}
     }
     if !overwrite {
@@ -142,10 +144,10 @@ fn check_beside(
     suffixes: &[String],
     overwrite: bool,
 ) -> Result<Before> {
-    let Some(last) = suffixes.last() else { return Ok(Before::Nothing) };
+    let Some(last) = suffixes.last() else { return Ok(Before::Unfinished) };
     match objects.head(&format!("{key}{last}"))? {
         Some(_) => Err(pair_exists(target, suffixes, overwrite)),
-        None => Ok(Before::Nothing),
+        None => Ok(Before::Unfinished),
     }
 }
 
