@@ -267,7 +267,7 @@ class StoreConformance(InBucket):
         before = bucket.keys(key_of(bucket, root))
         for overwrite in (False, True):
             with pytest.raises(regrow.errors.BusyError, match="process 1 on another"):
-                regrow.save(root / "x", tree(), overwrite=overwrite, wait=0)
+                regrow.save(root / "x", tree(), overwrite=overwrite, options=regrow.Options(wait=0))
         assert bucket.keys(key_of(bucket, root)) == before
 
     @pytest.mark.parametrize("form", ["regrow", "orbax", "npy folder"])

@@ -22,6 +22,10 @@ pub(super) const RENEWED_EVERY: Duration = Duration::from_secs(30);
 /// After this time without a renewal, the owner makes no request before it has renewed the object.
 const STOPS_AFTER: Duration = Duration::from_secs(90);
 
+/// Number of writes of one change. A second one is necessary if the answer of an earlier write was
+/// lost.
+const WRITES_MAX: usize = 3;
+
 /// The operations of this process that own a state object, or are about to create one, by nonce.
 static ALL: Mutex<BTreeMap<String, Option<Arc<Held>>>> = Mutex::new(BTreeMap::new());
 
@@ -99,7 +103,10 @@ impl Held {
     }
 
     fn write(&self, now: &mut Now, change: impl Fn(&mut Record)) -> Result<()> {
-        while !now.is_lost {
+        for _ in 0..WRITES_MAX {
+            if now.is_lost {
+                break;
+            }
             let mut record = now.record.clone();
             change(&mut record);
             record.renewals += 1;

@@ -30,6 +30,10 @@ pub(super) fn lock(objects: &Arc<dyn Objects>, at: &Location, doing: Doing) -> R
         true => Place::Beside { key, suffixes: Vec::new() },
         false => Place::Folder(key),
     };
+    lock_place(objects, at, place, doing)
+}
+
+fn lock_place(objects: &Arc<dyn Objects>, at: &Location, place: Place, doing: Doing) -> Result<Owned> {
     let change = Operation::Change { is_written: false };
     let mut run = Run::new(objects, at, place.clone(), doing.clone());
     let mut step = run.advance(&change)?;
@@ -61,8 +65,21 @@ pub(super) fn remove(
         .ok_or_else(|| Error::new(ErrorKind::Internal, "a removal without its lock").in_file(at))?;
     lock.check()?;
     match what {
+        Removal::Folder if lock.key() == state_beside(&key) => {
+            // Nothing was there when the lock was taken.
+            Err(Error::new(ErrorKind::Replaced, "another process has just saved this checkpoint").in_file(at))
+        }
         Removal::Folder => remove_folder(objects, at, key, lock),
         Removal::Files { files, beside } => {
+            // A folder may have the name of the files.
+            let own = match lock.key() == state_beside(&key) {
+                true => None,
+                false => {
+                    let place = Place::Beside { key, suffixes: Vec::new() };
+                    Some(lock_place(objects, at, place, Doing::cleanup())?)
+                }
+            };
+            let lock = own.as_ref().map_or(lock, |own| own);
             let mut removed = remove_files(objects, beside)?;
             // A pytree of a data file and a manifest is named by a path that neither file has.
             if !files.iter().any(|file| file.is_same(at)) {

@@ -103,6 +103,7 @@ const OWN: [&str; 119] = [
     "regrow-storage/object/cloud/objects.rs: AHEAD_LEN_MAX_BYTES",
     "regrow-storage/object/cloud/upload.rs: IN_FLIGHT_MAX",
     "regrow-storage/object/cloud/upload.rs: PARTS_MAX",
+    "regrow-storage/object/held.rs: WRITES_MAX",
     "regrow-storage/object/keys.rs: LOOK_LEN_MAX_BYTES",
     "regrow-storage/object/listing.rs: LEN_MAX_BYTES",
     "regrow-storage/object/old.rs: CLAIM_TIME_MAX",
