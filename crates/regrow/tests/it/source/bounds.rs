@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Constants with `MAX` in their names that bound what regrow itself does or writes, and nothing
 /// that a file says.
-const OWN: [&str; 119] = [
+const OWN: [&str; 120] = [
     "regrow-storage/local/lock.rs: HOLDER_LEN_MAX_BYTES",
     "regrow-tree/array/histogram.rs: BINS_MAX",
     "regrow-base/bytes/pages.rs: LARGE_PAGE_TIME_MAX",
