@@ -148,7 +148,7 @@ enum Sizes {
 /// A package of Python that regrow works with, as `regrow doctor` shows it.
 #[derive(Debug, Clone)]
 pub struct Package {
-    /// Its name in the registry: `jax`.
+    /// The name of the package in its registry: `jax`.
     pub name: String,
     /// Its version; `None` if it is not installed.
     pub version: Option<String>,

@@ -28,7 +28,7 @@ impl Identity {
 /// A document that is read as a whole: its name in messages, its language, and its longest length.
 #[derive(Debug, Clone, Copy)]
 pub struct Document<'a> {
-    /// Its name in messages: `the manifest`.
+    /// The name of the document in messages: `the manifest`.
     pub what: &'a str,
     /// The language of the document. Each piece of a long document must look like this language.
     pub language: Language,

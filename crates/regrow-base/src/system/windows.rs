@@ -183,7 +183,8 @@ pub fn name_of_special(_kind: FileType) -> &'static str {
     "a device"
 }
 
-/// A Unix mode without write permission for others. The access lists of the parent folder decide.
+/// A Unix mode without write permission for others. On Windows the access lists decide who may
+/// write, not this mode.
 pub fn mode_of(found: &Metadata) -> u32 {
     if found.permissions().readonly() { 0o555 } else { 0o755 }
 }

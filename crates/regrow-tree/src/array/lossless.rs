@@ -26,7 +26,7 @@ pub fn is_lossless(from: Dtype, to: Dtype) -> bool {
 struct Extent {
     precision_bits: u32,
     smallest_exponent: i32,
-    /// For signed integers, the magnitude of the smallest value.
+    /// The largest magnitude: for signed integers, the magnitude of the smallest value.
     largest: f64,
     has: u8,
 }

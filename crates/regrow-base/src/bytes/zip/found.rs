@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 /// Flag: the lengths and the checksum follow the data.
 const FLAG_LENGTHS_BEHIND: u16 = 1 << 3;
 
-/// The mark before such lengths and checksum.
+/// The mark before the lengths and the checksum that follow the data.
 const BEHIND: [u8; 4] = *b"PK\x07\x08";
 
 /// The first bytes of every record of an archive.
