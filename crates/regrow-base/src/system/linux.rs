@@ -76,11 +76,11 @@ pub fn advise_file(file: &File, pattern: Pattern) {
     let _ = fadvise(file, 0, None, advice);
 }
 
-/// Tells which pages of a file are in the page cache. The check does not read the file, so it
-/// brings no page into the cache.
+/// Tells which pages of a file are in the page cache. It asks about the pages of a map that is
+/// never read, so the question brings no page into the cache.
 ///
-/// A read that must not wait (`RWF_NOWAIT`) would start to read its page. A later check would find
-/// the page and treat the file as cached.
+/// A read that must not wait (`RWF_NOWAIT`) starts to read its page. A later check then finds the
+/// page and treats the file as cached. So `has` makes such a read only after the questions.
 #[derive(Debug)]
 pub struct PageCache(Option<MmapRaw>);
 
@@ -90,8 +90,9 @@ impl PageCache {
         Self(MmapOptions::new().map_raw_read_only(file).ok())
     }
 
-    /// Whether a range of `file` is in the page cache. Checks four of its pages. True if the kernel
-    /// does not tell, because it is then best to treat the range as cached.
+    /// Whether a range of `file` is in the page cache. Asks about four of its pages, and then reads
+    /// one byte without waiting. True if the kernel does not tell, because it is then best to treat
+    /// the range as cached.
     pub fn has(&self, file: &File, offset: u64, len: u64) -> bool {
         let looks = [0, len / 3, len / 3 * 2, len.saturating_sub(1)].map(|at| offset.saturating_add(at));
         if looks.iter().any(|&at| self.has_page(at) == Some(false)) {

@@ -22,7 +22,7 @@ pub fn is_lossless(from: Dtype, to: Dtype) -> bool {
 }
 
 /// The values of a dtype. They are the multiples of 2^`smallest_exponent` up to `largest` with at
-/// most `precision_bits` significant digits.
+/// most `precision_bits` significant bits.
 struct Extent {
     precision_bits: u32,
     smallest_exponent: i32,
