@@ -60,7 +60,7 @@ from ._sharded import ShardedArray
 
 
 class LeafColumns(NamedTuple):
-    """Leaves on their way to the engine."""
+    """Leaves in the form of the engine, as columns."""
 
     kinds: bytes
     values: list[Any]
@@ -71,8 +71,8 @@ class LeafColumns(NamedTuple):
 
 
 def to_native(flat: Flat, replica_parallel: bool = False) -> LeafColumns:
-    """The leaves as the engine takes them; with `replica_parallel` each replica of a shard gives a
-    slice of it.
+    """Converts leaves to the engine's columns. With `replica_parallel` each replica of a shard
+    gives a slice of the shard.
 
     Raises:
         LeafTypeError: for a leaf that no checkpoint can hold, with its key path.
@@ -98,7 +98,9 @@ def to_native(flat: Flat, replica_parallel: bool = False) -> LeafColumns:
 
 
 def _begin_transfers(leaves: list[Any], replica_parallel: bool) -> None:
-    """Lets all accelerators send their shards at once, before regrow waits for the first."""
+    """Starts the transfers of all shards from accelerators, before regrow waits for the first
+    transfer.
+    """
     jax_array_type = _jax_array_type()
     if jax_array_type is None or sys.modules["jax"].default_backend() == "cpu":
         return
@@ -126,7 +128,7 @@ def tell(
     replica_parallel: bool = False,
     tensors: _tensors.Teller | None = None,
 ) -> ToldLeaf:
-    """The engine's form of any leaf, also of those that the native half knows itself.
+    """The engine's form of any leaf, including leaves that the native half can convert itself.
 
     Raises:
         LeafTypeError: for a leaf that no checkpoint can hold, with its key path.
@@ -218,8 +220,8 @@ _ML_OTHERS = frozenset(
     for name in ("int1", "uint1", "complex32", "bcomplex32")
     if hasattr(ml_dtypes, name)
 )
-"""Dtypes of ml_dtypes that the engine has no numbers for; told by their names: their npy
-spelling says nothing.
+"""Dtypes of ml_dtypes that have no number in the engine. They are stored by name, because their npy
+text names no dtype.
 """
 
 _OTHER_CHARS = frozenset("USVMmgG")
@@ -228,15 +230,17 @@ Some of ml_dtypes' have the same letters."""
 
 
 def is_numpys_alone(dtype: np.dtype[Any]) -> bool:
-    """Whether arrays of this dtype are stored as bytes, with the dtype's name beside them."""
+    """Whether arrays of this dtype are stored as bytes, with the name of the dtype beside the
+    bytes.
+    """
     if dtype in DTYPE_NUMBERS or dtype.hasobject:
         return False
     return dtype.char in _OTHER_CHARS or dtype in _ML_OTHERS
 
 
 def _from_other_dtype(value: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[int, Any]:
-    """An array of another dtype as bytes, with one more axis. The note has its dtype as in npy
-    headers.
+    """Converts an array of another dtype to bytes, with one more axis. The note has the dtype as in
+    npy headers.
     """
     if value.dtype.hasobject:
         _refuse_dtype(value, flat, at, "convert it to an array of numbers or text")
@@ -364,7 +368,7 @@ def _device_ids(devices: Any) -> Any:
 
 
 class LoadedLeaves(NamedTuple):
-    """Leaves as the engine gives them."""
+    """Leaves in the form in which the engine returns them."""
 
     kinds: bytes
     values: list[Any]
@@ -376,7 +380,8 @@ class LoadedLeaves(NamedTuple):
 
 
 def from_native(loaded: LoadedLeaves, path_of: Callable[[int], str]) -> list[Any]:
-    """The leaves as NumPy has them: read-only views, scalars of their own type, text, bytes.
+    """Converts the engine's leaves to NumPy's: read-only views, scalars of their own type, text,
+    bytes.
 
     Raises:
         CorruptError, UnsupportedError: with the key path that `path_of` has of the leaf's number.
@@ -411,7 +416,7 @@ def as_array(shape: tuple[int, ...], dtype: np.dtype[Any], buffer: Any, path: st
 
 
 _AS_THEY_ARE = bytes((NUMPY_ARRAY, JAX_ARRAY, STR))
-"""Kinds of leaves that are what the engine gives."""
+"""Kinds of leaves that the engine already returns in their final form."""
 
 
 def _scalar(value: Any, _note: str | None) -> Any:
@@ -431,7 +436,7 @@ def _bytes(value: Any, _note: str | None) -> Any:
 
 
 def numpy_other(value: Any, note: str | None) -> Any:
-    """Stored bytes as an array of a dtype that is NumPy's alone."""
+    """Stored bytes as an array of a dtype that only NumPy has."""
     dtype = other_dtype(note or "")
     stored = value.shape[-1] if value.ndim else 0
     if not value.ndim or dtype.itemsize != stored:
@@ -444,7 +449,7 @@ def _numpy_other_scalar(value: Any, note: str | None) -> Any:
 
 
 def other_dtype(text: str) -> np.dtype[Any]:
-    """The dtype that an npy header spells so: `<U8`, or the literal of a record."""
+    """The dtype for a text in an npy header: `<U8`, or the literal of a record."""
     try:
         dtype = dtype_of_descr(_native.literal(text) if text.startswith("[") else text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, RegrowError) as error:
@@ -455,7 +460,9 @@ def other_dtype(text: str) -> np.dtype[Any]:
 
 
 _TYPE_STRING = re.compile(r"[<>|=]?[A-Za-z?][0-9]*(\[[0-9]*[A-Za-z\u03bc]+(/[0-9]+)?\])?", re.ASCII)
-"""One type. To NumPy `i4,f4` are two, which it hands to Python's compiler."""
+"""The text of one type. NumPy reads `i4,f4` as two types, and gives such a text to Python's
+compiler.
+"""
 
 
 def dtype_of_descr(descr: Any) -> np.dtype[Any]:

@@ -29,25 +29,27 @@ class Box(NamedTuple):
 
 
 class AxisCut(NamedTuple):
-    """How one axis of the mesh lays an array out."""
+    """How one axis of the mesh divides an array."""
 
     axis: int | None
-    """The axis of the array that it cuts; `None`: every process along it holds the same."""
+    """The axis of the array that the mesh axis divides. `None`: every process along the mesh axis
+    holds the same part.
+    """
     behind: int = 0
-    """Not 0 if axes of the mesh to the right cut first, into so many parts together, each of
-    which it then cuts.
+    """Not 0 if mesh axes to the right divide the array axis first: the number of their parts. This
+    mesh axis then divides each of these parts.
     """
 
 
 class Piece(NamedTuple):
-    """A box of the array, and where it lies in what a process holds."""
+    """A box of the array, and its position in the memory of a process."""
 
     box: Box
     at: Shape
 
 
 class Unknown(Exception):
-    """It cannot be said which part of an array a process holds."""
+    """The part of an array that a process holds is unknown."""
 
 
 class Placed(NamedTuple):
@@ -55,9 +57,9 @@ class Placed(NamedTuple):
 
     shape: Shape
     mesh: Shape
-    """How many processes there are along each axis of the mesh."""
+    """The number of processes along each axis of the mesh."""
     cuts: tuple[AxisCut, ...]
-    """For each axis of the mesh."""
+    """The cut of each axis of the mesh."""
 
     def pieces(self, coordinate: Sequence[int]) -> list[Piece]:
         """The pieces that the process at this coordinate holds; an empty list if it holds none.
@@ -74,7 +76,7 @@ class Placed(NamedTuple):
         return found
 
     def local_shape(self, coordinate: Sequence[int]) -> Shape:
-        """The shape of what the process there holds.
+        """The shape of the part that the process at this coordinate holds.
 
         Raises:
             Unknown: as `pieces`.
@@ -92,11 +94,13 @@ class Placed(NamedTuple):
         return tuple(_step(dim, order) for dim, order in zip(self.shape, _orders(self), strict=True))
 
     def replicas(self) -> int:
-        """How many processes hold each piece."""
+        """The number of processes that hold each piece."""
         return math.prod(size for size, cut in zip(self.mesh, self.cuts, strict=True) if cut.axis is None)
 
     def replica(self, coordinate: Sequence[int]) -> int:
-        """The number of the process there among those that hold the same."""
+        """The number of the process at this coordinate among the processes that hold the same
+        pieces.
+        """
         number = 0
         for size, cut, at in zip(self.mesh, self.cuts, coordinate, strict=True):
             if cut.axis is None:
@@ -104,8 +108,8 @@ class Placed(NamedTuple):
         return number
 
     def spec(self) -> tuple[tuple[int, ...], ...] | None:
-        """For each axis of the array, which axes of the mesh cut it, in order; `None` if the parts
-        are not even.
+        """For each axis of the array, the axes of the mesh that divide it, in order; `None` if the
+        parts have different lengths.
 
         That is what a `PartitionSpec` of JAX says.
         """

@@ -15,30 +15,33 @@ import numpy as np
 
 
 class Part(NamedTuple):
-    """A shard that a process gives."""
+    """A shard that this process gives to the engine."""
 
     number: int
-    """Among those that it holds."""
+    """The number of the shard among the shards of this process."""
     device: int
-    """The device in DLPack's words."""
+    """The device, as DLPack names it."""
     starts: tuple[int, ...]
     lens: tuple[int, ...]
 
 
 class Placement(NamedTuple):
-    """Where the parts of an array lie: the same for all arrays of one sharding and shape."""
+    """The positions of the parts of an array. All arrays of one sharding and shape have the same
+    placement.
+    """
 
     shape: tuple[int, ...]
     chunk_shape: tuple[int, ...]
     is_replicated: bool
-    """Whether every process has all of it."""
+    """Whether every process has the whole array."""
     parts: list[Part]
-    """Of replicas, those numbered 0."""
+    """The parts of this process. Of equal replicas only replica 0 counts."""
 
 
 def placement(leaf: Any) -> Placement | None:
-    """Where the parts of an array on several devices lie; `None` if this process has all of it on
-    each of its devices, and no other process has any."""
+    """The placement of an array on several devices. `None` if each device of this process has the
+    whole array, and no other process has the array.
+    """
     shape = tuple(leaf.shape)
     if leaf.size == 0 or (leaf.is_fully_replicated and leaf.is_fully_addressable):
         return None
@@ -54,7 +57,7 @@ def placement(leaf: Any) -> Placement | None:
 
 
 def replicas(leaf: Any) -> int:
-    """How many devices hold each part of an array."""
+    """The number of devices that hold each part of an array."""
     return len(leaf.sharding.device_set) * leaf.addressable_data(0).size // leaf.size if leaf.size else 1
 
 
@@ -85,7 +88,7 @@ def shards_of(leaf: Any, replica_parallel: bool) -> Any:
 
 @lru_cache(maxsize=64)
 def _dtype_name(dtype: np.dtype[Any]) -> str:
-    """The name of a dtype. NumPy makes it again at each access, which takes longer than all other
-    checks of a leaf.
+    """The name of a dtype, cached. NumPy makes the name at each access, which takes longer than all
+    other checks of a leaf.
     """
     return dtype.name

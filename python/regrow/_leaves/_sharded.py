@@ -13,8 +13,8 @@ Starts = Sequence[int | slice]
 
 
 class ShardedArray:
-    """A leaf for `regrow.save`: the shards of one array that this process holds, each with where it
-    begins.
+    """A leaf for `regrow.save`: the shards of one array that this process holds, each with the
+    index of its first element.
 
     Every process of a job saves such a leaf at the same place of its tree, with the shards that no
     other one holds. Together they cover the array.

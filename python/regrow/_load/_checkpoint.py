@@ -29,7 +29,7 @@ from .._tree._flatten import unflatten
 from . import _load
 
 FIRST_PATHS = 256
-"""Key paths that are told without an index of all."""
+"""The number of key paths that the engine returns without an index of all leaves."""
 
 
 class Item(NamedTuple):
@@ -66,7 +66,7 @@ class Leaf:
 
     @property
     def name(self) -> str:
-        """The name it is stored under: ``params.dense.kernel``."""
+        """The stored name: ``params.dense.kernel``."""
         return self._info()[1]
 
     @property
@@ -78,7 +78,7 @@ class Leaf:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of its elements; ``uint8`` for text."""
+        """The dtype of the elements; ``uint8`` for text."""
         return DTYPES[self._info()[3]]
 
     @property
@@ -111,24 +111,22 @@ class Leaf:
 
     @property
     def write_shape(self) -> tuple[int, ...] | None:
-        """One piece as it was written."""
+        """The shape of one piece that the writer wrote."""
         return self._native.info(self._at)[1]
 
     @property
     def sharding(self) -> Any:
-        """How the array was spread over devices when it was saved, as Orbax' JSON; never needed
-        to read it.
-        """
+        """The sharding at the time of the save, as Orbax' JSON. A read does not need it."""
         text = self._native.info(self._at)[2]
         return None if text is None else json.loads(text)
 
     @property
     def coding(self) -> str:
-        """How its bytes are coded: ``raw``, ``zstd``, ..."""
+        """The encoding of the leaf's bytes: ``raw``, ``zstd``, ..."""
         return self._native.info(self._at)[3]
 
     def read(self) -> Any:
-        """The leaf as `regrow.load` would give it."""
+        """The leaf in the form in which `regrow.load` returns it."""
         (value,) = from_native(LoadedLeaves(*self._native.read(self._at)), lambda _: self.path)
         return value
 
@@ -340,7 +338,7 @@ class Checkpoint(Mapping[str, Leaf]):
 
     @property
     def path(self) -> str:
-        """Where it was opened."""
+        """The path at which the checkpoint was opened."""
         return self._native.path
 
     @property
@@ -355,7 +353,7 @@ class Checkpoint(Mapping[str, Leaf]):
 
     @property
     def tree(self) -> Any:
-        """The structure with lazy leaves: exact containers, as `regrow.load` gives them."""
+        """The structure with lazy leaves: the same containers as `regrow.load` returns."""
         _load.register_nodes()
         leaves = [Leaf(self._native, at) for at in range(len(self))]
         return unflatten(self._native.structure, leaves)
@@ -382,12 +380,12 @@ class Checkpoint(Mapping[str, Leaf]):
 
     @property
     def items_info(self) -> list[Item]:
-        """Named parts of the checkpoint, for those that have them."""
+        """The items of a checkpoint of several items."""
         return [Item(name, kind) for name, kind in self._native.items]
 
     @property
     def notes(self) -> list[str]:
-        """Notes for a reader that are no errors."""
+        """Notes for a reader that are not errors."""
         return self._native.notes
 
     @property
@@ -400,8 +398,8 @@ class Checkpoint(Mapping[str, Leaf]):
         return Overview(self._native.overview())
 
     def verify(self, *, progress: Progress = None) -> VerifyReport:
-        """Reads and checks everything; see `regrow.verify`. Of a subtree its leaves, and all
-        files.
+        """Reads and checks everything; see `regrow.verify`. For a subtree: the leaves of the
+        subtree, and all files.
         """
         with Watch(progress, "verifying") as watch:
             return VerifyReport.from_native(self._native.verify(watch))
@@ -424,7 +422,7 @@ class Checkpoint(Mapping[str, Leaf]):
         progress: Progress = None,
         options: Options | None = None,
     ) -> Any:
-        """Loads all of it, or a selection; see `regrow.load`.
+        """Loads the whole checkpoint or a selection; see `regrow.load`.
 
         Args:
             like: A template, as for `regrow.load`, like all that follows.
@@ -478,35 +476,33 @@ class VerifyReport(NamedTuple):
     """The report of `regrow.verify`."""
 
     findings: list[Finding]
-    """All that is wrong; empty if the checkpoint is sound."""
+    """All findings; empty if the checkpoint is sound."""
     checked_bytes: int
     """Bytes of data checked, decoded."""
     leaf_count: int
     """Leaves read."""
     has_data_checksums: bool
-    """Whether every data byte is under a checksum; if not, silent damage to array data can go
-    unseen.
-    """
+    """Whether checksums cover every data byte. If not, damage to array data can go unseen."""
     notes: Sequence[str] = ()
-    """Notes: a sound checkpoint can have some."""
+    """Notes. A sound checkpoint can have notes."""
     unprotected_bytes: int = 0
-    """Bytes of array data, decoded, that no checksum is over; `regrow.protect.seal` puts them
-    under one.
+    """Bytes of array data, decoded, without a checksum. `regrow.protect.seal` writes checksums for
+    them.
     """
     signer: str | None = None
-    """The trusted key whose signature it is, as hex digits; `None` if no signature was asked
-    for.
+    """The trusted key that signed the checkpoint, as hex digits; `None` if the call requires no
+    signature.
     """
     unprotected_files: Sequence[tuple[str, int]] = ()
-    """The `unprotected_bytes` by the files in which they lie; of small arrays in an OCDBT index,
-    the checkpoint.
+    """The `unprotected_bytes` of each file. For small arrays in an OCDBT index, the checkpoint
+    stands in place of the file.
     """
     step: int | None = None
     """The step that was verified, of a folder of steps."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the checkpoint has no findings."""
         return not self.findings
 
     def __bool__(self) -> bool:

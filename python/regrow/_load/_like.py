@@ -62,36 +62,36 @@ class _Number(NamedTuple):
 
 
 class Differs(Exception):
-    """A leaf of the checkpoint cannot become what the template holds."""
+    """A leaf of the checkpoint that cannot become the leaf of the template."""
 
 
 class Template:
-    """A tree to restore into."""
+    """A tree into which a load restores."""
 
     def __init__(self, like: Any, only: Sequence[str] = (), handlers: LeafRegistry | None = None) -> None:
         self.flat: Flat = flatten(like, handlers)
         self._jax: dict[int, Any] = {}
-        """The places of JAX arrays, with what the template has there."""
+        """The positions of JAX arrays, with the template's array or description."""
         self._numbers: dict[int, _Number | None] = {}
-        """The places of JAX arrays without axes of a weak type, where a number of Python may be
-        stored, too.
+        """The positions of JAX arrays without axes and of a weak type. The checkpoint may have a
+        Python number there.
         """
         self._torch: dict[int, Any] = {}
-        """The places of torch's tensors, with what the template has there."""
+        """The positions of torch's tensors, with the template's tensor."""
         self._coming: set[int] = set()
-        """Leaves that come by regions."""
+        """Leaves that are read by regions."""
         self._resized: set[int] = set()
-        """Leaves that may have another shape than the stored one."""
+        """Leaves whose shape may differ from the stored shape."""
         leaves = self.flat.leaves
         self._native_leaves, self.others = _native.template_leaves(leaves, DTYPE_NUMBERS, self._wanted)
         """The requests of leaves that are no plain arrays: `None` for a leaf that no checkpoint can
         hold.
         """
         self.unstorable = [at for at, want in self.others.items() if want is None and leaves[at] is not Ellipsis]
-        """Leaves that no checkpoint can hold, `...` aside."""
+        """Leaves that no checkpoint can hold, without `...`."""
         self.paths: list[str] = _native.paths(self.flat.structure) if only else []
         self.skipped: set[int] = set()
-        """Leaves that are not asked for."""
+        """Leaves that the load does not request."""
         if only:
             matches = _native.match_paths(list(only), self.paths)
             idle = _native.idle_patterns(list(only), self.paths)
@@ -103,7 +103,9 @@ class Template:
         self.is_selection = bool(only)
 
     def columns(self) -> tuple[Structure, _native.TemplateLeaves, bytes]:
-        """As the native half takes it: structure, what leaves want, which to skip."""
+        """The template in the form of the native half: the structure, the requests of the leaves,
+        and the leaves to skip.
+        """
         skips = bytearray(len(self.flat.leaves))
         for at in self._resized:
             skips[at] = 2
@@ -131,15 +133,17 @@ class Template:
             )
 
     def is_wanted(self, at: int) -> bool:
-        """Whether a leaf is asked of the checkpoint."""
+        """Whether the load requests this leaf."""
         return at not in self.skipped and self.others.get(at, _PLAIN_ARRAY) is not None
 
     def leave_out(self, leaves: Sequence[bool]) -> None:
-        """Leaves these as they are in the template."""
+        """Excludes these leaves from the load. They stay as they are in the template."""
         self.skipped.update(at for at, is_left_out in enumerate(leaves) if is_left_out)
 
     def leave_out_paths(self, paths: frozenset[str]) -> None:
-        """Leaves these key paths as they are in the template."""
+        """Excludes the leaves at these key paths from the load. They stay as they are in the
+        template.
+        """
         if paths:
             self.skipped.update(at for at, path in enumerate(self.paths_of_all()) if path in paths)
 
@@ -154,8 +158,8 @@ class Template:
         return bool(self._torch)
 
     def allow_resizing(self) -> None:
-        """Lets arrays have another shape than the stored one; JAX' typed keys and numbers may
-        not.
+        """Allows arrays whose shape differs from the stored shape. Typed keys of JAX and numbers
+        must have the stored shape.
         """
         leaves = self.flat.leaves
         arrays = {at for at, leaf in enumerate(leaves) if type(leaf) is np.ndarray and not is_numpys_alone(leaf.dtype)}
@@ -204,7 +208,7 @@ class Template:
         return targets, places
 
     def tensors(self, selected: tuple[list[int], bytes, bytes, list[Any]]) -> list[Wish]:
-        """Those of torch's tensors that are among the selected leaves.
+        """The selected leaves that are tensors of torch.
 
         Raises:
             MismatchError: for tensors that have not as many axes as the stored arrays.
@@ -222,8 +226,8 @@ class Template:
         return wishes
 
     def fill(self, loaded: LoadedLeaves, by_regions: Callable[[], dict[int, Any]] = dict) -> Any:
-        """The template's containers with what was read, once it is sure that all of it fits, and
-        what comes by regions.
+        """The template's containers with the loaded values, after a check that all values fit. Also
+        has the values that are read by regions.
 
         Args:
             loaded: Leaves that were read, and those that come by regions without data.

@@ -44,7 +44,7 @@ from ._opening import Opening
 from ._regions import Cut, Place, Reading, slices_box
 
 Selected = tuple[list[int], bytes, bytes, list[Any]]
-"""Positions of leaves (-1: none), kinds, dtypes as wanted, shapes."""
+"""The position of each leaf (-1: none), its kind, its wanted dtype, and its shape."""
 
 
 Missing = Literal["error", "keep"]
@@ -53,7 +53,7 @@ Extra = Literal["error", "drop"]
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """The keywords of a load, as their caller gave them."""
+    """The keywords of a load, as the caller gave them."""
 
     at: str | None = None
     only: str | Iterable[str] | None = None
@@ -80,7 +80,7 @@ class Loading:
             _arguments.choice("classes", self.classes, ("dict",))
 
     def with_rules(self) -> Loading:
-        """With the rules of the file in `rules`, after those that the call gave; checked."""
+        """Adds the rules of the file in `rules` after the rules of the call, and checks the result."""
         self.check()
         if self.rules is None:
             return self
@@ -116,7 +116,7 @@ class Loading:
         return self.view_of(opened)
 
     def view_of(self, opened: _native.Checkpoint) -> _native.Checkpoint:
-        """As `view`, of a checkpoint or an item that is open."""
+        """As `view`, for a checkpoint or an item that is already open."""
         if self.at is not None:
             opened = _within(opened, self.at)
         renames = renames_of(self.rename)
@@ -125,7 +125,7 @@ class Loading:
         return opened
 
     def seen_from_view(self, paths: Iterable[str]) -> Iterator[str]:
-        """Key paths of the whole checkpoint as they are in its view."""
+        """Converts key paths of the whole checkpoint to key paths of its view."""
         if renames_of(self.rename):
             raise failure(
                 InvalidArgumentError,
@@ -194,7 +194,7 @@ class Wishes(NamedTuple):
     salvages: bool = False
     """Whether to load the intact leaves of a damaged checkpoint."""
     lost: frozenset[str] = frozenset()
-    """The key paths of leaves that are lost, of a checkpoint that is being salvaged."""
+    """The key paths of lost leaves, if the checkpoint is salvaged."""
 
 
 @Paused()
@@ -416,7 +416,7 @@ def _load_parts(native: _native.Checkpoint, wishes: Wishes) -> Any:
 
 
 _SPREAD = (JAX_ARRAY, NUMPY_ARRAY, PRNG_KEY)
-"""Kinds of leaves that devices can hold parts of."""
+"""Kinds of leaves that can be divided over devices."""
 
 _UNKNOWN = object()
 

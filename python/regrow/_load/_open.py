@@ -50,7 +50,7 @@ def load(
     progress: Progress = None,
     options: Options | None = None,
 ) -> Any:
-    """Loads a checkpoint of any layout, every block checked.
+    """Loads a checkpoint of any layout, and checks every block.
 
     Without a template arrays come back as read-only NumPy arrays, containers as they were saved,
     classes as named tuples of the same name or as `Node`, PRNG keys as `PrngKey`. Arrays of the
@@ -158,7 +158,7 @@ def load_as(
     storage_options: Mapping[str, Any] | None = None,
     options: Options | None = None,
 ) -> Any:
-    """Loads as `asked` says."""
+    """Loads with the keywords in `asked`."""
     with posts_errors(options, path):
         rare = _options.chosen(options, "load")
         place_of = through(rare.cache, place("path", path, storage_options))
@@ -239,7 +239,7 @@ def open(
     storage_options: Mapping[str, Any] | None = None,
     options: Options | None = None,
 ) -> Checkpoint:
-    """Opens a checkpoint of any layout: metadata only.
+    """Opens a checkpoint of any layout. Reads only metadata.
 
     Args:
         path: A checkpoint, or a folder of steps.
@@ -265,8 +265,8 @@ def open(
 
 
 def open_by_names(path: StrPath) -> Checkpoint:
-    """The same for a template: an Orbax folder that has lost its tree is one of dicts of its
-    arrays, by their names.
+    """Opens a checkpoint for a template. An Orbax folder that has lost its tree opens as dicts of
+    its arrays, by their names.
     """
     opened = _native.open(place("path", path, None), Opening(by_names=True))
     _warn(path, opened.warnings)

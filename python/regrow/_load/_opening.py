@@ -18,7 +18,7 @@ TrustedKeys = StrPath | Iterable[StrPath] | None
 
 
 class Opening(NamedTuple):
-    """The columns of the engine's options, with their defaults."""
+    """The engine's options of opening, as columns, with their defaults."""
 
     step: int | None = None
     item: str | None = None
@@ -27,15 +27,14 @@ class Opening(NamedTuple):
     mmap: bool = False
     ignore_seal: bool = False
     trusted_keys: tuple[str, ...] = ()
-    """As hex digits."""
+    """The keys, as hex digits."""
     by_names: bool = False
-    """Whether a template gives the tree: arrays that have lost their own are opened by their
-    names.
+    """Whether a template gives the tree. Arrays without their tree are then opened by their names.
     """
 
 
 def keys_of(trusted_keys: TrustedKeys) -> tuple[str, ...]:
-    """The hex digits of the keys; none if signatures are not asked for."""
+    """The hex digits of the trusted keys; none if the call requires no signature."""
     if trusted_keys is None:
         return ()
     wanted = "a public key, the path of a file with one, or several of these"
@@ -52,7 +51,7 @@ def keys_of(trusted_keys: TrustedKeys) -> tuple[str, ...]:
 
 
 def opening_of(rare: Options, step: int | None, item: str | None = None, *, by_names: bool = False) -> Opening:
-    """How to open, checked, from the settings of a call."""
+    """The checked options of opening, from the settings of a call."""
     lost = _arguments.choice("lost_files", rare.lost_files, ("warn", "error"))
     return Opening(
         _arguments.count("step", step),

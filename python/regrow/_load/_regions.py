@@ -43,11 +43,11 @@ class Cut:
         stored = dict.fromkeys(known for known in inside.values() if known is not None)
         numbers = {known: number for number, known in enumerate(stored)}
         self.regions = _native.Regions(list(stored))
-        """The stored part of each box, once."""
+        """The stored part of each distinct box."""
         self.regions_len = len(stored)
         self.sources: list[tuple[int, Box | None]] = []
-        """For each box the number of the region that it is made of (-1: of none), and the box if
-        it is larger.
+        """For each box the number of its region (-1: none), and the box itself if it is larger than
+        the region.
         """
         for box in boxes:
             known = inside[box]
@@ -59,14 +59,14 @@ class Cut:
 
 
 class Place(NamedTuple):
-    """A place of a result, and what it is made of."""
+    """A position in a result, and the boxes that it consists of."""
 
     at: int
     """The number of the result's leaf."""
     leaf: int
     """The position of the leaf in the checkpoint."""
     dtype: int
-    """The number of the dtype that is wanted."""
+    """The number of the wanted dtype."""
     cut: Cut
     """The wanted boxes."""
 
@@ -76,13 +76,13 @@ class Place(NamedTuple):
 
 
 def whole(shape: tuple[int, ...]) -> Box:
-    """All of an array."""
+    """The box of a whole array."""
     return Box((0,) * len(shape), shape)
 
 
 def box_of(index: Sequence[slice], shape: tuple[int, ...]) -> Box:
-    """The box of slices that lie inside of a shape, as JAX has them: without steps, `None` for
-    what is whole.
+    """The box of JAX' slices of an array: slices without steps and inside the shape, with `None`
+    for a whole axis.
     """
     starts, lens = [], []
     for entry, dim in zip(index, shape, strict=True):
@@ -115,7 +115,7 @@ class Reading:
         self._total = total
         self._done = 0
         self.stages = stages
-        """Where the time goes."""
+        """The clock of the stages."""
 
     def __enter__(self) -> Reading:
         self._gets_signals, self._report = self._watch.__enter__()
@@ -125,7 +125,7 @@ class Reading:
         self._watch.__exit__(*error)
 
     def watch(self, len_bytes: int) -> tuple[bool, Report | None]:
-        """Who is told about the next read, of so many bytes."""
+        """The progress function for the next read, of this many bytes."""
         before, report = self._done, self._report
         self._done += len_bytes
         if report is None:
@@ -137,7 +137,7 @@ class Reading:
         return self._gets_signals, told
 
     def read(self, places: Sequence[Place]) -> list[list[np.ndarray[Any, Any]]]:
-        """An array for each box of each place, read-only, in memory of its own.
+        """An array for each box of each place. Each array is read-only and has its own memory.
 
         Each byte of a raw leaf is read once, each chunk decoded once.
         """
@@ -164,14 +164,14 @@ class Reading:
         return read
 
     def received(self, len_bytes: int) -> None:
-        """Tells that so many bytes have come from another process."""
+        """Reports that this many bytes have come from another process."""
         self._done += len_bytes
         if self._report is not None:
             self._report(min(self._done, self._total), self._total)
 
     def read_into(self, places: Sequence[Place], outs: Sequence[np.ndarray[Any, Any]]) -> list[bool]:
-        """Reads places of one box each to where the caller wants them; says for which of them that
-        could be done.
+        """Reads places of one box each into the caller's arrays. Returns for each place whether it
+        was read.
 
         Those that share memory, or are not contiguous, are left as they are.
         """
@@ -185,8 +185,8 @@ class Reading:
         return filled
 
     def groups(self, places: Sequence[Place]) -> Iterator[list[Place]]:
-        """Places in groups of bounded size, so that two of them take half of the budget; a
-        larger one is alone.
+        """Divides places into groups. Two groups take at most half of the budget; a longer place is
+        a group of its own.
         """
         group: list[Place] = []
         len_bytes = 0

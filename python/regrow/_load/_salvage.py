@@ -20,7 +20,7 @@ DAMAGE = (CorruptError, LimitError, UnsupportedError, NotFoundError, IoError)
 """Errors of damage. Opening the intact leaves raises other errors again."""
 
 _SHOWN = 20
-"""Most findings that a text names."""
+"""The most findings in the text of a report."""
 
 
 @readable
@@ -32,7 +32,7 @@ class SalvageReport(NamedTuple):
     lost: list[Finding]
     """Each lost leaf: the reason, its key path, and file and offset if they are known."""
     damage: list[Finding]
-    """Other damage: errors of opening, and of files that hold no leaf."""
+    """Other damage: errors of opening, and damage of files that hold no leaf."""
     is_bare: bool
     """Whether the pytree is lost. The result then has the arrays by their names; containers and
     kinds of leaves may differ."""
@@ -78,7 +78,7 @@ def opened(at: Place, opening: Opening, progress: Progress) -> tuple[_native.Che
 
 
 def tell(salvage: Salvage, report: SalvageReport) -> None:
-    """Tells the caller's function, or warns at the caller's line."""
+    """Gives the report to the caller's function, or warns at the caller's line."""
     if callable(salvage):
         salvage(report)
     else:

@@ -13,18 +13,18 @@ from .._save._async import SaveHandle
 
 
 class StepHandle(SaveHandle):
-    """The save of a step: done when older steps that no policy keeps are deleted, too."""
+    """The save of a step. It is done when the older steps that no policy keeps are deleted, too."""
 
     def __init__(self, handle: SaveHandle, followed: _native.Followed) -> None:
         super().__init__(handle.path, handle._handle)
         self._followed = followed
 
     def done(self) -> bool:
-        """Whether the save has ended, and what follows it."""
+        """Whether the save and the work after it have ended."""
         return self._followed.is_done()
 
     def result(self, timeout: float | None = None) -> SaveReport | None:
-        """Waits until the save has ended, and what follows it; its report.
+        """Waits until the save and the work after it have ended. Returns the report.
 
         Args:
             timeout: Seconds to wait at most.
@@ -46,7 +46,7 @@ class Following:
         self._run = run
 
     def drain(self) -> list[BaseException]:
-        """Waits for all saves; the failures that no call has raised."""
+        """Waits for all saves. Returns the failures that no call has raised."""
         self._run.wait(None)
         failures: list[BaseException] = []
         while (failure := self._run.failure()) is not None:

@@ -13,7 +13,7 @@ from .._errors import InvalidArgumentError, failure
 from ._restore import ITEM
 
 RECORD = "regrow_step"
-"""The key of a step's origin in its metadata."""
+"""The key of the step's record in the metadata."""
 
 
 def everything(state: Any, items: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def everything(state: Any, items: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def metrics(metrics: Any) -> dict[str, Any] | None:
-    """Metrics with Python's own numbers in the place of those of NumPy and JAX."""
+    """Metrics with Python's own numbers in place of numbers of NumPy and JAX."""
     if metrics is None:
         return None
     if not isinstance(metrics, Mapping):
@@ -51,7 +51,7 @@ def metrics(metrics: Any) -> dict[str, Any] | None:
 
 
 def metadata(metadata: Any, record: str) -> dict[str, Any]:
-    """The caller's metadata with the record of the step, which has its place among them."""
+    """The caller's metadata, together with the record of the step."""
     given = metadata if metadata is not None else {}
     if not isinstance(given, Mapping):
         raise _arguments.wrong("metadata", metadata, "a dict that JSON can hold")
@@ -62,7 +62,7 @@ def metadata(metadata: Any, record: str) -> dict[str, Any]:
 
 
 def root(directory: StrPath, storage_options: Any) -> Location:
-    """The folder of steps, also if the program changes its working directory later."""
+    """The folder of steps, as an absolute path: the program may change its working directory later."""
     if isinstance(directory, Location) and not storage_options:
         return directory
     # This checks both arguments, and that they match.
@@ -73,7 +73,7 @@ def root(directory: StrPath, storage_options: Any) -> Location:
 
 
 def file(name: str, path: StrPath) -> str:
-    """A local file, also if the program changes its working directory later."""
+    """A local file, as an absolute path: the program may change its working directory later."""
     found = local_path(place(name, path))
     if found is None:
         raise _arguments.wrong(name, path, "a file on a local disk")

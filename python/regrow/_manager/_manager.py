@@ -313,8 +313,8 @@ class Manager(Reading):
         return self._flag.is_set
 
     def reached_preemption(self, step: int) -> bool:
-        """Whether all processes save this step, by JAX's preemption service; False where that is
-        off.
+        """Whether JAX's preemption service asks all processes to save this step. False if the
+        service is off.
         """
         return _preemption.jax_says(number_of(step))
 

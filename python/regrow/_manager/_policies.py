@@ -18,7 +18,7 @@ from ._steps import Step
 
 
 class StepName(NamedTuple):
-    """A form of the names of steps, as Orbax has them.
+    """A form of step names, as in Orbax.
 
     | form | name of step 5 |
     |---|---|
@@ -36,7 +36,8 @@ class StepName(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Keep:
-    """Which steps a `Manager` keeps: those that any field keeps. The newest good step always stays.
+    """The steps that a `Manager` keeps: all steps that at least one field keeps. The newest good
+    step always stays.
 
         Keep(last=3, best=3, by="eval/loss:min", every=1000)
 
@@ -45,19 +46,19 @@ class Keep:
     """
 
     last: int | None = None
-    """So many of the newest steps."""
+    """This many of the newest steps."""
     best: int | None = None
-    """So many of the best steps, by the metric in `by`."""
+    """This many of the best steps, by the metric in `by`."""
     by: str | tuple[str, str] | None = None
     """A metric and which of its values is best: ``"eval/loss:min"``. With other fields the best
     step is kept too. Each save has to give the metric; a step whose metric is NaN has no rank, and
     stays."""
     every: int | None = None
-    """Steps that this divides."""
+    """Steps whose number is a multiple of this."""
     closest: int | None = None
-    """The nearest step to each multiple of this."""
+    """The step nearest to each multiple of this."""
     seconds: float | None = None
-    """A step if so many seconds are between it and the last one that this field kept."""
+    """A step that was saved at least this many seconds after the last step that this field kept."""
     steps: Iterable[int] = ()
     """These steps."""
     where: Callable[[Step], bool] | None = None
@@ -65,30 +66,30 @@ class Keep:
     adopt: bool = False
     """Also count and delete steps that other programs saved into the folder, such as Orbax."""
     verify_first: bool = False
-    """Read each new step again, all of it, before others are deleted."""
+    """Read the whole new step again before other steps are deleted."""
     trash: str | None = None
-    """Move steps into this folder, below that of the steps, instead of deleting them."""
+    """Do not delete steps, but move them into this folder, below the folder of steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SaveWhen:
-    """Which steps a `Manager` saves: those that any field names."""
+    """The steps that a `Manager` saves: all steps that at least one field names."""
 
     every: int | None = 1
-    """Steps that this divides; `None`: only those that other fields name."""
+    """Steps whose number is a multiple of this; `None`: only steps that other fields name."""
     seconds: float | None = None
-    """With `every`: only if so many seconds have gone by since the last save."""
+    """With `every`: only if this many seconds have passed since the last save."""
     steps: Iterable[int] = ()
-    """These steps too."""
+    """Also these steps."""
     first: bool = False
-    """A step where there is none yet."""
+    """Also a step in a folder without steps."""
     where: Callable[[int], bool] | None = None
     """Also the steps for whose numbers this function is true."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SaveOptions:
-    """How a `Manager` saves each step. The fields mean what the keywords of `save` mean."""
+    """How a `Manager` saves each step. The fields have the meaning of the keywords of `save`."""
 
     layout: str | Layout | None = None
     cast: Any = None
@@ -98,7 +99,7 @@ class SaveOptions:
     parity: str | None = None
     seal: bool = False
     link_unchanged: bool = False
-    """Hard-link data files that have not changed since the step before, as ``base=`` does."""
+    """Hard-link data files that have not changed since the previous step, as ``base=`` does."""
     options: Options | None = None
     """Rare settings."""
 
@@ -124,14 +125,14 @@ def chosen_when(save_every: Any) -> SaveWhen:
 
 
 class Metric(NamedTuple):
-    """A metric, and which of its values is best."""
+    """A metric, and whether its lowest or highest value is best."""
 
     name: str
     is_max: bool
 
 
 def forms(names: Any) -> list[tuple[str | None, int | None]] | None:
-    """The forms of names, the one that is written first; `None` for those that the folder has."""
+    """The forms of names, the form for new steps first; `None` for the forms of the existing names."""
     if names is None:
         return None
     several = [names] if isinstance(names, StepName) else names
@@ -145,7 +146,7 @@ def forms(names: Any) -> list[tuple[str | None, int | None]] | None:
 
 
 def metric(by: Any) -> Metric | None:
-    """Of ``"eval/loss:min"``, or ``("eval/loss", "min")``."""
+    """Parses a metric: ``"eval/loss:min"``, or ``("eval/loss", "min")``."""
     if by is None:
         return None
     name, mode = "", ""

@@ -39,13 +39,13 @@ class Reading:
 
     @property
     def steps(self) -> list[int]:
-        """The numbers of the committed steps, of any history. In a job all processes ask."""
+        """The numbers of the committed steps, of any history. In a job all processes call this."""
         return self._run.numbers()
 
     @property
     def latest(self) -> int | None:
         """The newest committed step of the current history; `None` if there is none. In a job all
-        processes ask.
+        processes call this.
 
         The current history is that of the last save. After the `restore` of an older step it is
         that step's.
@@ -54,21 +54,19 @@ class Reading:
 
     @property
     def abandoned(self) -> list[int]:
-        """Committed steps of other histories than that of the last save. In a job all processes
-        ask.
-        """
+        """Committed steps of histories that the run has left. In a job all processes call this."""
         return self._run.abandoned()
 
     @property
     def next(self) -> int:
-        """One more than the newest step; 0 if there is none. In a job all processes ask."""
+        """The number after the newest step; 0 if there is none. In a job all processes call this."""
         latest = self.latest
         return 0 if latest is None else latest + 1
 
     @property
     def best(self) -> int | None:
-        """The best committed step of the current history by the metric of its `Keep`; `None` if
-        none has it.
+        """The best committed step of the current history, by the metric of the manager's `Keep`;
+        `None` if no step has the metric.
 
         In a job all processes ask.
         """
@@ -116,7 +114,8 @@ class Reading:
         progress: Progress = None,
         options: Options | None = None,
     ) -> Any:
-        """Loads a step; the newest good one if `step` is `None`. `restored` says which it was.
+        """Loads a step; the newest good step if `step` is `None`. `restored` then has the number of
+        the step.
 
         A newer step that is damaged, or deleted in between, is skipped with a warning in the log,
         and listed in `passed_over`. A template that does not fit is an error, also if another step

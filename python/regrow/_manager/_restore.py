@@ -15,11 +15,11 @@ from .._load._open import open as open_checkpoint
 from .._save import _items
 
 ITEM = "default"
-"""The item that a state is saved as: Orbax' manager has the same."""
+"""The name of the item for a single state, as in Orbax' manager."""
 
 
 class PassedOver(NamedTuple):
-    """A newer step that could not be restored, and why."""
+    """A newer step that could not be restored, with the reason."""
 
     step: int
     error: RegrowError
@@ -29,11 +29,11 @@ class Loads(NamedTuple):
     """How the contents of a step are loaded."""
 
     one: Callable[[Location, Any, Loading, Options | None], Any]
-    """One item, which `Loading.at` names; called with the step's folder, the template, and the
-    settings.
+    """Loads one item, whose name is in `Loading.at`. The arguments are the step's folder, the
+    template, and the settings.
     """
     several: Callable[[Location, Any, Loading, Options | None], dict[str, Any]]
-    """Several items; called with the items in the place of a template."""
+    """Loads several items. The items are in the place of the template."""
 
 
 def _one_pytree(at: Location, like: Any, asked: Loading, options: Options | None) -> Any:
@@ -46,7 +46,7 @@ PYTREES = Loads(_one_pytree, _items.load_items_as)
 def load_step(
     loads: Loads, at: Location, number: int, like: Any, items: Any, asked: Loading, options: Options | None
 ) -> Any:
-    """What a step holds."""
+    """Loads the content of a step."""
     if items is not None:
         return loads.several(at, items, asked, options)
     kinds = {found.name: found.kind for found in open_checkpoint(at).items_info}
@@ -54,8 +54,8 @@ def load_step(
 
 
 def _chosen(kinds: Mapping[str, str], at: str | None, number: int) -> str | None:
-    """The key path in a step: with an item's name in front, or within the default item or the only
-    tree.
+    """The key path in a step. It begins with the name of an item, or lies in the default item or in
+    the only tree.
     """
     if not kinds or (at is not None and at.partition("/")[0] in kinds):
         return at

@@ -13,19 +13,19 @@ class Step(NamedTuple):
 
     number: int
     name: str
-    """Its name in the folder."""
+    """The name in the folder."""
     path: str
-    """Its path or URL."""
+    """The path or URL."""
     time: float | None
-    """When it was committed, in seconds since 1970; `None` if unknown."""
+    """The time of the commit, in seconds since 1970; `None` if unknown."""
     metrics: dict[str, Any]
-    """The metrics that were saved with it."""
+    """The metrics that were saved with the step."""
     metadata: dict[str, Any]
     """Your own metadata."""
 
 
 def step_of(found: Any) -> Step:
-    """Of what the native half gives."""
+    """A step from the native half's columns."""
     number, name, location, seconds, metrics, metadata = found
     return Step(number, name, location.__fspath__(), seconds, json.loads(metrics), json.loads(metadata))
 

@@ -40,7 +40,7 @@ class PlannedLeaf(NamedTuple):
 
     source_path: str
     target_path: str | None
-    """`None` if it stays behind."""
+    """The key path in the target; `None` if the leaf is left out."""
     source: LeafForm
     target: LeafForm
 
@@ -56,7 +56,7 @@ class ConvertPlan(NamedTuple):
 
     @property
     def lossless(self) -> bool:
-        """Whether the target can give everything back as it is."""
+        """Whether the target can return the whole pytree unchanged."""
         return all(loss.kind == "note" for loss in self.losses)
 
     def __str__(self) -> str:
@@ -74,22 +74,22 @@ class ConvertReport(NamedTuple):
     """The report of a conversion."""
 
     path: str
-    """Where the new checkpoint is."""
+    """The path of the new checkpoint."""
     stored_bytes: int
-    """Bytes of all its files."""
+    """Bytes of all files of the new checkpoint."""
     leaf_count: int
     """Leaves written."""
     losses: list[Loss]
     """The losses: values that the target cannot hold."""
     save: SaveReport
-    """How fast it went, and where the time went."""
+    """The report of the save, with the time of each stage."""
     damage: Sequence[Finding] = ()
     """With `salvage`: the lost leaves of the source with their reasons, and its other damage."""
 
     @property
     def reused_bytes(self) -> int:
-        """Bytes that were not written because ``base=`` has them; they are part of
-        `stored_bytes`.
+        """Bytes that the conversion linked from ``base=`` and did not write. `stored_bytes`
+        includes these bytes.
         """
         return self.save.reused_bytes
 

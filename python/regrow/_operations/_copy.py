@@ -20,19 +20,19 @@ class CopyReport(NamedTuple):
     """The report of a copy. As text it is a line."""
 
     path: str
-    """Where the copy now is."""
+    """The path of the copy."""
     file_count: int
     """Files of the checkpoint."""
     bytes: int
-    """Bytes of all of them."""
+    """Bytes of all files."""
     reused_bytes: int
-    """Bytes that an interrupted copy had brought there before; they are part of `bytes`."""
+    """Bytes that an earlier, interrupted copy had already copied. `bytes` includes these bytes."""
     seconds: float
     """The time of the whole copy."""
 
     @property
     def gb_per_s(self) -> float:
-        """Bytes that were moved now, in 10^9 a second."""
+        """The speed in 10^9 bytes a second, without the bytes of an earlier, interrupted copy."""
         return (self.bytes - self.reused_bytes) / self.seconds / 1e9 if self.seconds > 0 else 0.0
 
     def __str__(self) -> str:

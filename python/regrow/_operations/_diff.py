@@ -18,42 +18,46 @@ from ._sides import is_place, opened, taken
 
 
 class Distance(NamedTuple):
-    """How far the elements of a leaf are apart on both sides. The distances are of pairs of two
-    finite elements; where there are none, they are `None`."""
+    """The distance between the elements of a leaf on both sides. Distances are computed from pairs
+    of two finite elements. If there are no such pairs, the distances are `None`.
+    """
 
     element_count: int
     """Pairs of elements."""
     differing_count: int
-    """Pairs whose bits differ; of two dtypes, whose values do."""
+    """Pairs whose bits differ; if the dtypes differ, pairs whose values differ."""
     outside_count: int
-    """Pairs that differ by more than was allowed."""
+    """Pairs that differ by more than the tolerance."""
     incomparable_count: int
-    """Pairs without a distance: one is NaN, or infinite, and the other is something else."""
+    """Pairs without a distance: one element is NaN or infinite, and the other element differs."""
     nan_counts: tuple[int, int]
-    """Elements of each side that are NaN."""
+    """The number of NaNs on each side."""
     infinity_counts: tuple[int, int]
-    """Elements of each side that are infinite."""
+    """The number of infinite elements on each side."""
     max_abs: float | None
     """The largest ``abs(a - b)``."""
     max_relative: float | None
     """The largest ``abs(a - b) / abs(b)``, where ``b`` is not 0."""
     max_ulp: int | None
-    """Most values of the dtype from one to the other; `None` also for two dtypes."""
-    cosine: float | None
-    """Of the angle between both as vectors; `None` also where one is zero."""
-    worst_index: tuple[int, ...] | None
-    """The pair that differs most: one without a distance, if there is one; `None` if no bits
+    """The largest number of steps between the two values in the dtype; `None` also if the dtypes
     differ.
     """
+    cosine: float | None
+    """The cosine of the angle between both sides as vectors; `None` also if one side is zero."""
+    worst_index: tuple[int, ...] | None
+    """The index of the pair that differs most, or of a pair without a distance if there is one;
+    `None` if no bits differ.
+    """
     worst_values: tuple[complex, complex] | None
-    """That pair, as float64, or as complex numbers where one of them is."""
+    """The values of this pair, as float64, or as complex numbers if one of the values is complex.
+    """
 
 
 class LeafDiff(NamedTuple):
     """One leaf of one side or both."""
 
     path: str
-    """Its key path."""
+    """The key path."""
     status: str
     """``equal``, or ``within``: some elements differ, none by more than was allowed. Differences
     are ``values``, ``dtype``, ``kind``, ``shape``, ``only_a``, ``only_b``, and ``unread``, where it
@@ -71,8 +75,8 @@ class LeafDiff(NamedTuple):
 
 
 class ContainerDiff(NamedTuple):
-    """A container that is another kind on the other side; or an empty one, or `None`, that is on
-    one side alone.
+    """A container that has another kind on the other side; or `None` or an empty container that
+    only one side has.
     """
 
     path: str
@@ -83,7 +87,7 @@ class ContainerDiff(NamedTuple):
 
 
 class DiffFinding(NamedTuple):
-    """Something that is wrong with one side."""
+    """A fault of one side."""
 
     side: str
     """``a`` or ``b``."""
@@ -99,21 +103,19 @@ class DiffReport(NamedTuple):
     a: str
     """The first checkpoint; empty for a pytree in memory."""
     b: str
-    """The second one."""
+    """The second checkpoint."""
     equal: bool
-    """Whether nothing differs by more than was allowed, and all of it could be read."""
+    """Whether nothing differs by more than the tolerance, and all leaves could be read."""
     leaves: list[LeafDiff]
     """The leaves that differ, the worst first; with ``list_equal=True`` all of them."""
     counts: Mapping[str, int]
-    """How many leaves there are of each status, also of those that are not listed."""
+    """The number of leaves of each status, including leaves that are not listed."""
     containers: list[ContainerDiff]
-    """Containers that differ. No difference unless ``check_types=True``."""
+    """Containers that differ. They count as differences only with ``check_types=True``."""
     other_kind_count: int
-    """Leaves of another kind on the other side, a NumPy array and a JAX array, that count as the
-    same.
-    """
+    """Leaves whose kinds differ (a NumPy array and a JAX array), but which count as the same."""
     findings: list[DiffFinding]
-    """Why leaves could not be read."""
+    """The errors of leaves that could not be read."""
     read_bytes: int
     """Bytes of both sides that were read, decoded."""
     text: str

@@ -20,16 +20,17 @@ from .._errors import InvalidArgumentError
 
 
 class Executor(Protocol):
-    """Who runs functions elsewhere."""
+    """Runs functions in other processes."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Any:
-        """Begins a call; what it gives has ``result()``, which waits, and raises what went
-        wrong.
+        """Starts a call. Returns an object whose ``result()`` waits, and raises the error of the
+        call.
         """
 
 
 def ray_executor(**options: Any) -> RayExecutor:
-    """An executor that makes each share a task of Ray. Connects to Ray, if that has not been done.
+    """An executor that makes each share a task of Ray. Connects to Ray, if the program is not
+    connected yet.
 
     Args:
         **options: For each task, as for Ray's own ``options``: ``num_cpus=4``, ``resources=...``.
@@ -48,25 +49,25 @@ class RayExecutor:
 
     @property
     def workers(self) -> int:
-        """How many tasks run at once: the processors of the cluster."""
+        """The number of tasks that run at the same time: the processors of the cluster."""
         processors = self._ray.cluster_resources().get("CPU", 1)
         return max(1, int(processors / (self._options.get("num_cpus") or 1)))
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> RayFuture:
-        """Begins a task."""
+        """Starts a task."""
         task = self._ray.remote(function).options(**self._options)
         return RayFuture(self._ray, task.remote(*arguments))
 
 
 class RayFuture:
-    """The result of a task of Ray, when there is one."""
+    """The future result of a task of Ray."""
 
     def __init__(self, ray: Any, reference: Any) -> None:
         self._ray = ray
         self._reference = reference
 
     def result(self) -> Any:
-        """Waits for it; raises what went wrong."""
+        """Waits for the result, and raises the error of the task."""
         return self._ray.get(self._reference)
 
 
@@ -74,7 +75,7 @@ class RayFuture:
 
 
 def chosen(executor: Any, workers: Any) -> tuple[Executor, int] | None:
-    """The executor and the number of shares that a caller wants; `None` for work without an
+    """The executor and the number of shares that a caller requests; `None` for work without an
     executor.
     """
     if executor is None:

@@ -18,27 +18,27 @@ class Listed(NamedTuple):
     """One checkpoint in a folder."""
 
     name: str
-    """Its name in the folder."""
+    """The name in the folder."""
     path: str
-    """Its path or URL."""
+    """The path or URL."""
     layout: str | None
-    """Its layout; `None` if it cannot be opened."""
+    """The layout; `None` if the checkpoint cannot be opened."""
     state: str
-    """``committed``; ``unfinished`` if a save or a copy is under way or never ended;
+    """``committed``; ``unfinished`` if a save or a copy is in progress or was interrupted;
     ``damaged``.
     """
     steps: list[int]
-    """The steps in it, of a folder of steps."""
+    """The numbers of the steps, if this is a folder of steps."""
     file_count: int | None
-    """Its files; `None` if the storage cannot say."""
+    """The number of files; `None` if the storage cannot tell."""
     bytes: int | None
-    """Their bytes; `None` if the storage cannot say."""
+    """The bytes of all files; `None` if the storage cannot tell."""
     modified: float | None
-    """When any of them was changed last, in seconds since 1970; `None` if the storage cannot
-    say.
+    """The time of the last change of a file, in seconds since 1970; `None` if the storage cannot
+    tell.
     """
     error: Finding | None
-    """Why it cannot be opened, if it is damaged."""
+    """The reason why a damaged checkpoint cannot be opened."""
 
     def __str__(self) -> str:
         parts = [self.state, *([self.layout] if self.layout else [])]
@@ -50,8 +50,8 @@ class Listed(NamedTuple):
 
 
 def list_checkpoints(folder: StrPath, *, storage_options: Mapping[str, Any] | None = None) -> list[Listed]:
-    """The checkpoints right in a folder, finished or not, by name; numbers at the end of names in
-    their order.
+    """The checkpoints directly in a folder, finished or not, by name, with numbers at the end of
+    names in numeric order.
 
     Metadata are read, and no data: ``committed`` means that it opens, and `verify` tells the rest.
 

@@ -23,12 +23,12 @@ _COUNTS = ("count", "nan_count", "infinity_count", "zero_count")
 _NUMBERS = ("min", "max", "mean", "std", "l2_norm")
 
 HEIGHT = "720px"
-"""Of the frame in a notebook."""
+"""The height of the frame in a notebook."""
 
 
 class ReportPage:
-    """The result of `regrow.report`: a page, and the numbers on it. A notebook shows it in a frame
-    of its own.
+    """The result of `regrow.report`: a page, and the numbers on the page. A notebook shows the page
+    in a frame.
     """
 
     __slots__ = ("_native",)
@@ -43,19 +43,20 @@ class ReportPage:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing that was looked at is damaged."""
+        """Whether the checked checkpoints have no damage."""
         return self._native.is_sound
 
     @property
     def html(self) -> str:
-        """The page: one HTML file that needs no network. Each access makes it again."""
+        """The page: one HTML file that needs no network. Each access makes the page again."""
         return self._native.html()
 
     @property
     def model(self) -> dict[str, Any]:
-        """All that the page says, as `regrow report --json` prints it:
-        ``model["checkpoint"]["findings"]``. Made again each time; of each leaf there is a row in
-        every column."""
+        """The content of the page as data, as `regrow report --json` prints it:
+        ``model["checkpoint"]["findings"]``. Each access makes the data again. Each column has a row
+        for each leaf.
+        """
         model: dict[str, Any] = json.loads(self._native.json())
         return model
 
@@ -77,7 +78,7 @@ class ReportPage:
         return table
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Writes the page to a file, all of it or nothing.
+        """Writes the page to a file: the whole page or nothing.
 
         Args:
             path: The file.
@@ -115,7 +116,7 @@ def report(
     progress: Progress = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ReportPage:
-    """A page about a checkpoint: one HTML file for a browser, without a network.
+    """A page about a checkpoint: one HTML file for a browser, which needs no network.
 
     It shows sizes, all leaves with their statistics and histograms, shardings, checksums and
     damage; with `others` the differences from each; of a folder of steps the newest step, and

@@ -19,11 +19,11 @@ class RemoveReport(NamedTuple):
     """The report of a removal."""
 
     path: str
-    """Where it was."""
+    """The path of the removed checkpoint."""
     file_count: int
-    """Files that are gone."""
+    """The number of removed files."""
     bytes: int
-    """Their bytes."""
+    """The bytes of the removed files."""
 
     def __str__(self) -> str:
         return (

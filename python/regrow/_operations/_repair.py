@@ -21,13 +21,13 @@ class ParityReport(NamedTuple):
     path: str
     """The index of the parity."""
     file_count: int
-    """Files that can be healed; 0 if the parity was taken away."""
+    """The number of files that the parity can heal; 0 if the parity was removed."""
     bytes: int
-    """Their bytes."""
+    """The bytes of these files."""
     parity_bytes: int
     """Bytes of the parity."""
     has_changed: bool
-    """Whether parity was made or taken away."""
+    """Whether parity was written or removed."""
 
     def __str__(self) -> str:
         covered = f"{counted(self.file_count, 'file', 'files')}, {format_bytes(self.bytes)}"
@@ -86,7 +86,7 @@ class HealedFile(NamedTuple):
     path: str
     """The file."""
     bytes: int
-    """Bytes of it that were restored."""
+    """The restored bytes of the file."""
 
 
 class RecoveredFile(NamedTuple):
@@ -95,11 +95,13 @@ class RecoveredFile(NamedTuple):
     path: str
     """The file."""
     bytes: int
-    """Its length."""
+    """The length of the file."""
     how: str
-    """Its source, and what is uncertain about it."""
+    """The source of the file's content, and what is uncertain about the content."""
     is_guess: bool
-    """Whether nothing proves that it has its old contents. The damaged file is kept beside it."""
+    """Whether nothing proves that the file has its old content. The damaged file is kept beside the
+    new file.
+    """
 
 
 @readable

@@ -13,7 +13,7 @@ from .._errors import InvalidArgumentError
 
 
 def with_kept(options: Mapping[str, Any], rules: StrPath) -> dict[str, Any]:
-    """The keywords of a call, and behind them the rules of a file."""
+    """The keywords of a call, with the rules of a file after the rules of the call."""
     place = places(None, rules=rules)
     layout, of_layout, only, rename, cast, transpose, reshape, lossy = _native.convert_rules(place["rules"])
     kept: dict[str, Any] = {"only": only or None, "lossy": lossy}
@@ -38,7 +38,7 @@ def with_kept(options: Mapping[str, Any], rules: StrPath) -> dict[str, Any]:
 
 
 def renames_of(rename: Any) -> list[tuple[str, str]]:
-    """Regular expressions and what takes their place, checked."""
+    """Regular expressions and their replacements, checked."""
     rules = {} if rename is None else rename
     if not isinstance(rules, Mapping) or not all(isinstance(text, str) for rule in rules.items() for text in rule):
         raise _arguments.wrong("rename", rename, "a dict of regular expressions and their replacements")
@@ -46,7 +46,7 @@ def renames_of(rename: Any) -> list[tuple[str, str]]:
 
 
 def numbers_of(name: str, rules: Any, minimum: int) -> list[tuple[str, list[int]]]:
-    """Globs with integers for each, checked."""
+    """Globs, each with integers, checked."""
     rules = {} if rules is None else rules
     if not isinstance(rules, Mapping) or not all(isinstance(pattern, str) for pattern in rules):
         raise _arguments.wrong(name, rules, "a dict of globs, with a sequence of integers for each")

@@ -22,7 +22,7 @@ class SealReport(NamedTuple):
     file_count: int
     """The files that it covers; 0 if it was removed or is not needed."""
     bytes: int
-    """Their bytes."""
+    """The bytes of these files."""
     has_changed: bool
     """Whether a seal was made or removed."""
 

@@ -28,7 +28,7 @@ from .._text import counted
 from ._executors import Executor
 
 TRIES = 3
-"""So often a share is submitted, before the work is given up."""
+"""The number of times that a share is submitted before the work fails."""
 
 _Outcome = tuple[Any, RegrowError | None]
 """The result of a share, or its exception: an executor may pack an exception that is raised
@@ -46,7 +46,8 @@ def convert(
     rules: ConvertRequest,
     progress: Progress,
 ) -> tuple[Any, list[tuple[str, str, str]]]:
-    """Converts, each share by a call of the executor; gives what the native half's `convert` does.
+    """Converts a checkpoint: the executor makes one call for each share. Returns what the native
+    half's `convert` returns.
 
     Plans, begins and commits here. Starts again if the source is replaced in between.
     """
@@ -108,8 +109,8 @@ def verify(
     opening: Opening,
     progress: Progress,
 ) -> VerifyReport:
-    """Verifies, each share by a call of the executor. Starts again if the checkpoint is replaced in
-    between.
+    """Verifies a checkpoint: the executor makes one call for each share. Starts again if the
+    checkpoint is replaced in between.
     """
     return _native.read_unreplaced(lambda _: _verify(shared, at, opening, progress))
 
@@ -191,8 +192,8 @@ def run(
     calls: Sequence[tuple[Any, ...]],
     done: Callable[[int, Any], None],
 ) -> list[Any]:
-    """Has an executor make all the calls; gives their results in order. `done` gets each as soon as
-    its call has ended.
+    """Lets an executor make all calls, and returns their results in order. `done` gets each result
+    as soon as its call has ended.
 
     A call that ends without an answer of `work` (its worker died, or was lost) is made again. The
     first error that `work` tells is raised, when no call is under way any more.

@@ -14,12 +14,12 @@ from .._tree._flatten import flatten
 
 
 def is_place(side: Any) -> bool:
-    """Whether it is a path or URL. Any other object that is no `Checkpoint` is a pytree."""
+    """Whether a side is a path or URL. Any other object that is not a `Checkpoint` is a pytree."""
     return isinstance(side, (str, bytes, os.PathLike, Location)) or hasattr(type(side), "joinpath")
 
 
 def taken(name: str, side: Any, storage_options: Any) -> Place | _native.Checkpoint:
-    """As the native half takes it."""
+    """A side in the form of the native half."""
     if isinstance(side, Checkpoint):
         return side._native
     if is_place(side):
@@ -30,5 +30,5 @@ def taken(name: str, side: Any, storage_options: Any) -> Place | _native.Checkpo
 
 
 def opened(side: Place | _native.Checkpoint, step: int | None, item: str | None) -> _native.Checkpoint:
-    """Opened, if it is not."""
+    """A side, opened if it is a path or URL."""
     return side if isinstance(side, _native.Checkpoint) else _native.open(side, Opening(step, item))

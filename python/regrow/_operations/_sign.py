@@ -21,9 +21,9 @@ class SignReport(NamedTuple):
     path: str
     """The file with the signature."""
     file_count: int
-    """Files that are signed."""
+    """The number of signed files."""
     bytes: int
-    """Their bytes."""
+    """The bytes of these files."""
     signers: list[str]
     """The public keys of all signatures, as hex digits, oldest first."""
 
@@ -42,7 +42,7 @@ def sign(
     storage_options: Mapping[str, Any] | None = None,
 ) -> SignReport:
     """Puts a signature beside a checkpoint of any layout. Readers with your public key can check
-    that it is yours.
+    that you signed the checkpoint.
 
     ``Options(trusted_keys=...)`` of `open`, `load` and `verify` requires a signature, and checks
     every block against it. The checkpoint is verified first, and does not change; other tools read
