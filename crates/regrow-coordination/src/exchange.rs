@@ -39,7 +39,7 @@ pub struct SessionOptions {
     pub monitor: Monitor,
     /// Receives reports of long waits.
     pub on_wait: Option<OnWait>,
-    /// A wait this long is reported first, and again each time its length has doubled.
+    /// A wait is first reported after this time, and then each time its length has doubled.
     pub tell_after: Duration,
 }
 

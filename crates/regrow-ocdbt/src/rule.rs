@@ -20,7 +20,7 @@ macro_rules! rules {
             /// All rules.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// Its name in messages and fixtures, for example `E_CRC`.
+            /// The name of the rule in messages and fixtures, for example `E_CRC`.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }

@@ -24,7 +24,7 @@ pub(crate) const SIGNATURE_LEN_BYTES: usize = 64;
 
 const SSH_NAME: &str = "ssh-ed25519";
 
-/// Errs if this build cannot check signatures.
+/// Returns an error if this build cannot check signatures. This build can.
 pub(crate) fn check_available() -> Result<()> {
     Ok(())
 }

@@ -23,7 +23,7 @@ fn absent() -> Error {
         .help("build regrow with the feature `protection`")
 }
 
-/// Errs if this build cannot check signatures.
+/// Returns an error: this build cannot check signatures.
 pub(crate) fn check_available() -> Result<()> {
     Err(absent())
 }

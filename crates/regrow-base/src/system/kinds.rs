@@ -29,9 +29,9 @@ pub struct FileState {
 /// Whether reads and writes go through the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Caching {
-    /// They go through the page cache.
+    /// Reads and writes go through the page cache.
     Through,
-    /// They go past the page cache.
+    /// Reads and writes go past the page cache.
     Past,
 }
 
@@ -40,9 +40,9 @@ pub enum Caching {
 pub enum Pattern {
     /// At scattered offsets: the system should not read ahead.
     Random,
-    /// All of it, in order.
+    /// The whole file or map, in order.
     Sequential,
-    /// All of it, soon: the system may begin to read now.
+    /// The whole file or map, soon: the system may begin to read now.
     Soon,
 }
 

@@ -72,7 +72,7 @@ pub struct SealDocument {
 /// The files that a seal, a signature or parity covers, and their division into blocks.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Covered<'d> {
-    /// Whether they are all files of one folder.
+    /// Whether the covered files are all files of one folder.
     pub covers_folder: bool,
     /// The length of a block; the last block of a file is shorter.
     pub block_len_bytes: u64,

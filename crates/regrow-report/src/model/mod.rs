@@ -65,7 +65,7 @@ impl Report {
 /// The properties of a checkpoint, as numbers and texts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Overview {
-    /// Its path or URL; empty for a pytree in memory.
+    /// The path or URL of the checkpoint; empty for a pytree in memory.
     pub location: String,
     /// The layout: `regrow`, `orbax`, `safetensors`.
     pub layout: String,

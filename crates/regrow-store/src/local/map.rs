@@ -15,9 +15,9 @@ use crate::system::{Pattern, advise_map};
 /// How a program will read the bytes of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// It reads all of them in order.
+    /// The program reads all bytes in order.
     Sequential,
-    /// It reads all of them soon: the kernel starts to read them in the background.
+    /// The program reads all bytes soon: the kernel starts to read them in the background.
     Soon,
 }
 

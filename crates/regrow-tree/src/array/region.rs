@@ -75,7 +75,7 @@ impl Shape {
     /// The length in bytes of an array of this shape.
     ///
     /// # Errors
-    /// `Limit` if they do not fit in 63 bits.
+    /// `Limit` if the length does not fit in 63 bits.
     pub fn len_bytes(&self, dtype: Dtype) -> Result<u64> {
         let len =
             self.len_elements().checked_mul(dtype.size_bytes() as u64).filter(|&n| n <= i64::MAX as u64);

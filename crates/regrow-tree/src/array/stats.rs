@@ -105,7 +105,7 @@ impl Stats {
     /// Adds the result for another part of the same array.
     ///
     /// # Errors
-    /// `InvalidArgument` if it has another dtype.
+    /// `InvalidArgument` if `other` has another dtype.
     pub fn merge(&mut self, other: &Self) -> Result<()> {
         if self.dtype != other.dtype {
             return Err(Error::invalid("statistics of different dtypes cannot be put together")

@@ -27,7 +27,7 @@ pub enum Sharding {
 /// The rule for an axis whose length is not a multiple of the number of parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Split {
-    /// Not allowed: JAX refuses such arrays, and so does [`Sharding::layout`].
+    /// Such a length is not allowed: JAX refuses it, and so does [`Sharding::layout`].
     #[default]
     Even,
     /// The rule of `torch.chunk` and DTensor: parts of `ceil(length / parts)`; the last ones are

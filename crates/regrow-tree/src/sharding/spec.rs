@@ -11,7 +11,7 @@ pub enum AxisSpec {
     Axis(Arc<str>),
     /// Several mesh axes, the slowest first. An empty list is the same as [`Whole`](Self::Whole).
     Axes(Vec<Arc<str>>),
-    /// The compiler may choose. No existing array has this.
+    /// The compiler may choose the mesh axes. The sharding of an existing array has no such entry.
     Unconstrained,
 }
 

@@ -83,7 +83,7 @@ impl LeafKind {
 pub struct LeafInfo {
     /// The kind of the leaf.
     pub kind: LeafKind,
-    /// The type of its elements; `uint8` for text.
+    /// The type of the elements; `uint8` for text.
     pub dtype: Dtype,
     /// The shape. For a text, the length of its UTF-8 in bytes.
     pub shape: Shape,
@@ -191,7 +191,7 @@ impl Scalar {
 pub struct Leaf {
     /// The kind of the leaf.
     pub kind: LeafKind,
-    /// Its data.
+    /// The data of the leaf.
     pub data: LeafData,
     /// The sharding of the array, which a restore may use.
     pub sharding: Option<Arc<Sharding>>,

@@ -195,7 +195,7 @@ impl ArrayMeta {
         self.keys.key(index)
     }
 
-    /// The chunk of a key; `None` for a key that is none of this array's.
+    /// The chunk of a key; `None` if the key does not belong to a chunk of this array.
     pub fn chunk_index(&self, key: &str) -> Option<Vec<u64>> {
         let index = self.keys.index(key, self.grid.shape().rank())?;
         self.grid.has(&index).then_some(index)

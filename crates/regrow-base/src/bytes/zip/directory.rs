@@ -44,7 +44,7 @@ pub struct Directory {
 /// One member. Its data lies before the directory, and does not overlap other members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its name in the archive.
+    /// The name of the member in the archive.
     pub name: String,
     /// The compression of its bytes.
     pub method: Method,
