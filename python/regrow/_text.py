@@ -17,7 +17,7 @@ def printable(text: str) -> str:
 
 
 def counted(count: int, one: str, many: str) -> str:
-    """A number with its noun: ``1 leaf``, ``2 leaves``."""
+    """A number with a noun: ``1 leaf``, ``2 leaves``."""
     return f"{count} {one if count == 1 else many}"
 
 
@@ -36,7 +36,7 @@ LINE_LEN_MAX = 200
 
 
 def shortened(text: str) -> str:
-    """A text that fits on a screen: its first lines and its last ones."""
+    """A text that fits on a screen: the first and the last lines."""
     lines = [line if len(line) <= LINE_LEN_MAX else f"{line[: LINE_LEN_MAX - 1]}…" for line in text.splitlines()]
     if len(lines) <= LINES_MAX:
         return "\n".join(lines)

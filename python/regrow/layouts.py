@@ -28,7 +28,7 @@ CHUNKING = ("chunk_byte_size", "shard_axes", "write_chunk_shape", "read_chunk_sh
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A layout with its options; the subclasses are the layouts."""
+    """The base class of all layouts, with their options."""
 
     name: ClassVar[str]
 
@@ -57,21 +57,22 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class Regrow(Layout):
-    """The default: an Orbax checkpoint and safetensors files in one set of bytes."""
+    """The default layout: an Orbax checkpoint and safetensors files that share the same bytes."""
 
     name: ClassVar[str] = "regrow"
     chunk_byte_size: int | None = None
-    """Cut the chunks of arrays, or of their shards, down to at most this many bytes."""
+    """Divide arrays, or their shards, into chunks of at most this many bytes."""
     shard_axes: Sequence[int] = ()
-    """Cut these axes first, down to one element."""
+    """Divide these axes first, down to one element."""
     write_chunk_shape: Sequence[int] | None = None
-    """The chunk; must divide each array's shape, or that of its shards."""
+    """The shape of a chunk. It must divide the shape of each array, or of its shards."""
     per_leaf: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Chunking of some leaves: ``{"embed/**": {"chunk_byte_size": 2**20}}``; the first glob that
     matches decides.
     """
     format: Literal["np", "pt", "tf", "flax", "mlx"] = "pt"
-    """The ``format`` of the safetensors files. ``"pt"``: transformers before 5 reads no other."""
+    """The ``format`` of the safetensors files. transformers before version 5 reads only ``"pt"``.
+    """
     strict: bool = False
     """Refuse leaves that Orbax cannot read back as they are, instead of escaping them."""
 
@@ -82,19 +83,20 @@ class Orbax(Layout):
 
     name: ClassVar[str] = "orbax"
     ocdbt: bool = True
-    """One database instead of a folder for each array."""
+    """One database, instead of a folder for each array."""
     zarr3: bool = False
-    """zarr v3 instead of v2."""
+    """zarr v3, instead of v2."""
     chunk_byte_size: int | None = None
-    """Cut chunks down to at most this many bytes."""
+    """Divide arrays into chunks of at most this many bytes."""
     shard_axes: Sequence[int] = ()
-    """Cut these axes first, with ``chunk_byte_size``."""
+    """Divide these axes first, with ``chunk_byte_size``."""
     write_chunk_shape: Sequence[int] | None = None
-    """The outer chunk (zarr v3: the shard); must divide each array's shape."""
+    """The shape of an outer chunk (in zarr v3 of a shard). It must divide the shape of each array.
+    """
     read_chunk_shape: Sequence[int] | None = None
-    """The inner chunk (zarr v3 only); must divide the outer."""
+    """The shape of an inner chunk (zarr v3 only). It must divide the shape of the outer chunk."""
     ocdbt_target_data_file_size: int | None = None
-    """Begin another data file once one has this many bytes; 2 GiB if `None`."""
+    """Begin a new data file when a file has this many bytes; 2 GiB if `None`."""
     rich_types: bool = False
     """Keep tuples and named tuples in ``_METADATA``."""
     write_sharding: bool = True
@@ -132,13 +134,13 @@ class Equinox(Layout):
 
     name: ClassVar[str] = "equinox"
     hyperparameters: Any = None
-    """One line of JSON in front of the leaves."""
+    """One line of JSON before the leaves."""
     trailer: bool | None = None
-    """Keep the exact pytree and checksums behind the leaves, where Equinox does not look; on by
+    """Write the exact pytree and checksums after the leaves, where Equinox does not read; on by
     default.
     """
     strict: bool | None = None
-    """Exactly the bytes of Equinox, which lose the names of the dtypes of ml_dtypes."""
+    """Write exactly the bytes of Equinox, without the names of ml_dtypes' dtypes."""
     prng_keys: bool | None = None
     """Write typed PRNG keys as their key data; Equinox itself refuses them."""
 
@@ -151,7 +153,7 @@ class PytreeData(Layout):
     byte_align: int | None = None
     """Every array begins at a multiple of this many bytes; 8 if `None`."""
     native_dtypes: bool | None = None
-    """Keep bfloat16, float8 and their like, which the original cannot read."""
+    """Keep bfloat16, float8 and similar dtypes, which the original cannot read."""
     extra_keys: bool | None = None
     """Keep checksums and the exact pytree in keys that the original ignores; on by default."""
     manifest: bool | None = None
@@ -163,7 +165,7 @@ class PytreeData(Layout):
     paths: Sequence[str] | None = None
     """The path of each leaf, as the text of a Python tuple, in the order of the leaves."""
     empty: Sequence[str] | None = None
-    """With `paths`: those of empty dicts."""
+    """With `paths`: the paths of empty dicts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,13 +177,15 @@ class Trak(Layout):
 
 @dataclass(frozen=True, kw_only=True)
 class Safetensors(Layout):
-    """Plain safetensors: one file, or a folder of them with an index."""
+    """Plain safetensors: one file, or a folder of files with an index."""
 
     name: ClassVar[str] = "safetensors"
     max_shard_bytes: int | str | None = None
-    """Begin another file once one holds this many bytes: ``"5GB"``, or a number. Makes a folder."""
+    """Begin a new file when a file has this many bytes: ``"5GB"``, or a number. Makes a folder."""
     format: str | None = None
-    """The ``format`` in the metadata; ``"pt"`` if `None`: transformers before 5 reads no other."""
+    """The ``format`` in the metadata; ``"pt"`` if `None`. transformers before version 5 reads only
+    ``"pt"``.
+    """
     separator: str = "."
     """The separator between the keys of a path in a name."""
     structure: bool = True
@@ -213,7 +217,7 @@ _ALL: dict[str, type[Layout]] = {each.name: each for each in Layout.__subclasses
 
 
 def chosen(layout: Any) -> Layout:
-    """A layout with its options, from what a caller gave.
+    """A layout with its options, from the caller's argument.
 
     Raises:
         InvalidArgumentError: for a name that no layout has, with the names of all.
@@ -231,7 +235,9 @@ def chosen(layout: Any) -> Layout:
 
 
 def of_options(name: str, options: Mapping[str, Any]) -> Layout:
-    """A layout by its name and its options as JSON, as a file of rules or a command has them."""
+    """A layout by its name and its options as JSON. Files of rules and the command give layouts in
+    this form.
+    """
     given = dict(options)
     if isinstance(given.get("per_leaf"), list):
         given["per_leaf"] = dict(given["per_leaf"])

@@ -35,14 +35,14 @@ CopyLeaves = Literal["mutable", "all", "nothing"]
 
 
 class Blocked(NamedTuple):
-    """The time that the call took that started a save."""
+    """The time for which the call that started a save blocked the program."""
 
     seconds: float
-    """From the call to its return, with all that follows."""
+    """The time from the call to its return."""
     waited_seconds: float
-    """Of these, waiting for an earlier save."""
+    """The part of `seconds` for which the call waited for an earlier save."""
     copied_bytes: int
-    """Bytes that were copied."""
+    """The bytes that the snapshot copied."""
 
 
 class SaveHandle:
@@ -56,7 +56,7 @@ class SaveHandle:
         self._watching: threading.Thread | None = None
         self._failure: BaseException | None = None
         self.path = path
-        """Where the checkpoint will be."""
+        """The path of the new checkpoint."""
 
     @property
     def skipped(self) -> bool:
@@ -65,15 +65,15 @@ class SaveHandle:
 
     @property
     def blocked(self) -> Blocked:
-        """The time that the call took that started it."""
+        """The time for which the call that started the save blocked the program."""
         return Blocked(0.0, 0.0, 0) if self._handle is None else Blocked(*self._handle.blocked)
 
     def done(self) -> bool:
-        """Whether it has ended, one way or another."""
+        """Whether the save has ended, with or without an error."""
         return self._handle is None or self._handle.is_done()
 
     def progress(self) -> tuple[int, int]:
-        """Bytes done, and bytes in all (0 until that is known)."""
+        """The bytes done, and the bytes in total (0 until the total is known)."""
         return (0, 0) if self._handle is None else self._handle.progress()[1:]
 
     def stage(self) -> str:
@@ -83,7 +83,7 @@ class SaveHandle:
         return "skipped" if self._handle is None else self._handle.progress()[0]
 
     def follow(self, watch: _progress.Watch) -> None:
-        """Shows the progress on a thread of its own, if `watch` shows any."""
+        """Shows the progress on its own thread, if `watch` shows progress."""
         self._watching = _progress.follow(self, watch)
 
     def give_up(self, error: BaseException) -> None:
@@ -99,7 +99,7 @@ class SaveHandle:
             self._handle.cancel()
 
     def result(self, timeout: float | None = None) -> SaveReport | None:
-        """Waits until the save has ended; its report, or `None` if it was skipped.
+        """Waits until the save has ended. Returns the report, or `None` if the save was skipped.
 
         Args:
             timeout: Seconds to wait at most.
@@ -211,7 +211,7 @@ class AsyncSaver:
         return handle
 
     def begin(self, path: StrPath, tree: Any, writing: Writing, when_busy: WhenBusy = "wait") -> SaveHandle:
-        """Saves as `writing` says."""
+        """Saves with the keywords in `writing`."""
         began = time.perf_counter()
         with _job.posts_errors(writing.asked_job(), path):
             rare = writing.rare()
@@ -234,7 +234,7 @@ class AsyncSaver:
         return SaveHandle(shown(at["path"]), handle)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Waits until nothing is left to save.
+        """Waits until all saves have ended.
 
         Raises:
             TimeoutError: if something is, after `timeout` seconds.
@@ -248,8 +248,8 @@ class AsyncSaver:
         return self._native.is_busy()
 
     def release_memory(self) -> None:
-        """Gives the memory of the last snapshots back to the system; it is kept to make the next
-        ones fast.
+        """Returns the memory of the last snapshots to the system. The saver keeps this memory to
+        make the next snapshots fast.
         """
         self._native.release_memory()
 
@@ -330,7 +330,9 @@ def save_async(
 
 
 def refuse_skip_in_a_job(writing: Writing) -> None:
-    """Refuses ``when_busy="skip"`` of several processes: some would save, others skip."""
+    """Refuses ``when_busy="skip"`` in a job of several processes: some processes would save, and
+    others would skip.
+    """
     if writing.native_job() is not None:
         raise InvalidArgumentError(
             'when_busy="skip" cannot be used by several processes: some would save, others skip; use "wait" or "queue"'
@@ -344,7 +346,7 @@ class Drained(Protocol):
     """Follows saves, and keeps failures that no call has raised yet."""
 
     def drain(self) -> list[BaseException]:
-        """Waits until all is done; what went wrong."""
+        """Waits for all saves. Returns the failures that no call has raised."""
 
 
 _savers: weakref.WeakSet[AsyncSaver] = weakref.WeakSet()
@@ -365,13 +367,13 @@ def saver_of_calls() -> AsyncSaver:
 
 
 def end_with_program(follower: Drained) -> None:
-    """Waits for this, too, when the program ends, before the savers that it looks at."""
+    """At the end of the program, waits for `follower` before the savers."""
     _following.add(follower)
     _wait_at_exit()
 
 
 def ended(follower: Drained) -> None:
-    """It has ended before."""
+    """Removes a follower that has already ended."""
     _following.discard(follower)
 
 

@@ -12,12 +12,13 @@ from .._core._location import StrPath
 
 
 class Json:
-    """An item that is a JSON document, as Orbax' ``JsonCheckpointHandler`` keeps it: what
-    `json.dumps` takes.
+    """An item that is a JSON document, in the form of Orbax' ``JsonCheckpointHandler``. The value
+    is one that `json.dumps` accepts.
     """
 
     def __init__(self, value: Any, *, file: str | None = None) -> None:
-        """Of a value; `file` is the name of the item's file, if it is not to be the usual one.
+        """Makes an item of a value. `file` is the name of the item's file, if the name differs from
+        the usual one.
 
         Raises:
             InvalidArgumentError: for what JSON cannot say.
@@ -31,8 +32,8 @@ class Json:
 
 
 class Files:
-    """An item of files in a form of its own: the state of a data iterator, what another library
-    writes.
+    """An item of files in their own form: the state of a data iterator, or the files of another
+    library.
     """
 
     def __init__(
@@ -41,8 +42,8 @@ class Files:
         *,
         handler: str | None = None,
     ) -> None:
-        """Of contents by name, of a local file or folder that is copied, or of a function that
-        writes them.
+        """Makes an item of contents by name, of a local file or folder that is copied, or of a
+        function that writes the files.
 
         Args:
             source: ``{"process_0.json": b"..."}``; a path; or a function that is called with an
@@ -58,7 +59,7 @@ class Files:
         self.handler = _arguments.text("handler", handler)
 
     def __getitem__(self, name: str) -> bytes:
-        """The contents of a file, of those that were given or loaded by name."""
+        """The content of a file that was given or loaded by name."""
         if not isinstance(self.source, Mapping):
             raise TypeError("these files have no names")
         return as_bytes(self.source[name])
@@ -79,7 +80,7 @@ def json_object(name: str, value: Any) -> str:
 
 
 def as_bytes(data: Any) -> bytes:
-    """The contents of a file."""
+    """The content of a file."""
     if isinstance(data, str):
         return data.encode()
     if not isinstance(data, (bytes, bytearray, memoryview)):

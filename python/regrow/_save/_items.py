@@ -35,13 +35,13 @@ from ._item_kinds import Files, Json, as_bytes, json_object
 from ._writing import Writing
 
 WHOLE = ""
-"""The name of an item that is the checkpoint itself: then there is no other one."""
+"""The name of an item that is the checkpoint itself. There are then no other items."""
 
 _OF_THE_WHOLE = frozenset({"overwrite", "durable", "storage_options", "job"})
-"""Keywords that no item has for itself."""
+"""Keywords that apply to the whole checkpoint, not to one item."""
 
 _OF_AN_ITEM = frozenset(each.name for each in fields(Writing)) - _OF_THE_WHOLE
-"""Keywords that `item_options` takes."""
+"""Keywords that `item_options` accepts."""
 
 
 class ItemsSave:
@@ -105,11 +105,11 @@ class ItemsSave:
 
     @property
     def path(self) -> str:
-        """Where the checkpoint will be."""
+        """The path of the new checkpoint."""
         return self._native.path
 
     def tree(self, name: str, tree: Any, **options: Any) -> None:
-        """Adds a pytree: `options` are keywords of `save` in which it differs from the others.
+        """Adds a pytree. `options` are keywords of `save` for this pytree.
 
         `name` may lead below an item whose `handler` was said before: ``"rng/jax_random_key"``. It
         may be `WHOLE`, as in all of these calls; call `handler` and `metadata` before.
@@ -118,8 +118,8 @@ class ItemsSave:
         self._run(lambda signals: self._native.tree(name, flat.structure, leaves, request, signals))
 
     def later(self, name: str, tree: Any, **options: Any) -> None:
-        """Keeps a pytree for the saver in the background, which takes its snapshot when it takes
-        the whole.
+        """Keeps a pytree for the saver in the background. The saver takes its snapshot together
+        with the other items.
         """
         flat, leaves, request = self._tree(name, tree, options)
         self._native.later(name, flat.structure, leaves, request)
@@ -129,11 +129,11 @@ class ItemsSave:
         self._native.json(name, _json.text(name, value), file)
 
     def metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Adds metrics, where Orbax' manager looks for them."""
+        """Adds metrics in the place from which Orbax' manager reads metrics."""
         self._native.metrics(json_object("metrics", metrics))
 
     def file(self, name: str, file: str, data: bytes | str) -> None:
-        """Adds one file of an item; several calls make an item of several."""
+        """Adds one file of an item. Several calls make an item of several files."""
         self._native.file(name, file, as_bytes(data))
 
     def copy_of(self, name: str, source: StrPath) -> None:
@@ -145,27 +145,27 @@ class ItemsSave:
         return Path(self._native.folder(name))
 
     def handler(self, item: str, handler: str) -> None:
-        """By which class Orbax is to read an item: its full name. Items have that of their kind
-        otherwise.
+        """Sets the full name of the class with which Orbax reads an item. By default an item has
+        the handler of its kind.
         """
         self._native.handler(item, handler)
 
     def metadata(self, members: Mapping[str, Any]) -> None:
-        """Adds members to the checkpoint's own metadata."""
+        """Adds entries to the checkpoint's own metadata."""
         self._native.metadata(json_object("metadata", members))
 
     def add(self, name: str, item: Any, **options: Any) -> None:
-        """Adds an item: `Json`, `Files`, or else a pytree."""
+        """Adds an item: `Json`, `Files`, or any other value as a pytree."""
         if not self._add_file(name, item):
             self.tree(name, item, **options)
 
     def commit(self) -> SaveReport:
-        """Gives the checkpoint its name: all of it is there from now on."""
+        """Gives the checkpoint its name. From then on readers can see the whole checkpoint."""
         return SaveReport.from_native(self._run(self._native.commit))
 
     def drop(self, error: BaseException | None = None) -> None:
-        """Gives it up: nothing is left. Does nothing after a commit. Other processes of a job
-        are told of the error.
+        """Abandons the save, and removes its files. Does nothing after a commit. The other
+        processes of a job receive the error.
         """
         if isinstance(error, RegrowError):
             self._native.fail(error.kind, str(error))
@@ -220,7 +220,7 @@ class ItemsSave:
         return flat, leaves, request
 
     def _of_item(self, own: Mapping[str, Any]) -> Writing:
-        """The options with which one tree is saved."""
+        """The options for the save of one tree."""
         if own.get("layout", self) is None:
             own = {name: value for name, value in own.items() if name != "layout"}
         for name in own:
@@ -275,7 +275,7 @@ def save_items(
     job: Job | None = None,
     options: Options | None = None,
 ) -> SaveReport:
-    """Saves several items as one checkpoint: all of them or nothing, synced to disk.
+    """Saves several items as one checkpoint: all items or nothing, synced to disk.
 
         regrow.save_items("run/100", {
             "state": state,                                      # any pytree
@@ -397,7 +397,7 @@ def save_items_later(
     item_options: Mapping[str, Mapping[str, Any]] | None,
     when_busy: WhenBusy = "wait",
 ) -> SaveHandle:
-    """Saves items in the background as `writing` says."""
+    """Saves items in the background, with the keywords in `writing`."""
     began = time.perf_counter()
     with _job.posts_errors(writing.asked_job(), path):
         rare = writing.rare()
@@ -444,8 +444,8 @@ def load_items(
     progress: Progress = None,
     options: Options | None = None,
 ) -> dict[str, Any]:
-    """Loads items of a checkpoint, each as `load` does with ``at=``: trees and JSON; of files their
-    contents.
+    """Loads items of a checkpoint: trees and JSON as `load` does with ``at=``, and the contents of
+    files.
 
     An item that cannot be read is an error only if it is asked for.
 
@@ -487,7 +487,7 @@ def load_items_as(
     step: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Loads items as `asked` says."""
+    """Loads items with the keywords in `asked`."""
     asked.check()
     rare = _options.chosen(options, "load")
     at = through(rare.cache, place("path", path, storage_options))

@@ -40,7 +40,7 @@ def save(
     job: Job | None = None,
     options: Options | None = None,
 ) -> SaveReport:
-    """Saves a pytree at `path`: all of it or nothing, synced to disk.
+    """Saves a pytree at `path`: the whole pytree or nothing, synced to disk.
 
     Args:
         path: The folder or file to make, or its URL; not inside a checkpoint.
@@ -110,7 +110,7 @@ def save(
 
 
 def save_as(path: StrPath, tree: Any, writing: Writing, progress: Progress = None) -> SaveReport:
-    """Saves a pytree as `writing` says."""
+    """Saves a pytree with the keywords in `writing`."""
     with _job.posts_errors(writing.asked_job(), path):
         at = places(writing.storage_options, path=path, base=writing.base)
         writing = writing.laid_out(at["path"])

@@ -21,11 +21,11 @@ from .._jobs import _job
 
 @dataclass(frozen=True, kw_only=True)
 class Writing:
-    """The keywords of a save, as their caller gave them."""
+    """The keywords of a save, as the caller gave them."""
 
     layout: str | layouts.Layout | None = None
     overwrite: bool | Literal["any file"] = False
-    """With ``"any file"`` also a file that is no checkpoint is replaced."""
+    """``"any file"`` also replaces a file that is no checkpoint."""
     durable: bool = True
     cast: Any = None
     lossy: bool = False
@@ -39,20 +39,20 @@ class Writing:
     options: Options | None = None
 
     def rare(self) -> Options:
-        """The rare settings, those of a block included."""
+        """The rare settings, including the settings of a block."""
         return _options.chosen(self.options, "save")
 
     def laid_out(self, at: Place) -> Writing:
-        """With the layout that the suffix of the path chooses where none is named."""
+        """Adds the layout that the suffix of the path chooses, if the caller named no layout."""
         return self if self.layout is not None else replace(self, layout=_native.layout_for(at))
 
     @property
     def layout_name(self) -> str:
-        """The name of the layout; that of the default where none is named."""
+        """The name of the layout; the name of the default layout if the caller named none."""
         return "regrow" if self.layout is None else layouts.chosen(self.layout).name
 
     def request(self, base: Place | None, *, alone: bool = False) -> SaveRequest:
-        """The request to the engine. With `alone` no other process takes part."""
+        """The request to the engine. With `alone`, no other process takes part in the save."""
         layout, rare = layouts.chosen(self.layout or "regrow"), self.rare()
         replaces = self.overwrite
         if not (isinstance(replaces, str) and replaces == "any file"):
@@ -84,16 +84,16 @@ class Writing:
 
 
 class AsNumpy(NamedTuple):
-    """A cast of every array, that changes values as NumPy does: for functions that stand in for
-    others.
+    """A cast of every array that changes values as NumPy does: for drop-ins of functions of other
+    libraries.
     """
 
     dtype: Any
 
 
 def casts(cast: Any, lossy: Any = False) -> Casts:
-    """The casts, from one dtype for all or a dict of them, and whether values may change
-    beyond rounding.
+    """The casts, from one dtype for all leaves or a dict of dtypes, and whether a cast may change
+    values beyond rounding.
     """
     if isinstance(cast, AsNumpy):
         return Casts([("**", dtype_name(cast.dtype))], "as_numpy")
@@ -108,7 +108,7 @@ def casts(cast: Any, lossy: Any = False) -> Casts:
 
 
 def dtype_name(dtype: Any) -> str:
-    """NumPy's name of a dtype that arrays are to be cast to, ml_dtypes' included."""
+    """The name of a dtype to which arrays are cast, from NumPy or ml_dtypes."""
     name = dtype if isinstance(dtype, str) and hasattr(ml_dtypes, dtype) else None
     try:
         # NumPy interprets `None` as float64.
@@ -127,7 +127,7 @@ def _expected_dtype(dtype: Any) -> str:
 
 
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16", "f32": "float32", "fp8": "float8"}
-"""Dtypes in the words of other libraries."""
+"""Names of dtypes in other libraries."""
 
 
 ZSTD_LEVELS = range(-131072, 23)

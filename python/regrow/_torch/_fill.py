@@ -22,7 +22,7 @@ from . import _tensors
 
 
 class Wish(NamedTuple):
-    """A tensor that is wanted in a place of the tree."""
+    """A tensor that a load makes or fills for one leaf of the result."""
 
     at: int
     leaf: int
@@ -33,26 +33,26 @@ class Wish(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A piece of a tensor: what is read for it, and where it goes."""
+    """A piece of a tensor: the place that is read for it, and its destination."""
 
     place: Place
     memory: np.ndarray[Any, Any] | None
-    """Where it goes, if NumPy can write there."""
+    """The destination, if NumPy can write to its memory."""
     tensor: Any
-    """The same as a tensor."""
+    """The destination as a tensor."""
 
 
 class TorchTensors:
-    """Tensors to be made of a checkpoint, or to be filled. Whether they can be is said before
-    anything is read.
-    """
+    """The tensors that a load makes or fills. They are checked before any read."""
 
     def __init__(self, wishes: Sequence[Wish], path_of: Callable[[int], str], *, in_place: bool) -> None:
         self._found: dict[int, Any] = {}
         self._in_place = in_place
         self._parts: list[Part] = []
         self.leaves = [wish.leaf for wish in wishes]
-        """Their positions in the checkpoint, also of leaves without shards in this process."""
+        """The positions of the leaves in the checkpoint, including leaves without shards in this
+        process.
+        """
         for wish in wishes:
             try:
                 self._add(wish)
@@ -61,11 +61,11 @@ class TorchTensors:
 
     @property
     def places(self) -> list[Place]:
-        """All that is read."""
+        """All places that are read."""
         return [part.place for part in self._parts]
 
     def read(self, reading: Reading) -> dict[int, Any]:
-        """The tensors, by the numbers of their wishes."""
+        """Reads the tensors, by the numbers of their wishes."""
         fill(self._parts, reading)
         if self._in_place:
             self._say_that_they_changed()
@@ -110,7 +110,7 @@ class TorchTensors:
 
 
 def fill(parts: Sequence[Part], reading: Reading) -> None:
-    """Reads parts to where they go."""
+    """Reads parts into their destinations."""
     direct = [part for part in parts if _is_direct(part)]
     outs = [part.memory for part in direct if part.memory is not None]
     filled = reading.read_into([part.place for part in direct], outs)

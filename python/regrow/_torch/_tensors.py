@@ -22,7 +22,7 @@ _HELP_PLAIN = "convert it to a plain dense tensor first, or leave it out"
 
 
 class Refused(Exception):
-    """A tensor that no checkpoint can hold: what it is, and what to do."""
+    """A tensor that no checkpoint can hold, with the reason and advice."""
 
     def __init__(self, what: str, help: str = _HELP_PLAIN) -> None:
         super().__init__(what)
@@ -31,7 +31,7 @@ class Refused(Exception):
 
 
 def is_tensor(leaf: Any) -> bool:
-    """Whether it is a tensor, a `DTensor` among them."""
+    """Whether a value is a tensor. A `DTensor` is a tensor, too."""
     tensor_type = getattr(sys.modules.get("torch"), "Tensor", None)
     return tensor_type is not None and isinstance(leaf, tensor_type)
 
@@ -43,7 +43,7 @@ def is_dtensor(leaf: Any) -> bool:
 
 
 def dtype_number(tensor: Any) -> int:
-    """The number of its dtype in the engine.
+    """The number of the tensor's dtype in the engine.
 
     Raises:
         Refused: if the engine has none.
@@ -58,7 +58,7 @@ def dtype_number(tensor: Any) -> int:
 
 
 def numpy_dtype(tensor: Any) -> np.dtype[Any]:
-    """Its dtype as NumPy has it.
+    """The tensor's dtype in NumPy.
 
     Raises:
         Refused: if the engine has none.
@@ -67,8 +67,8 @@ def numpy_dtype(tensor: Any) -> np.dtype[Any]:
 
 
 _PACKED = ("int1", "int2", "int4", "uint1", "uint2", "uint4")
-"""torch's names for elements that it packs, several in a byte. ml_dtypes has one element in each
-byte.
+"""torch's names for dtypes of which several elements are packed into a byte. ml_dtypes has one
+element in each byte.
 """
 
 
@@ -82,7 +82,7 @@ def _dtypes() -> dict[Any, int]:
 
 
 def check(tensor: Any, *, has_data: bool = True) -> None:
-    """Refuses what is no dense tensor of the engine's dtypes.
+    """Refuses a tensor that is not dense, or whose dtype the engine does not have.
 
     Args:
         tensor: Plain, the local part of a `DTensor`, or a `DTensor`.
@@ -122,8 +122,8 @@ def empty(shape: tuple[int, ...], dtype: Any, device: Any) -> Any:
 
 
 def memory(tensor: Any) -> np.ndarray[Any, Any]:
-    """The memory of a dense tensor as NumPy's; a copy if it is on another device, or a view that
-    is computed.
+    """The memory of a dense tensor as a NumPy array. A copy if the tensor is on another device, or
+    is a view that is computed.
     """
     torch = sys.modules["torch"]
     plain = tensor.detach().resolve_conj().resolve_neg().cpu()
@@ -134,21 +134,21 @@ def memory(tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def can_be_written(tensor: Any) -> bool:
-    """Whether its memory is what `memory` shows of it."""
+    """Whether a write to the array of `memory` changes the tensor."""
     return bool(tensor.device.type == "cpu" and not tensor.is_conj() and not tensor.is_neg())
 
 
 class Local(NamedTuple):
-    """The shards of a tensor that this process has."""
+    """The shards of a tensor in this process."""
 
     tensor: Any
-    """The memory; of a plain tensor that itself."""
+    """The memory; for a plain tensor, the tensor itself."""
     pieces: list[Piece]
-    """The boxes of the whole that lie in it."""
+    """The boxes of the whole array that lie in this memory."""
 
 
 def local_of(tensor: Any, *, has_data: bool = True) -> Local:
-    """The shards of any tensor that this process has.
+    """The shards of any tensor in this process.
 
     Raises:
         Refused: for tensors that no checkpoint can hold, and `DTensor`s that do not say which part
@@ -182,7 +182,7 @@ def _waited_for(tensor: Any) -> Any:
 
 
 def placed_of(tensor: Any) -> Placed:
-    """How the mesh of a `DTensor` lays it out.
+    """The position of a `DTensor` on its mesh.
 
     Raises:
         Refused: for sums that have not been made, and placements that are not known here.
@@ -220,8 +220,10 @@ class Told(NamedTuple):
     """The engine's form of a tensor."""
 
     value: Any
-    """An array; or as the native half takes shards: dtype, shape, shape of a chunk, whether every
-    process has all of it, and the shards with where each begins."""
+    """An array, or shards in the form of the native half: the dtype, the shape, the shape of a
+    chunk, whether every process has the whole array, and the shards with the index of their first
+    element.
+    """
     sharding: str | None
 
 
@@ -230,15 +232,15 @@ class _Mesh(NamedTuple):
 
     mesh: Any
     coordinate: Sequence[int] | None
-    """Where this process is; `None` if it is no part of it."""
+    """The coordinate of this process on the mesh; `None` if the process is not on the mesh."""
     is_first: bool
-    """Whether no other part of the same whole mesh has what this one has, and is to save it.
+    """Whether this mesh saves its tensors, and no other part of the same root mesh does.
 
     Of a mesh of two axes, ``mesh["dp"]`` is for each process another mesh, of those that share its
     place along the other axis. A tensor on it is there as many times, like a replica.
     """
     is_all: bool
-    """Whether it has every process of the job."""
+    """Whether the mesh has every process of the job."""
 
     @staticmethod
     def of(mesh: Any) -> _Mesh:
@@ -254,7 +256,7 @@ class _Mesh(NamedTuple):
 
 
 class Teller:
-    """Tells what tensors are to the engine: those of one save, which share a few meshes."""
+    """Converts the tensors of one save to the engine's form. The tensors share a few meshes."""
 
     def __init__(self, replica_parallel: bool) -> None:
         self._replica_parallel = replica_parallel

@@ -53,7 +53,7 @@ Rebuild = Callable[[list[Any]], Any]
 
 
 class Opened(NamedTuple):
-    """One container, taken apart."""
+    """One container, opened by one level."""
 
     node_kind: int
     key_kinds: bytes
@@ -61,11 +61,11 @@ class Opened(NamedTuple):
     children: Sequence[Any]
     type_name: str | None
     rebuild: Rebuild
-    """Makes the same container of other children."""
+    """Makes the same container from other children."""
 
 
 def flatten(tree: Any, handlers: LeafRegistry | None = None, *, layout: str | None = None) -> Flat:
-    """Takes `tree` apart, its containers in the order in which they were built.
+    """Flattens `tree`. The containers are in the order in which they were built.
 
     A leaf that one of `handlers` is in charge of becomes a dict of its type's name and its state.
     The `layout` that the tree is taken apart for may want children in another order than JAX gives
@@ -75,8 +75,9 @@ def flatten(tree: Any, handlers: LeafRegistry | None = None, *, layout: str | No
 
 
 def unflatten(structure: Structure, leaves: Sequence[Any], handlers: LeafRegistry | None = None) -> Any:
-    """Builds what a checkpoint holds: exact containers, `Node` for classes, named tuples of the
-    same name; leaves of their own types by their handlers."""
+    """Builds the pytree of a checkpoint: exact containers, a `Node` for other classes, named tuples
+    of the same name. Handlers restore leaves of their own types.
+    """
     leaves = leaves if type(leaves) is list else list(leaves)
     if handlers is None:
         return _native.unflatten(structure, leaves, _build_other, None)
@@ -296,8 +297,9 @@ _OPENERS: dict[type[Any], Callable[[Any, list[str | int]], Opened] | None] = {
     Node: _open_node,
     **dict.fromkeys((np.ndarray, bool, int, float, complex, str, bytes, PrngKey, UnknownLeaf), None),
 }
-"""How classes are taken apart: `None` for leaves. Of the containers that the native half knows, a
-dict is here to be refused for its keys."""
+"""The function that opens a class; `None` for leaves. A dict is in this table, although the native
+half knows dicts, because its keys may be refused.
+"""
 
 
 def _type_name(cls: type[Any]) -> str:

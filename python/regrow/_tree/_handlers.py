@@ -42,20 +42,21 @@ STATE_KEYS = {TYPE_KEY, STATE_KEY}
 
 @runtime_checkable
 class LeafHandler(Protocol):
-    """How leaves of one type are saved and restored."""
+    """Saves and restores leaves of one type."""
 
     @property
     def type_name(self) -> str:
-        """The name of the type in files. Do not change it later; it need not be the name of the
-        class.
+        """The name of the type in files. Do not change the name later. It may differ from the name
+        of the class.
         """
 
     def save(self, leaf: Any) -> Any:
-        """The leaf as a pytree of arrays, numbers, text and bytes. Every layout keeps dicts; some
-        turn other containers into dicts."""
+        """The leaf as a pytree of arrays, numbers, text and bytes. Every layout stores dicts; some
+        layouts turn other containers into dicts.
+        """
 
     def restore(self, state: Any) -> Any:
-        """The leaf, from the pytree that `save` gave, as the layout reads it."""
+        """The leaf, from the pytree that `save` returned, as the layout reads the pytree."""
 
 
 class StandardHandler:
@@ -98,11 +99,13 @@ _STANDARD: tuple[tuple[Claim, StandardHandler], ...] = (
 
 
 class LeafRegistry:
-    """The handlers of leaves. The first whose class or predicate fits a leaf saves it."""
+    """The handlers of leaves. The first handler whose class or predicate matches a leaf saves the
+    leaf.
+    """
 
     def __init__(self, *pairs: tuple[Claim, LeafHandler]) -> None:
-        """The standard types, and before them the given pairs of a class or predicate and its
-        handler.
+        """Makes a registry of the standard types. The given pairs of a class or predicate and its
+        handler come first.
         """
         self._entries: list[tuple[Claim, LeafHandler]] = list(_STANDARD)
         self._own = 0
@@ -172,14 +175,14 @@ class LeafRegistry:
         return None
 
     def own_handler_of(self, leaf: Any) -> LeafHandler | None:
-        """The handler in charge of a leaf, unless the engine knows its type by itself."""
+        """The handler of a leaf; `None` if the engine knows the leaf's type."""
         for claim, handler in self._entries[: self._own]:
             if _fits(claim, leaf):
                 return handler
         return None
 
     def restore(self, type_name: Any, state: Any, place: str) -> Any:
-        """The leaf of a type name from its state."""
+        """The leaf of a type name, from its state."""
         handler = self._find(type_name) if isinstance(type_name, str) else None
         if handler is None:
             names = ", ".join(handler.type_name for _, handler in self._entries[: self._own]) or "none"
@@ -193,7 +196,7 @@ class LeafRegistry:
 
 
 def check_type_name(stored: Any, handler: LeafHandler) -> None:
-    """Refuses to put one type's state into a template's leaf of another."""
+    """Refuses the state of one type for a template's leaf of another type."""
     if stored != handler.type_name:
         raise MismatchError(
             f"the template has a leaf of type {handler.type_name!r}, the checkpoint one of type {stored!r}"

@@ -12,7 +12,7 @@ from .._core._arguments import wrong
 from .._errors import InvalidArgumentError, NameCollisionError, failure
 
 SEPARATORS = "/."
-"""Those that programs put between the keys of a name."""
+"""The separators that programs use between the keys in a name."""
 
 
 def checked(nest: Any) -> str | None:
@@ -23,7 +23,7 @@ def checked(nest: Any) -> str | None:
 
 
 def nested(loaded: Any, separator: str) -> Any:
-    """A flat dict as dicts of dicts.
+    """Converts a flat dict to dicts of dicts.
 
     Raises:
         NameCollisionError: if one name is both a leaf and a dict.
@@ -52,7 +52,7 @@ def nested(loaded: Any, separator: str) -> Any:
 
 
 def flat(like: Any, separator: str) -> dict[Any, Any]:
-    """A template of dicts of dicts as one dict, by the names that its leaves have in the file."""
+    """Converts a template of dicts of dicts to one dict, by the names of its leaves in the file."""
     found: dict[Any, Any] = {}
     pending: list[tuple[tuple[str, ...], Any]] = [((), like)]
     while pending:
@@ -70,7 +70,9 @@ def flat(like: Any, separator: str) -> dict[Any, Any]:
 
 
 def separator_of(names: Iterable[str], like: Any) -> str | None:
-    """The separator of keys in the names of a file whose arrays `like` has in dicts of dicts."""
+    """The separator between keys in the names of a file, if `like` has the file's arrays in dicts
+    of dicts.
+    """
     try:
         there = set(names)
         return next((separator for separator in SEPARATORS if there == set(flat(like, separator))), None)

@@ -31,7 +31,7 @@ REPR_LEN_MAX = 2000
 
 
 def bounded_repr(node: Node) -> str:
-    """A node as text: arrays by dtype and shape, at most so many characters."""
+    """A node as text, with arrays by dtype and shape, and with at most this many characters."""
     parts: list[str] = []
     left = REPR_LEN_MAX
 
@@ -139,7 +139,7 @@ class Node:
 
 
 def as_dicts(tree: Any) -> Any:
-    """The tree with dicts in the place of nodes and named tuples."""
+    """The tree with dicts in place of nodes and named tuples."""
     if isinstance(tree, Node):
         return {key: as_dicts(child) for key, child in tree.items()}
     fields = fields_of(tree)
@@ -164,10 +164,10 @@ class PrngKey:
     data: np.ndarray[Any, Any]
     """The key data, ``uint32``."""
     impl: str | None
-    """``threefry2x32``, ``rbg``, ...; `None` where the checkpoint does not say."""
+    """``threefry2x32``, ``rbg``, ...; `None` if the checkpoint does not name the implementation."""
 
     def wrap(self) -> Any:
-        """The key as JAX has it."""
+        """The key as a key of JAX."""
         import jax
 
         data: Any = self.data  # JAX takes NumPy arrays, its annotation does not
@@ -183,15 +183,16 @@ class PrngKey:
 
 @dataclass(frozen=True)
 class UnknownLeaf:
-    """A leaf of a user's own type handler: named, never decoded."""
+    """A leaf that another program's type handler wrote. It has a name, and is not decoded."""
 
     type_name: str
 
 
 class NamedTuple(tuple[Any, ...]):
-    """The base of named tuples without their own class: the methods of
-    `collections.namedtuple`, which compiles source text for each class that it makes. Here nothing
-    that a file says comes to a compiler."""
+    """The base of named tuples without their own class. It has the methods of
+    `collections.namedtuple`, which compiles source text for each class. Here no text of a file
+    reaches a compiler.
+    """
 
     __slots__ = ()
     _fields: tuple[str, ...] = ()

@@ -54,7 +54,7 @@ __all__ = [
 
 
 def install() -> None:
-    """Has the functions of this module be those of the package ``equinox``.
+    """Replaces the functions of the package ``equinox`` by the functions of this module.
 
     A module that has imported one of the originals by its name keeps that.
     """
@@ -65,8 +65,8 @@ def install() -> None:
 
 
 def default_serialise_filter_spec(f: Any, x: Any) -> None:
-    """Writes a leaf to a binary file object: JAX and NumPy arrays, NumPy's and Python's numbers;
-    nothing else.
+    """Writes a leaf to a binary file object: arrays of JAX and NumPy, and numbers of NumPy and
+    Python. Writes nothing for other leaves.
 
     Args:
         f: Has `write(bytes)`.
@@ -79,7 +79,7 @@ def default_serialise_filter_spec(f: Any, x: Any) -> None:
 
 
 def default_deserialise_filter_spec(f: Any, x: Any) -> Any:
-    """Reads the next record of a binary file object as what `x` is; gives back `x` itself where it
+    """Reads the next record of a binary file object in the form of `x`. Returns `x` itself if `x`
     has no record.
 
     Args:
@@ -170,7 +170,7 @@ def tree_deserialise_leaves(
     strict_scalars: bool = False,
     old_state_index: bool = False,
 ) -> Any:
-    """Loads leaves into the places of the leaves of `like`.
+    """Loads the leaves of a file into a pytree like `like`.
 
     Args:
         path_or_file: A path (``.eqx`` is appended to a name without a suffix; a line of
@@ -221,7 +221,7 @@ def _calls(default: Callable[..., Any], own: Callable[[Any], Any], file: Any) ->
 
 
 def _line(hyperparameters: Any) -> bytes:
-    """The line before the leaves; empty without hyperparameters."""
+    """The line before the leaves; empty if there are no hyperparameters."""
     if hyperparameters is None:
         return b""
     try:

@@ -34,7 +34,7 @@ from ._pytrees import Flattened, IsLeaf, Path, flatten_with_path, imported
 from ._records import Header, Options, Record, allocate, dtype_of, is_ml_dtype, raw_view, read_record, to_record
 
 _NAMED_MAX = 5
-"""Leaves named in a warning."""
+"""The most leaves that a warning names."""
 
 Trailer = tuple[Structure, bytes, list[Any], dict[int, str], dict[int, str]]
 
@@ -52,7 +52,7 @@ def save_file(
     stop_at_first: bool,
     durable: bool,
 ) -> None:
-    """Writes all leaves to a file, which appears whole or not at all."""
+    """Writes all leaves to a file: the whole file or nothing."""
     flat = flatten_with_path(pytree, is_leaf)
     records: list[Record] = []
     record_of: list[int | None] = []
@@ -129,7 +129,7 @@ def _is_unicode(text: str) -> bool:
 def restore_file(
     path: FilePath, like: Any, is_leaf: IsLeaf, options: Options, *, strict: bool, stop_at_first: bool
 ) -> Any:
-    """Reads all leaves of `like` from a file, once every header fits."""
+    """Reads all leaves of `like` from a file, after all headers have been compared."""
     restore = _Restore(path, flatten_with_path(like, is_leaf), options, stop_at_first)
     restore.compare()
     restore.check_end(strict)

@@ -18,14 +18,14 @@ from ._pytrees import Path, imported, keystr
 from ._records import PYTHON_NUMBERS, Options, is_ml_dtype
 
 _PROBLEMS_MAX = 20
-"""Leaves named in one message; further ones are counted."""
+"""The most leaves that one message names. The message counts the others."""
 
 
 class Kind(Enum):
     """The kind of a leaf for a reader."""
 
     SKIP = auto()
-    """Has no record."""
+    """The leaf has no record."""
     JAX = auto()
     KEY = auto()
     NUMPY = auto()
@@ -45,11 +45,10 @@ class Problem(NamedTuple):
     path: Path
     message: str
     cause: Exception | None
-    """Why it could not be written or read; `None` for a leaf that is only another than in
-    `like`.
+    """The error of the write or the read; `None` if the leaf only differs from the leaf of `like`.
     """
     stored: str | None = None
-    """The kind of its record in regrow's trailer."""
+    """The kind of the record in regrow's trailer."""
 
 
 class Result(NamedTuple):
@@ -61,7 +60,7 @@ class Result(NamedTuple):
 
 
 def kind_of(leaf: Any, options: Options) -> Kind:
-    """How a leaf of `like` is read."""
+    """The way in which a leaf of `like` is read."""
     jax = imported("jax")
     if jax is not None and isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)):
         is_key = options.prng_keys and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -77,8 +76,8 @@ def kind_of(leaf: Any, options: Options) -> Kind:
 
 
 def read_as(stored: np.dtype[Any], like: Any) -> np.dtype[Any]:
-    """The dtype of a record in the hands of a leaf: bytes that have lost the name of their dtype
-    get it back.
+    """The dtype of a record for a leaf of `like`. Bytes that have lost the name of their dtype get
+    the dtype back.
     """
     wanted: Any = own_attribute(like, "dtype")
     if stored.kind == "V" and stored.names is None and stored.subdtype is None and not is_ml_dtype(stored):
@@ -90,7 +89,7 @@ def read_as(stored: np.dtype[Any], like: Any) -> np.dtype[Any]:
 
 
 def result_of(like: Any, kind: Kind, shape: tuple[int, ...], stored: np.dtype[Any], options: Options) -> Result:
-    """The value that a read gives, from the header alone.
+    """The result of a read, from the header alone.
 
     Raises:
         ValueError: if a number would have to be made of an array.
@@ -111,7 +110,7 @@ def result_of(like: Any, kind: Kind, shape: tuple[int, ...], stored: np.dtype[An
 
 
 def jax_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-    """The dtype of the JAX array that is made of a NumPy array; `None` if none can be made."""
+    """The dtype of the JAX array for a NumPy array; `None` if JAX has no such array."""
     dtypes = imported("jax").dtypes
     if dtype.type in (np.longdouble, np.clongdouble) or not (dtype == np.bool_ or dtypes.issubdtype(dtype, np.number)):
         return None
@@ -136,7 +135,7 @@ def _is_of_kind(dtype: np.dtype[Any], like: Any) -> bool:
 
 
 def difference(path: Path, result: Result, like: Any, kind: Kind = Kind.SKIP) -> str | None:
-    """The difference of a result and `like`, in Equinox' words: type, then shape, then dtype."""
+    """The difference between a result and `like`, in Equinox' words: type, shape, then dtype."""
     jax = imported("jax")
     wanted = type(like)
     if kind is Kind.KEY:
@@ -183,7 +182,7 @@ def _key_data(like: Any) -> tuple[tuple[int, ...], Any]:
 
 
 def finish(array: np.ndarray[Any, Any], like: Any, kind: Kind) -> Any:
-    """The leaf that a record becomes; JAX arrays are left to `to_jax`.
+    """The leaf for a record. `to_jax` makes JAX arrays.
 
     Raises:
         TypeError, ValueError: if the record holds no such number.
@@ -209,7 +208,7 @@ def _to_key(array: np.ndarray[Any, Any], like: Any) -> Any:
 
 
 def to_jax(arrays: list[np.ndarray[Any, Any]]) -> list[Any]:
-    """JAX arrays on the default device, in one call; what cannot be one stays as it is."""
+    """Makes JAX arrays on the default device, in one call. Other values are returned unchanged."""
     if not arrays:
         return []
     jax = imported("jax")
@@ -231,8 +230,7 @@ def _native_order(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def raise_problems(problems: list[Problem], stop_at_first: bool) -> None:
-    """Raises one error for all that is wrong, if anything is; its first line is what Equinox would
-    say.
+    """Raises one error for all problems, if there are any. The first line is the text of Equinox.
 
     Raises:
         TreePathError: if leaves could not be written or read.

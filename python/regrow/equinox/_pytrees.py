@@ -27,7 +27,7 @@ class Flattened(NamedTuple):
 
 
 def imported(name: str) -> Any:
-    """The module if the program has imported it (to the end); else `None`."""
+    """The module, if the program has completely imported it; otherwise `None`."""
     module = sys.modules.get(name)
     return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
 
@@ -44,7 +44,7 @@ def flatten_with_path(tree: Any, is_leaf: IsLeaf = None) -> Flattened:
 
 
 def keystr(path: Path) -> str:
-    """The path in one word: `['layers'][0].weight`."""
+    """The path as one text: `['layers'][0].weight`."""
     jax = imported("jax")
     return str(jax.tree_util.keystr(path)) if jax is not None else "".join(map(str, path))
 

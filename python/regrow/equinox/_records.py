@@ -28,30 +28,28 @@ MAGIC = b"\x93NUMPY"
 ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
 
 _HEADER_LEN_MAX = 1 << 20
-"""More than any header can be that is read at all; what it may be exactly is the parser's to
-say.
-"""
+"""The limit for the length of a header before the parser checks the exact length."""
 
 _PIECE_LEN = 16 << 20
-"""Bytes that are copied at a time where a file object takes or gives `bytes` alone."""
+"""The bytes that are copied at a time if a file object accepts or returns only `bytes`."""
 
 _ALIGNMENT = 64
-"""JAX on CPUs takes memory over, instead of copying it, if it begins at a multiple of this."""
+"""JAX on CPUs uses memory without a copy if the memory begins at a multiple of this."""
 
 _LARGE_PAGE = 2 << 20
 _MAPPED_FROM_BYTES = 2 * _LARGE_PAGE
-"""From here on memory comes from the system and not from NumPy."""
+"""Longer memory comes from the system, not from NumPy."""
 
 
 class Options(NamedTuple):
-    """How leaves are written and read, beyond what their types say."""
+    """Options of writing and reading leaves."""
 
     strict: bool = False
-    """Write exactly the bytes that Equinox writes, also where it could not read them."""
+    """Write exactly the bytes of Equinox, even if Equinox cannot read these bytes."""
     prng_keys: bool = False
-    """Write typed PRNG keys as their key data, and make keys of it where `like` has keys."""
+    """Write typed PRNG keys as their key data, and make keys of this data if `like` has keys."""
     strict_scalars: bool = False
-    """Take a number for a Python bool, int, float or complex only from a record of that kind."""
+    """Read a Python bool, int, float or complex only from a record of the same kind."""
 
 
 class Header(NamedTuple):
@@ -64,7 +62,7 @@ class Header(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A leaf as it is to lie in a file."""
+    """A leaf in the form of the file."""
 
     header: Header
     data: np.ndarray[Any, Any]
@@ -75,7 +73,7 @@ class Record(NamedTuple):
 
 
 def to_record(leaf: Any, options: Options) -> Record | None:
-    """The record of a leaf; `None` for what Equinox leaves out.
+    """The record of a leaf; `None` for leaves that Equinox leaves out.
 
     Raises:
         TypeError: for a leaf that has data which no record can hold.
@@ -126,7 +124,7 @@ def _raw(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 @functools.lru_cache(maxsize=1024)
 def is_ml_dtype(dtype: np.dtype[Any]) -> bool:
-    """Whether it is one that NumPy itself does not have."""
+    """Whether NumPy itself does not have this dtype."""
     return getattr(ml_dtypes, dtype.name, None) is dtype.type
 
 
@@ -164,7 +162,7 @@ def _write(file: Any, data: bytes | memoryview) -> None:
 
 
 def read_record(file: Any) -> np.ndarray[Any, Any]:
-    """The next record of a file object, as an array of its own.
+    """The next record of a file object, as an array with its own memory.
 
     Raises:
         EOFError: if there is none.
@@ -207,12 +205,12 @@ def not_a_record(start: bytes) -> str:
 
 
 def is_trailer(start: bytes) -> bool:
-    """Whether regrow's own trailer begins so: the records end here."""
+    """Whether these bytes begin regrow's trailer: the records end here."""
     return len(start) == len(MAGIC) and _native.EQUINOX_TRAILER_MAGIC.startswith(start)
 
 
 def parse_header(prelude: bytes) -> Header:
-    """The header of a record, from its magic on.
+    """The header of a record, beginning with its magic bytes.
 
     Raises:
         ValueError: if it is none.
@@ -224,7 +222,7 @@ def parse_header(prelude: bytes) -> Header:
 
 
 def dtype_of(descr: str) -> np.dtype[Any]:
-    """The dtype of a literal in a header; `<f1` is what NumPy makes of float8_e5m2, `<W4` of
+    """The dtype of a literal in a header. NumPy writes `<f1` for float8_e5m2, and `<W4` for
     complex32.
 
     Raises:
@@ -255,7 +253,7 @@ def len_bytes(header: Header, dtype: np.dtype[Any]) -> int:
 
 
 def allocate(header: Header, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Memory for the data of a record, to be filled with its bytes as they lie in the file."""
+    """Memory for the data of a record. The bytes have the order of the file."""
     order: Any = "F" if header.fortran_order else "C"
     length = len_bytes(header, dtype)
     if dtype.itemsize == 0:
@@ -271,7 +269,7 @@ def allocate(header: Header, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 
 def raw_view(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The bytes of an array that is contiguous one way or the other, as they lie in memory."""
+    """The bytes of a contiguous array (in C or Fortran order), in the order of its memory."""
     flat = array.reshape(-1, order="F" if _is_fortran(array) else "C")
     return flat.view(np.uint8) if array.nbytes else np.empty(0, np.uint8)
 

@@ -49,7 +49,7 @@ def path_of(path_or_file: Any) -> pathlib.Path | None:
 
 @contextmanager
 def file_to_write(path: pathlib.Path | None, file: Any, durable: bool) -> Iterator[Any]:
-    """The file object, or one for the path that gets its name when it is whole."""
+    """The file object, or a new file for the path. It gets its name when it is complete."""
     if path is None:
         yield file
         return
@@ -64,7 +64,7 @@ def file_to_write(path: pathlib.Path | None, file: Any, durable: bool) -> Iterat
 
 @contextmanager
 def file_to_read(path: pathlib.Path | None, file: Any) -> Iterator[Any]:
-    """The file object, or one for the path that stands behind the hyperparameters."""
+    """The file object, or an opened file for the path, after the line of hyperparameters."""
     if path is None:
         yield file
         return
@@ -75,8 +75,8 @@ def file_to_read(path: pathlib.Path | None, file: Any) -> Iterator[Any]:
 
 
 def rest_of(file: Any) -> str | None:
-    """The next bytes of a file object, unless it is at its end; the object stays
-    where it is.
+    """The kind of the next bytes of a file object; `None` at the end. The position of the object
+    does not change.
     """
     start = file.read(len(MAGIC))
     if start:
@@ -88,8 +88,8 @@ def rest_of(file: Any) -> str | None:
 
 
 def for_each(filter_spec: Any, tree: Any, is_leaf: IsLeaf, call: Call) -> Iterator[tuple[Any, list[Any]]]:
-    """The parts of `tree` that one function covers each: how to put them together, and what `call`
-    gave for each leaf.
+    """The parts of `tree`, each covered by one function. Each part has its structure, and the
+    results of `call` for its leaves.
 
     Raises:
         TreePathError: for what `call` raises.
@@ -112,13 +112,13 @@ def for_each(filter_spec: Any, tree: Any, is_leaf: IsLeaf, call: Call) -> Iterat
 
 
 def write_all(filter_spec: Any, tree: Any, is_leaf: IsLeaf, call: Call) -> None:
-    """Calls the functions for their effect."""
+    """Calls the functions, and ignores their results."""
     for _ in for_each(filter_spec, tree, is_leaf, call):
         pass
 
 
 def read_all(filter_spec: Any, like: Any, is_leaf: IsLeaf, call: Call) -> Any:
-    """The tree of what the functions give."""
+    """The tree of the functions' results."""
     parts = [treedef.unflatten(values) for treedef, values in for_each(filter_spec, like, is_leaf, call)]
     return flatten_with_path(filter_spec).treedef.unflatten(parts)
 
@@ -134,7 +134,7 @@ def write_leaf(options: Options, file: Any, leaf: Any) -> None:
 
 
 def read_leaf(options: Options, file: Any, leaf: Any) -> Any:
-    """Reads the next record as what the leaf is, if it has one."""
+    """Reads the next record in the form of the leaf, if the leaf has a record."""
     kind = kind_of(leaf, options)
     if kind is Kind.SKIP:
         return leaf
@@ -146,7 +146,7 @@ def read_leaf(options: Options, file: Any, leaf: Any) -> Any:
 
 
 def changed(path: Path, new: Any, old: Any, options: Options) -> str | None:
-    """The difference of a read leaf and the leaf of `like`."""
+    """The difference between a read leaf and the leaf of `like`."""
     if kind_of(old, options) is Kind.KEY:
         # The data of a key was checked when the key was made.
         shapes = [key.data.shape if isinstance(key, PrngKey) else getattr(key, "shape", None) for key in (old, new)]
@@ -161,7 +161,7 @@ def changed(path: Path, new: Any, old: Any, options: Options) -> str | None:
 
 
 def or_state_index(is_leaf: IsLeaf) -> Callable[[Any], bool]:
-    """Takes every `StateIndex` as a leaf, too."""
+    """Also treats every `StateIndex` as a leaf."""
     return lambda node: _is_state_index(node) or (is_leaf is not None and is_leaf(node))
 
 
@@ -171,8 +171,8 @@ def _is_state_index(node: Any) -> bool:
 
 
 def read_old_state(options: Options, file: Any, index: Any) -> Any:
-    """The records that Equinox before 0.11 wrote for a state: whether it has a value, whether the
-    value is one array, the arrays.
+    """The records that Equinox before 0.11 wrote for a state: whether the state has a value,
+    whether the value is one array, and the arrays.
     """
     if not _is_state_index(index):
         return read_leaf(options, file, index)

@@ -39,11 +39,11 @@ __all__ = [
 ]
 
 MAX_CHUNK_SIZE: float = 2**30
-"""Arrays of more bytes are written in pieces of at most so many; looked at in each call."""
+"""Longer arrays are written in pieces of at most this many bytes. Each call reads this value."""
 
 
 def to_bytes(target: Any, *, extended: bool = False) -> bytes:
-    """The state of `target` in msgpack, entries in the order of the dicts.
+    """The state of `target` in msgpack. The entries have the order of the dicts.
 
     Args:
         target: Any object with a state dict; JAX and NumPy arrays, numbers, text, bytes and `None`
@@ -60,7 +60,7 @@ def to_bytes(target: Any, *, extended: bool = False) -> bytes:
 
 
 def from_bytes(target: Any, encoded_bytes: Any, *, strict: bool = False, extended: bool = False) -> Any:
-    """An object like `target` with the state that `to_bytes` has written.
+    """An object like `target` with the state in bytes of `to_bytes`.
 
     Array leaves are read-only NumPy views of `encoded_bytes`.
 
@@ -119,7 +119,8 @@ def register_serialization_state(
     ty_from_state_dict: _state_dict.FromStateDict,
     override: bool = False,
 ) -> None:
-    """Makes a class serialisable, here and in Flax; one that was registered there is known here.
+    """Makes a class serialisable, in regrow and in Flax. A class that is registered with Flax is
+    known here, too.
 
     Args:
         ty: The class; its subclasses are not meant.
@@ -135,8 +136,8 @@ def register_serialization_state(
 
 
 def install() -> None:
-    """Has ``flax.serialization``, ``flax.traverse_util`` and ``flax.training.checkpoints`` be those
-    of this package.
+    """Replaces ``flax.serialization``, ``flax.traverse_util`` and ``flax.training.checkpoints`` by
+    the modules of this package.
 
     For what imports them from now on.
 
@@ -154,7 +155,7 @@ def is_serializable(target: Any) -> bool:
 
 
 def current_path() -> str:
-    """Within a handler: the path of the object that is being restored, ``./params/dense``."""
+    """Within a handler: the path of the object in the restore, ``./params/dense``."""
     return _state_dict.current_path()
 
 

@@ -23,14 +23,14 @@ CHUNKED = "__msgpack_chunked_array__"
 
 
 class ExtraData(MsgpackError):
-    """Bytes after the object; also msgpack's own error of this name, if the program has imported
-    it.
+    """There are bytes after the object. If the program has imported msgpack, this is also msgpack's
+    error of this name.
     """
 
 
 def pack(value: Any, max_chunk_size: float) -> bytes:
-    """Nested dicts, lists and leaves in msgpack; arrays of more bytes than `max_chunk_size` in
-    pieces.
+    """Packs nested dicts, lists and leaves into msgpack. Arrays with more bytes than
+    `max_chunk_size` are written in pieces.
 
     Raises:
         InvalidArgumentError: (a `ValueError` too) if `max_chunk_size` is negative or no number.
@@ -41,7 +41,7 @@ def pack(value: Any, max_chunk_size: float) -> bytes:
 
 
 def unpack(data: Any, file: str | None = None) -> Any:
-    """The state in `data`, the contents of `file`; arrays are read-only views of it.
+    """The state in `data`, the content of `file`. Arrays are read-only views of `data`.
 
     Raises:
         MsgpackError: (a `CorruptError` and a `ValueError`) if it is damaged.
@@ -58,8 +58,8 @@ _LEFT_OVER = "left over after the msgpack object"
 
 
 def _with_originals(value: Any) -> Any:
-    """Extensions and timestamps as msgpack's own, within the same containers, if the program has
-    imported it.
+    """Replaces extensions and timestamps by msgpack's own classes, in the same containers, if the
+    program has imported msgpack.
     """
     msgpack = loaded("msgpack")
     ext_type, timestamp = getattr(msgpack, "ExtType", None), getattr(msgpack, "Timestamp", None)
@@ -86,8 +86,7 @@ def _with_originals(value: Any) -> Any:
 
 
 def copied(value: Any, *, in_order: bool, extended: bool) -> Any:
-    """New containers around the same leaves, entries sorted by key unless they are to stay in
-    order.
+    """New containers with the same leaves. Entries are sorted by key, unless `in_order` is set.
 
     With `extended`, tuples become lists, other dicts become dicts, and typed PRNG keys become key
     data.
@@ -110,19 +109,19 @@ def _sorted(node: dict[Any, Any]) -> list[Any]:
 
 
 def convert_in_place(node: Any, max_chunk_size: float) -> None:
-    """Changes the caller's dicts as the original does: NumPy arrays for JAX arrays, maps of pieces
-    for big ones.
+    """Changes the caller's dicts as the original does: JAX arrays become NumPy arrays, and large
+    arrays become maps of pieces.
     """
     chunk_in_place(np_convert_in_place(node), max_chunk_size)
 
 
 def np_convert_in_place(node: Any) -> Any:
-    """Puts NumPy arrays in the place of JAX arrays, in dicts of dicts."""
+    """Replaces JAX arrays by NumPy arrays, in dicts of dicts."""
     return _changed_in_place(node, lambda leaf: np.array(leaf) if is_jax_array(leaf) else leaf)
 
 
 def chunk_in_place(node: Any, max_chunk_size: float) -> Any:
-    """Puts maps of pieces in the place of big arrays, in dicts of dicts."""
+    """Replaces large arrays by maps of pieces, in dicts of dicts."""
 
     def chunked(leaf: Any) -> Any:
         is_big = isinstance(leaf, np.ndarray) and leaf.size * leaf.dtype.itemsize > max_chunk_size
@@ -143,7 +142,7 @@ def _changed_in_place(node: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def in_pieces(array: Any, max_chunk_size: float) -> dict[str, Any]:
-    """The map of pieces that stands for an array."""
+    """The map of pieces for an array."""
     items = max(1, int(max_chunk_size / array.dtype.itemsize))
     flat = array.reshape(-1)
     pieces = (flat[start : start + items] for start in range(0, flat.size, items))

@@ -61,8 +61,8 @@ def _state_back(target: Any, state: Any) -> Any:
 
 
 def _as_held(old: Any, new: Any) -> Any:
-    """A JAX array where one was: modules change their variables in place, and a view of a file
-    cannot be changed.
+    """A JAX array, if the state had a JAX array. Modules change their variables in place, but a
+    view of a file cannot be changed.
     """
     if not is_jax_array(old) or not isinstance(new, np.ndarray):
         return new

@@ -61,19 +61,19 @@ class Found(NamedTuple):
 
     step: int | float
     text: str
-    """The step as it stands in the name."""
+    """The step, as the name writes it."""
     path: str
 
 
 def step_of(text: str) -> int | float | None:
-    """The number that a name ends in, if it is one."""
+    """The number at the end of a name; `None` if the end is not a number."""
     if _INTEGER.fullmatch(text):
         return int(text)
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
 def step_to_save(step: object) -> int | float:
-    """The number that a checkpoint of this step is ordered by.
+    """The number by which a checkpoint of this step is ordered.
 
     Raises:
         InvalidArgumentError: if the name would not end in a number, and the checkpoint would never
@@ -94,13 +94,13 @@ def step_to_save(step: object) -> int | float:
 
 
 def is_checkpoint_folder(path: str) -> bool:
-    """Whether a folder is a checkpoint itself: of Orbax, or of regrow."""
+    """Whether a folder is itself a checkpoint of Orbax or regrow."""
     return any(os.path.exists(os.path.join(path, name)) for name in _FOLDER_MARKERS)
 
 
 def list_checkpoints(base: str) -> tuple[list[Found], list[str]]:
-    """The checkpoints whose path starts with `base`, oldest first; and names that only look like
-    some.
+    """The checkpoints whose path begins with `base`, oldest first, and names that only resemble
+    checkpoints.
 
     Of two that spell the same step differently, ``1`` and ``1.0``, the one written last is the
     later one: the other is what a writer killed between a save and its cleaning up has left.
@@ -122,7 +122,7 @@ def list_checkpoints(base: str) -> tuple[list[Found], list[str]]:
 
 
 def outdates(base: str, path: str, step: int | float | None) -> bool:
-    """Whether what is there already keeps a checkpoint of this step from being saved at `path`."""
+    """Whether an existing checkpoint prevents the save of this step at `path`."""
     found, _ = list_checkpoints(base)
     return os.path.lexists(path) or (step is not None and any(checkpoint.step >= step for checkpoint in found))
 
@@ -147,7 +147,7 @@ def _names_in(folder: str) -> list[str]:
 def clean_up(
     base: str, saved: str, *, keep: int, overwrite: bool, keep_every_n_steps: int | None, with_arrays: bool
 ) -> None:
-    """Removes what need not be kept now that `saved` is there.
+    """Removes checkpoints that need not be kept after the save of `saved`.
 
     With `overwrite` all later ones, and those that spell the step differently. Then all but the
     last `keep` (none, if that is 0), except that with `keep_every_n_steps` one stays if its step is
@@ -181,7 +181,7 @@ def _remove(path: str, with_arrays: bool) -> None:
 
 
 def put(path: str, data: bytes, *, overwrite: bool) -> bool:
-    """Puts a file there, all of it or nothing, synced to disk; says whether the name was free."""
+    """Writes a file: the whole file or nothing, synced to disk. Says whether the name was free."""
     _native.sweep_folder(os.path.dirname(path) or ".")
     try:
         _native.put_checkpoint_file(path, data, overwrite)
@@ -192,7 +192,7 @@ def put(path: str, data: bytes, *, overwrite: bool) -> bool:
 
 @contextlib.contextmanager
 def as_regrow_error(what: str, path: str) -> Iterator[None]:
-    """Within: what the operating system refuses becomes an error of ours, with the file."""
+    """A context in which errors of the operating system become errors of regrow, with the file."""
     try:
         yield
     except RegrowError:

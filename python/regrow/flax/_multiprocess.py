@@ -31,7 +31,7 @@ Path = tuple[str, ...]
 
 
 def split_shared(state: Any) -> tuple[Any, list[tuple[Any, str]]]:
-    """The state with placeholders for arrays with shards in other processes; and those arrays, with
+    """The state with placeholders for arrays with shards in other processes, and these arrays with
     their paths.
     """
     shared = {at: leaf for at, leaf in _leaves(state) if _is_shared(leaf)}
@@ -41,7 +41,7 @@ def split_shared(state: Any) -> tuple[Any, list[tuple[Any, str]]]:
 
 
 def refuse_shared(state: Any, path: str, step: Any, gda_manager: Any) -> None:
-    """Refuses to save arrays with shards in other processes, all of them in one error."""
+    """Refuses to save arrays with shards in other processes. One error names all of them."""
     shared = ["/".join(at) or "." for at, leaf in _leaves(state) if _is_shared(leaf)]
     if not shared:
         return
@@ -96,13 +96,13 @@ def restore_shared(state: Any, target: Any, path: str, step: Any, gda_manager: A
 
 
 def is_first_process() -> bool:
-    """Whether this process is the one that writes."""
+    """Whether this process writes the checkpoint."""
     jax = loaded("jax")
     return jax is None or jax.process_index() == 0
 
 
 def wait_for_all(name: str) -> None:
-    """Waits until all processes have come to this place."""
+    """Waits until all processes have made this call."""
     jax = loaded("jax")
     if jax is not None and jax.process_count() > 1:
         importlib.import_module("jax.experimental.multihost_utils").sync_global_devices(name)

@@ -34,13 +34,13 @@ Task = Callable[[], None]
 
 
 def wait(checkpointer: Any) -> None:
-    """Waits until what a checkpointer is saving has been committed."""
+    """Waits until the checkpointer has committed its save."""
     if hasattr(checkpointer, "wait_until_finished"):
         checkpointer.wait_until_finished()
 
 
 def refuse_single_leaf(checkpointer: Any, target: Any) -> None:
-    """Refuses what only Orbax' handler of single arrays could save.
+    """Refuses a leaf that only Orbax' handler of single arrays can save.
 
     Raises:
         InvalidArgumentError: (a `ValueError` too), as the original.
@@ -91,8 +91,8 @@ def _run_after_waiting(checkpointer: Any, waiting: list[Task]) -> None:
 
 
 def restore_through(checkpointer: Any, path: str, target: Any, transforms: dict[str, Any] | None) -> Any:
-    """Restores a folder with a checkpointer, as the original asks it to: arrays get the shardings
-    of the target's.
+    """Restores a folder with a checkpointer, with the arguments of the original. Arrays get the
+    shardings of the target's arrays.
 
     Args:
         checkpointer: Orbax' own, or anything with its `restore`.

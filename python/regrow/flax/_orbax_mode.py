@@ -23,7 +23,7 @@ _OFF = ("0", "f", "false", "n", "no", "off")
 
 
 class UnsupportedLeafError(LeafTypeError, ValueError):
-    """A leaf is of a type that no folder of Orbax holds: a `ValueError` in Orbax."""
+    """A folder of Orbax cannot hold a leaf of this type. Orbax raises a `ValueError`."""
 
 
 def is_on() -> bool:
@@ -35,7 +35,7 @@ def is_on() -> bool:
 
 
 def check(target: Any) -> None:
-    """Refuses what folders of Orbax do not hold.
+    """Refuses leaves that folders of Orbax cannot hold.
 
     Raises:
         InvalidArgumentError: (a `ValueError` too) for a single leaf and for an empty target.
@@ -64,7 +64,7 @@ def save(path: str, target: Any, step: Any, *, overwrite: bool) -> None:
 
 
 def refusal(found: str) -> InvalidArgumentError:
-    """The error for what only Flax' legacy files hold."""
+    """The error for a leaf that only Flax' legacy files hold."""
     help = f"save a dict with leaves in it, or turn {SWITCH} off"
     what = f"Orbax backend only accept pytree as save target, not {found}"
     return failure(InvalidArgumentError, what, help=help)

@@ -26,7 +26,7 @@ from ._upstream import is_jax_array, loaded
 
 
 def dynamic(name: str) -> Any:
-    """The value of a private name that is not always the same object.
+    """The value of a private name that can be another object at each access.
 
     Raises:
         AttributeError: if there is no such name.

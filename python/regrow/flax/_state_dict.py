@@ -32,7 +32,7 @@ _registered: dict[type[Any], Handlers] = {}
 
 
 def register(cls: type[Any], to: ToStateDict, back: FromStateDict, override: bool) -> None:
-    """Registers a class, with Flax too."""
+    """Registers a class, also with Flax."""
     if not override and _is_registered(cls):
         raise ValueError(f'a serialization handler for "{cls.__name__}" is already registered')
     shared = flax_registry()
@@ -45,7 +45,7 @@ def is_serializable(cls: type[Any]) -> bool:
 
 
 def to_state_dict(target: Any) -> Any:
-    """The state of `target`; itself if it is a leaf."""
+    """The state of `target`; `target` itself if it is a leaf."""
     handlers = _handlers_of(target)
     if handlers is None:
         return target
@@ -56,7 +56,7 @@ def to_state_dict(target: Any) -> Any:
 
 
 def from_state_dict(target: Any, state: Any, name: str) -> Any:
-    """`target` with another state; the state itself if `target` is a leaf."""
+    """`target` with another state. If `target` is a leaf, the state itself."""
     handlers = _handlers_of(target)
     if handlers is None:
         return state
@@ -69,7 +69,7 @@ def from_state_dict(target: Any, state: Any, name: str) -> Any:
 
 
 def current_path() -> str:
-    """The names from the root to what is being restored, in this thread."""
+    """The names from the root to the value that is being restored, in this thread."""
     return "/".join(map(str, _path_names()))
 
 
@@ -90,8 +90,9 @@ _own_error_context = _ErrorContext()
 
 
 def error_context() -> Any:
-    """Flax' own where the program has imported it: then errors name the whole path, also where
-    handlers of Flax and of regrow call each other."""
+    """Flax' context, if the program has imported Flax. Errors then name the whole path, even if
+    handlers of Flax and of regrow call each other.
+    """
     return flax_error_context() or _own_error_context
 
 
@@ -101,8 +102,8 @@ def _path_names() -> list[str]:
 
 
 def registry() -> dict[Any, Handlers]:
-    """Flax' own where the program has imported it; else ours, which is handed over once Flax is
-    imported.
+    """Flax' registry, if the program has imported Flax; otherwise regrow's, whose types are
+    registered with Flax after its import.
     """
     shared = flax_registry()
     if shared is None:
@@ -114,7 +115,7 @@ def registry() -> dict[Any, Handlers]:
 
 @contextmanager
 def extended(on: bool) -> Iterator[None]:
-    """Within: whether what only regrow can restore counts as serialisable; nested calls cannot
+    """A context in which values that only regrow can restore are serialisable. Nested calls cannot
     turn it off.
     """
     before = _per_thread.extended
@@ -152,7 +153,8 @@ def _handlers_of_class(cls: type[Any]) -> Handlers | None:
 
 
 _unregistered: dict[type[Any], Handlers | None] = {}
-"""Classes without a handler, mostly leaves: there are few, and each occurs often."""
+"""Classes without a handler, mostly of leaves. There are few such classes, and each occurs often.
+"""
 
 
 def _own_handlers(cls: type[Any]) -> Handlers | None:
@@ -251,9 +253,7 @@ def named_tuple_back(node: Any, state: Any) -> Any:
 
 
 def unfold_legacy_named_tuple(state: Any) -> Any:
-    """The fields of a named tuple as it was stored before mid-2021: names and values in two
-    maps.
-    """
+    """The fields of a named tuple, as stored before mid-2021: maps of names and of values."""
     if set(state.keys()) != {"name", "fields", "values"}:
         return state
     fields, values = state["fields"], state["values"]

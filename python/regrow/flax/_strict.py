@@ -27,7 +27,7 @@ class _Leaf(NamedTuple):
 
 
 def check(target: Any, state: Any) -> None:
-    """Compares `state` with that of `target`; no target is no demand.
+    """Compares `state` with the state of `target`. Without a target every state is accepted.
 
     Raises:
         MismatchError: with every difference.

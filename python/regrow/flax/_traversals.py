@@ -28,7 +28,7 @@ class Traversal(abc.ABC):
     """The base of traversals. Methods, items and attributes extend a traversal."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Warns as Flax does: these classes have no future there."""
+        """Warns, as Flax does, that these classes are deprecated."""
         warnings.warn(
             "`flax.traverse_util.Traversal` will be deprecated. If you are using it for `flax.optim`, use `optax` "
             "instead. Refer to the update guide "
@@ -82,7 +82,7 @@ class Traversal(abc.ABC):
         return self.compose(TraverseTree())
 
     def filter(self, fn: Function) -> Any:
-        """Those of the selected parts for which `fn` says yes."""
+        """The selected parts for which `fn` returns true."""
         return self.compose(TraverseFilter(fn))
 
     def __getattr__(self, attr: str) -> Any:
@@ -93,7 +93,7 @@ class Traversal(abc.ABC):
 
 
 class TraverseId(Traversal):
-    """Selects the whole: where every traversal begins."""
+    """Selects the whole value. Every traversal begins with this selection."""
 
     def update(self, fn: Function, inputs: Any) -> Any:
         return fn(inputs)
@@ -103,7 +103,7 @@ class TraverseId(Traversal):
 
 
 class TraverseMerge(Traversal):
-    """Selects what several traversals select, one after the other."""
+    """Selects the selections of several traversals, one after the other."""
 
     def __init__(self, *traversals: Any) -> None:
         self._traversals = traversals
@@ -119,7 +119,7 @@ class TraverseMerge(Traversal):
 
 
 class TraverseCompose(Traversal):
-    """Selects what `y` selects of what `x` selects."""
+    """Selects the selection of `y` within the selection of `x`."""
 
     def __init__(self, x: Any, y: Any) -> None:
         self._x = x
@@ -134,7 +134,7 @@ class TraverseCompose(Traversal):
 
 
 class TraverseFilter(Traversal):
-    """Selects the whole, if `fn` says yes to it."""
+    """Selects the whole value, if `fn` returns true for it."""
 
     def __init__(self, fn: Function) -> None:
         self._fn = fn
@@ -207,7 +207,7 @@ class TraverseEach(Traversal):
 
 
 class TraverseTree(Traversal):
-    """Selects the leaves of a pytree. The walk is JAX' own: this imports it."""
+    """Selects the leaves of a pytree. The walk is JAX' own, so this class imports JAX."""
 
     def update(self, fn: Function, inputs: Any) -> Any:
         return importlib.import_module("jax").tree_util.tree_map(fn, inputs)

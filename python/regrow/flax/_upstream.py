@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 Handlers = tuple[Any, Any]
-"""To a state dict, and back from one: as Flax has them in its registry."""
+"""A function to a state dict, and a function back, as in Flax' registry."""
 
 
 def loaded(module: str) -> Any:
@@ -18,7 +18,7 @@ def loaded(module: str) -> Any:
 
 
 def original(module: str) -> Any:
-    """The same, unless it is one of this package in the original's place."""
+    """As `loaded`, but `None` for a module of this package in place of the original."""
     found = loaded(module)
     return None if getattr(found, "__name__", "").startswith("regrow.") else found
 
@@ -27,7 +27,7 @@ _known: tuple[Any, dict[Any, Handlers] | None] = (None, None)
 
 
 def flax_registry() -> dict[Any, Handlers] | None:
-    """The registry of `flax.serialization`, if it is imported, to its end."""
+    """The registry of `flax.serialization`, if the program has completely imported that module."""
     global _known
     module = original("flax.serialization")
     if module is _known[0]:
@@ -42,9 +42,7 @@ def flax_registry() -> dict[Any, Handlers] | None:
 
 
 def flax_error_context() -> Any:
-    """Where Flax keeps, for each thread, the names on the way to what is being restored; `None`
-    if it has none.
-    """
+    """Flax' names on the path of a restore, for each thread; `None` if Flax has no such record."""
     context = getattr(original("flax.serialization"), "_error_context", None)
     return context if isinstance(getattr(context, "path", None), list) else None
 
@@ -84,8 +82,8 @@ def _both(ours: type[Any], original: type[Any]) -> type[Any]:
 
 
 def as_original(ours: type[Any], module: str) -> type[Any]:
-    """`ours`, or a class that is the original of the same name as well: a program's `except`
-    catches either.
+    """The class `ours`, or a subclass of `ours` and the original of the same name, so that a
+    program's `except` catches either.
     """
     theirs = getattr(original(module), ours.__name__, None)
     return _both(ours, theirs) if isinstance(theirs, type) else ours

@@ -107,7 +107,7 @@ class AsyncManager:
         self.save_future: concurrent.futures.Future[Any] | None = None
 
     def wait_previous_save(self) -> None:
-        """Waits for the save that is under way. If it failed, its error is raised here, once."""
+        """Waits for the save in progress. If the save failed, raises its error, once."""
         if self.save_future is not None:
             try:
                 self.save_future.result()
@@ -116,7 +116,7 @@ class AsyncManager:
                 raise
 
     def save_async(self, task: Callable[[], Any]) -> None:
-        """Runs `task` in the background, after the one before."""
+        """Runs `task` in the background, after the previous task."""
         self.wait_previous_save()
         self.save_future = self.executor.submit(task)
 
@@ -134,7 +134,8 @@ def save_checkpoint(
     *,
     extended: bool = False,
 ) -> str:
-    """Saves `target` as ``<ckpt_dir>/<prefix><step>``, then removes what need not be kept.
+    """Saves `target` as ``<ckpt_dir>/<prefix><step>``, then removes checkpoints that need not be
+    kept.
 
     A folder of Orbax if Flax' switch `flax_use_orbax_checkpointing` is on (the default), else a
     file. It is there whole and on the disk before anything is removed.
@@ -190,7 +191,7 @@ def save_checkpoint_multiprocess(
     *,
     extended: bool = False,
 ) -> str:
-    """Saves `target` from several processes that all call this; see `save_checkpoint`.
+    """Saves `target` from several processes, which must all call this; see `save_checkpoint`.
 
     A folder of Orbax has the arrays that they hold together. A file is written by the first
     process, entries of dicts sorted, and such arrays are refused.
@@ -284,16 +285,16 @@ def latest_checkpoint(ckpt_dir: AnyPath, prefix: str = "checkpoint_") -> str | N
 def available_steps(
     ckpt_dir: AnyPath, prefix: str = "checkpoint_", step_type: Callable[[str], Any] = int
 ) -> list[int | float]:
-    """The steps of the checkpoints in a folder, in order; `step_type` makes numbers of what
-    stands in the names.
+    """The steps of the checkpoints in a folder, in order. `step_type` converts the texts in the
+    names to numbers.
     """
     found, _ = list_checkpoints(_base(ckpt_dir, prefix))
     return [step_type(checkpoint.text) for checkpoint in found]
 
 
 def natural_sort(file_list: Iterable[str], signed: bool = True) -> list[str]:
-    """Sorts text with its numbers taken as numbers: ``f_1, f_2, f_10``; with `signed`, ``-``
-    before one is a sign.
+    """Sorts text, with the numbers in it in numeric order: ``f_1, f_2, f_10``. With `signed`, ``-``
+    before a number is its sign.
     """
     number = SIGNED_FLOAT_RE if signed else UNSIGNED_FLOAT_RE
 
@@ -305,7 +306,7 @@ def natural_sort(file_list: Iterable[str], signed: bool = True) -> list[str]:
 
 
 def safe_normpath(path: str) -> str:
-    """`os.path.normpath` that leaves a scheme (``gs://``) alone."""
+    """`os.path.normpath`, but a scheme (``gs://``) is not changed."""
     parts = SCHEME_RE.fullmatch(path)
     return path if parts is None else (parts["scheme"] or "") + os.path.normpath(parts["path"])
 
@@ -410,7 +411,7 @@ def _base(ckpt_dir: AnyPath, prefix: str) -> str:
 
 
 def _folder(ckpt_dir: AnyPath) -> str:
-    """The folder, which must be one of the local file system."""
+    """The folder, which must be on the local file system."""
     return os.path.normpath(_native.local_path(place("ckpt_dir", ckpt_dir)))
 
 

@@ -28,16 +28,15 @@ __all__ = [
 ]
 
 Step = Any
-"""A number, mostly; it is only printed."""
+"""Usually a number; the errors only print it."""
 
 
 class CheckpointNotFoundError(NotFoundError, ValueError):
-    """There is nothing to restore at the path, or nothing of that step."""
+    """The path has no checkpoint, or no checkpoint of this step."""
 
 
 class InvalidCheckpointError(AlreadyExistsError, ValueError):
-    """A checkpoint of this step, or of a later one, is there already and ``overwrite=True`` was not
-    given.
+    """A checkpoint of this step or of a later step exists, and ``overwrite=True`` was not given.
 
     A `ValueError`, too: Flax raises one where it saves folders of Orbax.
     """
@@ -51,7 +50,9 @@ class InvalidCheckpointError(AlreadyExistsError, ValueError):
 
 
 class MPACheckpointingRequiredError(UnsupportedError):
-    """Arrays that several processes hold together, and no manager to save or restore them."""
+    """The state has arrays that several processes hold together, but the call has no manager that
+    saves or restores them.
+    """
 
     def __init__(self, path: str, step: Step, arrays: Sequence[str] = ()) -> None:
         super().__init__(
@@ -66,7 +67,9 @@ class MPACheckpointingRequiredError(UnsupportedError):
 
 
 class MPARestoreTargetRequiredError(InvalidArgumentError):
-    """An array that several processes hold together, and none in the target to say how."""
+    """The checkpoint has an array that several processes hold together, but the target has no array
+    that gives its sharding.
+    """
 
     def __init__(self, path: str, step: Step, key: Any = None, arrays: Sequence[str] = ()) -> None:
         fired = f"This error fired when trying to restore array at {key}." if key else ""
@@ -83,7 +86,7 @@ class MPARestoreTargetRequiredError(InvalidArgumentError):
 
 
 class MPARestoreDataCorruptedError(CorruptError):
-    """The folder of the arrays that several processes have written was never finished."""
+    """Several processes have written the folder of arrays, but its save was never finished."""
 
     def __init__(self, step: Step, path: str, arrays: Sequence[str] = ()) -> None:
         super().__init__(
@@ -99,7 +102,7 @@ class MPARestoreDataCorruptedError(CorruptError):
 
 
 def raised(cls: type[RegrowError]) -> Any:
-    """The class to raise for `cls`."""
+    """The class that is raised for `cls`."""
     return as_original(cls, "flax.errors")
 
 

@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 empty_node: Any
-"""The value that `keep_empty_nodes` puts in the place of an empty dict; made by `__getattr__`."""
+"""The value that `keep_empty_nodes` puts in place of an empty dict. `__getattr__` makes it."""
 
 
 class _EmptyNode:
@@ -60,7 +60,8 @@ _jax_knows_it = False
 def flatten_dict(
     xs: Any, keep_empty_nodes: bool = False, is_leaf: Callable[[Any, Any], bool] | None = None, sep: str | None = None
 ) -> dict[Any, Any]:
-    """Flattens a nested dict (or `FrozenDict`) into one keyed by path, in the order of the entries.
+    """Flattens a nested dict (or `FrozenDict`) into a dict keyed by path, in the order of the
+    entries.
 
     Args:
         xs: The nested dict.
@@ -102,7 +103,7 @@ def _flatten(
 
 
 def unflatten_dict(xs: dict[Any, Any], sep: str | None = None) -> dict[Any, Any]:
-    """Makes a nested dict of one keyed by path: what `flatten_dict` undoes.
+    """Makes a nested dict from a dict keyed by path: the inverse of `flatten_dict`.
 
     Args:
         xs: The flat dict.
@@ -126,7 +127,7 @@ def unflatten_dict(xs: dict[Any, Any], sep: str | None = None) -> dict[Any, Any]
 
 
 def path_aware_map(f: Callable[[tuple[Any, ...], Any], Any], nested_dict: Any) -> dict[Any, Any]:
-    """Maps ``f(path, leaf)`` over a nested dict; empty dicts stay.
+    """Maps ``f(path, leaf)`` over a nested dict. Empty dicts stay unchanged.
 
     Args:
         f: Gets the path, a tuple of keys, and the leaf.
@@ -137,8 +138,8 @@ def path_aware_map(f: Callable[[tuple[Any, ...], Any], Any], nested_dict: Any) -
 
 
 class ModelParamTraversal(Traversal):
-    """Selects the parameters whose path, such as ``/dense/kernel``, and value a filter says yes
-    to.
+    """Selects the parameters for which a filter of the path (such as ``/dense/kernel``) and the
+    value returns true.
     """
 
     def __init__(self, filter_fn: Callable[[str, Any], bool]) -> None:
@@ -151,8 +152,8 @@ class ModelParamTraversal(Traversal):
                 yield value
 
     def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
-        """The same parameters, with `fn` of the selected ones; a `FrozenDict` if `inputs` is
-        one.
+        """The same parameters, with `fn` applied to the selected ones; a `FrozenDict` if `inputs`
+        is a `FrozenDict`.
         """
         changed = {}
         for path, value in _sorted_items(flatten_dict(_get_params_dict(inputs), keep_empty_nodes=True)):
