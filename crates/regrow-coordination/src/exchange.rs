@@ -1,8 +1,9 @@
 //! Puts values under the names of one attempt, and waits for the values of other processes.
 //!
 //! Every wait ends: with all values, with the failure of another process, with the known end of a
-//! process, with a cancel, or with its time-out. A wait consists of short waits at the service.
-//! Between two short waits the process checks all these conditions.
+//! process, with a cancel, or with its time-out. A wait consists of short waits at the service,
+//! which grow up to a second. After a short wait without a value, the process checks the other
+//! conditions. It asks for ended processes only after the longest of these waits.
 
 use std::fmt;
 use std::ops::Range;
