@@ -14,8 +14,8 @@ use regrow::{Monitor, SaveOptions};
 use regrow_testkit::object_server::ObjectServer;
 use serde_json::Value;
 
-/// The user `nobody`.
-const NOBODY: u32 = 65534;
+/// A user without rights.
+const OTHER_USER: u32 = 65534;
 
 fn traces(at: &str) -> (Run, Vec<Value>) {
     let run = regrow(["doctor", "--json", at]);
@@ -147,7 +147,7 @@ fn a_lock_file_that_cannot_be_written_is_refused() {
     child.args(["doctor", "--json", text(&path)]);
     // Root may write everywhere.
     if fs::OpenOptions::new().write(true).open(lock_file(&path)).is_ok() {
-        child.uid(NOBODY);
+        child.uid(OTHER_USER);
     }
     let Ok(output) = child.output() else {
         return eprintln!("not tested: another user cannot run the command");
@@ -277,6 +277,9 @@ fn check_refused_in_bucket(state: &str, kind: &str) {
         assert!(run.code != 0 && run.stderr.contains("regrow-state.json"), "{arguments:?}: {run:?}");
         assert!(run.stderr.contains("help: "), "{arguments:?}: {run:?}");
     }
+    // A reader cannot know where the checkpoint is.
+    let run = bucket.run(&["ls", "s3://bucket/runs/x"]);
+    assert!(run.code != 0 && run.stderr.contains("regrow-state.json"), "{run:?}");
     let (run, found) = bucket.traces();
     assert_eq!((run.code, found.len()), (1, 1), "{run:?}");
     assert_eq!((&found[0]["life"], &found[0]["error"]["kind"]), (&"not known".into(), &kind.into()));
