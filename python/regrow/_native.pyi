@@ -1,4 +1,4 @@
-"""The engine, in columns: see `_tree` and `_leaves` for what they mean."""
+"""The engine. Data crosses in columns: `_tree` and `_leaves` explain them."""
 
 from collections.abc import Callable, Sequence
 from os import PathLike
@@ -37,8 +37,8 @@ _LeavesIn = tuple[bytes, list[Any], dict[int, str], dict[int, str]]
 _Info = tuple[str, str, list[int]]
 _Finding = tuple[str, str, str | None, str | None, int | None]
 _Listed = tuple[str, str, str | None, str, list[int], tuple[int | None, int | None, float | None], _Finding | None]
-"""Name, path, layout, state, steps; files, bytes and seconds since 1970, where the storage
-knows; what is wrong.
+"""Name, path, layout, state, steps; files, bytes and seconds since 1970, if the storage knows
+them; the problem, if there is one.
 """
 
 _Maps = tuple[list[MapBuffer], list[tuple[int, int, int] | None]]
@@ -47,16 +47,15 @@ _Loss = tuple[str, str, str]
 _Saved = tuple[str, int, int, int, float, list[tuple[str, float, int, float]], str, int, list[str], list[_Loss]]
 
 def command(arguments: list[str], packages: Callable[[], list[tuple[str, str | None, str]]]) -> int:
-    """Runs the command `regrow`, and gives the number to end the process with; the first argument
-    is its name.
+    """Runs the command `regrow` and returns its exit code. The first argument is the program name.
 
     ``packages`` is called if it wants to know: name, version if it is installed, and use of each.
     """
 
 @final
 class Location:
-    """A storage with its options, and a path in it. Functions that take a path as `_Place` take
-    one.
+    """A storage with its options, and a path in it. Every function with a `_Place` parameter
+    accepts one.
     """
 
     def __new__(cls, path: str, options: Sequence[tuple[str, str]]) -> Location: ...
@@ -71,27 +70,29 @@ class Location:
         """The path, if it is one of the local file system."""
 
     def look(self) -> str | None:
-        """What is there: ``file``, ``folder`` or ``other``; `None` if nothing is."""
+        """Returns ``file``, ``folder`` or ``other``, or `None` if nothing exists at the path."""
 
     def entries(self) -> list[tuple[str, bool]]:
         """The names in the folder, sorted, and whether each leads to a folder."""
 
     def read(self, len_max_bytes: int) -> bytes | None:
-        """The bytes of a small file, at most so many; `None` if there is none."""
+        """Returns the bytes of a small file, at most the given number, or `None` if the file does
+        not exist.
+        """
 
     def write(self, data: bytes) -> None:
-        """Writes a small file, and replaces an existing one: a reader sees the old or the
-        new one.
+        """Writes a small file and replaces an existing one. A reader sees either the old or the new
+        content.
         """
 
 @final
 class Cache:
-    """A folder of a local disk that keeps what was read from buckets."""
+    """A folder on a local disk that keeps blocks read from buckets."""
 
     def __new__(cls, folder: str, max_size: str) -> Cache: ...
     def report(self) -> tuple[int, int, int]:
-        """Bytes read from the folder, bytes fetched since it did not have them, blocks that were
-        damaged.
+        """Returns the bytes read from the folder, the bytes fetched because the folder did not have
+        them, and the number of damaged blocks.
         """
 
 _Verified = tuple[list[_Finding], int, int, bool, list[str], int, str | None, list[tuple[str, int]], int | None]
@@ -111,15 +112,15 @@ class Regions:
 
 @final
 class Coordinator:
-    """A coordinator of the engine's own. It keeps the protocol `regrow.Coordinator`."""
+    """A coordinator implemented by the engine. It follows the protocol `regrow.Coordinator`."""
 
     @staticmethod
     def single() -> Coordinator:
-        """A job of one process."""
+        """Returns the coordinator of a job with one process."""
 
     @staticmethod
     def folder(path: _Place, rank: int, size: int) -> Coordinator:
-        """A folder that all processes see."""
+        """Returns a coordinator that uses a folder which all processes see."""
 
     @property
     def rank(self) -> int: ...
@@ -135,34 +136,36 @@ class Coordinator:
 
 @final
 class Session:
-    """One save or restore by all processes. `wait` is the time-out in seconds, and what is put
-    in front of keys.
+    """One save or restore by all processes. `wait` is the time-out in seconds, and the prefix of
+    the keys.
     """
 
     def __new__(cls, coordinator: Any, target: _Place, purpose: str, wait: tuple[float, str | None]) -> Session: ...
     def gather(self, phase: str, value: bytes) -> list[bytes] | None:
-        """What every process gives, on rank 0."""
+        """Returns the values of all processes on rank 0."""
 
     def broadcast(self, phase: str, value: bytes) -> bytes:
-        """What rank 0 gives, on every process."""
+        """Returns the value of rank 0 on every process."""
 
     def agree(self, phase: str, error: tuple[str, str] | None) -> None:
-        """Raises in every process if one of them brings an error: its kind, and what it says."""
+        """Raises in every process if one of them passes an error, which is its kind and its
+        message.
+        """
 
     def post(self, phase: str, value: bytes) -> None:
-        """Gives a value to the process that asks for it."""
+        """Hands a value to the process that asks for it."""
 
     def receive(self, phase: str, rank: int) -> bytes:
-        """What another process has given."""
+        """Returns the value that another process has posted."""
 
     def shares_storage(self, target: _Place) -> None:
         """Raises in every process unless all of them see what rank 0 writes there."""
 
     def finish(self) -> None:
-        """Ends it well."""
+        """Ends the session as a success."""
 
     def leave(self) -> None:
-        """Ends it, as a failure if it was not finished."""
+        """Ends the session. It counts as a failure if `finish` was not called before."""
 
 @final
 class Structure:
@@ -174,18 +177,18 @@ class Structure:
 
 @final
 class Flat:
-    """A tree taken apart, and how each of its containers is made again."""
+    """A flattened tree, and the data to build each of its containers again."""
 
     @property
     def structure(self) -> Structure: ...
     @property
     def leaves(self) -> list[Any]: ...
     def with_leaves(self, leaves: list[Any]) -> Any:
-        """The same containers with other leaves."""
+        """Returns the same containers with other leaves."""
 
 @final
 class TemplateLeaves:
-    """What the leaves of a template want."""
+    """The requests that the leaves of a template make."""
 
 def flatten(tree: object, hooks: tuple[Any, ...], handlers: Any) -> Flat:
     """Takes a tree apart. Hooks: the table of classes, the opener of a class that is not in it, the
@@ -198,15 +201,18 @@ def unflatten(
     other: Callable[[int, list[str | int], bytes, str | None, list[Any]], Any],
     handled: tuple[tuple[str, str], Callable[[dict[str, Any], int], Any]] | None,
 ) -> Any:
-    """Puts a tree together; ``other`` makes what is no dict, list, tuple or `None`, ``handled`` has
-    two keys and makes what dicts of just these stand for."""
+    """Builds a tree. ``other`` builds every node that is no dict, list, tuple or `None`.
+    ``handled`` is a pair of keys and a function that builds the value of a dict with exactly these
+    keys.
+    """
 
 def leaf_columns(leaves: list[Any], hooks: tuple[Any, ...]) -> _LeavesIn:
-    """What leaves are to the engine. Hooks: kinds by class, numbers by dtype, ``other(leaf, at)``
-    for kind, value, note and sharding of all other leaves, whether a class shows the memory of its
-    arrays, of a sharding its text and whether its arrays lie in one piece, and of JAX the class of
-    shardings on one device and what exports an array by DLPack. Exported arrays are capsules, from
-    which one save can take the tensor."""
+    """Describes leaves for the engine. Hooks: kinds by class, numbers by dtype, ``other(leaf, at)``
+    for the kind, value, note and sharding of all other leaves, whether a class exposes the memory
+    of its arrays, for a sharding its text and whether its arrays are contiguous, and for JAX the
+    class of shardings on one device and the function that exports an array by DLPack. Exported
+    arrays are capsules, from which one save can take the tensor.
+    """
 
 def template_leaves(
     leaves: list[Any], numbers: dict[Any, int], wanted: Callable[[Any, int], Any]
@@ -226,7 +232,7 @@ def save(path: _Place, structure: Structure, leaves: _LeavesIn, options: SaveReq
 
 @final
 class AsyncSaver:
-    """Saves one after the other, on a thread of its own."""
+    """Runs saves one after the other, on a thread of its own."""
 
     def __new__(cls) -> AsyncSaver: ...
     def save(
@@ -237,20 +243,20 @@ class AsyncSaver:
         options: SaveRequest,
         how: BackgroundRequest,
     ) -> SaveHandle | None:
-        """Takes the snapshot; `None` if the save is to be skipped."""
+        """Takes the snapshot. Returns `None` if the save is to be skipped."""
 
     def wait(self, timeout: float | None) -> bool:
-        """Waits until nothing is left to save; `False` if that takes longer than `timeout`
+        """Waits until nothing is left to save. Returns `False` if that takes longer than `timeout`
         seconds.
         """
 
     def is_busy(self) -> bool: ...
     def running(self) -> tuple[str, int, int] | None:
-        """Where the save that is running goes, bytes done, bytes in all."""
+        """Returns the target of the running save, the bytes done, and the total bytes."""
 
     def release_memory(self) -> None: ...
     def wait_for_room(self, when_busy: str) -> float:
-        """Waits until a save need not wait for an earlier one; seconds."""
+        """Waits until a new save need not wait for an earlier one. Returns the seconds it waited."""
 
     def save_items(
         self,
@@ -258,7 +264,7 @@ class AsyncSaver:
         how: BackgroundRequest,
         before_commit: Callable[[], object] | None = None,
     ) -> SaveHandle:
-        """Adds the trees that `items` keeps to it, as they are now, and commits it once
+        """Adds the trees that `items` keeps, as they are now, and commits the checkpoint once
         `before_commit` is done.
         """
 
@@ -286,13 +292,13 @@ class ItemsSave:
         """Adds a tree."""
 
     def later(self, name: str, structure: Structure, leaves: _LeavesIn, options: SaveRequest) -> None:
-        """Keeps a tree for `AsyncSaver.save_items`, which adds it."""
+        """Keeps a tree until `AsyncSaver.save_items` adds it."""
 
     def json(self, name: str, text: str, file: str | None) -> None:
-        """Adds a JSON document of this text, in a file of this name or the usual one."""
+        """Adds a JSON document with this text, in a file of the given or the usual name."""
 
     def metrics(self, text: str) -> None:
-        """Adds metrics, a JSON object of this text."""
+        """Adds metrics. The text is a JSON object."""
 
     def file(self, name: str, file: str, data: bytes) -> None:
         """Adds one file of an item."""
@@ -301,27 +307,29 @@ class ItemsSave:
         """Adds a copy of a local file or folder."""
 
     def folder(self, name: str) -> str:
-        """A local folder for the files of an item, until the commit."""
+        """Returns a local folder in which the caller can write the files of an item until the
+        commit.
+        """
 
     def files(self, item: str) -> None: ...
     def handler(self, item: str, handler: str) -> None:
-        """The class by which Orbax reads an item."""
+        """Sets the class with which Orbax reads an item."""
 
     def metadata(self, text: str) -> None:
-        """Adds members to the checkpoint's own metadata, a JSON object of this text."""
+        """Adds members to the metadata of the checkpoint itself. The text is a JSON object."""
 
     def commit(self, gets_signals: bool) -> _Saved:
-        """Gives the checkpoint its name; the report."""
+        """Gives the checkpoint its final name. Returns the report."""
 
     def fail(self, kind: str, what: str) -> None: ...
     def drop(self) -> None:
-        """Gives it up: nothing is left."""
+        """Abandons the save and leaves nothing behind."""
 
     def cancel(self) -> None:
         """Asks the running work to stop."""
 
     def progress(self) -> tuple[int, int]:
-        """Bytes done, bytes in all."""
+        """Returns the bytes done and the total bytes."""
 
 @final
 class SaveHandle:
@@ -331,15 +339,17 @@ class SaveHandle:
     def path(self) -> str: ...
     @property
     def blocked(self) -> tuple[float, float, int]:
-        """Seconds of the call, seconds of it that it waited for an earlier save, bytes copied."""
+        """Returns the seconds of the call, the seconds in which the call waited for an earlier
+        save, and the bytes copied.
+        """
 
     def progress(self) -> tuple[str, int, int]:
-        """Stage, bytes done, bytes in all."""
+        """Returns the stage, the bytes done and the total bytes."""
 
     def is_done(self) -> bool: ...
     def cancel(self) -> None: ...
     def wait(self, timeout: float | None) -> _Saved | None:
-        """The report; `None` if that takes longer than `timeout` seconds."""
+        """Returns the report, or `None` if the save takes longer than `timeout` seconds."""
 
 def convert_rules(
     file: _Place,
@@ -353,16 +363,19 @@ def convert_rules(
     list[tuple[str, list[int]]],
     bool,
 ]:
-    """Reads a file of rules; gives layout, its options as JSON, globs, renames, casts, transposes,
-    reshapes, whether it may lose something."""
+    """Reads a file of rules. Returns the layout, its options as JSON, globs, renames, casts,
+    transposes, reshapes, and whether the conversion may lose something.
+    """
 
 def plan_convert(
     source: _Place, target: _Place, save: SaveRequest, convert: ConvertRequest, all_steps: bool
 ) -> list[
     tuple[int | None, tuple[list[tuple[str, str | None, _Info, _Info]], list[tuple[str, str, str]], list[_Finding]]]
 ]:
-    """Gives the step (if all are converted), what would become of each leaf, what the target cannot
-    hold, and what the source has lost; raises what `convert` would refuse."""
+    """Returns the step (if all are converted), the result for each leaf, the losses that the target
+    causes, and the losses that the source already has. Raises the errors with which `convert` would
+    refuse.
+    """
 
 def convert(
     source: _Place,
@@ -372,30 +385,31 @@ def convert(
     all_steps: bool,
     watch: _Watch,
 ) -> list[tuple[int | None, tuple[_Saved, list[tuple[str, str, str]], list[_Finding]]]]:
-    """Converts; gives the step (if all are converted), what `save` gives, what the target cannot
-    hold, and what the source has lost."""
+    """Converts. Returns the step (if all are converted), the result of `save`, the losses that the
+    target causes, and the losses that the source already has.
+    """
 
 @final
 class SharedConvert:
-    """A conversion by several processes, which this one has begun."""
+    """A conversion by several processes, which this process has started."""
 
     def __new__(
         cls, source: _Place, target: _Place, save: SaveRequest, convert: ConvertRequest, gets_signals: bool
     ) -> SharedConvert: ...
     def about(self, count: int) -> tuple[str, int | None, list[int]]:
-        """By what workers join, the step that was opened, and the bytes of each of `count`
-        shares.
+        """Returns the ticket with which workers join, the step that was opened, and the bytes of
+        each of `count` shares.
         """
 
     def finish(
         self, shares: list[tuple[int, int, int, list[int]]], gets_signals: bool
     ) -> tuple[_Saved, list[tuple[str, str, str]]]:
-        """Makes one checkpoint of what `convert_share` gave for each share; gives what `convert`
-        gives.
+        """Builds one checkpoint from the results of `convert_share` for all shares. Returns the
+        result of `convert`.
         """
 
     def give_up(self) -> None:
-        """Removes what was written, unless it is finished."""
+        """Removes the written files, unless the conversion is finished."""
 
 def convert_share(
     source: _Place,
@@ -405,8 +419,10 @@ def convert_share(
     share: tuple[str, int, int],
     watch: _Watch,
 ) -> tuple[int, int, int, list[int]]:
-    """Writes a share of a conversion: its ticket, its number, of how many. Gives the writer's
-    number, bytes of its files where only it can tell, bytes that a base had."""
+    """Writes one share of a conversion, given by its ticket, its number and the number of shares.
+    Returns the number of the writer, the bytes of its files if only the writer knows them, and the
+    bytes that a base already had.
+    """
 
 _Form = tuple[str, str, tuple[int, ...]]
 _Distance = tuple[
@@ -417,7 +433,7 @@ _Distance = tuple[
 ]
 
 def held(structure: Structure, leaves: _LeavesIn) -> Checkpoint:
-    """A pytree as a checkpoint in memory."""
+    """Returns a pytree as a checkpoint in memory."""
 
 def diff(
     a: Checkpoint,
@@ -436,13 +452,14 @@ def diff(
     str,
 ]:
     """Compares two opened checkpoints. Options: globs; ``atol``, ``rtol``, ``max_ulp``; whether to
-    ignore dtypes, to check types, to look for equality alone, to list equal leaves; budget. Gives
-    the paths, the verdict, the leaves, counts by status, containers, leaves of another kind,
-    findings by side, bytes read, and the report as text."""
+    ignore dtypes, to check types, to test only equality, to list equal leaves; budget. Returns the
+    paths, the verdict, the leaves, counts by status, containers, leaves of another kind, findings
+    by side, bytes read, and the report as text.
+    """
 
 @final
 class ReportPage:
-    """What a page says, and the page."""
+    """A page, and the data on it."""
 
     @property
     def title(self) -> str: ...
@@ -461,8 +478,8 @@ class ReportPage:
         ]
         | None
     ):
-        """Key paths; elements looked at, NaNs, infinities, zeros; lowest, highest, mean,
-        standard deviation, norm.
+        """Key paths, with the number of inspected elements, NaNs, infinities and zeros, and the
+        lowest, highest, mean, standard deviation and norm.
         """
 
 def report(
@@ -470,18 +487,22 @@ def report(
     request: ReportRequest,
     watch: _Watch,
 ) -> ReportPage:
-    """Reads the first, and compares it with the others."""
+    """Reads the first checkpoint and compares it with the others."""
 
 def copy(source: _Place, target: _Place, request: CopyRequest, watch: _Watch) -> tuple[str, int, int, int, float]:
-    """Copies; gives path, files, bytes, bytes that were there already, seconds."""
+    """Copies. Returns the path, the files, the bytes, the bytes that already existed, and the
+    seconds.
+    """
 
 def seal(path: _Place, step: int | None, remove: bool, wait: float, watch: _Watch) -> tuple[str, int, int, bool]:
-    """Path, files, bytes, whether anything has changed."""
+    """Returns the path, the files, the bytes, and whether anything has changed."""
 
 def add_parity(
     path: _Place, ratio: str, step: int | None, remove: bool, wait: float, watch: _Watch
 ) -> tuple[str, int, int, int, bool]:
-    """Path, files, bytes, bytes of parity, whether anything has changed."""
+    """Returns the path, the files, the bytes, the bytes of parity, and whether anything has
+    changed.
+    """
 
 def repair(
     path: _Place, from_: _Place | None, step: int | None, check: bool, wait: float, watch: _Watch
@@ -504,16 +525,16 @@ def repair(
     """
 
 def sign(path: _Place, key: str, step: int | None, wait: float, watch: _Watch) -> tuple[str, int, int, list[str]]:
-    """Path, files, bytes, the public keys of all signers."""
+    """Returns the path, the files, the bytes, and the public keys of all signers."""
 
 def public_key(text: str) -> str:
-    """The hex digits of a public key, or of the one in a file."""
+    """Returns the hex digits of a public key, or of the key in a file."""
 
 def remove(path: _Place, unfinished: bool, force: bool, wait: float) -> tuple[str, int, int]:
-    """Removes a checkpoint, or what a save has left; gives path, files, bytes."""
+    """Removes a checkpoint or the leftovers of a save. Returns the path, the files and the bytes."""
 
 def list_checkpoints(folder: _Place) -> list[_Listed]:
-    """The checkpoints right in a folder."""
+    """Returns the checkpoints directly in a folder."""
 
 _Step = tuple[int, str, Location, float | None, str, str]
 """Number, name, place, seconds since 1970, metrics and metadata as JSON."""
@@ -529,8 +550,9 @@ _StepList = tuple[list[_Step], list[str], list[str]]
 
 @final
 class Steps:
-    """A folder of steps. Forms of names are prefix and width, the one that is written first; those
-    of the folder if `None`."""
+    """A folder of steps. Each name form is a prefix and a width. The first form is used for new
+    names. With `None`, the forms of the folder are used.
+    """
 
     def __new__(
         cls,
@@ -541,24 +563,24 @@ class Steps:
     @property
     def root(self) -> Location: ...
     def name(self, step: int) -> str:
-        """The name of a new step."""
+        """Returns the name of a new step."""
 
     def list(self) -> _StepList:
-        """Committed steps by number, names of saves that never ended, and notes."""
+        """Returns the committed steps by number, the names of saves that never ended, and notes."""
 
     def find(self, step: int) -> _Step | None: ...
     def step(self, step: int) -> _Step:
-        """Raises if it is not there."""
+        """Raises if the step does not exist."""
 
     def leased(self) -> _Numbers:
-        """Steps that have readers."""
+        """Returns the steps that have readers."""
 
     def lease(self, step: int) -> StepLease: ...
     def lock(self) -> WriterLock: ...
     def delete(self, steps: Sequence[int], aside: str | None, also_leased: bool) -> _Deletions: ...
     def refresh(self) -> None:
-        """Brings the pointer in line with the list, and removes what killed saves and deletions
-        have left.
+        """Updates the pointer from the list of steps, and removes the leftovers of killed saves and
+        deletions.
         """
 
 @final
@@ -586,29 +608,29 @@ class Preemption:
 
 @final
 class Run:
-    """The steps of a folder, which this run alone writes to. `options` has the fields of
+    """The steps of a folder that only this run writes to. `options` has the fields of
     `regrow._manager._manager.RunOptions`.
     """
 
     def __new__(cls, root: _Place, options: Any) -> Run: ...
     @property
     def steps(self) -> Steps:
-        """The folder, without the other processes of a job."""
+        """Returns the folder, without the other processes of a job."""
 
     def numbers(self) -> _Numbers:
-        """The committed steps of any history."""
+        """Returns the committed steps of any history."""
 
     def latest(self) -> int | None:
-        """The newest step of the current history."""
+        """Returns the newest step of the current history."""
 
     def abandoned(self) -> _Numbers:
-        """The steps of other histories."""
+        """Returns the steps of other histories."""
 
     def best(self, metric: str, is_max: bool) -> int | None:
-        """The best step of the current history by a metric."""
+        """Returns the best step of the current history by a metric."""
 
     def should_save(self, step: int) -> bool:
-        """Whether `begin` would begin the step."""
+        """Returns whether `begin` would begin the step."""
 
     def begin(
         self, step: int, force: bool, overwrite: bool, metrics: str, raised: BaseException | None
@@ -621,44 +643,45 @@ class Run:
         """Waits for the save of a program that is asked to end."""
 
     def wait(self, timeout: float | None) -> bool:
-        """Waits for all saves; `False` after `timeout` seconds."""
+        """Waits for all saves. Returns `False` after `timeout` seconds."""
 
     def failure(self) -> BaseException | None:
-        """The first exception of a save that no call has raised yet."""
+        """Returns the first exception of a save that no call has raised yet."""
 
     def pending(self) -> _Numbers:
-        """Steps whose saves have not ended."""
+        """Returns the steps whose saves have not ended."""
 
     def delete(self, step: int, force: bool) -> None: ...
     def delete_abandoned(self) -> _Numbers: ...
     def roll_back(self, step: int) -> None: ...
     def restore(self, step: int | None, load: Callable[[int, str], Any]) -> tuple[int, Any, Sequence[tuple[int, Any]]]:
-        """Calls `load` with the number and the name of a step, or with `None` of the newest good
-        one. Gives its number, what `load` gave, and newer steps with the exception of each.
+        """Calls `load` with the number and the name of a step, or with `None` for the newest good
+        one. Returns the number of the step, the result of `load`, and the newer steps with the
+        exception of each.
         """
 
     def wait_for_new(self, after: int | None, timeout: float | None, every: float) -> int | None:
-        """Waits for a step newer than `after`, and keeps it from being deleted; `None` after the
-        time.
+        """Waits for a step newer than `after`, and protects it from deletion. Returns `None` after
+        the time-out.
         """
 
     def close(self) -> None:
-        """Waits for all saves, and gives the folder up."""
+        """Waits for all saves and releases the folder."""
 
 @final
 class DueStep:
-    """A step that is to be saved now."""
+    """A step that must be saved now."""
 
     @property
     def name(self) -> str: ...
     @property
     def record(self) -> str:
-        """The record for its metadata, as JSON."""
+        """The record for the metadata of the step, as JSON."""
 
     @property
     def is_preempted(self) -> bool: ...
     def may_replace(self) -> bool:
-        """Whether the save replaces what is at its path."""
+        """Whether the save replaces an existing step at its path."""
 
     def base(self) -> str | None:
         """The name of the step whose files are linked."""
@@ -668,7 +691,7 @@ class DueStep:
 
 @final
 class Followed:
-    """The save of a step, and what follows it."""
+    """The save of a step, together with the work after it."""
 
     def is_done(self) -> bool: ...
     def wait(self, timeout: float | None) -> _Saved | None: ...
@@ -679,7 +702,7 @@ class Together:
 
     def __new__(cls, root: _Place, job: Any) -> Together: ...
     def of_rank_0(self, purpose: str, look: Callable[[], str]) -> str:
-        """The text that `look` gives on rank 0, in every process."""
+        """Returns, in every process, the text that `look` returns on rank 0."""
 
 def open(path: _Place, opening: Opening) -> Checkpoint:
     """Opens a checkpoint of any layout."""
@@ -687,49 +710,54 @@ def open(path: _Place, opening: Opening) -> Checkpoint:
 def open_intact(
     path: _Place, opening: Opening, watch: _Watch
 ) -> tuple[Checkpoint, list[_Finding], list[_Finding], bool]:
-    """Opens and verifies a damaged checkpoint; gives it with placeholders for lost leaves, why each
-    is lost, what else is wrong, and whether the pytree is lost."""
+    """Opens and verifies a damaged checkpoint. Returns it with placeholders for lost leaves, the
+    reason for each lost leaf, the other findings, and whether the pytree is lost.
+    """
 
 def verify(path: _Place, opening: Opening, watch: _Watch) -> _Verified:
-    """Reads and checks everything: what `Checkpoint.verify` gives."""
+    """Reads and checks everything. Returns the result of `Checkpoint.verify`."""
 
 def verify_steps(path: _Place, opening: Opening, watch: _Watch) -> list[tuple[int, _Verified | None, _Finding | None]]:
-    """The same of each committed step of a folder: its number, and what was found or why it
-    cannot be opened.
+    """Verifies each committed step of a folder. Returns its number, and its result or the reason
+    why it cannot be opened.
     """
 
 def verify_share(
     path: _Place, opening: Opening, share: tuple[int, int], watch: _Watch
 ) -> tuple[_Verified, list[tuple[int, str]]]:
-    """Checks a share: its number, of how many. Gives what `verify` gives; of each finding, its
-    place among those of all shares and what it says in one line."""
+    """Checks one share, given by its number and the number of shares. Returns the result of
+    `verify`, and for each finding its place among the findings of all shares and its text in one
+    line.
+    """
 
 def literal(text: str) -> Any:
-    """The value of a Python literal, read by the engine: as `ast.literal_eval`, without Python's
-    compiler.
+    """Returns the value of a Python literal. The engine reads it as `ast.literal_eval` does,
+    without Python's compiler.
     """
 
 def safetensors_open(path: _Place, separator: str | None) -> Checkpoint:
-    """Opens a safetensors file as a flat dict, or with a separator as dicts in each other."""
+    """Opens a safetensors file as a flat dict, or with a separator as nested dicts."""
 
 def safetensors_open_mapped(path: _Place) -> tuple[Checkpoint, _Maps | None]:
-    """Opens a safetensors file as a flat dict, with its files as private maps; for each leaf the
-    number of its map, first byte and length in bytes. No maps where the file system has none."""
+    """Opens a safetensors file as a flat dict, with its files as private maps. Returns for each
+    leaf the number of its map, its first byte and its length in bytes. Returns no maps if the file
+    system has none.
+    """
 
 def safetensors_open_bytes(file: bytes, separator: str | None) -> Checkpoint:
-    """The same of a file's bytes."""
+    """Opens the bytes of a safetensors file in the same way."""
 
 def safetensors_bytes(structure: Structure, leaves: _LeavesIn, options: SaveRequest) -> bytes:
-    """The bytes of the file that `save` would write."""
+    """Returns the bytes of the file that `save` would write."""
 
 def paths(structure: Structure) -> list[str]:
-    """The printed key path of every leaf."""
+    """Returns the printed key path of every leaf."""
 
 def idle_patterns(patterns: Sequence[str], paths: Sequence[str]) -> list[str]:
-    """The patterns that match none of the paths."""
+    """Returns the patterns that match none of the paths."""
 
 def match_paths(patterns: Sequence[str], paths: Sequence[str]) -> list[int]:
-    """For each path the position of the first pattern that matches; -1 if none does."""
+    """Returns for each path the position of the first pattern that matches, or -1 if none does."""
 
 def msgpack_pack(value: object, max_chunk_size: int) -> bytes:
     """One msgpack object of raw dicts, lists and leaves, as Flax encodes it: dicts in their own
@@ -760,48 +788,48 @@ def msgpack_unpack(data: Buffer) -> Any:
     """
 
 def local_path(path: _Place) -> str:
-    """The local path that a path or URL names; raises for another storage than the local file
-    system.
+    """Returns the local path that a path or URL names. Raises if it names another storage than the
+    local file system.
     """
 
 def layout_for(path: _Place) -> str:
-    """The layout that a save to a path has where the caller names none: that of its suffix, or
-    the default layout.
+    """Returns the layout of a save whose caller names none: the layout of the path's suffix, or the
+    default layout.
     """
 
 def refuse_folder_named_like_a_file(path: _Place, layout: str) -> None:
-    """Raises if a folder at a path would have the name of a file."""
+    """Raises if a folder at this path would have the name of a file."""
 
 def set_mode(path: str | PathLike[str], mode: int) -> None:
-    """Gives a local file or folder a mode, unless it has it: some file systems refuse every
-    change.
+    """Sets the mode of a local file or folder, unless it already has this mode: some file systems
+    refuse every change.
     """
 
 def sync_folder(folder: str | PathLike[str]) -> None:
-    """Puts the names in a local folder on the disk, where its file system can."""
+    """Syncs the names in a local folder to the disk, if its file system can."""
 
 def put_file(path: str | PathLike[str], data: bytes, mode: int | None = None) -> None:
-    """Writes a file, over another one if it is there: all of it or nothing, synced. A new file gets
-    `mode`.
+    """Writes a file or replaces an existing one, completely or not at all, and syncs it. A new file
+    gets the mode `mode`.
     """
 
 def put_checkpoint_file(path: str | PathLike[str], data: bytes, overwrite: bool) -> None:
-    """Writes a checkpoint of one file; with `overwrite`, over a checkpoint of any kind."""
+    """Writes a checkpoint of one file. With `overwrite`, it replaces a checkpoint of any kind."""
 
 def sweep_folder(folder: str | PathLike[str]) -> None:
-    """Removes temporary files of killed writers from a folder, and puts back what they were
-    replacing.
+    """Removes temporary files of killed writers from a folder, and restores the files that they
+    were replacing.
     """
 
 def remove_folder(folder: str | PathLike[str]) -> None:
-    """Removes a folder of any content. Its name is free first."""
+    """Removes a folder with any content. The name is free before the content is removed."""
 
 def is_locked(folder: str | PathLike[str]) -> bool:
-    """Whether a live writer of regrow has the lock of a temporary folder, or may have it."""
+    """Returns whether a live writer of regrow has, or may have, the lock of a temporary folder."""
 
 def pytree_identity(stem: str, manifest_suffix: str) -> str | None:
-    """Tells one manifest of a stem from the next; `None` without one. Looks where a killed save
-    left it, too.
+    """Returns a text that differs between two manifests of a stem, or `None` if there is no
+    manifest. Also finds the manifest of a killed save.
     """
 
 @final
@@ -810,36 +838,36 @@ class Attempt:
 
     def __new__(cls) -> Attempt: ...
     def watch(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Notes a checkpoint that the attempt reads. If another one takes its path, an error of the
-        attempt counts as `ReplacedError`.
+        """Records a checkpoint that the attempt reads. If another checkpoint takes its path, an
+        error of the attempt counts as `ReplacedError`.
         """
 
 def read_unreplaced(read: Callable[[Attempt], _T]) -> _T:
-    """What `read` returns. `read` is called again if it raises because a checkpoint was
+    """Returns the result of `read`. Calls `read` again if it raises because a checkpoint was
     replaced.
     """
 
 def pytree_appears(stem: str, manifest_suffix: str) -> bool:
-    """Whether the manifest of a stem is there, now or after the commits that are under way."""
+    """Returns whether the manifest of a stem exists, now or after the commits that are in progress."""
 
 def pytree_entries(
     stem: str, data_suffix: str, manifest_suffix: str, verify: bool
 ) -> tuple[str, list[tuple[str, str, tuple[int, ...], int]], list[str]]:
-    """The data file, its arrays (path as a literal, type string, shape, offset) and the paths of
-    empty dicts.
+    """Returns the data file, its arrays (path as a literal, type string, shape, offset) and the
+    paths of empty dicts.
     """
 
 _NpyHeader = tuple[str, bool, tuple[int, ...]]
 _EquinoxTrailer = tuple[Structure, bytes, list[Any], dict[int, str], dict[int, str]]
 
 def npy_header(descr: str, fortran_order: bool, shape: Sequence[int]) -> bytes:
-    """Everything before the data of an npy record; `descr` is a Python literal."""
+    """Returns everything before the data of an npy record. `descr` is a Python literal."""
 
 def parse_npy_header(prelude: bytes) -> _NpyHeader:
-    """The header at the start of `prelude`."""
+    """Parses the header at the start of `prelude`."""
 
 def jax_leaf_order(structure: Structure) -> list[int]:
-    """For each leaf in JAX' order its position in the tree's own."""
+    """Returns for each leaf in JAX' order its position in the order of the tree."""
 
 def open_equinox(path: str) -> EquinoxFile:
     """Reads the headers of a leaf file."""
@@ -851,13 +879,13 @@ def write_equinox(
     trailer: _EquinoxTrailer | None,
     durable: bool,
 ) -> None:
-    """Writes a leaf file, all of it or nothing: the line in front, headers and bytes of the
-    records, the trailer.
+    """Writes a leaf file, completely or not at all: the first line, the headers and bytes of the
+    records, and the trailer.
     """
 
 @final
 class EquinoxFile:
-    """An opened leaf file: headers in memory, data on disk."""
+    """An opened leaf file. The headers are in memory, the data is on disk."""
 
     @property
     def headers(self) -> list[_NpyHeader]: ...
@@ -870,34 +898,34 @@ class EquinoxFile:
     @property
     def trailer_damage(self) -> str | None: ...
     def names(self) -> list[str] | None:
-        """The key path of each record, where regrow's trailer tells."""
+        """Returns the key path of each record, if regrow's trailer contains it."""
 
     def read(self, wanted: Sequence[tuple[int, Any]]) -> None:
-        """Reads the data of records, as it lies, into arrays of `uint8`; checked."""
+        """Reads the stored bytes of records into arrays of `uint8`, and checks them."""
 
 @final
 class StagedFile:
-    """A file under a temporary name, for Python to write. `commit` gives it its own name."""
+    """A file with a temporary name, which Python writes. `commit` gives it its final name."""
 
     def __new__(cls, path: str, durable: bool) -> StagedFile: ...
     @property
     def path(self) -> str | None: ...
     def commit(self) -> None:
-        """Syncs the file and gives it its name."""
+        """Syncs the file and gives it its final name."""
 
     def discard(self) -> None:
-        """Removes it, unless it has its name."""
+        """Removes the file, unless it already has its final name."""
 
 @final
 class Slab:
-    """Bytes that the engine holds, for the buffer protocol; read-only."""
+    """Bytes that the engine owns, exposed by the buffer protocol; read-only."""
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
 class MapBuffer:
-    """A private map of a file, for the buffer protocol; writable: what is written to it does not
+    """A private map of a file, exposed by the buffer protocol. It is writable, and writes do not
     reach the file.
     """
 
@@ -906,7 +934,7 @@ class MapBuffer:
 
 @final
 class Checkpoint:
-    """An opened checkpoint; leaves go by their position in flatten order."""
+    """An opened checkpoint. Each leaf is named by its position in flatten order."""
 
     @property
     def path(self) -> str: ...
@@ -921,7 +949,7 @@ class Checkpoint:
     @property
     def items(self) -> list[tuple[str, str]]: ...
     def at(self, path: str) -> Checkpoint:
-        """The subtree at a printed key path."""
+        """Returns the subtree at a printed key path."""
 
     def transformed(
         self,
@@ -929,16 +957,16 @@ class Checkpoint:
         transpose: Sequence[tuple[str, Sequence[int]]],
         reshape: Sequence[tuple[str, Sequence[int]]],
     ) -> Checkpoint:
-        """The leaves renamed, transposed and reshaped."""
+        """Returns the checkpoint with its leaves renamed, transposed and reshaped."""
 
     def item_files(self, item: str) -> list[tuple[str, bytes]]:
-        """The files of an item, by their names below it."""
+        """Returns the files of an item, by their names relative to the item."""
 
     @property
     def metadata(self) -> str | None: ...
     @property
     def objects(self) -> str | None:
-        """What is to be known of objects of PyTorch beyond the pytree, as JSON."""
+        """Returns, as JSON, the facts about objects of PyTorch that the pytree does not contain."""
 
     @property
     def metrics(self) -> str | None: ...
@@ -953,36 +981,36 @@ class Checkpoint:
     @property
     def data_bytes(self) -> int: ...
     def leaf(self, leaf: int) -> tuple[str, str, int, int, tuple[int, ...]]:
-        """Key path, stored name, kind, dtype and shape."""
+        """Returns the key path, stored name, kind, dtype and shape."""
 
     def tree(self) -> tuple[Structure, bytes, bytes, list[tuple[int, ...]], list[str]]:
-        """The structure; kinds, dtypes, shapes and stored names of the leaves."""
+        """Returns the structure, and the kinds, dtypes, shapes and stored names of the leaves."""
 
     def first_keys(self, count: int) -> list[str] | None:
-        """The first of `keys`, if they can be told without looking at all leaves."""
+        """Returns the first `count` of `keys`, or `None` if they depend on the paths of all leaves."""
 
     def keys(self) -> list[str]:
-        """A text for every leaf, by which `find` finds it and no other."""
+        """Returns a text for every leaf, with which `find` finds exactly this leaf."""
 
     def paths(self) -> list[str]:
-        """The printed key path of every leaf; two may be the same."""
+        """Returns the printed key path of every leaf. Two leaves may have the same."""
 
     def placeholders(self, only: Sequence[str]) -> list[str]:
-        """The printed key paths of leaves without data that a pattern matches; of all, without
-        patterns.
+        """Returns the printed key paths of the leaves without data that match a pattern, or of all
+        leaves without data if there are no patterns.
         """
 
     def info(self, leaf: int) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None, str | None, str]:
-        """Chunk shape, write shape, sharding as JSON, coding."""
+        """Returns the chunk shape, the write shape, the sharding as JSON, and the coding."""
 
     def find(self, path: str) -> int:
-        """The position of the leaf of this key path or stored name."""
+        """Returns the position of the leaf with this key path or stored name."""
 
     def read(self, leaf: int) -> _Leaves:
-        """One leaf, checked."""
+        """Reads one leaf and checks it."""
 
     def region(self, leaf: int, starts: Sequence[int], lens: Sequence[int]) -> Slab:
-        """A hyper-rectangle of one leaf, in C order."""
+        """Reads a hyper-rectangle of one leaf, in C order."""
 
     def load_regions(
         self,
@@ -990,43 +1018,43 @@ class Checkpoint:
         how: RegionsRequest,
         watch: _Watch,
     ) -> list[np.ndarray[Any, Any]]:
-        """Regions of leaves (leaf, starts, lengths, number of the dtype), each an array of its
-        own.
+        """Reads regions of leaves (leaf, starts, lengths, number of the dtype), each into an array
+        of its own.
         """
 
     def select(self, load: LoadRequest) -> tuple[list[int], bytes, bytes, list[Any]]:
-        """The leaves that a load would give, -1 where it gives none: positions, kinds, dtypes as
-        wanted, shapes.
+        """Returns the leaves that a load would return, with -1 where it returns none: positions,
+        kinds, requested dtypes, shapes.
         """
 
     def load(self, load: LoadRequest, watch: _Watch) -> tuple[Structure, _Leaves]:
-        """All of it, or a selection; the leaves of the positions `unread` come without data."""
+        """Loads all leaves or a selection. The leaves at the positions `unread` come without data."""
 
     def load_into(
         self, load: LoadRequest, outs: list[np.ndarray[Any, Any] | None], watch: _Watch
     ) -> tuple[list[bool], _Leaves]:
-        """Into arrays, one or `None` a leaf of the template; which of them were filled where
-        they are, and the rest.
+        """Loads into arrays: one array, or `None`, for each leaf of the template. Returns which
+        arrays were filled in place, and the other leaves.
         """
 
     def is_replaced(self) -> bool:
-        """Whether another checkpoint has taken the path since this one was opened."""
+        """Returns whether another checkpoint has taken the path since this one was opened."""
 
     def map_private(self, leaves: Sequence[int], unverified: bool, watch: _Watch) -> _Maps:
-        """Private maps of the files of these leaves; for each leaf the number of its map, first
-        byte and length.
+        """Returns private maps of the files of these leaves, and for each leaf the number of its
+        map, its first byte and its length.
         """
     def verify(self, watch: _Watch) -> _Verified:
-        """Findings, checked bytes, number of leaves, whether every data byte is under a
-        checksum, notes.
+        """Returns the findings, the checked bytes, the number of leaves, whether a checksum covers
+        every data byte, and notes.
         """
 
     def overview(self) -> str:
-        """The leaves as a table."""
+        """Returns the leaves as a table."""
 
 @final
 class TrakStore:
-    """A TRAK store that is being worked on."""
+    """A TRAK store that is open for work."""
 
     def __new__(
         cls,
@@ -1038,7 +1066,9 @@ class TrakStore:
         sync_interval: float | None,
     ) -> TrakStore: ...
     def catalog(self) -> tuple[list[tuple[int, bool, bool]], str, list[str]]:
-        """Models with their flags, experiments as JSON, what is wrong with the files."""
+        """Returns the models with their flags, the experiments as JSON, and the problems of the
+        files.
+        """
 
     def register(self, id: int, reset: bool) -> tuple[bool, bool]: ...
     def reset_arrays(self, id: int) -> None: ...
@@ -1057,12 +1087,14 @@ class TrakArrays:
     """The open arrays of a model, or of an experiment for one model."""
 
     def describe(self) -> list[tuple[str, str, str, int, int, int]]:
-        """Key, path, dtype, rows, columns and offset of the data of each; the mask last, as
-        ``mask``.
+        """Returns the key, path, dtype, rows, columns and data offset of each array. The mask comes
+        last, as ``mask``.
         """
 
     def write_rows(self, key: str, rows: Any, data: Any) -> int | None:
-        """Gives the first row of an array with a mask that holds NaN or infinity."""
+        """Writes rows. For an array with a mask, returns the first written row that contains NaN or
+        infinity.
+        """
 
     def mark(self, rows: Any, is_done: bool) -> None: ...
     def flush(self) -> None: ...
@@ -1070,7 +1102,7 @@ class TrakArrays:
     def missing(self) -> list[int]: ...
 
 def trak_repair(path: str, metadata: str | None, half_precision: bool | None, recompute_zero_rows: bool) -> list[str]:
-    """Repairs a store; says what was done."""
+    """Repairs a store and returns the repairs as text."""
 
 def load_regions_into(
     checkpoint: Checkpoint,
@@ -1079,6 +1111,6 @@ def load_regions_into(
     how: RegionsRequest,
     watch: _Watch,
 ) -> list[bool]:
-    """Reads regions (leaf, number of the dtype, what of it) to contiguous arrays that share no
+    """Reads regions (leaf, number of the dtype, region) into contiguous arrays that share no
     memory.
     """
