@@ -371,8 +371,8 @@ pub trait Publish: Debug + Send + Sync {
     /// Begins to copy the files of a checkpoint to the target, or continues an interrupted copy.
     ///
     /// # Errors
-    /// The same as for [`publish_folder`](Self::publish_folder); `AlreadyExists` also if another
-    /// transfer to the target is running.
+    /// The same as for [`publish_folder`](Self::publish_folder); `Busy` or `AlreadyExists` also if
+    /// another transfer to the target is running.
     fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>>;
 }
 
@@ -401,8 +401,8 @@ pub trait Upkeep: Debug + Send + Sync {
     /// Removes the files of saves and copies to `at` that did not finish.
     ///
     /// # Errors
-    /// `NotFound` if there are no such files; `AlreadyExists` if their writer may still live and
-    /// `force` is not set; errors of the storage.
+    /// `NotFound` if there are no such files; `Busy` or `AlreadyExists` if their writer may still
+    /// live and `force` is not set; errors of the storage.
     fn remove_unfinished(&self, at: &Location, force: bool) -> Result<Removed>;
 
     /// The locks and temporary files of all processes at the target.

@@ -2,7 +2,7 @@
 //!
 //! | | a disk | a bucket |
 //! |---|---|---|
-//! | begin | a locked folder beside the target, under a temporary name | a claim: one object, created if absent |
+//! | begin | a locked folder beside the target, under a temporary name | the state object of the target or of a folder beside it |
 //! | add files | into that folder | under their final names |
 //! | commit | sync, rename, sync the folder above | a marker: one object, created if absent |
 //! | drop | the folder is removed | the objects are removed |

@@ -3,10 +3,10 @@
 //!
 //! | | a disk | a bucket |
 //! |---|---|---|
-//! | begin | the folder `T.orbax-checkpoint-tmp-copy`, locked; usable files of an earlier copy stay | the claim; usable objects of an earlier copy stay |
-//! | a file is complete | a line in the journal in that folder | an entry in the claim, with the object's tag |
+//! | begin | the folder `T.orbax-checkpoint-tmp-copy`, locked; usable files of an earlier copy stay | the state object; usable objects of an earlier copy stay |
+//! | a file is complete | a line in the journal in that folder | an entry in the state object, with the object's tag |
 //! | commit | sync, rename, sync the folder above | a marker: one object, created if absent |
-//! | drop | the files stay for the next copy | complete objects stay; the claim says that no process works on the copy |
+//! | drop | the files stay for the next copy | complete objects stay; the state object says that no process works on the copy |
 //!
 //! Each line of a journal names a file, the version of it in the source, its length and its BLAKE3.
 //! A later transfer of the same version reuses the file if it still has this digest.
@@ -144,7 +144,7 @@ pub trait Transfer: Debug + Send + Sync {
     /// Records that a file is complete, and whether it was read back.
     ///
     /// # Errors
-    /// Errors of the storage; `AlreadyExists` if another writer has taken over this transfer.
+    /// Errors of the storage; `Replaced` if another process has taken over this transfer.
     fn finished(&self, at: usize, digest: Hash, is_verified: bool) -> Result<()>;
 
     /// Removes a file whose bytes turned out to be wrong.

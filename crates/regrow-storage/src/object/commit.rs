@@ -63,17 +63,15 @@ pub(super) fn commit_overwrite(
     let operation = |is_committed| Operation::Overwrite { staged: folder.clone(), is_committed };
     match run.advance(&operation(false))? {
         Step::Take(phase) => {
-            if let Err(error) = run.take(phase.clone(), None)
-                && run.held().is_none_or(|held| !held.phase().is_ok_and(|found| found == phase))
-            {
-                // If the result is still unknown, the files stay for the case that the write was
-                // done.
-                if run.held().is_some_and(|held| held.phase().is_err())
-                    && let Some(owned) = staged.take()
-                {
-                    owned.leave();
+            if let Err(error) = run.take(phase.clone(), None) {
+                let found = run.held().map(|held| held.phase());
+                // If the write may have been done, the files stay.
+                if matches!(found, Some(Err(_))) {
+                    staged.take().into_iter().for_each(Owned::leave);
                 }
-                return Err(error);
+                if !matches!(found, Some(Ok(found)) if found == phase) {
+                    return Err(error);
+                }
             }
         }
         Step::Refuse(refusal) => return Err(refused(refusal, target)),

@@ -76,6 +76,10 @@ impl Held {
         self.now().record.clone()
     }
 
+    fn is_unclear(&self) -> bool {
+        self.now().is_unclear
+    }
+
     fn nonce(&self) -> String {
         self.now().record.nonce.clone()
     }
@@ -254,7 +258,11 @@ impl Owned {
     }
 
     fn abandon(&mut self) {
-        let _ = self.held.set(|record| record.pid = 0);
+        // If the last write failed, more of them would only take time: other processes take this
+        // one for dead soon.
+        if !self.held.is_unclear() {
+            let _ = self.held.set(|record| record.pid = 0);
+        }
         self.stop();
         all().remove(&self.held.nonce());
     }
@@ -266,10 +274,10 @@ impl Drop for Owned {
         if self.is_over || self.pid != std::process::id() {
             return;
         }
-        let is_ended = self.held.now().is_ended;
-        match self.held.phase() {
-            Ok(Phase::Writing | Phase::Changing) => drop(self.delete()),
-            Ok(Phase::Removing) if is_ended => drop(self.delete()),
+        let (record, is_ended) = (self.held.record(), self.held.now().is_ended);
+        match record.phase {
+            Phase::Writing | Phase::Changing if !self.held.is_unclear() => drop(self.delete()),
+            Phase::Removing if is_ended => drop(self.delete()),
             _ => self.abandon(),
         }
     }

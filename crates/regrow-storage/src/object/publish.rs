@@ -1,4 +1,5 @@
-//! A checkpoint without rename: claim, objects, marker. The parent module describes the protocol.
+//! A checkpoint without rename: state object, files, marker. The parent module describes the
+//! protocol.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
