@@ -97,7 +97,7 @@ MANIFEST_SUFFIX = ".manifest"
 def ml_model_node_handler(
     revtuple_path: RevTuplePath, node: Any
 ) -> tuple[Callable[[list[Any]], Any], Iterator[tuple[Any, Any]]] | None:
-    """Takes dicts apart; arrays are leaves.
+    """Opens dicts. Arrays are leaves.
 
     Raises:
         NotAMLModelTreeNodeError: for anything else.
@@ -121,7 +121,7 @@ def _leaves(tree: Any) -> Iterator[tuple[Path, Any]]:
 
 
 def _empty_dicts(tree: Any) -> list[Path]:
-    """The paths of empty dicts below the root."""
+    """Returns the paths of empty dicts below the root."""
     found: list[Path] = []
 
     def handler(path: RevTuplePath, node: Any) -> Any:
@@ -224,7 +224,7 @@ def model_save(
     overwrite: bool = True,
     durable: bool = True,
 ) -> tuple[int, float]:
-    """Saves a model as a data file and a manifest: both or neither, synced to disk.
+    """Saves a model as a data file and a manifest: both files or neither, synced to disk.
 
     Args:
         tree: Dicts with arrays in them, or one array.
@@ -290,7 +290,9 @@ def model_save(
 
 
 def _refuse_too_deep(depths: Iterable[int]) -> None:
-    """Refuses a tree that could not be loaded: `depths` counts the dicts around each leaf."""
+    """Refuses a tree that could not be loaded again. `depths` is the number of dicts around each
+    leaf.
+    """
     depth = max(depths, default=0)
     if depth > _native.TREE_DEPTH_MAX:
         raise LimitError(f"the model is nested {depth} levels deep: at most {_native.TREE_DEPTH_MAX} can be loaded")
@@ -337,8 +339,8 @@ def _widened_start(array: Array) -> Array:
 
 
 def _columns(stored: list[_Stored]) -> tuple[bytes, list[Any], dict[int, str], dict[int, str]]:
-    """The arrays as columns for the engine: numbers as they are, all others as bytes with their
-    type string.
+    """Returns the arrays as columns for the engine. Numbers stay as they are. All other arrays
+    become bytes with their type string.
     """
     kinds = bytearray()
     values: list[Any] = []
@@ -371,7 +373,7 @@ def model_load(
     data_suffix: str = DATA_SUFFIX,
     manifest_suffix: str = MANIFEST_SUFFIX,
 ) -> Any:
-    """Loads what `model_save`, or the original, has saved.
+    """Loads a model that `model_save`, or the original's `model_save`, has saved.
 
     Args:
         filepath_stem: What the names of both files begin with.
@@ -462,7 +464,7 @@ def _array(memory: Any, entry: tuple[str, str, tuple[int, ...], int], mmapped: b
 
 
 def install() -> None:
-    """Has the module ``ml_model_transforms`` be this one, for what imports it from now on.
+    """Registers this module as ``ml_model_transforms``, for all later imports of that name.
 
     Raises:
         RuntimeError: if the program has already imported the original: modules that imported its

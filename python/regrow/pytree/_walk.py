@@ -28,7 +28,9 @@ class NotAMLModelTreeNodeError(InvalidTreeNodeError):
 
 
 def linearize_revtuple_path(revtuple_path: RevTuplePath, present_as: Callable[[list[Any]], Any] = tuple) -> Any:
-    """The keys of a revtuple path from the root down, as what `present_as` makes of their list."""
+    """Returns the keys of a revtuple path from the root down. `present_as` converts the list of
+    keys.
+    """
     keys = []
     while revtuple_path:
         key, revtuple_path = revtuple_path
@@ -38,7 +40,7 @@ def linearize_revtuple_path(revtuple_path: RevTuplePath, present_as: Callable[[l
 
 
 def everything_is_a_leaf_node_handler(revtuple_path: RevTuplePath, node: Any) -> None:
-    """Takes nothing apart."""
+    """Treats every node as a leaf."""
     return None
 
 
@@ -47,8 +49,8 @@ def pytree_leaf_iter(
     leaf_transform: Callable[[RevTuplePath, Any], Any],
     node_handler: NodeHandler = everything_is_a_leaf_node_handler,
 ) -> Iterator[Any]:
-    """The results of `leaf_transform` for the path and value of each leaf, one by one, as they
-    are asked for.
+    """Yields the result of `leaf_transform` for the path and the value of each leaf. It computes
+    each result on request.
     """
     opened = node_handler((), tree)
     if opened is None:
@@ -73,7 +75,7 @@ def pytree_map(
     leaf_transform: Callable[[RevTuplePath, Any], Any],
     node_handler: NodeHandler = everything_is_a_leaf_node_handler,
 ) -> Any:
-    """The same tree, its nodes made again by their `rebuild`, with other leaves."""
+    """Returns the same tree with other leaves. Each node is built again by its `rebuild`."""
     opened = node_handler((), tree)
     if opened is None:
         return leaf_transform((), tree)
@@ -98,7 +100,7 @@ def pytree_map(
 
 
 def type_name(value: Any) -> str:
-    """Module and qualified name of the value's class."""
+    """Returns the module and the qualified name of the value's class."""
     cls = type(value)
     return f"{cls.__module__}.{cls.__qualname__}"
 
@@ -107,7 +109,7 @@ _LEAF_REPR_LEN_MAX = 40
 
 
 def leaf_summary(path: RevTuplePath, x: Any) -> str:
-    """``module.Type(repr)``, the repr cut after 40 characters."""
+    """Returns ``module.Type(repr)``. The repr is cut after 40 characters."""
     text = repr(x)
     if len(text) > _LEAF_REPR_LEN_MAX:
         text = f"{text[:_LEAF_REPR_LEN_MAX]} ..."
@@ -115,7 +117,7 @@ def leaf_summary(path: RevTuplePath, x: Any) -> str:
 
 
 class immutabledict(Mapping[Any, Any]):
-    """A mapping that cannot be changed, and can be a key if its values can."""
+    """A mapping that cannot be changed. It can be a dict key if its values can."""
 
     __slots__ = ("_hash", "_items")
 
@@ -165,8 +167,9 @@ def deep_freeze(
     is_sequence: Callable[[Any], bool] = _is_sequence,
     leaf_fn: Callable[[Any], Any] = _same,
 ) -> Any:
-    """The tree with nothing in it that could be changed: mappings become `immutabledict`, sets
-    `frozenset`, lists and tuples `tuple`, and leaves what `leaf_fn` makes of them."""
+    """Returns the tree with only immutable containers: mappings become `immutabledict`, sets
+    `frozenset`, lists and tuples `tuple`. `leaf_fn` converts each leaf.
+    """
 
     def handler(_path: RevTuplePath, node: Any) -> Any:
         if is_mapping(node):
@@ -180,8 +183,8 @@ def deep_freeze(
 
 
 def revtuple_autovifify_from_linear(keys_and_vals: Iterable[tuple[tuple[Hashable, ...], Any]]) -> Any:
-    """Nested dicts of pairs of path and value; the value itself for the one pair whose path is
-    ``()``.
+    """Builds nested dicts from pairs of path and value. Returns the value itself for a single pair
+    with the path ``()``.
 
     Raises:
         ValueError: if a root value stands beside others, a path stands twice, or one value would

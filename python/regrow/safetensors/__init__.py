@@ -28,7 +28,7 @@ from ._raw import TensorSpec, deserialize, serialize, serialize_file
 from .numpy import load, load_file, save, save_file
 
 __version__ = "0.8.0"
-"""The version of safetensors whose functions these are."""
+"""The version of safetensors whose functions this package provides."""
 
 __all__ = [
     "SafeSlice",
@@ -48,8 +48,8 @@ __all__ = [
 
 
 def install() -> None:
-    """Has ``safetensors`` and its modules be those of this package, for what imports them from now
-    on.
+    """Registers the modules of this package as ``safetensors`` and its modules, for all later
+    imports of them.
 
     Raises:
         RuntimeError: if the program has already imported safetensors: modules that imported its

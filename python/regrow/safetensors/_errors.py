@@ -23,8 +23,8 @@ from .._errors import (
 
 
 class SafetensorError(RegrowError):
-    """A file breaks the rules of safetensors, or something cannot be put into one. `kind` says
-    which rule.
+    """A file breaks the rules of safetensors, or a value cannot be stored in a file. `kind` names
+    the broken rule.
     """
 
     @classmethod
@@ -37,7 +37,7 @@ class SafetensorError(RegrowError):
 
 
 class SafetensorIndexError(SafetensorError, IndexError):
-    """A slice leaves its tensor."""
+    """A slice reaches outside its tensor."""
 
     kind = "invalid_argument"
 
@@ -49,11 +49,11 @@ class SafetensorBoundError(SafetensorError, OverflowError):
 
 
 class SafetensorNotFoundError(SafetensorError, NotFoundError):
-    """There is no folder to write to, and none can be made."""
+    """The folder to write to does not exist and cannot be created."""
 
 
 class SafetensorPermissionError(SafetensorError, PermissionDeniedError):
-    """A file may not be written."""
+    """The file permissions do not allow the write."""
 
 
 class SafetensorFullError(SafetensorError, StorageFullError):
@@ -61,7 +61,7 @@ class SafetensorFullError(SafetensorError, StorageFullError):
 
 
 class SafetensorNotDurableError(SafetensorError, NotDurableError):
-    """The file is written, whole, but the disk did not confirm it."""
+    """The file is written completely, but the disk did not confirm it."""
 
 
 class SafetensorArgumentError(SafetensorError, InvalidArgumentError):
@@ -73,7 +73,7 @@ class SafetensorIoError(SafetensorError, IoError):
 
 
 _THEIRS = (CorruptError, LimitError, NameCollisionError, UncommittedError, UnsupportedError)
-"""Errors for which safetensors always raises its one exception."""
+"""Errors for which safetensors always raises `SafetensorError`."""
 
 _WRITING: dict[type[RegrowError], type[SafetensorError]] = {
     NotFoundError: SafetensorNotFoundError,
@@ -83,12 +83,16 @@ _WRITING: dict[type[RegrowError], type[SafetensorError]] = {
     InvalidArgumentError: SafetensorArgumentError,
     IoError: SafetensorIoError,
 }
-"""Errors for which its writes raise it, too. An unreadable file is an `OSError` there."""
+"""Errors for which safetensors raises `SafetensorError` only in writes. In reads, an unreadable
+file is an `OSError` there.
+"""
 
 
 @contextmanager
 def as_safetensor_errors(writing: bool = False) -> Iterator[None]:
-    """Makes `SafetensorError` of what safetensors has it for; all else stays what it is."""
+    """Converts the errors for which safetensors raises `SafetensorError`. All other errors stay
+    unchanged.
+    """
     try:
         yield
     except LeafTypeError:

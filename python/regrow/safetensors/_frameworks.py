@@ -19,8 +19,8 @@ TORCH = ("pt", "torch", "pytorch")
 
 
 class Reads:
-    """The tensors of a file as NumPy's arrays: in memory of their own, or with ``copy=False`` as
-    read-only views.
+    """Reads the tensors of a file as NumPy arrays: in memory of their own, or with ``copy=False``
+    as read-only views.
     """
 
     def __init__(self, tensors: Tensors, copy: bool) -> None:
@@ -28,24 +28,24 @@ class Reads:
         self._copy = copy
 
     def convert(self, view: np.ndarray[Any, Any]) -> Any:
-        """The framework's tensor of a view."""
+        """Returns the framework's tensor for a view."""
         return np.array(view, order="C") if self._copy else view
 
     def whole(self, at: int) -> Any:
-        """A tensor."""
+        """Returns a whole tensor."""
         return self.convert(self.tensors.view(at))
 
     def part(self, at: int, index: Any) -> Any:
-        """A part of a tensor, by safetensors' rules for slices."""
+        """Returns a part of a tensor, by safetensors' rules for slices."""
         return self.convert(self.tensors.part(at, checked(index, self.tensors.shapes[at])))
 
     def all(self) -> dict[str, Any]:
-        """Every tensor by its name."""
+        """Returns every tensor by its name."""
         return {name: self.whole(at) for at, name in enumerate(self.tensors.names)}
 
 
 class JaxReads(Reads):
-    """As JAX' arrays."""
+    """Reads the tensors as JAX arrays."""
 
     def __init__(self, tensors: Tensors) -> None:
         super().__init__(tensors, True)
@@ -56,7 +56,7 @@ class JaxReads(Reads):
 
 
 def check(framework: str, device: Any) -> None:
-    """Refuses a framework or a device that is not served.
+    """Refuses a framework or a device that is not supported.
 
     Raises:
         SafetensorError: for either.
@@ -75,7 +75,9 @@ def check(framework: str, device: Any) -> None:
 
 
 def reads(tensors: Tensors, framework: str, device: Any, copy: bool | None) -> Reads:
-    """Reads in a framework that has passed `check`; torch's are mapped if the tensors are."""
+    """Returns the `Reads` of a framework that has passed `check`. torch's tensors are mapped if
+    `tensors` is mapped.
+    """
     if framework in NUMPY:
         return Reads(tensors, copy is not False)
     if framework in JAX:

@@ -26,7 +26,9 @@ _Made = TypeVar("_Made")
 
 
 Maps = tuple[list[_native.MapBuffer], list[tuple[int, int, int] | None]]
-"""The files as private maps; for each tensor the number of its map, first byte and length."""
+"""The files as private maps, and for each tensor the number of its map, its first byte and its
+length.
+"""
 
 
 class Tensors:
@@ -50,26 +52,26 @@ class Tensors:
 
     @classmethod
     def mapped(cls, path: StrPath) -> Tensors:
-        """The same, with the files as private maps if the file system has any."""
+        """Opens the files in the same way, as private maps if the file system has them."""
         with _opening(path):
             return cls(*_native.safetensors_open_mapped(place("filename", path)))
 
     @classmethod
     def read(cls, path: StrPath, separator: str | None, make: Callable[[Tensors], _Made]) -> _Made:
-        """Makes a result of the files at `path`; again, if one of several files was replaced in
-        between.
+        """Computes a result from the files at `path`. Repeats this if one of several files was
+        replaced in between.
         """
         return _native.read_unreplaced(lambda _: make(cls.of_path(path, separator)))
 
     @classmethod
     def of_bytes(cls, data: Any, separator: str | None = None) -> Tensors:
-        """Opens a file that is in memory."""
+        """Opens the bytes of a file."""
         with as_safetensor_errors():
             return cls(_native.safetensors_open_bytes(data if isinstance(data, bytes) else bytes(data), separator))
 
     @property
     def metadata(self) -> dict[str, str] | None:
-        """``__metadata__``; `None` if the file has none."""
+        """The value of ``__metadata__``; `None` if the file has none."""
         text = self.native.metadata
         if text is None:
             return None
@@ -77,11 +79,13 @@ class Tensors:
         return metadata
 
     def tag(self, at: int) -> str:
-        """safetensors' name of a tensor's dtype."""
+        """Returns safetensors' name for the dtype of a tensor."""
         return _native.SAFETENSORS_DTYPES[self.dtypes[at]] or ""
 
     def view(self, at: int) -> np.ndarray[Any, Any]:
-        """A whole tensor, read-only: of the file itself, unless it is packed there."""
+        """Returns a whole tensor, read-only. It is a view of the file, unless the file stores it
+        packed.
+        """
         self.check_dtype(at)
         with as_safetensor_errors():
             _, values, _ = self.native.read(at)
@@ -89,8 +93,8 @@ class Tensors:
         return array
 
     def part(self, at: int, index: Any) -> np.ndarray[Any, Any]:
-        """The result of NumPy's basic indexing, always an array; only the bytes between its corners
-        are read.
+        """Returns the result of NumPy's basic indexing, always as an array. Reads only the bytes
+        from the first to the last selected element.
         """
         self.check_dtype(at)
         region = basic_region(index, self.shapes[at])
@@ -100,12 +104,12 @@ class Tensors:
         return np.asarray(array[region.then])
 
     def tree(self, convert: Callable[[np.ndarray[Any, Any]], Any]) -> Any:
-        """Every tensor, in the dicts that its name was cut into."""
+        """Returns every tensor, in the nested dicts into which the separator divides the names."""
         return unflatten(self.structure, [convert(self.view(at)) for at in range(len(self.names))])
 
     def mapped_bytes(self, at: int) -> tuple[_native.MapBuffer, int, int] | None:
-        """The map that a whole tensor lies in as it is stored, first byte and length; `None`
-        without maps.
+        """Returns the map that contains the stored bytes of a whole tensor, the first byte and the
+        length. Returns `None` without maps.
         """
         self.check_dtype(at)
         if self.maps is None or (place := self.maps[1][at]) is None:
@@ -136,7 +140,7 @@ def _opening(path: StrPath) -> Iterator[None]:
 
 
 class safe_open:
-    """Opens a safetensors file; its tensors are read when asked for.
+    """Opens a safetensors file. Each tensor is read on request.
 
     Args:
         filename: The file. Also ``model.safetensors.index.json``, or a folder with one.
@@ -178,27 +182,27 @@ class safe_open:
         self._reads = None
 
     def keys(self) -> list[str]:
-        """The names of the tensors, sorted."""
+        """Returns the names of the tensors, sorted."""
         return sorted(self._open().tensors.names)
 
     def offset_keys(self) -> list[str]:
-        """The names of the tensors, in the order of their bytes."""
+        """Returns the names of the tensors, in the order of their bytes."""
         return list(self._open().tensors.names)
 
     def metadata(self) -> dict[str, str] | None:
-        """The text beside the tensors; `None` if there is none."""
+        """Returns the metadata of the file, or `None` if there is none."""
         return self._open().tensors.metadata
 
     def get_tensor(self, name: str) -> Any:
-        """A whole tensor."""
+        """Returns a whole tensor."""
         return self._open().whole(self._at(name))
 
     def get_tensors(self) -> dict[str, Any]:
-        """Every tensor by its name."""
+        """Returns every tensor by its name."""
         return self._open().all()
 
     def get_slice(self, name: str) -> SafeSlice:
-        """A tensor to be sliced: only the bytes asked for are read."""
+        """Returns a tensor to be sliced. Slicing reads only the requested bytes."""
         return SafeSlice(self._open(), self._at(name))
 
     def _open(self) -> Reads:
@@ -216,7 +220,7 @@ class safe_open:
 
 
 class _safe_open_handle(safe_open):
-    """`safe_open` of a file that Python has open, by its name.
+    """Calls `safe_open` with the name of a file object.
 
     Raises:
         AttributeError: if `f` has no ``fileno`` or no ``name``: it is no file of the system.
@@ -237,11 +241,11 @@ class SafeSlice:
         self._at = at
 
     def get_shape(self) -> list[int]:
-        """The shape of the whole tensor."""
+        """Returns the shape of the whole tensor."""
         return list(self._reads.tensors.shapes[self._at])
 
     def get_dtype(self) -> str:
-        """safetensors' name of the dtype: ``F32``, ``BF16``."""
+        """Returns safetensors' name of the dtype: ``F32``, ``BF16``."""
         return self._reads.tensors.tag(self._at)
 
     def __getitem__(self, index: Any) -> Any:
@@ -251,7 +255,7 @@ class SafeSlice:
 
 
 def opened(filename: StrPath, framework: str, device: Any, backend: str, copy: bool | None) -> Reads:
-    """A file, an index or a folder, its tensors to be read in a framework."""
+    """Opens a file, an index or a folder for reads in a framework."""
     check_backend(backend)
     check(framework, device)
     is_mapped = framework in TORCH and (backend == "mmap" if copy is None else not copy)
@@ -260,6 +264,6 @@ def opened(filename: StrPath, framework: str, device: Any, backend: str, copy: b
 
 
 def check_backend(backend: str) -> None:
-    """Refuses a backend that safetensors lacks."""
+    """Refuses a backend that safetensors does not have."""
     if backend not in BACKENDS:
         raise SafetensorError(f'backend "{backend}" is invalid (expected one of: "mmap", "pread")')

@@ -29,17 +29,17 @@ TAGS = {
     "float4_e2m1fn_x2": "F4",
     "complex64": "C64",
 }
-"""The names of dtypes that frameworks have, and the files'."""
+"""The dtype names of frameworks, and the names in files."""
 
 F4 = np.dtype(ml_dtypes.float4_e2m1fn)
 
 DTYPES = {tag: F4 if tag == "F4" else np.dtype(getattr(ml_dtypes, name, name)) for name, tag in TAGS.items()}
-"""NumPy's dtypes by the names of the files."""
+"""NumPy's dtypes, by their names in files."""
 
 
 @dataclass(frozen=True, init=False, eq=False, slots=True)
 class TensorSpec:
-    """A tensor in memory of another owner, for `serialize` and `serialize_file`.
+    """A tensor in memory that another object owns, for `serialize` and `serialize_file`.
 
     Args:
         dtype: A framework's name of it: ``"float32"``, ``"bfloat16"``, ``"float4_e2m1fn_x2"``.
@@ -74,7 +74,7 @@ class TensorSpec:
 
 
 def serialize(tensor_dict: Mapping[str, TensorSpec], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The bytes of a safetensors file of tensors that lie somewhere in memory.
+    """Returns the bytes of a safetensors file, from tensors at given addresses in memory.
 
     Raises:
         SafetensorError: if a tensor's shape and length differ.
@@ -86,7 +86,7 @@ def serialize(tensor_dict: Mapping[str, TensorSpec], metadata: Mapping[str, str]
 def serialize_file(
     tensor_dict: Mapping[str, TensorSpec], filename: StrPath, metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Writes that file: all of it or nothing, synced to disk.
+    """Writes the file that `serialize` returns: completely or not at all, synced to disk.
 
     Raises:
         SafetensorError: if a tensor's shape and length differ, or the file cannot be written.
@@ -107,13 +107,15 @@ def deserialize(bytes: Any) -> list[tuple[str, dict[str, Any]]]:
 
 
 def unpack_pairs(pairs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Four-bit elements of their pairs along the last axis, the first in the low half."""
+    """Divides bytes into four-bit elements along the last axis. The first element is the low half
+    of the byte.
+    """
     halves = np.stack([pairs & 0xF, pairs >> 4], axis=-1)
     return halves.reshape(*pairs.shape[:-1], 2 * pairs.shape[-1]).view(F4)
 
 
 def pack_pairs(elements: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The reverse."""
+    """Reverses `unpack_pairs`."""
     if not elements.ndim or elements.shape[-1] % 2:
         raise SafetensorError(
             f"four-bit elements of shape {list(elements.shape)} do not form pairs along the last axis"

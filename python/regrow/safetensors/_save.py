@@ -25,7 +25,7 @@ def to_file(
     max_shard_size: int | str | None,
     durable: bool,
 ) -> None:
-    """Writes a file, or with `max_shard_size` a folder of them; replaces an existing one."""
+    """Writes a file, or with `max_shard_size` a folder of files. Replaces an existing one."""
     with as_safetensor_errors(writing=True):
         flat, leaves = prepared(tensors, sep)
         writing = told(metadata, sep, align, max_shard_size, durable=durable)
@@ -34,7 +34,7 @@ def to_file(
 
 
 def to_bytes(tensors: Any, metadata: Any, sep: str | None, align: int) -> bytes:
-    """The bytes of that file."""
+    """Returns the bytes of the file."""
     with as_safetensor_errors():
         flat, leaves = prepared(tensors, sep)
         writing = told(metadata, sep, align, None)
@@ -42,7 +42,7 @@ def to_bytes(tensors: Any, metadata: Any, sep: str | None, align: int) -> bytes:
 
 
 def prepared(tensors: Any, sep: str | None) -> tuple[Flat, LeafColumns]:
-    """The tree in columns, all of its leaves arrays.
+    """Returns the tree in columns. All its leaves are arrays.
 
     Raises:
         TypeError: for keys that are no `str`, leaves that are no arrays, trees where a flat dict is
@@ -75,8 +75,8 @@ def _refuse_tree() -> None:
 def told(
     metadata: Any, sep: str | None, align: int, max_shard_size: int | str | None, *, durable: bool = True
 ) -> Writing:
-    """The options of a save. It replaces any file of the name, and escapes dtypes that safetensors
-    lacks: the drop-in reads them back.
+    """Returns the options of a save. The save replaces any file of the name, and escapes dtypes
+    that safetensors does not have. The drop-in reads them back.
     """
     if metadata is not None:
         if not isinstance(metadata, Mapping):

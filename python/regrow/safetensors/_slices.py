@@ -14,12 +14,12 @@ from typing import Any
 from ._errors import SafetensorBoundError, SafetensorError, SafetensorIndexError
 
 _INDEX_MAX = 2**31
-"""Indices are 32 bits there."""
+"""safetensors uses indices of 32 bits."""
 
 
 def checked(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """The index as a tuple of integers, slices and ``...`` that NumPy takes, none outside of the
-    tensor.
+    """Returns the index as a tuple of integers, slices and ``...`` for NumPy. Refuses an index
+    outside the tensor.
 
     Raises:
         SafetensorIndexError: for an index out of bounds.

@@ -15,7 +15,7 @@ torch: Any = importlib.import_module("torch")
 
 
 def storage_ptr(tensor: Any) -> int:
-    """The address of the memory that a tensor is part of; 0 if it has none."""
+    """Returns the address of the storage of a tensor; 0 if it has none."""
     try:
         pointer: int = tensor.untyped_storage().data_ptr()
     except (AttributeError, NotImplementedError, RuntimeError):  # meta tensors
@@ -24,7 +24,9 @@ def storage_ptr(tensor: Any) -> int:
 
 
 def storage_size(tensor: Any) -> int:
-    """The length of that memory in bytes."""
+    """Returns the length of this storage in bytes. For a tensor without a storage, returns the
+    length of its elements.
+    """
     try:
         size: int = tensor.untyped_storage().nbytes()
     except (AttributeError, NotImplementedError):
@@ -33,7 +35,7 @@ def storage_size(tensor: Any) -> int:
 
 
 def _end_ptr(tensor: Any) -> int:
-    """The address after the last byte of a tensor."""
+    """Returns the address after the last byte of a tensor."""
     start: int = tensor.data_ptr()
     if not tensor.nelement():
         return start
@@ -42,7 +44,9 @@ def _end_ptr(tensor: Any) -> int:
 
 
 def _find_shared_tensors(state_dict: Mapping[str, Any]) -> list[set[str]]:
-    """The names in sets. The tensors of one set share memory. Tensors without memory are left out."""
+    """Returns sets of names. The tensors of one set share memory. Tensors without memory are left
+    out.
+    """
     by_storage: dict[Any, set[str]] = {}
     for name, tensor in state_dict.items():
         if tensor.device.type != "meta" and storage_ptr(tensor) != 0 and storage_size(tensor) != 0:
@@ -70,7 +74,7 @@ def _filter_shared_not_shared(tensors: Iterable[set[str]], state_dict: Mapping[s
 
 
 def _is_complete(tensor: Any) -> bool:
-    """Whether a tensor covers its whole memory."""
+    """Whether a tensor covers its whole storage."""
     whole: bool = tensor.nelement() * tensor.element_size() == storage_size(tensor)
     return whole and tensor.data_ptr() == storage_ptr(tensor)
 
@@ -81,7 +85,7 @@ def _remove_duplicate_names(
     preferred_names: Iterable[str] | None = None,
     discard_names: Iterable[str] | None = None,
 ) -> dict[str, list[str]]:
-    """For each name that is kept the others of the same memory, sorted.
+    """Returns for each kept name the other names of the same memory, sorted.
 
     A name is kept that is all of its memory: of `preferred_names` if there is one, else the first
     in the alphabet that is not in `discard_names`, else the first.

@@ -18,7 +18,7 @@ from ._raw import F4, TAGS, pack_pairs, unpack_pairs
 torch: Any = importlib.import_module("torch")
 
 _TYPES: dict[str, Any] = {tag: getattr(torch, name) for name, tag in TAGS.items() if hasattr(torch, name)}
-"""torch's dtypes by the names of the files. Older torches have fewer."""
+"""torch's dtypes, by their names in files. Older versions of torch have fewer."""
 
 _PAIRS = _TYPES.get("F4")
 """Two elements of four bits in a byte, the first in the low half: its last axis counts pairs."""
@@ -41,7 +41,7 @@ _TO_TORCH: dict[np.dtype[Any], Any] = {numpy: theirs for theirs, numpy in _TO_NU
 
 
 def check_device(device: Any) -> None:
-    """Refuses what torch has no device of that name for.
+    """Refuses a device name for which torch has no device.
 
     Raises:
         SafetensorError: for such a name.
@@ -59,7 +59,9 @@ def reads(tensors: Tensors, device: Any) -> Reads:
 
 
 class TorchReads(Reads):
-    """As torch's tensors: where the files are mapped in the map, else in memory of their own."""
+    """Reads the tensors as torch's tensors: in the map if the files are mapped, else in memory of
+    their own.
+    """
 
     def __init__(self, tensors: Tensors, device: Any) -> None:
         super().__init__(tensors, True)
@@ -92,7 +94,7 @@ class TorchReads(Reads):
 
 
 def to_torch(view: np.ndarray[Any, Any], device: Any = "cpu") -> Any:
-    """A tensor of an array, in memory of its own."""
+    """Returns a tensor with a copy of the array."""
     shape, dtype = view.shape, _TO_TORCH.get(view.dtype)
     if view.dtype == F4 and _PAIRS is not None:
         dtype, view = _PAIRS, pack_pairs(view)
@@ -106,7 +108,9 @@ def to_torch(view: np.ndarray[Any, Any], device: Any = "cpu") -> Any:
 
 
 def to_numpy(name: str, tensor: Any) -> np.ndarray[Any, Any]:
-    """An array in the memory of a dense, contiguous tensor, if that is the CPU's."""
+    """Returns an array that shares the memory of a dense, contiguous tensor, if this memory is the
+    CPU's.
+    """
     raw, _ = _to_ndarray(tensor)
     dtype = np.dtype(np.uint8) if tensor.dtype == _PAIRS else _TO_NUMPY.get(tensor.dtype)
     if dtype is None:

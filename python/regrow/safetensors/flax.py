@@ -25,7 +25,7 @@ def save(
     sep: str | None = None,
     align: int = 8,
 ) -> bytes:
-    """The bytes of a safetensors file of JAX arrays: see `regrow.safetensors.numpy.save`."""
+    """Returns the bytes of a safetensors file of JAX arrays: see `regrow.safetensors.numpy.save`."""
     return numpy.save(tensors, metadata, sep=sep, align=align)
 
 
@@ -44,7 +44,7 @@ def save_file(
 
 
 def load(data: bytes, *, nested: bool = False, sep: str = ".") -> dict[str, Any]:
-    """The tensors of a safetensors file that is in memory, as JAX arrays on the default device.
+    """Loads the bytes of a safetensors file as JAX arrays on the default device.
 
     Without ``jax_enable_x64`` JAX makes 32 bits of 64, here as everywhere.
 
@@ -55,7 +55,7 @@ def load(data: bytes, *, nested: bool = False, sep: str = ".") -> dict[str, Any]
 
 
 def load_file(filename: StrPath, *, backend: str = "mmap", nested: bool = False, sep: str = ".") -> dict[str, Any]:
-    """The tensors of a safetensors file, an index or a folder, as JAX arrays on the default device.
+    """Loads a safetensors file, an index or a folder as JAX arrays on the default device.
 
     Without ``jax_enable_x64`` JAX makes 32 bits of 64, here as everywhere.
 

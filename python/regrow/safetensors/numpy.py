@@ -28,7 +28,7 @@ def save(
     sep: str | None = None,
     align: int = 8,
 ) -> bytes:
-    """The bytes of a safetensors file, those that safetensors would give.
+    """Returns the bytes of a safetensors file, the same bytes that safetensors returns.
 
     Args:
         tensor_dict: Arrays by name. Any strides and byte order; with `sep` any pytree of arrays.
@@ -53,8 +53,8 @@ def save_file(
     max_shard_size: int | str | None = None,
     durable: bool = True,
 ) -> None:
-    """Saves arrays as a safetensors file, byte for byte as safetensors would: all of it or nothing,
-    synced to disk.
+    """Saves arrays as a safetensors file, with the same bytes as safetensors: the whole file or
+    nothing, synced to disk.
 
     A file of that name is replaced.
 
@@ -77,7 +77,7 @@ def save_file(
 
 
 def load(data: bytes, *, nested: bool = False, sep: str = ".", copy: bool = True) -> dict[str, Any]:
-    """The arrays of a safetensors file that is in memory.
+    """Loads the arrays from the bytes of a safetensors file.
 
     Args:
         data: The file's bytes.
@@ -99,7 +99,7 @@ def load_file(
     sep: str = ".",
     copy: bool = True,
 ) -> dict[str, Any]:
-    """The arrays of a safetensors file.
+    """Loads the arrays of a safetensors file.
 
     Args:
         filename: The file. Also ``model.safetensors.index.json``, or a folder with one.
@@ -117,7 +117,7 @@ def load_file(
 
 
 def loaded(tensors: Tensors, nested: bool, copy: bool, framework: str = "numpy") -> dict[str, Any]:
-    """All tensors, as a dict of names or as dicts in each other."""
+    """Returns all tensors, as a flat dict or as nested dicts."""
     read = reads(tensors, framework, "cpu", copy)
     tree: dict[str, Any] = tensors.tree(read.convert) if nested else read.all()
     return tree

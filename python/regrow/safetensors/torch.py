@@ -41,7 +41,7 @@ def save(
     *,
     align: int = 8,
 ) -> bytes:
-    """The bytes of a safetensors file.
+    """Returns the bytes of a safetensors file.
 
     Args:
         tensors: Dense, contiguous tensors by name, no two in the same memory.
@@ -65,8 +65,8 @@ def save_file(
     max_shard_size: int | str | None = None,
     durable: bool = True,
 ) -> None:
-    """Saves tensors as a safetensors file: all of it or nothing, synced to disk. A file of that
-    name is replaced.
+    """Saves tensors as a safetensors file: the whole file or nothing, synced to disk. An existing
+    file of that name is replaced.
 
     Args:
         tensors: Dense, contiguous tensors by name, no two in the same memory.
@@ -86,7 +86,7 @@ def save_file(
 
 
 def load(data: bytes) -> dict[str, Any]:
-    """The tensors of a safetensors file that is in memory, on the CPU.
+    """Loads the tensors from the bytes of a safetensors file, on the CPU.
 
     Raises:
         SafetensorError: if the bytes break the rules of safetensors.
@@ -98,7 +98,7 @@ def load(data: bytes) -> dict[str, Any]:
 def load_file(
     filename: StrPath, device: Any = "cpu", *, backend: str = "mmap", copy: bool | None = None
 ) -> dict[str, Any]:
-    """The tensors of a safetensors file, an index or a folder.
+    """Loads the tensors of a safetensors file, an index or a folder.
 
     On the CPU they lie in a private map of the file, as safetensors' do: nothing is read before it
     is looked at, and what is written to a tensor does not reach the file. A program that rewrites
@@ -125,8 +125,8 @@ def save_model(
     *,
     durable: bool = True,
 ) -> None:
-    """Saves a module. Of names that share memory the file has one; the metadata maps the others to
-    it.
+    """Saves a module. Of several names that share memory, the file contains one. The metadata maps
+    the others to it.
 
     Args:
         model: A `torch.nn.Module`.
@@ -202,7 +202,8 @@ def _arrays(tensors: Any) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _evaluate_tensors_for_save(tensors: Any) -> None:
-    """Refuses what cannot be saved, in the original's words where others read them.
+    """Refuses tensors that cannot be saved. The messages are the original's if other programs
+    depend on them.
 
     Raises:
         ValueError: for anything but a dict of dense tensors.

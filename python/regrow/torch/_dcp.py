@@ -55,11 +55,11 @@ _planner: Any = importlib.import_module("torch.distributed.checkpoint.planner")
 _storage: Any = importlib.import_module("torch.distributed.checkpoint.storage")
 
 CHUNKS_MAX = 1 << 16
-"""More chunks of one tensor are refused: they are cut where no grid is."""
+"""A tensor with more chunks is refused: its shards do not form a regular grid."""
 
 
 class Grid(NamedTuple):
-    """How a tensor is cut: the same in all processes."""
+    """The division of a tensor into chunks. It is the same in all processes."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -70,16 +70,16 @@ class Planned(NamedTuple):
     """The facts of the plans that every process needs."""
 
     names: list[str]
-    """Of the flat dict, in its order."""
+    """The names of the flat dict, in its order."""
     grids: dict[str, Grid]
-    """Of the tensors."""
+    """The grids of the tensors."""
     paths: dict[str, tuple[str | int, ...]] | None
     size: int
-    """How many processes save."""
+    """The number of processes that save."""
 
 
 class StorageWriter(_storage.StorageWriter):  # type: ignore[misc]
-    """Writes what `torch.distributed.checkpoint` saves as a regrow checkpoint.
+    """Saves the state of a `torch.distributed.checkpoint` save as a regrow checkpoint.
 
         writer = regrow.torch.StorageWriter("s3://bucket/run/step_100")
         dcp.save(state, storage_writer=writer)
@@ -136,32 +136,32 @@ class StorageWriter(_storage.StorageWriter):  # type: ignore[misc]
 
     @property
     def checkpoint_id(self) -> StrPath | None:
-        """Where it writes."""
+        """The path to which it writes."""
         return self._path
 
     def reset(self, checkpoint_id: Any = None) -> None:
-        """Begins a save, at another path if one is given."""
+        """Starts a save, at another path if one is given."""
         self._path = self._path if checkpoint_id is None else checkpoint_id
         self.report = None
 
     def set_up_storage_writer(self, is_coordinator: bool, *_args: Any, **_more: Any) -> None:
-        """Nothing: whether a checkpoint can be made there is said when it is made."""
+        """Does nothing. The save itself reports if a checkpoint cannot be created at the path."""
         if self._path is None:
             raise failure(
                 InvalidArgumentError, "the writer has no path", help="StorageWriter(path), or checkpoint_id=path"
             )
 
     def prepare_local_plan(self, plan: Any) -> Any:
-        """The plan of this process, as it is."""
+        """Returns the plan of this process unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
-        """Tells every process how all tensors are cut."""
+        """Sends the grids of all tensors to every process."""
         planned = plan_of(plans)
         return [dataclasses.replace(plan, storage_data=planned) for plan in plans]
 
     def write_data(self, plan: Any, planner: Any) -> Any:
-        """Saves; returns when all processes have saved."""
+        """Saves. Returns when all processes have saved."""
         planned: Planned = plan.storage_data
         job = Job.alone() if planned.size == 1 else self._writing.asked_job() or Job()
         writing = dataclasses.replace(self._writing, job=job)
@@ -190,16 +190,16 @@ class StorageWriter(_storage.StorageWriter):  # type: ignore[misc]
         return done
 
     def finish(self, metadata: Any, results: Any) -> None:
-        """Nothing: the checkpoint is there."""
+        """Does nothing: the checkpoint is already complete."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """Whether it is a path."""
+        """Returns whether the id is a path."""
         return isinstance(checkpoint_id, (str, os.PathLike))
 
 
 def plan_of(plans: list[Any]) -> Planned:
-    """The plans of all processes in one.
+    """Merges the plans of all processes into one.
 
     Raises:
         InvalidArgumentError: for tensors that are cut where no grid is.
@@ -329,7 +329,7 @@ _NAMED_MAX = 8
 
 
 class StorageReader(_storage.StorageReader):  # type: ignore[misc]
-    """Reads a regrow checkpoint, or one of any layout, for `torch.distributed.checkpoint`.
+    """Reads a checkpoint of any layout for `torch.distributed.checkpoint`.
 
         reader = regrow.torch.StorageReader("s3://bucket/run/step_100")
         dcp.load(state, storage_reader=reader)
@@ -375,16 +375,16 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
 
     @property
     def checkpoint_id(self) -> StrPath | None:
-        """Where it reads."""
+        """The path from which it reads."""
         return self._path
 
     def reset(self, checkpoint_id: Any = None) -> None:
-        """Begins a load, of another path if one is given."""
+        """Starts a load, from another path if one is given."""
         self._path = self._path if checkpoint_id is None else checkpoint_id
         self._opened = None
 
     def read_metadata(self, *_args: Any, **_more: Any) -> Any:
-        """The content of the checkpoint in DCP's words: each tensor as one chunk."""
+        """Returns the content of the checkpoint as DCP's metadata, with each tensor as one chunk."""
         if self._path is None:
             raise failure(
                 InvalidArgumentError, "the reader has no path", help="StorageReader(path), or checkpoint_id=path"
@@ -407,18 +407,18 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
         return _metadata.Metadata(state_dict_metadata=told, planner_data=paths or None)
 
     def set_up_storage_reader(self, metadata: Any, is_coordinator: bool, *_args: Any, **_more: Any) -> None:
-        """Nothing: it is open."""
+        """Does nothing: the checkpoint is already open."""
 
     def prepare_local_plan(self, plan: Any) -> Any:
-        """The plan of this process, as it is."""
+        """Returns the plan of this process unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
-        """The plans, as they are."""
+        """Returns the plans unchanged."""
         return plans
 
     def read_data(self, plan: Any, planner: Any) -> Any:
-        """Reads what the plan asks for to where it belongs."""
+        """Reads the items of the plan into their targets."""
         opened = self._opened
         if opened is None:
             raise InvalidArgumentError("read_data before read_metadata")
@@ -479,5 +479,5 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """Whether it is a path."""
+        """Returns whether the id is a path."""
         return isinstance(checkpoint_id, (str, os.PathLike))

@@ -20,17 +20,18 @@ from ._library import torch
 from ._pointers import Key, Keys, pointer, shown
 
 RECORD = "regrow.torch"
-"""Under this name the record stands in a checkpoint's metadata."""
+"""The key of the record in the metadata of a checkpoint."""
 VERSION = 1
 
 
 def record_text(record: Mapping[str, Any]) -> str:
-    """The record as it is stored."""
+    """Returns the stored form of the record."""
     return json.dumps({"version": VERSION, "at": record})
 
 
 def record_of(metadata: Any) -> dict[str, dict[str, Any]]:
-    """The record of a checkpoint's metadata; empty for those that something else has saved.
+    """Returns the record in the metadata of a checkpoint. It is empty if another program has saved
+    the checkpoint.
 
     Raises:
         CorruptError: if it is damaged.
@@ -58,13 +59,13 @@ def record_of(metadata: Any) -> dict[str, dict[str, Any]]:
 
 
 def misfit(error: Exception, place: str) -> CorruptError:
-    """The error for a record that does not fit the stored state at a place."""
+    """Returns the error for a record that does not fit the stored state at a place."""
     what = f"the record {RECORD!r} does not fit the stored state: {type(error).__name__}: {error}"
     return CorruptError(f"leaf {place} is damaged: {what}", leaf=place)
 
 
 def children_of(node: Any) -> Iterator[tuple[Key, Any]]:
-    """The children of a container of the checkpoint, by key."""
+    """Yields the children of a container of the checkpoint, by key."""
     if isinstance(node, (dict, Node)):
         yield from node.items()
     elif isinstance(node, tuple) and hasattr(node, "_fields"):
@@ -74,12 +75,12 @@ def children_of(node: Any) -> Iterator[tuple[Key, Any]]:
 
 
 def is_container(node: Any) -> bool:
-    """Whether it has children."""
+    """Whether the node can have children."""
     return isinstance(node, (dict, list, tuple, Node))
 
 
 def leaves_of(tree: Any) -> Iterator[tuple[Keys, int]]:
-    """The numbers of the leaves, with their key paths, in order."""
+    """Yields the numbers of the leaves with their key paths, in order."""
     pending: list[tuple[Keys, Any]] = [((), tree)]
     while pending:
         keys, node = pending.pop()
@@ -90,20 +91,21 @@ def leaves_of(tree: Any) -> Iterator[tuple[Keys, int]]:
 
 
 class Decoder:
-    """Makes objects of a tree of leaf numbers."""
+    """Builds objects from a tree of leaf numbers."""
 
     def __init__(
         self, entries: Mapping[str, Mapping[str, Any]], value_of: Callable[[int], Any], numbers: Mapping[str, int]
     ) -> None:
-        """Of the record, what gives the value of a leaf (a tensor on its device, or as
-        `regrow.load`), and the numbers of leaves by pointer."""
+        """`entries` is the record. `value_of` returns the value of a leaf: a tensor on its device,
+        or the value that `regrow.load` returns. `numbers` has the number of each leaf by pointer.
+        """
         self._entries = entries
         self._value_of = value_of
         self._numbers = numbers
         self._made: dict[str, Any] = {}
 
     def decoded(self, node: Any, keys: Keys = ()) -> Any:
-        """The object of a part of the tree.
+        """Returns the object for a part of the tree.
 
         Raises:
             CorruptError: if the record does not fit the tree.
@@ -165,7 +167,7 @@ class Decoder:
 
 
 def view_of(base: Any, view: Mapping[str, Any]) -> Any:
-    """A tensor in the memory of another one, which torch bounds."""
+    """Returns a tensor in the memory of another tensor. Refuses a view outside this memory."""
     dtype = getattr(torch, view["dtype"])
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"{view['dtype']!r} is not a dtype")
@@ -219,7 +221,7 @@ DICTS: dict[str, Callable[[Any], Any]] = {
     "defaultdict": lambda pairs: collections.defaultdict(None, pairs),
     "Counter": lambda pairs: collections.Counter(dict(pairs)),
 }
-"""Dicts of pairs, or of another dict."""
+"""Functions that build a dict from pairs, or from another dict."""
 
 
 def _pairs(value: Sequence[Sequence[Any]], entry: Mapping[str, Any]) -> Any:

@@ -39,7 +39,7 @@ NUMBERS_LEN_MIN = 32
 FACTORIES: dict[str, Callable[[], Any]] = {
     each.__name__: each for each in (bool, bytes, dict, float, frozenset, int, list, set, str, tuple)
 }
-"""The functions that a defaultdict may call."""
+"""The allowed factories of a defaultdict."""
 
 
 class Encoded(NamedTuple):
@@ -47,11 +47,11 @@ class Encoded(NamedTuple):
 
     tree: Any
     record: dict[str, dict[str, Any]]
-    """By the pointer of the key path."""
+    """The entries of the record, by the pointer of the key path."""
 
 
 def encode(obj: Any, keys: Keys = ()) -> Encoded:
-    """An object, at a key path, as the engine takes it.
+    """Converts an object at a key path into the form for the engine.
 
     Raises:
         LeafTypeError: for what cannot be written without pickle, with its key path.
@@ -64,7 +64,7 @@ def encode(obj: Any, keys: Keys = ()) -> Encoded:
 
 
 class Walk:
-    """A walk through an object; tensors are numbered in its order."""
+    """A walk through an object. It numbers the tensors in the order in which it visits them."""
 
     def __init__(self) -> None:
         self.tensors: list[Seen] = []
@@ -72,7 +72,7 @@ class Walk:
         self._trail: set[int] = set()
 
     def encoded(self, value: Any, keys: Keys) -> Any:
-        """The node that stands for a value."""
+        """Returns the node that represents a value."""
         cls = type(value)
         if cls in _PLAIN:
             return value
@@ -106,7 +106,7 @@ class Walk:
         return tensor
 
     def tie(self, at: int, entry: dict[str, Any]) -> None:
-        """Notes what memory the tensor of that number shares."""
+        """Records the memory that the tensor with this number shares."""
         place = pointer(self.tensors[at].keys)
         if "same" not in entry:
             own = self.record.get(place, {})
@@ -203,7 +203,7 @@ def _is_key(key: Any) -> bool:
 
 
 def _numbers(value: Any) -> np.ndarray[Any, Any] | None:
-    """A long sequence of only integers, or only floats, as an array; `None` for others."""
+    """Returns a long sequence of only integers, or only floats, as an array; `None` for others."""
     if len(value) < NUMBERS_LEN_MIN:
         return None
     classes = set(map(type, value))
@@ -295,7 +295,7 @@ _HELPS: tuple[tuple[Callable[[Any], bool], str], ...] = (
 
 
 def refuse(value: Any, keys: Keys) -> NoReturn:
-    """Says what cannot be saved, and what to save instead."""
+    """Raises an error that names the value that cannot be saved, and an alternative."""
     general = "keep to tensors, NumPy arrays, numbers, text, None, and dicts, lists, tuples and sets of them"
     help = next((help for fits, help in _HELPS if fits(value)), general)
     what = "a class" if isinstance(value, type) else "a value"

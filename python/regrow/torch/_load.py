@@ -38,7 +38,7 @@ def load(
     progress: Progress = None,
     options: Options | None = None,
 ) -> Any:
-    """Loads what `save` has saved: the same object. Nothing of a file is ever run.
+    """Loads an object as `save` has saved it. No code of a file is ever run.
 
     Of a checkpoint that another tool has saved, in any layout, arrays become tensors. Those of
     dtypes that torch lacks stay NumPy arrays.

@@ -10,11 +10,13 @@ from .._errors import InvalidArgumentError, failure
 from ._library import torch
 
 Move = Callable[[Any, str], Any]
-"""Makes of a tensor on the CPU one where it is wanted, given where it was saved."""
+"""Moves a tensor from the CPU to its target device. The second argument is the device on which it
+was saved.
+"""
 
 
 def mover(map_location: Any) -> Move:
-    """The devices that `map_location` asks for.
+    """Returns the function that moves tensors as `map_location` requests.
 
     Raises:
         InvalidArgumentError: for what torch has no device of.

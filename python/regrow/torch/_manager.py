@@ -24,7 +24,7 @@ from ._save import with_record
 
 
 class Manager(PytreeManager):
-    """`regrow.Manager` for what `regrow.torch.save` takes.
+    """A `regrow.Manager` for the objects that `regrow.torch.save` accepts.
 
         with regrow.torch.Manager("run", keep=3, save_every=1000) as steps:
             if steps.latest is not None:

@@ -12,10 +12,10 @@ from ._library import torch
 
 
 class Maps:
-    """Private maps of the files that leaves lie in. Where there are no maps, nothing is in them."""
+    """Private maps of the files that contain leaves. It is empty if there are no maps."""
 
     def __init__(self, native: _native.Checkpoint, leaves: Sequence[int], verify: bool, watch: Any) -> None:
-        """Of these leaves, which are checked first if so wished."""
+        """Maps the files of these leaves. Checks the leaves first if requested."""
         self._files: list[Any] = []
         self._places: dict[int, tuple[int, int, int]] = {}
         if leaves:
@@ -25,15 +25,15 @@ class Maps:
             raise ReplacedError("the checkpoint was replaced while it was mapped")
 
     def tensor(self, leaf: int, dtype: Any, shape: tuple[int, ...]) -> Any | None:
-        """A leaf that lies in C order; `None` if it does not."""
+        """Returns a leaf that is stored in C order; `None` for other leaves."""
         place = self._places.get(leaf)
         if place is None or place[2] != dtype.itemsize * math.prod(shape):
             return None
         return self._bytes(*place).view(dtype).reshape(shape)
 
     def storage(self, leaf: int, offset: int, len_bytes: int) -> Any | None:
-        """The bytes of the storage at whose byte ``offset`` a leaf begins; `None` if they are
-        not mapped.
+        """Returns the bytes of the storage in which a leaf begins at byte ``offset``; `None` if
+        they are not mapped.
         """
         place = self._places.get(leaf)
         return None if place is None else self._bytes(place[0], place[1] - offset, len_bytes)

@@ -10,18 +10,18 @@ from .._errors import CorruptError
 from ._pointers import Keys
 
 PATHS = "regrow.dcp"
-"""Under this name DCP's paths stand in the metadata: of each name of the flat dict the keys that
-it was made of.
+"""The key of DCP's paths in the metadata. They have, for each name of the flat dict, the keys from
+which it was built.
 """
 
 
 def paths_text(paths: dict[str, Keys] | None) -> str:
-    """The paths as they are stored; nothing for a state that DCP did not flatten."""
+    """Returns the stored form of the paths. It has no paths for a state that DCP did not flatten."""
     return json.dumps({"version": 1, "paths": paths})
 
 
 def paths_of(metadata: Any) -> dict[str, Keys] | None:
-    """The paths of a checkpoint's metadata; `None` for those that are of no `StorageWriter`.
+    """Returns the paths in the metadata of a checkpoint; `None` if no `StorageWriter` wrote it.
 
     Raises:
         CorruptError: if they are damaged.
@@ -56,13 +56,15 @@ def _with_numbers(paths: dict[str, Keys]) -> dict[str, Keys]:
 
 
 def path_within(paths: dict[str, Keys], keys: Keys) -> Keys:
-    """The key path in dicts and lists of a key path in the flat dict."""
+    """Returns the key path in dicts and lists for a key path in the flat dict."""
     first = paths.get(keys[0]) if keys and isinstance(keys[0], str) else None
     return keys if first is None else (*first, *keys[1:])
 
 
 def nested(flat: Any, metadata: Any) -> Any:
-    """The state of a `StorageWriter`, in dicts and lists again; anything else as it is."""
+    """Converts the state of a `StorageWriter` back to nested dicts and lists. Returns any other
+    state unchanged.
+    """
     paths = paths_of(metadata)
     if not paths or not isinstance(flat, dict):
         return flat

@@ -20,13 +20,13 @@ CHUNK_LEN_MAX_BYTES = 1 << 30
 
 
 def pack(objects: dict[str, Encoded]) -> bytes:
-    """Objects by name, as bytes."""
+    """Converts objects, by name, to bytes."""
     told = [[name, _packed(each.tree), each.record] for name, each in objects.items()]
     return _native.msgpack_pack(told, CHUNK_LEN_MAX_BYTES)
 
 
 def unpack(data: bytes) -> dict[str, Encoded]:
-    """The objects again; their tensors as NumPy arrays, which the record knows."""
+    """Restores the objects. Their tensors become NumPy arrays, which the record marks as tensors."""
     try:
         return {name: Encoded(_unpacked(tree), record) for name, tree, record in _native.msgpack_unpack(data)}
     except (ValueError, TypeError, KeyError) as error:

@@ -21,12 +21,12 @@ def is_integer(text: str) -> bool:
 
 
 def pointer(keys: Sequence[Key]) -> str:
-    """The text of a key path."""
+    """Returns the text of a key path."""
     return "".join(f"/{_text(key)}" for key in keys)
 
 
 def shown(keys: Sequence[Key]) -> str:
-    """A key path for messages, as the rest of regrow prints it."""
+    """Returns a key path for messages, as the rest of regrow prints it."""
     return "/".join(map(str, keys)) or "."
 
 

@@ -31,10 +31,10 @@ from ._ties import storage_len_max
 
 
 class Asked(NamedTuple):
-    """The tensors to read, and how."""
+    """The tensors to read, and the settings of the read."""
 
     only: Sequence[str]
-    """Globs; all of it if there are none."""
+    """Globs. If there are none, everything is read."""
 
     move: Move
     mmap: bool
@@ -44,7 +44,7 @@ class Asked(NamedTuple):
 
 
 class Opened:
-    """An opened checkpoint, with what is known of its leaves before any is read."""
+    """An opened checkpoint, with the facts about its leaves that need no read of data."""
 
     def __init__(self, native: _native.Checkpoint, metadata: Any) -> None:
         self._native = native
@@ -76,15 +76,15 @@ class Opened:
         return "same" in entry or "of" in entry
 
     def load(self, asked: Asked, path_of: Callable[[Keys], Keys]) -> Any:
-        """All of it; or what is chosen by the key paths that a user sees, and ``...`` for the
-        rest.
+        """Loads everything, or the parts that globs over the user's key paths select, with ``...``
+        for the rest.
         """
         tree = marked(self._tree, self._entries, asked.only, path_of) if asked.only else self._tree
         found = self._values(self._needed(tree), asked)
         return Decoder(self._entries, found.__getitem__, self._numbers).decoded(tree)
 
     def _needed(self, tree: Any) -> set[int]:
-        """The leaves of a part of the tree, and the leaves whose memory they share."""
+        """Returns the leaves of a part of the tree, and the leaves whose memory they share."""
         needed = set()
         for _, leaf in leaves_of(tree):
             while leaf not in needed:
@@ -101,8 +101,8 @@ class Opened:
         return device if isinstance(device, str) else "cpu"
 
     def _values(self, leaves: set[int], asked: Asked) -> dict[int, Any]:
-        """The values of leaves by number: tensors where they are requested, others as `regrow.load`
-        returns them.
+        """Returns the values of leaves by number: tensors where requested, other leaves as
+        `regrow.load` returns them.
         """
         tensors = [leaf for leaf in self._tensor_dtypes if leaf in leaves and leaf not in self._tied]
         sharing = [leaf for leaf in tensors if "storage" in self._entry_of(leaf)]
@@ -124,8 +124,8 @@ class Opened:
         return found | made
 
     def _in_storages(self, leaves: Sequence[int], maps: Maps, asked: Asked) -> dict[int, Any]:
-        """Tensors of a torch.save file whose storages are shared or have gaps. They get such
-        storages again, if the storages are mapped.
+        """Returns the tensors of a torch.save file whose storages are shared or have gaps. They get
+        such storages again, if the storages are mapped.
         """
         storages: dict[int, Any] = {}
         made: dict[int, Any] = {}
@@ -171,7 +171,9 @@ class Opened:
         return made
 
     def load_like(self, likes: Mapping[Keys, Any], asked: Asked) -> Any:
-        """All of it, with tensors as in a template: mesh, placements, device."""
+        """Loads everything. Each tensor has the mesh, placements and device of the tensor in a
+        template.
+        """
         sources = {self._places[leaf]: leaf for leaf in self._tensor_dtypes}
         wanted = {_saved_as(pointer(keys), sources): (keys, like) for keys, like in likes.items()}
         _check_names(sources, wanted)
@@ -205,13 +207,14 @@ class Opened:
 
     @property
     def paths(self) -> dict[str, Keys]:
-        """Of each name that `named` gives the keys that it is made of."""
+        """For each name that `named` returns, the keys from which it was built."""
         return self._paths
 
     def named(self, *, flat: bool) -> tuple[dict[str, int], dict[str, Any]]:
-        """Leaves that are tensors, and parts of the tree that are none, by DCP's names: the root's
-        own keys if it is ``flat``, else the keys of dicts, and lists of them or of tensors, with
-        dots between."""
+        """Returns the leaves that are tensors, and the other parts of the tree, by DCP's names. If
+        the tree is ``flat``, the names are the keys of the root. Otherwise they are the keys of
+        dicts, and of lists of dicts or tensors, joined by dots.
+        """
         tensors: dict[str, int] = {}
         objects: dict[str, tuple[Keys, Any]] = {}
         self._paths: dict[str, Keys] = {}
@@ -246,15 +249,15 @@ class Opened:
         )
 
     def form(self, leaf: int) -> tuple[Any, tuple[int, ...]]:
-        """dtype and shape of a tensor."""
+        """Returns the dtype and the shape of a tensor."""
         return self._tensor_dtypes[leaf], tuple(self._shapes[leaf])
 
     def dtype_number(self, leaf: int) -> int:
-        """The number of the dtype of a leaf in the engine."""
+        """Returns the engine's number for the dtype of a leaf."""
         return self._dtypes[leaf]
 
     def reading(self, asked: Asked, total: int) -> Reading:
-        """Reads of so many bytes."""
+        """Returns a `Reading` of `total` bytes."""
         return Reading(
             self._native,
             verify=asked.verify,
@@ -265,7 +268,7 @@ class Opened:
         )
 
     def objects(self, parts: Mapping[str, tuple[Keys, Any]], asked: Asked) -> dict[str, Any]:
-        """Parts of the tree that are no tensors, as objects."""
+        """Loads the parts of the tree that are not tensors, as objects."""
         if not parts:
             return {}
         below = {leaf for _, node in parts.values() for leaf in self._needed(node)}
@@ -274,7 +277,7 @@ class Opened:
         return {name: decoder.decoded(node, keys) for name, (keys, node) in parts.items()}
 
     def _made(self, leaves: Iterable[int]) -> TorchTensors:
-        """Makes tensors in new memory."""
+        """Creates tensors in new memory."""
         wishes: list[Wish] = []
         # Make the last tensor first: systems allocate memory downwards, and the read fills the
         # tensors in the order of their leaves.
@@ -294,7 +297,7 @@ class Opened:
             return self._read(tensors, reading, leaves, asked)
 
     def _read(self, tensors: TorchTensors, reading: Reading, leaves: set[int], asked: Asked) -> dict[int, Any]:
-        """Reads these tensors by number, and those of the leaves that are not tensors."""
+        """Reads these tensors by number, and the leaves that are not tensors."""
         others = leaves - set(self._tensor_dtypes)
         unread = [leaf for leaf in self._places if leaf not in others]
         request = LoadRequest(casts=casts(None), verify=asked.verify, budget_bytes=asked.budget, unread=unread)
@@ -321,13 +324,15 @@ class _Likes(Decoder):
 
 
 def _saved_as(place: str, saved: Container[str]) -> str:
-    """The key path of the tensor with the same name: DCP writes integer keys of dicts as text."""
+    """Returns the key path of the tensor with the same name: DCP writes integer keys of dicts as
+    text.
+    """
     return place if place in saved else next((at for at in _with_texts(place) if at in saved), place)
 
 
 def _with_texts(place: str) -> Iterator[str]:
-    """The same key path with integer keys as text: the outermost, the two outermost, and so on;
-    then each key alone.
+    """Yields the same key path with integer keys as text: the outermost, the two outermost, and so
+    on; then each key alone.
     """
     keys = place.split("/")
     integers = [at for at, key in enumerate(keys) if is_integer(key)]

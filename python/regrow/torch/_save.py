@@ -43,8 +43,8 @@ def save(
     job: Job | None = None,
     options: Options | None = None,
 ) -> SaveReport:
-    """Saves an object of a training script at `path`: all of it or nothing, synced to disk, without
-    pickle.
+    """Saves an object of a training script at `path`: the whole object or nothing, synced to disk,
+    without pickle.
 
     `load` gives back equal types and values, bit for bit: dicts (also ordered ones and defaultdicts
     of built-in types, with any keys), lists, tuples, sets, numbers, text, bytes, `None`, NumPy
@@ -89,8 +89,8 @@ def save(
 
 
 def prepared(path: StrPath, obj: Any, writing: Writing) -> tuple[Encoded, Writing]:
-    """The objects to save, and how; if this process cannot make it, the others of the job get
-    its error.
+    """Returns the objects to save and the options. If this process cannot prepare them, the other
+    processes of the job get its error.
     """
     with _job.posts_errors(writing.asked_job(), path):
         encoded = encode(obj)
@@ -98,7 +98,7 @@ def prepared(path: StrPath, obj: Any, writing: Writing) -> tuple[Encoded, Writin
 
 
 def with_record(writing: Writing, encoded: Encoded, **more: str) -> Writing:
-    """A save with the record in the metadata."""
+    """Returns the save with the record in the metadata."""
     metadata = writing.metadata
     if metadata is not None and not isinstance(metadata, dict):
         raise InvalidArgumentError(f"metadata is {type(metadata).__qualname__}\n  expected a dict, or None")

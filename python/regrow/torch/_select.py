@@ -20,14 +20,14 @@ from ._decode import children_of, is_container
 from ._pointers import Keys, pointer, shown
 
 _WHOLE = frozenset(("set", "frozenset", "size", "pairs"))
-"""Containers of the record that are chosen as a whole."""
+"""Containers of the record that are selected as a whole."""
 
 Entries = Mapping[str, Mapping[str, Any]]
 
 
 def marked(tree: Any, entries: Entries, globs: Sequence[str], path_of: Callable[[Keys], Keys]) -> Any:
-    """The tree with ``...`` for all that no glob matches; ``path_of`` gives the key path that a
-    user sees.
+    """Returns the tree with ``...`` for each part that no glob matches. ``path_of`` returns the key
+    path that a user sees.
 
     Raises:
         NotFoundError: for a glob that matches nothing.
@@ -44,7 +44,7 @@ def marked(tree: Any, entries: Entries, globs: Sequence[str], path_of: Callable[
 
 
 def _ends(node: Any, keys: Keys) -> list[tuple[Keys, Any]]:
-    """The nodes without children: leaves, `None`, empty containers."""
+    """Returns the nodes without children: leaves, `None`, empty containers."""
     if not is_container(node) or not node:
         return [(keys, node)]
     return [end for key, child in children_of(node) for end in _ends(child, (*keys, key))]
@@ -68,8 +68,8 @@ def _marked(node: Any, keys: Keys, entries: Entries, wanted: set[Keys]) -> Any:
 
 
 def dropped(obj: Any) -> Any:
-    """The object without what is ``...``, which stays in lists and tuples for the sake of
-    positions.
+    """Returns the object without its ``...`` entries. Lists and tuples keep them, because the
+    positions must not change.
     """
     left = _dropped(obj)
     return {} if left is ... else left

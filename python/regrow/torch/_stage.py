@@ -42,7 +42,7 @@ class SaveHandle:
         self._is_told = False
 
     def wait_for_staging(self, timeout: float | None = None) -> None:
-        """Waits until everything is copied: from then on tensors and arrays may change.
+        """Waits until all data is copied. After that, tensors and arrays may change.
 
         Args:
             timeout: Seconds to wait at most.
@@ -54,7 +54,7 @@ class SaveHandle:
         self._handle(timeout)
 
     def result(self, timeout: float | None = None) -> SaveReport:
-        """Waits until the checkpoint is there; the report.
+        """Waits until the checkpoint exists. Returns the report.
 
         Args:
             timeout: Seconds to wait at most, for the copy and again for the rest.
@@ -69,11 +69,11 @@ class SaveHandle:
         return report
 
     def is_staged(self) -> bool:
-        """Whether everything is copied, or the copy has failed."""
+        """Whether all data is copied, or the copy has failed."""
         return self._staged.done()
 
     def done(self) -> bool:
-        """Whether it has ended, one way or another."""
+        """Whether the save has ended, with success or failure."""
         return self._staged.done() and (self._staged.exception() is not None or self._staged.result().done())
 
     def _handle(self, timeout: float | None) -> _async.SaveHandle:
@@ -90,7 +90,7 @@ class SaveHandle:
         return handle
 
     def _raise_untold(self) -> None:
-        """The failure of the copy, if no call has raised it."""
+        """Raises the failure of the copy, if no call has raised it."""
         if self._staged.done() and not self._is_told:
             self._is_told = True
             self._staged.result()
@@ -119,7 +119,8 @@ def async_save(
     job: Job | None = None,
     options: Options | None = None,
 ) -> SaveHandle:
-    """Saves in the background what `save` saves: returns at once, before tensors are copied.
+    """Saves in the background the same objects as `save`. Returns at once, before tensors are
+    copied.
 
     Do not change any tensor or array of `obj` until `SaveHandle.wait_for_staging` has returned:
     call it before the step of the optimizer, and forward and backward pass run beside the copy. The
@@ -170,7 +171,7 @@ class _Staging:
         _async.end_with_program(self)
 
     def save(self, name: str, path: StrPath, tree: Any, writing: Writing) -> SaveHandle:
-        """Begins a save after the copy of the previous one."""
+        """Starts a save after the copy of the previous one."""
         with self._lock:
             if self._last is not None:
                 self._last._staged.exception()

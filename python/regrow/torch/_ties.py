@@ -21,22 +21,22 @@ from ._library import torch
 from ._pointers import Keys, pointer
 
 ALIGN_BYTES = 16
-"""A storage begins at a multiple of the length of the longest element."""
+"""A storage begins at a multiple of this length, the length of the longest element."""
 STORAGE_PER_BYTE_MAX = 64
-"""A storage is made again if it is at most so many times as long as its tensors. Others have
-memory of their own.
+"""A storage is restored if it is at most this many times as long as its tensors. The tensors of
+longer storages get memory of their own.
 """
 
 
 class Seen(NamedTuple):
-    """A tensor where it was found."""
+    """A tensor and the place where it was found."""
 
     keys: Keys
     tensor: Any
 
 
 def ties(tensors: Sequence[Seen]) -> dict[int, dict[str, Any]]:
-    """The record's entries of tensors in the memory of others, by their numbers."""
+    """Returns the record's entries of tensors in the memory of other tensors, by their numbers."""
     found: dict[int, dict[str, Any]] = {}
     firsts: dict[int, int] = {}
     by_memory: dict[Any, list[int]] = defaultdict(list)
@@ -55,7 +55,7 @@ def ties(tensors: Sequence[Seen]) -> dict[int, dict[str, Any]]:
 
 
 def _extent(tensor: Any) -> tuple[int, int]:
-    """The first byte of a tensor in its storage, and the byte after the last."""
+    """Returns the first byte of a tensor in its storage, and the byte after the last."""
     size = tensor.element_size()
     start = tensor.storage_offset() * size
     last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -93,7 +93,7 @@ def _tied(group: Sequence[int], tensors: Sequence[Seen]) -> dict[int, dict[str, 
 
 
 def storage_len_max(lens_bytes: Iterable[int]) -> int:
-    """The longest storage that tensors of these lengths may have."""
+    """Returns the longest storage that tensors of these lengths may have."""
     return ALIGN_BYTES + STORAGE_PER_BYTE_MAX * sum(lens_bytes)
 
 
@@ -103,7 +103,7 @@ def _is_plain(tensor: Any) -> bool:
 
 
 def _view(tensor: Any, start: int) -> dict[str, Any]:
-    """The record entry that makes the tensor from the bytes from `start` on."""
+    """Returns the record entry that builds the tensor from the bytes from `start` on."""
     view: dict[str, Any] = {
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "shape": list(tensor.shape),

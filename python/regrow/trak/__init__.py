@@ -71,13 +71,13 @@ def install() -> None:
 
 
 class MetadataMismatchError(MismatchError, AssertionError):
-    """The folder was made with another dimension, kind of projection, train set size or
+    """The folder was created with another dimension, kind of projection, train set size or
     precision.
     """
 
 
 class MmapSaver(AbstractSaver):
-    """Keeps gradients, features and scores of TRAK in memory maps, safely.
+    """Stores gradients, features and scores of TRAK in memory maps, safe against crashes.
 
     Rows that are assigned to (``saver.current_store["grads"][rows] = values``) are written at once;
     a row's mark in ``current_store["is_featurized"]`` reaches the disk only after the row itself
@@ -90,7 +90,7 @@ class MmapSaver(AbstractSaver):
     rows, as TRAK's own saver: marks are written at once, and after a power cut rows may be marked
     as done and be zeros."""
     allow_non_finite: bool = False
-    """Let scores with NaN or infinity be final."""
+    """Whether scores with NaN or infinity may be final."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class MmapSaver(AbstractSaver):
         logging_level: int = logging.INFO,
         use_half_precision: bool = True,
     ) -> None:
-        """Opens or makes the folder.
+        """Opens the folder, or creates it.
 
         Args:
             save_dir: The folder.
@@ -169,7 +169,7 @@ class MmapSaver(AbstractSaver):
         self.logger.info(f"Experiments in {self.save_dir}: {list(self.experiments)}")
 
     def register_model_id(self, model_id: int, _allow_featurizing_already_registered: bool = False) -> None:
-        """Registers a model: makes its arrays and its flags.
+        """Registers a model: creates its arrays and its flags.
 
         A model that is on disk and not in `model_ids` (a worker that was started again) is picked
         up where it was.
@@ -190,7 +190,7 @@ class MmapSaver(AbstractSaver):
         self.load_current_store(model_id)
 
     def init_store(self, model_id: int) -> None:
-        """Makes the four arrays of a model, all zeros, and replaces existing ones."""
+        """Creates the four arrays of a model, all zeros, and replaces existing ones."""
         model_id = _model_id(model_id)
         self._close_train()
         self._store.reset_arrays(model_id)
@@ -205,7 +205,7 @@ class MmapSaver(AbstractSaver):
         exp_num_targets: int | None = -1,
         mode: str | None = "r+",
     ) -> None:
-        """Opens arrays into `current_store`: those of the train set, or those of an experiment.
+        """Opens arrays into `current_store`: the arrays of the train set or of an experiment.
 
         Args:
             model_id: The model.
@@ -283,7 +283,7 @@ class MmapSaver(AbstractSaver):
         self.current_store.update(zip(keys, (arrays["grads"], arrays["scores"]), strict=True))
 
     def serialize_current_model_id_metadata(self, already_exists: bool = True) -> None:
-        """Says on disk how far the current model is, once its rows are on disk.
+        """Writes the progress of the current model to disk, once its rows are on disk.
 
         Args:
             already_exists: Only if all rows are done: there is nothing new to say before.
@@ -302,7 +302,7 @@ class MmapSaver(AbstractSaver):
         flags.update(_flags(*self._store.write_flags(model_id, bool(flags["is_finalized"]))))
 
     def init_experiment(self, exp_name: str, num_targets: int, model_id: int) -> None:
-        """Starts an experiment for a model, or joins it: existing scores are kept.
+        """Starts an experiment for a model, or joins it. Existing scores are kept.
 
         Where the model's gradients were lost, none of its targets is done any longer, and the
         scores are not final.
@@ -322,7 +322,7 @@ class MmapSaver(AbstractSaver):
         self.load_current_store(model_id, exp_name, num_targets)
 
     def save_scores(self, exp_name: str) -> None:
-        """Puts the scores of the current experiment on disk and says that they are final.
+        """Writes the scores of the current experiment to disk and marks them as final.
 
         Raises:
             CorruptError: if they hold NaN or infinity, unless `allow_non_finite` is set.
@@ -342,14 +342,14 @@ class MmapSaver(AbstractSaver):
         self._store.delete_grads(_model_id(model_id))
 
     def missing_rows(self, model_id: int) -> list[int]:
-        """The training examples that are not done yet, in order."""
+        """Returns the training examples that are not done yet, in order."""
         model_id = _model_id(model_id)
         if self._train is not None and self._train[0] == model_id:
             return self._train[1].missing()
         return self._store.model(model_id).missing()
 
     def missing_targets(self, exp_name: str, model_id: int) -> list[int]:
-        """The targets of an experiment that are not known to be done for a model, in order.
+        """Returns the targets of an experiment that are not known to be done for a model, in order.
 
         Of targets that TRAK itself wrote, none is known to be.
         """
@@ -361,7 +361,8 @@ class MmapSaver(AbstractSaver):
         return self._store.experiment(exp_name, num_targets, model_id).missing()
 
     def check_checkpoint(self, model_id: int, state: Mapping[str, Any] | str) -> None:
-        """Ties a model to its checkpoint: the first call remembers it, later ones compare.
+        """Ties a model to its checkpoint. The first call records the checkpoint, later calls
+        compare with it.
 
         Args:
             model_id: The model.
@@ -374,7 +375,7 @@ class MmapSaver(AbstractSaver):
         self._store.bind_checkpoint(_model_id(model_id), identity)
 
     def flush(self) -> None:
-        """Puts all rows, and then their marks, on disk."""
+        """Writes all rows, and then their marks, to disk."""
         _flush(self._open)
         if self._train is not None:
             model_id, opened = self._train
@@ -383,7 +384,7 @@ class MmapSaver(AbstractSaver):
                 flags.update(_flags(*self._store.write_flags(model_id, bool(flags["is_finalized"]))))
 
     def close(self) -> None:
-        """Flushes, and lets go of all arrays, also if they cannot be flushed."""
+        """Flushes and releases all arrays. It releases them even if the flush fails."""
         try:
             self.flush()
         finally:
@@ -443,7 +444,7 @@ def repair(
     *,
     recompute_zero_rows: bool = False,
 ) -> list[str]:
-    """Makes a damaged folder whole: empty or cut JSON, cut or missing arrays, lost experiments.
+    """Repairs a damaged folder: empty or cut JSON, cut or missing arrays, lost experiments.
 
     Rows that are lost are marked as not done, and flags that cannot be known are 0: the next run
     computes a little more. Rows of zeros are left alone unless asked for. No process may be working
@@ -466,7 +467,9 @@ def repair(
 
 
 def checkpoint_digest(state: Mapping[str, Any]) -> str:
-    """A SHA-256 of a state dict: names, dtypes, shapes and bytes of its arrays or tensors."""
+    """Returns a SHA-256 of a state dict: of the names, dtypes, shapes and bytes of its arrays or
+    tensors.
+    """
     digest = hashlib.sha256()
     for name in sorted(state):
         value = state[name]

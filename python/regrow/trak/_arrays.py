@@ -25,16 +25,16 @@ from .._text import counted
 
 Rows = NDArray[np.int64]
 Place = tuple[str, str, str, int, int, int]
-"""Key, path, dtype, rows, columns, where the data begins."""
+"""The key, path, dtype, rows, columns, and the offset of the data."""
 
 _ONLY_0_AND_1 = "a mask has only 0 and 1: a row is done (1) or not (0)"
 _PIECE_LEN_BYTES = 1 << 24
-"""Most bytes that are copied out of a map at once."""
+"""The most bytes that are copied from a map at once."""
 _ACCESS = {"r": mmap.ACCESS_READ, "r+": mmap.ACCESS_WRITE, "c": mmap.ACCESS_COPY}
 
 
 class StoreArray(np.memmap):
-    """An array of a store: a `numpy.memmap` whose rows can be assigned to safely."""
+    """An array of a store: a `numpy.memmap` with safe assignment to rows."""
 
     _mmap: Any
     _write: Callable[[Rows, NDArray[Any]], None] | None
@@ -69,7 +69,7 @@ class StoreArray(np.memmap):
         self[...] = value
 
     def revoke(self) -> None:
-        """Lets nothing be assigned any more: the saver has let go of this array."""
+        """Forbids all further assignments: the saver has released this array."""
 
         def refuse(*_arguments: object) -> None:
             raise InvalidArgumentError(
@@ -123,7 +123,7 @@ class DataArray(StoreArray):
 
 
 class MaskArray(StoreArray):
-    """Which rows are done: 0 or 1 each, `int32`, one column.
+    """Marks the rows that are done: 0 or 1 for each, `int32`, one column.
 
     Each assignment to it, or to views of it, is compared with the marks that the engine has: rows
     that became 1 are marked as done, rows that became 0 as not done. Changes through views that
@@ -133,10 +133,10 @@ class MaskArray(StoreArray):
     _MODE = "c"
 
     asked: tuple[Rows, NDArray[np.bool_]] | None
-    """The rows asked for last, and which of them were done: the batch that is being worked on."""
+    """The rows of the last request, and which of them were done: the current batch."""
     _tell: Callable[[Rows, bool], None] | None
     _plain: NDArray[np.int32] | None
-    """The marks of the whole array, which show at once."""
+    """The marks of the whole array. A change is visible at once."""
     _told: NDArray[np.int32] | None
     """The marks of rows that the engine has."""
     _whole: MaskArray | None
@@ -195,7 +195,7 @@ class MaskArray(StoreArray):
 
     @property
     def done_count(self) -> int:
-        """How many rows are done, as far as this process knows."""
+        """Returns the number of rows that are done, as far as this process knows."""
         return int(np.count_nonzero(np.asarray(self) == 1 if self._told is None else self._told))
 
     def start(self, tell: Callable[[Rows, bool], None]) -> None:
@@ -210,11 +210,11 @@ class MaskArray(StoreArray):
         self._write = self._mark
 
     def any_told(self, rows: Rows) -> bool:
-        """Whether the engine was told that any of the rows is done."""
+        """Whether the engine knows any of these rows as done."""
         return self._told is not None and bool(self._told[rows].any())
 
     def restore(self, missing: Rows) -> None:
-        """After an error, shows all rows as done but the `missing`."""
+        """After an error, shows all rows as done except the `missing` ones."""
         if self._plain is not None and self._told is not None:
             self._plain[...] = 1
             self._plain[missing] = 0
@@ -231,7 +231,7 @@ class MaskArray(StoreArray):
         self._tell_rows(rows[marks], True)
 
     def reconcile(self) -> None:
-        """Tells the engine what views and in-place operators have changed."""
+        """Reports the changes by views and in-place operators to the engine."""
         if self._told is None or self._plain is None:
             return
         differs = self._plain != self._told
@@ -246,7 +246,7 @@ class MaskArray(StoreArray):
         self._mark(changed, plain[changed])
 
     def revoke(self) -> None:
-        """Lets nothing be assigned any more, to views of it either."""
+        """Forbids all further assignments, also to views of the array."""
         super().revoke()
         self._plain = None
         if self._told is not None:
@@ -264,8 +264,8 @@ class MaskArray(StoreArray):
 
 
 class OpenArrays:
-    """All arrays of a model, or of an experiment for one model, and what the engine is told of
-    them.
+    """All arrays of a model, or of an experiment for one model, and the state that the engine
+    knows.
 
     After an error of the engine the mask shows what the engine says: rows that waited for a sync
     that failed are not done.
@@ -316,14 +316,14 @@ class OpenArrays:
             self.arrays[key] = array
 
     def flush(self) -> None:
-        """Puts all rows, and then their marks, on disk."""
+        """Writes all rows, and then their marks, to disk."""
         try:
             self.mask.reconcile()
         finally:
             self._do(self.native.flush)
 
     def missing(self) -> list[int]:
-        """The rows that are not done."""
+        """Returns the rows that are not done."""
         self.mask.reconcile()
         return self.native.missing()
 
@@ -394,7 +394,7 @@ def _map(file: int, path: str, mode: str) -> Any:
 
 
 def rows_of(index: Any, sizes: tuple[int, ...]) -> tuple[Rows, tuple[int, ...]] | None:
-    """The rows that an index names whole, and its shape; `None` for every other index.
+    """Returns the whole rows that an index names, and its shape; `None` for every other index.
 
     Args:
         index: Of the rows alone, or of rows and all columns.
@@ -429,7 +429,7 @@ def rows_of(index: Any, sizes: tuple[int, ...]) -> tuple[Rows, tuple[int, ...]] 
 
 
 def _part_of_rows(index: tuple[Any, ...], sizes: tuple[int, ...]) -> Any:
-    """The part of an index that names the rows; `None` if the rows are not whole."""
+    """Returns the part of an index that names the rows; `None` if the rows are not whole."""
     rest = [part for part in index[1:] if part is not Ellipsis]
     is_whole = all(isinstance(part, slice) and part.indices(sizes[-1]) == (0, sizes[-1], 1) for part in rest)
     if not index or not is_whole or len(rest) >= len(sizes) or (index[0] is Ellipsis and rest):

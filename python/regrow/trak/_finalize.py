@@ -26,8 +26,8 @@ def finalize_features(
     del_grads: bool = False,
     block_rows: int | None = None,
 ) -> None:
-    """Makes the features of models: X (X'X + lambda I)^-1, scaled by the mean absolute entry of the
-    inverse.
+    """Computes the features of models: X (X'X + lambda I)^-1, scaled by the mean absolute entry of
+    the inverse.
 
     Holds the P x P matrix and one block of rows.
 
@@ -76,7 +76,7 @@ def finalize_scores(
     allow_skip: bool = False,
     block_rows: int | None = None,
 ) -> Any:
-    """Makes the scores of an experiment: features times targets, averaged over the models,
+    """Computes the scores of an experiment: features times targets, averaged over the models,
     weighted.
 
     Args:
