@@ -148,8 +148,8 @@ _START_ITEMS = 5
 def ml_model_leaf_summary(revtuple_path: RevTuplePath, x: Any, sep: str = ", ") -> str:
     """One line about an array: type, SHA-256 of its bytes, statistics, shape, dtype, first items.
 
-    What has no such numbers (text, bfloat16, empty arrays, no arrays at all) is shown by its
-    `repr`.
+    A value without such statistics (text, bfloat16, an empty array, a value that is no array) is
+    shown by its `repr`.
     """
     place = ",".join(map(repr, linearize_revtuple_path(revtuple_path)))
     about = _array_summary(x, sep) or f"{type_name(x)}({x!r})"
@@ -228,27 +228,27 @@ def model_save(
 
     Args:
         tree: Dicts with arrays in them, or one array.
-        filepath_stem: What the names of both files begin with.
-        data_suffix: What the name of the data file ends in.
-        manifest_suffix: What the name of the manifest ends in; `None` for no manifest.
-        key: Arrays are written in the order of its values (equal ones in that of the tree); those
-            for whose path it gives `None` are left out.
-        array_transform_by_pytree_key: By path, what an array becomes before it is written. Each is
-            called once.
+        filepath_stem: The beginning of both file names.
+        data_suffix: The end of the data file's name.
+        manifest_suffix: The end of the manifest's name; `None` for no manifest.
+        key: Returns a sort key for a path. Arrays are written in this order; arrays with equal keys
+            keep the order of the tree. An array is left out if the key of its path is `None`.
+        array_transform_by_pytree_key: By path, a function that converts the array before it is
+            written. Each is called once.
         report: Called with some lines of text about each array.
         byte_align: Each array begins at a multiple of this.
-        native_dtypes: Keep bfloat16, float8 and their like under their own names, which the
-            original cannot read; otherwise bfloat16 becomes float32 and the others are refused.
+        native_dtypes: Keep bfloat16, float8 and similar dtypes under their own names, which the
+            original cannot read. Otherwise bfloat16 becomes float32 and the others are refused.
         extra_keys: Keep checksums and empty dicts in keys of the manifest that the original
             ignores. Without them both files are those of the original under NumPy 1, byte for byte.
-        overwrite: Replace files that are there, as the original does.
+        overwrite: Replace existing files, as the original does.
         durable: Sync to disk before returning.
 
     Returns:
         The size of the data, padding included, and the seconds it took.
 
     Raises:
-        NotAMLModelTreeNodeError: if something in the tree is neither a dict nor an array.
+        NotAMLModelTreeNodeError: if a node of the tree is neither a dict nor an array.
         RegrowError: for dtypes and keys that cannot be stored; the old files are then unchanged.
     """
     since = time.monotonic()
@@ -376,13 +376,14 @@ def model_load(
     """Loads a model that `model_save`, or the original's `model_save`, has saved.
 
     Args:
-        filepath_stem: What the names of both files begin with.
-        mmapped: Give views of the file; otherwise arrays of their own.
-        mode: What changing a view does: ``"c"`` changes this program's copy of the page and never
-            the file, ``"r"`` is refused by NumPy, ``"r+"`` changes the file, as the original does.
+        filepath_stem: The beginning of both file names.
+        mmapped: Return views of the file. Otherwise each array has its own memory.
+        mode: The effect of a change to a view. ``"c"``: it changes this program's copy of the page
+            and never the file. ``"r"``: NumPy refuses it. ``"r+"``: it changes the file, as in the
+            original.
         verify: Check the data against the manifest's checksums, if it has any.
-        data_suffix: What the name of the data file ends in, where the manifest does not say it.
-        manifest_suffix: What the name of the manifest ends in.
+        data_suffix: The end of the data file's name, if the manifest does not contain it.
+        manifest_suffix: The end of the manifest's name.
 
     Raises:
         NotFoundError: if one of the files is missing.

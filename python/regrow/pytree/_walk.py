@@ -187,8 +187,8 @@ def revtuple_autovifify_from_linear(keys_and_vals: Iterable[tuple[tuple[Hashable
     with the path ``()``.
 
     Raises:
-        ValueError: if a root value stands beside others, a path stands twice, or one value would
-            lie below another.
+        ValueError: if there are other values besides a root value, a path occurs twice, or the path
+            of one value continues the path of another.
     """
     root: dict[Any, Any] = {}
     # The dicts made here. All other values are leaves, even if they are dicts.

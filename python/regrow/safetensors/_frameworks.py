@@ -59,8 +59,8 @@ def check(framework: str, device: Any) -> None:
     """Refuses a framework or a device that is not supported.
 
     Raises:
-        SafetensorError: for either.
-        ModuleNotFoundError: if torch is asked for and is not installed.
+        SafetensorError: if the framework or the device is not supported.
+        ModuleNotFoundError: if torch is requested and is not installed.
     """
     if not isinstance(framework, str):
         raise TypeError(f"framework is a str, not {type(framework).__name__}")

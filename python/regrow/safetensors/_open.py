@@ -144,19 +144,21 @@ class safe_open:
 
     Args:
         filename: The file. Also ``model.safetensors.index.json``, or a folder with one.
-        framework: What tensors are to be: ``"np"`` or ``"numpy"``, ``"jax"`` or ``"flax"``,
+        framework: The framework of the tensors: ``"np"`` or ``"numpy"``, ``"jax"`` or ``"flax"``,
             ``"pt"`` or ``"torch"``.
-        device: Where; other than ``"cpu"`` for torch only.
-        backend: ``"mmap"`` gives torch's tensors on the CPU in a private map of the file,
-            ``"pread"`` in memory of their own. NumPy's and JAX' always have their own.
-        copy: ``True`` gives torch's tensors memory of their own with either backend, ``False`` the
-            map. ``False`` gives NumPy's arrays (and slices) as read-only views where they can be.
+        device: The device of the tensors. Only torch accepts others than ``"cpu"``.
+        backend: ``"mmap"`` returns torch's tensors on the CPU in a private map of the file,
+            ``"pread"`` in memory of their own. Arrays of NumPy and JAX always have memory of their
+            own.
+        copy: With ``True``, torch's tensors have memory of their own with either backend, with
+            ``False`` they are in the map. With ``False``, NumPy arrays (and slices) are read-only
+            views if possible.
 
-    What is written to a tensor in a private map does not reach the file.
+    Writes to a tensor in a private map do not reach the file.
 
     Raises:
         SafetensorError: if the file breaks the rules of safetensors.
-        FileNotFoundError: if it is not there.
+        FileNotFoundError: if the file does not exist.
     """
 
     def __init__(

@@ -42,14 +42,15 @@ class TensorSpec:
     """A tensor in memory that another object owns, for `serialize` and `serialize_file`.
 
     Args:
-        dtype: A framework's name of it: ``"float32"``, ``"bfloat16"``, ``"float4_e2m1fn_x2"``.
-        shape: Of ``float4_e2m1fn_x2`` in pairs of elements.
-        data_ptr: The address of its bytes, in C order. They must stay there until it has been
-            written.
-        data_len: How many bytes they are.
+        dtype: A framework's name of the dtype: ``"float32"``, ``"bfloat16"``,
+            ``"float4_e2m1fn_x2"``.
+        shape: The shape. For ``float4_e2m1fn_x2`` it counts pairs of elements.
+        data_ptr: The address of the bytes, in C order. They must stay at this address until the
+            tensor is written.
+        data_len: The number of bytes.
 
     Raises:
-        SafetensorError: for a dtype that safetensors lacks.
+        SafetensorError: for a dtype that safetensors does not have.
     """
 
     dtype: str
@@ -77,7 +78,7 @@ def serialize(tensor_dict: Mapping[str, TensorSpec], metadata: Mapping[str, str]
     """Returns the bytes of a safetensors file, from tensors at given addresses in memory.
 
     Raises:
-        SafetensorError: if a tensor's shape and length differ.
+        SafetensorError: if a tensor's shape does not match its length.
         TypeError: for anything but a dict of `TensorSpec`.
     """
     return _save.to_bytes(_arrays(tensor_dict), metadata, None, 8)
@@ -89,7 +90,8 @@ def serialize_file(
     """Writes the file that `serialize` returns: completely or not at all, synced to disk.
 
     Raises:
-        SafetensorError: if a tensor's shape and length differ, or the file cannot be written.
+        SafetensorError: if a tensor's shape does not match its length, or the file cannot be
+            written.
         TypeError: for anything but a dict of `TensorSpec`.
     """
     _save.to_file(_arrays(tensor_dict), filename, metadata, None, 8, None, True)

@@ -45,8 +45,8 @@ def prepared(tensors: Any, sep: str | None) -> tuple[Flat, LeafColumns]:
     """Returns the tree in columns. All its leaves are arrays.
 
     Raises:
-        TypeError: for keys that are no `str`, leaves that are no arrays, trees where a flat dict is
-            meant.
+        TypeError: for a key that is no `str`, a leaf that is no array, or a tree where a flat dict
+            is required.
     """
     if sep is None:
         if not isinstance(tensors, Mapping):

@@ -24,7 +24,7 @@ def checked(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
     Raises:
         SafetensorIndexError: for an index out of bounds.
         SafetensorBoundError: for negative bounds.
-        SafetensorError: for anything else that safetensors does not take.
+        SafetensorError: for any other index that safetensors does not accept.
     """
     if isinstance(index, list):
         if index:

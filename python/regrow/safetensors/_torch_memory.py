@@ -87,11 +87,11 @@ def _remove_duplicate_names(
 ) -> dict[str, list[str]]:
     """Returns for each kept name the other names of the same memory, sorted.
 
-    A name is kept that is all of its memory: of `preferred_names` if there is one, else the first
-    in the alphabet that is not in `discard_names`, else the first.
+    The kept name must be of a tensor that covers its whole memory. A name of `preferred_names` has
+        priority, then the first in the alphabet that is not in `discard_names`, then the first.
 
     Raises:
-        RuntimeError: if no name is all of it.
+        RuntimeError: if no tensor covers the whole memory.
     """
     preferred, discarded = set(preferred_names or ()), set(discard_names or ())
     out: dict[str, list[str]] = {}

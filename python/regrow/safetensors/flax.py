@@ -46,7 +46,7 @@ def save_file(
 def load(data: bytes, *, nested: bool = False, sep: str = ".") -> dict[str, Any]:
     """Loads the bytes of a safetensors file as JAX arrays on the default device.
 
-    Without ``jax_enable_x64`` JAX makes 32 bits of 64, here as everywhere.
+    Without ``jax_enable_x64`` JAX reduces 64-bit dtypes to 32 bits, as it does everywhere.
 
     Raises:
         SafetensorError: if the bytes break the rules of safetensors.
@@ -57,11 +57,11 @@ def load(data: bytes, *, nested: bool = False, sep: str = ".") -> dict[str, Any]
 def load_file(filename: StrPath, *, backend: str = "mmap", nested: bool = False, sep: str = ".") -> dict[str, Any]:
     """Loads a safetensors file, an index or a folder as JAX arrays on the default device.
 
-    Without ``jax_enable_x64`` JAX makes 32 bits of 64, here as everywhere.
+    Without ``jax_enable_x64`` JAX reduces 64-bit dtypes to 32 bits, as it does everywhere.
 
     Raises:
         SafetensorError: if the file breaks the rules of safetensors.
-        FileNotFoundError: if it is not there.
+        FileNotFoundError: if the file does not exist.
     """
     check_backend(backend)
     return Tensors.read(filename, sep if nested else None, lambda tensors: loaded(tensors, nested, True, "flax"))

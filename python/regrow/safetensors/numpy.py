@@ -37,7 +37,8 @@ def save(
         align: The data begins at a multiple of this many bytes, a power of two.
 
     Raises:
-        SafetensorError: for a dtype that safetensors lacks, or two tensors of the same name.
+        SafetensorError: for a dtype that safetensors does not have, or two tensors of the same
+            name.
         TypeError: for a value that is no array, or a name that is no `str`.
     """
     return _save.to_bytes(tensor_dict, metadata, sep, align)
@@ -56,20 +57,21 @@ def save_file(
     """Saves arrays as a safetensors file, with the same bytes as safetensors: the whole file or
     nothing, synced to disk.
 
-    A file of that name is replaced.
+    An existing file of that name is replaced.
 
     Args:
         tensor_dict: Arrays by name. Any strides and byte order; with `sep` any pytree of arrays.
-        filename: The file; its folder is made if it is missing.
+        filename: The file. Its folder is created if it is missing.
         metadata: Text by name, kept in this order.
         sep: Join the keys of a tree with this.
         align: The data begins at a multiple of this many bytes, a power of two (4096: a page).
-        max_shard_size: Make a folder at `filename`, each file in it at most this large (``"5GB"``
-            or bytes), with ``model.safetensors.index.json``.
+        max_shard_size: Create a folder at `filename` with ``model.safetensors.index.json`` and
+            files of at most this size (``"5GB"`` or bytes).
         durable: Sync to disk before returning.
 
     Raises:
-        SafetensorError: for a dtype that safetensors lacks, or two tensors of the same name.
+        SafetensorError: for a dtype that safetensors does not have, or two tensors of the same
+            name.
         TypeError: for a value that is no array, or a name that is no `str`.
         StorageFullError, PermissionDeniedError: an existing file is unchanged.
     """
@@ -81,12 +83,12 @@ def load(data: bytes, *, nested: bool = False, sep: str = ".", copy: bool = True
 
     Args:
         data: The file's bytes.
-        nested: Cut names at `sep` into dicts in each other.
-        sep: Where.
-        copy: ``False`` gives read-only views of `data`.
+        nested: Split the names at `sep`, and return nested dicts.
+        sep: The separator.
+        copy: With ``False``, the arrays are read-only views of `data`.
 
     Raises:
-        SafetensorError: if they break the rules of safetensors.
+        SafetensorError: if the bytes break the rules of safetensors.
     """
     return loaded(Tensors.of_bytes(data, sep if nested else None), nested, copy)
 
@@ -103,14 +105,14 @@ def load_file(
 
     Args:
         filename: The file. Also ``model.safetensors.index.json``, or a folder with one.
-        backend: Taken for safetensors' sake.
-        nested: Cut names at `sep` into dicts in each other.
-        sep: Where.
-        copy: ``False`` gives read-only views of the file.
+        backend: Accepted for compatibility with safetensors.
+        nested: Split the names at `sep`, and return nested dicts.
+        sep: The separator.
+        copy: With ``False``, the arrays are read-only views of the file.
 
     Raises:
-        SafetensorError: if it breaks the rules of safetensors.
-        FileNotFoundError: if it is not there.
+        SafetensorError: if the file breaks the rules of safetensors.
+        FileNotFoundError: if the file does not exist.
     """
     check_backend(backend)
     return Tensors.read(filename, sep if nested else None, lambda tensors: loaded(tensors, nested, copy))

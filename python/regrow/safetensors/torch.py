@@ -44,14 +44,14 @@ def save(
     """Returns the bytes of a safetensors file.
 
     Args:
-        tensors: Dense, contiguous tensors by name, no two in the same memory.
+        tensors: Dense, contiguous tensors by name. No two may share memory.
         metadata: Text by name, kept in this order.
         align: The data begins at a multiple of this many bytes, a power of two.
 
     Raises:
         RuntimeError: if tensors share memory.
-        ValueError: for a tensor that is sparse or not contiguous, or no tensor at all.
-        SafetensorError: for a dtype that safetensors lacks.
+        ValueError: for a tensor that is sparse or not contiguous, or a value that is no tensor.
+        SafetensorError: for a dtype that safetensors does not have.
     """
     return _save.to_bytes(_arrays(tensors), metadata, None, align)
 
@@ -69,18 +69,18 @@ def save_file(
     file of that name is replaced.
 
     Args:
-        tensors: Dense, contiguous tensors by name, no two in the same memory.
-        filename: The file; its folder is made if it is missing.
+        tensors: Dense, contiguous tensors by name. No two may share memory.
+        filename: The file. Its folder is created if it is missing.
         metadata: Text by name, kept in this order.
         align: The data begins at a multiple of this many bytes, a power of two.
-        max_shard_size: Make a folder at `filename`, each file in it at most this large (``"5GB"``
-            or bytes), with ``model.safetensors.index.json``.
+        max_shard_size: Create a folder at `filename` with ``model.safetensors.index.json`` and
+            files of at most this size (``"5GB"`` or bytes).
         durable: Sync to disk before returning.
 
     Raises:
         RuntimeError: if tensors share memory.
-        ValueError: for a tensor that is sparse or not contiguous, or no tensor at all.
-        SafetensorError: for a dtype that safetensors lacks.
+        ValueError: for a tensor that is sparse or not contiguous, or a value that is no tensor.
+        SafetensorError: for a dtype that safetensors does not have.
     """
     _save.to_file(_arrays(tensors), filename, metadata, None, align, max_shard_size, durable)
 
@@ -100,19 +100,20 @@ def load_file(
 ) -> dict[str, Any]:
     """Loads the tensors of a safetensors file, an index or a folder.
 
-    On the CPU they lie in a private map of the file, as safetensors' do: nothing is read before it
-    is looked at, and what is written to a tensor does not reach the file. A program that rewrites
-    the file in place changes them; regrow and safetensors replace files.
+    On the CPU the tensors are in a private map of the file, as in safetensors: data is read at its
+    first use, and writes to a tensor do not reach the file. A program that rewrites the file in
+    place changes the tensors. regrow and safetensors replace files instead.
 
     Args:
         filename: The file.
-        device: Where they are to be; anything that torch takes.
-        backend: ``"pread"`` gives tensors memory of their own.
-        copy: ``True`` gives them memory of their own with either backend, ``False`` the map.
+        device: The device of the tensors, in any form that torch accepts.
+        backend: With ``"pread"`` the tensors have memory of their own.
+        copy: With ``True`` the tensors have memory of their own with either backend, with ``False``
+            they are in the map.
 
     Raises:
         SafetensorError: if the file breaks the rules of safetensors.
-        FileNotFoundError: if it is not there.
+        FileNotFoundError: if the file does not exist.
     """
     return opened(filename, "pt", device, backend, copy).all()
 
@@ -131,12 +132,12 @@ def save_model(
     Args:
         model: A `torch.nn.Module`.
         filename: The file.
-        metadata: Text by name; what it says already stays.
-        force_contiguous: Save contiguous copies of tensors that are not.
+        metadata: Text by name. Its entries are not overwritten.
+        force_contiguous: Save contiguous copies of tensors that are not contiguous.
         durable: Sync to disk before returning.
 
     Raises:
-        RuntimeError: if tensors share memory and none is all of it.
+        RuntimeError: if tensors share memory and none covers all of it.
         ValueError: without `force_contiguous`, for a tensor that is not contiguous.
     """
     state: dict[str, Any] = dict(model.state_dict())
@@ -162,15 +163,15 @@ def load_model(
     Args:
         model: A `torch.nn.Module`.
         filename: The file.
-        strict: Err if the module has tensors that the file lacks, or the reverse.
-        device: Where the file's tensors are read to.
-        backend: Taken for safetensors' sake.
+        strict: Raise if the module has tensors that the file does not have, or the reverse.
+        device: The device to which the tensors of the file are read.
+        backend: Accepted for compatibility with safetensors.
 
     Returns:
         Names in the module that were not loaded, and names in the file that were not used.
 
     Raises:
-        RuntimeError: with `strict`, if there are any.
+        RuntimeError: with `strict`, if there are such names.
     """
     tensors = load_file(filename, device, backend=backend)
     duplicates = _remove_duplicate_names(model.state_dict(), preferred_names=tensors)

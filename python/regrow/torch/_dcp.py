@@ -84,8 +84,8 @@ class StorageWriter(_storage.StorageWriter):  # type: ignore[misc]
         writer = regrow.torch.StorageWriter("s3://bucket/run/step_100")
         dcp.save(state, storage_writer=writer)
 
-    All processes write together. The checkpoint is committed when the last one has written, or not
-    at all.
+    All processes write together. The checkpoint is committed after the last process has written, or
+    not at all.
     """
 
     @keywords
@@ -110,7 +110,7 @@ class StorageWriter(_storage.StorageWriter):  # type: ignore[misc]
         """Writes to `path`.
 
         Args:
-            path: The folder to make, or its URL; the ``checkpoint_id`` of the save replaces it.
+            path: The folder to create, or its URL. The ``checkpoint_id`` of the save replaces it.
             layout: As for `save`.
             overwrite: As for `save`.
             cast: As for `save`.
@@ -202,7 +202,7 @@ def plan_of(plans: list[Any]) -> Planned:
     """Merges the plans of all processes into one.
 
     Raises:
-        InvalidArgumentError: for tensors that are cut where no grid is.
+        InvalidArgumentError: if the shards of a tensor do not form a regular grid.
         LeafTypeError: for dtypes that no checkpoint can hold.
     """
     names: dict[str, None] = {}
@@ -349,9 +349,9 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
         """Reads from `path`.
 
         Args:
-            path: A checkpoint, or a folder of steps; the ``checkpoint_id`` of the load replaces it.
-            cast: Take tensors of another dtype than the saved ones, and let torch cast to them, as
-                DCP's own reader does silently. Otherwise they are an error.
+            path: A checkpoint, or a folder of steps. The ``checkpoint_id`` of the load replaces it.
+            cast: Accept tensors with another dtype than the saved ones, and let torch cast the
+                data, as DCP's own reader does silently. Otherwise they are an error.
             step: As for `load`.
             storage_options: As for `load`.
             options: Rare settings.

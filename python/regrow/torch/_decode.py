@@ -34,8 +34,8 @@ def record_of(metadata: Any) -> dict[str, dict[str, Any]]:
     the checkpoint.
 
     Raises:
-        CorruptError: if it is damaged.
-        UnsupportedError: if a later version has written it.
+        CorruptError: if the record is damaged.
+        UnsupportedError: if the record has another version.
     """
     text = metadata.get(RECORD) if isinstance(metadata, dict) else None
     if text is None:

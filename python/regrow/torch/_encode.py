@@ -54,7 +54,7 @@ def encode(obj: Any, keys: Keys = ()) -> Encoded:
     """Converts an object at a key path into the form for the engine.
 
     Raises:
-        LeafTypeError: for what cannot be written without pickle, with its key path.
+        LeafTypeError: for a value that cannot be written without pickle, with its key path.
     """
     walk = Walk()
     tree = walk.encoded(obj, keys)

@@ -40,32 +40,32 @@ def load(
 ) -> Any:
     """Loads an object as `save` has saved it. No code of a file is ever run.
 
-    Of a checkpoint that another tool has saved, in any layout, arrays become tensors. Those of
-    dtypes that torch lacks stay NumPy arrays.
+    If another tool has saved the checkpoint, in any layout, arrays become tensors. Arrays of dtypes
+    that torch does not have stay NumPy arrays.
 
     Args:
         path: A checkpoint, or a folder of steps.
-        map_location: Where tensors go, as for `torch.load`: a device; a dict of devices; a function
-            of storage and location that gives a storage, or `None`. Where they were saved, if
-            `None`.
-        like: An object with tensors at the same key paths, of the same shapes and dtypes: each
-            tensor becomes like the one there, with its device, mesh and placements. Each process
+        map_location: The devices of the tensors, as for `torch.load`: a device; a dict of devices;
+            a function of storage and location that returns a storage or `None`. With `None`, each
+            tensor goes to the device on which it was saved.
+        like: An object with tensors at the same key paths, of the same shapes and dtypes. Each
+            loaded tensor gets the device, mesh and placements of its tensor there. Each process
             reads the parts that it has. Everything else is as it was saved.
-        at: The item of a checkpoint of several; all of them if `None`.
-        only: Globs over key paths, as for `regrow.load`: the rest is not read, and may be
+        at: The item of a checkpoint with several items; all items if `None`.
+        only: Globs over key paths, as for `regrow.load`. The rest is not read, and may be
             unsupported. In lists and tuples ``...`` takes its place. A set, or a dict with keys of
-            any kind, is chosen whole.
+            any kind, is selected as a whole.
         step: The step of a folder of steps; the newest if `None`.
-        storage_options: How to reach the storage of a URL, as for `regrow.save`.
+        storage_options: Options for the storage of a URL, as for `regrow.save`.
         progress: As for `regrow.load`.
-        options: Rare settings. With `mmap` tensors lie in private maps of the files: they are read
-            when they are used, and changes to them do not reach the files. With ``checksums=False``
-            nothing is read before.
+        options: Rare settings. With `mmap` the tensors are in private maps of the files: they are
+            read when they are used, and changes to them do not reach the files. With
+            ``checksums=False`` nothing is read before that.
 
     Raises:
         MismatchError: if `like` differs, with the first 100 differences.
         CorruptError: with file, leaf and offset.
-        NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to load.
+        NotFoundError, NotACheckpointError, UncommittedError: if there is no checkpoint to load.
     """
     rare = _options.chosen(options, "load")
     asked = Asked(

@@ -19,7 +19,8 @@ def mover(map_location: Any) -> Move:
     """Returns the function that moves tensors as `map_location` requests.
 
     Raises:
-        InvalidArgumentError: for what torch has no device of.
+        InvalidArgumentError: if `map_location` has a form or a device name that torch does not
+            know.
     """
     if map_location is None:
         return _to

@@ -53,18 +53,19 @@ class Manager(PytreeManager):
         """Loads a step as `regrow.torch.load` does; the newest good one if `step` is `None`.
 
         Args:
-            step: Its number.
+            step: The number of the step.
             like: As for `regrow.torch.load`.
-            at: The item of a step of several.
-            items: Several items, by name: a dict is returned.
-            map_location: Where tensors go, as for `regrow.torch.load`.
+            at: The item of a step with several items.
+            items: Several items by name. The result is then a dict.
+            map_location: The devices of the tensors, as for `regrow.torch.load`.
             only: As for `regrow.torch.load`.
             progress: As for `regrow.save`.
             options: Rare settings.
 
         Raises:
-            NotFoundError: if the step does not exist, or there is none at all.
-            CorruptError: if it is damaged; without `step`, if no step is good, with all reasons.
+            NotFoundError: if the step does not exist, or the folder has no step.
+            CorruptError: if the step is damaged; without `step`, if no step is good, with all
+                reasons.
         """
 
         def one(where: Any, like: Any, asked: Loading, options: Options | None) -> Any:

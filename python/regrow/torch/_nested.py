@@ -24,7 +24,7 @@ def paths_of(metadata: Any) -> dict[str, Keys] | None:
     """Returns the paths in the metadata of a checkpoint; `None` if no `StorageWriter` wrote it.
 
     Raises:
-        CorruptError: if they are damaged.
+        CorruptError: if the paths are damaged.
     """
     text = metadata.get(PATHS) if isinstance(metadata, dict) else None
     if text is None:

@@ -46,26 +46,26 @@ def save(
     """Saves an object of a training script at `path`: the whole object or nothing, synced to disk,
     without pickle.
 
-    `load` gives back equal types and values, bit for bit: dicts (also ordered ones and defaultdicts
+    `load` returns equal types and values, bit for bit: dicts (also ordered dicts and defaultdicts
     of built-in types, with any keys), lists, tuples, sets, numbers, text, bytes, `None`, NumPy
     arrays and scalars, `torch.Size`, dtypes, devices, and tensors with their strides, devices and
-    ``requires_grad``. A named tuple comes back as one of the same name and fields. Tensors that
-    share memory are written once, and tied again.
+    ``requires_grad``. A named tuple becomes a named tuple with the same name and fields. Tensors
+    that share memory are written once, and share memory again after a load.
 
-    In an initialised job of `torch.distributed` all processes call it: each writes its part of a
-    `DTensor`; everything else is that of process 0.
+    In an initialised job of `torch.distributed` all processes call it. Each process writes its part
+    of a `DTensor`. All other values are taken from process 0.
 
     Args:
-        path: The folder or file to make, or its URL.
-        obj: The object: a dict of state dicts, mostly. With
-            ``layout=regrow.layouts.Safetensors(max_shard_bytes="5GB")`` the files are those of the
-            Hugging Face hub.
+        path: The folder or file to create, or its URL.
+        obj: The object, usually a dict of state dicts. With
+            ``layout=regrow.layouts.Safetensors(max_shard_bytes="5GB")`` the files have the form of
+            the Hugging Face hub.
         layout: As for `regrow.save`.
         overwrite: As for `regrow.save`.
         cast: As for `regrow.save`.
         lossy: As for `regrow.save`.
         compression: As for `regrow.save`.
-        metadata: Your own metadata, a dict; of a safetensors file, of text.
+        metadata: Your own metadata, a dict. For a safetensors file the values are text.
         base: As for `regrow.save`.
         durable: As for `regrow.save`.
         parity: As for `regrow.save`.
@@ -76,8 +76,8 @@ def save(
         options: Rare settings.
 
     Raises:
-        LeafTypeError: for what cannot be written without pickle, with its key path, and what to
-            save instead.
+        LeafTypeError: for a value that cannot be written without pickle, with its key path and an
+            alternative.
         RegrowError: as `regrow.save`.
     """
     writing = Writing(

@@ -48,7 +48,7 @@ class SaveHandle:
             timeout: Seconds to wait at most.
 
         Raises:
-            TimeoutError: if it is not copied by then. It goes on.
+            TimeoutError: if the copy has not ended by then. The copy continues.
             RegrowError: as `regrow.save_async`.
         """
         self._handle(timeout)
@@ -60,7 +60,7 @@ class SaveHandle:
             timeout: Seconds to wait at most, for the copy and again for the rest.
 
         Raises:
-            TimeoutError: if it has not ended by then. It goes on.
+            TimeoutError: if the save has not ended by then. The save continues.
             RegrowError: as `save`.
         """
         report = self._handle(timeout).result(timeout)
@@ -122,10 +122,10 @@ def async_save(
     """Saves in the background the same objects as `save`. Returns at once, before tensors are
     copied.
 
-    Do not change any tensor or array of `obj` until `SaveHandle.wait_for_staging` has returned:
-    call it before the step of the optimizer, and forward and backward pass run beside the copy. The
-    next save uses the memory of the copy again. A call waits while an earlier save is being copied;
-    the second of two is copied when the first is written.
+    Do not change any tensor or array of `obj` until `SaveHandle.wait_for_staging` has returned.
+    Call it before the step of the optimizer: then the forward and backward pass run during the
+    copy. The next save reuses the memory of the copy. A call waits while an earlier save is being
+    copied. The second of two saves is copied when the first is written.
 
     Args:
         path: As for `save`.
@@ -135,7 +135,7 @@ def async_save(
         cast: As for `regrow.save`.
         lossy: As for `regrow.save`.
         compression: As for `regrow.save`.
-        metadata: Your own metadata, a dict; of a safetensors file, of text.
+        metadata: Your own metadata, a dict. For a safetensors file the values are text.
         base: As for `regrow.save`.
         durable: As for `regrow.save`.
         parity: As for `regrow.save`.
@@ -145,10 +145,10 @@ def async_save(
         options: Rare settings.
 
     Raises:
-        RegrowError: why an earlier save failed, if no call has raised it yet; then nothing is saved
-            now.
-        LeafTypeError: for what cannot be written without pickle. `SaveHandle.result` raises other
-            errors.
+        RegrowError: the failure of an earlier save that no call has raised yet. Nothing is saved in
+            this case.
+        LeafTypeError: for a value that cannot be written without pickle. `SaveHandle.result` raises
+            other errors.
     """
     writing = Writing(
         layout=layout, overwrite=overwrite, cast=cast, lossy=lossy, compression=compression, metadata=metadata,

@@ -79,10 +79,10 @@ class MetadataMismatchError(MismatchError, AssertionError):
 class MmapSaver(AbstractSaver):
     """Stores gradients, features and scores of TRAK in memory maps, safe against crashes.
 
-    Rows that are assigned to (``saver.current_store["grads"][rows] = values``) are written at once;
-    a row's mark in ``current_store["is_featurized"]`` reaches the disk only after the row itself
-    has. That takes a sync, which several batches share: at most `sync_interval` seconds of work are
-    done again after a kill or a power cut.
+    Assigned rows (``saver.current_store["grads"][rows] = values``) are written at once. The mark of
+    a row in ``current_store["is_featurized"]`` reaches the disk only after the row itself. This
+    needs a sync, which several batches share: after a kill or a power cut, at most `sync_interval`
+    seconds of work are repeated.
     """
 
     sync_interval: float | None = 0.5
@@ -111,15 +111,14 @@ class MmapSaver(AbstractSaver):
             train_set_size: Number of training examples.
             proj_dim: Dimension of the projected gradients.
             load_from_save_dir: Read the existing store, and own `metadata.json`. Parallel workers
-                that leave both to another process say `False`; should the metadata be there
-                already, they are checked all the same.
+                pass `False` to leave both to another process. Existing metadata are checked in both
+                cases.
             logging_level: Of the logger ``STORE``.
             use_half_precision: float16, or float32.
 
         Raises:
-            MetadataMismatchError: if the folder was made with other parameters.
-            CorruptError: if `metadata.json` cannot be used; `repair` takes the metadata that are
-                meant.
+            MetadataMismatchError: if the folder was created with other parameters.
+            CorruptError: if `metadata.json` cannot be used. `repair` accepts the correct metadata.
         """
         save_dir = _native.local_path(place("save_dir", save_dir))
         self.metadata = metadata
@@ -171,16 +170,16 @@ class MmapSaver(AbstractSaver):
     def register_model_id(self, model_id: int, _allow_featurizing_already_registered: bool = False) -> None:
         """Registers a model: creates its arrays and its flags.
 
-        A model that is on disk and not in `model_ids` (a worker that was started again) is picked
-        up where it was.
+        A model that is on disk and not in `model_ids` (after a restart of the worker) continues
+        from its state on disk.
 
         Args:
             model_id: An integer, one for each checkpoint.
-            _allow_featurizing_already_registered: Start a registered model again: all its rows are
+            _allow_featurizing_already_registered: Restart a registered model. All its rows are
                 lost.
 
         Raises:
-            ModelIDException: if it is registered already.
+            ModelIDException: if the model is already registered.
         """
         model_id = _model_id(model_id)
         if model_id in self.model_ids and not _allow_featurizing_already_registered:
@@ -210,14 +209,14 @@ class MmapSaver(AbstractSaver):
         Args:
             model_id: The model.
             exp_name: The experiment.
-            exp_num_targets: Its number of targets; by default what `experiments.json` says.
-            mode: ``"r+"``; ``"r"`` for reading only; ``"w+"`` to make new arrays, all zeros.
+            exp_num_targets: The number of its targets, by default the number in `experiments.json`.
+            mode: ``"r+"``; ``"r"`` for reading only; ``"w+"`` to create new arrays, all zeros.
 
         Raises:
-            NotFoundError: if an array is missing; only the gradients of a finalized model may be
-                (`None`).
-            CorruptError: if an array is cut, too long or no array.
-            MismatchError: if it has other sizes or another precision.
+            NotFoundError: if an array is missing. Only the gradients of a finalized model may be
+                missing (`None`).
+            CorruptError: if a file is cut, too long or not an array.
+            MismatchError: if an array has other sizes or another precision.
         """
         model_id = _model_id(model_id)
         if mode not in _MODES:
@@ -286,7 +285,8 @@ class MmapSaver(AbstractSaver):
         """Writes the progress of the current model to disk, once its rows are on disk.
 
         Args:
-            already_exists: Only if all rows are done: there is nothing new to say before.
+            already_exists: Write only if all rows are done. Before that, the progress on disk does
+                not change.
         """
         model_id = self.current_model_id
         if model_id is None:
@@ -304,13 +304,13 @@ class MmapSaver(AbstractSaver):
     def init_experiment(self, exp_name: str, num_targets: int, model_id: int) -> None:
         """Starts an experiment for a model, or joins it. Existing scores are kept.
 
-        Where the model's gradients were lost, none of its targets is done any longer, and the
-        scores are not final.
+        If the gradients of the model were lost, all its targets become not done, and the scores are
+        not final.
 
         Raises:
             ModelIDException: if the model has no folder.
             MismatchError: if the experiment has another number of targets.
-            InvalidArgumentError: for a name that no file can have.
+            InvalidArgumentError: if the name cannot be a file name.
         """
         model_id = _model_id(model_id)
         prefix = self.save_dir / str(model_id)
@@ -325,7 +325,7 @@ class MmapSaver(AbstractSaver):
         """Writes the scores of the current experiment to disk and marks them as final.
 
         Raises:
-            CorruptError: if they hold NaN or infinity, unless `allow_non_finite` is set.
+            CorruptError: if the scores contain NaN or infinity, unless `allow_non_finite` is set.
         """
         assert self.current_experiment_name == exp_name
         self.logger.info(f"Saving scores in {self.save_dir / 'scores'}/{exp_name}.mmap")
@@ -337,7 +337,7 @@ class MmapSaver(AbstractSaver):
         """Deletes the gradients of the train set of a model.
 
         Raises:
-            NotFoundError: (a `FileNotFoundError`) if there are none.
+            NotFoundError: (a `FileNotFoundError`) if the model has no gradients.
         """
         self._store.delete_grads(_model_id(model_id))
 
@@ -351,7 +351,7 @@ class MmapSaver(AbstractSaver):
     def missing_targets(self, exp_name: str, model_id: int) -> list[int]:
         """Returns the targets of an experiment that are not known to be done for a model, in order.
 
-        Of targets that TRAK itself wrote, none is known to be.
+        Targets that TRAK itself wrote are never known to be done.
         """
         model_id = _model_id(model_id)
         if self._targets is not None and self._targets[:2] == (model_id, exp_name):
@@ -369,7 +369,7 @@ class MmapSaver(AbstractSaver):
             state: A state dict, or any text that names the checkpoint.
 
         Raises:
-            MismatchError: if the model was made of another checkpoint.
+            MismatchError: if the model belongs to another checkpoint.
         """
         identity = state if isinstance(state, str) else checkpoint_digest(state)
         self._store.bind_checkpoint(_model_id(model_id), identity)
@@ -446,19 +446,19 @@ def repair(
 ) -> list[str]:
     """Repairs a damaged folder: empty or cut JSON, cut or missing arrays, lost experiments.
 
-    Rows that are lost are marked as not done, and flags that cannot be known are 0: the next run
-    computes a little more. Rows of zeros are left alone unless asked for. No process may be working
-    on the folder.
+    Lost rows are marked as not done, and unknown flags become 0: the next run then computes more
+    than necessary. Rows of zeros stay unchanged unless requested. No process may use the folder
+    during the repair.
 
     Args:
         save_dir: The folder.
-        metadata: What `metadata.json` should say, where it is lost.
-        use_half_precision: The precision, where no array is left to tell it.
-        recompute_zero_rows: Mark also those rows as not done that hold zeros only. Their gradients
-            may really be zero; `regrow.verify` names them in a note.
+        metadata: The content for `metadata.json` if it is lost.
+        use_half_precision: The precision, if no array is left that shows it.
+        recompute_zero_rows: Mark also rows with only zeros as not done. Their gradients may really
+            be zero. `regrow.verify` names them in a note.
 
     Returns:
-        What was done, a line each.
+        The repairs, one line for each.
     """
     text = None if metadata is None else json.dumps(dict(metadata))
     return _native.trak_repair(

@@ -125,9 +125,9 @@ class DataArray(StoreArray):
 class MaskArray(StoreArray):
     """Marks the rows that are done: 0 or 1 for each, `int32`, one column.
 
-    Each assignment to it, or to views of it, is compared with the marks that the engine has: rows
-    that became 1 are marked as done, rows that became 0 as not done. Changes through views that
-    NumPy makes past this class (`numpy.asarray`) are seen when the saver flushes.
+    Each assignment to it, or to views of it, is compared with the engine's marks: rows that became
+        1 are marked as done, rows that became 0 as not done. Changes through views that NumPy
+        creates without this class (`numpy.asarray`) are found when the saver flushes.
     """
 
     _MODE = "c"
@@ -267,8 +267,8 @@ class OpenArrays:
     """All arrays of a model, or of an experiment for one model, and the state that the engine
     knows.
 
-    After an error of the engine the mask shows what the engine says: rows that waited for a sync
-    that failed are not done.
+    After an error of the engine the mask shows the engine's marks: rows that waited for a failed
+        sync are not done.
     """
 
     def __init__(
@@ -285,13 +285,13 @@ class OpenArrays:
         Args:
             native: The open arrays.
             writable: Whether rows can be assigned to.
-            logger: Is told of rows that are not finite.
+            logger: Receives a message about rows that are not finite.
             before_plain: Called before an array without a mask is written to.
-            before_undone: Called with `True` before rows that are done are written again, with
-                `False` before they are marked as not done; it is to take back the flags that say
-                that all rows are done.
-            marks_itself: Rows count as done once they are written; otherwise the mask is assigned
-                to.
+            before_undone: Called with `True` before done rows are written again, and with `False`
+                before they are marked as not done. It must remove the flags that mark all rows as
+                done.
+            marks_itself: Rows count as done once they are written. Otherwise the caller assigns to
+                the mask.
         """
         self.native = native
         self._logger = logger
@@ -397,8 +397,8 @@ def rows_of(index: Any, sizes: tuple[int, ...]) -> tuple[Rows, tuple[int, ...]] 
     """Returns the whole rows that an index names, and its shape; `None` for every other index.
 
     Args:
-        index: Of the rows alone, or of rows and all columns.
-        sizes: Those of the array.
+        index: An index of the rows alone, or of the rows and all columns.
+        sizes: The sizes of the array.
     """
     length = sizes[0] if sizes else 0
     if isinstance(index, tuple):

@@ -29,14 +29,14 @@ def finalize_features(
     """Computes the features of models: X (X'X + lambda I)^-1, scaled by the mean absolute entry of
     the inverse.
 
-    Holds the P x P matrix and one block of rows.
+    It keeps the P x P matrix and one block of rows in memory.
 
     Args:
         saver: The store.
-        model_ids: Which models; all by default. Those that are finalized already are passed over.
+        model_ids: The models; all by default. Models that are already finalized are skipped.
         lambda_reg: The ridge penalty.
         del_grads: Delete the gradients once the features are on disk and the model is finalized.
-        block_rows: Rows at a time; as many as 64 MiB hold by default.
+        block_rows: The number of rows at a time; by default as many as fit in 64 MiB.
 
     Raises:
         ModelIDException: for a model that is not registered or has rows that are not done.
@@ -82,16 +82,16 @@ def finalize_scores(
     Args:
         saver: The store.
         exp_name: The experiment.
-        model_ids: Which models; all by default. Those that are not finalized are passed over with a
+        model_ids: The models; all by default. Models that are not finalized are skipped with a
             warning.
-        allow_skip: Pass over models without gradients of the targets, too.
-        block_rows: Rows of scores at a time; as many as 64 MiB hold by default.
+        allow_skip: Also skip models without gradients of the targets.
+        block_rows: The number of rows of scores at a time; by default as many as fit in 64 MiB.
 
     Returns:
         The scores, as a map of their file.
 
     Raises:
-        ModelIDException: if no model is left, or targets of one are not done.
+        ModelIDException: if no model is left, or a model has targets that are not done.
         CorruptError: if half precision cannot hold the scores.
     """
     saver._merge_experiments()
