@@ -12,7 +12,8 @@ E = TypeVar("E", bound=Exception)
 class RegrowError(Exception):
     """The base class of the errors that regrow raises.
 
-    The message says what failed, where, and what to do. The attributes say the same to programs.
+    The message describes the failure, its place and the remedy. The attributes contain the same for
+    programs.
     """
 
     kind: str = "error"
@@ -146,7 +147,7 @@ class NotDurableError(RegrowError, OSError):
     """The path holds the complete new checkpoint, but the disk did not confirm it: it may not
     survive a power cut.
 
-    This is the only error of a save after which the path does not hold what it held before.
+    It is the only error of a save after which the content of the path has changed.
     """
 
     kind = "not_durable"
@@ -258,12 +259,12 @@ def failure(
     """An error with the text that all errors have: what failed, where, and what to do.
 
     Args:
-        cls: Its class. Built-in exceptions have no `leaf` and no `help`.
+        cls: The class of the error. Built-in exceptions have no `leaf` and no `help`.
         what: The first line.
         *lines: Further lines, such as ``in PATH`` and ``expected X, found Y``.
-        leaf: The key path of the leaf; it has a line of its own.
+        leaf: The key path of the leaf. It gets its own line.
         first_leaf: The first of the leaves that `what` lists.
-        help: What to do.
+        help: The remedy.
         **fields: Other arguments of the class.
     """
     shown = [what, *lines]

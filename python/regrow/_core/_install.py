@@ -52,8 +52,8 @@ def install(ours: Mapping[str, str]) -> None:
     """From now on, imports of the originals by their names return modules of this package.
 
     Raises:
-        RuntimeError: if the program has imported one of the originals: modules that have it would
-            keep it.
+        RuntimeError: if the program has already imported one of the originals: modules that
+            imported it would keep it.
     """
     first = next(iter(ours.values()))
     if any(isinstance(finder, _Places) and finder.ours.items() >= ours.items() for finder in sys.meta_path):

@@ -16,7 +16,7 @@ def text(name: str, value: Any) -> str:
     """A value in JSON; `name` is what an error calls it.
 
     Raises:
-        InvalidArgumentError: for what JSON cannot say, with the key.
+        InvalidArgumentError: for a value that JSON cannot express, with its key.
     """
     try:
         return json.dumps(value, default=_number)

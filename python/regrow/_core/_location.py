@@ -48,8 +48,8 @@ class Location:
         )
         regrow.save(runs / "step_100", state)
 
-    Options go by the names of fsspec or of the cloud, in the spelling of either. What is left out
-    comes from the environment and from the files of the cloud's own tools. They are never shown,
+    Options have the names of fsspec or of the cloud, in the spelling of either. Missing options
+    come from the environment and from the files of the cloud's own tools. Options are never shown,
     and never pickled.
     """
 
@@ -117,11 +117,11 @@ class Location:
         """The location of `path` in a store of obstore: bucket, prefix and options are read from
         the store.
 
-        Limits and retries of the store do not count here.
+        Limits and retries of the store are not used.
 
         Raises:
-            UnsupportedError: for what cannot be read from the store: credentials that Python code
-                provides, the objects of a `MemoryStore`, settings of the connection.
+            UnsupportedError: for settings that cannot be read from the store: credentials that
+                Python code provides, the objects of a `MemoryStore`, settings of the connection.
         """
         taken = _of_obstore(store, path)
         return cls(taken.text, **taken.options)
@@ -131,11 +131,11 @@ class Location:
         """The location of `path` in a file system of fsspec: protocol and storage options are read
         from it.
 
-        Caches of listings and blocks do not count here.
+        Caches of listings and blocks are not used.
 
         Raises:
-            UnsupportedError: for what regrow cannot reach by itself: fsspec's own memory, archives,
-                caches.
+            UnsupportedError: for a file system that regrow cannot reach by itself: fsspec's own
+                memory, archives, caches.
         """
         taken = _of_fsspec(fs, path)
         return cls(taken.text, **taken.options)
@@ -154,7 +154,7 @@ def places(storage_options: Any, **given: Any) -> dict[str, Place]:
     URLs that have no options.
 
     Raises:
-        InvalidArgumentError: if there are options and no place takes them.
+        InvalidArgumentError: if there are options that no place accepts.
     """
     options = option_texts(storage_options, "storage_options")
     taken = {name: _taken(name, value) for name, value in given.items() if value is not None or name != "base"}

@@ -128,7 +128,7 @@ def options(**settings: Any) -> Iterator[Options]:
     """Sets fields of `Options` for all calls of a block, in this thread or task.
 
     Raises:
-        InvalidArgumentError: for a field that `Options` lacks.
+        InvalidArgumentError: for a field that `Options` does not have.
     """
     known = [each.name for each in fields(Options)]
     for name in settings:

@@ -35,10 +35,10 @@ class Coordinator(Protocol):
     Keys are names of ASCII letters, digits, ``-``, ``_`` and ``.``, with ``/`` between them. Values
     are never empty.
 
-    An object may have one method more, which spares process 0 a question for each of the others:
-    ``get_many(keys: list[str]) -> dict[str, bytes] | None``, the values that are there now, as far
-    as one call to the service gives them; ``None`` if it gives none at all. The keys are in one
-    folder, their values short.
+    An object may have one more method, so that process 0 need not ask for each of the others:
+    ``get_many(keys: list[str]) -> dict[str, bytes] | None``. It returns the existing values that
+    one call to the service returns, or ``None`` if the call returns none. The keys are in one
+    folder, and their values are short.
     """
 
     @property
@@ -75,9 +75,9 @@ class Coordinator(Protocol):
 class Folder:
     """A coordinator for processes that share nothing but a folder, on a disk or in a bucket.
 
-    Every process gives the same folder, which no other job uses at the same time. It is made when
-    it is needed. Slower than a service: a disk is looked at up to every 50 ms, a bucket up to twice
-    a second.
+    Every process passes the same folder, which no other job uses at the same time. It is created
+    when it is needed. It is slower than a service: a disk is checked up to every 50 ms, a bucket up
+    to twice a second.
     """
 
     def __init__(self, path: StrPath, *, rank: int, size: int) -> None:
@@ -126,7 +126,7 @@ def coordinator() -> Coordinator:
     coordinator of this process alone.
 
     Raises:
-        UnsupportedError: if the service lacks a needed function.
+        UnsupportedError: if the service does not have a required function.
     """
     for ready, home in _SERVICES.items():
         if ready in sys.modules:
@@ -139,9 +139,9 @@ def coordinator() -> Coordinator:
 class Session:
     """One save or restore of one checkpoint, in which every process of the job takes part.
 
-    Every process goes through the same phases in the same order, each under a name of its own. The
-    first error of any of them ends the session for all; so does leaving the `with` block by an
-    exception.
+    Every process runs the same phases in the same order. Each phase has its own name. The first
+    error of any process ends the session for all. An exception that leaves the `with` block does
+    the same.
 
         with Session(regrow.jobs.coordinator(), path, "save") as session:
             parts = session.gather("index", my_index)       # on rank 0, else None
@@ -160,7 +160,7 @@ class Session:
         """Returns when all processes have made this call. `timeout` is in seconds, for each phase.
 
         Raises:
-            TimedOutError: with the ranks that have not come or have ended.
+            TimedOutError: with the ranks that have not arrived or have ended.
             RegrowError: of another process, as an error of its kind.
         """
         wait = (timeout, prefix)

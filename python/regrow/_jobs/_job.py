@@ -67,7 +67,8 @@ def posts_errors(job: Any, path: StrPath, purpose: str = "save") -> Iterator[Non
     """A context around the work of a process before a save of `path`, or a restore, with other
     processes. It sends an error of the work to the other processes.
 
-    They are told why it does not come, and end with that at once. `job` is what the caller gave.
+    They receive the reason why this process does not take part, and end at once with this error.
+    `job` is the caller's argument.
     """
     try:
         yield

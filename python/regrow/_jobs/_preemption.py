@@ -35,7 +35,7 @@ class Flag:
         """Installs the handler of SIGTERM.
 
         Raises:
-            InvalidArgumentError: outside the main thread, where Python takes no signals.
+            InvalidArgumentError: outside the main thread, where Python does not receive signals.
         """
         if self._watches:
             return

@@ -42,8 +42,8 @@ class Item(NamedTuple):
 class Leaf:
     """A leaf that has not been read yet.
 
-    ``leaf[0:16]`` reads just those bytes (or the chunks that hold them); ``leaf[...]`` and
-    ``np.asarray(leaf)`` read all of it. Every read is checked where the layout has checksums.
+    ``leaf[0:16]`` reads only these bytes (or the chunks that contain them). ``leaf[...]`` and
+    ``np.asarray(leaf)`` read the whole leaf. Every read is checked if the layout has checksums.
     """
 
     __slots__ = ("_at", "_known", "_native")
@@ -255,8 +255,8 @@ class Checkpoint(Mapping[str, Leaf]):
         """The leaf of a key path (``params/dense/kernel``) or of a stored name; the subtree of a
         shorter key path, or the item of a name.
 
-        A subtree is a `Checkpoint` too, whose key paths begin there:
-        ``checkpoint["params"].load(like=params)``. An item of files is read as `Files`.
+        A subtree is a `Checkpoint` too, with key paths relative to the subtree:
+        ``checkpoint["params"].load(like=params)``. An item of files is returned as `Files`.
 
         Raises:
             LeafNotFoundError: if the checkpoint has none of them, or several leaves have the key
@@ -432,9 +432,10 @@ class Checkpoint(Mapping[str, Leaf]):
             rules: A TOML file of rules.
             cast: A dtype, or a dict of globs over key paths.
             lossy: Let casts change values beyond rounding.
-            missing: ``"keep"``: leaves of `like` that the checkpoint lacks stay as they are.
-            extra: ``"drop"``: leaves of the checkpoint that `like` lacks are not read.
-            classes: ``"dict"``: dicts in the place of nodes and named tuples.
+            missing: With ``"keep"``, leaves of `like` that are not in the checkpoint stay as they
+                are.
+            extra: With ``"drop"``, leaves of the checkpoint that are not in `like` are not read.
+            classes: With ``"dict"``, nodes and named tuples become dicts.
             shardings: Make JAX arrays.
             progress: As for `regrow.save`.
             options: Rare settings; not those of the opening.

@@ -180,7 +180,7 @@ class Template:
         than the stored one.
 
         Raises:
-            MismatchError: for arrays that have not as many axes as the stored ones.
+            MismatchError: for an array whose number of axes differs from that of the stored array.
         """
         leaves, kinds, dtypes, shapes = selected
         targets, places = [], []
@@ -211,7 +211,7 @@ class Template:
         """The selected leaves that are tensors of torch.
 
         Raises:
-            MismatchError: for tensors that have not as many axes as the stored arrays.
+            MismatchError: for a tensor whose number of axes differs from that of the stored array.
         """
         leaves, kinds, dtypes, shapes = selected
         wishes = []
@@ -230,7 +230,7 @@ class Template:
         has the values that are read by regions.
 
         Args:
-            loaded: Leaves that were read, and those that come by regions without data.
+            loaded: The leaves that were read, and the leaves without data that are read by regions.
             by_regions: Reads the regions.
         """
         leaves, values, differences = self.flat.leaves, list(loaded.values), []

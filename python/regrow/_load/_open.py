@@ -77,17 +77,17 @@ def load(
         cast: A dtype, or a dict of globs over key paths, as for `save`. A value that would change
             beyond rounding is an error.
         lossy: Let casts change values beyond rounding, as for `save`.
-        missing: ``"keep"``: leaves of `like` that the checkpoint lacks stay as they are, instead of
-            an error.
-        extra: ``"drop"``: leaves of the checkpoint that `like` lacks are not read, instead of an
-            error.
-        classes: ``"dict"``: dicts in the place of nodes and named tuples.
+        missing: With ``"keep"``, leaves of `like` that are not in the checkpoint stay as they are.
+            Otherwise they are an error.
+        extra: With ``"drop"``, leaves of the checkpoint that are not in `like` are not read.
+            Otherwise they are an error.
+        classes: With ``"dict"``, nodes and named tuples become dicts.
         shardings: Make JAX arrays: one sharding for all, a dict of globs over key paths, or a tree
             of them. The first glob that matches a leaf decides, and each has to match one; with
             `like` it replaces the sharding there. Each process of a job reads what its own devices
             hold. Without `like` the other leaves are NumPy arrays.
         step: The step of a folder of steps; the newest if `None`.
-        storage_options: How to reach the storage of a URL, as for `save`.
+        storage_options: Options for the storage of a URL, as for `save`.
         progress: As for `save`.
         options: Rare settings.
 
@@ -96,8 +96,8 @@ def load(
         CorruptError: with file, leaf and offset; with ``Options(salvage=True)`` only if nothing is
             intact.
         UntrustedError: if no trusted key has signed it.
-        LeafNotFoundError: if `at` names no subtree, with those that exist.
-        NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to load.
+        LeafNotFoundError: if `at` names no subtree, with the subtrees that exist.
+        NotFoundError, NotACheckpointError, UncommittedError: if there is no checkpoint to load.
         NotFoundError: also for globs that match no leaf, with all of them.
     """
     asked = Loading(
@@ -140,7 +140,7 @@ def load_into(
         options: Rare settings.
 
     Returns:
-        `out`; where it has numbers or text, another tree with the same tensors.
+        `out`. If it contains numbers or text, another tree with the same tensors.
 
     Raises:
         RegrowError: as `load`.
@@ -245,12 +245,12 @@ def open(
         path: A checkpoint, or a folder of steps.
         at: The key path of a subtree, or of an item, as for `load`.
         step: The step of a folder of steps; the newest if `None`.
-        storage_options: How to reach the storage of a URL, as for `save`.
+        storage_options: Options for the storage of a URL, as for `save`.
         options: Rare settings; those of a signature, a cache and `mmap` also hold for leaves that
             are read later.
 
     Raises:
-        NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to open.
+        NotFoundError, NotACheckpointError, UncommittedError: if there is no checkpoint to open.
         CorruptError, UnsupportedError: if the checkpoint cannot be read.
         UntrustedError: if no trusted key has signed it.
     """
@@ -320,13 +320,13 @@ def verify(
 
     Args:
         path: A checkpoint, or a folder of steps.
-        all_steps: Verify each committed step of a folder, and give a dict of reports by step. A
+        all_steps: Verify each committed step of a folder, and return a dict of reports by step. A
             step that cannot be opened is a finding.
-        step: The step of a folder of steps; the newest if `None`. The report says which it was.
-        item: The item of a checkpoint of several; all of them if `None`.
+        step: The step of a folder of steps; the newest if `None`. The report names it.
+        item: The item of a checkpoint with several items; all items if `None`.
         storage_options: As for `load`.
         progress: As for `save`.
-        executor: Does the work, as for `convert`: each call reads some of the leaves. The findings
+        executor: Runs the work, as for `convert`: each call reads some of the leaves. The findings
             are the same.
         workers: As for `convert`.
         options: Rare settings. Damage to the pytree beside the arrays is a finding, unless

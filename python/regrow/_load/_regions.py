@@ -173,7 +173,7 @@ class Reading:
         """Reads places of one box each into the caller's arrays. Returns for each place whether it
         was read.
 
-        Those that share memory, or are not contiguous, are left as they are.
+        Arrays that share memory, or are not contiguous, are left unchanged.
         """
         wanted = [(place.leaf, place.dtype, place.cut.regions) for place in places]
         len_bytes = sum(place.len_bytes() for place in places)
@@ -220,8 +220,8 @@ def slices_box(path: str, given: Any, saved: tuple[int, ...], *, pad: bool) -> B
     """The box of a caller's slices of a leaf.
 
     Raises:
-        MismatchError: if they leave the saved shape, unless zeros are asked for (`pad`), or are
-            more than its axes.
+        MismatchError: if the slices reach outside the saved shape and `pad` does not request zeros,
+            or if there are more slices than axes.
     """
     entries = given if isinstance(given, tuple) else tuple(given) if isinstance(given, list) else (given,)
     starts, lens = [], []

@@ -30,8 +30,8 @@ class StepHandle(SaveHandle):
             timeout: Seconds to wait at most.
 
         Raises:
-            TimeoutError: if it has not ended by then. It goes on.
-            RegrowError: why the save has failed. No later call raises it again.
+            TimeoutError: if the save has not ended by then. The save continues.
+            RegrowError: the failure of the save. No later call raises it again.
         """
         report = self._followed.wait(timeout)
         if report is None:

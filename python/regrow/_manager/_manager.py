@@ -102,21 +102,21 @@ class Manager(Reading):
         Args:
             path: The folder of steps, or its URL.
             save_every: Save steps that this divides; or a `SaveWhen`.
-            keep: Keep so many of the newest steps; or a `Keep`; all of them if `None`.
+            keep: The number of newest steps to keep, or a `Keep`; all steps if `None`.
             names: The form of the names of steps: a `StepName`, or several: all are read, and the
                 first is written. If `None`, the form of the steps in the folder.
             background: Return from `save` when the snapshot is taken. If `False`, when the step is
                 committed.
-            preemption_timeout: Take SIGTERM as a request to end soon: `preempted` says so, and the
-                next `save` saves any step, returns when that is committed, and raises
-                `TimeoutError` after so many seconds since the signal. A second SIGTERM ends the
-                program.
+            preemption_timeout: Treat SIGTERM as a request to end soon: `preempted` becomes true,
+                and the next `save` saves any step and returns when it is committed. It raises
+                `TimeoutError` when this many seconds have passed since the signal. A second SIGTERM
+                ends the program.
             read_only: Only read: the manager takes no lock, deletes nothing, and refuses `save`.
             log: A local file to which each save, restore and deletion adds a line of JSON.
             on_saved: A function of the number and the report of each committed step, called on the
                 manager's thread. The next call of the manager raises its exception.
             progress: Of each save, as for `save_async`.
-            storage_options: How to reach the storage of a URL, as for `save`.
+            storage_options: Options for the storage of a URL, as for `save`.
             job: The processes that save together, as for `save`.
             options: How each step is saved.
 
@@ -198,14 +198,14 @@ class Manager(Reading):
         unless it belongs to an abandoned history (see `restore`).
 
         Args:
-            step: Its number.
+            step: The number of the step.
             state: Any pytree.
             items: Items by name, with or without a state: pytrees, `Json` and `Files`, as for
                 `save_items`.
             metrics: Numbers by name, or dicts of them. `Keep(by=...)` names one of them.
             metadata: Your own metadata, a dict.
             item_options: As for `save_items`.
-            force: Save it whether it is due or not.
+            force: Save the step even if it is not due.
             overwrite: Replace the step if it exists.
 
         Raises:
@@ -251,7 +251,7 @@ class Manager(Reading):
         """Waits until all saves and the deletions after them have ended.
 
         Raises:
-            TimeoutError: if they have not ended after `timeout` seconds. They go on.
+            TimeoutError: if the saves have not ended after `timeout` seconds. They continue.
             RegrowError: if a save failed; call again for further failures.
         """
         if not self._run.wait(timeout):
@@ -275,13 +275,13 @@ class Manager(Reading):
         """Deletes a step, or moves it into the `trash` of its `Keep`.
 
         Args:
-            step: Its number.
+            step: The number of the step.
             force: Also delete a step that is being read, or the last step.
 
         Raises:
             NotFoundError: if the step does not exist.
-            InvalidArgumentError: if it is the last step, or is being read, without `force`; if it
-                holds other files. The step stays.
+            InvalidArgumentError: if the step is the last one or is being read, without `force`; if
+                it contains other files. The step stays.
         """
         self._run.delete(number_of(step), _arguments.flag("force", force))
 

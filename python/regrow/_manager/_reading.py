@@ -47,8 +47,8 @@ class Reading:
         """The newest committed step of the current history; `None` if there is none. In a job all
         processes call this.
 
-        The current history is that of the last save. After the `restore` of an older step it is
-        that step's.
+        The current history is the history of the last save. After the `restore` of an older step it
+        is the history of that step.
         """
         return self._run.latest()
 
@@ -68,7 +68,7 @@ class Reading:
         """The best committed step of the current history, by the metric of the manager's `Keep`;
         `None` if no step has the metric.
 
-        In a job all processes ask.
+        In a job every process calls it.
         """
         if self._metric is None:
             help = 'make the manager with keep=regrow.Keep(by="eval/loss:min")'
@@ -83,8 +83,8 @@ class Reading:
         """A committed step.
 
         Raises:
-            NotFoundError: if it does not exist, with the steps that do.
-            UncommittedError: if it is being written, or its writer was killed.
+            NotFoundError: if the step does not exist, with the steps that exist.
+            UncommittedError: if the step is being written, or its writer was killed.
         """
         return step_of(self._run.steps.step(number_of(step)))
 
@@ -127,11 +127,11 @@ class Reading:
         `regrow.load`.
 
         Args:
-            step: Its number.
+            step: The number of the step.
             like: As for `load`.
             at: An item, a subtree of it (``"ema/params"``), or a subtree of the state
                 (``"params"``).
-            items: Several items, as for `load_items`: a dict is returned.
+            items: Several items, as for `load_items`. The result is then a dict.
             only: As for `load`.
             rename: As for `load`.
             rules: As for `load`.
@@ -146,7 +146,8 @@ class Reading:
 
         Raises:
             NotFoundError: if the step does not exist, or the folder has no steps.
-            CorruptError: if it is damaged; without `step`, if no step is good, with all reasons.
+            CorruptError: if the step is damaged; without `step`, if no step is good, with all
+                reasons.
             MismatchError: if the template differs.
         """
         asked = Loading(

@@ -233,12 +233,12 @@ def convert(
 ) -> ConvertReport | ConvertPlan | dict[int, Any]:
     """Converts the checkpoint at `source`, of any layout, into one at `target`.
 
-    It needs memory for a part of one leaf. Like a save it writes all of the target or nothing.
+    It needs memory for a part of one leaf. Like a save it writes the whole target or nothing.
 
     Args:
-        source: What to read.
-        target: What to make.
-        dry_run: Write nothing, and return what would become of each leaf. Errors of the target that
+        source: The checkpoint to read.
+        target: The path of the new checkpoint.
+        dry_run: Write nothing, and return the result for each leaf. Errors of the target that
             `lossy` does not allow (names that it cannot hold, an existing target) are raised.
         all_steps: Convert each committed step of a folder of steps into a step of the folder
             `target`. Nothing is written before every step can be converted. Each step is committed
@@ -267,13 +267,14 @@ def convert(
         parity: As for `save`.
         seal: As for `save`.
         step: The step of a folder of steps; the newest if `None`.
-        item: The item of a checkpoint of several.
+        item: The item of a checkpoint with several items.
         storage_options: As for `save`.
         progress: As for `save`.
-        executor: Does the work in processes of its own: an executor of `concurrent.futures`, a Dask
+        executor: Runs the work in its own processes: an executor of `concurrent.futures`, a Dask
             client, or `regrow.jobs.ray_executor()`. Each call opens the source and writes some of
-            the leaves; all see the same paths. Only to the layout regrow, without compression.
-        workers: How many shares an executor gets, of about as many bytes each; as many as it has
+            the leaves. All processes must see the same paths. Only for the layout regrow, without
+            compression.
+        workers: The number of shares for an executor, of about equal bytes; the number of its
             workers if `None`.
         options: Rare settings. With `salvage` the intact leaves of a damaged source are converted;
             lost leaves become placeholders, or are left out if the target has no placeholders, and

@@ -59,9 +59,9 @@ def copy(
 ) -> CopyReport:
     """Copies the checkpoint at `source` to `target`, byte for byte, in any layout.
 
-    Between disks and buckets, in any combination; a folder of steps with all that are committed.
-    Each file is read back and compared before the target becomes a checkpoint. The same call
-    continues a copy that was interrupted.
+    Source and target are on disks or in buckets, in any combination. A folder of steps is copied
+    with all its committed steps. Each file is read back and compared before the target becomes a
+    checkpoint. The same call continues an interrupted copy.
 
     Args:
         source: A checkpoint, or a folder of steps.
@@ -70,20 +70,20 @@ def copy(
             replaced as a whole.
         durable: As for `save`.
         verify: Read the copy back, and compare.
-        wait: How many seconds to wait for another process that changes the target.
-        budget_bytes: Memory for data on its way, at least 1 MiB; 64 MiB if `None`.
-        storage_options: How to reach the storage of URLs, as for `save`; a `Location` has its own.
+        wait: The seconds to wait for another process that changes the target.
+        budget_bytes: Memory for data in transit, at least 1 MiB; 64 MiB if `None`.
+        storage_options: Options for the storage of URLs, as for `save`; a `Location` has its own.
         progress: As for `save`. Bytes that are read back count too.
 
     Raises:
         BusyError: if another process still changes the target after `wait` seconds.
         AlreadyExistsError: if the target exists and `overwrite` was not given; if another copy to
             it is running.
-        InvalidArgumentError: if source and target are the same or lie inside each other; with
+        InvalidArgumentError: if source and target are the same, or one is inside the other; with
             `overwrite` for a folder of steps.
         UnsupportedError: for a checkpoint that could not be opened at the target.
         CorruptError: if the copy that is read back differs.
-        NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to copy.
+        NotFoundError, NotACheckpointError, UncommittedError: if there is no checkpoint to copy.
     """
     request = CopyRequest(
         overwrite=_arguments.flag("overwrite", overwrite),

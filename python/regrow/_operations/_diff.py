@@ -161,22 +161,22 @@ def diff(
     difference. Metadata and metrics are not compared.
 
     Without a tolerance the bits must be equal: 0.0 differs from -0.0. With a tolerance an element
-    passes where ``abs(a - b) <= atol + rtol * abs(b)``, or where `b` is at most `max_ulp` values of
-    the dtype away; NaN where both are NaN, an infinity where both are the same.
+        passes if ``abs(a - b) <= atol + rtol * abs(b)``, or if `b` is at most `max_ulp` values of
+        the dtype away. NaN passes if both are NaN, an infinity if both are the same.
 
     Args:
         a: A path or URL, an opened `Checkpoint`, or a pytree in memory: any value but `str`,
             `bytes` or a path.
-        b: The same.
-        only: Globs over key paths; one that matches nothing on either side is an error.
-        atol: Largest absolute difference that is allowed.
-        rtol: Largest difference relative to `b` that is allowed.
-        max_ulp: Most values of the dtype from one to the other that are allowed.
+        b: As `a`.
+        only: Globs over key paths. A glob that matches nothing on either side is an error.
+        atol: The largest allowed absolute difference.
+        rtol: The largest allowed difference relative to `b`.
+        max_ulp: The largest allowed distance, in values of the dtype.
         ignore_dtype: Compare the values of different dtypes, as float64.
         check_types: Also compare the types of containers and the kinds of leaves.
-        equality_only: Only find out which leaves differ: reading a leaf ends where it differs, and
-            no distances are computed.
-        list_equal: Also list the leaves that are the same.
+        equality_only: Only find the leaves that differ. The read of a leaf ends at the first
+            difference, and no distances are computed.
+        list_equal: Also list the equal leaves.
         step: The step of both, if they are folders of steps; the newest if `None`.
         item: The item of both.
         step_b: The step of `b`, if it differs.

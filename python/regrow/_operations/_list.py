@@ -53,11 +53,12 @@ def list_checkpoints(folder: StrPath, *, storage_options: Mapping[str, Any] | No
     """The checkpoints directly in a folder, finished or not, by name, with numbers at the end of
     names in numeric order.
 
-    Metadata are read, and no data: ``committed`` means that it opens, and `verify` tells the rest.
+    It reads metadata and no data: ``committed`` means that the checkpoint can be opened. Use
+        `verify` to check the data.
 
     Args:
         folder: A folder of steps, or of any checkpoints.
-        storage_options: How to reach the storage of a URL, as for `save`.
+        storage_options: Options for the storage of a URL, as for `save`.
 
     Raises:
         NotFoundError: if there is no folder.

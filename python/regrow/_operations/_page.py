@@ -82,7 +82,7 @@ class ReportPage:
 
         Args:
             path: The file.
-            overwrite: Replaces an HTML file that is there, and nothing else.
+            overwrite: Replace an existing HTML file, but no other file.
 
         Raises:
             AlreadyExistsError: if the file exists and may not be replaced.
@@ -130,15 +130,15 @@ def report(
             `str`, `bytes` or a path.
         others: Checkpoints to compare it with.
         out: A file to write the page to.
-        overwrite: Replaces the HTML file `out`, and nothing else.
+        overwrite: Replace the HTML file `out`, but no other file.
         only: Globs over key paths: only these leaves are read and compared. All are listed.
-        sample: Read about so many bytes of each larger array, in evenly spread blocks; all if
+        sample: Read about this many bytes of each larger array, in evenly spread blocks; all if
             `None`.
         statistics: `False` reads no data: the page has no statistics, and damage to data is not
             found. `others` are compared as before.
         title: The title of the page; the last part of the path if `None`.
         step: The step of each folder of steps; the newest if `None`.
-        item: The item of each checkpoint of several.
+        item: The item of each checkpoint with several items.
         budget_bytes: Extra memory for reading, at least 1 MiB; 64 MiB if `None`.
         progress: As for `save`.
         storage_options: As for `load`.

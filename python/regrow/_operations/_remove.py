@@ -41,20 +41,20 @@ def remove(
 ) -> RemoveReport:
     """Removes the checkpoint at `path`, of any layout.
 
-    After a kill the checkpoint is complete or gone. The next save to the same path removes files
-    that are left.
+    After a kill the checkpoint is complete or removed. The next save to the same path removes
+    remaining files.
 
     Args:
         path: One checkpoint: a step, not the folder of steps.
         unfinished: Remove the files of a save or copy to `path` that did not end, instead of a
             checkpoint.
         force: With `unfinished`: also if the writer may still run.
-        wait: How many seconds to wait for another process that changes the checkpoint.
-        storage_options: How to reach the storage of a URL, as for `save`.
+        wait: The seconds to wait for another process that changes the checkpoint.
+        storage_options: Options for the storage of a URL, as for `save`.
 
     Raises:
         NotFoundError: if `path` does not exist.
-        NotACheckpointError: if it holds no checkpoint.
+        NotACheckpointError: if `path` contains no checkpoint.
         InvalidArgumentError: for a folder of steps, a folder with other files in it, a part of a
             checkpoint, or a link; for `force` without `unfinished`.
         UncommittedError: for a save that did not end, without `unfinished`.

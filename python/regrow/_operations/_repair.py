@@ -54,21 +54,21 @@ def add_parity(
 
     Args:
         path: A checkpoint, or a folder of steps.
-        ratio: How much, from ``"1/1024"`` to ``"1/1"``: ``"1/16"`` takes a sixteenth of the
-            checkpoint's size, and restores as much.
+        ratio: The amount of parity, from ``"1/1024"`` to ``"1/1"``: ``"1/16"`` needs a sixteenth of
+            the checkpoint's size, and can restore the same amount.
         step: The step of a folder of steps; the newest if `None`.
         remove: Remove the parity instead.
-        wait: How many seconds to wait for another process that changes the checkpoint.
+        wait: The seconds to wait for another process that changes the checkpoint.
         progress: As for `save`.
-        storage_options: How to reach the storage of a URL, as for `save`.
+        storage_options: Options for the storage of a URL, as for `save`.
 
     Raises:
-        CorruptError: if the checkpoint is damaged already.
+        CorruptError: if the checkpoint is already damaged.
         InvalidArgumentError: for another ratio; for one file of a checkpoint of several.
         BusyError: if another process still changes it after `wait` seconds.
         ReplacedError: if another program writes to it in between.
         UnsupportedError: in an archive, on a web server.
-        PermissionDeniedError: if nothing can be written there.
+        PermissionDeniedError: if the folder is not writable.
     """
     at = place("path", path, storage_options)
     chosen = _arguments.count("step", step)
@@ -180,24 +180,24 @@ def repair(
     - Files of saves that did not end are finished or removed.
 
     Each file is replaced in one step, and the checkpoint is verified at the end. After a kill each
-    file is as it was or repaired, and you can run the repair again. The report lists what is lost,
-    leaf by leaf.
+    file is either unchanged or repaired, and you can run the repair again. The report lists the
+    lost leaves.
 
     Args:
         path: A checkpoint, or a folder of steps. Give the folder of a step that cannot be opened.
         from_: Another checkpoint, damaged or not: a copy, or another step of the same run.
         step: The step of a folder of steps; the newest if `None`.
-        check: Report what a repair would do, and write nothing.
-        wait: How many seconds to wait for another process that changes the checkpoint.
+        check: Report the repairs, but write nothing.
+        wait: The seconds to wait for another process that changes the checkpoint.
         progress: As for `save`.
-        storage_options: How to reach the storage of a URL, as for `save`.
+        storage_options: Options for the storage of a URL, as for `save`.
 
     Raises:
         NotACheckpointError: if `path` holds no checkpoint.
-        UncommittedError: in a bucket, where a save, a copy or a removal has not ended.
+        UncommittedError: in a bucket, if a save, a copy or a removal has not ended.
         UnsupportedError: in an archive, on a web server.
         CorruptError: if the index of the parity is lost in both of its copies.
-        PermissionDeniedError: if nothing can be written there.
+        PermissionDeniedError: if the folder is not writable.
 
     Damage that cannot be repaired is no error: the report lists it.
     """

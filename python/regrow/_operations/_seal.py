@@ -46,18 +46,18 @@ def seal(
     ``regrow.seal.json`` in the folder, or ``regrow.seal.NAME.json`` beside a file: 256 KiB for each
     GiB. All files are read once, at the speed of the disk.
 
-    The layout regrow has such checksums of its own: the call does nothing.
+    The layout regrow already has such checksums: for it, the call does nothing.
 
     Args:
         path: A checkpoint, or a folder of steps.
         remove: Remove the seal instead.
         step: The step of a folder of steps; the newest if `None`.
-        wait: How many seconds to wait for another process that changes the checkpoint.
+        wait: The seconds to wait for another process that changes the checkpoint.
         progress: As for `save`.
-        storage_options: How to reach the storage of a URL, as for `save`.
+        storage_options: Options for the storage of a URL, as for `save`.
 
     Raises:
-        CorruptError: if the checkpoint is damaged already.
+        CorruptError: if the checkpoint is already damaged.
         InvalidArgumentError: for one file of a checkpoint of several.
         BusyError: if another process still changes it after `wait` seconds.
         ReplacedError: if another program writes to it in between.

@@ -49,7 +49,8 @@ def convert(
     """Converts a checkpoint: the executor makes one call for each share. Returns what the native
     half's `convert` returns.
 
-    Plans, begins and commits here. Starts again if the source is replaced in between.
+    This process plans, begins and commits the conversion. It starts again if the source is replaced
+    in between.
     """
     return _native.read_unreplaced(lambda _: _convert(shared, at, save, rules, progress))
 
@@ -195,8 +196,8 @@ def run(
     """Lets an executor make all calls, and returns their results in order. `done` gets each result
     as soon as its call has ended.
 
-    A call that ends without an answer of `work` (its worker died, or was lost) is made again. The
-    first error that `work` tells is raised, when no call is under way any more.
+    A call that ends without a result of `work` (its worker died, or was lost) is repeated. The
+    first error that `work` returns is raised after all running calls have ended.
 
     Raises:
         IoError: if a call was lost `TRIES` times.

@@ -56,7 +56,7 @@ __all__ = [
 def install() -> None:
     """Replaces the functions of the package ``equinox`` by the functions of this module.
 
-    A module that has imported one of the originals by its name keeps that.
+    A module that has imported one of the originals by its name keeps the original.
     """
     equinox = importlib.import_module("equinox")
     for name in __all__:
@@ -87,8 +87,8 @@ def default_deserialise_filter_spec(f: Any, x: Any) -> Any:
         x: The leaf of `like`.
 
     Raises:
-        EOFError, ValueError, TypeError: if there is no record, a broken one, or one that is no such
-            number.
+        EOFError, ValueError, TypeError: if there is no record, if the record is damaged, or if it
+            does not contain such a number.
     """
     return read_leaf(Options(), f, x)
 
@@ -113,18 +113,18 @@ def tree_serialise_leaves(
 
     Args:
         path_or_file: A path (``.eqx`` is appended to a name without a suffix), or a binary file
-            object, which is written to from where it stands.
+            object, which is written from its current position.
         pytree: Its JAX and NumPy arrays and its numbers are saved; other leaves are left out.
         filter_spec: A function of file and leaf that writes a leaf or does nothing; or a pytree of
             such functions, a prefix of `pytree`, each for all leaves below it.
-        is_leaf: Which nodes are taken as leaves.
-        hyperparameters: A dict or list for one line of JSON in front of the leaves. Equinox then
-            reads the leaves from the open file, behind the line.
-        trailer: Whether regrow's index stands behind the leaves. By default it does in files that
-            have a path and are written with the default `filter_spec`, unless `strict`.
-            Nothing may follow it.
-        strict: Exactly the bytes of Equinox, which lose the names of float8, int4 and
-            their like.
+        is_leaf: Whether a node is treated as a leaf.
+        hyperparameters: A dict or list for one line of JSON before the leaves. Equinox then reads
+            the leaves from the open file, after this line.
+        trailer: Whether regrow's index is written after the leaves. By default it is, in files that
+            have a path and are written with the default `filter_spec`, unless `strict`. No data may
+            follow it.
+        strict: Write exactly the bytes of Equinox, which lose the names of float8, int4 and similar
+            dtypes.
         prng_keys: Save typed PRNG keys as their key data; otherwise they are an error, as in
             Equinox.
         stop_at_first: Name one leaf that cannot be saved, not all.
@@ -174,22 +174,22 @@ def tree_deserialise_leaves(
 
     Args:
         path_or_file: A path (``.eqx`` is appended to a name without a suffix; a line of
-            hyperparameters is skipped), or a binary file object, which is read from where it
-            stands.
-        like: A pytree of the structure that was saved, with leaves of the same types: arrays,
-            `jax.ShapeDtypeStruct` (`equinox.filter_eval_shape`), numbers. What is never saved stays
-            as it is here.
-        filter_spec: A function of file and leaf that gives the loaded leaf, or the leaf itself; or
-            a pytree of such functions, a prefix of `like`, each for all leaves below it.
-        is_leaf: Which nodes are taken as leaves.
-        strict: Leaves or bytes that `like` does not ask for are an error; otherwise a warning, for
-            files with a path.
+            hyperparameters is skipped), or a binary file object, which is read from its current
+            position.
+        like: A pytree with the saved structure and with leaves of the same types: arrays,
+            `jax.ShapeDtypeStruct` (`equinox.filter_eval_shape`), numbers. Leaves that are never
+            saved stay as they are here.
+        filter_spec: A function of file and leaf that returns the loaded leaf, or the leaf itself;
+            or a pytree of such functions, a prefix of `like`, each for all leaves below it.
+        is_leaf: Whether a node is treated as a leaf.
+        strict: Leaves or bytes that `like` does not request are an error. Otherwise they are a
+            warning, for files with a path.
         stop_at_first: Name one leaf that differs, not all.
-        prng_keys: Make typed PRNG keys of key data where `like` has them.
-        strict_scalars: Take a number for a Python bool, int, float or complex only from a record of
-            that kind, instead of converting it.
-        old_state_index: `like` has `equinox.nn.StateIndex`es, and the file what Equinox before 0.11
-            wrote for them.
+        prng_keys: Convert key data to typed PRNG keys where `like` has them.
+        strict_scalars: Read a Python bool, int, float or complex only from a record of that kind,
+            instead of converting other numbers.
+        old_state_index: `like` has `equinox.nn.StateIndex`es, and the file has the data that
+            Equinox before 0.11 wrote for them.
 
     Raises:
         TreePathError: with `path`, for leaves that cannot be read; the reason is the cause of its

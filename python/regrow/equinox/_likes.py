@@ -92,7 +92,7 @@ def result_of(like: Any, kind: Kind, shape: tuple[int, ...], stored: np.dtype[An
     """The result of a read, from the header alone.
 
     Raises:
-        ValueError: if a number would have to be made of an array.
+        ValueError: if an array would have to become a number.
     """
     dtype = read_as(stored, like)
     if kind is Kind.NUMPY:
@@ -185,7 +185,7 @@ def finish(array: np.ndarray[Any, Any], like: Any, kind: Kind) -> Any:
     """The leaf for a record. `to_jax` makes JAX arrays.
 
     Raises:
-        TypeError, ValueError: if the record holds no such number.
+        TypeError, ValueError: if the record does not contain such a number.
     """
     dtype = read_as(array.dtype, like)
     if dtype is not array.dtype:
@@ -234,7 +234,7 @@ def raise_problems(problems: list[Problem], stop_at_first: bool) -> None:
 
     Raises:
         TreePathError: if leaves could not be written or read.
-        RuntimeError: if leaves are others than in `like`.
+        RuntimeError: if leaves differ from those in `like`.
     """
     if not problems:
         return

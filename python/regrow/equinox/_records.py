@@ -165,8 +165,8 @@ def read_record(file: Any) -> np.ndarray[Any, Any]:
     """The next record of a file object, as an array with its own memory.
 
     Raises:
-        EOFError: if there is none.
-        ValueError: if there is no whole record.
+        EOFError: if there is no record.
+        ValueError: if the record is not complete.
     """
     start = bytes(_read_up_to(file, len(MAGIC)))
     if not start or is_trailer(start):
@@ -213,7 +213,7 @@ def parse_header(prelude: bytes) -> Header:
     """The header of a record, beginning with its magic bytes.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is no header.
     """
     try:
         return Header(*_native.parse_npy_header(prelude))

@@ -92,7 +92,7 @@ def for_each(filter_spec: Any, tree: Any, is_leaf: IsLeaf, call: Call) -> Iterat
     results of `call` for its leaves.
 
     Raises:
-        TreePathError: for what `call` raises.
+        TreePathError: if `call` raises.
     """
     specs = flatten_with_path(filter_spec)
     for path, spec, part in zip(specs.paths, specs.leaves, specs.treedef.flatten_up_to(tree), strict=True):

@@ -52,7 +52,7 @@ def to_bytes(target: Any, *, extended: bool = False) -> bytes:
             `OrderedDict`, `defaultdict`.
 
     Raises:
-        TypeError: for a leaf or key that msgpack or Flax has no form for.
+        TypeError: for a leaf or key that msgpack or Flax cannot express.
         OverflowError: for an integer beyond 64 bits.
         ValueError: for arrays of objects, records, text or raw bytes.
     """
@@ -65,8 +65,8 @@ def from_bytes(target: Any, encoded_bytes: Any, *, strict: bool = False, extende
     Array leaves are read-only NumPy views of `encoded_bytes`.
 
     Args:
-        target: Gives the structure; its leaves are not looked at, except for `strict`. With `None`
-            the maps come back as they are.
+        target: An object with the structure. Its leaves are not inspected, except for `strict`.
+            With `None` the maps are returned as they are.
         encoded_bytes: Any bytes-like object, a memory map too.
         strict: Compare keys, kinds, shapes and dtypes first.
         extended: Restore what `to_bytes` writes with the same option.
@@ -97,9 +97,9 @@ def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = 
     """An object like `target` with the leaves of `state`. `target` does not change.
 
     Args:
-        target: Gives the structure.
-        state: What `to_state_dict` has made.
-        name: What the place is called in messages: of a handler, the name of the child.
+        target: An object with the structure.
+        state: A result of `to_state_dict`.
+        name: The name of the place in messages: in a handler, the name of the child.
         strict: Compare keys, kinds, shapes and dtypes first.
         extended: See `to_bytes`.
 
@@ -123,11 +123,11 @@ def register_serialization_state(
     known here, too.
 
     Args:
-        ty: The class; its subclasses are not meant.
-        ty_to_state_dict: Of an instance, its state: a dict with text keys, or anything that can be
-            written.
-        ty_from_state_dict: Of an instance and a state, another instance.
-        override: Replace a handler that is there.
+        ty: The class. The handler does not apply to its subclasses.
+        ty_to_state_dict: Returns the state of an instance: a dict with text keys, or any value that
+            can be written.
+        ty_from_state_dict: Returns a new instance for an instance and a state.
+        override: Replace an existing handler.
 
     Raises:
         ValueError: if there is a handler and `override` was not given.
@@ -139,7 +139,7 @@ def install() -> None:
     """Replaces ``flax.serialization``, ``flax.traverse_util`` and ``flax.training.checkpoints`` by
     the modules of this package.
 
-    For what imports them from now on.
+    This affects all later imports.
 
     Raises:
         RuntimeError: if the program has already imported Flax: code that imported its modules keeps
@@ -169,7 +169,7 @@ def msgpack_serialize(pytree: Any, in_place: bool = False, *, extended: bool = F
             arrays in them become NumPy arrays, arrays beyond `MAX_CHUNK_SIZE` become maps of
             pieces.
         extended: Also write typed PRNG keys (as key data), `OrderedDict` and `defaultdict` (as
-            dicts), tuples (as lists). They come back as what they were written as.
+            dicts), tuples (as lists). They are restored in these forms.
 
     Raises:
         TypeError, OverflowError: see `to_bytes`.

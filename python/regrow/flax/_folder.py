@@ -102,8 +102,8 @@ def list_checkpoints(base: str) -> tuple[list[Found], list[str]]:
     """The checkpoints whose path begins with `base`, oldest first, and names that only resemble
     checkpoints.
 
-    Of two that spell the same step differently, ``1`` and ``1.0``, the one written last is the
-    later one: the other is what a writer killed between a save and its cleaning up has left.
+    Two names can spell the same step, ``1`` and ``1.0``. The one written last counts as later: the
+    other is from a writer that was killed between a save and its cleanup.
     """
     folder, prefix = os.path.split(base)
     found, strays = [], []
@@ -149,9 +149,9 @@ def clean_up(
 ) -> None:
     """Removes checkpoints that need not be kept after the save of `saved`.
 
-    With `overwrite` all later ones, and those that spell the step differently. Then all but the
-    last `keep` (none, if that is 0), except that with `keep_every_n_steps` one stays if its step is
-    at least that far from the last that stayed for this reason.
+    With `overwrite` it removes all later checkpoints, and other spellings of the step. Then it
+    removes all but the last `keep` (none, if `keep` is 0). With `keep_every_n_steps` a checkpoint
+    also stays if its step is at least this far from the last one that stayed for this reason.
     """
     found, _ = list_checkpoints(base)
     step = next((checkpoint.step for checkpoint in found if checkpoint.path == saved), None)

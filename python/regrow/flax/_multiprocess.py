@@ -66,7 +66,7 @@ def restore_shared(state: Any, target: Any, path: str, step: Any, gda_manager: A
         MPACheckpointingRequiredError: if there are placeholders and no manager.
         MPARestoreTargetRequiredError: if the target has no array in such a place.
         MPARestoreDataCorruptedError: if the folder of an array is missing.
-        CorruptError: if a placeholder leads out of the checkpoint's folder of arrays.
+        CorruptError: if a placeholder names a path outside the checkpoint's folder of arrays.
     """
     waiting = [(at, leaf) for at, leaf in _leaves(state) if isinstance(leaf, str) and leaf.startswith(MP_ARRAY_PH)]
     if not waiting:

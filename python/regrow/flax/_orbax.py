@@ -57,8 +57,9 @@ def after_commit(checkpointer: Any, task: Task) -> None:
     """Runs `task` when the last save has been committed: now, or in the call that waits for the
     checkpointer.
 
-    Callers wait by `wait_until_finished`, and so does the checkpointer before each save and
-    restore, and when it is closed. So that method of this one checkpointer runs what is due.
+    Callers wait with `wait_until_finished`. The checkpointer also calls it before each save and
+    restore, and when it is closed. Therefore this method of this one checkpointer runs the due
+    tasks.
     """
     if not hasattr(checkpointer, "wait_until_finished"):
         task()
@@ -97,7 +98,7 @@ def restore_through(checkpointer: Any, path: str, target: Any, transforms: dict[
     Args:
         checkpointer: Orbax' own, or anything with its `restore`.
         path: The folder.
-        target: Gives structure and shardings; `None` for all that is stored.
+        target: An object with the structure and the shardings; `None` for all stored leaves.
         transforms: Orbax' transformations.
     """
     options = {} if target is None else _restore_options(checkpointer, target, transforms)

@@ -50,10 +50,9 @@ def save(path: str, target: Any, step: Any, *, overwrite: bool) -> None:
     """Saves a folder of Orbax.
 
     Raises:
-        InvalidCheckpointError: (a `ValueError` too) if there is something and `overwrite` was not
+        InvalidCheckpointError: (a `ValueError` too) if the path exists and `overwrite` was not
             given.
-        UnsupportedLeafError: (a `TypeError` and a `ValueError`) for a leaf that Orbax has no form
-            for.
+        UnsupportedLeafError: (a `TypeError` and a `ValueError`) for a leaf that Orbax cannot store.
     """
     try:
         regrow.save(path, target, layout="orbax", overwrite=overwrite)

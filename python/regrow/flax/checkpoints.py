@@ -137,21 +137,20 @@ def save_checkpoint(
     """Saves `target` as ``<ckpt_dir>/<prefix><step>``, then removes checkpoints that need not be
     kept.
 
-    A folder of Orbax if Flax' switch `flax_use_orbax_checkpointing` is on (the default), else a
-    file. It is there whole and on the disk before anything is removed.
+    The checkpoint is a folder of Orbax if Flax' switch `flax_use_orbax_checkpointing` is on (the
+    default), else a file. It is complete and on the disk before older checkpoints are removed.
 
     Args:
-        ckpt_dir: The folder; made if it is missing.
-        target: For a file, what `to_bytes` takes; for a folder, a pytree that is neither empty nor
-            a single leaf.
-        step: A finite number; checkpoints are ordered by it, and ``1`` and ``1.0`` are the same
-            one.
-        prefix: How the names of checkpoints begin.
-        keep: How many of the last to keep; 0 keeps all.
-        overwrite: Replace a checkpoint of this step, however its name spells it, and remove those
-            of later steps.
-        keep_every_n_steps: Of the older ones, keep those that are at least so far from the last
-            kept.
+        ckpt_dir: The folder. It is created if it is missing.
+        target: For a file, an object that `to_bytes` accepts; for a folder, a pytree that is
+            neither empty nor a single leaf.
+        step: A finite number. It orders the checkpoints. ``1`` and ``1.0`` are the same step.
+        prefix: The beginning of the names of checkpoints.
+        keep: The number of last checkpoints to keep; 0 keeps all.
+        overwrite: Replace a checkpoint of this step, with any spelling of its name, and remove the
+            checkpoints of later steps.
+        keep_every_n_steps: Also keep older checkpoints that are at least this many steps from the
+            last kept one.
         async_manager: Save a file in the background; `target` may be changed as soon as this
             returns. A folder is saved before this returns, as in Flax.
         orbax_checkpointer: Save through this, into a folder.
@@ -161,9 +160,9 @@ def save_checkpoint(
         The path of the checkpoint.
 
     Raises:
-        InvalidCheckpointError: (a `ValueError` too) if a checkpoint of this step is there and
-            `overwrite` was not given; for a file, also if a later one is there.
-        InvalidArgumentError: (a `ValueError` too) if `step` is no finite number; nothing is
+        InvalidCheckpointError: (a `ValueError` too) if a checkpoint of this step exists and
+            `overwrite` was not given; for a file, also if a later one exists.
+        InvalidArgumentError: (a `ValueError` too) if `step` is no finite number. Nothing is
             written.
     """
     if async_manager is not None:
@@ -233,14 +232,14 @@ def restore_checkpoint(
 ) -> Any:
     """An object like `target` with the state of a checkpoint.
 
-    If the path is missing, or the folder has no checkpoint, that is `target`: a program's first run
-    begins so.
+    If the path is missing, or the folder has no checkpoint, the result is `target`, as in the first
+    run of a program.
 
     Args:
         ckpt_dir: A checkpoint, or a folder of them.
-        target: Gives the structure; with `None` the stored maps come back as they are.
-        step: Which one of a folder; the last if `None`.
-        prefix: How the names of checkpoints begin.
+        target: An object with the structure. With `None` the stored maps are returned as they are.
+        step: The step of a folder; the last if `None`.
+        prefix: The beginning of the names of checkpoints.
         parallel: Map the file into memory, so that arrays are views of it and read when they are
             used; otherwise read it first.
         gda_manager: Reads the arrays that several processes hold together.
@@ -249,7 +248,8 @@ def restore_checkpoint(
         orbax_checkpointer: Restores a folder that Orbax has written, with the shardings of the
             target's arrays. It is waited for first. Without one, regrow reads the folder.
         orbax_transforms: Orbax' transformations of such a folder; they need Orbax.
-        missing_ok: Give back `target` if there is nothing to restore; `False` makes that an error.
+        missing_ok: Return `target` if there is no checkpoint to restore. With `False` this is an
+            error.
         strict: See `from_state_dict`.
         extended: See `to_bytes`.
 

@@ -66,7 +66,7 @@ def flatten_dict(
     Args:
         xs: The nested dict.
         keep_empty_nodes: Keep dicts without entries, as `empty_node`; otherwise they vanish.
-        is_leaf: Of the path and a dict there, whether to leave the dict whole.
+        is_leaf: For a path and the dict at this path, whether the dict stays whole.
         sep: Join the keys of a path with this; without it paths are tuples.
 
     Raises:
@@ -107,7 +107,7 @@ def unflatten_dict(xs: dict[Any, Any], sep: str | None = None) -> dict[Any, Any]
 
     Args:
         xs: The flat dict.
-        sep: What joins the keys of a path, if paths are text.
+        sep: The text between the keys of a path, if paths are text.
 
     Raises:
         AssertionError: if `xs` is no dict.
