@@ -105,7 +105,7 @@ class SaveHandle:
             timeout: Seconds to wait at most.
 
         Raises:
-            TimeoutError: if it has not ended by then. It goes on.
+            TimeoutError: if the save has not ended by then. The save continues.
             CancelledError: if it was cancelled.
             SourceChangedError: with ``Options(check_source=True)``, if the program changed a leaf
                 during the save.
@@ -144,8 +144,8 @@ class SaveHandle:
 class AsyncSaver:
     """Saves in the background, one after the other, in the order of the calls.
 
-    Failures cannot be missed. A wait for the save raises it; otherwise the next `save` or `wait`
-    does. If no call has raised it when the program ends, it goes to standard error and the exit
+    No failure is lost. A wait for the save raises it. Otherwise the next `save` or `wait` raises
+    it. If no call has raised it when the program ends, it is printed to standard error and the exit
     status is 1.
 
     As a context manager it waits at the end of the block.
@@ -182,9 +182,9 @@ class AsyncSaver:
         """As `save_async`, with this saver.
 
         Args:
-            path: As for `save_async`, like everything that follows.
+            path: As for `save_async`, like all further arguments.
             tree: Any pytree.
-            when_busy: What to do while an earlier save is running.
+            when_busy: The action while an earlier save is running.
             layout: As for `save`.
             overwrite: As for `save`.
             cast: As for `save`.
@@ -237,7 +237,7 @@ class AsyncSaver:
         """Waits until all saves have ended.
 
         Raises:
-            TimeoutError: if something is, after `timeout` seconds.
+            TimeoutError: if a save is still running after `timeout` seconds.
             RegrowError: the first failure that no call has raised yet; call again for further ones.
         """
         if not self._native.wait(timeout):
@@ -286,16 +286,16 @@ def save_async(
     """Saves a pytree in the background: returns as soon as the snapshot is taken.
 
     Changes to the tree after the return are not in the checkpoint. JAX arrays of 4 KiB and more are
-    referred to, which costs nothing on the CPU: they cannot change. Those of a GPU or TPU are
-    copied to the host before the return. While a save refers to them, JAX cannot donate their
-    memory to the result of a computation and allocates new memory instead. Everything else is
-    copied into memory that the next snapshot uses again, so the first one is the slowest.
+    not copied on the CPU, because they cannot change: the save refers to them. Arrays of a GPU or
+    TPU are copied to the host before the return. While a save refers to an array, JAX cannot donate
+    its memory to the result of a computation and allocates new memory instead. All other leaves are
+    copied into memory that the next snapshot reuses. Therefore the first snapshot is the slowest.
 
     Args:
         path: As for `save`.
         tree: As for `save`; it may change as soon as this function has returned.
-        when_busy: What to do while an earlier save is running: ``"wait"`` for it, ``"skip"`` this
-            one, or ``"queue"`` it with its snapshot (with 8 in the queue the call waits).
+        when_busy: The action while an earlier save is running: ``"wait"`` for it, ``"skip"`` this
+            save, or ``"queue"`` this save with its snapshot (with 8 in the queue the call waits).
         layout: As for `save`.
         overwrite: As for `save`.
         cast: As for `save`.
@@ -303,18 +303,18 @@ def save_async(
         compression: As for `save`.
         metadata: As for `save`.
         base: As for `save`.
-        durable: As for `save`; of the commit.
+        durable: As for `save`, for the commit.
         parity: As for `save`.
         seal: As for `save`.
         storage_options: As for `save`.
-        progress: As for `save`, on a thread of its own; off by default. An exception in the
-            function ends the save if it is not committed yet; `SaveHandle.result` raises it.
+        progress: As for `save`, on its own thread; off by default. An exception in the function
+            ends the save if it is not committed yet, and `SaveHandle.result` raises it.
         job: As for `save`.
         options: Rare settings; `copy` and `check_source` are for saves in the background.
 
     Raises:
-        RegrowError: why an earlier save failed, if no call has raised it yet; then nothing is saved
-            now.
+        RegrowError: the failure of an earlier save that no call has raised yet. Nothing is saved in
+            this case.
         AlreadyExistsError: if `path` exists and `overwrite` was not given.
         LeafTypeError: for a leaf or key that no checkpoint can hold. `SaveHandle.result` raises
             other errors.

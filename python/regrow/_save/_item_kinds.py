@@ -21,7 +21,7 @@ class Json:
         the usual one.
 
         Raises:
-            InvalidArgumentError: for what JSON cannot say.
+            InvalidArgumentError: for a value that JSON cannot express.
         """
         self.value = value
         self.file = file
@@ -50,7 +50,7 @@ class Files:
                 empty local folder and writes files into it. The function is called by the save
                 itself, not in the background. In a job every process calls it; on a disk that they
                 share the folder is one and the same.
-            handler: The full name of the class by which Orbax is to read the item.
+            handler: The full name of the class with which Orbax reads the item.
         """
         is_path = isinstance(source, (str, os.PathLike))
         if not (is_path or callable(source) or isinstance(source, Mapping)):

@@ -53,7 +53,8 @@ class ItemsSave:
             shutil.copy("tokenizer.model", save.folder("tokenizer"))
             save.commit()
 
-    Until the commit nothing is to be seen; without it nothing stays. Any thread may add items.
+    The checkpoint does not exist before the commit. Without a commit nothing remains. Any thread
+    may add items.
     """
 
     def __init__(
@@ -289,11 +290,11 @@ def save_items(
     JSON and metrics.
 
     Args:
-        path: The folder to make, or its URL: that of a step.
+        path: The folder of the step to create, or its URL.
         items: By name: pytrees, `Json` and `Files`.
-        metrics: Numbers by name, kept in the item ``metrics`` where Orbax' manager looks for them.
+        metrics: Numbers by name, stored in the item ``metrics``, where Orbax' manager reads them.
         item_options: Keywords of `save` for some of the trees: ``{"ema": {"cast": "bfloat16"}}``.
-        layout: Of the trees, as for `save`; of `path` the suffix says nothing.
+        layout: The layout of the trees, as for `save`. The suffix of `path` has no effect.
         overwrite: As for `save`.
         cast: As for `save`.
         lossy: As for `save`.
@@ -302,7 +303,7 @@ def save_items(
         base: An earlier checkpoint of items; as for `save`.
         durable: As for `save`.
         parity: As for `save`.
-        seal: As for `save`; of all files.
+        seal: As for `save`, for all files.
         storage_options: As for `save`.
         progress: As for `save`.
         job: As for `save`.
@@ -351,8 +352,8 @@ def save_items_async(
     """As `save_items`, in the background: returns as soon as the snapshot is taken, as `save_async`
     does.
 
-    JSON and files are written before it returns; trees are written, and the whole is committed, in
-    the background.
+    JSON and files are written before it returns. Trees are written in the background, and the
+    checkpoint is committed there.
 
     Args:
         path: As for `save_items`.
@@ -369,7 +370,7 @@ def save_items_async(
         base: An earlier checkpoint of items; as for `save`.
         durable: As for `save`.
         parity: As for `save`.
-        seal: As for `save`; of all files.
+        seal: As for `save`, for all files.
         storage_options: As for `save`.
         progress: As for `save_async`.
         job: As for `save`.
@@ -447,7 +448,7 @@ def load_items(
     """Loads items of a checkpoint: trees and JSON as `load` does with ``at=``, and the contents of
     files.
 
-    An item that cannot be read is an error only if it is asked for.
+    An item that cannot be read is an error only if it is requested.
 
         loaded = regrow.load_items("run", {"state": state, "config": None})
         loaded["state"], loaded["config"]
@@ -455,7 +456,7 @@ def load_items(
     Args:
         path: A checkpoint of items, or a folder of steps.
         items: Names, with a template for each or `None`; or names alone; all items if `None`.
-        only: As for `load`, of every tree, like the keywords that follow.
+        only: As for `load`, for every tree, like the next six keywords.
         missing: As for `load`.
         extra: As for `load`.
         cast: As for `load`.
@@ -468,7 +469,7 @@ def load_items(
         options: Rare settings.
 
     Raises:
-        NotFoundError: for an item that the checkpoint lacks, with the names of those that it has.
+        NotFoundError: for an item that the checkpoint does not have, with the names of its items.
         RegrowError: as `load`.
     """
     asked = Loading(

@@ -43,7 +43,7 @@ def save(
     """Saves a pytree at `path`: the whole pytree or nothing, synced to disk.
 
     Args:
-        path: The folder or file to make, or its URL; not inside a checkpoint.
+        path: The folder or file to create, or its URL; not inside a checkpoint.
         tree: Any pytree: dicts with `str` or `int` keys (their order is kept), lists, tuples, named
             tuples, `None`, dataclasses and everything that is registered with JAX. Leaves are NumPy
             and JAX arrays of any dtype, tensors of PyTorch, NumPy and Python numbers, `str`,
@@ -65,20 +65,20 @@ def save(
         compression: ``"none"``, ``"zstd"``, ``("zstd", level)`` or a zstd level; the layout's
             default if `None`.
         metadata: Your own metadata: any JSON value.
-        base: An earlier checkpoint, mostly the last one: data files in which nothing changed since
-            are hard-linked instead of written. Only for the layout ``"regrow"`` without
-            compression. You may delete the base later.
-        durable: Sync to disk before returning. Without it a power cut may cost the checkpoint.
+        base: An earlier checkpoint, usually the last one. Data files without changes since then are
+            hard-linked instead of written. Only for the layout ``"regrow"`` without compression.
+            You may delete the base later.
+        durable: Sync to disk before returning. Without it a power cut can destroy the checkpoint.
         parity: Also write parity, as `regrow.protect.add_parity` does: ``"1/16"`` for a sixteenth
-            of the size, which lets `regrow.protect.repair` restore as much.
+            of the size, with which `regrow.protect.repair` can restore the same amount.
         seal: Also write a seal, as `regrow.protect.seal` does. The layout ``"regrow"`` has its
             checksums without one.
-        storage_options: How to reach the storage of a URL, by the names of fsspec or of the cloud:
-            ``{"endpoint_url": ..., "key": ..., "secret": ...}``. The rest comes from the
+        storage_options: Options for the storage of a URL, by the names of fsspec or of the cloud:
+            ``{"endpoint_url": ..., "key": ..., "secret": ...}``. Missing options come from the
             environment.
-        progress: `None`: a bar on a terminal if it takes longer than a second; `True`: a bar;
-            `False`: none; or a function of the bytes done and the bytes in all. An exception in it
-            ends the save, as Ctrl-C does.
+        progress: `None`: a bar on a terminal if the save takes longer than a second; `True`: a bar;
+            `False`: no bar; or a function of the bytes done and the total bytes. An exception in
+            the function ends the save, as Ctrl-C does.
         job: The processes that save together. `None`: in an initialised job of JAX, torch or MPI
             all of its processes; each calls the save with the same tree and writes the shards that
             it holds. ``regrow.jobs.Job.alone()``: this process alone.
@@ -89,18 +89,18 @@ def save(
         LeafTypeError: for a leaf or key that no checkpoint can hold, with its key path.
         NotFoundError: if `base` does not exist; for globs that match no leaf, with all of them.
         NameCollisionError: if two leaves would get the same name in this layout.
-        InvalidArgumentError: for a path that no checkpoint can be saved to; for options that do not
-            fit.
+        InvalidArgumentError: for a path at which no checkpoint can be saved; for options that do
+            not fit.
         UnsupportedError: for leaves that the tool of the layout does not read back as they are,
-            with their names, unless `lossy` was given; for a URL of a storage that this build
-            lacks.
-        NotDurableError: if the new checkpoint is committed, but might not survive a power cut.
+            with their names, unless `lossy` was given; for a URL of a storage that this build does
+            not support.
+        NotDurableError: if the new checkpoint is committed, but may not survive a power cut.
         TimedOutError: in a job, with the ranks that are missing and the phase in which they are.
         StorageFullError: if the disk is full.
-        PermissionDeniedError: where you may not write.
+        PermissionDeniedError: if you may not write at the path.
 
-    In a job an error of one process is an error of all. After any error but `NotDurableError`
-    nothing has changed, and the temporary files are deleted.
+    In a job an error of one process is an error of all processes. After any error except
+    `NotDurableError` nothing has changed, and the temporary files are deleted.
     """
     writing = Writing(
         layout=layout, overwrite=overwrite, cast=cast, lossy=lossy, compression=compression, metadata=metadata,

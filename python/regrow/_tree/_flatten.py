@@ -67,9 +67,8 @@ class Opened(NamedTuple):
 def flatten(tree: Any, handlers: LeafRegistry | None = None, *, layout: str | None = None) -> Flat:
     """Flattens `tree`. The containers are in the order in which they were built.
 
-    A leaf that one of `handlers` is in charge of becomes a dict of its type's name and its state.
-    The `layout` that the tree is taken apart for may want children in another order than JAX gives
-    them.
+    A leaf with a handler in `handlers` becomes a dict with the name of its type and its state. Some
+    values of `layout` need the children in another order than JAX' order.
     """
     return _native.flatten(tree, _FLAX_HOOKS if layout == "flax" else _HOOKS, handlers)
 
