@@ -28,12 +28,20 @@ pub struct TargetLock {
     pub(crate) nonce: String,
     /// Whether no other process can have the lock.
     pub(crate) is_sure: bool,
+    /// Whether it is the lock of files, and not of the objects of a folder in a bucket.
+    pub(crate) is_beside: bool,
     _held: Option<Box<dyn fmt::Debug + Send + Sync>>,
 }
 
 impl TargetLock {
     pub(crate) fn new(nonce: String, is_sure: bool, held: impl fmt::Debug + Send + Sync + 'static) -> Self {
-        Self { nonce, is_sure, _held: Some(Box::new(held)) }
+        Self { nonce, is_sure, is_beside: false, _held: Some(Box::new(held)) }
+    }
+
+    /// Whether the lock covers the checkpoint that is at its target now. In a bucket, the lock of a
+    /// target that was empty does not cover a folder that another process has made since.
+    pub fn covers(&self, at: &Location) -> bool {
+        !self.is_beside || !at.is_folder()
     }
 }
 

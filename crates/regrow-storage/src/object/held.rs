@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 
+use super::marker::state_beside;
 use super::record::Record;
 use super::state::Phase;
 use super::{Conditional, Object, Objects, Tag};
@@ -91,6 +92,11 @@ impl Held {
 
     pub(super) fn key(&self) -> &str {
         &self.key
+    }
+
+    /// Whether it is the state object of files, which lies beside them.
+    pub(super) fn is_beside(&self) -> bool {
+        self.key == state_beside(&self.now().record.target)
     }
 
     /// Adds control objects of earlier versions, which the release deletes.

@@ -547,7 +547,10 @@ impl Upkeep for ObjectStorage {
         monitor: &Monitor,
     ) -> Result<TargetLock> {
         let owned = remove::lock(&self.objects, at, run::Doing::new(operation, wait, monitor))?;
-        Ok(TargetLock::new(owned.record().nonce, true, owned))
+        let is_beside = owned.is_beside();
+        let mut lock = TargetLock::new(owned.record().nonce, true, owned);
+        lock.is_beside = is_beside;
+        Ok(lock)
     }
 
     fn remove(&self, at: &Location, what: &Removal, lock: &TargetLock) -> Result<Removed> {

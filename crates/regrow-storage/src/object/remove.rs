@@ -65,14 +65,14 @@ pub(super) fn remove(
         .ok_or_else(|| Error::new(ErrorKind::Internal, "a removal without its lock").in_file(at))?;
     lock.check()?;
     match what {
-        Removal::Folder if lock.key() == state_beside(&key) => {
+        Removal::Folder if lock.is_beside() => {
             // Nothing was there when the lock was taken.
             Err(Error::new(ErrorKind::Replaced, "another process has just saved this checkpoint").in_file(at))
         }
         Removal::Folder => remove_folder(objects, at, key, lock),
         Removal::Files { files, beside } => {
             // A folder may have the name of the files.
-            let own = match lock.key() == state_beside(&key) {
+            let own = match lock.is_beside() {
                 true => None,
                 false => {
                     let place = Place::Beside { key, suffixes: Vec::new() };

@@ -147,7 +147,7 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     // The checkpoint may have changed before it was locked.
     let part = found.part;
     found = find(&part, None)?;
-    match found.part.is_same(&part) {
+    match found.part.is_same(&part) && lock.covers(&part) {
         true => repair_found(at, found, Some(&lock), options, report),
         false => Err(replaced(&part)),
     }
